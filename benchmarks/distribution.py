@@ -177,7 +177,7 @@ busy.
 
 def _sentence(times: Mapping[str, list[float]], ours: str, theirs: str, size_mb: int) -> str:
     own, other = np.array(times[ours]), np.array(times[theirs])
-    found = interval(tuple((one,) for one in np.log(own / other).tolist()), level=0.95)
+    found = interval(np.log(own / other).tolist(), level=0.95)
     assert found is not None
     ratio, low, high = (np.exp(value or 0) for value in (found.mean, found.low, found.high))
     speeds = (size_mb / np.median(one) for one in (own, other))

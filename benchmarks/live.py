@@ -79,7 +79,7 @@ class Found:
 def main(places: Places, trials: int, *, budget: float, base_image: str, sweep: bool) -> None:
     """Measure what is missing, then write the page."""
     base = ("--base-image", base_image) if base_image else ()
-    image = _image(base)
+    image = image_of(base)
     planned = [(f"trial-{number:03}", PAIR, number) for number in range(trials)]
     for name, cells, seed in planned + [("sweep-000", SWEEP, trials)] * sweep:
         path = places.results / FOLDER / f"{name}.json.gz"
@@ -106,7 +106,7 @@ def _envcompare(*words: str) -> str:
     return done.stdout
 
 
-def _image(base: tuple[str, ...]) -> str:
+def image_of(base: tuple[str, ...]) -> str:
     """Build the workload image where it is not there, and return its ID."""
     told = re.search(r"sha256:[0-9a-f]{64}", _envcompare("build", "--envs", "docker", *base))
     if told is None:

@@ -114,7 +114,7 @@ def write_page(places: Places) -> str:
     roads = json.loads((folder / "roads.json").read_text(encoding="utf-8"))
     in_rounds, in_all = shares(read_blocks(folder / "lockstep.jsonl.gz"), spent["elapsed_s"])
     ratios = np.log(roads["seconds"]["envcompare"][1:]) - np.log(roads["seconds"]["by hand"][1:])
-    found = interval(tuple((one,) for one in ratios.tolist()), level=0.95)
+    found = interval(ratios.tolist(), level=0.95)
     assert found is not None
     page = _page(in_rounds, in_all, found, spent["elapsed_s"])
     places.write_page("overhead.md", page, [one.get("conditions", {}) for one in (spent, roads)])

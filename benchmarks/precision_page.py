@@ -70,7 +70,7 @@ def _of_interval(found: Interval | None, seconds: float, pairs: int) -> Found:
 
 def _paired(times: dict[str, list[float]], seconds: float) -> Found:
     ratios = np.log(times["b"]) - np.log(times["a"])
-    found = interval(tuple((one,) for one in ratios.tolist()), level=LEVEL)
+    found = interval(ratios.tolist(), level=LEVEL)
     return _of_interval(found, seconds, ratios.size)
 
 

@@ -76,8 +76,8 @@ def streams_of(folder: Path) -> Iterable[dict[str, Any]]:
     control = next(arm.id for arm in run.arms if arm.is_control)
     for cell in run.cells:
         blocks = [s for s in samples if isinstance(s, Block) and s.cell == cell.id]
-        readings = Readings(blocks)
-        metric, _ = readings.primary(threads=run.design.threads)
+        readings = Readings(blocks, threads=run.design.threads)
+        metric, _ = readings.primary
         groups = readings.groups(control, reference, metric)
         if len(groups) > 1:
             name = f"recorded-{cell.workload}-{run.run_id}"

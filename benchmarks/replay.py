@@ -23,11 +23,12 @@ from envcompare.stats.intervals import ALPHA, Interval
 from envcompare.stats.typical import (
     MIN_ROUNDS,
     ROUNDS_FOR_MEDIAN,
-    WIDE_RESTARTS,
     Groups,
     RoundEvidence,
     Spread,
     own_spread,
+    pays_for_looks,
+    restarts_before_a_look,
     spread,
     spread_of_rounds,
 )
@@ -62,8 +63,12 @@ class _Schedule:
         while reason is None:
             self._restart(next(self.restarts))
             reason = self._look() or (None if self._plan(spent_s=None).restarts else "budget")
-        is_single = reason == "budget" and len(self._groups) <= self.design.min_restarts
-        evidence = self._evidence(is_looked=not is_single)
+        is_looked = pays_for_looks(
+            is_out_of_budget=reason == "budget",
+            restarts=len(self._groups),
+            planned=self.design.min_restarts,
+        )
+        evidence = self._evidence(is_looked=is_looked)
         return Cell(evidence=evidence, stopped_by=reason, seconds=self.spent_s)
 
     def _look(self) -> StopReason | None:
@@ -84,8 +89,7 @@ class _Schedule:
     @property
     def _least(self) -> int:
         """Return how many restarts a verdict needs: more where they scatter far."""
-        planned = self.design.min_restarts
-        return max(planned, WIDE_RESTARTS) if self._spread.is_wide else planned
+        return restarts_before_a_look(self.design.min_restarts, is_wide=self._spread.is_wide)
 
     def _evidence(self, *, is_looked: bool = True) -> RoundEvidence:
         return RoundEvidence(

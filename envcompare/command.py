@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
+from envcompare.masking import masked, masked_words
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
@@ -39,11 +41,16 @@ class CommandResult:
         return self.exit_code == 0
 
     def tail(self, lines: int = 10) -> str:
-        """Return the last lines of stderr, or of stdout where stderr is empty."""
+        """Return the last lines of stderr, or of stdout where stderr is empty, without secrets."""
         text = self.stderr.strip() or self.stdout.strip()
-        return "\n".join(text.splitlines()[-lines:])
+        return masked("\n".join(text.splitlines()[-lines:]))
 
 
 def shell_text(argv: tuple[str, ...]) -> str:
     """Quote argv for a POSIX shell."""
     return shlex.join(argv)
+
+
+def shown_text(argv: tuple[str, ...]) -> str:
+    """Quote argv for a reader, without its secrets."""
+    return shlex.join(masked_words(argv))

@@ -264,6 +264,13 @@ def print_lines(lines: Iterable[str]) -> None:
     stream.flush()
 
 
+def print_event(line: bytes) -> None:
+    """Write one line for a program that follows a run; nothing that befalls it ends the run."""
+    stream = _Lasting(sys.stdout.buffer, always=True)
+    stream.write(line + b"\n")
+    stream.flush()
+
+
 def print_bytes(content: bytes) -> None:
     """Write a file to stdout as it is: in UTF-8, whatever the terminal's characters are."""
     stream = _Lasting(sys.stdout.buffer)

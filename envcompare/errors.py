@@ -23,6 +23,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     brief: str
     details: str = ""
     hint: str = ""
+    passes: bool = False  # by itself within moments, as the restart of an engine
 
     @property
     def reason(self) -> str:

@@ -8,6 +8,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any, Final
 
+from envcompare.masking import masked, masked_words
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -23,9 +25,39 @@ def parse_toml(text: str) -> dict[str, Any]:
     return tables
 
 
+def masked_toml(text: str) -> str:
+    """Return a TOML text without the secrets of its values; of one that is none, of its words."""
+    import tomli_w  # noqa: PLC0415 — only where settings are shown
+
+    try:
+        return tomli_w.dumps(_masked_value(parse_toml(text)))
+    except ValueError:
+        return masked(text)
+
+
+def _masked_value(value: Any) -> Any:  # noqa: ANN401 — a table of TOML holds anything
+    if isinstance(value, dict):
+        return {key: _masked_value(each) for key, each in value.items()}
+    if isinstance(value, list):
+        is_command = all(isinstance(each, str) for each in value)
+        return list(masked_words(tuple(value))) if is_command else [*map(_masked_value, value)]
+    return masked(value) if isinstance(value, str) else value
+
+
 def counted(count: int, noun: str, plural: str = "") -> str:
     """Return "1 failure", "2 failures"; the plural takes an s where none is given."""
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def age_text(age_s: float) -> str:
+    """Return how long something has lasted, as precisely as a person asks: "40 s", "2 h 5 min"."""
+    if age_s < 120:
+        return f"{age_s:.0f} s"
+    minutes = int(age_s // 60)
+    if minutes < 120:
+        return f"{minutes} min"
+    hours = minutes // 60
+    return f"{hours} h {minutes % 60} min" if hours < 48 else f"{hours // 24} days"
 
 
 def first_few(words: Sequence[str], *, most: int, between: str = ", ") -> str:
@@ -72,8 +104,8 @@ def one_line(text: str, *, most: int = 240) -> str:
 
 
 def spoken(text: str, *, most: int = 200) -> str:
-    """Return what a program said, on one line without hidden characters, and shortened."""
-    lines = (" ".join(visible(line).split()) for line in text.splitlines())
+    """Return what a program said, on one line without hidden characters and secrets, shortened."""
+    lines = (" ".join(visible(line).split()) for line in masked(text).splitlines())
     return shortened("; ".join(filter(None, lines)), most=most) or "nothing"
 
 
@@ -90,7 +122,7 @@ def cause_line(text: str, *, brief: str) -> str:
     lines = [line.strip() for line in _without_frames(text).splitlines()]
     told = (one for one in reversed(lines) if not one.startswith("Python runtime state:"))
     last = next((line for line in told if any(char.isalnum() for char in line)), "")
-    return "" if last in brief else one_line(last)
+    return "" if last in brief else one_line(masked(last))
 
 
 def _without_frames(text: str) -> str:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +20,11 @@ from xdist.remote import Producer
 # an example that waits for a CPU is no failure, and the CPUs are shared
 settings.register_profile("shared", deadline=None)
 settings.load_profile("shared")
+
+
+# several of these processes measure on this machine at the same time, which users must not
+os.environ["ENVCOMPARE_LOCK_FOLDER"] = tempfile.mkdtemp(prefix="envcompare-locks-")
+atexit.register(shutil.rmtree, os.environ["ENVCOMPARE_LOCK_FOLDER"], ignore_errors=True)
 
 
 def is_worker(config: pytest.Config) -> bool:

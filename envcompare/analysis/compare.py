@@ -23,6 +23,7 @@ from envcompare.analysis.timing.descriptive import (
 )
 from envcompare.analysis.timing.judge import Key, Primary, judge, primaries
 from envcompare.analysis.timing.measuredhosts import host_differences, summarise_hosts
+from envcompare.analysis.timing.overhosts import hosts_estimates
 from envcompare.analysis.timing.phases import cell_phases
 from envcompare.analysis.timing.runfiles import RunFiles, read_files
 from envcompare.analysis.timing.surroundings import (
@@ -44,6 +45,7 @@ from envcompare.run_folder.results import (
     count_comparisons,
     elapsed_s,
 )
+from envcompare.text import masked_toml
 
 
 def compare_run(folder: RunFolder) -> RunComparison:
@@ -76,12 +78,13 @@ def compare_files(read: RunFiles) -> RunComparison:
         seed=run.seed,
         command_line=run.command_line,
         imports=read.imports,
-        configuration=run.configuration,
+        configuration=masked_toml(run.configuration),
         preset=design.preset,
         margin=design.margin,
         target=design.target,
         budget_s=design.budget_s,
         min_restarts=design.min_restarts,
+        looks=design.looks,
         screen=design.screen,
         threads=design.threads,
         stabilise=design.stabilise,
@@ -94,6 +97,7 @@ def compare_files(read: RunFiles) -> RunComparison:
         differences=shared,
         hosts=summarise_hosts(read),
         host_differences=host_differences(read),
+        over_hosts=hosts_estimates(comparisons, settled, margin=design.margin),
         cell_differences=of_cells(differing, shared=shared),
         decompositions=tuple(found for one in data for found in decompose(one)),
         startup=startup_summaries(read.samples, run, read.standing),

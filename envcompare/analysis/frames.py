@@ -1,6 +1,5 @@
 """A run folder as pandas frames: comparisons, samples, differences of fingerprints, quantities.
 
-The columns below are the promise: they keep their names and meaning, and new ones come at the end.
 What is not known is missing (NaN, NA), never 0. Texts hold no control characters.
 """
 
@@ -12,22 +11,37 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import pandas as pd
 from msgspec.structs import asdict
 
+from envcompare.analysis.columns import (
+    COMPARISONS,
+    DIFFERENCES,
+    QUANTITIES,
+    SAMPLES,
+    TABLE,
+    Column,
+    Kind,
+)
 from envcompare.analysis.compare import compare_files
-from envcompare.analysis.model.comparison import Comparison, Estimate, RunComparison, StepTimes
+from envcompare.analysis.model.comparison import (
+    Comparison,
+    Estimate,
+    RunComparison,
+    StepTimes,
+    Tail,
+)
 from envcompare.analysis.model.profiling import QuantityRow
 from envcompare.analysis.timing.runfiles import RunFiles, read_files
+from envcompare.analysis.timing.tails import LEVEL as TAIL_LEVEL
 from envcompare.errors import RunFolderError
 from envcompare.run_folder.records import Block, FactDifference, Measured, ProcessRun, Scalar
 from envcompare.run_folder.results import RunFolder
 from envcompare.text import visible
 
-Kind = Literal["text", "whole number", "number", "yes or no"]
 Frame: TypeAlias = pd.DataFrame
 Row = dict[str, object]
 _DTYPES: Final[dict[Kind, str]] = {
@@ -38,200 +52,6 @@ _DTYPES: Final[dict[Kind, str]] = {
 }
 _LARGEST_LOG: Final = 700.0  # e^700 is a number still, e^710 is none
 _LARGEST_WHOLE: Final = 2**63
-
-
-class Column(NamedTuple):
-    """What a column holds: the kind of its values, and what they mean."""
-
-    kind: Kind
-    meaning: str
-
-
-_RUN: Final = {
-    "run_id": Column("text", "The run, as its folder is called"),
-    "created": Column("text", "When the run began (UTC)"),
-    "tool_version": Column("text", "The envcompare that measured"),
-}
-_PLACE: Final = {
-    "host": Column("text", "The machine"),
-    "workload": Column("text", "What was run"),
-    "cell": Column("text", "Host, workload and parameters in one"),
-    "parameters": Column(
-        "text", "Parameters of the workload as `k=v,k=v`, sorted; empty where all are defaults"
-    ),
-    "parameters_json": Column(
-        "text", "The same as a JSON object, which distinguishes numbers from text"
-    ),
-}
-_ARM: Final = {
-    "arm": Column("text", "The environment that is compared"),
-    "environment": Column("text", "Its kind, such as vm, docker or singularity"),
-    "stack": Column("text", "Its software: image, or host's own"),
-    "reference_arm": Column("text", "What it is compared with"),
-}
-_MEASURED: Final = {
-    **_RUN,
-    **_PLACE,
-    **_ARM,
-    "is_control": Column(
-        "yes or no", "The arm is the reference measured a second time: any difference is noise"
-    ),
-    "outcome": Column(
-        "text",
-        "slower, faster, equivalent, inconclusive, failed or not-run; it rests on the row that "
-        "is primary",
-    ),
-    "is_confounded": Column(
-        "yes or no",
-        "More than the environment differs, so the cause of a difference cannot be told apart",
-    ),
-    "control_failed": Column("yes or no", "The control failed: only claims beyond it were kept"),
-    "metric": Column(
-        "text", "What was compared, or the quantity of an imported profile; empty without a value"
-    ),
-    "is_primary": Column("yes or no", "The verdict rests on this metric"),
-    "is_widened": Column("yes or no", "Its interval pays for several comparisons and for looks"),
-    "ratio": Column(
-        "number",
-        "Time in the arm ÷ time in the reference: above 1 is slower; of a quantity the arm's ÷ "
-        "the reference's, of a step where both tell their steps",
-    ),
-    "ratio_low": Column("number", "Lower end of its interval"),
-    "ratio_high": Column("number", "Upper end of its interval"),
-    "log_ratio": Column("number", "Natural logarithm of the ratio"),
-    "log_ratio_low": Column("number", "Lower end of its interval"),
-    "log_ratio_high": Column("number", "Upper end of its interval"),
-    "level": Column("number", "Level of the interval before it was widened for looking"),
-    "margin": Column("number", "A ratio within 1 ± this is called equivalent"),
-    "unit": Column("text", "What the interval counts: round, restart or process"),
-    "restarts": Column("whole number", "Launches of the environments behind the estimate"),
-    "generations": Column("whole number", "Fresh starts of the workers behind it"),
-    "rounds": Column("whole number", "Passes through all arms behind it"),
-    "steps": Column("whole number", "Measured steps of the arm, or whole processes"),
-    "median_s": Column("number", "Median time of its steps in seconds"),
-    "p05_s": Column("number", "5 % of its steps took at most so long"),
-    "p95_s": Column("number", "95 % of its steps took at most so long"),
-    "samples_per_s": Column("number", "Samples a second at the median"),
-    "reference_steps": Column("whole number", "Measured steps of the reference"),
-    "reference_median_s": Column("number", "Median time of its steps in seconds"),
-    "reference_p05_s": Column("number", "5 % of its steps took at most so long"),
-    "reference_p95_s": Column("number", "95 % of its steps took at most so long"),
-    "stopped_by": Column("text", "What ended the measuring of the cell"),
-}
-_FAILED: Final = {
-    "failure_phase": Column("text", "Where it failed"),
-    "exit_code": Column("whole number", "What the failed process exited with"),
-    "log": Column("text", "Its log, a file of the run folder"),
-    "candidates": Column(
-        "text",
-        "Keys of the properties that differ besides the environment and may explain it, the "
-        "likeliest first, with commas; empty where none does or it is not known",
-    ),
-}
-_WHY: Final = {
-    "why": Column(
-        "text",
-        "Why it is inconclusive, failed or was not run: too-few, control-failed, not-selected, "
-        "target-first, failed, reference-failed, cell-ended or no-complete-round",
-    ),
-    "failure": Column("text", "What failed, as it was recorded while measuring"),
-}
-_ESTIMATE: Final = {
-    "estimate_of": Column("text", "typical (step), mean (of all steps) or process; else missing"),
-}
-COMPARISONS: Final = {**_MEASURED, **_FAILED, **_WHY, **_ESTIMATE}
-"""A row for each comparison and metric; the reference is no row, its times are columns."""
-
-SAMPLES: Final = {
-    "run_id": _RUN["run_id"],
-    "host": _PLACE["host"],
-    "workload": _PLACE["workload"],
-    "cell": _PLACE["cell"],
-    "arm": Column("text", "The environment that was measured; `~control` ends the control's name"),
-    "restart": Column("whole number", "Launch of the environments, from 0"),
-    "generation": Column("whole number", "Fresh start of the workers within it, from 0"),
-    "round": Column(
-        "whole number", "Pass through all arms within the generation, from 0; −1 warms up"
-    ),
-    "order": Column("whole number", "Place of the arm within its round, from 0"),
-    "step": Column("whole number", "Place of the step within its block, from 0"),
-    "is_warmup": Column("yes or no", "Left out of every estimate, since it warms up"),
-    "is_dropped": Column("yes or no", "Left out, since a clock jumped or the process failed"),
-    "wall_s": Column("number", "Time on the clock in seconds"),
-    "cpu_s": Column("number", "CPU time in seconds"),
-    "gpu_s": Column("number", "Time between CUDA events in seconds; missing without a GPU"),
-}
-"""A row for each step that was timed, or for each whole process of a plain command."""
-
-DIFFERENCES: Final = {
-    "run_id": _RUN["run_id"],
-    "host": _PLACE["host"],
-    "cell": Column("text", "The cell it is of; missing where it is the same in all of the host"),
-    "arm": Column("text", "The environment that differs from the reference"),
-    "reference_arm": _ARM["reference_arm"],
-    "key": Column("text", "The property, such as `torch.version`"),
-    "reference_value": Column("text", "Its value in the reference; what is no text as JSON"),
-    "value": Column("text", "Its value in the environment, likewise"),
-    "fact_class": Column(
-        "text", "identity, host, varied, confounder or possible-influence: what it can explain"
-    ),
-    "is_felt": Column("yes or no", "The workload was seen to use it; missing where nothing tells"),
-    "part_of": Column("text", "Key of the difference that it is a part of"),
-}
-"""A row for each property in which an environment differs from the reference."""
-
-QUANTITIES: Final = {
-    **_RUN,
-    **_PLACE,
-    **_ARM,
-    "is_timed": Column("yes or no", "False where imported profiles are all there is of the arm"),
-    "metric": Column("text", "Name of the quantity"),
-    "ratio": Column("number", "The arm's ÷ the reference's, of a step where both tell their steps"),
-    "status": Column("text", "ok, missing or refused"),
-    "reason": Column("text", "Why it has no value, or what to know of it"),
-    "value": Column("number", "A quantity of an imported profile, of the whole file"),
-    "value_per_step": Column("number", "The same of a step; empty for rates"),
-    "value_per_sample": Column("number", "The same of a sample, where the batch is known"),
-    "value_unit": Column("text", "Its unit; empty for a count"),
-    "value_rule": Column(
-        "text", "How it was formed: sum, ratio of sums, time-weighted, maximum, union or difference"
-    ),
-    "value_scope": Column("text", "Which launches or steps it covers"),
-    "value_source": Column("text", "The tool that told it, with its version"),
-    "value_pass": Column("text", "The pass it comes from, such as `imported`"),
-    "value_agreement": Column(
-        "text",
-        "reference, or against it: equal within what the quantity repeats, differs, or unknown",
-    ),
-    "reference_value": Column("number", "The same quantity of the reference"),
-    "reference_value_per_step": Column("number", "The same of a step"),
-    "value_unlike": Column(
-        "text",
-        "In what the reference's is of another kind, so that there is no ratio: tool, page or rule",
-    ),
-    "value_page": Column("text", "The page of Nsight Compute: raw, details or summary"),
-}
-"""A row for each quantity that profiles, or readings beside the timing, tell of an arm."""
-
-_OF_QUANTITY: Final = (
-    "value", "value_per_step", "value_unit", "value_rule", "value_scope", "value_source",
-    "value_pass", "value_agreement", "reference_value", "reference_value_per_step",
-)  # fmt: skip
-TABLE: Final = {
-    **_MEASURED,
-    "reason": Column(
-        "text",
-        "Why it failed, was not run or is inconclusive; of a quantity why it has no value or "
-        "ratio, or what to know of it",
-    ),
-    **_FAILED,
-    **{name: QUANTITIES[name] for name in _OF_QUANTITY},
-    **_WHY,
-    "value_unlike": QUANTITIES["value_unlike"],
-    "value_page": QUANTITIES["value_page"],
-    **_ESTIMATE,
-}
-"""The columns of the table that is written as CSV and Parquet; docs/schema/comparisons.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,11 +175,14 @@ def _comparison_rows(run: RunComparison) -> Iterator[Row]:
             continue
         row |= _of_times(times.get((comparison.cell, comparison.arm)), "")
         row |= _of_times(times.get((comparison.cell, run.reference_arm)), "reference_")
+        row |= _of_tail(comparison.tail)
         for estimate in filter(None, (comparison.primary, comparison.mean, *comparison.secondary)):
             is_primary = estimate is comparison.deciding
             of = "typical" if estimate is comparison.primary else "mean"
             of = "process" if estimate.unit == "process" else of
             yield row | _of_estimate(estimate) | {"is_primary": is_primary, "estimate_of": of}
+        if comparison.tail is not None and comparison.tail.p90_log_ratio is not None:
+            yield row | _of_percentile(comparison.primary, comparison.tail)
 
 
 def _of_run(run: RunComparison) -> Row:
@@ -394,6 +217,32 @@ def _of_times(times: StepTimes | None, prefix: str) -> Row:
 
 def _of_estimate(estimate: Estimate) -> Row:
     return asdict(estimate) | {"log_ratio_low": estimate.low, "log_ratio_high": estimate.high}
+
+
+def _of_tail(tail: Tail | None) -> Row:
+    if tail is None:
+        return {}
+    return {
+        "slow_share": tail.share,
+        "reference_slow_share": tail.reference_share,
+        "slow_share_difference": tail.share - tail.reference_share,
+        "slow_share_difference_low": tail.difference_low,
+        "slow_share_difference_high": tail.difference_high,
+    }
+
+
+def _of_percentile(primary: Estimate, tail: Tail) -> Row:
+    """Return the 90th percentiles of the steps that the primary estimate rests on."""
+    return _of_estimate(primary) | {
+        "log_ratio": tail.p90_log_ratio,
+        "log_ratio_low": tail.p90_low,
+        "log_ratio_high": tail.p90_high,
+        "level": TAIL_LEVEL,
+        "unit": "round",
+        "is_widened": False,
+        "is_primary": False,
+        "estimate_of": "p90",
+    }
 
 
 def _ratio(log_ratio: float) -> float:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
+from types import TracebackType
 
 import click
 
-from envcompare.cli import measuring, reading
+from envcompare.cli import measuring, reading, status
 from envcompare.console import Display
 from envcompare.errors import (
     ConfigError,
@@ -16,6 +18,7 @@ from envcompare.errors import (
     RunFolderError,
     unexpected,
 )
+from envcompare.masking import masked
 from envcompare.version import __version__
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -38,7 +41,7 @@ def app(context: click.Context, *, debug: bool, quiet: bool) -> None:
     context.meta["debug"] = debug
 
 
-for _part in (measuring, reading):
+for _part in (measuring, reading, status):
     for _command in _part.COMMANDS:
         app.add_command(_command)
 
@@ -46,6 +49,7 @@ for _part in (measuring, reading):
 def main() -> None:
     """Run the command line; every expected error ends as three sentences and its exit code."""
     _have_stdout()
+    sys.excepthook = _show_traceback
     try:
         app(standalone_mode=False)
     except EnvcompareError as error:
@@ -65,6 +69,13 @@ def main() -> None:
         said = _told(error)
         Display().error(said)
         sys.exit(said.exit_code)
+
+
+def _show_traceback(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Print what `--debug` shows, without secrets."""
+    sys.stderr.write(masked("".join(traceback.format_exception(kind, error, trace))))
 
 
 def _have_stdout() -> None:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.console import print_lines, result_stream
+from envcompare.console import Display, print_lines, result_stream
 from envcompare.report.export.summary import summary
 from envcompare.report.format.blocks import Heading, Items, Line, PlainBlock, Table, plain
 from envcompare.report.format.numbers import FIGURE
@@ -45,10 +45,17 @@ def conclude(folder: RunFolder) -> tuple[RunComparison, Path]:
     return comparison, folder.path / "report.html"
 
 
-def show_summary(comparison: RunComparison, path: Path) -> None:
-    """Print the sentences of a comparison, and where its report lies."""
-    show(summary(comparison))
-    print_lines(["", f"report: {path}"])
+def show_summary(comparison: RunComparison, path: Path, display: Display | None = None) -> None:
+    """Print the sentences of a comparison, and where its report lies.
+
+    They go to the display where stdout holds something else.
+    """
+    if display is None:
+        show(summary(comparison))
+        print_lines(["", f"report: {path}"])
+    elif not display.is_quiet:
+        show(summary(comparison), display.console)
+        display.say(f"\nreport: {path}")
 
 
 def show(blocks: Iterable[PlainBlock], console: Console | None = None) -> None:

@@ -9,14 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envcompare.cli.options import EXPERIMENT, LOOKING, PLACES, command_line, settings_of, taking
-from envcompare.console import Display, print_bytes, print_lines
+from envcompare.cli.options import (
+    CLEANED,
+    EXPERIMENT,
+    LOOKING,
+    PLACES,
+    command_line,
+    settings_of,
+    taking,
+)
+from envcompare.console import Display, print_bytes, print_event, print_lines
 from envcompare.errors import ConfigError, InterruptedRunError
 from envcompare.text import counted
 
 if TYPE_CHECKING:
     from envcompare.config.plan import Plan
     from envcompare.doctor.findings import HostExamination
+    from envcompare.runner.cellrun import Job
+
+_AGAIN = ("allow_mismatch", "wait")  # what may differ when a run is resumed
 
 
 @click.command()
@@ -26,47 +37,79 @@ if TYPE_CHECKING:
     "--resume",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="RUN",
-    help="Continue an interrupted run. All other options except --allow-mismatch come from that "
-    "run. Refused (exit 2) if software, kernel, driver or data changed; a change that is visible "
-    "only inside an arm ends that arm (exit 4). A reboot of a host is noted in the report.",
+    help="Continue an interrupted run. All other options but --allow-mismatch and --wait come "
+    "from that run. Refused (exit 2) if software, kernel, driver or data changed; a change that "
+    "is visible only inside an arm ends that arm (exit 4). A reboot of a host is noted in the "
+    "report.",
+)
+@click.option(
+    "--events",
+    type=click.Choice(["json"]),
+    help="Print each event as a line of JSON to stdout, as it goes to events.jsonl, and all that "
+    "is meant for people to stderr.",
 )
 @click.pass_obj
-def run(display: Display, /, *, yes: bool, resume: Path | None, **values: Any) -> None:  # noqa: ANN401
+def run(
+    display: Display,
+    /,
+    *,
+    yes: bool,
+    resume: Path | None,
+    events: str | None,
+    **values: Any,  # noqa: ANN401
+) -> None:
     """Measure the workloads in every arm and write a run folder with its report."""
     from envcompare.cli.planning import planned, resumed
-    from envcompare.interrupt import handling_signals
+    from envcompare.config.settings import Settings
+    from envcompare.run_folder.lock import locked
     from envcompare.run_folder.results import RunFolder
     from envcompare.runner import walk
     from envcompare.runner.cellrun import Job
 
     if resume is not None:
-        allow_mismatch = values.pop("allow_mismatch")
+        again = Settings(**{name: values.pop(name) for name in _AGAIN})
         if any(value not in (None, ()) for value in values.values()):
             raise ConfigError(
-                "--resume takes all options except --allow-mismatch from the run it continues",
+                "--resume takes all options but --allow-mismatch and --wait from the run it "
+                "continues",
                 hint="leave the other options out, or start a new run",
             )
         folder = RunFolder.open(resume)
-        experiment, plan, hosts = resumed(folder, allow_mismatch=allow_mismatch)
     else:
         experiment, plan, hosts = planned(*settings_of(values), accept_many=yes)
         record = walk.run_record(plan, experiment, command_line=command_line())
         folder = RunFolder.create(experiment.out, record)
-    display.say(f"run {folder.path.name}: {_size(plan)}")
-    job = Job(folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
-    with handling_signals(job.interruption, display.say):
+    with locked(folder.path, by="run"):
+        if resume is not None:
+            experiment, plan, hosts = resumed(folder, again)
+        folder.listener = print_event if events else None
+        display.say(f"run {folder.path.name}: {_size(plan)}")
+        job = Job(folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
+        exit_code = _measured(job)
+    sys.exit(exit_code)
+
+
+def _measured(job: Job) -> int:
+    """Carry out a run, write its report and print its summary; return the exit code.
+
+    Raises InterruptedRunError where the user stopped it.
+    """
+    from envcompare.interrupt import handling_signals
+    from envcompare.runner import walk
+
+    with handling_signals(job.interruption, job.display.say):
         exit_code = walk.run(job)
     from envcompare.cli.conclusion import conclude, show_summary  # not beside what is measured
 
-    comparison, report = conclude(folder)
-    show_summary(comparison, report)
+    comparison, report = conclude(job.folder)
+    show_summary(comparison, report, job.display if job.folder.listener else None)
     if job.interruption.is_requested:
         raise InterruptedRunError(
             "the run was interrupted",
             details="what was measured is saved",
-            hint=f"envcompare run --resume {shlex.quote(str(folder.path))}",
+            hint=f"envcompare run --resume {shlex.quote(str(job.folder.path))}",
         )
-    sys.exit(exit_code)
+    return exit_code
 
 
 @click.command()
@@ -144,7 +187,12 @@ def build(display: Display, /, *, sbom: Path | None, **values: Any) -> None:  # 
 
 
 @click.command()
-@taking(PLACES)
+@taking(CLEANED)
+@click.option(
+    "--break-lock",
+    is_flag=True,
+    help="End the process that holds a host for a client that hangs, and remove nothing.",
+)
 @click.option(
     "--run",
     "run_folder",
@@ -153,26 +201,37 @@ def build(display: Display, /, *, sbom: Path | None, **values: Any) -> None:  # 
     help="Remove only what this run left on its hosts: containers, processes and folders.",
 )
 @click.pass_obj
-def clean(display: Display, /, *, run_folder: Path | None, **values: Any) -> None:  # noqa: ANN401
+def clean(
+    display: Display,
+    /,
+    *,
+    run_folder: Path | None,
+    break_lock: bool,
+    **values: Any,  # noqa: ANN401
+) -> None:
     """Remove what envcompare keeps on every host: venvs, wheels, SIFs, data and images.
 
-    What killed runs left behind is removed too. A host that a run is using is left alone.
+    What killed runs left behind is removed too. A host that a run is using is left alone, and
+    locked meanwhile, so that no run begins on it.
     """
     from envcompare.cli.planning import places_of, resolved
+    from envcompare.config.settings import Settings
     from envcompare.run_folder.results import RunFolder
     from envcompare.runner import preparing
 
     if run_folder is not None:
-        if any(value not in (None, ()) for value in values.values()):
+        again = Settings(wait=values.pop("wait") or 0.0)
+        if break_lock or any(value not in (None, ()) for value in values.values()):
             raise ConfigError(
                 "clean --run takes hosts and environments from the run",
                 hint="leave the other options out",
             )
-        experiment, hosts, run_id = places_of(RunFolder.open(run_folder))
+        experiment, hosts, run_id = places_of(RunFolder.open(run_folder), again)
         outcome = preparing.clean_everywhere(experiment, hosts, display, run_id=run_id)
     else:
         experiment, hosts = resolved(*settings_of(values))
-        outcome = preparing.clean_everywhere(experiment, hosts, display)
+        free = preparing.unlock_everywhere if break_lock else preparing.clean_everywhere
+        outcome = free(experiment, hosts, display)
     print_lines(outcome.lines)
     sys.exit(outcome.exit_code)
 

@@ -22,6 +22,7 @@ from envcompare.config.settings import (
 )
 from envcompare.config.workloads import tables_of
 from envcompare.errors import ConfigError
+from envcompare.masking import masked_words
 from envcompare.run_folder.profiles import GPU_TOOLS
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -53,6 +54,12 @@ def _flag(name: str, option: Option, types: tuple[Any, ...]) -> _Decorator[Any]:
         return click.option(f"--{word}", name, metavar=option.metavar, multiple=True, help=text)
     if get_origin(kind) is Literal:
         return click.option(f"--{word}", name, type=click.Choice(get_args(kind)), help=text)
+    if option.bare is not None:
+        form = f"[{option.metavar}]"
+        return click.option(
+            f"--{word}", name, type=kind, metavar=form, is_flag=False, flag_value=option.bare,
+            help=text,
+        )  # fmt: skip
     number = kind if kind in (int, float) else str
     return click.option(f"--{word}", name, type=number, metavar=option.metavar, help=text)
 
@@ -93,7 +100,7 @@ _COMMAND = (
         metavar="'PROGRAM ARG …'",
         multiple=True,
         help="Any program of your own, timed as a whole process; may be repeated. The "
-        "report shows it as typed, including any secrets.",
+        "report shows it, with what looks like a secret masked.",
     ),
     click.option(
         "--measure",
@@ -164,15 +171,16 @@ EXPERIMENT = (
     _CONFIG,
     *_COMMAND,
     *_presets(),
-    *_flags("how", "stack", "ssh"),
+    *_flags("how", "stack", "ssh", "lock"),
 )
 PLACES = (*_flags("where"), *_REACHING)
+CLEANED = (*PLACES, *_flags("lock"))
 LOOKING = (*_flags("where", "what"), *_REACHING)
 
 
 def command_line() -> tuple[str, ...]:
-    """Return the command as typed, without the folder its program lies in here."""
-    return "envcompare", *sys.argv[1:]
+    """Return the command as typed but for secrets, without the folder of its program here."""
+    return "envcompare", *masked_words(tuple(sys.argv[1:]))
 
 
 def taking(flags: tuple[_Decorator[Any], ...]) -> _Decorator[Any]:

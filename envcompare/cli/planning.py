@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from envcompare.command import shell_text
+from envcompare.command import shown_text
 from envcompare.config.experiment import Experiment, resolve, standalone
 from envcompare.config.plan import Cell, Plan, derive_seed, make_plan, shuffled
 from envcompare.config.settings import Settings, parse_settings, settings_toml
@@ -14,7 +12,7 @@ from envcompare.errors import ConfigError, RunFolderError
 from envcompare.fingerprint.identity import is_known, unknown
 from envcompare.run_folder.records import ProfileChoice
 from envcompare.run_folder.results import RunFolder, written_samples
-from envcompare.text import counted, parse_toml
+from envcompare.text import counted, masked_toml, parse_toml
 from envcompare.transport.hosts import HostSpec, parse_hosts
 from envcompare.version import __version__
 
@@ -24,6 +22,7 @@ PROFILES: dict[ProfileChoice, str] = {
     "none": "none",
 }
 _SHOWN_CELLS = 20
+_SHOWN_HOSTS = 20
 _SHOWN_ROUNDS = 3
 
 
@@ -31,8 +30,8 @@ def resolved(flags: Settings, file: Settings) -> tuple[Experiment, tuple[HostSpe
     """Return the experiment that the flags ask for over the file, and its hosts."""
     known = Known(environments=all_traits(), workloads=catalogue())
     experiment = resolve(flags, file, known=known)
-    hosts = parse_hosts(experiment.hosts)
-    return standalone(experiment, tuple(str(host) for host in hosts)), hosts
+    hosts = parse_hosts(experiment.hosts, experiment.inventory)
+    return standalone(experiment, hosts), hosts
 
 
 def planned(
@@ -44,12 +43,10 @@ def planned(
     return experiment, made, hosts
 
 
-def resumed(
-    folder: RunFolder, *, allow_mismatch: bool | None = None
-) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
+def resumed(folder: RunFolder, again: Settings) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
     """Return experiment, plan and hosts of a run to go on with.
 
-    `allow_mismatch` is of this resumption; None takes it from the run.
+    The settings `again` are of this resumption alone; all others come from the run.
 
     Raises ConfigError where this envcompare would plan another run, and RunFolderError where
     samples were lost: their cells have ended, and would not be measured again.
@@ -66,7 +63,7 @@ def resumed(
         raise unknown(folder.path)
     content = parse_toml(record.configuration)
     settings = parse_settings(content, source=str(folder.path / "run.json"))
-    experiment, made, hosts = planned(settings, Settings(), accept_many=True)
+    experiment, made, hosts = planned(again, settings, accept_many=True)
     same = (
         (record.tool_version, __version__, "the version of envcompare"),
         (record.cells, tuple(cell.record() for cell in made.cells), "the plan of cells"),
@@ -80,17 +77,15 @@ def resumed(
                 details=f"{before!r} then, {now!r} now",
                 hint="start a new run; what was measured stays readable",
             )
-    if allow_mismatch is not None:
-        experiment = replace(experiment, allow_mismatch=allow_mismatch)
     return experiment, made, hosts
 
 
-def places_of(folder: RunFolder) -> tuple[Experiment, tuple[HostSpec, ...], str]:
-    """Return experiment, hosts and ID of a run, whatever became of it."""
+def places_of(folder: RunFolder, again: Settings) -> tuple[Experiment, tuple[HostSpec, ...], str]:
+    """Return experiment, hosts and ID of a run, whatever became of it, `again` as in `resumed`."""
     record = folder.read_run()
     content = parse_toml(record.configuration)
     settings = parse_settings(content, source=str(folder.path / "run.json"))
-    return *resolved(settings, Settings()), record.run_id
+    return *resolved(again, settings), record.run_id
 
 
 def _check_whole(folder: RunFolder) -> None:
@@ -112,7 +107,8 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
     margin, target = (f"{100 * fraction:.4g} %" for fraction in (design.margin, design.target))
     lines = [
         "experiment (as a configuration file):",
-        *(f"  {line}" for line in settings_toml(experiment.settings).splitlines()),
+        *(f"  {line}" for line in masked_toml(settings_toml(experiment.settings)).splitlines()),
+        *_host_lines(experiment),
         "arms:",
         *(f"  {arm.id}: {_arm_text(plan, arm.id)}" for arm in plan.arms),
         f"design: margin ±{margin}, half-width target {target},",
@@ -126,6 +122,20 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
     if len(plan.cells) > _SHOWN_CELLS:
         lines.append(f"  … and {len(plan.cells) - _SHOWN_CELLS} more")
     return tuple(lines)
+
+
+def _host_lines(experiment: Experiment) -> list[str]:
+    """Return the hosts with what the file calls them; nothing where that adds nothing."""
+    tables = experiment.settings.hosts
+    if not isinstance(tables, dict):
+        return []
+    lines = [
+        f"  {name}: {table.address}" + f" ({', '.join(table.tags)})" * bool(table.tags)
+        for name, table in tables.items()
+    ]
+    more = [f"  … and {len(lines) - _SHOWN_HOSTS} more"] * (len(lines) > _SHOWN_HOSTS)
+    at_once = min(experiment.jobs, len(lines))
+    return [f"hosts: {len(lines)}, {at_once} at once", *lines[:_SHOWN_HOSTS], *more]
 
 
 def _arm_text(plan: Plan, arm_id: str) -> str:
@@ -143,7 +153,7 @@ def _orders(plan: Plan, cell: Cell) -> list[str]:
     if cell.workload.program is not None:
         seeds = (derive_seed(plan.seed, "process", cell.id, n) for n in range(_SHOWN_ROUNDS))
         rounds = (" ".join(shuffled(arms, seed)) for seed in seeds)
-        command = shell_text(cell.workload.program.argv)
+        command = shown_text(cell.workload.program.argv)
         return [f"command: {command}", *(f"round {n}: {text}" for n, text in enumerate(rounds))]
     launch = shuffled(arms, derive_seed(plan.seed, "launch", cell.id, 0))
     orders = [f"launch: {' '.join(launch)}"]

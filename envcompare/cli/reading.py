@@ -243,11 +243,13 @@ def import_(display: Display, /, **values: Any) -> None:  # noqa: ANN401
     """
     from envcompare.cli.conclusion import conclude, show_summary
     from envcompare.importing import Import
+    from envcompare.run_folder.lock import locked
 
     done = Import(**values, command_line=command_line()).run()
     for line in done.lines:
         display.say(line)
-    comparison, report = conclude(done.folder)
+    with locked(done.folder.path, by="import"):  # else it may replace the report of a later one
+        comparison, report = conclude(done.folder)
     show_summary(comparison, report)
     if done.is_alone:
         into = shlex.quote(str(done.folder.path))
@@ -331,7 +333,7 @@ def compare(
 def _judge_one(path: Path, gates: tuple[Gate, ...], *, form: str) -> int:
     """Print the verdicts of a run and what the gates say of them; return the exit code."""
     from envcompare.analysis.compare import compare_run
-    from envcompare.analysis.model.comparison import GatedRun
+    from envcompare.analysis.model.changes import GatedRun
     from envcompare.analysis.two_runs.gates import claims_of_run, gates_exit_code, judge_gates
     from envcompare.report.export.changewords import gate_blocks, worded_gates
     from envcompare.report.export.summary import summary

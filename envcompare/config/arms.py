@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from envcompare.config.settings import Settings, closest, listed
@@ -42,6 +43,7 @@ class Traits:
     has_network: bool = True
     counters: CounterAccess = "login"
     limit_command: str = ""  # whose options limit CPUs and memory, as in `docker run`
+    fixed_options: tuple[str, ...] | None = None  # of it, no user's choice; None: none is taken
 
     @property
     def made_as(self) -> SoftwareKind:
@@ -60,6 +62,7 @@ class Arm:
     traits: Traits = Traits()
     stack: str = "image"
     reference: str = ""
+    options: tuple[str, ...] = ()  # the user's, of the command that starts it
 
 
 def expand_stacks(items: tuple[str, ...], stacks: tuple[str, ...]) -> tuple[str, ...]:
@@ -99,6 +102,62 @@ def parse_arms(items: tuple[str, ...], environments: Mapping[str, Traits]) -> tu
             )
         seen.add(arm.id)
     return arms
+
+
+def with_options(arms: tuple[Arm, ...], items: tuple[str, ...]) -> tuple[Arm, ...]:
+    """Return the arms with the options `[ARM=]--OPTION …` of the command that starts a container.
+
+    Those without the name of an arm are for every arm that takes options. Raises ConfigError for an
+    arm that takes none, and for what is no option or not the user's to choose.
+    """
+    by_arm: dict[str, tuple[str, ...]] = {}
+    taking = {arm.id: arm.traits.fixed_options for arm in arms}
+    for item in items:
+        name, _, text = item.partition("=") if not item.startswith("-") else ("", "", item)
+        ids = (name,) if name else tuple(id_ for id_, fixed in taking.items() if fixed is not None)
+        if not ids or any(taking.get(each) is None for each in ids):
+            able = ", ".join(id_ for id_, fixed in taking.items() if fixed is not None) or "none"
+            raise ConfigError(
+                f"--docker-options {item}: no arm of this run takes these options",
+                details=f"arms that are started by docker run: {able}",
+                hint="for example --docker-options 'docker=--cap-add SYS_NICE'",
+            )
+        words = _option_words(item, text)
+        for each in ids:
+            _refuse_fixed(item, words, taking[each] or ())
+            by_arm[each] = (*by_arm.get(each, ()), *words)
+    return tuple(replace(arm, options=by_arm.get(arm.id, ())) for arm in arms)
+
+
+def _option_words(item: str, text: str) -> tuple[str, ...]:
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise ConfigError(
+            f"--docker-options {item} cannot be split into words",
+            details=str(error),
+            hint="close each quote",
+        ) from error
+    if not words or not words[0].startswith("-"):
+        raise ConfigError(
+            f"--docker-options {item} names no option",
+            details="the form is [ARM=]--OPTION [VALUE] …",
+            hint="for example --docker-options '--shm-size 1g'",
+        )
+    return words
+
+
+def _refuse_fixed(item: str, words: tuple[str, ...], fixed: tuple[str, ...]) -> None:
+    for word in words:
+        name = word.partition("=")[0]
+        # short flags may stand together, as in -it, until one of them takes the rest as its value
+        first = f"-{name[1:2]}" if re.fullmatch(r"-[A-Za-z]+", name) else name
+        if first in fixed:
+            raise ConfigError(
+                f"--docker-options {item}: {name} cannot be chosen",
+                details="envcompare sets it to start, reach and remove its workers",
+                hint=f"leave {name} out",
+            )
 
 
 def check_image(name: str, *, flag: str) -> None:

@@ -17,6 +17,7 @@ from envcompare.config.arms import (
     chosen_stacks,
     expand_stacks,
     parse_arms,
+    with_options,
 )
 from envcompare.config.settings import (
     DEFAULTS,
@@ -24,6 +25,7 @@ from envcompare.config.settings import (
     Compression,
     Device,
     Generation,
+    HostTable,
     Preset,
     Settings,
     Variant,
@@ -36,6 +38,8 @@ from envcompare.config.settings import (
 from envcompare.config.workloads import Known, Workload, choose_workloads, table_of
 from envcompare.errors import ConfigError
 from envcompare.run_folder.records import ProfileChoice
+from envcompare.transport.hosts import HostSpec
+from envcompare.transport.inventory import Inventory, KnownHost
 
 MAX_CELLS = 200
 _MAX_CPUS = 8192  # the most a Linux kernel is built for (NR_CPUS)
@@ -48,7 +52,9 @@ class Experiment:
 
     arms: tuple[Arm, ...]
     reference: str
-    hosts: tuple[str, ...]
+    hosts: tuple[str, ...]  # as they are named, which may be a group or a file
+    inventory: Inventory
+    jobs: int
     workloads: tuple[Workload, ...]
     preset: Preset
     margin: float
@@ -88,6 +94,7 @@ class Experiment:
     accept_new_host_keys: bool
     connect_timeout_s: float
     host_patience_s: float
+    wait_s: float  # for a host that another client uses
     settings: Settings
 
     @property
@@ -117,7 +124,9 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
     )
     settings = merge(given, usual)
     items = expand_stacks(listed(settings.envs), chosen_stacks(settings))
-    arms = parse_arms(items, known.environments)
+    given_options = settings.docker_options
+    options = (given_options,) if isinstance(given_options, str) else (given_options or ())
+    arms = with_options(parse_arms(items, known.environments), options)
     rest = _rest(settings)
     workloads = choose_workloads(settings, known)
     if settings.restarts is not None and any(one.program is not None for one in workloads):
@@ -130,6 +139,7 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
         arms=arms,
         reference=chosen_reference(settings.reference, arms),
         hosts=_hosts(settings),
+        inventory=_inventory(flags, file),
         workloads=workloads,
         **_measuring(settings),
         **rest,
@@ -138,7 +148,8 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
 
 
 def _hosts(settings: Settings) -> tuple[str, ...]:
-    hosts = ("local",) if settings.hosts is None else listed(settings.hosts)
+    named = tuple(settings.hosts) if isinstance(settings.hosts, dict) else listed(settings.hosts)
+    hosts = ("local",) if settings.hosts is None else named
     if not hosts:
         raise ConfigError(
             "--hosts names no host", hint="leave it out for this machine, or give user@host"
@@ -146,14 +157,31 @@ def _hosts(settings: Settings) -> tuple[str, ...]:
     return hosts
 
 
-def standalone(experiment: Experiment, hosts: tuple[str, ...]) -> Experiment:
+def _inventory(*layers: Settings) -> Inventory:
+    """Return the hosts and groups that the file describes, whichever of them take part."""
+    tables = (layer.hosts for layer in layers if isinstance(layer.hosts, dict))
+    return Inventory(
+        hosts={
+            name: KnownHost(address=host.address or name, tags=host.tags)
+            for table in tables
+            for name, host in table.items()
+        },
+        groups=merge(*layers).groups or {},
+    )
+
+
+def standalone(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> Experiment:
     """Return the experiment with settings that mean the same in any working directory."""
     own_workloads = tuple(
         f"{w.path}:{w.class_name}" for w in experiment.workloads if w.path is not None
     )
     config = experiment.ssh_config and str(Path(experiment.ssh_config).expanduser().resolve())
     settings = msgspec.structs.replace(
-        experiment.settings, hosts=hosts, workload=own_workloads or None, ssh_config=config
+        experiment.settings,
+        hosts=_named(hosts),
+        groups=None,
+        workload=own_workloads or None,
+        ssh_config=config,
     )
     if any(w.program is not None for w in experiment.workloads):
         tables = {
@@ -162,7 +190,15 @@ def standalone(experiment: Experiment, hosts: tuple[str, ...]) -> Experiment:
             if w.path is None
         }
         settings = msgspec.structs.replace(settings, workloads=tables)
-    return replace(experiment, settings=settings, ssh_config=config)
+    named = tuple(map(str, hosts))
+    return replace(experiment, hosts=named, settings=settings, ssh_config=config)
+
+
+def _named(hosts: tuple[HostSpec, ...]) -> tuple[str, ...] | dict[str, HostTable]:
+    """Return the hosts that take part; with their names and tags where the file has some."""
+    if all(host.tags is None for host in hosts):
+        return tuple(map(str, hosts))
+    return {host.label: HostTable(address=str(host), tags=host.tags or ()) for host in hosts}
 
 
 def _measuring(settings: Settings) -> dict[str, Any]:
@@ -255,4 +291,5 @@ def _rest(settings: Settings) -> dict[str, Any]:
         "out": Path(settings.out or "results"),
         "connect_timeout_s": settings.connect_timeout,
         "host_patience_s": settings.host_patience,
+        "wait_s": settings.wait,
     }

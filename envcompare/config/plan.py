@@ -75,7 +75,9 @@ def make_plan(experiment: Experiment, hosts: tuple[str, ...], *, accept_many: bo
             hint="give fewer values to --set, or add --yes",
         )
     arms = planned_arms(experiment)
-    design = msgspec.convert(experiment, Design, from_attributes=True)
+    design = msgspec.structs.replace(
+        msgspec.convert(experiment, Design, from_attributes=True), looks="doubling"
+    )
     return Plan(cells=cells, arms=arms, design=design, seed=experiment.seed)
 
 
@@ -112,6 +114,7 @@ def planned_arms(experiment: Experiment) -> tuple[ArmRecord, ...]:
             reference=arm.reference,
             is_plain=not arm.traits.is_isolated,
             limit_command=arm.traits.limit_command,
+            options=arm.options,
             is_reference=arm.id == experiment.reference,
         )
         for arm in experiment.arms

@@ -8,7 +8,7 @@ import re
 from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import tomli_w
@@ -18,14 +18,15 @@ from envcompare.run_folder.records import ProfileChoice, Scalar
 from envcompare.text import parse_toml
 
 _MAX_THREADS = 4096  # what a worker accepts
+_MAX_JOBS = 1024  # threads, and connections
 LONGEST_S = 30 * 86_400.0  # nobody waits longer, and clocks and timers hold it
 Preset = Literal["quick", "default", "strict"]
 Compression = Literal["zstd", "gzip", "none", "sandbox"]
 Generation = Literal["auto", "fork", "rebuild"]
 Device = Literal["auto", "cpu", "cuda"]
 Variant = Literal["auto", "cpu", "cuda", "cu130", "cu128", "cu126"]
-Group = Literal["where", "what", "how", "stack", "ssh"]
-"""Environments and hosts; workloads; how they are measured; software; connections."""
+Group = Literal["where", "what", "how", "stack", "ssh", "lock"]
+"""Environments and hosts; workloads; how they are measured; software; connections; whose turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,7 @@ class Option:
     default_text: str = ""  # where the default is found later
     off: str = ""  # the flag that turns it off, where that is not --no-NAME
     is_repeated: bool = False
+    bare: float | None = None  # what the flag alone means, where its number may be left out
     range: NumberRange | None = None
 
 
@@ -85,6 +87,15 @@ class WorkloadTable(
     measures: dict[str, str] = {}
     cwd: str | None = None
     timeout: float | None = None
+
+
+class HostTable(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """`[hosts.NAME]` of the file; without `address` the host is reached by its name."""
+
+    address: str | None = None
+    tags: tuple[str, ...] = ()
 
 
 class Settings(
@@ -114,11 +125,22 @@ class Settings(
         str | None, Option("The arm all others are compared with.", "ARM", group="what")
     ] = None
     hosts: Annotated[
-        _Words | None,
+        _Words | dict[str, HostTable] | None,
         Option(
-            "user@host[:port], names from ~/.ssh/config, or a file with one host per line.",
+            "user@host[:port], names from ~/.ssh/config, a file with one host per line, or @GROUP "
+            "and tag:TAG of the configuration file.",
             "HOST,…",
             default_text="this machine",
+            group="where",
+        ),
+    ] = None
+    groups: dict[str, tuple[str, ...]] | None = None  # in a file alone
+    jobs: Annotated[
+        int | None,
+        Option(
+            "Hosts to work at at once, each over one SSH connection.",
+            default=32,
+            range=NumberRange(text=f"a whole number from 1 to {_MAX_JOBS}", most=_MAX_JOBS),
             group="where",
         ),
     ] = None
@@ -290,6 +312,16 @@ class Settings(
     host_python: Annotated[
         str | None, Option("Python interpreter of the stack `host`.", "PATH", group="stack")
     ] = None
+    docker_options: Annotated[
+        _Words | None,
+        Option(
+            "Options of docker run for all docker arms, or for ARM. They win over those that "
+            "envcompare adds; may be repeated.",
+            "[ARM=]'--OPTION …'",
+            is_repeated=True,
+            group="stack",
+        ),
+    ] = None
     allow_mismatch: Annotated[
         bool | None,
         Option(
@@ -323,6 +355,19 @@ class Settings(
             group="ssh",
         ),
     ] = None
+    wait: Annotated[
+        float | None,
+        Option(
+            "Wait for a host on which another client measures, for at most so many seconds; "
+            "without a number for as long as it takes.",
+            "SECONDS",
+            default=0.0,
+            default_text="not at all",
+            bare=LONGEST_S,
+            range=_PATIENCE,
+            group="lock",
+        ),
+    ] = None
     connect_timeout: Annotated[
         float | None,
         Option(
@@ -340,7 +385,9 @@ def options() -> dict[str, tuple[Option, tuple[Any, ...]]]:
     """Return each setting's option by its name, and the types that its value may have."""
     hints = get_type_hints(Settings, include_extras=True)
     return {
-        name: (hint.__metadata__[0], get_args(hint.__origin__)[:-1]) for name, hint in hints.items()
+        name: (hint.__metadata__[0], get_args(hint.__origin__)[:-1])
+        for name, hint in hints.items()
+        if get_origin(hint) is Annotated
     }
 
 
@@ -415,13 +462,16 @@ def parse_settings(content: dict[str, object], *, source: str) -> Settings:
         raise _refused(str(error), content, source) from error
 
 
+_TABLES: dict[str, type[msgspec.Struct]] = {"workloads": WorkloadTable, "hosts": HostTable}
+
+
 def _refused(message: str, content: dict[str, object], source: str) -> ConfigError:
     what, _, where = message.partition(" - at `$")
     key = where.rstrip("`").lstrip(".")
     if "unknown field" in what:
         unknown = what.split("`")[1]
         key = f"{key}.{unknown}".lstrip(".")
-        known = known_keys(WorkloadTable if key.startswith("workloads") else Settings)
+        known = known_keys(_TABLES.get(re.split(r"[.\[]", key)[0], Settings))
         return ConfigError(f"{source}: unknown key `{key}`", hint=closest(unknown, known))
     value = content.get(re.split(r"[.\[]", key)[0])
     return ConfigError(

@@ -10,6 +10,7 @@ import shlex
 import tempfile
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -52,25 +53,43 @@ class NotComparedError(UnusableError):
 def examine(
     experiment: Experiment, hosts: tuple[HostSpec, ...], command_line: tuple[str, ...] = ()
 ) -> Iterator[HostExamination]:
-    """Give what is known of each host as soon as it is known, whether it can be reached or not.
+    """Give what is known of each host in their order, whether it can be reached or not.
+
+    Several hosts are asked at the same time.
 
     A second one of a host says how the stacks there differ as well: it takes longer. What it says
     to run has the options of the command line.
     """
     beside = other_options(command_line)
-    for host in hosts:
+    has_several = len(_arms(experiment)) > 1
+    with ThreadPoolExecutor(experiment.jobs) as pool:
+        asked = [pool.submit(_examined, experiment, host) for host in hosts]
+
+        def compare(number: int) -> HostExamination:
+            first = asked[number].result()
+            return first if first.exit_code else _compared(experiment, hosts[number], beside, first)
+
+        # behind all the first ones in the queue: none waits for one that was not begun
+        later = [pool.submit(compare, number) for number in range(len(hosts) * has_several)]
         try:
-            examined = _diagnosed(experiment, host)
-        except EnvcompareError as error:
-            examined = HostExamination(
-                host=host.label,
-                trouble=error.problem,
-                not_compared=error.problem if len(_arms(experiment)) > 1 else None,
-                exit_code=error.exit_code,
-            )
-        yield examined
-        if not examined.exit_code and len(_arms(experiment)) > 1:
-            yield _compared(experiment, host, beside, examined)
+            for number, first in enumerate(asked):
+                yield first.result()
+                if has_several and not first.result().exit_code:
+                    yield later[number].result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _examined(experiment: Experiment, host: HostSpec) -> HostExamination:
+    try:
+        return _diagnosed(experiment, host)
+    except EnvcompareError as error:
+        return HostExamination(
+            host=host.label,
+            trouble=error.problem,
+            not_compared=error.problem if len(_arms(experiment)) > 1 else None,
+            exit_code=error.exit_code,
+        )
 
 
 def _arms(experiment: Experiment) -> tuple[ArmRecord, ...]:
@@ -152,7 +171,7 @@ def _as_flag(value: Any) -> str:  # noqa: ANN401 — whatever a setting holds
     """Return a value as its flag takes it; a flag that is on or off takes none."""
     if isinstance(value, bool):
         return ""
-    return f"{value:g}" if isinstance(value, float) else ",".join(listed(value))
+    return f"{value:g}" if isinstance(value, int | float) else ",".join(listed(value))
 
 
 def compare_stacks(

@@ -5,6 +5,7 @@ Each environment is one file. What is started carries marks, by which the rest i
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,9 @@ _ENVIRONMENT = "ENVCOMPARE_ENVIRONMENT"
 _ARM = "ENVCOMPARE_ARM"
 _WORKER = "ENVCOMPARE_WORKER"
 SWEEP_S = 60.0
+READS_ALL = "DAC_OVERRIDE"
+"""The capability that root inside keeps: it reads what it is shown, whoever owns the files."""
+_AWAY_S = 60.0  # an engine may restart
 _KILLED = 137  # 128 + SIGKILL, of the client of an engine: what it started may go on
 
 # The marks are looked for in the environment of each process, never in its arguments, so that the
@@ -92,6 +96,13 @@ take_descendants() {
   done
 }
 
+is_same() {
+  began=${1#*:}
+  read -r line <"/proc/${1%:*}/stat" || return 1
+  set -- ${line##*) }
+  [ "${20}" = "$began" ]
+}
+
 while :; do
   left=' ' table=$(processes)
   take_seen
@@ -100,7 +111,7 @@ while :; do
   [ "$left" != ' ' ] || break
   for entry in $left; do
     [ "$rounds" -lt 50 ] || printf '%s %s\n' "${entry%:*}" "$(cat "/proc/${entry%:*}/comm")" >&3
-    kill -s KILL "${entry%:*}"
+    is_same "$entry" && kill -s KILL "${entry%:*}"
     case $seen in *" $entry "*) ;; *) seen="$seen$entry " ;; esac
   done
   [ "$rounds" -lt 50 ] || exit 3
@@ -155,6 +166,8 @@ class Isolation:
     mounts: tuple[Mount, ...] = ()
     scratch: str = ""  # a writable folder of the host: HOME inside, and /tmp where that is needed
     capabilities: tuple[str, ...] = ()  # as Docker names them; only root has the use of them
+    options: tuple[str, ...] = ()  # of the engine's command, that the user has given
+    is_timed: bool = False  # what is timed gets the file system that a user's own start has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +225,13 @@ class Environment(Protocol):
         """Return the command that runs `command` isolated; pure."""
         ...
 
+    def engine_options(self, isolation: Isolation) -> tuple[str, ...]:
+        """Return the options that make a start differ from the engine's defaults; pure.
+
+        Those for rights, network and logs, not those that name a user, a file, a device or a mark.
+        """
+        ...
+
     def check(self, transport: Transport) -> Check:
         """Say whether this environment is usable on the host, and if not why and the remedy."""
         ...
@@ -239,7 +259,7 @@ class Environment(Protocol):
         """End and remove what a run has on the host; return how many things there were.
 
         With the mark of a worker only what was started with it. Raises StillRunningError where it
-        cannot be shown within a minute that all of it has ended.
+        cannot be shown within two minutes that all of it has ended.
         """
         ...
 
@@ -256,13 +276,20 @@ def run_inside(
 
     Raises as `run_wrapped` does.
     """
+
     # an interruptible one kills all that is started after the user has insisted on an end
-    return run_wrapped(
-        transport,
-        where.wrap(command, isolation),
-        end=lambda: where.sweep(transport.bare, isolation.run_id, worker=isolation.worker),
-        timeout_s=timeout_s,
-    )
+    def end() -> int:
+        return where.sweep(transport.bare, isolation.run_id, worker=isolation.worker)
+
+    until = time.monotonic() + _AWAY_S
+    while True:
+        result = run_wrapped(
+            transport, where.wrap(command, isolation), end=end, timeout_s=timeout_s
+        )
+        problem = None if result.succeeded else where.explain(result.exit_code, result.stderr)
+        if problem is None or not problem.passes or time.monotonic() > until:
+            return result
+        end()  # the engine answers again after that, and nothing of the first try is left
 
 
 def run_wrapped(
@@ -339,14 +366,15 @@ def kill_marked(transport: Transport, environment: str, *, run_id: str, worker: 
     return swept(transport, script, hint=f"look for {_RUN}={run_id} in /proc/*/environ there")
 
 
-def swept(transport: Transport, script: Command, *, hint: str) -> int:
+def swept(transport: Transport, script: Command, *, hint: str, more_s: float = 0.0) -> int:
     """Return the number that a script of a sweep ends with when nothing is left.
 
-    Raises StillRunningError where it fails, does not end or says something else.
+    It has a minute and `more_s`. Raises StillRunningError where it fails, does not end or says
+    something else.
     """
     brief = f"cannot confirm that everything the run started on {transport.name} has ended"
     try:
-        result = run(transport, script, timeout_s=SWEEP_S)
+        result = run(transport, script, timeout_s=SWEEP_S + more_s)
     except CommandTimeoutError as error:
         details = f"{error.brief}; {error.details}"
         raise StillRunningError(brief, details=details, hint=hint) from error

@@ -6,11 +6,13 @@ A container gets the GPUs by CDI, by NVIDIA's hook, or as the driver's own files
 import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 from envcompare.command import Command, CommandResult
 from envcompare.config.arms import Traits
 from envcompare.environments import (
+    READS_ALL,
     Check,
     Gpu,
     Isolation,
@@ -31,7 +33,7 @@ from envcompare.stack import Prepared, Request
 from envcompare.stack import image as images
 from envcompare.stack.building import build
 from envcompare.stack.diagnosis import DISK_FULL, Engine, Symptom, last_line, recognise
-from envcompare.stack.engine import ImageStore, bind, mount_options
+from envcompare.stack.engine import ImageStore, bind, mount_options, patiently
 from envcompare.stack.host import make_image
 from envcompare.stack.image import deliver
 from envcompare.text import spoken
@@ -45,14 +47,14 @@ _OLDEST = (20, 10)  # the first with `docker run --pull`
 _FORMAT = "{{.Client.Version}} {{.Server.Version}}"
 _VERSIONS = re.compile(r"(\d+\.\d\S*) (\d+\.\d\S*)(?:\n|$)")
 # A container that removes itself is still listed for a moment. A daemon that is restarted does not
-# answer for some seconds: 20 tries, one a second, leave the removal most of the time of a sweep.
+# answer for some seconds, and is asked once a second.
 _REMOVE = r"""
-label=$1 removed=' ' rounds=0 failures=0
+label=$1 tries=$2 removed=' ' rounds=0 failures=0
 command -v docker >/dev/null || { echo 0; exit; }
 while :; do
   ids=$(docker ps --all --quiet --no-trunc --filter "label=$label") || {
     failures=$((failures + 1))
-    [ "$failures" -lt 20 ] || exit 4
+    [ "$failures" -lt "$tries" ] || exit 4
     sleep 1
     continue
   }
@@ -68,6 +70,16 @@ done
 set -- $removed
 echo "$#"
 """
+# No process inside gets more rights than its user has, and a fork bomb ends before the numbers of
+# processes of the smallest kernel (32768) do. --threads takes half of the limit.
+_FEW_RIGHTS = (
+    ("--cap-drop", "ALL"),
+    ("--security-opt", "no-new-privileges"),
+    ("--pids-limit", "8192"),
+)
+_READ_ONLY = (("--read-only",), ("--tmpfs", "/tmp:exec"), ("--tmpfs", "/var/tmp:exec"))  # noqa: S108
+_TRIES = 20
+_TRIES_OF_WORKER = 60  # one that ran a moment ago: its daemon restarts, and will answer again
 _ADVICE = ("See 'docker", "Run 'docker")  # the client ends its complaints with one of these
 
 _NO_GPU = "the engine has no NVIDIA runtime and no CDI description of the GPU"
@@ -112,12 +124,23 @@ _SYMPTOMS = (
         r"(?!unix:///var/run/docker\.sock)([^\s;]+?)[.;]?(?:\s|$)",
         brief="no Docker daemon answers at {match}",
         hint="start it, or correct DOCKER_HOST or the docker context there",
+        passes=True,
     ),
     Symptom(
         pattern=r"Cannot connect to the Docker daemon|failed to connect to the docker API"
         r"|Connection aborted[^\n]+(?:Refused|NotFound|Disconnected)",  # as the SDK says it
         brief="the Docker daemon is not running",
         hint="sudo systemctl start docker",
+        passes=True,
+    ),
+    Symptom(  # what a client says whose daemon goes away or comes up
+        pattern=r"daemon is shutting down|error waiting for container: [^\n]*EOF"
+        r"|error during connect: [^\n]+|Error response from daemon: [^\n]*"
+        r"(?:containerd\.sock|connection refused|transport is closing|ttrpc: closed"
+        r"|client connection is closing|error reading from server: EOF)",
+        brief="the Docker daemon is restarting",
+        hint="see what journalctl -u docker says there",
+        passes=True,
     ),
     Symptom(
         pattern=r"(?:client version \S+ is too old|client version \S+ is too new)[^\n]*",
@@ -187,12 +210,18 @@ class Docker:
         has_network=False,
         counters="granted",
         limit_command="docker run",
+        fixed_options=(
+            *("-a", "--attach", "--cidfile", "-d", "--detach", "--entrypoint", "-i"),
+            *("--interactive", "--name", "--platform", "--pull", "--restart", "--rm"),
+            *("-t", "--tty"),
+        ),
     )
     engine: ClassVar[Engine] = ENGINE
 
     def wrap(self, command: Command, isolation: Isolation) -> Command:
         """Return a labelled `docker run` without network, logs or pulls, under the caller's ids.
 
+        It has as few rights as can be, unless the user's own options, which come last, say more.
         No init process is added: the worker ends with its stdin, and a killed one is reaped by it.
         With a capability it is root inside, and gives the caller what it leaves in the scratch.
         """
@@ -200,20 +229,25 @@ class Docker:
         variables = (("USER", "envcompare"), *variables_inside(self.name, command, isolation))
         argv = (
             *(ENGINE.program, "run", "--interactive", "--rm", "--pull", "never"),
-            *("--network", "none", "--log-driver", "none"),
+            *_own_options(isolation),
             *("--label", f"{_RUN_LABEL}={isolation.run_id}"),
             *("--label", f"{_ARM_LABEL}={isolation.arm}"),
             *("--label", f"{_WORKER_LABEL}={isolation.worker}"),
-            *_rights(isolation),
+            *_user(isolation),
             *("--workdir", command.cwd or isolation.scratch or "/"),
             *mount_options(isolation.mounts, isolation.scratch),
             *_gpu_options(isolation.gpu),
             *(word for name, value in variables for word in ("--env", f"{name}={value}")),
+            *isolation.options,
             *("--entrypoint", "", isolation.reference),
             *_closing(isolation),
             *command.argv,
         )
         return Command(argv=argv)
+
+    def engine_options(self, isolation: Isolation) -> tuple[str, ...]:
+        """Return the options for network, logs and rights, and then those of the user."""
+        return (*_own_options(isolation), *isolation.options)
 
     def check(self, transport: Transport) -> Check:
         """Say whether client and daemon answer, are recent enough, and run as root there."""
@@ -308,7 +342,13 @@ class Docker:
         """
         label = f"{_WORKER_LABEL}={worker}" if worker else f"{_RUN_LABEL}={run_id}"
         hint = f"see what docker ps --all --filter label={label} says there"
-        return swept(transport, Command(argv=("sh", "-c", _REMOVE, "sh", label)), hint=hint)
+        tries = _TRIES_OF_WORKER if worker else _TRIES
+        return swept(
+            transport,
+            Command(argv=("sh", "-c", _REMOVE, "sh", label, str(tries))),
+            hint=hint,
+            more_s=tries,
+        )
 
 
 def _cdi(text: str) -> str:
@@ -349,18 +389,64 @@ def image_store(transport: Transport) -> ImageStore:
 def _ask(transport: Transport, *words: str) -> CommandResult | Check:
     """Return what the host's docker client said, or that its daemon did not answer in time."""
     command = image_store(transport).command(*words)
-    return ask(transport, command, what="the Docker daemon", hint=ENGINE.silent_hint)
+    asked = partial(ask, transport, command, what="the Docker daemon", hint=ENGINE.silent_hint)
+    return patiently(ENGINE, transport, asked)
 
 
-def _rights(isolation: Isolation) -> tuple[str, ...]:
+def _user(isolation: Isolation) -> tuple[str, ...]:
     """Return the user inside: the caller, or root where a capability is needed.
 
     A process that is not started as root does not get what `--cap-add` allows.
     """
-    if not isolation.capabilities:
-        return "--user", f"{isolation.uid}:{isolation.gid}"
-    added = (word for name in isolation.capabilities for word in ("--cap-add", name))
-    return "--user", "0:0", "--security-opt", "no-new-privileges", *added
+    return "--user", "0:0" if isolation.capabilities else f"{isolation.uid}:{isolation.gid}"
+
+
+def _own_options(isolation: Isolation) -> tuple[str, ...]:
+    """Return the options for network, logs and rights that the user does not overrule."""
+    # root that was given a capability gives the caller what it has left in the scratch folder
+    needed = isolation.capabilities and (*isolation.capabilities, "CHOWN")
+    is_root = isolation.uid == 0 or bool(needed)
+    options = (
+        *(("--network", "none"), ("--log-driver", "none")),
+        *_FEW_RIGHTS,
+        *(("--cap-add", name) for name in (*needed, *((READS_ALL,) if is_root else ()))),
+        *(_READ_ONLY if _may_be_read_only(isolation) else ()),
+    )
+    kept = (option for option in options if not _is_overruled(option, isolation.options))
+    return tuple(word for option in kept for word in option)
+
+
+def _may_be_read_only(isolation: Isolation) -> bool:
+    """Tell whether nothing but scratch folders need be written to in the container.
+
+    What is timed may write where it does in a container that a user starts. CDI and the NVIDIA
+    toolkit write the loader cache of the image anew.
+    """
+    return not isolation.is_timed and isolation.gpu.way in {"none", "devices"}
+
+
+def _is_overruled(option: tuple[str, ...], given: tuple[str, ...]) -> bool:
+    """Tell whether an option of envcompare gives way to those of the user.
+
+    Of most the engine takes the last. It refuses two networks and two mounts at one path, and
+    `--privileged` does not undo all that goes before it.
+    """
+    names = {"--network" if word == "--net" else word for word in _names(given)}
+    match option:
+        case ("--network" | "--cap-drop" as name, _) if name in names:
+            return True
+        case ("--cap-drop", _) | ("--security-opt", _) | ("--read-only",):
+            return "--privileged" in names
+        case ("--tmpfs", value):
+            path = re.escape(value.partition(":")[0])
+            return any(re.search(rf"(?:^|[:=,]){path}(?:[:,]|$)", word) for word in given)
+    return False
+
+
+def _names(options: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of options; a Boolean one that is set to false is not named."""
+    given = (word.partition("=") for word in options if word.startswith("-"))
+    return tuple(name for name, _, value in given if value.lower() not in {"false", "0", "f"})
 
 
 def _closing(isolation: Isolation) -> tuple[str, ...]:

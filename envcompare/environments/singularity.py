@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from envcompare.command import Command
 from envcompare.config.arms import Traits
 from envcompare.environments import (
+    READS_ALL,
     Check,
     Gpu,
     Isolation,
@@ -166,18 +167,29 @@ class Singularity:
         scratch = bind(isolation.scratch, target="/tmp", is_read_only=False)  # noqa: S108 - inside
         argv = (
             *(isolation.engine or "apptainer", "-q", "exec"),
-            *("--containall", "--no-home", "--cleanenv"),
+            *self.engine_options(isolation),
             *("--pwd", command.cwd or isolation.scratch or "/"),
             *(("--mount", scratch) if isolation.scratch else ()),
             *mount_options(isolation.mounts, isolation.scratch),
             *_gpu_options(isolation.gpu),
-            *(w for name in isolation.capabilities for w in ("--add-caps", f"CAP_{name}")),
             isolation.reference,
             "env",
             *(f"{name}={value}" for name, value in variables),
             *command.argv,
         )
         return Command(argv=argv, env=marks(self.name, isolation))
+
+    def engine_options(self, isolation: Isolation) -> tuple[str, ...]:
+        """Return what isolates the container from the caller, and drops what only root has.
+
+        Of any other user the engine itself drops all capabilities and allows no new ones, and the
+        image is always read-only. Only root could limit the number of processes there.
+        """
+        separate = ("--containall", "--no-home", "--cleanenv")
+        if isolation.uid and not isolation.capabilities:
+            return separate
+        kept = ",".join(f"CAP_{name}" for name in (*isolation.capabilities, READS_ALL))
+        return (*separate, "--no-privs", "--add-caps", kept)
 
     def check(self, transport: Transport) -> Check:
         """Say whether an image can be made and started by this user, and by which program."""
@@ -278,6 +290,7 @@ def make_sif(request: Request, image: images.Image, *, program: str) -> sif.Sif:
         progress=request.progress,
         program=program,
         find_program_here=lambda: Singularity().check(request.local).engine,
+        is_for_others=request.is_for_others,
     )
     return sif.make(store, wanted)
 

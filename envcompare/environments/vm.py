@@ -60,6 +60,10 @@ class Vm:
             env=(*marks(self.name, isolation), *command.env),
         )
 
+    def engine_options(self, isolation: Isolation) -> tuple[str, ...]:  # noqa: ARG002 — no engine
+        """Return nothing: the process has what the login has."""
+        return ()
+
     def check(self, transport: Transport) -> Check:
         """Say whether the host runs Linux; the interpreter is the business of the stack."""
         hint = "log in there and see what keeps it busy"

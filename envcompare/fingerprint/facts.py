@@ -177,6 +177,13 @@ FACTS: Final[tuple[Fact, ...]] = (
         "A container has its own control group",
         "this affects a workload when others want the same CPUs, or at a limit",
     )),
+    Fact("engine", "varied", missing="no engine starts it", is_whole=True, purpose=Purpose(
+        "envcompare starts containers without a network and with few rights, and with what "
+        "`--docker-options` asks for",
+        "no effect of the rights on the time of a step was found; other options can have one",
+        "`--docker-options` gives an arm the options of the container that you use",
+    )),
+    Fact("engine.options", name="the options of the engine"),
     Fact("env.HOME", "varied"),
     Fact("env.NVIDIA", "varied"),
     Fact("env.PATH", "varied"),

@@ -18,13 +18,17 @@ from envcompare.environments.registry import ENVIRONMENTS
 from envcompare.errors import StillRunningError, UnusableError
 from envcompare.stack.cache import OPEN_FOLDERS
 from envcompare.transport import FOLDER_S, Process, Transport, shell
+from envcompare.transport.streams import Drain
 
 State = Literal["live", "dead", "elsewhere", "unknown"]
 """Of a claim: elsewhere is on another host with the same home; unknown has no claim in it."""
 
 _BEGIN_S = 30.0
+_ANSWER_BYTES = 100
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-_LINE = re.compile(r"(live|dead|elsewhere|unknown) ([^/ ]+)/([^/ ]*) ([0-9]+) (\S+) ([a-z? ]*)")
+_LINE = re.compile(
+    r"(live|dead|elsewhere|unknown) ([^/ ]+)/([^/ ]*) ([0-9]+) ([0-9]+) (\S+) ([a-z? ]*)"
+)
 _BOOT = "boot=$(cat /proc/sys/kernel/random/boot_id 2>/dev/null) || boot=-"
 _HOLD = rf"""
 umask 077
@@ -38,6 +42,13 @@ mv -f -- "$folder/.owner.part" "$folder/.owner" || exit
 echo claimed
 exec cat >/dev/null
 """
+_IS_RUNNING = """is_running() {
+  read -r line <"/proc/$1/stat" || return 1
+  own=$2
+  set -- ${line##*) }
+  [ "${20}" = "$own" ]
+}"""
+_END = f'{_IS_RUNNING}; ! is_running "$1" "$2" 2>/dev/null || kill -s KILL "$1"'
 _NOTE = 'umask 077; printf "%s " "$2" >>"$1/.environments"'
 # What cannot be judged counts as dead after a week. No link is followed: neither are made here.
 _SURVEY = rf"""
@@ -45,12 +56,7 @@ _SURVEY = rf"""
 node=$(uname -n)
 [ -d "$1/runs" ] && [ ! -L "$1/runs" ] && cd -- "$1/runs" || exit 0
 is_old() {{ [ -n "$(find "./$1" -prune -mtime +6)" ]; }}
-is_running() {{
-  read -r line <"/proc/$1/stat" || return 1
-  own=$2
-  set -- ${{line##*) }}
-  [ "${{20}}" = "$own" ]
-}}
+{_IS_RUNNING}
 for run in *; do
   [ -d "$run" ] && [ ! -L "$run" ] || continue
   found=
@@ -61,12 +67,12 @@ for run in *; do
     found=1 state=dead
     if [ "$at" != "$node" ]; then is_old "$owner" || state=elsewhere
     elif [ "$was" = "$boot" ] && is_running "$pid" "$start"; then state=live; fi
-    printf '%s %s %s %s %s\n' "$state" "${{owner%/.owner}}" "$pid" "$at" "$used"
+    printf '%s %s %s %s %s %s\n' "$state" "${{owner%/.owner}}" "$pid" "$start" "$at" "$used"
   done
   [ -z "$found" ] || continue
   state=unknown
   ! is_old "$run" || state=dead
-  printf '%s %s/ 0 - ?\n' "$state" "$run"
+  printf '%s %s/ 0 0 - ?\n' "$state" "$run"
 done 2>/dev/null
 """
 _NOT_THERE = 3
@@ -90,6 +96,7 @@ class Claim:
     state: State = "dead"
     host: str = ""  # as the folder of a host is called; empty where there is none in the run's
     pid: int = 0  # of the process that holds it
+    start: int = 0  # of that process, in clock ticks since the host booted
     node: str = ""  # the host's own name
     environments: tuple[str, ...] | None = None  # that it used, where that is known
 
@@ -120,15 +127,16 @@ def hold(transport: Transport, folder: str) -> Process:
     process = transport.spawn(Command(argv=("sh", "-c", _HOLD, "sh", folder)))
     patience = threading.Timer(_BEGIN_S, process.kill)
     patience.start()
-    is_held = process.stdout.readline().strip() == b"claimed"
+    said = Drain(process.stderr)
+    is_held = process.stdout.readline(_ANSWER_BYTES).strip() == b"claimed"
     patience.cancel()
     if is_held:
         return process
-    said = process.stderr.read().decode(errors="replace").strip()
     process.kill()
+    why = said.last_line()
     raise UnusableError(
         f"{folder} cannot be made on {transport.name}",
-        details=said or "it gave no message",
+        details=why or "it gave no message",
         hint="set XDG_CACHE_HOME there to a folder that can be written",
     )
 
@@ -157,8 +165,9 @@ def survey(transport: Transport, cache: str) -> tuple[Claim, ...]:
             state=cast("State", match[1]),
             host=match[3],
             pid=int(match[4]),
-            node=match[5],
-            environments=_known(match[6]),
+            start=int(match[5]),
+            node=match[6],
+            environments=_known(match[7]),
         )
         for match in matches
         if match is not None and _RUN.fullmatch(match[2])
@@ -167,7 +176,7 @@ def survey(transport: Transport, cache: str) -> tuple[Claim, ...]:
 
 def end(transport: Transport, claim: Claim) -> None:
     """End the process that holds a claim, where this client itself began it and has lost it."""
-    shell(transport, 'kill -s KILL -- "$1" 2>/dev/null || :', str(claim.pid))
+    shell(transport, _END, str(claim.pid), str(claim.start))
 
 
 def refusal(claim: Claim, host: str) -> UnusableError:

@@ -12,6 +12,7 @@ from envcompare.config.workloads import Workload
 from envcompare.environments import new_worker_mark
 from envcompare.errors import WorkloadError
 from envcompare.hosts.session import HostSession
+from envcompare.masking import masked
 from envcompare.measure.context import Variables
 from envcompare.measure.replies import LaunchSpec, fault_in
 from envcompare.measure.worker import Worker
@@ -114,6 +115,7 @@ class CellFolders:
         log_name: str,
         variables: Variables = (),
         profiler: ProfilerRun | None = None,
+        is_timed: bool = True,
     ) -> Worker:
         """Start a worker of the arm, or another program of the workloads that speaks as one."""
         mark = new_worker_mark()
@@ -121,7 +123,12 @@ class CellFolders:
         python = ready.prepared.interpreter if program == LAUNCHER else ready.prepared.python
         command = Command(argv=(python, f"{self.session.workloads}/{program}"), env=variables)
         wrapped = self.session.wrapped(
-            ready, command, mounts=self.mounts, worker=mark, profiler=profiler
+            ready,
+            command,
+            mounts=self.mounts,
+            worker=mark,
+            profiler=profiler,
+            is_timed=is_timed,
         )
         return Worker(
             lambda: self.session.spawn(wrapped),
@@ -177,8 +184,8 @@ class CellFolders:
 def _data_error(name: str, stdout: str, tail: str) -> WorkloadError:
     fault = fault_in(stdout)
     return WorkloadError(
-        f"the data of {name} cannot be made" + (f": {fault.brief}" if fault else ""),
-        details=fault.traceback if fault else tail,
+        f"the data of {name} cannot be made" + (f": {masked(fault.brief)}" if fault else ""),
+        details=masked(fault.traceback) if fault else tail,
         hint="give your own with --data",
         phase="data",
     )

@@ -28,7 +28,6 @@ from envcompare.transport.hosts import HostSpec, InterruptibleTransport, connect
 from envcompare.transport.local import LocalTransport
 from envcompare.transport.ssh_settings import SshOptions
 
-_MAX_HOSTS_AT_ONCE: Final = 8
 _APPLICATION: Final = b"envcompare"  # what is derived from a machine's ID is no other program's
 # A file that is not there has no line; a value stands on one.
 _DESCRIBE = r"""
@@ -52,14 +51,15 @@ tell kernel.clocksource /sys/devices/system/clocksource/clocksource0/current_clo
 tell gpu.driver /proc/driver/nvidia/version
 exit 0
 """
-_IDENTIFY = "id -u; id -g; cat /proc/sys/kernel/random/boot_id 2>/dev/null || true"
+_BOOT = "cat /proc/sys/kernel/random/boot_id 2>/dev/null || true"
+_IDENTIFY = f"id -u; id -g; {_BOOT}"
 _IDENTITY = re.compile(r"(?P<uid>[0-9]+)\n(?P<gid>[0-9]+)\n(?:(?P<boot>[0-9a-f-]{36})(?:\n|$))?")
 
 
 @contextmanager
-def hosts_at_once(display: Display) -> Iterator[ThreadPoolExecutor]:
+def hosts_at_once(display: Display, jobs: int) -> Iterator[ThreadPoolExecutor]:
     """Give the threads in which hosts are worked at, while their progress is shown."""
-    with display.showing_progress(), ThreadPoolExecutor(_MAX_HOSTS_AT_ONCE) as pool:
+    with display.showing_progress(), ThreadPoolExecutor(jobs) as pool:
         yield pool
 
 
@@ -95,6 +95,11 @@ def open_session(
         interruption.check()
         raise
     return session
+
+
+def boot_id(transport: Transport) -> str:
+    """Return the ID of the boot of a kernel; empty where it tells none."""
+    return shell(transport, _BOOT).stdout.strip()
 
 
 def _identity(host: HostSpec, asked: Transport) -> re.Match[str]:

@@ -26,6 +26,7 @@ from envcompare.fingerprint.identity import DataIdentity, Identity
 from envcompare.gpu.devices import HostGpus
 from envcompare.hosts import claims
 from envcompare.hosts.arms import ReadyArm, is_of_wheels, kinds_of_software, stack_options
+from envcompare.masking import masked
 from envcompare.profilers import ProfilerRun
 from envcompare.run_folder.disk import distinct_name
 from envcompare.run_folder.records import (
@@ -240,6 +241,7 @@ class HostSession:
             beside=kinds_of_software(experiment),
             run_id=self.run_id,
             local=self.local,
+            is_for_others=len(experiment.hosts) > 1,
         )
 
     def identify(self, data: str | None) -> None:
@@ -382,7 +384,7 @@ class HostSession:
         environment(name).sweep(self.transport.bare, self.run_id, worker=worker)
         del self._going_on[worker]
 
-    def wrapped(
+    def wrapped(  # noqa: PLR0913 — all that tells one start from another
         self,
         ready: ReadyArm,
         command: Command,
@@ -390,6 +392,7 @@ class HostSession:
         mounts: tuple[Mount, ...],
         worker: str,
         profiler: ProfilerRun | None = None,
+        is_timed: bool = False,
     ) -> Command:
         """Return the command as it runs in the environment of an arm, which sees these mounts.
 
@@ -403,6 +406,7 @@ class HostSession:
             mounts=tuple(dict.fromkeys((*ready.prepared.mounts, *mounts, *needed))),
             scratch=self.scratch(ready.arm.id),
             capabilities=profiler.capabilities if profiler else (),
+            is_timed=is_timed,
         )
         if isolation.capabilities:
             self._privileged.add(ready.arm.id)
@@ -420,6 +424,7 @@ class HostSession:
             gid=self.gid,
             gpu=ready.gpu,
             mounts=ready.prepared.mounts,
+            options=ready.arm.options,
         )
 
     def fingerprint(
@@ -432,10 +437,21 @@ class HostSession:
             host=self.host.label,
             arm=arm,
             cell=cell,
-            facts={**facts, **dict(ready.prepared.facts), **ready.installed},
+            facts={
+                **facts,
+                **dict(ready.prepared.facts),
+                **ready.installed,
+                **self._engine_options(ready),
+            },
             identity=identity,
             taken=taken,
         )
+
+    def _engine_options(self, ready: ReadyArm) -> dict[str, FingerprintValue]:
+        """Return in which options a worker's start differs from the engine's defaults."""
+        isolation = replace(self._isolation(ready), is_timed=True)
+        options = environment(ready.arm.environment).engine_options(isolation)
+        return {"engine.options": masked(shlex.join(options))} if options else {}
 
     def ask(self, script: str) -> CommandResult:
         """Run a fixed script of sh on the host itself, outside every environment."""

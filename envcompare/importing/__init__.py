@@ -19,12 +19,12 @@ from envcompare.profile_files import SEVERAL, read
 from envcompare.profile_files.derive.metricsums import launched
 from envcompare.run_folder.disk import (
     irregular,
-    locked,
     missing_folders,
     remove_empty,
     safe_name,
     write_hint,
 )
+from envcompare.run_folder.lock import locked
 from envcompare.run_folder.profiles import ProfileRecord, Tool
 from envcompare.run_folder.records import ArmRecord, CellRecord, Design, RunRecord, event_now
 from envcompare.run_folder.results import RunFolder, new_run_id
@@ -116,14 +116,15 @@ class Import:
         """Read all files, then put them into their run folder; if one is refused nothing is kept.
 
         Raises ProfileError for a file that cannot be trusted, ConfigError for wrong usage and
-        RunFolderError where the folder cannot be read or written, or where another import holds it.
+        RunFolderError where the folder cannot be read or written, or where another process
+        writes into it.
         """
         for path in self.files:
             _refuse_irregular(path)
         if self.into is None:
             return self._imported()
         # opened before it is locked: what is no run folder gets no lock
-        with locked(RunFolder.open(self.into).path):
+        with locked(RunFolder.open(self.into).path, by="import"):
             return self._imported()
 
     def _imported(self) -> Imported:

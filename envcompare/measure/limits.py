@@ -31,6 +31,7 @@ _BLOCKS_TO_KNOW = 3  # of an arm, before one of them can be absurd
 _CPU_SLACK_NS = 50_000_000  # CPU time is counted in ticks of up to 10 ms
 _NORMAL = 1.96  # standard errors at 95 %
 LEAST_MEASURING_S, MOST_MEASURING_S = 4.0, 40.0  # of a restart
+OVERTIME_SHARE = 0.5  # of the budget, for the least number of restarts
 
 StopReason = Literal["decided", "equivalent", "target", "planned"]
 REASONS: tuple[StopReason, ...] = ("decided", "equivalent", "target", "planned")
@@ -113,6 +114,16 @@ def one_cpu_caution(hello: Hello) -> str:
         f"all arms run on the one CPU {cpus[0]}: what the system and envcompare itself do there "
         "disturbs every block; give --pin two CPUs or more, or a host that has them"
     )
+
+
+def overtime_s(costs: Costs, *, remaining_s: float, missing: int, budget_s: float) -> float:
+    """Return for how long a cell may go on beyond its budget, for a verdict that it would not have.
+
+    A launch may take far longer on a busy machine than at a calm time; where half the budget more
+    is enough for the `missing` restarts, the cell takes what they need. 0: it ends.
+    """
+    needed_s = missing * (costs.launch_s + LEAST_MEASURING_S) - max(0.0, remaining_s)
+    return needed_s if missing > 0 and 0 < needed_s <= OVERTIME_SHARE * budget_s else 0.0
 
 
 def small_budget_caution(budget_s: float, *, restarts: int, least: int, needed_s: float) -> str:
@@ -271,8 +282,9 @@ def plan_restarts(
     """Share what is left among the restarts to come, all alike.
 
     `missing` of them are needed for a verdict: their launches come first, and what they measure is
-    shortened for them. With `is_launched` one of them has its workers already. No restarts: what is
-    left is not worth a launch.
+    shortened for them. Where fewer fit, each measures for no longer than it deserves, since what is
+    left may yet be enough for another. With `is_launched` one of them has its workers already. No
+    restarts: what is left is not worth a launch.
     """
     wanted_s = measuring_s(costs)
     left_s = remaining_s + (costs.launch_s if is_launched else 0.0)
@@ -285,7 +297,10 @@ def plan_restarts(
     restarts = min(max(missing, fitting, int(is_launched)), possible)
     if restarts < 1:
         return RestartPlan(restarts=0, measuring_s=0.0)
-    return RestartPlan(restarts=restarts, measuring_s=left_s / restarts - costs.launch_s)
+    each_s = left_s / restarts - costs.launch_s
+    return RestartPlan(
+        restarts=restarts, measuring_s=min(each_s, wanted_s) if restarts < missing else each_s
+    )
 
 
 def plan_text(

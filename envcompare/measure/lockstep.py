@@ -10,58 +10,43 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import InitVar, dataclass, field
-from functools import partial
 from typing import Literal
 
-from msgspec.structs import asdict, replace
-
 from envcompare.config.plan import derive_seed, shuffled
-from envcompare.errors import InterruptedRunError
 from envcompare.measure.context import CellContext
+from envcompare.measure.generation import Generation
 from envcompare.measure.limits import (
-    MIN_STEPS,
     Costs,
     RestartPlan,
     StopReason,
-    begin_limit_s,
-    block_limit_s,
-    cpu_count,
-    expected_block_s,
+    overtime_s,
     plan_restarts,
     plan_text,
     small_budget_caution,
-    steps_a_block,
-    too_long,
-    too_short,
-    wanted_block_s,
-    warmup_steps,
 )
 from envcompare.measure.marked import Marking
 from envcompare.measure.planned import PlannedRestarts
 from envcompare.measure.pool import WorkerPool
 from envcompare.measure.quiet import QuietGate
-from envcompare.measure.replies import Generated, Hello, Ran
+from envcompare.measure.replies import Hello
 from envcompare.measure.startup import Launches
-from envcompare.measure.worker import Worker
 from envcompare.measure.workers import CellWorkers, Roster
-from envcompare.run_folder.records import Block, Memory, Sample, Startup
+from envcompare.run_folder.records import Block, Sample, Startup
 from envcompare.stats.intervals import Interval
 from envcompare.stats.metrics import Readings, wall_ns
 from envcompare.stats.typical import (
     MIN_ROUNDS,
     PRIOR_SPREAD,
     ROUNDS_FOR_MEDIAN,
-    WIDE_RESTARTS,
     Spread,
+    pays_for_looks,
+    restarts_before_a_look,
     spread,
     spread_of_rounds,
 )
 
-_CALIBRATION_STEPS = 4
-_WARMUP = -1
-_MAX_PAD_BYTES = 1 << 20
 FIRST_REVIEW_S = 1.0  # of a restart's rounds; later ones after twice the time
 USUAL_SPREAD = 0.05  # of a round, until it is known
 
@@ -84,6 +69,7 @@ class Lockstep:
     _steps: int | None = None
     _block_s: float = 0.0
     _costs: Costs | None = None  # of the last restart
+    _has_overtime: bool = False
 
     def __post_init__(self, prior: Iterable[Sample]) -> None:
         self.readings = Readings(metrics=("net", "wall"), threads=self.context.design.threads)
@@ -117,20 +103,38 @@ class Lockstep:
         if reason == "budget":
             self._note_small_budget()
 
+    def overtime_s(self) -> float:
+        """Return what the cell takes beyond its budget, once, to have the least of restarts."""
+        design = self.context.design
+        missing = design.min_restarts - self.readings.restarts
+        if self._costs is None or self._has_overtime or design.restarts is not None:
+            return 0.0
+        more_s = overtime_s(
+            self._costs,
+            remaining_s=self.context.remaining_s,
+            missing=missing,
+            budget_s=design.budget_s,
+        )
+        if more_s:
+            self._has_overtime = True
+            text = f"takes {more_s:.0f} s more than its budget of {design.budget_s:.3g} s"
+            self.context.note("note", text=f"{text}: {missing} more restarts are needed")
+        return more_s
+
     def intervals(self) -> dict[str, Interval | None]:
         """Return the printed interval of each compared arm, as far as it is known."""
-        return self.roster.intervals(self.readings, is_looked=self._is_looked())
-
-    def _is_looked(self) -> bool:
-        design = self.context.design
-        is_early = self.stopped_by == "budget" and self.readings.restarts <= design.min_restarts
-        return design.restarts is None and not is_early
+        is_looked = pays_for_looks(
+            is_out_of_budget=self.stopped_by == "budget",
+            restarts=self.readings.restarts,
+            planned=self.context.design.min_restarts,
+            is_fixed=self.context.design.restarts is not None,
+        )
+        return self.roster.intervals(self.readings, is_looked=is_looked)
 
     @property
     def _min_restarts(self) -> int:
-        least = self.context.design.min_restarts
-        # as units of their own few restarts say little: more of them are worth shorter ones
-        return max(least, WIDE_RESTARTS) if self.roster.is_wide(self.readings) else least
+        is_wide = self.roster.is_wide(self.readings)  # then more are worth shorter ones
+        return restarts_before_a_look(self.context.design.min_restarts, is_wide=is_wide)
 
     @property
     def least_rounds(self) -> int:
@@ -204,7 +208,7 @@ class Lockstep:
     ) -> float:
         """Run it and return the seconds that its rounds took."""
         rounds = _Rounds(lockstep=self, began=began)
-        generation = _Generation(
+        generation = Generation(
             workers,
             restart,
             hellos,
@@ -238,14 +242,12 @@ class Lockstep:
 
     def noise(self) -> Spread:
         """Return how far the restarts of the A/A control alone scattered; nothing without one."""
-        metric, _ = self.readings.primary(threads=self.context.design.threads)
-        context = self.context
+        context, (metric, _) = self.context, self.readings.primary
         return spread([self.readings.groups(context.control, context.reference, metric)])
 
     def costs(self, launch_s: float, rounds_s: list[float]) -> Costs:
         """Return what this restart has cost, with what the rounds of all tell."""
-        reference = self.context.reference
-        metric, _ = self.readings.primary(threads=self.context.design.threads)
+        reference, (metric, _) = self.context.reference, self.readings.primary
         arms = [arm for arm in self.roster.arms if arm != reference]
         groups = (self.readings.groups(arm, reference, metric) for arm in arms)
         known = [one for one in map(spread_of_rounds, groups) if one is not None]
@@ -314,187 +316,3 @@ class _Rounds:
             self._review_s = max(FIRST_REVIEW_S, 2 * spent_s)
         is_enough = spent_s >= self._measuring_s and len(self._rounds_s) >= self._least
         return is_enough or context.remaining_s <= 0
-
-
-@dataclass(slots=True)
-class _Generation:
-    """The generation of a restart; `steps` and `block_s` are known when it has run."""
-
-    workers: CellWorkers
-    restart: int
-    hellos: dict[str, Hello]
-    launches: Launches
-    steps: int | None  # in a block; None: calibrate first
-    block_s: float  # of the reference, as calibrated
-    keep: Callable[[Block], None]
-    is_enough: Callable[[float | None], bool]
-    marking: Marking
-    marked_s: float = 0.0
-    number: int = 0
-    _checksums: dict[str, float | None] = field(default_factory=dict)
-    _first_step_s: float = 0.0  # the longest of all arms
-
-    @property
-    def context(self) -> CellContext:
-        return self.workers.context
-
-    def run(self) -> None:
-        """Run it all; an arm that fails ends the generation for every arm.
-
-        Raises TransportError when the host is lost and InterruptedRunError when the user stops.
-        """
-        self._begin()
-        self.workers.compare_checksums(self._checksums)
-        arms = self.workers.arms
-        if self.steps is None:
-            self._calibrate()
-        began = time.monotonic()
-        try:
-            if self._can_measure():
-                self._run_round(_WARMUP)
-                began = time.monotonic()
-            self._run_rounds(arms)
-        except InterruptedRunError:
-            if not self.context.interruption.is_forced:
-                self.workers.look_around(is_last=True)  # else what was measured is lost on resume
-            raise
-        self.workers.look_around()
-        if self.steps is not None and self.workers.arms == arms:
-            self._run_marked(time.monotonic() - began)
-        self._end()
-
-    def _run_rounds(self, arms: tuple[str, ...]) -> None:
-        number, round_s = 0, None
-        while self.workers.arms == arms and self._can_measure() and not self.is_enough(round_s):
-            began = time.monotonic()
-            self._run_round(number)
-            round_s = time.monotonic() - began
-            number += 1
-
-    def _run_marked(self, rounds_s: float) -> None:
-        steps = self.steps or MIN_STEPS
-        step_s, order = self.block_s / steps, self._order
-        self.marked_s = self.marking.run(
-            self.workers, restart=self.restart, steps=steps, step_s=step_s, rounds_s=rounds_s,
-            order=order,
-        )  # fmt: skip
-
-    def _can_measure(self) -> bool:
-        return self.steps is not None and self.context.reference in self.workers.arms
-
-    def _order(self, purpose: str) -> tuple[str, ...]:
-        return shuffled(self.workers.arms, self._seed(purpose))
-
-    def _seed(self, purpose: str) -> int:
-        context = self.context
-        return derive_seed(context.seed, purpose, context.cell, self.restart, self.number)
-
-    def _begin(self) -> None:
-        """Build the model in every arm, in one after the other where the launch is timed."""
-        order = self._order("begin")
-        began: dict[str, Generated] = {}
-        if self.launches.are_due:
-            for number, arm in enumerate(order):
-                self._send_begin(arm)
-                hello = self.hellos[arm]
-                generated = self.launches.train(
-                    self.workers, arm, hello, repetition=self.restart, order=number
-                )
-                if generated is not None:
-                    began[arm] = generated
-        else:
-            budget_s = self.context.design.budget_s
-            limit_s = begin_limit_s(budget_s, remaining_s=self.context.remaining_s)
-            for arm in order:
-                self._send_begin(arm)
-            began = self.workers.collect(order, lambda worker: worker.await_begin(limit_s))
-            for arm, generated in began.items():
-                failure = too_long(arm, generated.first_step_ns / 1e9, budget_s)
-                if failure is not None:
-                    self.workers.drop(arm, failure)
-        self._checksums = {arm: generated.checksum for arm, generated in began.items()}
-        steps_ns = (generated.first_step_ns for generated in began.values())
-        self._first_step_s = max(steps_ns, default=0) / 1e9
-
-    def _send_begin(self, arm: str) -> None:
-        seed, pad = self._seed("model") % 2**31, self._seed(f"pad {arm}") % _MAX_PAD_BYTES
-        self.workers.tell(arm, partial(Worker.send_begin, seed=seed, pad=pad))
-
-    def _calibrate(self) -> None:
-        """Choose k on the reference so that a block lasts 20 ms; all arms do these steps."""
-        context = self.context
-        for arm in self._order("calibrate"):
-            limit_s = block_limit_s(_CALIBRATION_STEPS * self._first_step_s)
-            ran = self.workers.ask(arm, _steps(_CALIBRATION_STEPS, limit_s))
-            if ran is not None and arm == context.reference:
-                # the mean: a GPU waits in the last step
-                self._take_steps(sum(ran.wall_ns) / len(ran.wall_ns) / 1e9)
-
-    def _take_steps(self, step_s: float) -> None:
-        context = self.context
-        if (failure := too_short(context.reference, step_s)) is not None:
-            self.workers.drop(context.reference, failure)
-            return
-        wanted_s = wanted_block_s(self.workers.roster.hellos.values())
-        self.steps = context.design.steps or steps_a_block(step_s, block_s=wanted_s)
-        self.block_s = self.steps * step_s
-        context.note("calibrated", values={"steps_per_block": self.steps, "step_s": step_s})
-
-    def _run_round(self, number: int) -> None:
-        steps = self.steps or MIN_STEPS
-        steps = warmup_steps(steps, self.block_s) if number == _WARMUP else steps
-        for order, arm in enumerate(self._order(f"round {number}")):
-            limit_s = block_limit_s(expected_block_s(self._first_step_s))
-            ran = self.workers.ask(arm, _steps(steps, limit_s))
-            if ran is None:
-                self.context.note("round-dropped", arm=arm, text=f"round {number}")
-                return
-            block = self._checked(self._block(arm, ran, number=number, order=order))
-            self.keep(block)
-            self.context.recorder.sample(block)
-
-    def _checked(self, block: Block) -> Block:
-        """Return the block, marked as dropped where its times cannot be true."""
-        roster = self.workers.roster
-        fault = roster.clocks.fault(block, cpus=cpu_count(roster.hellos.get(block.arm)))
-        if not fault:
-            return block
-        roster.context.note("round-dropped", arm=block.arm, text=f"round {block.round}: {fault}")
-        return replace(block, status="dropped")
-
-    def _block(self, arm: str, ran: Ran, *, number: int, order: int) -> Block:
-        return Block(
-            cell=self.context.cell,
-            arm=arm,
-            restart=self.restart,
-            generation=self.number,
-            round=number,
-            order=order,
-            k=len(ran.wall_ns),
-            checksum=self._checksums.get(arm),
-            warmup=number == _WARMUP,
-            **asdict(ran),
-        )
-
-    def _end(self) -> None:
-        for arm in self.workers.arms:
-            self.workers.tell(arm, Worker.send_end)
-        for arm, ended in self.workers.collect(self.workers.arms, Worker.await_end).items():
-            peaks = asdict(ended)
-            result = peaks.pop("result")
-            if arm in self.workers.pool.served:
-                peaks["cgroup_peak_bytes"] = None  # that of cells before it
-            memory = Memory(
-                cell=self.context.cell,
-                arm=arm,
-                restart=self.restart,
-                generation=self.number,
-                **peaks,
-            )
-            self.context.recorder.sample(memory)
-            if result:
-                self.context.note("generation", arm=arm, values=result)
-
-
-def _steps(count: int, limit_s: float) -> Callable[[Worker], Ran]:
-    return lambda worker: worker.run(count, limit_s)

@@ -5,7 +5,7 @@ Unknown fields of a reply are ignored, missing ones refused.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -53,7 +53,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     now_ns: Count
     import_ns: Count
     data_ns: Count
-    generation: str
+    generation: Literal["fork", "rebuild"]
     generation_reason: str = ""
     device: str
     compute_capability: str = ""  # of the GPU in use; empty on a CPU

@@ -55,6 +55,10 @@ class Turns:
             reasons = [(cell, cell.why_done()) for cell in live]
             done = [(cell, why) for cell, why in reasons if why not in (None, "budget")]
             spent = [(cell, why) for cell, why in reasons if why == "budget"]
+            more_s = 0.0 if done else sum(cell.overtime_s() for cell, _ in spent)
+            self._left_s += more_s
+            if more_s:
+                continue
             for cell, why in done or spent[-1:]:
                 assert why is not None
                 cell.stop(why)

@@ -5,6 +5,7 @@ One request is in flight, and every wait is bounded.
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -24,6 +25,7 @@ from envcompare.errors import (
     TransportError,
     WorkloadError,
 )
+from envcompare.masking import LineMask, masked
 from envcompare.measure.replies import (
     PROTOCOL,
     Ended,
@@ -38,6 +40,7 @@ from envcompare.measure.replies import (
     WorkerFault,
 )
 from envcompare.profilers.quarantine import DISTRUST
+from envcompare.run_folder.disk import open_private
 from envcompare.text import counted, shortened
 from envcompare.transport import Process, read_json
 
@@ -47,7 +50,9 @@ _GENERATION_LIMIT_S = 300.0
 _QUIT_LIMIT_S = 30.0
 _FACTS_LIMIT_S = 60.0
 _LOG_LIMIT_S = 5.0
-LOG_LIMIT_BYTES = 16 << 20  # of one worker
+LOG_LIMIT_BYTES = 64 << 20  # of one worker; of the file too, before another writes to it
+_KEPT_LOG_BYTES = 1 << 20  # of a file that is full
+_TAIL_BYTES = 1 << 16
 # The longest answer, a fingerprint that names many libraries, has some hundred kilobytes.
 LINE_LIMIT_BYTES = 16 << 20
 _MOST_WAITING = 8  # lines; one request is in flight, and each has one line for an answer
@@ -60,6 +65,7 @@ _LATE = {
 _BREAKS = "a program that writes to the worker's stdout breaks the protocol"
 _END = b""
 _TOO_MANY = b"too many lines"
+_LOG_FULL = b"log full"
 
 
 class Worker:
@@ -113,7 +119,7 @@ class Worker:
     def _use_log(self, log: Path, log_name: str) -> None:
         self.log, self.log_name = log, log_name
         with suppress(OSError):
-            log.open("ab").close()
+            _make_room(log)
         self._log_start = log.stat().st_size if log.exists() else 0
 
     def send_hello(self, spec: LaunchSpec) -> None:
@@ -248,8 +254,9 @@ class Worker:
 
     def tail(self, lines: int = 10) -> str:
         """Return the last lines of what this worker wrote to its log."""
-        with suppress(OSError):
-            text = self.log.read_bytes()[self._log_start :].decode(errors="replace")
+        with suppress(OSError), self.log.open("rb") as stream:
+            stream.seek(max(self._log_start, stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            text = stream.read(_TAIL_BYTES).decode(errors="replace")
             return "\n".join(text.splitlines()[-lines:])
         return ""
 
@@ -273,9 +280,11 @@ class Worker:
                 details="that is far longer than it took before, or than it may take",
                 hint=f"{hint}; if it needs that long, raise --budget" if op in _LATE else hint,
             ) from error
-        if line != _END and not _is_flood(line):
+        if not _is_last(line):
             return self._decode(op, kind, line)
         self._lines.put(line)  # nothing is read after it, and whoever asks again must not wait
+        if line == _LOG_FULL:
+            raise self._talkative(op)
         raise self._ended(op) if line == _END else self._flood(op, line)
 
     def _refuse_other_steps(self, op: str, answered: int, asked: int) -> None:
@@ -299,6 +308,15 @@ class Worker:
             hint=_BREAKS,
         )
 
+    def _talkative(self, op: str) -> WorkloadError:
+        """Say that no more of what it writes is kept."""
+        return self._fault(
+            "process",
+            f"it wrote more than {LOG_LIMIT_BYTES >> 20} MiB to its log during `{op}`",
+            details="the log of each worker is kept in the run folder, up to that size",
+            hint=f"read {self.log_name} in the run folder, and print less in each step",
+        )
+
     def _decode(self, op: str, kind: type[_T], line: bytes) -> _T:
         """Return the reply to `op`; raise the fault that it tells of or shows by itself."""
         try:
@@ -317,8 +335,8 @@ class Worker:
             ) from error
         raise self._fault(
             fault.phase,
-            fault.brief if fault.step is None else f"{fault.brief} (step {fault.step})",
-            details=fault.traceback,
+            masked(fault.brief) + ("" if fault.step is None else f" (step {fault.step})"),
+            details=masked(fault.traceback),
             hint=(self.arm in self._on_gpu and lost_hint(fault.brief))
             or fault.hint
             or f"read {self.log_name} in the run folder; then fix the workload or its data",
@@ -336,8 +354,9 @@ class Worker:
         tail = self.tail()
         problem = self._explain(code, tail)
         if problem is not None:
+            phase: Phase = "environment" if problem.passes else "launch"
             return self._fault(
-                "launch", problem.brief, details=tail, hint=problem.hint, exit_code=code
+                phase, problem.brief, details=tail, hint=problem.hint, exit_code=code
             )
         return self._fault(
             "process",
@@ -385,19 +404,41 @@ class Worker:
     def _keep_log(self) -> None:
         """Read to the end, whatever can be kept: a pipe that is full would stop the worker."""
         left = LOG_LIMIT_BYTES
+        mask = LineMask()
         with suppress(OSError, ValueError):
             while chunk := self._process.stderr.read(_CHUNK_BYTES):
                 if left >= 0:  # the limit may end with a chunk
-                    ending = b"\n... the log ends here: too long\n" * (len(chunk) > left)
-                    with suppress(OSError), self.log.open("ab") as stream:
-                        stream.write(chunk[:left] + ending)
+                    is_full = len(chunk) > left
+                    ending = b"\n... the log ends here: too long\n" * is_full
+                    kept = mask.feed(chunk[:left])
+                    self._append(kept + mask.end() + ending if is_full else kept)
+                    if is_full:
+                        self._lines.put(_LOG_FULL)
                 left -= len(chunk)
+        self._append(mask.end())
+
+    def _append(self, content: bytes) -> None:
+        if content:
+            with suppress(OSError), open(self.log, "ab", opener=open_private) as stream:
+                stream.write(content)
 
     def _close_stdin(self) -> None:
         with suppress(OSError, ValueError):
             self._process.stdin.close()
 
 
-def _is_flood(line: bytes) -> bool:
-    """Tell whether a line is where the reading of a worker was given up."""
-    return line == _TOO_MANY or len(line) > LINE_LIMIT_BYTES
+def _is_last(line: bytes) -> bool:
+    """Tell whether a line is where a worker ended, or reading it was given up."""
+    return line in {_END, _TOO_MANY, _LOG_FULL} or len(line) > LINE_LIMIT_BYTES
+
+
+def _make_room(log: Path) -> None:
+    """Make a log, or keep only the end of one that is full: each restart writes to the same."""
+    with open(log, "ab", opener=open_private) as stream:
+        size_bytes = stream.tell()
+    if size_bytes > LOG_LIMIT_BYTES:
+        with log.open("rb") as stream:
+            stream.seek(-_KEPT_LOG_BYTES, os.SEEK_END)
+            kept = stream.read()
+        left_out = size_bytes - len(kept)
+        log.write_bytes(b"... %d bytes of earlier workers are left out\n" % left_out + kept)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 
 from msgspec.structs import replace
 
-from envcompare.errors import TransportError, WorkloadError
+from envcompare.errors import Phase, TransportError, WorkloadError
 from envcompare.fingerprint.identity import changes, ended, mixed_text
 from envcompare.measure.context import (
     ANSWERING,
@@ -35,12 +35,14 @@ from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import Failure, IdentityChange, Taken
 from envcompare.stats.intervals import Interval
 from envcompare.stats.metrics import Readings, look
-from envcompare.stats.typical import WIDE_RESTARTS
+from envcompare.stats.typical import restarts_before_a_look
 
 _T = TypeVar("_T")
 _TOLERANCE = 1e-4  # relative, of the first loss: what summing in another order may change
 _LOOSE_TOLERANCE = 1e-2  # with TF32 or bf16
-_RETRIES = 1  # a worker that merely died is launched once more, in the next restart
+# A worker that merely died is launched once more, in the next restart; one that died with its
+# engine more often, since that says nothing of the arm.
+_RETRIES: Mapping[Phase, int] = {"process": 1, "environment": 3}
 _UNCHECKED = (
     "the first loss is not a finite number in any arm, so it cannot be checked that all do the "
     "same work"
@@ -62,7 +64,7 @@ class Roster:
     clocks: ClockWatch = field(default_factory=ClockWatch)
     looked_after_steps: set[str] = field(default_factory=set)  # arms with their whole fingerprint
     is_unchecked: bool = False  # no arm has a first loss to compare, and that was said
-    _deaths: Counter[str] = field(default_factory=Counter)
+    _deaths: Counter[tuple[str, Phase]] = field(default_factory=Counter)
     _mixed: set[tuple[str, str]] = field(default_factory=set)  # said of an arm and a property
 
     @property
@@ -109,8 +111,7 @@ class Roster:
         """
         if self.context.reference in self.failed or not self.compared:
             return "failure"
-        if self.is_wide(readings):
-            min_restarts = max(min_restarts, WIDE_RESTARTS)
+        min_restarts = restarts_before_a_look(min_restarts, is_wide=self.is_wide(readings))
         if self.context.design.restarts is not None:
             return None
         if not (readings.is_program or is_look(readings.restarts, min_restarts)):
@@ -123,7 +124,7 @@ class Roster:
         if readings.is_program:
             return False
         context = self.context
-        metric, _ = readings.primary(threads=context.design.threads)
+        metric, _ = readings.primary
         return any(
             readings.spread(arm, context.reference, metric, context.noise).is_wide
             for arm in self.compared
@@ -131,10 +132,11 @@ class Roster:
 
     def fail(self, arm: str, failure: Failure) -> None:
         """Take an arm out for good, or for this restart when its worker died the first time."""
-        self._deaths[arm] += 1
+        self._deaths[arm, failure.phase] += 1
         self.context.note("arm-failed", arm=arm, text=failure.brief, failure=failure)
         is_over = self.context.remaining_s <= 0
-        if failure.phase != "process" or self._deaths[arm] > _RETRIES or is_over:
+        is_last = self._deaths[arm, failure.phase] > _RETRIES.get(failure.phase, 0)
+        if is_last or is_over:
             self.failed[arm] = failure
 
     def changed(self, arm: str, now: Values) -> Failure | None:

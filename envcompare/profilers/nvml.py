@@ -19,6 +19,8 @@ _ENDING_S = 5.0
 LINE_READINGS = 1000  # in a line of samples.jsonl
 NO_GPU = "the host has no GPU: no power, energy or clocks are measured"
 _SAID_BYTES = 4096
+_LINE_BYTES = 1 << 16
+_MOST_READINGS = 1_000_000  # of all GPUs in a pass
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +150,10 @@ class _Sampler:
 
     def _take_readings(self) -> None:
         with suppress(OSError, ValueError, EnvcompareError):
-            for line in self.process.stdout:
+            while line := self.process.stdout.readline(_LINE_BYTES):
+                if len(self.lines) == _MOST_READINGS:
+                    self.fault = f"the sampler wrote more than {_MOST_READINGS} readings"
+                    continue
                 try:
                     self.lines.append(read_json(line, _Line))
                 except msgspec.MsgspecError as error:
@@ -156,5 +161,5 @@ class _Sampler:
 
     def _take_words(self) -> None:
         with suppress(OSError, ValueError, EnvcompareError):
-            for line in self.process.stderr:
-                self.said = (self.said + line)[-_SAID_BYTES:]
+            while chunk := self.process.stderr.read(_SAID_BYTES):
+                self.said = (self.said + chunk)[-_SAID_BYTES:]

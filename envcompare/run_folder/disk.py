@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import re
 import secrets
 import shlex
 import stat
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,11 +16,6 @@ from typing import BinaryIO, Final
 
 from envcompare.errors import RunFolderError
 
-LOCK_NAME: Final = ".lock"
-_LOCK_LIMIT_S: Final = 60.0
-_PAUSE_S: Final = 0.05
-_NO_LOCKS: Final = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP}
-"""What a network's file system without locks answers; there the user has to take turns."""
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _KINDS: Final = (
     (stat.S_ISDIR, "a folder"),
@@ -35,44 +28,6 @@ _CLOSED: Final = {errno.EACCES, errno.EPERM, errno.EROFS}
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._=,-]+")
 _MARKED: Final = re.compile(r".*-[0-9a-f]{10}", re.DOTALL)
 _LONGEST: Final = 150  # a file name has at most 255 bytes, and endings follow
-
-
-@contextmanager
-def locked(folder: Path, *, limit_s: float = _LOCK_LIMIT_S) -> Iterator[None]:
-    """Keep all others that ask for it out of a folder; the system frees it when a process ends.
-
-    Raises RunFolderError where another holds it for longer than the limit.
-    """
-    path = folder / LOCK_NAME
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
-    except OSError as error:
-        raise write_error(path, error) from error
-    try:
-        _wait(descriptor, folder, until=time.monotonic() + limit_s)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _wait(descriptor: int, folder: Path, *, until: float) -> None:
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if time.monotonic() > until:
-                raise RunFolderError(
-                    f"{folder} is being written to by another import",
-                    details="it has not ended while this one waited",
-                    hint="wait until it has ended, then give the same command again",
-                ) from error
-            time.sleep(_PAUSE_S)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise write_error(folder / LOCK_NAME, error) from error
-            return
-        else:
-            return
 
 
 def irregular(path: Path) -> str:
@@ -117,12 +72,21 @@ def remove_empty(folders: Iterable[Path]) -> None:
             folder.rmdir()
 
 
-def replace_file(target: Path, content: bytes) -> None:
-    """Write a file atomically: a temporary name beside it, sync, rename. Raises OSError."""
+def open_private(path: str, flags: int) -> int:
+    """Open a file as `open` asks its opener to; a new one is for this user alone."""
+    return os.open(path, flags, 0o600)
+
+
+def replace_file(target: Path, content: bytes, *, mode: int = 0o666) -> None:
+    """Write a file atomically: a temporary name beside it, sync, rename. Raises OSError.
+
+    The user's mask takes from the mode, as from that of any new file.
+    """
     # a name of its own: two writers must not write into one partial file
     partial = target.with_name(f".{secrets.token_hex(8)}.partial")
     try:
-        with partial.open("wb") as stream:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        with os.fdopen(descriptor, "wb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())

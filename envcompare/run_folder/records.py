@@ -285,6 +285,9 @@ class ArmRecord(msgspec.Struct, frozen=True, kw_only=True):
     limit_command: Annotated[
         str, Meta(description="whose options limit CPUs and memory, as in `docker run`")
     ] = ""
+    options: Annotated[
+        tuple[str, ...], Meta(description="the user's, of the command that starts a container")
+    ] = ()
     is_reference: bool = False
     is_control: bool = False
     is_timed: Annotated[
@@ -300,6 +303,10 @@ class CellRecord(msgspec.Struct, frozen=True, kw_only=True):
     workload: str
     parameters: dict[str, Scalar] = {}
     is_program: bool = False  # a plain command, timed as whole processes
+
+
+Looks = Literal["unknown", "doubling"]
+"""When a cell is looked at: after its least restarts and each doubling of them."""
 
 
 class Design(msgspec.Struct, frozen=True, kw_only=True):
@@ -329,6 +336,9 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
         bool, Meta(description="phases and operators are timed in some rounds of each restart")
     ] = False
     screen: bool = False
+    looks: Annotated[
+        Looks, Meta(description="when cells were looked at; unknown where it was not recorded")
+    ] = "unknown"
     profile: Annotated[
         ProfileChoice, Meta(description="after the timing: all that is possible, no counters, none")
     ] = "none"

@@ -21,6 +21,7 @@ from envcompare.run_folder.disk import (
     distinct_name,
     irregular,
     missing_folders,
+    open_private,
     remove_empty,
     replace_file,
     safe_name,
@@ -88,20 +89,21 @@ class RunFolder:
     """Write and read one run; every appended line is on disk when the call returns."""
 
     path: Path
+    listener: Callable[[bytes], None] | None = None  # is given each event's line once it is kept
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _files: dict[str, BinaryIO] = field(default_factory=dict)
     _held: list[Event] | None = None  # while they are held back
 
     @classmethod
     def create(cls, out: Path, run: RunRecord) -> RunFolder:
-        """Make `out/<run id>/` with run.json in it.
+        """Make `out/<run id>/` with run.json in it, for this user alone.
 
         Raises RunFolderError when the folder cannot be made or is there already.
         """
         folder = cls(out / run.run_id)
         missing = missing_folders(folder.path)
         try:
-            folder.path.mkdir(parents=True, exist_ok=False)
+            folder.path.mkdir(mode=0o700, parents=True, exist_ok=False)
             folder.write_json("run.json", run)
         except OSError as error:
             remove_empty(missing)
@@ -155,10 +157,13 @@ class RunFolder:
 
     def append_event(self, event: Event) -> None:
         """Add one line to events.jsonl and sync it, unless events are held back now."""
-        if self._held is None:
-            self._append("events.jsonl", msgspec.json.encode(event))
-        else:
+        if self._held is not None:
             self._held.append(event)
+            return
+        line = msgspec.json.encode(event)
+        self._append("events.jsonl", line)
+        if self.listener is not None:
+            self.listener(line)
 
     @contextmanager
     def holding_events(self) -> Iterator[None]:
@@ -216,7 +221,7 @@ class RunFolder:
         target = self.path / name
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(target, content)
+            replace_file(target, content, mode=0o600)
         except OSError as error:
             raise write_error(target, error) from error
 
@@ -324,7 +329,9 @@ class RunFolder:
             content = path.read_bytes()
             if content and not content.endswith(b"\n"):
                 os.truncate(path, content.rfind(b"\n") + 1)
-        stream = path.open("ab", buffering=0)
+        stream = open(  # noqa: SIM115 — kept open; opener
+            path, "ab", buffering=0, opener=open_private
+        )
         self._files[name] = stream
         return stream
 

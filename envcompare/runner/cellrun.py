@@ -258,7 +258,9 @@ class CellRun:
         if choice == "none":
             return
         host = ProfilingHost(
-            launch=lambda arm, profiler: self._launch(arm, context.variables(0), profiler),
+            launch=lambda arm, profiler: self._launch(
+                arm, context.variables(0), profiler, is_timed=False
+            ),
             transport=self.session.transport,
             toolbox=Toolbox(transport=self.session.transport, choice=choice),
             environments={arm: self.session.arms[arm].arm.environment for arm in context.arms},
@@ -430,7 +432,12 @@ class CellRun:
         )
 
     def _launch(
-        self, arm: str, variables: Variables = (), profiler: ProfilerRun | None = None
+        self,
+        arm: str,
+        variables: Variables = (),
+        profiler: ProfilerRun | None = None,
+        *,
+        is_timed: bool = True,
     ) -> Worker:
         log, log_name = self._log_of(arm)
         program = WORKER if self.cell.workload.program is None else LAUNCHER
@@ -439,6 +446,7 @@ class CellRun:
             program,
             variables=variables,
             profiler=profiler,
+            is_timed=is_timed,
             log=log,
             log_name=log_name,
         )

@@ -23,12 +23,15 @@ from envcompare.errors import (
     as_known,
 )
 from envcompare.fingerprint.identity import changes, refused
+from envcompare.hosts import hostlock
+from envcompare.hosts.hostlock import Asker, HostLock
 from envcompare.hosts.opening import open_session
 from envcompare.hosts.session import HostSession
 from envcompare.run_folder.records import ArmRecord, Design, Event, Sample
 from envcompare.run_folder.results import RunFolder, standing_samples
 from envcompare.runner.cellgroup import give_up, run_cells, sharing
 from envcompare.runner.cellrun import CellRun, Job
+from envcompare.runner.kernels import KernelTurns
 from envcompare.stack import Progress
 from envcompare.transport.hosts import HostSpec
 
@@ -40,42 +43,42 @@ _TICK_S = 0.2  # in which Ctrl-C is noticed
 
 @dataclass(frozen=True, kw_only=True)  # no slots: both are read where they are first asked for
 class _Prior:
-    """What the run folder held before a host was measured; read once, since it grows."""
+    """What the run folder held of a host before it was measured; read once, since it grows."""
 
     folder: RunFolder
     design: Design
+    cells: frozenset[str]
 
     @cached_property
     def events(self) -> tuple[Event, ...]:
-        return self.folder.read_events().events
+        return tuple(e for e in self.folder.read_events().events if e.cell in self.cells)
 
     @cached_property
     def samples(self) -> tuple[Sample, ...]:
-        return standing_samples(self.folder.read_samples().samples, self.design)
+        samples = (one for one in self.folder.read_samples().samples if one.cell in self.cells)
+        return standing_samples(tuple(samples), self.design)
 
 
-def ready_host(job: Job, spec: HostSpec) -> HostRun | None:
-    """Open a host and make its arms usable; None when it failed, which is recorded."""
+def open_host(job: Job, spec: HostSpec, turns: KernelTurns) -> HostRun | None:
+    """Connect to a host, while nothing is measured here; None when it failed, which is recorded."""
     try:
-        session = open_session(spec, job.experiment, job.folder.path.name, job.interruption)
+        with turns.preparing(turns.here):
+            session = open_session(spec, job.experiment, job.folder.path.name, job.interruption)
     except InterruptedRunError:
         return None
     except Exception as error:  # noqa: BLE001 — recorded; what one host says ends no other
         _fail_host(job, spec, error)
         return None
-    host = HostRun(job=job, session=session)
-    if host.survives(lambda: prepare_host(job, session)):
-        return host
-    host.leave()
-    return None
+    return HostRun(job=job, session=session)
 
 
 @dataclass(slots=True, kw_only=True)
 class HostRun:
-    """A host that is ready, and the cells that are measured on it."""
+    """A host that is open, and the cells that are measured on it once it is locked and ready."""
 
     job: Job
     session: HostSession
+    _lock: HostLock = field(default_factory=HostLock)
     _losses: int = 0
     _ended: set[str] = field(default_factory=set)  # cells, since this run began or was resumed
 
@@ -84,14 +87,70 @@ class HostRun:
         """Return the name of the host."""
         return self.session.host.label
 
-    def measure(self) -> None:
-        """Measure all its cells, and leave it; what goes wrong is recorded."""
+    @property
+    def place(self) -> tuple[str, ...]:
+        """Return what comes before another host in the same order for all clients.
+
+        Who locks hosts in this order never waits for a client that waits for this one.
+        """
+        return self.session.boot_id, str(self.session.machine.get("machine.id", "")), self.label
+
+    def lock(self) -> bool:
+        """Keep all other clients off the host; False where one holds it, which is recorded."""
+        return self._makes(lambda: self._take_lock(self.session))
+
+    def prepare(self, turns: KernelTurns) -> bool:
+        """Make the arms of the plan usable; False where the host failed, which is recorded.
+
+        Nothing is measured on this machine meanwhile, nor on a host that shares its kernel.
+        """
+
+        def act() -> None:
+            with turns.preparing(turns.here), turns.preparing(self.kernel):
+                prepare_host(self.job, self.session)
+
+        return self._makes(act)
+
+    @property
+    def kernel(self) -> str:
+        """Return what tells its kernel from those of other hosts."""
+        return self.session.boot_id or self.label
+
+    def measure(self, turns: KernelTurns) -> None:
+        """Measure all its cells in its turn, and leave it; what goes wrong is recorded."""
         try:
-            self.survives(self._measure)
+            self.survives(lambda: self._measure(turns))
         finally:
             self.leave()
 
-    def _measure(self) -> None:
+    def _makes(self, act: Callable[[], None]) -> bool:
+        """Do something with the host before it is measured; one that fails is left."""
+        is_well = self.survives(act)
+        if not is_well:
+            self.leave()
+        return is_well
+
+    def _take_lock(self, session: HostSession, *, is_regained: bool = False) -> None:
+        job, asker = self.job, Asker(host=self.label, purpose="run", run_id=session.run_id)
+        if is_regained:
+            hostlock.end_lost(session.transport, asker)
+        self._lock = hostlock.take(
+            session.transport,
+            asker,
+            wait_s=job.experiment.wait_s,
+            interruption=job.interruption,
+            say=job.display.saying(self.label),
+        )
+        if self._lock.doubt:
+            job.display.say(f"  {self.label}: {self._lock.doubt}")
+
+    def _measure(self, turns: KernelTurns) -> None:
+        with turns.measuring(self.kernel):
+            self._measure_until_lost()
+
+    def _measure_until_lost(self) -> None:
+        if self._lock.is_shared:  # under its other name the host has been left by now
+            self._take_lock(self.session)
         while True:
             try:
                 self._run_cells()
@@ -104,12 +163,23 @@ class HostRun:
                 return
 
     def _run_cells(self) -> None:
-        prior = _Prior(folder=self.job.folder, design=self.job.plan.design)
+        cells = frozenset(cell.id for cell in self._left)
+        prior = _Prior(folder=self.job.folder, cells=cells, design=self.job.plan.design)
         for group in sharing(self._left):
             self.job.interruption.check()
             runs = [run for cell in group if (run := self._cell_run(cell, prior=prior))]
             if runs:
                 self._ended |= run_cells(self.job, runs)
+                self._check_lock(runs)
+
+    def _check_lock(self, runs: list[CellRun]) -> None:
+        """Note of cells that another client may have been beside them, and lock the host again."""
+        doubt, is_broken = self._lock.doubt, self._lock.is_broken
+        for run in runs if doubt else ():
+            self.job.note("caution", host=self.label, cell=run.cell.id, text=doubt)
+        if is_broken and self._left:
+            self.job.display.say(f"  {self.label}: {doubt}")
+            self._take_lock(self.session)
 
     @property
     def _left(self) -> list[Cell]:
@@ -157,6 +227,7 @@ class HostRun:
         except (TransportError, CommandTimeoutError):
             return False
         try:
+            self._take_lock(session, is_regained=True)
             prepare_host(job, session, is_regained=True)
             self._require_same(session)
         except (TransportError, CommandTimeoutError):
@@ -210,6 +281,7 @@ class HostRun:
         """Remove what is left on the host, and end the connection."""
         for text in self.session.close():
             _tell_swept(self.job, self.session, text)
+        self._lock.release()
 
 
 def _pauses(job: Job, patience_s: float) -> Iterator[None]:

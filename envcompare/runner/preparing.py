@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,8 @@ from envcompare.config.plan import planned_arms
 from envcompare.console import Display
 from envcompare.environments.registry import ENVIRONMENTS
 from envcompare.errors import EnvcompareError, InterruptedRunError, UnusableError
-from envcompare.hosts import claims
+from envcompare.hosts import claims, hostlock
+from envcompare.hosts.hostlock import Asker
 from envcompare.hosts.opening import hosts_at_once, open_session
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption, handling_signals
@@ -87,6 +89,13 @@ def clean_everywhere(
     return _everywhere(experiment, hosts, display, action)
 
 
+def unlock_everywhere(
+    experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display
+) -> Outcome:
+    """End what holds each host for another client, and do nothing else."""
+    return _everywhere(experiment, hosts, display, _unlock)
+
+
 @dataclass(slots=True, kw_only=True)
 class _HostTask:
     """What is done on one host, and what came of it."""
@@ -108,6 +117,16 @@ class _HostTask:
             pass
         except EnvcompareError as error:
             self.keep(error)
+
+    def locking(self, session: HostSession) -> AbstractContextManager[None]:
+        """Keep the host locked meanwhile; raises as `hostlock.take`."""
+        return hostlock.held(
+            session.transport,
+            Asker(host=self.host.label, purpose="clean", run_id=session.run_id),
+            wait_s=self.experiment.wait_s,
+            interruption=self.interruption,
+            say=self.display.saying(self.host.label),
+        )
 
     def tell(self, text: str) -> None:
         """Keep a line about the host."""
@@ -142,7 +161,7 @@ def _everywhere(
     ]
     with handling_signals(interruption, display.say, after=_AFTER):
         try:
-            with hosts_at_once(display) as pool:
+            with hosts_at_once(display, experiment.jobs) as pool:
                 tuple(pool.map(lambda task: task.run(action, run_id), tasks))
         finally:  # what one host made may be fetched for another until the end
             for session in (task.session for task in tasks if task.session is not None):
@@ -163,6 +182,11 @@ def _clean(task: _HostTask, session: HostSession) -> None:
     for claim in claims.survey(session.transport, session.cache):
         if claim.is_live:
             raise claims.refusal(claim, session.host.label)
+    with task.locking(session):
+        _clean_all(task, session)
+
+
+def _clean_all(task: _HostTask, session: HostSession) -> None:
     task.tell_removal(claims.remove_dead(session.transport, session.cache))
     is_removed = cache.remove_cache(session.transport)
     task.tell(f"{'removed' if is_removed else 'nothing to remove at'} {session.cache}")
@@ -189,12 +213,28 @@ def _clean_run(run_id: str, task: _HostTask, session: HostSession) -> None:
     for claim in left:
         if claim.is_live:
             raise claims.refusal(claim, session.host.label)
+    with task.locking(session):
+        _clean_left(run_id, task, session, left)
+
+
+def _clean_left(
+    run_id: str, task: _HostTask, session: HostSession, left: list[claims.Claim]
+) -> None:
     used = tuple(sorted({arm.environment for arm in task.experiment.arms}))
     for claim in left or (claims.Claim(run_id=run_id),):
         known = claim if claim.environments is not None else replace(claim, environments=used)
         task.tell_removal(claims.remove(session.transport, session.cache, known))
     if not task.outcome.lines and not task.outcome.errors:
         task.tell(f"nothing is left of the run {run_id}")
+
+
+def _unlock(task: _HostTask, session: HostSession) -> None:
+    holder = hostlock.holder_of(session.transport)
+    if holder is None:
+        task.tell("nothing that this login can see holds the host")
+        return
+    hostlock.end(session.transport, holder)
+    task.tell(f"ended process {holder.pid} there, the lock of the host: {holder.sentence}")
 
 
 def _build(task: _HostTask, session: HostSession) -> None:

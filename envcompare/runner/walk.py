@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from datetime import datetime, timezone
 
 from envcompare.config.experiment import Experiment
@@ -21,7 +20,7 @@ from envcompare.fingerprint.identity import (
     refused,
     resumed_text,
 )
-from envcompare.hosts.opening import hosts_at_once
+from envcompare.hosts.opening import boot_id, hosts_at_once
 from envcompare.hosts.session import HostSession
 from envcompare.run_folder.records import (
     Event,
@@ -30,7 +29,10 @@ from envcompare.run_folder.records import (
 )
 from envcompare.run_folder.results import new_run_id, standing
 from envcompare.runner.cellrun import Job
-from envcompare.runner.hostrun import HostRun, ready_host
+from envcompare.runner.hostrun import HostRun, open_host
+from envcompare.runner.kernels import KernelTurns
+from envcompare.transport.hosts import LOCAL, HostSpec
+from envcompare.transport.local import LocalTransport
 from envcompare.version import __version__
 
 
@@ -54,15 +56,22 @@ def run_record(plan: Plan, experiment: Experiment, *, command_line: tuple[str, .
 def run(job: Job) -> int:
     """Carry out a run and return its exit code: 0, or the smaller of 3 and 4 that occurred.
 
-    Hosts are prepared at the same time and then, when no host has this machine send or build
-    anything any more, measured at the same time; those that share a kernel one after another.
-    Raises ConfigError where a resumed run finds other software, hosts or data than it began with.
+    Several hosts are worked at, each prepared and then measured whatever the others do. Where that
+    would disturb a measurement they take turns: hosts that share a kernel, and this machine, which
+    sends and builds for the others. Raises ConfigError where a resumed run finds other software,
+    hosts or data than it began with.
     """
-    with hosts_at_once(job.display) as pool:
-        machines: dict[str, list[HostRun]] = {}
-        for host in _ready_hosts(job, pool):
-            machines.setdefault(host.session.boot_id or host.label, []).append(host)
-        futures = [pool.submit(_run_machine, group) for group in machines.values()]
+    prior = job.folder.read_events().events
+    here = boot_id(LocalTransport()) or LOCAL
+    turns = KernelTurns(here=here, interruption=job.interruption)
+    with hosts_at_once(job.display, job.experiment.jobs) as pool:
+        if prior:
+            again = _ready_again(job, turns, pool, prior)
+            futures = [pool.submit(host.measure, turns) for host in again]
+        else:
+            job.note("run-started", values={"run": job.folder.path.name})
+            specs = sorted(job.hosts, key=lambda spec: spec.is_local)
+            futures = [pool.submit(_work_at, job, turns, spec) for spec in specs]
         for future in futures:
             future.result()
     _note_end(job)
@@ -70,12 +79,29 @@ def run(job: Job) -> int:
     return _exit_code(standing(job.folder.read_events().events))
 
 
-def _ready_hosts(job: Job, pool: ThreadPoolExecutor) -> list[HostRun]:
-    """Open all hosts; one that is not what it was ends a resumption, which then wrote nothing."""
-    prior = job.folder.read_events().events
-    with job.folder.holding_events() if prior else nullcontext():
-        job.note("run-resumed" if prior else "run-started")
-        hosts = [host for host in pool.map(lambda spec: ready_host(job, spec), job.hosts) if host]
+def _work_at(job: Job, turns: KernelTurns, spec: HostSpec) -> None:
+    """Lock, prepare and measure a host of a new run; nothing of it is kept here afterwards."""
+    host = open_host(job, spec, turns)
+    if host is not None and host.lock() and host.prepare(turns):
+        _check_identities(job, [host.session], ())
+        host.measure(turns)
+
+
+def _ready_again(
+    job: Job, turns: KernelTurns, pool: ThreadPoolExecutor, prior: tuple[Event, ...]
+) -> list[HostRun]:
+    """Open, lock and prepare all hosts.
+
+    One that is not what it was ends a resumption, which then wrote nothing. All are locked before
+    one is measured, in an order that is the same for all clients, so that none waits for another.
+    """
+    with job.folder.holding_events():
+        job.note("run-resumed", values={"run": job.folder.path.name})
+        opened = pool.map(lambda spec: open_host(job, spec, turns), job.hosts)
+        in_order = sorted((host for host in opened if host), key=lambda host: host.place)
+        locked = [host for host in in_order if host.lock()]
+        is_ready = pool.map(lambda host: host.prepare(turns), locked)
+        hosts = [host for host, is_well in zip(locked, is_ready, strict=True) if is_well]
         try:
             _check_identities(job, [host.session for host in hosts], prior)
         except ConfigError:
@@ -109,11 +135,6 @@ def _note_end(job: Job) -> None:
         job.note("interrupted")
     else:
         job.note("run-ended", values={"samples": job.folder.count_samples()})
-
-
-def _run_machine(hosts: list[HostRun]) -> None:
-    for host in hosts:
-        host.measure()
 
 
 def _exit_code(events: tuple[Event, ...]) -> int:

@@ -85,6 +85,7 @@ class Request:
     beside: tuple[SoftwareKind, ...] = ()  # what all arms of the host are made as, this one too
     run_id: str = ""  # of the run that what is started to prove the software belongs to
     local: Transport = LOCAL  # for every command on this machine
+    is_for_others: bool = False  # of several hosts, which may need what is made on this one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

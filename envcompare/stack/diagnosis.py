@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from envcompare.errors import Problem, StackError
+from envcompare.masking import masked
 from envcompare.transport import Transport
 
 DISK_FULL: Final = r"no space left on device|disk quota exceeded"  # as every tool says it
@@ -28,6 +29,7 @@ class Symptom:
     pattern: str
     brief: str
     hint: str = ""
+    passes: bool = False  # what failed may be tried again in a moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +51,7 @@ def recognise(symptoms: tuple[Symptom, ...], text: str) -> Problem | None:
             groups = [group for group in match.groups() if group]
             named = (groups or [match[0]])[0].strip()
             brief = symptom.brief.replace("{match}", named)
-            return Problem(brief=brief, hint=symptom.hint)
+            return Problem(brief=brief, hint=symptom.hint, passes=symptom.passes)
     return None
 
 
@@ -59,8 +61,8 @@ def is_full(said: str) -> bool:
 
 
 def last_line(text: str, *, without: tuple[str, ...] = ()) -> str:
-    """Return the last line that says something; lines starting with `without` do not."""
-    lines = [line.strip() for line in text.splitlines()]
+    """Return the last line that says something, masked; lines starting with `without` do not."""
+    lines = [line.strip() for line in masked(text).splitlines()]
     said = [line for line in lines if line and not line.startswith(without)]
     return said[-1] if said else "it gave no message"
 
@@ -82,7 +84,7 @@ def failure(
     transport: Transport, what: str, text: str, *, hint: str, room_hint: str = ROOM_HINT
 ) -> StackError:
     """Return the error for a step that failed; a full disk is said as such."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in masked(text).splitlines() if line.strip()]
     if full := [line for line in lines if is_full(line)]:
         return StackError(
             f"{what} failed on {transport.name}: its disk is full", details=full[-1], hint=room_hint

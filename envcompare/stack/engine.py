@@ -6,11 +6,13 @@ import csv
 import io
 import os
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, runtime_checkable
 
 from envcompare.command import Command, CommandResult
 from envcompare.errors import CommandTimeoutError, Problem, UnusableError
@@ -32,6 +34,26 @@ _VARIABLES = (
 # Name, folder and storage driver of the daemon, a line each.
 _ROOT: Final = "{{.Name}}\n{{.DockerRootDir}}\n{{.DriverStatus}}"
 _CONTAINERD_ROOT: Final = "/var/lib/containerd"
+AWAY_S: Final = 60.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
+_T = TypeVar("_T")
+# Engines that have answered, by program and host: only of these is it known that they come back.
+_ANSWERED: set[tuple[str, str]] = set()
+
+
+@runtime_checkable
+class _Answer(Protocol):
+    """How a client ended."""
+
+    @property
+    def succeeded(self) -> bool:
+        """Tell whether it did what it was asked."""
+        ...
+
+    @property
+    def stderr(self) -> str:
+        """Return its complaints."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +73,12 @@ class ImageStore:
         return Command(argv=(self.engine.program, *words))
 
     def run(self, *words: str, timeout_s: float = ANSWER_S) -> CommandResult:
-        """Run the engine's client to its end, whatever its exit code is."""
-        return run(self.transport, self.command(*words), timeout_s=timeout_s)
+        """Run the engine's client to its end, whatever its exit code is.
+
+        It is run again while the engine restarts, so the words must be safe to repeat.
+        """
+        asked = partial(run, self.transport, self.command(*words), timeout_s=timeout_s)
+        return patiently(self.engine, self.transport, asked)
 
     def data_root(self) -> str:
         """Return the folder of the host where images are; empty where that is not known.
@@ -138,6 +164,30 @@ class ImageStore:
         ask = Command(argv=(client, "version", "--format", "{{.Client.Version}}"))
         numbers = re.match(r"(\d+)\.(\d+)", run(self.transport, ask).stdout)
         return numbers is not None and (18, 9) <= (int(numbers[1]), int(numbers[2])) < (23, 0)
+
+
+def patiently(engine: Engine, transport: Transport, ask: Callable[[], _T]) -> _T:
+    """Return what an engine says; asked again with growing pauses while its daemon restarts.
+
+    One that has not answered before is asked once: most likely nobody has started it.
+    """
+    key = engine.program, transport.name
+    until, pause_s = time.monotonic() + AWAY_S, _FIRST_PAUSE_S
+    while is_away(engine, answer := ask()):
+        if key not in _ANSWERED or time.monotonic() + pause_s > until:
+            return answer
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+    _ANSWERED.add(key)
+    return answer
+
+
+def is_away(engine: Engine, answer: object) -> bool:
+    """Tell whether a client failed only because its daemon goes away or comes up."""
+    if not isinstance(answer, _Answer) or answer.succeeded:
+        return False
+    problem = recognise(engine.symptoms, answer.stderr)
+    return problem is not None and problem.passes
 
 
 def bind(path: str, *, target: str = "", is_read_only: bool = True) -> str:

@@ -20,7 +20,7 @@ from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError, StackError, UnusableError
 from envcompare.stack import Progress, room
 from envcompare.stack.diagnosis import failure
-from envcompare.stack.engine import ImageStore
+from envcompare.stack.engine import ImageStore, patiently
 from envcompare.stack.wheelhouse import LOCK_LABEL, Wheelhouse, steps
 from envcompare.text import spoken
 from envcompare.transport import (
@@ -281,7 +281,7 @@ class _Piped:
 
     source_exit: int
     sink_exit: int
-    text: str
+    stderr: str  # and what the sink wrote to stdout
 
     @property
     def succeeded(self) -> bool:
@@ -306,7 +306,7 @@ def pipe(
     for drain in said:
         drain.settle()
     text = "\n".join(drain.text() for drain in said)
-    return _Piped(source_exit=exits[0], sink_exit=exits[1], text=text)
+    return _Piped(source_exit=exits[0], sink_exit=exits[1], stderr=text)
 
 
 def deliver(store: ImageStore, image: Image, *, local: ImageStore, progress: Progress) -> Image:
@@ -336,22 +336,26 @@ def deliver(store: ImageStore, image: Image, *, local: ImageStore, progress: Pro
 def _send(local: ImageStore, store: ImageStore, image: Image, progress: Progress) -> str:
     """Stream the image into the host's engine and name it there; return its ID there."""
     load = ("sh", "-c", _LOAD, "sh", store.engine.program, _given_name(image))
-    with progress.moving(image.name, image.size_bytes) as told:
-        piped = pipe(
-            (local.transport, local.command("save", image.id)),
-            (store.transport, Command(argv=load)),
-            told=told,
-        )
+
+    def sent() -> _Piped:
+        with progress.moving(image.name, image.size_bytes) as told:
+            return pipe(
+                (local.transport, local.command("save", image.id)),
+                (store.transport, Command(argv=load)),
+                told=told,
+            )
+
+    piped = patiently(store.engine, store.transport, sent)
     if not piped.succeeded:
         client = store.engine.program
         raise failure(
             store.transport,
             f"loading {image.name}",
-            piped.text,
+            piped.stderr,
             hint=f"run it again; {client} save and {client} load by hand show what is wrong",
             room_hint=store.engine.room_hint,
         )
-    return "".join(piped.text.split()[-1:])
+    return "".join(piped.stderr.split()[-1:])
 
 
 def _given_name(image: Image) -> str:

@@ -17,7 +17,7 @@ from envcompare.stack.diagnosis import failure, is_full
 from envcompare.stack.engine import ImageStore
 from envcompare.stack.image import Image, find, pipe
 from envcompare.transport import CONTENT_S, Transport, make_folder, not_understood, shell
-from envcompare.transport.copies import get_file
+from envcompare.transport.copies import ANY_SIZE, get_file
 from envcompare.transport.local import LOCAL
 
 _SUM = r"""
@@ -85,17 +85,17 @@ class Wanted:
     progress: Progress
     program: str  # of the host
     find_program_here: Callable[[], str]  # empty where none here can pack and mount a SIF
+    is_for_others: bool  # that may want it while this host is measured
 
 
 _TURNS: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-_MADE: dict[str, tuple[Transport, Sif]] = {}  # by this process, and on which host
 
 
 def make(store: ImageStore, wanted: Wanted) -> Sif:
     """Return the SIF of that very image on the host of the store, whole.
 
     The same file goes to every host where that can be: it is kept on this machine once it was made
-    here, or made by the first host and fetched for the second. Else the host makes its own.
+    here, or made by the first host of several and fetched at once. Else the host makes its own.
     """
     transport = store.transport
     target = f"{host_cache(transport)}/{_key(wanted)}"
@@ -175,13 +175,13 @@ def _brought(store: ImageStore, wanted: Wanted, target: str) -> str:
     transport = store.transport
     if wanted.compression == "sandbox":  # a folder is made where it is used
         return _pack(store, wanted, target, program=wanted.program)
-    key, is_here = _key(wanted), transport.name == LOCAL.name
-    with _TURNS[key]:
+    is_here = transport.name == LOCAL.name
+    with _TURNS[_key(wanted)]:
         kept = None if is_here else _kept_here(transport, wanted)
         if kept is None:
             digest = _pack(store, wanted, target, program=wanted.program)
-            made = Sif(path=target, sha256=digest, compression=wanted.compression)
-            _MADE[key] = (transport, made)
+            if wanted.is_for_others and not is_here:
+                _keep_here(transport, wanted, target, digest)
             return digest
     _send(transport, kept, target, progress=wanted.progress)
     return kept.sha256
@@ -194,19 +194,16 @@ def _whole(transport: Transport, path: str) -> str:
 
 
 def _kept_here(transport: Transport, wanted: Wanted) -> Sif | None:
-    """Return the SIF in the cache of this machine; made here, or fetched, where that can be.
+    """Return the SIF in the cache of this machine; made here, where that can be.
 
     What fails here is no reason to fail: the host may still make it itself.
     """
     local, path = wanted.local.transport, local_cache() / _key(wanted)
     digest = _whole(local, str(path))
-    elsewhere = _MADE.get(_key(wanted))
     try:
         if not digest and (program := _program_here(wanted)):
             make_folder(local, str(path.parent))
             digest = _pack(wanted.local, wanted, str(path), program=program)
-        elif not digest and elsewhere and elsewhere[0].name != transport.name:
-            digest = _fetch(wanted, path, *elsewhere)
     except UnusableError as error:
         wanted.progress.say(f"{error.brief}; it is made on {transport.name}")
     return Sif(path=str(path), sha256=digest, compression=wanted.compression) if digest else None
@@ -217,16 +214,20 @@ def _program_here(wanted: Wanted) -> str:
     return wanted.find_program_here() if _holds(wanted.local, wanted.image) else ""
 
 
-def _fetch(wanted: Wanted, path: Path, transport: Transport, made: Sif) -> str:
-    """Fetch what another host made; return its hash."""
-    said = shell(transport, 'wc -c <"$1"', made.path).stdout.strip()
+def _keep_here(transport: Transport, wanted: Wanted, made: str, digest: str) -> None:
+    """Fetch what a host made, before it is measured; what fails here leaves others to make it."""
+    path = local_cache() / _key(wanted)
+    said = shell(transport, 'wc -c <"$1"', made).stdout.strip()
     size_bytes = int(said) if said.isdecimal() else 0
     wanted.progress.begin(f"fetching the SIF, {size_bytes / 1e6:.0f} MB, from {transport.name}")
-    make_folder(wanted.local.transport, str(path.parent))
-    with wanted.progress.moving(path.name, size_bytes) as told:
-        get_file(transport, made.path, path, sha256=made.sha256, told=told)
-    shell(wanted.local.transport, _NOTE, str(path), made.sha256)
-    return made.sha256
+    try:
+        make_folder(wanted.local.transport, str(path.parent))
+        with wanted.progress.moving(path.name, size_bytes) as told:
+            most = size_bytes or ANY_SIZE
+            get_file(transport, made, path, sha256=digest, most_bytes=most, told=told)
+        shell(wanted.local.transport, _NOTE, str(path), digest)
+    except UnusableError as error:
+        wanted.progress.say(f"{error.brief}; other hosts make their own")
 
 
 def _send(transport: Transport, sif: Sif, target: str, *, progress: Progress) -> None:
@@ -297,7 +298,7 @@ def _send_image(holder: ImageStore, transport: Transport, wanted: Wanted, *, arc
             told=told,
         )
     if not piped.succeeded:
-        raise failure(transport, f"sending {image.name}", piped.text, hint="run it again")
+        raise failure(transport, f"sending {image.name}", piped.stderr, hint="run it again")
 
 
 def _digest(transport: Transport, result: CommandResult) -> str:

@@ -1,4 +1,4 @@
-"""Intervals of a mean log ratio, over restarts or generations, and the forecast of their width.
+"""Intervals of a mean log ratio, over restarts or processes, and the forecast of their width.
 
 Sources: Kalibera and Jones 2013 (levels of repetition). The confidence sequence, an interval that
 holds at all looks together, is from Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, Time-uniform
@@ -14,7 +14,7 @@ r² = (−W₋₁(−α²/e) − 1) / t*, W₋₁ being the lower branch of Lamb
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -22,16 +22,14 @@ from typing import Literal
 import numpy as np
 from scipy import special
 
-from envcompare.stats.pairs import Units
-
-LOOK_FACTOR = 1.2  # the half-width pays for looking after each restart, and for choosing units
+LOOK_FACTOR = 1.2  # the half-width pays for looking after each restart
 ALPHA = 0.05  # of all planned comparisons together
 SEQUENCE_SHARE = 0.2  # of alpha, for the confidence sequence; the rest is the printed interval's
 CONTROL_LEVEL = 0.99
 MIN_PROCESSES = 8  # of a plain command in each arm, before the first look
 MAX_FORECAST = 10_000  # restarts; beyond that a forecast says nothing
 
-Unit = Literal["round", "restart", "generation"]
+Unit = Literal["round", "restart"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,19 +57,16 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What the units say before a level is chosen: a mean, its standard error, and from how many.
-
-    `own_error` over `count` units is what the confidence sequence rests on.
-    """
+    """What processes say before a level is chosen: a mean, its standard error, and of how many."""
 
     mean: float
     error: float
-    df: float
-    own_error: float
     count: int
-    unit: Unit
-    restarts: int
-    generations: int
+
+    @property
+    def df(self) -> int:
+        """Return the degrees of freedom of the error."""
+        return max(1, self.count - 1)
 
     def printed(self, *, alpha: float) -> Interval:
         """Return the interval a verdict rests on, as `printed` does."""
@@ -82,55 +77,30 @@ class Evidence:
         return _interval(self, level=level)
 
 
-def gather(groups: Units, *, always_restarts: bool = False) -> Evidence | None:
-    """Return the evidence of balanced units, None without any value.
-
-    Units are restart means whenever the mean square between restarts exceeds that within, else
-    generations. One restart alone tells no error: the spread between restarts is unknown.
-    """
-    if not groups:
+def gather(values: Sequence[float]) -> Evidence | None:
+    """Return the evidence of processes, None without any; one alone tells no error."""
+    if not values:
         return None
-    data = np.asarray(groups, dtype=float)
-    restarts, per_restart = data.shape
-    between, within = mean_squares(data)
-    by_restart = always_restarts or per_restart == 1 or restarts == 1 or between > within
-    values = data.mean(axis=1) if by_restart else data.ravel()
-    error = float(values.std(ddof=1)) / math.sqrt(values.size) if restarts > 1 else math.inf
-    return Evidence(
-        mean=float(data.mean()),
-        error=error,
-        df=max(1, values.size - 1),
-        own_error=error,
-        count=values.size,
-        unit="restart" if by_restart else "generation",
-        restarts=restarts,
-        generations=data.size,
-    )
+    data = np.asarray(values, dtype=float)
+    error = float(data.std(ddof=1)) / math.sqrt(data.size) if data.size > 1 else math.inf
+    return Evidence(mean=float(data.mean()), error=error, count=data.size)
 
 
-def mean_squares(data: np.ndarray) -> tuple[float, float]:
-    """Return the mean squares between and within restarts; 0 where there is nothing to compare."""
-    restarts, per_restart = data.shape
-    between = per_restart * float(data.mean(axis=1).var(ddof=1)) if restarts > 1 else 0.0
-    within = float(data.var(axis=1, ddof=1).mean()) if per_restart > 1 else 0.0
-    return between, within
-
-
-def interval(groups: Units, *, level: float, always_restarts: bool = False) -> Interval | None:
+def interval(values: Sequence[float], *, level: float) -> Interval | None:
     """Return the mean with a Student t interval that pays for nothing, None without any value."""
-    evidence = gather(groups, always_restarts=always_restarts)
+    evidence = gather(values)
     return None if evidence is None else _interval(evidence, level=level)
 
 
 def printed_interval(
-    groups: Units, *, comparisons: int, is_strict: bool, is_screening: bool = False
+    values: Sequence[float], *, comparisons: int, is_screening: bool = False
 ) -> Interval | None:
     """Return the interval a verdict rests on, for one of so many planned comparisons.
 
     While screening it is widened for looking alone; the sequence still counts the comparisons, so
     that what it decides is selected at the end.
     """
-    evidence = gather(groups, always_restarts=is_strict)
+    evidence = gather(values)
     if evidence is None:
         return None
     each = ALPHA / max(1, comparisons)
@@ -145,7 +115,7 @@ def printed(evidence: Evidence, *, alpha: float, sequence_alpha: float | None = 
     """
     plain = _interval(evidence, level=1 - (1 - SEQUENCE_SHARE) * alpha, factor=LOOK_FACTOR)
     share = SEQUENCE_SHARE * (sequence_alpha or alpha)
-    half = sequence_half_width(evidence.own_error, evidence.count, alpha=share)
+    half = sequence_half_width(evidence.error, evidence.count, alpha=share)
     if abs(evidence.mean) <= half:
         return plain
     return _interval(evidence, level=plain.level, factor=LOOK_FACTOR, at_least=half)
@@ -158,9 +128,9 @@ def _interval(
     return Interval(
         mean=evidence.mean,
         half_width=max(half, at_least or 0.0),
-        unit=evidence.unit,
-        restarts=evidence.restarts,
-        generations=evidence.generations,
+        unit="restart",
+        restarts=evidence.count,
+        generations=evidence.count,
         level=level,
         is_decided=at_least is not None,
     )

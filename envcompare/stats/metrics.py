@@ -15,7 +15,7 @@ import numpy as np
 from envcompare.run_folder.records import Block, Design, Measured, ProcessRun
 from envcompare.stats.intervals import ALPHA, Interval, printed_interval
 from envcompare.stats.oddworkers import OddRestart, odd_restarts
-from envcompare.stats.pairs import Logarithms, Pairs, Round, Units, grouped, paired, units
+from envcompare.stats.pairs import Logarithms, Round, flat, grouped, paired
 from envcompare.stats.typical import (
     Contrast,
     Groups,
@@ -28,9 +28,6 @@ from envcompare.stats.typical import (
 )
 
 MetricName = Literal["net", "wall", "stretch", "cpu", "gpu", "user", "sys", "real"]
-Estimated = tuple[Pairs, Units]
-"""Of plain commands: paired log ratios, and one value a process."""
-
 
 Read = Callable[[Measured], float | None]
 Sums = Mapping[str, Mapping[Round, float]]
@@ -204,18 +201,15 @@ class Readings:
         """Return how many restarts, or passes of processes, were read and are taken in."""
         return len(self._restarts) - len(self.odd)
 
-    def has_restart(self, number: int) -> bool:
-        """Tell whether a block of a restart was read."""
-        return number in self._restarts
-
     @property
     def is_program(self) -> bool:
         """Tell whether processes of a plain command were read."""
         return bool(self._processes)
 
-    def primary(self, *, threads: int) -> tuple[MetricName, str]:
+    @property
+    def primary(self) -> tuple[MetricName, str]:
         """Return the metric of the verdict, as `primary_metric` does."""
-        return _metric_of(self._kinds, threads=threads)
+        return _metric_of(self._kinds, threads=self._threads)
 
     def logarithms(self, metric: MetricName) -> Logarithms:
         """Return the logarithms of the typical step by arm and round."""
@@ -225,7 +219,7 @@ class Readings:
     def odd(self) -> tuple[OddRestart, ...]:
         """Return the restarts that no estimate takes in, since a worker was far off in them."""
         if self._odd is None:
-            metric, _ = self.primary(threads=self._threads)
+            metric, _ = self.primary
             self._odd = () if self.is_program else odd_restarts(self.logarithms(metric))
         return self._odd
 
@@ -302,16 +296,15 @@ class Readings:
         values = self.logarithms(metric)
         return tuple(self._complete(*(values.get(arm) for arm in arms)))
 
-    def estimate(self, arm: str, reference: str, metric: MetricName) -> Estimated:
-        """Return the paired log ratios of the processes of an arm, and one value each.
+    def estimate(self, arm: str, reference: str, metric: MetricName) -> tuple[float, ...]:
+        """Return the paired log ratios of the processes of an arm.
 
         Nothing where a time was below one tick of the clock in a complete round: the rounds that
         happened to meet a tick would be a biased choice.
         """
         if _has_zeros(self._processes, {arm, reference}, METRICS[metric]):
-            return {}, ()
-        pairs = paired(self.logarithms(metric), arm=arm, reference=reference)
-        return pairs, units(pairs)
+            return ()
+        return flat(paired(self.logarithms(metric), arm=arm, reference=reference))
 
 
 def _has_zeros(runs: Sequence[ProcessRun], arms: set[str], read: Read) -> bool:
@@ -333,14 +326,13 @@ def look(  # noqa: PLR0913 — a look is at all of this
     is_looked: bool = True,
 ) -> dict[str, Interval | None]:
     """Return the printed interval of each arm on the primary metric; m planned comparisons."""
-    metric, _ = readings.primary(threads=design.threads)
+    metric, _ = readings.primary
     is_strict = design.preset == "strict"
     if readings.is_program:
         return {
             arm: printed_interval(
-                readings.estimate(arm, reference, metric)[1],
+                readings.estimate(arm, reference, metric),
                 comparisons=m,
-                is_strict=is_strict,
                 is_screening=design.screen,
             )
             for arm in arms

@@ -1,6 +1,6 @@
-"""From blocks to units: paired log ratios of a round, trimmed over a generation, and their drift.
+"""From blocks and processes to paired log ratios of a round, and their drift.
 
-A log ratio is ln(time in the arm ÷ time in the reference). Source of the trimming: Yuen 1974.
+A log ratio is ln(time in the arm ÷ time in the reference).
 
 Drift is a trend of the blocks inside a generation, after the discarded warm-up block. A generation
 gives one least-squares slope. Without drift its rounds are exchangeable, so a slope is as likely as
@@ -20,9 +20,6 @@ from scipy import special
 
 from envcompare.run_folder.records import CONTROL_SUFFIX, Measured
 
-TRIM = 0.2  # each side, of the rounds of a generation
-MIN_ROUNDS_TO_TRIM = 5  # below that the median
-
 Pairs = dict[int, dict[int, tuple[float, ...]]]
 """restart → generation → log ratios of the complete rounds."""
 
@@ -31,20 +28,6 @@ Round = tuple[int, int, int]
 
 Logarithms = Mapping[str, Mapping[Round, float]]
 """arm → round → logarithm of a time."""
-
-Units = tuple[tuple[float, ...], ...]
-"""One value a generation, grouped by restart, the same number in each."""
-
-
-def trimmed_mean(values: Iterable[float]) -> float:
-    """Return the 20 % trimmed mean, below 5 values the median; raises ValueError when empty."""
-    data = sorted(values)
-    if not data:
-        raise ValueError("no values")
-    if len(data) < MIN_ROUNDS_TO_TRIM:
-        return statistics.median(data)
-    cut = int(TRIM * len(data))
-    return statistics.fmean(data[cut : len(data) - cut])
 
 
 def pair(
@@ -108,18 +91,9 @@ def grouped(
     return tuple(map(tuple, restarts.values()))
 
 
-def units(pairs: Pairs) -> Units:
-    """Return one value a generation, grouped by restart, balanced to the same number in each.
-
-    The usual number of generations a restart is kept; a restart with fewer is dropped.
-    """
-    groups = [tuple(trimmed_mean(rounds) for rounds in gens.values()) for gens in pairs.values()]
-    groups = [group for group in groups if group]
-    if not groups:
-        return ()
-    sizes = [len(group) for group in groups]
-    usual = max(set(sizes), key=lambda size: (sizes.count(size) * size, size))
-    return tuple(group[:usual] for group in groups if len(group) >= usual)
+def flat(pairs: Pairs) -> tuple[float, ...]:
+    """Return the log ratios of all rounds in their order."""
+    return tuple(x for gens in pairs.values() for rounds in gens.values() for x in rounds)
 
 
 DRIFT_LEVEL = 0.01  # false alarms of all tests of a family together, by Bonferroni

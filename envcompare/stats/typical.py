@@ -3,11 +3,13 @@
 A log ratio is ln(time in the arm ÷ time in the reference) of one round; those of all restarts are
 pooled, and their median is the estimate. Its variance has two parts. That of the rounds comes from
 the order statistics around the median (David and Nagaraja 2003, Order Statistics, section 7.1),
-taken as normal at the level that they reach:
+linear between two of them (Hettmansperger and Sheather 1986), so that no interval is wider than one
+at a stricter level:
 
-    w(α) = [(x₍N+1−l₎ − x₍l₎) ÷ (2 z_l)]²,  z_l = −Φ⁻¹(P(Binomial(N, ½) ≤ l − 1))
+    w(α) = [h(z) ÷ z]²,  h(z_l) = (x₍N+1−l₎ − x₍l₎) ÷ 2,  z_l = −Φ⁻¹(P(Binomial(N, ½) ≤ l − 1))
 
-with l the α/2 quantile of Binomial(N, ½). That of the restarts is what the sums U of scores by
+with z the upper α/2 quantile of the normal distribution, which stands between z_l and the next one.
+That of the restarts is what the sums U of scores by
 restart scatter beyond the rounds, V = R/(R − 1) Σ U² and e = R (V − w), the median over the
 comparisons of a cell, shrunk towards a prior τ₀² of d₀ degrees of freedom:
 
@@ -48,6 +50,7 @@ STRETCHES = 8  # in order of time, of which a jackknife leaves one out
 _LEAST_P, _HALVINGS = 1e-12, 40
 _CLEARLY = 2.0  # times the excess of its cell, before an arm has a spread of its own
 _DOUBT = 2.0  # of a spread that few restarts show, in degrees of freedom
+_SURE = 0.95  # that an arm scatters more than its cell, before its restarts are the units
 _ROUNDS_FOR_QUARTILES = 4  # of a restart
 ROUNDS_FOR_MEDIAN = 6
 _CLIPPED = 0.4  # of the rounds at each side
@@ -66,6 +69,7 @@ class Spread:
     own_excess: float = 0.0  # of the cell alone, below 0 by chance, and how much it rests on
     own_df: float = 0.0
     prior_variance: float = PRIOR_SPREAD**2
+    is_proven: bool = True  # of an arm alone: its cell and its rounds do not explain it
 
     @property
     def is_wide(self) -> bool:
@@ -75,7 +79,9 @@ class Spread:
         """
         if self.prior_variance >= WIDE_SPREAD**2:
             return True
-        return self.own_df > 0 and self.variance >= WIDE_SPREAD**2 * (1 + _DOUBT / self.own_df)
+        if not (self.is_proven and self.own_df > 0):
+            return False
+        return self.variance >= WIDE_SPREAD**2 * (1 + _DOUBT / self.own_df)
 
 
 def prior_of(deviation: float) -> Spread:
@@ -108,19 +114,32 @@ def own_spread(groups: Groups, pooled: Spread, prior: Spread | None = None) -> S
 
     Restarts of one environment may scatter where those of the others do not. Its own is the
     variance of the medians of restarts beyond the errors that the quartiles of their rounds give
-    them, shrunk to the prior as the pooled one is.
+    them, shrunk to the prior as the pooled one is. It makes restarts the units only where an F test
+    tells it from those errors and the spread of the cell: two restarts often lie far apart.
     """
     prior = prior or Spread()
     centres = [centre(one) for one in groups if len(one) >= _ROUNDS_FOR_QUARTILES]
-    if len(centres) < MIN_RESTARTS:
+    if len(centres) < MIN_RESTARTS or pooled.is_wide:
         return pooled
     scatter = statistics.variance(median for median, _ in centres)
-    own = max(0.0, scatter - statistics.fmean(error**2 for _, error in centres))
+    errors = statistics.fmean(error**2 for _, error in centres)
+    own = max(0.0, scatter - errors)
     own_df = len(centres) - 1
     variance = (prior.df * prior.variance + own_df * own) / (prior.df + own_df)
     if variance <= pooled.variance or own <= _CLEARLY * max(0.0, pooled.own_excess):
         return pooled
-    return replace(pooled, variance=variance, df=prior.df + own_df, own_df=own_df)
+    return replace(
+        pooled,
+        variance=variance,
+        df=prior.df + own_df,
+        own_df=own_df,
+        is_proven=scatter > _f_quantile(own_df, pooled.df) * (errors + pooled.variance),
+    )
+
+
+@lru_cache(maxsize=256)
+def _f_quantile(above: float, below: float) -> float:
+    return float(special.fdtri(above, below, _SURE))
 
 
 @lru_cache(maxsize=256)
@@ -158,18 +177,48 @@ def _excess(groups: Groups) -> float:
 
 def median_variance(ordered: Floats, *, alpha: float) -> float:
     """Return w(α), the variance of the median of ascending values taken as independent."""
-    place, score = _order(ordered.size, alpha)
-    width = ordered[ordered.size - place] - ordered[place - 1]
-    return (float(width) / (2 * score)) ** 2
+    score = -float(special.ndtri(alpha / 2))
+    if score <= 0:
+        return 0.0
+    place, scores = _order(ordered.size, alpha)
+    outer, inner = (_half_distance(ordered, one) for one in (place, place + 1))
+    if score > scores[0]:  # beyond the outermost values
+        return (outer / scores[0]) ** 2
+    share = (score - scores[1]) / (scores[0] - scores[1])
+    return ((inner + share * (outer - inner)) / score) ** 2
+
+
+def _half_distance(ordered: Floats, place: int) -> float:
+    """Return half the distance of an order statistic, counted from 1, to that on the other side."""
+    if 2 * place > ordered.size:
+        return 0.0
+    return float(ordered[ordered.size - place] - ordered[place - 1]) / 2
 
 
 @lru_cache(maxsize=4096)
-def _order(count: int, alpha: float) -> tuple[int, float]:
-    """Return l, counted from 1, and z_l."""
+def _order(count: int, alpha: float) -> tuple[int, tuple[float, float]]:
+    """Return l, counted from 1, with z_l and the z of the place after it, at least 0."""
     places = range(1, count // 2)
     below = bisect.bisect_left(places, alpha / 2, key=lambda one: special.bdtr(one, count, 0.5))
     place = 1 + below
-    return place, -float(special.ndtri(special.bdtr(place - 1, count, 0.5)))
+    scores = [-float(special.ndtri(special.bdtr(one, count, 0.5))) for one in (place - 1, place)]
+    return place, (scores[0], max(0.0, scores[1]))
+
+
+def restarts_before_a_look(planned: int, *, is_wide: bool) -> int:
+    """Return how many restarts a cell has before anything ends it: more where they scatter far."""
+    return max(planned, WIDE_RESTARTS) if is_wide else planned
+
+
+def pays_for_looks(
+    *, is_out_of_budget: bool, restarts: int, planned: int, is_fixed: bool = False
+) -> bool:
+    """Tell whether printed intervals pay for looks while measuring.
+
+    They do not where the budget ended the cell no later than the first look, or where its size was
+    fixed.
+    """
+    return not is_fixed and not (is_out_of_budget and restarts <= planned)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

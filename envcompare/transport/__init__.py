@@ -100,7 +100,7 @@ def run(
     command: Command,
     *,
     stdin: bytes | Callable[[BinaryIO], object] = b"",
-    sink: BinaryIO | None = None,
+    sink: streams.Sink | None = None,
     timeout_s: float = ANSWER_S,
 ) -> CommandResult:
     """Run the command to its end and return its exit code and both streams as text.

@@ -22,14 +22,16 @@ from envcompare.command import Command
 from envcompare.errors import TransportError
 from envcompare.text import spoken
 from envcompare.transport import CONTENT_S, Process, Told, Transport, file_sha256, not_copied, run
-from envcompare.transport.streams import Drain
+from envcompare.transport.streams import Drain, LimitedSink, Sink
 
 _CHUNK_BYTES = 1 << 18
+ANY_SIZE = 1 << 62
 # A smaller file is sent in one round trip, without asking what of it is there.
 _SMALL_BYTES = 1 << 20
 # A connection that breaks again without a byte in between is not tried any further.
 _VAIN_ATTEMPTS = 2
 _TAKE_S = 60.0
+_ANSWER_BYTES = 100
 _PAUSE_S = 1.0  # an sshd that restarts is back by then
 
 # $1 target, $2 part, $3 mode, $4 SHA-256, $5 size, $6 resume or whole, $7 a word nobody else has
@@ -146,12 +148,19 @@ def put_file(
         raise not_copied(str(source), f"{transport.name}:{target}", str(error)) from error
 
 
-def get_file(
-    transport: Transport, source: str, target: Path, *, sha256: str, told: Told | None = None
+def get_file(  # noqa: PLR0913 - a copy, what it must be, and who is told
+    transport: Transport,
+    source: str,
+    target: Path,
+    *,
+    sha256: str,
+    most_bytes: int = ANY_SIZE,
+    told: Told | None = None,
 ) -> None:
     """Copy the file with that hash from the host: written beside the target, then renamed.
 
-    A copy that was cut is gone on from; where the whole turns out wrong it is fetched once again.
+    No more than `most_bytes` are taken. A copy that was cut is gone on from; where the whole turns
+    out wrong it is fetched once again.
     """
     with (
         _local_errors(transport, source, target),
@@ -162,7 +171,9 @@ def get_file(
             file.seek(start)
             words = (source, str(start + 1))
             process = transport.spawn(Command(argv=("sh", "-c", _SEND, "sh", *words)))
-            code, why = _drawn(process, file, _Reached(told or _silent, done_bytes=start))
+            sink = LimitedSink(file, limit_bytes=most_bytes - start)
+            code, why = _drawn(process, sink, _Reached(told or _silent, done_bytes=start))
+            file.flush()
             if code != 0:
                 if not file.tell():
                     part.unlink()
@@ -255,7 +266,8 @@ def fetch(transport: Transport, taken: RemoteFile, target: Path) -> None:
     with _local_errors(transport, taken.path, target):
         try:
             with part.open("wb") as file:
-                result = run(transport, Command(argv=command), sink=file, timeout_s=CONTENT_S)
+                sink = LimitedSink(file, limit_bytes=taken.size_bytes)
+                result = run(transport, Command(argv=command), sink=sink, timeout_s=CONTENT_S)
             if not result.succeeded:
                 raise not_copied(origin, str(target), result.tail(1))
             if file_sha256(part) != "".join(result.stderr.split()[-1:]):
@@ -337,7 +349,7 @@ class _Sending:
         """Write what the host lacks; one that refuses or stops reading says why when it ends."""
         with self.source.open("rb") as file, process.stdin as stream:
             if self.may_resume:
-                there = process.stdout.readline().strip()
+                there = process.stdout.readline(_ANSWER_BYTES).strip()
                 if not there.isdigit():
                     return
                 reached.further(int(there))
@@ -383,15 +395,14 @@ def _is_locked(part: Path, file: BinaryIO) -> bool:
     return False
 
 
-def _drawn(process: Process, file: BinaryIO, reached: _Reached) -> tuple[int, str]:
-    """Append what a command writes to a file; return its exit code and what it said."""
+def _drawn(process: Process, sink: Sink, reached: _Reached) -> tuple[int, str]:
+    """Hand on what a command writes; return its exit code and what it said."""
     said = Drain(process.stderr)
     try:
         process.stdin.close()
         while chunk := process.stdout.read(_CHUNK_BYTES):
-            file.write(chunk)
+            sink.write(chunk)
             reached.further(len(chunk))
-        file.flush()
         return process.wait(), said.last_line()
     except BaseException:
         Drain(process.stdout)  # sshd does not tell of an end before all that was written is read

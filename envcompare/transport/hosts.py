@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from envcompare.command import Command
 from envcompare.errors import ConfigError
 from envcompare.interrupt import Interruption
 from envcompare.transport import Process, Transport
+from envcompare.transport.inventory import Inventory
 from envcompare.transport.local import LocalTransport
 from envcompare.transport.ssh_settings import Destination, SshOptions
 
@@ -21,7 +22,10 @@ LOCAL = "local"
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(?:@[A-Za-z0-9_.+-]+)?")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 _LONGEST = 253
-_FORMS = "write user@host, user@host:port, [IPv6]:port, a name from ~/.ssh/config, or a file"
+_FORMS = (
+    "write user@host, user@host:port, [IPv6]:port, a name from ~/.ssh/config, a file, or @GROUP "
+    "or tag:TAG of the configuration file"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +34,7 @@ class HostSpec:
 
     label: str
     destination: Destination
+    tags: tuple[str, ...] | None = None  # of the inventory; None where it does not name the host
 
     @property
     def is_local(self) -> bool:
@@ -40,27 +45,42 @@ class HostSpec:
         return str(self.destination)
 
 
-def parse_hosts(values: Sequence[str]) -> tuple[HostSpec, ...]:
+def parse_hosts(values: Sequence[str], inventory: Inventory | None = None) -> tuple[HostSpec, ...]:
     """Read the values of `--hosts`, each a list with commas, whose items may be files.
 
-    Raises ConfigError for what cannot be a host, and for a host that is named twice.
+    Raises ConfigError for what cannot be a host, for a group or tag that the inventory does not
+    have, and for a host that is named twice; groups and tags may have hosts in common.
     """
-    places: dict[Destination, str] = {}
-    for place, text in _items(values):
-        destination = _parse(text, place)
-        if destination in places:
-            raise ConfigError(
-                f"host '{destination}' is named twice",
-                details=f"in {places[destination]} and again in {place}",
-                hint="leave one of them out",
-            )
-        places[destination] = place
-    if not places:
+    known = inventory or Inventory()
+    places: dict[Destination, str] = {}  # of the hosts that are named by themselves
+    names: dict[Destination, str] = {}
+    for place, item in _items(values):
+        members = known.members(item, place)
+        for name in (item,) if members is None else members:
+            destination = _parse(known.address(name), place)
+            names.setdefault(destination, name)
+            if members is None:
+                _note_place(places, destination, place)
+    if not names:
         raise ConfigError("no host is named", details="the list of hosts is empty", hint=_FORMS)
     return tuple(
-        HostSpec(label=label, destination=destination)
-        for label, destination in zip(_labels(places), places, strict=True)
+        HostSpec(
+            label=label,
+            destination=destination,
+            tags=known.hosts[name].tags if name in known.hosts else None,
+        )
+        for label, (destination, name) in zip(_labels(names, known), names.items(), strict=True)
     )
+
+
+def _note_place(places: dict[Destination, str], destination: Destination, place: str) -> None:
+    if destination in places:
+        raise ConfigError(
+            f"host '{destination}' is named twice",
+            details=f"in {places[destination]} and again in {place}",
+            hint="leave one of them out",
+        )
+    places[destination] = place
 
 
 def connect(spec: HostSpec, *, options: SshOptions | None = None) -> Transport:
@@ -185,10 +205,11 @@ def _wrong(text: str, place: str, why: str) -> ConfigError:
     return ConfigError(f"{place}: {text[:80]!r} is not a host", details=why, hint=_FORMS)
 
 
-def _labels(items: Iterable[Destination]) -> list[str]:
-    """Name hosts for files: by the host alone where that is enough, else by all of it."""
-    hosts = list(items)
-    short = [_safe(item.alias) for item in hosts]
+def _labels(names: Mapping[Destination, str], inventory: Inventory) -> list[str]:
+    """Name hosts for files: as the inventory does, or by the host where that is enough."""
+    hosts = list(names)
+    known = inventory.hosts
+    short = [_safe(name if name in known else host.alias) for host, name in names.items()]
     labels: list[str] = []
     for host, label in zip(hosts, short, strict=True):
         whole = label if short.count(label) == 1 else _safe(str(host))

@@ -176,7 +176,7 @@ def _changed_key(settings: SshSettings, key: HostKey, place: str) -> TransportEr
     """Say that the host offers another key than the known one; this is never accepted."""
     return TransportError(
         f"the host key of '{settings.destination}' has changed",
-        details=f"it offers {key.type} {key.fingerprint}; {place} names another key: "
+        details=f"it offers {key.type} {key.fingerprint}; {place} names another key, so "
         "either the host was reinstalled or someone intercepts the connection",
         hint="ask who runs the host; only if the new key is right, remove the old one with "
         f"`ssh-keygen -R '{trusted_name(settings)}' -f '{place.rpartition(':')[0]}'`",

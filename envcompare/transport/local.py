@@ -6,6 +6,8 @@ import contextlib
 import os
 import signal
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -21,6 +23,7 @@ from envcompare.transport.streams import reader, writer
 _LAUNCH = ("/bin/sh", "-c", '"$@"; exit "$?"', "sh")
 # A process in an uninterruptible wait dies later, by itself.
 _REAP_S = 5.0
+_LONGEST_PAUSE_S = 0.05
 
 
 def _source(stream: IO[bytes] | None) -> BinaryIO:
@@ -47,10 +50,15 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 class _LocalProcess:
-    """A command in a session of its own, so that one signal reaches all its children."""
+    """A command in a session of its own, so that one signal reaches all its children.
+
+    It is reaped when it is killed or given up, not when it is waited for: until then no other
+    process, and no other group, can get its number.
+    """
 
     def __init__(self, command: Command) -> None:
         self._brief = " ".join(command.argv[:2])
+        self._reaping = threading.Lock()
         self._popen = subprocess.Popen(
             (*_LAUNCH, *command.flat()),
             stdin=subprocess.PIPE,
@@ -65,20 +73,59 @@ class _LocalProcess:
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Return the exit code, 128 + n after signal n."""
-        try:
-            code = self._popen.wait(timeout_s)
-        except subprocess.TimeoutExpired as error:
-            raise CommandTimeoutError(
-                f"{self._brief} did not end within {timeout_s:g} s on local"
-            ) from error
-        return code if code >= 0 else 128 - code
+        code = self._await_end(timeout_s)
+        if code is None:
+            raise CommandTimeoutError(f"{self._brief} did not end within {timeout_s:g} s on local")
+        return code
 
     def kill(self) -> None:
         """Kill the command and all its children (SIGKILL to the group); safe to repeat."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._popen.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._popen.wait(_REAP_S)
+        with self._reaping:
+            if self._popen.returncode is not None:
+                return
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._popen.pid, signal.SIGKILL)
+        self._await_end(_REAP_S)
+        with self._reaping:
+            self._popen.poll()
+
+    def __del__(self) -> None:
+        """Reap what has ended and was never killed."""
+        if hasattr(self, "_popen"):
+            self._popen.poll()
+
+    def _await_end(self, timeout_s: float | None) -> int | None:
+        """Return the exit code, None where the limit passes first."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        pause_s = _LONGEST_PAUSE_S / 100
+        while (code := self._exit_code(is_patient=until is None)) is None:
+            left_s = pause_s if until is None else until - time.monotonic()
+            if left_s <= 0:
+                return None
+            pause_s = min(2 * pause_s, left_s, _LONGEST_PAUSE_S)
+            time.sleep(pause_s)
+        return code
+
+    def _exit_code(self, *, is_patient: bool) -> int | None:
+        """Return the exit code of a command that has ended, and leave it to be reaped."""
+        options = os.WEXITED | os.WNOWAIT | (0 if is_patient else os.WNOHANG)
+        code = self._popen.returncode
+        if code is None:
+            try:
+                ended = os.waitid(os.P_PID, self._popen.pid, options)
+            except ChildProcessError:  # another thread has reaped it
+                with self._reaping:
+                    code = self._popen.wait()
+            else:
+                return _code_of(ended)
+        return code if code >= 0 else 128 - code
+
+
+def _code_of(ended: os.waitid_result | None) -> int | None:
+    if ended is None:
+        return None
+    is_exit = ended.si_code == os.CLD_EXITED
+    return ended.si_status if is_exit else 128 + ended.si_status
 
 
 class LocalTransport:

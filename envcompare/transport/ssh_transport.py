@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,10 +25,16 @@ from envcompare.transport.streams import reader, writer
 # SSH hands on no signal, so the far side first names its process group, which another session can
 # kill. The shell stays as the parent: only so does a death by signal arrive as 128 + n.
 _SCRIPT = (
-    "read -r _ _ _ _ group _ </proc/$$/stat; "
-    'printf "\\nenvcompare-group %s\\n" "$group"; "$@"; exit "$?"'
+    'see() { read -r line <"/proc/$1/stat"; set -- ${line##*) }; group=$3 start=${20}; }; '
+    'see "$$"; see "$group"; '
+    'printf "\\nenvcompare-group %s %s\\n" "$group" "$start"; "$@"; exit "$?"'
 )
-_MARK = re.compile(rb"\nenvcompare-group (\d+)\n")
+_MARK = re.compile(rb"\nenvcompare-group (\d+) (\d+)\n")
+# A number is given anew once its process was reaped: only with the same start is it the same.
+_KILL_GROUP = (
+    'group=$1 began=$2; read -r line <"/proc/$group/stat" || exit 0; set -- ${line##*) }; '
+    '[ "${20}" != "$began" ] || kill -s KILL -- "-$group"'
+)
 # paramiko copies all that is left of a text for each packet, which holds no more than this.
 _PIECE_BYTES = (1 << 15) - 64
 _START_S = 30.0
@@ -36,6 +43,16 @@ _KILL_S = 10.0
 # A connection's end is noticed by another thread than the channel's; it follows within this time.
 _END_S = 1.0
 _SIGKILL_CODE = 137
+_GREETING_BYTES = 1 << 20  # that a login shell may print before the command starts
+_MARK_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """A process group of a host: its number, and when its leader started."""
+
+    number: str
+    start: str
 
 
 def _output(receive: Callable[[int], bytes], first: bytes = b"") -> BinaryIO:
@@ -66,7 +83,7 @@ class _SshProcess:
     """A command on another machine, in a process group that can be killed from a second session."""
 
     def __init__(
-        self, channel: Channel, *, host: str, brief: str, kill_group: Callable[[int], None]
+        self, channel: Channel, *, host: str, brief: str, kill_group: Callable[[_Group], None]
     ) -> None:
         self._channel = channel
         self._host = host
@@ -184,8 +201,8 @@ class SshTransport:
             )
         return channel
 
-    def _kill_group(self, group: int) -> None:
-        argv = ("/bin/sh", "-c", 'kill -s KILL -- "-$1"', "sh", str(group))
+    def _kill_group(self, group: _Group) -> None:
+        argv = ("/bin/sh", "-c", _KILL_GROUP, "sh", group.number, group.start)
         channel = self._start(shell_text(argv))
         channel.status_event.wait(_KILL_S)
         close_in_order(channel)
@@ -200,16 +217,21 @@ def _lost(host: str, what: str) -> TransportError:
     )
 
 
-def _read_mark(channel: Channel, host: str) -> tuple[int, bytes]:
+def _read_mark(channel: Channel, host: str) -> tuple[_Group, bytes]:
     """Read up to the line with the process group, past what a login shell printed before it."""
     heard = b""
     channel.settimeout(_START_S)
+    until = time.monotonic() + _START_S
     with suppress(TimeoutError):
-        while chunk := channel.recv(1 << 16):
+        while len(heard) < _GREETING_BYTES and time.monotonic() < until:
+            if not (chunk := channel.recv(1 << 16)):
+                break
+            searched = max(0, len(heard) - _MARK_BYTES)
             heard += chunk
-            if match := _MARK.search(heard):
+            if match := _MARK.search(heard, searched):
                 channel.settimeout(None)
-                return int(match[1]), heard[match.end() :]
+                group = _Group(number=match[1].decode(), start=match[2].decode())
+                return group, heard[match.end() :]
     said = (heard + (channel.recv_stderr(4096) if channel.recv_stderr_ready() else b"")).strip()
     close_in_order(channel)
     raise TransportError(

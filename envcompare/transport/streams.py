@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -17,6 +18,14 @@ _QUIET_S = 1.0
 # Of each stream, in memory. What commands are asked for has some megabytes at most; files have a
 # sink.
 OUTPUT_LIMIT_BYTES = 64 << 20
+
+
+class Sink(Protocol):
+    """Takes what a command writes."""
+
+    def write(self, data: bytes, /) -> int:
+        """Take it, or raise OSError."""
+        ...
 
 
 def reader(
@@ -87,20 +96,35 @@ class _Sink(io.RawIOBase):
         super().close()
 
 
+class LimitedSink:
+    """A file that takes no more than a number of bytes, whatever a host sends."""
+
+    def __init__(self, file: BinaryIO, *, limit_bytes: int) -> None:
+        self._file = file
+        self._left = limit_bytes
+
+    def write(self, data: bytes, /) -> int:
+        """Write; raises OSError for what is beyond the limit."""
+        self._left -= len(data)
+        if self._left < 0:
+            raise OSError(errno.EFBIG, "the host sent more than the file had")
+        return self._file.write(data)
+
+
 class Drain(threading.Thread):
     """Reads one stream to its end, so that no full pipe ever stops the command."""
 
     def __init__(
         self,
         stream: BinaryIO,
-        sink: BinaryIO | None = None,
+        sink: Sink | None = None,
         *,
         on_limit: Callable[[], object] = lambda: None,
     ) -> None:
         super().__init__(daemon=True)
         self._stream = stream
         self._kept = io.BytesIO()
-        self._sink = sink or self._kept
+        self._sink: Sink = sink or self._kept
         self._on_limit = on_limit
         self.is_cut = False
         self._size_bytes = 0
@@ -108,7 +132,7 @@ class Drain(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Copy until the end of the stream or of the connection; go on reading on a full disk.
+        """Copy until the end of the stream or of the connection, even if nothing takes it any more.
 
         What is kept in memory has a limit: what comes after it is read and dropped.
         """
@@ -121,6 +145,7 @@ class Drain(threading.Thread):
                     self._sink.write(chunk)
                 except OSError as error:
                     self._error = error
+                    self._on_limit()
 
     def settle(self) -> None:
         """Wait for the end of the stream, or for a while in which nothing comes."""

@@ -1,7 +1,8 @@
 """An image that attacks the host it runs on: what it gets, and what the run says of it.
 
 It changes what the worker answers to the profile pass, and leaves in its scratch folder what no
-profiler leaves. The same image is several arms, each with an attack of its own.
+profiler leaves. The same image is several arms, each with an attack of its own. Its programs try to
+become root, to start processes without end, and to write where they may not.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from images import build_image
 from lab import Lab
 from runs import BASE, LIGHT, Done, envcompare
 
-from envcompare.command import Command
+from envcompare.command import Command, CommandResult
 from envcompare.environments import Isolation
 from envcompare.environments.docker import Docker, image_store
 from envcompare.errors import WorkloadError
@@ -78,7 +79,34 @@ if os.environ.get("ENVCOMPARE_ARM") in ("foreign", "link", "pipe", "folder", "la
 """
 DOCKERFILE = f"""FROM {BASE}
 COPY hostile.py hostile.pth /usr/local/lib/python3.11/dist-packages/
+RUN cp "$(readlink -f "$(command -v python3)")" /usr/bin/setuid-python \\
+ && chmod 4755 /usr/bin/setuid-python && install -d -m 1777 /open \\
+ && install -d -m 700 -o 1000 /shut
 """
+BECOME_ROOT = "import os; os.setuid(0); print(os.getuid())"
+STATUS = "/proc/self/status"
+# Each process waits for the end of a pipe, which comes when the first has counted them.
+BOMB = """
+import os
+reading, writing = os.pipe()
+count = 1
+try:
+    while count < 5000:
+        if os.fork() == 0:
+            os.close(writing)
+            os.read(reading, 1)
+            os._exit(0)
+        count += 1
+except OSError as error:
+    print(count, error.strerror)
+"""
+# What root of a container may do with the capability that is named.
+ROOT_ATTACKS = {
+    "CHOWN": "import os; open('/tmp/x', 'w'); os.chown('/tmp/x', 1, 1)",
+    "MKNOD": "import os, stat; os.mknod('/tmp/disk', stat.S_IFCHR | 0o600, 0x103)",
+    "NET_RAW": "import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)",
+    "SETUID": "import os; os.setuid(1000)",
+}
 REASONS = {
     "foreign": "named a file that envcompare had not asked for",
     "link": "torch.json.gz is a symbolic link",
@@ -219,3 +247,121 @@ def test_what_an_export_writes_does_not_go_where_a_container_leads_it(
                 assert shell(host, 'cat -- "$1"', found.export.path).stdout == "exported\n"
         assert shell(host, 'cat -- "$1"', secret).stdout == SECRET
     shell(host, 'rm -rf -- "$1" "$2"', scratch, f"{ROOT}/ncu")
+
+
+def attack(image: str, *argv: str, **changes: Any) -> CommandResult:
+    """Run a program of the hostile image as envcompare starts one, on this machine."""
+    isolation = Isolation(
+        **{"run_id": "hostile-rights", "arm": "a", "uid": 1000, "gid": 1000, **changes},
+        reference=image,
+    )
+    return run(LOCAL, Docker().wrap(Command(argv=argv), isolation), timeout_s=120)
+
+
+@pytest.mark.parametrize("is_timed", [True, False])
+def test_a_setuid_program_makes_nobody_root(hostile: str, *, is_timed: bool) -> None:
+    """The same program does where the user asks for what the engine does by itself."""
+    words = ("setuid-python", "-c", BECOME_ROOT)
+    refused = attack(hostile, *words, is_timed=is_timed)
+    assert refused.exit_code == 1
+    assert "Operation not permitted" in refused.stderr
+    undone = ("--security-opt", "no-new-privileges=false", "--cap-add", "SETUID")
+    allowed = attack(hostile, *words, is_timed=is_timed, options=undone)
+    assert allowed.stdout == "0\n", allowed.stderr
+
+
+@pytest.mark.parametrize("capability", ROOT_ATTACKS)
+def test_root_inside_can_do_nothing_that_its_user_cannot(hostile: str, capability: str) -> None:
+    """Who runs envcompare as root is root in the container, and has no capability there."""
+    words = ("python3", "-c", ROOT_ATTACKS[capability])
+    done = attack(hostile, *words, uid=0, gid=0, is_timed=True)
+    assert done.exit_code == 1, done.stdout
+    assert "PermissionError" in done.stderr
+    given = attack(hostile, *words, uid=0, gid=0, is_timed=True, options=("--cap-add", capability))
+    assert given.succeeded, given.stderr
+
+
+def test_root_inside_reads_what_it_is_shown_as_root_outside_does(hostile: str) -> None:
+    """The one capability that it keeps is for data of others; nobody else has it."""
+    assert attack(hostile, "ls", "/shut", uid=0, gid=0).succeeded
+    assert attack(hostile, "ls", "/shut", uid=1001).exit_code == 2
+
+
+def test_a_fork_bomb_ends_at_the_limit_and_takes_its_container_along(hostile: str) -> None:
+    """The limit of the user is the lower one here; that of envcompare is set as well."""
+    done = attack(hostile, "python3", "-c", BOMB, options=("--pids-limit", "100"))
+    assert done.stdout == "100 Resource temporarily unavailable\n", done.stderr
+    limit = "cat /sys/fs/cgroup/pids.max || cat /sys/fs/cgroup/pids/pids.max"
+    assert attack(hostile, "sh", "-c", f"{{ {limit}; }} 2>/dev/null").stdout == "8192\n"
+    assert Docker().sweep(LOCAL, "hostile-rights") == 0
+
+
+@pytest.mark.parametrize("uid", [0, 1000])
+def test_what_is_not_timed_cannot_write_to_its_image(hostile: str, uid: int) -> None:
+    """Neither where all may write, nor as root; temporary files can be written and run."""
+    for folder in ("/", "/open", "/usr/bin"):
+        done = attack(hostile, "touch", f"{folder}/planted", uid=uid, gid=uid)
+        assert done.exit_code == 1
+        assert "Read-only file system" in done.stderr
+    script = "for f in /tmp /var/tmp; do cp /bin/true $f/x && $f/x && echo $f; done"
+    assert attack(hostile, "sh", "-c", script, uid=uid, gid=uid).stdout == "/tmp\n/var/tmp\n"
+
+
+def test_what_is_timed_writes_where_a_plain_start_does(hostile: str) -> None:
+    """Its files lie in the layer of the container, and are gone with it."""
+    script = "touch /open/planted && echo written; touch /usr/bin/planted"
+    done = attack(hostile, "sh", "-c", script, is_timed=True)
+    assert done.stdout == "written\n"
+    assert "Permission denied" in done.stderr
+    assert attack(hostile, "ls", "/open", is_timed=True).stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((), {"CapBnd": "0000000000000000", "NoNewPrivs": "1"}),
+        (("--cap-add", "NET_RAW"), {"CapBnd": "0000000000002000", "NoNewPrivs": "1"}),
+        (("--cap-drop=MKNOD",), {"CapBnd": "00000000a00425fb", "NoNewPrivs": "1"}),
+        (("--privileged",), {"NoNewPrivs": "0"}),
+        (("--security-opt", "no-new-privileges=false"), {"NoNewPrivs": "0"}),
+        (("--user", "7:7"), {"Uid": "7\t7\t7\t7", "NoNewPrivs": "1"}),
+    ],
+)
+def test_the_options_of_the_user_win(
+    hostile: str, options: tuple[str, ...], expected: dict[str, str]
+) -> None:
+    """As the kernel says of the process inside."""
+    done = attack(hostile, "cat", STATUS, options=options)
+    lines = dict(line.split(":\t", 1) for line in done.stdout.splitlines() if ":\t" in line)
+    assert {name: lines[name] for name in expected} == expected, done.stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--read-only=false",),
+        ("--privileged",),
+        ("--network", "host", "--read-only=false"),
+        ("--tmpfs", "/open", "--mount", "type=tmpfs,dst=/tmp", "-v", "/var/tmp"),
+    ],
+)
+def test_the_options_of_the_user_are_no_contradiction_of_ours(
+    hostile: str, options: tuple[str, ...]
+) -> None:
+    """The engine refuses two networks, and two mounts at one path."""
+    done = attack(hostile, "touch", "/open/x", "/tmp/x", "/var/tmp/x", options=options)
+    assert done.succeeded, done.stderr
+
+
+def test_a_counter_pass_has_one_right_of_root_and_two_for_its_files(
+    hostile: str, tmp_path: Path
+) -> None:
+    """CAP_SYS_ADMIN, CHOWN and DAC_OVERRIDE alone; what it writes belongs to the caller."""
+    tmp_path.chmod(0o700)
+    script = f"grep CapEff {STATUS}; touch {tmp_path}/made"
+    done = attack(
+        hostile, "sh", "-c", script, scratch=str(tmp_path), capabilities=("SYS_ADMIN",),
+        uid=tmp_path.stat().st_uid, gid=tmp_path.stat().st_gid,
+    )  # fmt: skip
+    assert done.stdout == "CapEff:\t0000000000200003\n", done.stderr
+    assert (tmp_path / "made").stat().st_uid == tmp_path.stat().st_uid

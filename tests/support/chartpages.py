@@ -81,7 +81,7 @@ def estimate(change: float, low: float | None, high: float | None) -> Estimate:
         low=ends[1],
         high=ends[2],
         level=0.98,
-        unit="generation",
+        unit="round",
         restarts=4,
         generations=8,
         rounds=32,

@@ -90,7 +90,8 @@ def command(out: Path, *arguments: str) -> list[str]:
     """Return the argv of a run that keeps its folder under `out`."""
     return [
         *(sys.executable, "-m", "envcompare", "run", "--out", str(out), "--quick"),
-        *("--base-image", BASE, *arguments),
+        # others may test on the same lab hosts
+        *("--base-image", BASE, "--wait", "240", *arguments),
     ]
 
 

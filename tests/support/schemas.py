@@ -6,7 +6,9 @@ import json
 
 import msgspec
 
-from envcompare.analysis.model.comparison import GatedRun, RunChange, RunComparison
+from envcompare.analysis.model.changes import GatedRun, RunChange
+from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model.status import RunStatus
 from envcompare.doctor.findings import Examination
 from envcompare.run_folder.profiles import ProfileRecord, Roofs
 from envcompare.run_folder.records import Event, FingerprintRecord, RunRecord, Sample
@@ -21,6 +23,7 @@ _TYPES = {
     "comparison": RunComparison,
     "gates": GatedRun,  # of `envcompare compare RUN --format json`
     "doctor": Examination,  # of `envcompare doctor --format json`
+    "status": RunStatus,  # of `envcompare status --format json`
     "change": RunChange,  # of `envcompare compare BEFORE AFTER --format json`
 }
 SCHEMA_NAMES = tuple(_TYPES)

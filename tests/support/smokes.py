@@ -23,6 +23,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "profile_readers": (),
     "record_streams": (),
     "report": (),
+    "rights": ("docker",),
     "simulation": (),
     "stabilising": (),
 }

@@ -25,8 +25,11 @@ LAYERS = (
     ("config", "profile_files"),
     ("fingerprint", "stats", "gpu", "transport"),
     ("run_folder",),
-    ("bundled", "command", "console", "interrupt"),
-    ("errors", "text", "version"),
+    ("command", "console", "interrupt"),
+    ("text",),
+    ("masking",),
+    ("bundled",),
+    ("errors", "version"),
 )
 # The rooms inside a room, highest first; what stands beside them in the room may use all of them.
 INNER_LAYERS = {

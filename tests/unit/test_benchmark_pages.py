@@ -17,6 +17,7 @@ import operators
 import overhead
 import profile_readers
 import pytest
+import rights
 import stabilising
 
 import precision
@@ -43,6 +44,7 @@ WRITERS: dict[str, Callable[[Places], object]] = {
     "precision": precision_again,
     "profile-readers": profile_readers.write_page,
     "report": report.write_page,
+    "rights": rights.write_page,
     "simulation": simulation.write_page,
     "stabilising": stabilising.write_page,
 }

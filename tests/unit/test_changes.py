@@ -12,8 +12,9 @@ from builders import CELL
 from measuredruns import Made, one_cell, run_folder
 from summaries import lines_of
 
-from envcompare.analysis.model.comparison import Change, RunChange
+from envcompare.analysis.model.changes import Change, RunChange
 from envcompare.analysis.two_runs.changes import compare_runs, read_run
+from envcompare.analysis.two_runs.gates import claims_of_change, judge_gates, parse_gates
 from envcompare.errors import ConfigError
 from envcompare.report.export.changewords import change_blocks, worded
 from envcompare.report.wording.verdicts import reasons_text
@@ -40,7 +41,7 @@ def test_a_ratio_that_grew_is_slower_than_before(tmp_path: Path) -> None:
     assert found.outcome == "slower"
     assert found.log_ratio == pytest.approx(math.log(1.1), abs=0.003)
     assert found.sentence == (
-        "docker ÷ vm in cnn: 10.0 % slower than before (8.8 to 11.2 %): was −0.1 %, is +10.0 %"
+        "docker ÷ vm in cnn: 10.0 % slower than before (8.9 to 11.2 %): was −0.1 %, is +10.0 %"
     )
 
 
@@ -63,6 +64,18 @@ def test_a_wide_interval_is_inconclusive(tmp_path: Path) -> None:
     found = only(compared(tmp_path, one_cell("a", 1.0, noise=0.2), one_cell("b", 1.02)))
     assert found.outcome == "inconclusive"
     assert "inconclusive, leaning" in found.sentence
+
+
+def test_gate_over_two_runs_forecasts_the_time_of_the_second(tmp_path: Path) -> None:
+    """The first is precise; the second is not, and half its width takes more of its time."""
+    found = compared(tmp_path, one_cell("a", 1.0, noise=0.001), one_cell("b", 1.0, noise=0.05))
+    change = only(found)
+    assert change.elapsed_s is not None
+    (gate,) = judge_gates(parse_gates(("unproven:2%",)), claims_of_change(found))
+    (finding,) = gate.findings
+    assert finding.finding == "hit"
+    assert finding.forecast_s is not None
+    assert finding.forecast_s > 0
 
 
 def test_the_margin_is_that_of_the_run_after(tmp_path: Path) -> None:

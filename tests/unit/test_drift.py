@@ -117,7 +117,9 @@ def test_drift_of_one_arm_is_a_caution_beside_the_verdict(tmp_path: Path) -> Non
     assert isinstance(found, Drift)
     assert found.slope == pytest.approx(0.02, abs=0.003)
     cautions = " ".join(item.text for item in summary_cards(run)[-1].items)
-    words = r"against vm, docker gets (3\.[89]|4\.[0-2]) % slower from the first round of a restart"
+    words = (
+        r"against vm, docker gets (3\.[89]|4\.[0-2]) % slower from the first round of a generation"
+    )
     assert re.search(words, cautions)
 
 
@@ -134,4 +136,4 @@ def test_steady_work_is_said_to_be_steady(tmp_path: Path) -> None:
     """The reader learns that it was looked for."""
     run = compared(tmp_path, slopes={"vm": 0.0, "docker": 0.0, "vm~control": 0.0})
     assert detected(run) == []
-    assert "No drift inside a restart was found" in everything(run)
+    assert "No drift inside a generation was found" in everything(run)

@@ -13,7 +13,7 @@ import pytest
 
 from envcompare import environments
 from envcompare.command import Command
-from envcompare.environments import Isolation, gpu
+from envcompare.environments import Gpu, Isolation, gpu
 from envcompare.environments.docker import ENGINE, Docker, image_store
 from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.environments.singularity import find_engine
@@ -137,6 +137,8 @@ def test_docker_runs_a_labelled_container_under_the_callers_ids() -> None:
     """Every flag of `docker run` is there, and nothing else."""
     expected = shlex.split("""
         docker run --interactive --rm --pull never --network none --log-driver none
+        --cap-drop ALL --security-opt no-new-privileges --pids-limit 8192
+        --read-only --tmpfs /tmp:exec --tmpfs /var/tmp:exec
         --label envcompare.run=20260101-000000-abcd --label envcompare.arm=new
         --label envcompare.worker=0f
         --user 1000:1001 --workdir /home/ann/scratch
@@ -174,6 +176,32 @@ def test_singularity_shows_the_mounts_alone_and_sets_variables_inside() -> None:
         ("ENVCOMPARE_ENVIRONMENT", "singularity"),
         ("ENVCOMPARE_WORKER", "0f"),
     )
+
+
+def test_root_in_singularity_has_no_capability_but_to_read_what_it_is_shown() -> None:
+    """Of any other user the engine drops all by itself."""
+    argv = environment("singularity").wrap(WORKER, replace(ISOLATION, uid=0)).argv
+    at = argv.index("--no-privs")
+    assert argv[at : at + 3] == ("--no-privs", "--add-caps", "CAP_DAC_OVERRIDE")
+
+
+def test_what_is_timed_and_what_the_toolkit_writes_to_is_not_read_only() -> None:
+    """NVIDIA's hooks write the loader cache of the image; a timed worker as a plain start does."""
+    for changes in ({"is_timed": True}, {"gpu": Gpu(way="cdi")}, {"gpu": Gpu(way="engine")}):
+        argv = environment("docker").wrap(WORKER, replace(ISOLATION, **changes)).argv
+        assert not {"--read-only", "--tmpfs"} & set(argv)
+        assert "no-new-privileges" in argv
+
+
+def test_the_users_options_come_last_and_before_the_image() -> None:
+    """Of most options the engine takes the last one."""
+    options = ("--shm-size", "1g", "--network", "host")
+    argv = environment("docker").wrap(WORKER, replace(ISOLATION, options=options)).argv
+    image = argv.index("--entrypoint")
+    assert argv[image - 4 : image] == options
+    assert argv.count("--network") == 1
+    told = environment("docker").engine_options(replace(ISOLATION, options=options))
+    assert told[-4:] == options
 
 
 @pytest.mark.parametrize("name", ["docker", "singularity"])

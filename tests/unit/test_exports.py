@@ -14,8 +14,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from pyarrow import parquet  # noqa: TID251 — it reads back what was written
 
-from envcompare.analysis.frames import TABLE
-from envcompare.analysis.model.comparison import Reason, RunComparison
+from envcompare.analysis.columns import TABLE
+from envcompare.analysis.model.comparison import Reason, RunComparison, Tail
 from envcompare.errors import ConfigError
 from envcompare.report.export import exports
 from envcompare.report.export.exports import FORMULAS, csv_text, parquet_bytes
@@ -211,3 +211,26 @@ def test_example_keeps_its_parameters_and_times() -> None:
     assert row["parameters"] == "batch=16,hidden=64"
     assert row["parameters_json"] == '{"batch": 16, "hidden": 64}'
     assert (row["median_s"], row["reference_median_s"]) == (0.0448, 0.0413)
+
+
+def test_tail_has_a_row_of_its_own_and_its_shares_in_every_row() -> None:
+    """The 90th percentile is a ratio with an interval, and no verdict rests on it."""
+    tail = Tail(
+        share=0.02,
+        reference_share=0.005,
+        difference_low=0.01,
+        difference_high=0.02,
+        p90_log_ratio=math.log(1.1),
+        p90_low=math.log(1.05),
+        p90_high=math.log(1.15),
+    )
+    mean = msgspec.structs.replace(SLOWER.primary, log_ratio=0.03)
+    one = msgspec.structs.replace(SLOWER, mean=mean, tail=tail)
+    rows = from_csv(csv_text(run_of(one)))
+    assert [row["estimate_of"] for row in rows] == ["typical", "mean", "p90"]
+    assert {row["slow_share"] for row in rows} == {0.02}
+    assert {row["slow_share_difference_low"] for row in rows} == {0.01}
+    last = rows[-1]
+    ends = [last[name] for name in ("ratio", "ratio_low", "ratio_high")]
+    assert ends == pytest.approx([1.1, 1.05, 1.15])
+    assert (last["is_primary"], last["is_widened"], last["level"]) == (False, False, 0.95)

@@ -15,14 +15,8 @@ from goldenruns import KEPT, golden_run
 from imports import two_arms
 
 import envcompare
-from envcompare.analysis.frames import (
-    COMPARISONS,
-    DIFFERENCES,
-    QUANTITIES,
-    SAMPLES,
-    Column,
-    comparison_frame,
-)
+from envcompare.analysis.columns import COMPARISONS, DIFFERENCES, QUANTITIES, SAMPLES, Column
+from envcompare.analysis.frames import comparison_frame
 from envcompare.run_folder.records import ProcessRun, Sample
 from envcompare.run_folder.results import RunFolder
 

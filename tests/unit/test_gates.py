@@ -309,6 +309,34 @@ def test_gate_says_how_much_time_would_decide() -> None:
     )
 
 
+def test_gate_of_two_runs_says_how_much_time_in_the_second_would_decide() -> None:
+    """What the first run leaves open stays: 4 % of which 1 % are its own, and 2 % are wanted."""
+    half = math.log1p(0.02)
+    ends = tuple(100 * math.expm1(end) for end in (-2 * half, 2 * half))
+    one = claim(*ends, log_ratio=0.0, kept_half=half / 2, elapsed_s=60.0)
+    (result,) = judge_gates(parse_gates(("unproven:2%",)), (one,))
+    assert result.findings[0].forecast_s == pytest.approx(60 * (3.75 / 0.75 - 1))
+    assert sentence("unproven:2%", one, is_change=True).endswith(
+        "; about 4 min more measuring in the second run would decide"
+    )
+
+
+@pytest.mark.parametrize("changes", [{"kept_half": 0.0201}, {"elapsed_s": None}])
+def test_gate_of_two_runs_forecasts_nothing_that_the_second_alone_cannot_decide(
+    changes: dict[str, Any],
+) -> None:
+    """The first run is too wide for the bound, or it is not known how long the second took."""
+    one = claim(-5, 5, **{"log_ratio": 0.0, "kept_half": 0.01, "elapsed_s": 60.0, **changes})
+    assert "more measuring" not in sentence("unproven:2%", one, is_change=True)
+
+
+def test_gate_forecasts_nothing_after_a_control_that_failed() -> None:
+    """More of the same measuring does not mend it."""
+    reasons = (Reason(kind="control-failed", control_end=0.05),)
+    one = claim(-3.92, 4.04, log_ratio=0.0, elapsed_s=60.0, reasons=reasons)
+    assert "more measuring" not in sentence("unproven:2%", one)
+
+
 def test_slower_is_hit_by_the_mean_as_well() -> None:
     """One step in fifty that takes three times as long moves no typical step."""
     one = claim(-0.5, 0.5, outcome="slower", mean_low=0.025, mean_high=0.06)

@@ -11,7 +11,7 @@ import pytest
 from imports import log, request
 
 from envcompare.errors import RunFolderError
-from envcompare.run_folder.disk import LOCK_NAME, locked
+from envcompare.run_folder.lock import LOCK_NAME, locked
 from envcompare.run_folder.results import RunFolder
 
 MANY = 3
@@ -54,18 +54,18 @@ def test_a_folder_that_stays_locked_is_an_error_in_sentences(tmp_path: Path) -> 
     folder = first(tmp_path)
     with (folder.path / LOCK_NAME).open("w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        lock = locked(folder.path, limit_s=0.1)
-        with pytest.raises(RunFolderError, match="another import") as caught:
+        lock = locked(folder.path, by="import", limit_s=0.1)
+        with pytest.raises(RunFolderError, match="another process") as caught:
             lock.__enter__()
     assert caught.value.hint
-    with locked(folder.path, limit_s=0.0):
+    with locked(folder.path, by="import", limit_s=0.0):
         pass
 
 
 def test_the_lock_is_no_file_of_the_run(tmp_path: Path) -> None:
     """No report lists it."""
     folder = first(tmp_path)
-    with locked(folder.path):
+    with locked(folder.path, by="import"):
         assert LOCK_NAME not in folder.file_names()
 
 

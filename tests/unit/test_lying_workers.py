@@ -60,6 +60,11 @@ LIES = {
     "no times": ("run", "{'wall_ns': []}"),
     "no times of the CPU": ("run", "{'cpu_ns': []}"),
     "times of too many steps": ("run", "{'wall_ns': [1] * 100000, 'cpu_ns': [1] * 100000}"),
+    "no number": ("run", "{'cpu_ns': [float('nan')] * len(reply['cpu_ns'])}"),
+    "number without an end": ("end", "{'result': {'loss': float('inf')}}"),
+    "another operation": ("run", "{'op': 'gen'}"),
+    "operation that is none": ("gen", "{'op': ['gen']}"),
+    "nothing but an end of line": ("run", r"b'\n'"),
     "nested": ("run", DEEP),
     "no text": ("gen", """b'{"op":"gen","ok":true,"\\xff":1}\\n'"""),
     "batch no float holds": ("hello", "{'batch': 10**400}"),
@@ -68,10 +73,12 @@ LIES = {
 }
 
 
-def lied_to(folder: Path, arm: str, op: str, told: str, **changes: object) -> Measured:
+def lied_to(
+    folder: Path, arm: str, op: str, told: str, *, before: str = "", **changes: object
+) -> Measured:
     """Measure a cell in which one arm answers one operation with something else."""
     path = folder / "own.py"
-    path.write_text(SOURCE.format(op=op, arm=arm, told=told))
+    path.write_text(before + SOURCE.format(op=op, arm=arm, told=told))
     made = bench(folder, f"{path}:Steady", **{"budget_s": 1.0, "target": 1e-4, **changes})
     return measure(made)
 
@@ -108,6 +115,36 @@ def test_answer_about_other_steps_is_said_with_both_numbers(tmp_path: Path) -> N
     """Whoever reads it sees that the worker, not the workload, is wrong."""
     measured = lied_to(tmp_path, "docker", "run", "{'cpu_ns': []}")
     assert "docker: the answer to `run` is about 0 steps, not " in measured.failures()
+
+
+LEADING_AWAY = "{name: pathed(value) for name, value in reply.items() if name not in ('op', 'ok')}"
+PATHED = """
+def pathed(value):
+    if isinstance(value, dict):
+        return {FOLDER: FOLDER, **{name: pathed(part) for name, part in value.items()}}
+    if isinstance(value, list):
+        return [pathed(part) for part in value]
+    return FOLDER if isinstance(value, str) else value
+
+
+"""
+
+
+@pytest.mark.parametrize("op", ["hello", "gen", "run", "facts", "end", "quit"])
+def test_path_in_every_field_leads_nowhere(op: str, tmp_path: Path) -> None:
+    """No file is written, read or removed by a name that a worker answered with."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    secret = outside / "secret"
+    secret.write_text("a secret")
+    paths = f"FOLDER = {f'../../../../..{secret}'!r}\n{PATHED}"
+    (tmp_path / "run").mkdir()
+    measured = lied_to(tmp_path / "run", "docker", op, LEADING_AWAY, before=paths)
+    assert [path.name for path in outside.iterdir()] == ["secret"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["outside", "run"]
+    written = [path for path in measured.folder.path.rglob("*") if path.is_file()]
+    assert [path for path in written if b"a secret" in path.read_bytes()] == []
+    assert {"vm", "vm~control"} <= {one.arm for one in measured.folder.read_samples().samples}
 
 
 def test_sample_that_cannot_be_read_back_is_not_written(tmp_path: Path) -> None:

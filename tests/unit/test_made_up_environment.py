@@ -46,6 +46,10 @@ class Yielding:
         env = (*marks(self.name, isolation), *command.env)
         return replace(command, argv=("nice", "-n", "19", *command.argv), env=env)
 
+    def engine_options(self, isolation: Isolation) -> tuple[str, ...]:  # noqa: ARG002 — no engine
+        """Return nothing: no engine starts the command."""
+        return ()
+
     def check(self, transport: Transport) -> Check:
         """Say whether the host has the program."""
         probe = Command(argv=("nice", "--version"))

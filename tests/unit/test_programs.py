@@ -19,6 +19,7 @@ from envcompare.config.settings import Settings, parse_settings, settings_toml
 from envcompare.config.workloads import Program, WorkloadTable, parse_program, tables_of
 from envcompare.errors import ConfigError
 from envcompare.text import parse_toml
+from envcompare.transport.hosts import parse_hosts
 
 KNOWN = known(cnn={"batch": 64}, rnn={})
 
@@ -162,7 +163,8 @@ def test_settings_of_a_run_mean_the_same_elsewhere(
 ) -> None:
     """A resumed run finds its folder and its words, from wherever it is resumed."""
     made = standalone(
-        resolved(commands=("python train.py",), measures=("loss=(1)",), workloads="cnn"), ("local",)
+        resolved(commands=("python train.py",), measures=("loss=(1)",), workloads="cnn"),
+        parse_hosts(["local"]),
     )
     monkeypatch.chdir("/")
     again = resolve(

@@ -11,7 +11,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from envcompare.analysis.timing.descriptive import arm_quantities
+from envcompare.analysis.timing.gpureadings import arm_quantities
 from envcompare.errors import ProfileError
 from envcompare.profile_files import READERS, read
 from envcompare.profile_files.derive import with_quantities
@@ -23,7 +23,7 @@ PROFILES = ROOT / "tests" / "data" / "profiles"
 NAMED = (
     "profile_files",
     "analysis/profiles/quantities.py",
-    "analysis/timing/descriptive.py",
+    "analysis/timing/gpureadings.py",
 )
 LITERAL = re.compile(
     r'"((?:[a-z0-9]+_)+(?:ns|bytes|sectors|calls|faults|share|switches|migrations|flops(?:_\w+)?))"'

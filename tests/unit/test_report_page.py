@@ -18,13 +18,16 @@ from envcompare.analysis.model.comparison import (
     CellSummary,
     MemorySummary,
     RunComparison,
+    Tail,
 )
-from envcompare.report.format.blocks import Filter, plain
+from envcompare.report.format.blocks import Filter, Fold, Table, plain
 from envcompare.report.format.marks import axis
 from envcompare.report.format.numbers import (
     duration,
     listed,
     paired_times,
+    points_interval,
+    share_text,
     signed_interval,
     signed_percent,
     size,
@@ -200,6 +203,73 @@ def test_a_figure_is_drawn_from_the_log_ratios_beside_it() -> None:
     ratio, low, high = map(float, part.places.split())
     assert (part.number, part.interval) == (signed_percent(ratio), signed_interval(low, high))
     assert f'data-places="{part.places}"' in render(EXAMPLE)
+
+
+TAIL = Tail(
+    share=0.021,
+    reference_share=0.004,
+    difference_low=0.0112,
+    difference_high=0.0231,
+    p90_log_ratio=math.log(1.12),
+    p90_low=math.log(1.1),
+    p90_high=math.log(1.14),
+)
+
+
+def parts_rows(run: RunComparison) -> list[list[str]]:
+    """Return the cells of the table of typical step, mean and tail; none without it."""
+    (made,) = (one for one in page(run, ()).sections if one.anchor == "all")
+    folds = [one for one in made.blocks if isinstance(one, Fold)]
+    shown = [one for one in folds if plain(one.summary) == "Typical step, mean and tail"]
+    tables = [block for fold in shown for block in fold.blocks if isinstance(block, Table)]
+    return [[plain(cell) for cell in row.cells] for table in tables for row in table.rows]
+
+
+def with_parts(**fields: Any) -> RunComparison:
+    """Return the example with the mean and other fields in its first comparison of an arm."""
+    first = next(one for one in EXAMPLE.comparisons if one.primary and not one.is_control)
+    mean = msgspec.structs.replace(first.primary, log_ratio=math.log(1.03), low=None, high=None)
+    known = msgspec.structs.replace(first, mean=mean, **fields)
+    return changed(comparisons=(known,))
+
+
+def test_typical_step_mean_and_tail_stand_beside_each_other_with_their_intervals() -> None:
+    """The change that the verdict rests on is the same as in the table of all comparisons."""
+    run = with_parts(tail=TAIL)
+    ((_, arm, typical, mean, percentile, slow),) = parts_rows(run)
+    verdict = rows_of(run)[0].verdict
+    assert (arm, typical) == (verdict.arm, f"{verdict.number} {verdict.interval}")
+    assert mean == "+3.0 % no interval"
+    assert percentile == "+12.0 % +10.0 to +14.0 %"
+    assert slow == "0.40 % → 2.1 % +1.12 to +2.31 points"
+
+
+def test_the_change_that_the_verdict_rests_on_is_bold() -> None:
+    """Where the mean decides, it is the mean."""
+    for is_by_mean in (False, True):
+        html = render(with_parts(is_by_mean=is_by_mean))
+        table = html.split("Typical step, mean and tail of each comparison")[1].split("</table>")[0]
+        assert ("<strong>+3.0" in table or "<b>+3.0" in table) == is_by_mean
+
+
+def test_a_tail_of_too_few_steps_is_not_measured() -> None:
+    """And never a share of 0."""
+    ((*_, percentile, slow),) = parts_rows(with_parts())
+    assert (percentile, slow) == ("not measured", "not measured")
+
+
+def test_whole_programs_have_no_table_of_mean_and_tail() -> None:
+    """Each process is one time."""
+    assert parts_rows(EXAMPLE) == []
+
+
+def test_shares_of_steps_keep_the_digits_that_tell() -> None:
+    """A share that is not 0 is never printed as 0."""
+    shares = (0.0, 0.000_01, 0.004, 0.021, 1.0)
+    expected = ["0 %", "under 0.01 %", "0.40 %", "2.1 %", "100.0 %"]
+    assert [share_text(one) for one in shares] == expected
+    assert points_interval(-0.0043, 0.0043) == "−0.43 to +0.43 points"
+    assert points_interval(None, None) == "no interval"
 
 
 def test_a_confounded_row_names_what_is_mixed_with_its_environment() -> None:

@@ -8,14 +8,12 @@ from hypothesis import strategies as st
 
 from envcompare.stats.intervals import Evidence
 from envcompare.stats.multiplicity import p_value, screen
+from envcompare.stats.typical import Groups, RoundEvidence, spread
 
 
 def evidence(mean: float, error: float = 0.01, count: int = 20) -> Evidence:
-    """Return the evidence of so many generations."""
-    return Evidence(
-        mean=mean, error=error, df=count - 1, own_error=error, count=count, unit="generation",
-        restarts=count // 2, generations=count,
-    )  # fmt: skip
+    """Return the evidence of so many processes."""
+    return Evidence(mean=mean, error=error, count=count)
 
 
 @given(st.lists(st.floats(-0.2, 0.2, allow_subnormal=False), min_size=1, max_size=12))
@@ -27,6 +25,41 @@ def test_an_interval_excludes_zero_exactly_where_it_is_selected(means: list[floa
             assert one.interval.low is not None
             assert one.interval.high is not None
             assert one.interval.low > 0 or one.interval.high < 0
+
+
+rounds_of_restarts = st.lists(
+    st.lists(st.floats(-0.3, 0.3, allow_subnormal=False), min_size=6, max_size=12).map(tuple),
+    min_size=2,
+    max_size=4,
+).map(tuple)
+
+
+@given(st.lists(rounds_of_restarts, min_size=1, max_size=6), st.floats(0, 0.3))
+def test_an_interval_of_rounds_excludes_zero_where_it_is_selected(
+    arms: list[Groups], shift: float
+) -> None:
+    """However unevenly the rounds lie."""
+    moved = [tuple(tuple(x + shift for x in rounds) for rounds in arm) for arm in arms]
+    found = screen(
+        [RoundEvidence(groups=arm, spread=spread([arm]), generations=len(arm)) for arm in moved],
+        planned=6,
+    )
+    for one in found:
+        if one.is_selected:
+            assert abs(one.interval.mean) > one.interval.half_width
+
+
+@given(
+    st.floats(0.001, 0.2),
+    st.lists(st.floats(1e-4, 0.5), min_size=2, max_size=8),
+)
+def test_processes_that_differ_at_one_level_differ_at_each_looser_one(
+    mean: float, alphas: list[float]
+) -> None:
+    """The confidence sequence may widen the interval there, and never across 0."""
+    found = [evidence(mean).printed(alpha=alpha) for alpha in sorted(alphas)]
+    excluded = [abs(one.mean) > one.half_width for one in found]
+    assert excluded == sorted(excluded)
 
 
 def test_more_selected_make_narrower_intervals() -> None:

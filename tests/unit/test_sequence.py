@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envcompare.stats.intervals import (
-    Evidence,
     gather,
-    printed,
     printed_interval,
     sequence_half_width,
 )
@@ -54,21 +52,19 @@ def test_one_value_gives_no_sequence() -> None:
     assert sequence_half_width(0.0, 1, alpha=0.05) == math.inf
 
 
-units = st.lists(
-    st.tuples(*[st.floats(-0.1, 0.1, allow_subnormal=False)] * 2), min_size=2, max_size=30
+@given(
+    st.lists(st.floats(-0.1, 0.1, allow_subnormal=False), min_size=2, max_size=30),
+    st.integers(1, 20),
 )
-
-
-@given(units, st.integers(1, 20))
 def test_printed_interval_holds_the_sequence_where_that_decided(
-    groups: list[tuple[float, float]], comparisons: int
+    values: list[float], comparisons: int
 ) -> None:
     """The union of both is printed, whatever ended the cell."""
-    found = printed_interval(tuple(groups), comparisons=comparisons, is_strict=False)
-    evidence = gather(tuple(groups))
+    found = printed_interval(values, comparisons=comparisons)
+    evidence = gather(values)
     assert found is not None
     assert evidence is not None
-    half = sequence_half_width(evidence.own_error, evidence.count, alpha=0.01 / comparisons)
+    half = sequence_half_width(evidence.error, evidence.count, alpha=0.01 / comparisons)
     assert found.is_decided == (abs(found.mean) > half)
     if found.is_decided:
         assert found.half_width >= half
@@ -76,23 +72,9 @@ def test_printed_interval_holds_the_sequence_where_that_decided(
 
 def test_decided_interval_still_excludes_zero() -> None:
     """What the sequence decides is not taken back by the interval printed."""
-    found = printed_interval(
-        tuple((0.05 + step / 1000, 0.052 - step / 1000) for step in range(8)),
-        comparisons=6,
-        is_strict=False,
-    )
+    values = [0.05 + step / 1000 for step in range(8)] + [0.052 - step / 1000 for step in range(8)]
+    found = printed_interval(values, comparisons=6)
     assert found is not None
     assert found.is_decided
     assert found.low is not None
     assert found.low > 0
-
-
-def test_decision_rests_on_the_own_units_where_the_error_is_pooled() -> None:
-    """A pooled error widens the interval; the looks were made without it."""
-    own = Evidence(
-        mean=0.1, error=0.04, df=30.0, own_error=0.001, count=12, unit="restart",
-        restarts=12, generations=24,
-    )  # fmt: skip
-    found = printed(own, alpha=0.05)
-    assert found.is_decided
-    assert found.half_width > 0.08

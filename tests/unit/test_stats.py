@@ -13,26 +13,10 @@ from hypothesis import strategies as st
 
 from envcompare.stats.intervals import Interval, interval, printed_interval, restarts_needed
 from envcompare.stats.metrics import METRICS, Readings, look, net_ns, primary_metric
-from envcompare.stats.pairs import pair, trimmed_mean, units
+from envcompare.stats.pairs import pair
 from envcompare.stats.verdicts import verdict
 
 finite = st.floats(-1, 1, allow_nan=False)
-
-
-def test_trimmed_mean_ignores_an_outlier() -> None:
-    """A fifth is cut on each side."""
-    assert trimmed_mean([1, 1, 1, 1, 100]) == 1
-
-
-def test_trimmed_mean_of_few_values_is_the_median() -> None:
-    """Below five values nothing can be trimmed."""
-    assert trimmed_mean([1, 2, 9]) == 2
-
-
-@given(st.lists(finite, min_size=1, max_size=30))
-def test_trimmed_mean_lies_among_its_values(values: list[float]) -> None:
-    """It never leaves the range."""
-    assert min(values) - 1e-12 <= trimmed_mean(values) <= max(values) + 1e-12
 
 
 def test_pair_gives_the_log_ratio_of_each_complete_round() -> None:
@@ -61,15 +45,9 @@ def test_warmup_blocks_never_count() -> None:
     assert pairs == {}
 
 
-def test_incomplete_restart_is_dropped_from_the_units() -> None:
-    """Restarts are balanced."""
-    pairs = {0: {0: (0.1,), 1: (0.2,)}, 1: {0: (0.3,), 1: (0.4,)}, 2: {0: (9.0,)}}
-    assert units(pairs) == ((0.1, 0.2), (0.3, 0.4))
-
-
-def test_one_restart_gives_no_interval() -> None:
-    """The spread between restarts is then unknown."""
-    found = interval(((0.1, 0.1, 0.1),), level=0.95)
+def test_one_process_gives_no_interval() -> None:
+    """The spread between processes is then unknown."""
+    found = interval((0.1,), level=0.95)
     assert found is not None
     assert (found.low, found.high) == (None, None)
 
@@ -79,21 +57,13 @@ def test_nothing_measured_is_none_and_not_zero() -> None:
     assert interval((), level=0.95) is None
 
 
-def test_restart_means_are_the_units_where_restarts_differ() -> None:
-    """The mean square between restarts decides."""
-    found = interval(((0.0, 0.0), (0.1, 0.1), (0.2, 0.2), (0.3, 0.3)), level=0.95)
-    assert found is not None
-    assert found.unit == "restart"
-
-
 def test_interval_covers_the_truth_as_often_as_it_says() -> None:
-    """At 95 %, with restarts that differ and restarts that do not, coverage is near 95 %."""
+    """At 95 %, with few processes and with many, coverage is near 95 %."""
     generator = np.random.default_rng(3)
-    for spread in (0.0, 0.02):
+    for count in (4, 12):
         hits = 0
         for _ in range(600):
-            data = generator.normal(0, spread, (4, 1)) + generator.normal(0, 0.01, (4, 3))
-            found = interval(tuple(map(tuple, data)), level=0.95)
+            found = interval(generator.normal(0, 0.01, count).tolist(), level=0.95)
             assert found is not None
             assert found.low is not None
             assert found.high is not None
@@ -103,9 +73,9 @@ def test_interval_covers_the_truth_as_often_as_it_says() -> None:
 
 def test_more_comparisons_widen_the_printed_interval() -> None:
     """Bonferroni over the planned comparisons."""
-    groups = ((0.01, 0.02), (0.0, 0.01), (0.02, 0.0), (0.01, 0.01))
-    one = printed_interval(groups, comparisons=1, is_strict=False)
-    ten = printed_interval(groups, comparisons=10, is_strict=False)
+    values = (0.01, 0.02, 0.0, 0.01)
+    one = printed_interval(values, comparisons=1)
+    ten = printed_interval(values, comparisons=10)
     assert one is not None
     assert ten is not None
     assert ten.half_width > one.half_width
@@ -195,8 +165,7 @@ def test_forecast_of_rounds_falls_with_the_root_of_the_restarts(
 
 def test_forecast_asks_for_more_where_the_interval_is_wide() -> None:
     """About how many processes would decide; at least those there are."""
-    groups = ((0.01,), (0.03,), (-0.02,), (0.02,), (-0.01,), (0.0,))
-    found = printed_interval(groups, comparisons=1, is_strict=False)
+    found = printed_interval((0.01, 0.03, -0.02, 0.02, -0.01, 0.0), comparisons=1)
     assert found is not None
     needed = restarts_needed(found, margin=0.01)
     assert needed is not None
@@ -215,17 +184,6 @@ def test_forecast_of_restarts_falls_faster_as_students_factor_does() -> None:
 
 def test_forecast_is_nothing_more_where_the_interval_decides() -> None:
     """What is there is enough."""
-    groups = tuple((0.1 + n / 1000,) for n in range(6))
-    found = printed_interval(groups, comparisons=1, is_strict=False)
+    found = printed_interval([0.1 + n / 1000 for n in range(6)], comparisons=1)
     assert found is not None
     assert restarts_needed(found, margin=0.02) == found.restarts
-
-
-def test_strict_units_are_restarts_always() -> None:
-    """Strict takes restart means even where generations agree across restarts."""
-    groups = ((0.0, 0.1), (0.1, 0.0), (0.02, 0.08), (0.09, 0.01))
-    found = printed_interval(groups, comparisons=1, is_strict=True)
-    loose = printed_interval(groups, comparisons=1, is_strict=False)
-    assert found is not None
-    assert loose is not None
-    assert (found.unit, loose.unit) == ("restart", "generation")

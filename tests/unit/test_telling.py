@@ -66,10 +66,12 @@ def test_finish_may_return_any_value(tmp_path: Path) -> None:
 
 
 def test_log_of_a_worker_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a workload prints in each step does not fill the disk."""
+    """What a workload prints in each step does not fill the disk; its arm fails and says so."""
     monkeypatch.setattr(worker, "LOG_LIMIT_BYTES", 5000)
     (tmp_path / "own.py").write_text(LISTING, encoding="utf-8")
-    measure(bench(tmp_path, f"{tmp_path}/own.py:Prints", budget_s=1.5))
+    found = measure(bench(tmp_path, f"{tmp_path}/own.py:Prints", budget_s=1.5))
+    assert "MiB to its log during" in found.failures()
+    assert "print less in each step" in found.failures()
     log = (tmp_path / "docker.log").read_bytes()
     assert b"the log ends here" in log
     # one launch at least; each begins anew

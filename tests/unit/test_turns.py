@@ -273,6 +273,28 @@ def test_last_cells_end_one_by_one_where_the_budget_is_short(tmp_path: Path) -> 
     assert [one.stopped_by for one in found] == [None, "budget", "budget"]
 
 
+@pytest.mark.parametrize(
+    ("restarts", "left_s", "more_s"),
+    [(1, 4.0, 4.0), (2, 0.0, 0.0), (1, -1.0, 8.0), (0, 0.0, 0.0)],
+    ids=["what it needs", "enough restarts", "overspent", "more than half the budget"],
+)
+def test_cell_takes_more_than_its_budget_where_that_gives_a_verdict(
+    tmp_path: Path, restarts: int, left_s: float, more_s: float
+) -> None:
+    """A launch and 4 s for each restart that is missing, half the budget at most, and once."""
+    (lockstep,) = cells(tmp_path, {}, budget_s=17.0, min_restarts=2).locksteps()
+    for restart in range(restarts):
+        for arm in ARMS:
+            lockstep.readings.add(block(cell="a", arm=arm, k=1, restart=restart))
+    lockstep._costs = Costs(launch_s=4.0, round_s=0.1)
+    turns = Turns([lockstep])
+    turns._left_s = left_s
+    lives = bool(turns._share_budget())
+    assert turns._left_s == pytest.approx(left_s + more_s)
+    assert lives is (more_s > 0)
+    assert lockstep.overtime_s() == 0
+
+
 def test_budget_counts_in_turns_alone() -> None:
     """Its clock stands still while others are served, and within a turn while all wait."""
     budget = Budget(10.0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +23,7 @@ from envcompare.stats.typical import (
     Spread,
     contrast,
     jackknife,
+    median_variance,
     own_spread,
     ratio_of_sums,
     spread,
@@ -173,6 +176,26 @@ def test_spread_of_an_arm_is_its_own_where_that_is_wider() -> None:
     assert math.sqrt(found.variance) > 0.03
 
 
+def test_restarts_far_apart_by_the_noise_of_their_rounds_are_seldom_wide() -> None:
+    """Few rounds of 7 % put medians of restarts apart; a fixed factor called one in seven wide."""
+    generator = np.random.default_rng(7)
+    wide = []
+    for _ in range(100):
+        rounds = generator.normal(0, 0.07, (4, 4, 20))
+        arms = [tuple(map(tuple, one.tolist())) for one in rounds]
+        pooled = spread(arms)
+        wide += [own_spread(one, pooled).is_wide and not pooled.is_wide for one in arms]
+    assert np.mean(wide) < 0.04
+
+
+def test_arm_of_a_cell_with_wide_restarts_keeps_its_spread() -> None:
+    """What is known of the cell is not lost where the arm alone would show less."""
+    arms = [drawn(40, 40, 40, 40, 40, 40, seed=seed, restart=0.05) for seed in range(4)]
+    pooled = spread(arms)
+    assert pooled.is_wide
+    assert all(own_spread(one, pooled) == pooled for one in arms)
+
+
 def test_few_restarts_must_show_more_before_they_are_wide() -> None:
     """Of three, chance makes 1.3 %; a host that is known for it needs none."""
     seen = Spread(variance=0.013**2, own_df=2.0)
@@ -243,6 +266,26 @@ def test_printed_interval_pays_for_looks_only_where_they_were_planned() -> None:
     looked, single = (evidence(groups, is_looked=one).printed(alpha=0.05) for one in (True, False))
     assert looked.half_width == pytest.approx(LOOK_FACTOR * single.half_width)
     assert looked.level == single.level == pytest.approx(0.96)
+
+
+@given(restarts_of_rounds, st.lists(st.floats(1e-6, 0.999), min_size=2, max_size=8))
+def test_printed_interval_is_never_wider_at_a_looser_level(
+    groups: Groups, alphas: list[float]
+) -> None:
+    """So what is selected at one level is not open at a looser one."""
+    found = evidence(groups)
+    widths = [found.printed(alpha=alpha).half_width for alpha in sorted(alphas)]
+    assert all(later <= one * (1 + 1e-9) for one, later in itertools.pairwise(widths))
+
+
+def test_interval_lies_on_order_statistics_where_the_level_is_theirs() -> None:
+    """Between two of them it is linear; the spread of restarts is left out."""
+    rounds = np.sort(np.random.default_rng(3).standard_t(2, 40))
+    for place in (8, 12, 15):
+        tail = sum(math.comb(40, below) for below in range(place)) / 2**40
+        score = -statistics.NormalDist().inv_cdf(tail)
+        half = score * math.sqrt(median_variance(rounds, alpha=2 * tail))
+        assert half == pytest.approx((rounds[40 - place] - rounds[place - 1]) / 2)
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,7 @@ def test_arm_that_is_slower_throughout_shows_alike_in_typical_step_and_mean() ->
     assert slow is not None
     assert typical.mean == pytest.approx(math.log(2)) == pytest.approx(whole.mean)
     assert (slow.share, slow.reference_share, slow.slow_ratio) == (0, 0, None)
+    assert (slow.difference_low, slow.difference_high) == (None, None)
     assert slow.p90_log_ratio == pytest.approx(math.log(2))
 
 

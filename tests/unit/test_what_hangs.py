@@ -14,7 +14,7 @@ from benches import Kept, Measured, bench, launch, measure
 
 from envcompare import environments
 from envcompare.command import Command
-from envcompare.environments import Isolation, run_inside, run_wrapped
+from envcompare.environments import Isolation, docker, run_inside, run_wrapped
 from envcompare.environments.registry import environment
 from envcompare.errors import OutputLimitError, StillRunningError, UnusableError, WorkloadError
 from envcompare.interrupt import Interruption
@@ -171,6 +171,7 @@ def test_sweep_that_hangs_says_what_it_wrote_last(
 ) -> None:
     """The reader learns more than that a shell did not end."""
     monkeypatch.setattr(environments, "SWEEP_S", 1.0)
+    monkeypatch.setattr(docker, "_TRIES", 0)
     client = tmp_path / "docker"
     client.write_text("#!/bin/sh\necho 'waiting for the daemon' >&2; exec sleep 60\n")
     client.chmod(0o755)
@@ -251,8 +252,30 @@ def test_log_without_line_ends_is_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     ends = time.monotonic() + 30.0
     while b"the log ends here" not in worker.log.read_bytes()[-100:] and time.monotonic() < ends:
         time.sleep(0.05)
+    with pytest.raises(WorkloadError) as caught:
+        worker.await_hello(limit_s=30.0)
     worker.kill()
     assert (1 << 20) < worker.log.stat().st_size < (1 << 20) + 100
+    assert caught.value.brief == "docker: it wrote more than 1 MiB to its log during `hello`"
+    assert caught.value.details
+    assert "docker.log" in caught.value.hint
+
+
+def test_log_that_earlier_restarts_filled_keeps_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All restarts of an arm write to one file, which is no longer than the limit either."""
+    monkeypatch.setattr(worker_module, "LOG_LIMIT_BYTES", 2 << 20)
+    log = tmp_path / "docker.log"
+    log.write_bytes(b"x" * (3 << 20) + b"the last word")
+    worker = writing(tmp_path, "echo new >&2; exit 3")
+    with pytest.raises(WorkloadError, match="exit code 3") as caught:
+        worker.await_hello(limit_s=30.0)
+    worker.kill()
+    assert caught.value.details == "new"
+    content = log.read_bytes()
+    assert content.startswith(b"... 2097165 bytes of earlier workers are left out\nxxx")
+    assert content.endswith(b"xthe last wordnew\n")
 
 
 @pytest.mark.parametrize("stream", ["1", "2"], ids=["stdout", "stderr"])
@@ -265,6 +288,15 @@ def test_command_that_prints_without_end_is_stopped(
     with pytest.raises(OutputLimitError) as caught:
         run(LOCAL, command, timeout_s=30.0)
     assert caught.value.brief == "sh -c printed more than 1 MiB on local"
+
+
+def test_file_that_a_host_sends_without_end_is_cut(tmp_path: Path) -> None:
+    """It has the size that it was listed with, or it is not taken; the command is killed."""
+    with (tmp_path / "file").open("wb") as file:
+        sink = streams.LimitedSink(file, limit_bytes=1 << 20)
+        with pytest.raises(OSError, match="sent more than"):
+            run(LOCAL, Command(argv=("cat", "/dev/zero")), sink=sink, timeout_s=30.0)
+    assert (tmp_path / "file").stat().st_size <= 1 << 20
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,8 @@ class Run:
         self._pid = 0
         self._floor_kib = 0
         self._has_started = threading.Event()
+        self._reaping = threading.Lock()
+        self._is_reaped = False
 
     def reply(self) -> Dict[str, Any]:
         """Run it and return what it took."""
@@ -206,7 +208,9 @@ class Run:
         self._settling_ns = time.monotonic_ns() - end_ns
         # What is left would disturb the next process; the number is its own until it is reaped.
         self._kill()
-        _, status, used = os.wait4(self._pid, 0)
+        with self._reaping:
+            _, status, used = os.wait4(self._pid, 0)
+            self._is_reaped = True
         process.returncode = status  # told, so that it is not waited for again
         return (start_ns, end_ns), status, used
 
@@ -223,8 +227,9 @@ class Run:
         self._kill()
 
     def _kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._pid, signal.SIGKILL)
+        with self._reaping, contextlib.suppress(ProcessLookupError, PermissionError):
+            if not self._is_reaped:  # else another process may have the number
+                os.killpg(self._pid, signal.SIGKILL)
 
 
 def _watch() -> Watch:

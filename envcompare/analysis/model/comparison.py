@@ -1,12 +1,7 @@
-"""What the analysis found in a run, in two runs, and what gates say of it, as types.
-
-comparison.json is `RunComparison` written out; `envcompare compare --format json` writes `GatedRun`
-or, of two runs, `RunChange`.
+"""What the analysis found in a run, as types: comparison.json is `RunComparison` written out.
 
 Ratios are time in the arm ÷ time in the reference, above 1 is slower; they are kept as natural
-logarithms (`log_ratio`), and turned into percent only where they are printed. A change is that of
-the log ratio from one run to the next, above 0 is slower than before: times of two runs are times
-of two moments, and are never set against each other.
+logarithms (`log_ratio`), and turned into percent only where they are printed.
 """
 
 from __future__ import annotations
@@ -25,6 +20,7 @@ from envcompare.run_folder.records import (
     Failure,
     FingerprintValue,
     IdentityChange,
+    Looks,
     Scalar,
 )
 
@@ -71,7 +67,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     low: float | None = None
     high: float | None = None
     level: float  # of the interval before it was widened for looking, e.g. 0.98
-    unit: Literal["round", "restart", "generation", "process"]
+    unit: Literal["round", "restart", "process"]
     restarts: int
     generations: int
     rounds: int
@@ -344,6 +340,22 @@ class HostDifference(msgspec.Struct, frozen=True, kw_only=True):
     fact_class: Literal["confounder"] = "confounder"
 
 
+class HostsEstimate(msgspec.Struct, frozen=True, kw_only=True):
+    """What several hosts say together of an arm; the host is a random effect."""
+
+    workload: str
+    parameters: dict[str, Scalar] = {}
+    arm: str
+    hosts: int  # that have measured it
+    log_ratio: float  # the mean of hosts like these
+    low: float
+    high: float
+    tau: float  # standard deviation of the log ratio between hosts, their own errors taken off
+    level: float  # widened for the number of these statements
+    outcome: Literal["slower", "faster", "equivalent", "inconclusive"]
+    odd_hosts: tuple[str, ...] = ()  # far from the others, the farthest first
+
+
 class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     """comparison.json: all that the report draws."""
 
@@ -365,6 +377,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     is_complete: bool  # False after an interruption or a crash
     reference_arm: str
     planned_comparisons: int  # m: what the intervals are widened for
+    looks: Looks = "unknown"  # when cells were looked at
     screen: bool = False  # Benjamini and Hochberg instead of Bonferroni
     comparisons: tuple[Comparison, ...]
     cells: tuple[CellSummary, ...]
@@ -372,6 +385,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     differences: tuple[FactDifference, ...] = ()  # of one that cells share the strongest
     hosts: tuple[HostSummary, ...] = ()  # what was timed on them
     host_differences: tuple[HostDifference, ...] = ()  # between hosts, in one arm
+    over_hosts: tuple[HostsEstimate, ...] = ()  # where two hosts or more compared the same
     # By cell, the differences of which the cell has other evidence than `differences` says.
     cell_differences: dict[str, tuple[FactDifference, ...]] = {}
     decompositions: tuple[Decomposition, ...] = ()
@@ -392,124 +406,3 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(
             one for one in self.comparisons if not one.is_control and one.outcome != "reference"
         )
-
-
-GateState = Literal["slower", "faster", "unproven", "inconclusive", "confounded", "failed"]
-Finding = Literal["hit", "open", "unjudged"]
-
-
-class GateFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """What a gate says of one comparison: it hits, leaves it open, or cannot judge it."""
-
-    cell: str
-    arm: str
-    finding: Finding
-    outcome: Outcome
-    log_ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
-    reasons: tuple[Reason, ...] = ()
-    forecast_s: float | None = None  # more seconds of measuring that would decide
-    sentence: str = ""
-
-
-class GateResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One gate over all comparisons; what passes it beyond doubt is only counted."""
-
-    gate: str  # as written in its shortest form, such as slower:2%
-    state: GateState
-    percent: float | None = None  # none: any verdict of that state
-    is_hit: bool
-    comparisons: int
-    findings: tuple[GateFinding, ...] = ()
-    sentence: str = ""
-
-
-class GatedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One run with the gates on its verdicts."""
-
-    comparison: RunComparison
-    gates: tuple[GateResult, ...] = ()
-    exit_code: int = 0
-    schema: Literal[2] = SCHEMA
-
-
-class RunSide(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the two runs."""
-
-    run_id: str
-    created: str
-    title: str
-    tool_version: str
-    preset: str
-    margin: float
-    planned_comparisons: int
-    screen: bool
-    is_complete: bool
-    host_differences: tuple[HostDifference, ...] = ()
-
-
-class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that must be the same in both runs and is not, or is not known to be."""
-
-    key: str  # of a fact of the reference, or code, data, device, command, threads, pin, stabilise
-    cells: tuple[str, ...] = ()  # in which; none: it is of the whole run
-    before: FingerprintValue
-    after: FingerprintValue
-    text: str  # "Python 3.11.2 → 3.11.5"
-
-
-class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A comparison that only one of the runs planned."""
-
-    cell: str
-    arm: str
-    only_in: When
-
-
-class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """How one arm ÷ reference changed in one cell; exactly one outcome."""
-
-    cell: str
-    host: str
-    workload: str
-    parameters: dict[str, Scalar] = {}
-    arm: str
-    outcome: Outcome
-    leaning: Leaning = "none"
-    metric: str = ""
-    log_ratio: float | None = None  # after − before
-    low: float | None = None
-    high: float | None = None
-    level: float | None = None  # the lower of both, before they were widened for looking
-    before: Estimate | None = None
-    after: Estimate | None = None
-    reasons: tuple[Reason, ...] = ()  # why it is inconclusive, failed or was not compared
-    control_failed: bool = False  # in either run; no claim below its noise floor is kept
-    phase: Phase | None = None  # in which it failed in either run, or its reference
-    failure: Failure | None = None  # in the run after, which may hold times from before it
-    is_described: bool = True  # both runs recorded what was around the arm
-    differences: tuple[FactDifference, ...] = ()  # of the arm itself, `reference` is before
-    remarks: tuple[str, ...] = ()
-    sentence: str = ""
-
-    @property
-    def is_confounded(self) -> bool:
-        """Say whether the arm's software changed as well between the runs."""
-        return any(one.fact_class == "confounder" for one in self.differences)
-
-
-class RunChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Two runs compared."""
-
-    before: RunSide
-    after: RunSide
-    reference_arm: str
-    margin: float  # of the run after
-    changes: tuple[Change, ...]
-    left_out: tuple[LeftOut, ...] = ()
-    mismatches: tuple[Mismatch, ...] = ()  # none, or they were allowed
-    cautions: tuple[str, ...] = ()
-    gates: tuple[GateResult, ...] = ()
-    exit_code: int = 0
-    schema: Literal[2] = SCHEMA

@@ -30,7 +30,7 @@ from envcompare.analysis.profiles.ledger import Modes, timing_ledger, trace_ledg
 from envcompare.analysis.profiles.quantities import Rows, quantity_rows
 from envcompare.analysis.profiles.rooflines import roofline
 from envcompare.analysis.timing.cells import CellData
-from envcompare.analysis.timing.descriptive import arm_quantities
+from envcompare.analysis.timing.gpureadings import arm_quantities
 from envcompare.analysis.timing.judge import Key, Primary
 from envcompare.analysis.timing.runfiles import RunFiles
 from envcompare.gpu.peaks import gpu_capabilities, gpu_models

@@ -34,9 +34,9 @@ from envcompare.run_folder.records import (
 )
 from envcompare.run_folder.results import EXPECTED_SPREAD, waited_s
 from envcompare.stats.intervals import CONTROL_LEVEL, Evidence, Interval, gather
-from envcompare.stats.metrics import Estimated, MetricName, Readings, primary_metric, wall_ns
+from envcompare.stats.metrics import MetricName, Readings, primary_metric, wall_ns
 from envcompare.stats.pairs import DRIFT_LEVEL, Round, Trend, paired, trend
-from envcompare.stats.typical import RoundEvidence, Spread, prior_of
+from envcompare.stats.typical import RoundEvidence, Spread, pays_for_looks, prior_of
 
 _SKIPPED = "the run ended before this cell"
 
@@ -105,23 +105,22 @@ class CellData:
 
     @property
     def is_looked(self) -> bool:
-        """Tell whether the printed intervals pay for looks while measuring.
+        """Tell whether the printed intervals pay for looks while measuring."""
+        return pays_for_looks(
+            is_out_of_budget=self.stopped_by == "budget",
+            restarts=self.readings.restarts,
+            planned=self.run.design.min_restarts,
+            is_fixed=self.run.design.restarts is not None,
+        )
 
-        They do not where the budget ended the cell no later than the first look, or where its
-        size was fixed.
-        """
-        least = self.run.design.min_restarts
-        is_early = self.stopped_by == "budget" and self.readings.restarts <= least
-        return self.run.design.restarts is None and not is_early
-
-    def estimate(self, arm: str, metric: MetricName) -> Estimated:
-        """Return the paired log ratios of a command's processes, and one value each."""
+    def estimate(self, arm: str, metric: MetricName) -> tuple[float, ...]:
+        """Return the paired log ratios of a command's processes."""
         return self.readings.estimate(arm, self.reference.id, metric)
 
     def evidence(self, arm: str, metric: MetricName) -> Evidence | RoundEvidence | None:
         """Return what an arm's rounds say of its ratio to the reference; None without any."""
         if self.is_program:
-            return gather(self.estimate(arm, metric)[1], always_restarts=self.is_strict)
+            return gather(self.estimate(arm, metric))
         return self.readings.evidence(
             arm,
             self.reference.id,

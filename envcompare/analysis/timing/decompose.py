@@ -138,7 +138,7 @@ def _interval(
     for number, value in zip(rounds, values.tolist(), strict=True):
         groups.setdefault(number[0], []).append(value)
     if data.is_program:
-        found = interval(tuple((value,) for value in values.tolist()), level=LEVEL)
+        found = interval(values.tolist(), level=LEVEL)
         assert found is not None
         return found
     size = sum(abs(weight) for weight in weights) / 2  # two differences vary twice as much

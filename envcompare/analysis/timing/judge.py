@@ -32,12 +32,14 @@ from envcompare.stats.intervals import (
     ALPHA,
     CONTROL_LEVEL,
     LOOK_FACTOR,
+    Evidence,
     Interval,
     restarts_needed,
+    student_factor,
 )
 from envcompare.stats.metrics import MetricName
 from envcompare.stats.multiplicity import screen
-from envcompare.stats.typical import MIN_RESTARTS, MIN_ROUNDS, TYPICAL_SHARE
+from envcompare.stats.typical import MIN_RESTARTS, MIN_ROUNDS, TYPICAL_SHARE, RoundEvidence
 from envcompare.stats.verdicts import verdict
 
 Key = tuple[str, str]  # cell, arm
@@ -49,6 +51,7 @@ class Primary:
 
     interval: Interval
     is_selected: bool = True  # by the screen; without one every comparison is
+    error: float | None = None  # standard error of the mean, None where nothing tells it
 
 
 def primaries(cells: Iterable[CellData], design: Design, *, m: int) -> dict[Key, Primary]:
@@ -62,13 +65,24 @@ def primaries(cells: Iterable[CellData], design: Design, *, m: int) -> dict[Key,
     measured = {key: one for key, one in evidence.items() if one is not None}
     if not design.screen:
         return {
-            key: Primary(interval=one.printed(alpha=ALPHA / m)) for key, one in measured.items()
+            key: Primary(interval=one.printed(alpha=ALPHA / m), error=_standard_error(one))
+            for key, one in measured.items()
         }
     screened = screen(tuple(measured.values()), planned=m)
     return {
-        key: Primary(interval=one.interval, is_selected=one.is_selected)
+        key: Primary(
+            interval=one.interval,
+            is_selected=one.is_selected,
+            error=_standard_error(measured[key]),
+        )
         for key, one in zip(measured, screened, strict=True)
     }
+
+
+def _standard_error(evidence: Evidence | RoundEvidence) -> float | None:
+    """Return the error that a plain interval stands for, by the normal quantile: not too small."""
+    half = evidence.interval(level=PLAIN_LEVEL).half_width
+    return half / student_factor(math.inf, PLAIN_LEVEL) if math.isfinite(half) else None
 
 
 def _did_other_work(data: CellData, arm: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from envcompare.analysis.timing.cells import CellData
-from envcompare.analysis.timing.descriptive import Clocks, clocks_of
+from envcompare.analysis.timing.gpureadings import Clocks, clocks_of
 from envcompare.analysis.timing.runfiles import RunFiles
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.fingerprint.evidence import ArmsContext

@@ -48,7 +48,8 @@ def tail(data: CellData, arm: str) -> Tail | None:
     ]
     shares = jackknife([_share(x) - _share(y) for x, y in kept], _share(a) - _share(b))
     p90 = jackknife([_p90(x) - _p90(y) for x, y in kept], _p90(a) - _p90(b))
-    low, high = _ends(shares)
+    # without a slow step in either the jackknife sees no scatter, which is no certainty
+    low, high = _ends(shares) if _share(a) or _share(b) else (None, None)
     p90_low, p90_high = _ends(p90)
     slow = a[a > SLOW * np.median(a)]
     return Tail(

@@ -15,16 +15,13 @@ from dataclasses import replace
 import msgspec
 
 from envcompare.analysis.compare import compare_files
+from envcompare.analysis.model.changes import Change, LeftOut, RunChange, RunSide
 from envcompare.analysis.model.comparison import (
-    Change,
     Comparison,
     Estimate,
-    LeftOut,
     Outcome,
     Reason,
-    RunChange,
     RunComparison,
-    RunSide,
     When,
 )
 from envcompare.analysis.timing.judge import (
@@ -233,6 +230,7 @@ def _judge_change(moments: Moments) -> Change:
         outcome="not-run",
         before=first.primary,
         after=second.primary,
+        elapsed_s=next((c.elapsed_s for c in after.comparison.cells if c.id == second.cell), None),
         is_described=all((second.cell, second.arm) in run.fingerprints for run in (before, after)),
         differences=changed_facts(before, after, (second.cell, second.arm)),
         failure=second.failure,

@@ -13,17 +13,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from envcompare.analysis.model.comparison import (
+from envcompare.analysis.model.changes import (
     Change,
-    Comparison,
-    Estimate,
     Finding,
     GateFinding,
     GateResult,
     GateState,
+    RunChange,
+)
+from envcompare.analysis.model.comparison import (
+    Comparison,
+    Estimate,
     Outcome,
     Reason,
-    RunChange,
     RunComparison,
 )
 from envcompare.errors import ConfigError, Phase, UnusableError, exit_code_of
@@ -82,7 +84,8 @@ class Claim:
     high: float | None = None
     mean_low: float | None = None  # of the mean of all steps
     mean_high: float | None = None
-    elapsed_s: float | None = None  # that its cell took, where it is one of one run
+    elapsed_s: float | None = None  # that its cell took, of two runs in the run after
+    kept_half: float = 0.0  # half-width that the run before leaves to a change
     is_firm: bool = True  # no failed control speaks against a claim inside the margin
     is_confounded: bool = False
     is_described: bool = True  # there are the fingerprints in which confounders could be found
@@ -152,7 +155,8 @@ def _claim(  # noqa: PLR0913 — each is a part of the claim
     ratio: Estimate | Change | None,
     *,
     mean: Estimate | None = None,
-    elapsed_s: float | None = None,
+    elapsed_s: float | None,
+    kept_half: float = 0.0,
     is_described: bool,
     reasons: tuple[Reason, ...],
     phase: Phase | None,
@@ -167,6 +171,7 @@ def _claim(  # noqa: PLR0913 — each is a part of the claim
         mean_low=mean.low if mean else None,
         mean_high=mean.high if mean else None,
         elapsed_s=elapsed_s,
+        kept_half=kept_half,
         is_firm=not judged.control_failed,
         is_confounded=judged.is_confounded,
         is_described=is_described,
@@ -196,7 +201,15 @@ def claims_of_change(run: RunChange) -> tuple[Claim, ...]:
     What only the run before holds was not run any more; what is new has no change to be judged.
     """
     changed = (
-        _claim(one, one, is_described=one.is_described, reasons=one.reasons, phase=one.phase)
+        _claim(
+            one,
+            one,
+            elapsed_s=one.elapsed_s,
+            kept_half=_half_width(one.before),
+            is_described=one.is_described,
+            reasons=one.reasons,
+            phase=one.phase,
+        )
         for one in run.changes
     )
     lost = (
@@ -205,6 +218,12 @@ def claims_of_change(run: RunChange) -> tuple[Claim, ...]:
         if one.only_in == "before"
     )
     return *changed, *lost
+
+
+def _half_width(estimate: Estimate | None) -> float:
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return 0.0
+    return (estimate.high - estimate.low) / 2
 
 
 def _by_mean(gate: Gate, claim: Claim) -> Claim:
@@ -313,16 +332,21 @@ def _is_proven(gate: Gate, claim: Claim) -> bool:
 def _forecast_s(gate: Gate, claim: Claim) -> float | None:
     """Forecast how many more seconds would decide on which side of the bound a ratio lies.
 
-    Widths fall with the root of the time. None where the time is not known, or nothing is open.
+    Widths fall with the root of the time. Of two runs the second alone can be measured for longer:
+    what the first one leaves open stays (half-widths add up as squares). None where the time is not
+    known, nothing is open, or more of it would not decide, as after a control that failed.
     """
     if gate.state not in ("slower", "faster", "unproven") or not claim.elapsed_s:
         return None
     if claim.low is None or claim.high is None or claim.log_ratio is None:
         return None
-    half, reach = (claim.high - claim.low) / 2, abs(gate.bound - claim.log_ratio)
-    if half <= reach or reach < half / _MOST_TIMES:
+    if any(reason.kind == "control-failed" for reason in claim.reasons):
         return None
-    return claim.elapsed_s * ((half / reach) ** 2 - 1)
+    half, reach = (claim.high - claim.low) / 2, abs(gate.bound - claim.log_ratio)
+    open_half, wanted = half**2 - claim.kept_half**2, reach**2 - claim.kept_half**2
+    if half <= reach or wanted * _MOST_TIMES**2 < open_half or wanted <= 0:
+        return None
+    return claim.elapsed_s * (open_half / wanted - 1)
 
 
 def _is_open(gate: Gate, claim: Claim) -> bool:

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from envcompare.analysis.model.comparison import Mismatch, RunComparison
+from envcompare.analysis.model.changes import Mismatch
+from envcompare.analysis.model.comparison import RunComparison
 from envcompare.errors import RunFolderError
 from envcompare.fingerprint.comparing import compare_fingerprints, measured_alike
 from envcompare.fingerprint.evidence import ArmsContext

@@ -9,14 +9,8 @@ from typing import Final
 
 import msgspec
 
-from envcompare.analysis.model.comparison import (
-    Change,
-    GateFinding,
-    GateResult,
-    RunChange,
-    RunComparison,
-    RunSide,
-)
+from envcompare.analysis.model.changes import Change, GateFinding, GateResult, RunChange, RunSide
+from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.two_runs.mismatches import fact_text, mismatch_text, told_facts
 from envcompare.report.export.summary import INCOMPLETE
 from envcompare.report.format.blocks import Column, Heading, Items, Line, PlainBlock, Row, Table
@@ -174,7 +168,8 @@ def _hit(state: str, finding: GateFinding, naming: _Naming, *, bound: str) -> st
             return f"{name} {what} ({_reason(finding)})"
         case "unproven":
             ends = "no interval" if finding.high is None else _interval(finding)
-            return f"{name} is not shown to be less than {bound} slower ({ends}){_more(finding)}"
+            open_yet = f"{name} is not shown to be less than {bound} slower ({ends})"
+            return f"{open_yet}{_more(finding, naming)}"
         case _:
             near = finding.low if state == "slower" else finding.high
             least = "" if near is None else f"; at least {unsigned_percent(near)}"
@@ -186,19 +181,20 @@ def _open(gate: GateResult, finding: GateFinding, naming: _Naming) -> str:
     if finding.outcome != "inconclusive":
         figures = f"{naming.name(finding)} has {_interval(finding)}"
         beyond = f"that all of it is beyond {gate.percent or 0:.12g}% is not shown"
-        return f"{figures}: {beyond}{_more(finding)}"
+        return f"{figures}: {beyond}{_more(finding, naming)}"
     hint = "" if "inconclusive" in naming.gates else (
         "; add --fail-on inconclusive to fail on it"
     )  # fmt: skip
     reach = _reach(gate.state, finding)
-    return f"{naming.name(finding)} is inconclusive and {reach}{_more(finding)}{hint}"
+    return f"{naming.name(finding)} is inconclusive and {reach}{_more(finding, naming)}{hint}"
 
 
-def _more(finding: GateFinding) -> str:
+def _more(finding: GateFinding, naming: _Naming) -> str:
     """Say how much more measuring would decide, where that can be told."""
     if finding.forecast_s is None:
         return ""
-    return f"; about {rough_time(finding.forecast_s)} more measuring would decide"
+    where = " in the second run" if naming.is_change else ""
+    return f"; about {rough_time(finding.forecast_s)} more measuring{where} would decide"
 
 
 def _reach(state: str, finding: GateFinding) -> str:

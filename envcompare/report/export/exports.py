@@ -8,7 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from envcompare.analysis.frames import TABLE, Frame, table_frame
+from envcompare.analysis.columns import TABLE
+from envcompare.analysis.frames import Frame, table_frame
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.errors import ConfigError
 from envcompare.report.charts.bars import startup_charts, time_chart

@@ -13,6 +13,7 @@ MINUS: Final = "−"
 NOT_MEASURED: Final = "not measured"
 _LARGEST_PERCENT: Final = 1000  # an interval that reaches beyond says nothing
 _SMALLEST_PERCENT: Final = 0.01
+_ONE_DECIMAL: Final = 1.0  # of percent, from which on one decimal tells enough
 _LARGEST_LOG: Final = 50.0  # e^50; nothing real is beyond, and e^710 has no number
 FIGURE: Final = re.compile(  # what stands on one line: "−7.1 to +5.7 %", "41.3 → 44.8 ms"
     r"[+−±]?\d[\d.]*(?: to [+−]?\d[\d.]*| → \d[\d.]*)? (?:%|ms|µs|ns|s|min|MiB|GiB|samples/s)(?!\w)"
@@ -82,6 +83,24 @@ def unsigned_interval(low: float | None, high: float | None) -> str:
     ends = sorted((low, high), key=lambda end: abs(change(end)))
     texts = (_near_zero(end) or percent(change(end)) for end in ends)
     return f"{' to '.join(texts)} %"
+
+
+def share_text(share: float) -> str:
+    """Return a share of steps in percent, such as "2.1 %", "0.04 %" and "0 %"."""
+    size = 100 * share
+    if not size:
+        return "0 %"
+    if size < _SMALLEST_PERCENT:
+        return f"under {_SMALLEST_PERCENT} %"
+    return f"{size:.1f} %" if size >= _ONE_DECIMAL else f"{size:.2f} %"
+
+
+def points_interval(low: float | None, high: float | None) -> str:
+    """Return the interval of a difference of shares: "+0.31 to +2.10 points"."""
+    if low is None or high is None:
+        return "no interval"
+    ends = (f"{100 * end:+.2f}".replace("-", MINUS) for end in (low, high))
+    return f"{' to '.join(ends)} points"
 
 
 def _near_zero(log_ratio: float, *, sign: str = "") -> str:

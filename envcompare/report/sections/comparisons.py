@@ -14,6 +14,7 @@ from envcompare.analysis.model.comparison import (
     Outcome,
     RunComparison,
     StepTimes,
+    Tail,
 )
 from envcompare.fingerprint.sentences import describe
 from envcompare.report.format.blocks import (
@@ -36,10 +37,13 @@ from envcompare.report.format.numbers import (
     listed,
     margin_percent,
     paired_times,
+    points_interval,
+    share_text,
     signed_interval,
     signed_percent,
     three_digits,
 )
+from envcompare.report.sections.fields import table_of
 from envcompare.report.sections.method import link
 from envcompare.report.wording.labels import (
     cell_labels,
@@ -63,6 +67,13 @@ METRICS: Final[dict[str, str]] = {
     "p99": "99th percentile of the times",
 }
 _CONTROL_TEXT: Final = "the reference against itself: what chance alone gives"
+_PARTS: Final = (
+    "The typical step is what most steps take, the mean has all steps in it, and the tail is the "
+    "90th percentile and the share of steps above 1.5 times the median of their environment. The "
+    "verdict rests on the change in bold. The intervals of typical step and mean are those that "
+    "the verdict uses; those of the tail hold at 95 % each and are not widened. The tail is "
+    "measured where each environment took at least 100 steps."
+)
 _TAIL: Final = STEP_PROBABILITIES.index(0.99)
 _OF_PROCESSES: Final = ("user", "sys", "real")
 _ORDER: Final[tuple[Outcome, ...]] = tuple(SYMBOLS)
@@ -238,7 +249,8 @@ def comparisons_section(
         summary="Every metric of each comparison",
         blocks=(*texts(_metrics_text(run, metrics)), _metrics_table(run, rows, metrics)),
     )
-    blocks: tuple[Block, ...] = (Line(text=intro), choice, table, every)
+    parts = _parts_folds(run, rows)
+    blocks: tuple[Block, ...] = (Line(text=intro), choice, table, *parts, every)
     return Section(anchor="all", title="All comparisons", blocks=blocks)
 
 
@@ -286,7 +298,7 @@ def _row(
         cells=(
             row.work if has_hosts else words.cell,
             *(comparison.host,) * has_hosts,
-            Line(text=words.arm, below=("A/A control",)) if row.is_control else words.arm,
+            _arm_cell(row),
             Line(
                 before=badges(words),
                 attributes=(("data-key", str(_ORDER.index(words.outcome))),),
@@ -297,6 +309,10 @@ def _row(
             _notes_cell(row, fold=fold, files=files),
         ),
     )
+
+
+def _arm_cell(row: ComparedRow) -> Words:
+    return Line(text=row.verdict.arm, below=("A/A control",) * row.is_control)
 
 
 def _change_cell(row: ComparedRow) -> Line:
@@ -333,6 +349,57 @@ def _notes_cell(row: ComparedRow, *, fold: str, files: tuple[str, ...]) -> Line:
         text=_CONTROL_TEXT if row.is_control else row.verdict.text,
         below=("; ".join(row.notes),),
         last=(*(() if log is None else (Span(text="log: "), log)), *(to_fold,) * bool(fold)),
+    )
+
+
+def _parts_folds(run: RunComparison, rows: tuple[ComparedRow, ...]) -> tuple[Fold, ...]:
+    """Return typical step, mean and tail beside each other; nothing where all are programs."""
+    measured = [row for row in rows if row.comparison.mean is not None]
+    if not measured:
+        return ()
+    has_hosts = len({row.comparison.host for row in rows}) > 1
+    table = table_of(
+        "Typical step, mean and tail of each comparison",
+        measured,
+        ("Workload", "name", lambda row: row.work if has_hosts else row.verdict.cell),
+        *((("Host", "name", lambda row: row.comparison.host),) * has_hosts),
+        ("Environment", "name", _arm_cell),
+        ("Typical step", "number", lambda row: _estimate_cell(row, row.comparison.primary)),
+        ("Mean of all steps", "number", lambda row: _estimate_cell(row, row.comparison.mean)),
+        ("90th percentile", "number", lambda row: _percentile_cell(row.comparison.tail)),
+        (f"Slow steps\n{run.reference_arm} → this", "number", _slow_cell),
+    )
+    return (Fold(summary="Typical step, mean and tail", blocks=(Line(text=_PARTS), table)),)
+
+
+def _estimate_cell(row: ComparedRow, estimate: Estimate | None) -> Words:
+    """Return a change with its interval, in bold where the verdict rests on it."""
+    if estimate is None:
+        return NOT_MEASURED
+    number = signed_percent(estimate.log_ratio)
+    is_deciding = estimate is row.comparison.deciding
+    return Line(
+        strong=number if is_deciding else "",
+        text="" if is_deciding else number,
+        below=(signed_interval(estimate.low, estimate.high),),
+    )
+
+
+def _percentile_cell(tail: Tail | None) -> Words:
+    if tail is None or tail.p90_log_ratio is None:
+        return NOT_MEASURED
+    interval = signed_interval(tail.p90_low, tail.p90_high)
+    return Line(text=signed_percent(tail.p90_log_ratio), below=(interval,))
+
+
+def _slow_cell(row: ComparedRow) -> Words:
+    """Return both shares of slow steps, and the interval of their difference in points."""
+    tail = row.comparison.tail
+    if tail is None:
+        return NOT_MEASURED
+    return Line(
+        text=f"{share_text(tail.reference_share)} → {share_text(tail.share)}",
+        below=(points_interval(tail.difference_low, tail.difference_high),),
     )
 
 

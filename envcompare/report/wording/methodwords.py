@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from envcompare.analysis.model.comparison import (
@@ -108,7 +108,7 @@ def _range(counts: list[int], noun: str) -> str:
 def guard_cautions(run: RunComparison) -> tuple[str, ...]:
     """Say what a reader must know before relying on a number of this run."""
     drifts = (
-        (cell.id, _ratio_drift(drift, run.reference_arm))
+        (cell.id, _ratio_drift(drift, run.reference_arm, of=_stretch_word([cell])))
         for cell in run.cells
         for drift in _detected(cell, is_ratio=True)
     )
@@ -133,7 +133,7 @@ def _guard_sentences(run: RunComparison) -> Iterator[str]:
     steady = [cell for cell in tested if not any(one.is_detected for one in cell.drifts)]
     if steady:
         where = "" if len(steady) == len(run.cells) else f" in {_names(run, steady)}"
-        yield f"No drift inside a restart was found{where} ({_tests(steady)})."
+        yield f"No drift inside a {_stretch_word(steady)} was found{where} ({_tests(steady)})."
     drifting = [cell for cell in tested if any(one.is_detected for one in cell.drifts)]
     told = ((cell.id, _drift_sentence(cell)) for cell in drifting[:_MOST_CELLS])
     yield from of_cells(run, told, among=len(run.cells))
@@ -158,11 +158,11 @@ def _detected(cell: CellSummary, *, is_ratio: bool) -> list[Drift]:
     return [one for one in cell.drifts if one.is_detected and one.is_ratio is is_ratio]
 
 
-def _ratio_drift(drift: Drift, reference: str) -> str:
+def _ratio_drift(drift: Drift, reference: str, *, of: str) -> str:
     way = "slower" if drift.slope > 0 else "faster"
     return (
         f"against {reference}, {drift.arm} gets {unsigned_percent(drift.over_generation)} {way} "
-        f"from the first round of a restart to its last (p = {drift.p_value:.2g}): its warm-up "
+        f"from the first round of a {of} to its last (p = {drift.p_value:.2g}): its warm-up "
         "takes longer than the steps that are discarded, or its speed changes. The verdict is on "
         "the median over all rounds."
     )
@@ -176,10 +176,8 @@ def _drift_sentence(cell: CellSummary) -> str:
         if some:
             most = percent(max(abs(change(one.over_generation)) for one in some))
             names = listed(sorted(one.arm for one in some), most=4)
-            parts.append(
-                f"blocks of {names} get {way} from the first round of a restart to its last, by up "
-                f"to {most} %"
-            )
+            where = f"from the first round of a {_stretch_word([cell])} to its last"
+            parts.append(f"blocks of {names} get {way} {where}, by up to {most} %")
     moved = [f"{one.arm} by {signed_percent(one.over_generation)}" for one in ratios]
     alone = "no ratio drifts, since what all arms share cancels"
     parts.append(f"the ratio drifts for {listed(moved, most=4)}" if moved else alone)
@@ -188,7 +186,7 @@ def _drift_sentence(cell: CellSummary) -> str:
 
 def _tests(cells: list[CellSummary]) -> str:
     counts = [one.generations for cell in cells for one in cell.drifts]
-    return f"trend tests over {_range(counts, 'restart')}, 1 % false alarms a cell"
+    return f"trend tests over {_range(counts, _stretch_word(cells))}, 1 % false alarms a cell"
 
 
 def mismatch_sentences(run: RunComparison) -> tuple[str, ...]:
@@ -272,7 +270,7 @@ def _estimate(run: RunComparison) -> str:
         f"A ratio is that of the typical step: {typical} of the steps of a block, paired "
         "with the reference's in each round, and the median over all rounds. Its interval allows "
         f"for the variation of rounds and of restarts{found}. The mean of all steps and the share "
-        "of slow ones have intervals of their own, in comparison.json; where they lead elsewhere, "
+        "of slow ones have intervals of their own; where they lead elsewhere, "
         "the verdict says so. With one thread on a CPU the time of a step is its CPU time and the "
         "time a quota stopped it: what neighbors and the hypervisor took is left out."
     )
@@ -280,6 +278,8 @@ def _estimate(run: RunComparison) -> str:
 
 def _stopping(run: RunComparison) -> tuple[str, ...]:
     """Say when a cell is done, and how its interval was made where that is not the usual way."""
+    if run.looks == "unknown" and has_steps(run):
+        return _earlier(run), _units(run)
     # a target below half the margin asks for precision, and equivalence alone ends nothing
     inside = "lies inside the margin, or " * (2 * run.target >= run.margin)
     stop = (
@@ -289,6 +289,22 @@ def _stopping(run: RunComparison) -> tuple[str, ...]:
         f"{duration(run.budget_s)} in any case."
     )
     return stop, _units(run)
+
+
+def _earlier(run: RunComparison) -> str:
+    """Say of an older run what is recorded of its stopping, and no rule of today."""
+    return (
+        f"This run was measured with an earlier design (envcompare {run.tool_version}), which had "
+        "rules of its own for when intervals are checked and when a cell stops; the table below "
+        f"says what ended each cell. The target was a half-width of {margin_percent(run.target)}, "
+        f"the budget {duration(run.budget_s)} a cell. The samples are analyzed like those of a new "
+        "run."
+    )
+
+
+def _stretch_word(cells: Iterable[CellSummary]) -> str:
+    """Return what workers live through from start to end: older runs had several in a restart."""
+    return "generation" if any(one.generations > one.restarts for one in cells) else "restart"
 
 
 def _units(run: RunComparison) -> str:

@@ -36,7 +36,7 @@ def estimate(change: float, low: float | None, high: float | None, **fields: Any
     known: dict[str, Any] = {
         "metric": "net",
         "level": 0.98,
-        "unit": "generation",
+        "unit": "round",
         "restarts": 4,
         "generations": 8,
         "rounds": 32,
@@ -124,7 +124,7 @@ def random_estimates(draw: st.DrawFn, metric: str = "net") -> Estimate:
         low=None if is_open else mean - half,
         high=None if is_open else mean + half,
         level=0.98,
-        unit=draw(st.sampled_from(["restart", "generation"])),
+        unit=draw(st.sampled_from(["restart", "round"])),
         restarts=draw(st.integers(1, 9)),
         generations=draw(st.integers(1, 40)),
         rounds=draw(st.integers(1, 200)),

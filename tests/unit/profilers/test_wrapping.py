@@ -111,17 +111,22 @@ def test_docker_runs_as_root_where_a_capability_is_needed() -> None:
     )
     argv = Docker().wrap(WORKER, given).argv
     asked = argv[argv.index("--user") : argv.index("--workdir")]
-    root = ("--user", "0:0", "--security-opt", "no-new-privileges")
-    assert asked == (*root, "--cap-add", "SYS_ADMIN")
+    assert asked == ("--user", "0:0")
+    rights = " ".join(argv[argv.index("--cap-drop") : argv.index("--label")])
+    assert rights.startswith("--cap-drop ALL --security-opt no-new-privileges --pids-limit ")
+    assert rights.endswith(
+        "--cap-add SYS_ADMIN --cap-add CHOWN --cap-add DAC_OVERRIDE --read-only "
+        "--tmpfs /tmp:exec --tmpfs /var/tmp:exec"
+    )
 
 
 def test_singularity_names_capabilities_by_their_whole_name() -> None:
-    """They stand before the image."""
+    """They stand before the image, as one option: of several the engine takes the last."""
     isolation = Isolation(run_id="r", arm="sif", reference="image.sif", capabilities=("SYS_ADMIN",))
     argv = Singularity().wrap(WORKER, isolation).argv
-    assert argv[argv.index("image.sif") - 2 : argv.index("image.sif")] == (
-        *("--add-caps", "CAP_SYS_ADMIN"),
-    )
+    options = argv[: argv.index("image.sif")]
+    at = options.index("--no-privs")
+    assert options[at + 1 : at + 3] == ("--add-caps", "CAP_SYS_ADMIN,CAP_DAC_OVERRIDE")
 
 
 def test_stdout_stays_the_workers_whatever_the_tool_prints(tmp_path: Path) -> None:

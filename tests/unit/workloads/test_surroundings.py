@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from harness.facts.confinement import describe_mount, mount_of, security_label
 from harness.facts.libraries import allocator
+from harness.facts.masking import masked
 from harness.facts.packages import Distribution, installed, loaded, outside
 from harness.facts.torchfacts import build_of, driver_version
-from harness.facts.variables import masked, variables
+from harness.facts.variables import variables
 from harness.watching import Watch
 from harness.wire import encode
 

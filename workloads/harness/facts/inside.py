@@ -19,8 +19,9 @@ from harness.facts.libraries import (
     whole_hash,
 )
 from harness.facts.machine import machine
+from harness.facts.masking import masked
 from harness.facts.packages import installed, loaded, outside
-from harness.facts.variables import masked, variables
+from harness.facts.variables import variables
 
 # What only a process itself can say: of a plain command these are the launcher's, not its own.
 OF_ONE_PROCESS = ("loaded_libraries", "loaded_paths", "loaded_packages", "packages.outside",

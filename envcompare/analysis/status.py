@@ -1,0 +1,104 @@
+"""Tell from a run folder alone how far the run is, whether it goes on or not."""
+
+from __future__ import annotations
+
+import time
+
+from envcompare.analysis.compare import compare_files
+from envcompare.analysis.model.comparison import CellSummary, Comparison, RunComparison
+from envcompare.analysis.model.status import (
+    ArmProgress,
+    CellProgress,
+    CellStatus,
+    RunState,
+    RunStatus,
+)
+from envcompare.analysis.timing.runfiles import RunFiles, read_files
+from envcompare.run_folder.lock import owner_of
+from envcompare.run_folder.records import Event
+from envcompare.run_folder.results import RunFolder, elapsed_s
+
+
+def status_of(folder: RunFolder) -> RunStatus:
+    """Return how far a run is; raises RunFolderError where its folder cannot be read."""
+    owner = owner_of(folder.path)
+    if owner is not None and owner.command != "run":
+        owner = None
+    read = read_files(folder)
+    comparison = compare_files(read)
+    state: RunState = "going-on" if owner else "ended" if read.is_complete else "interrupted"
+    now = time.time() if owner else None
+    return RunStatus(
+        run_id=comparison.run_id,
+        state=state,
+        owner=owner,
+        budget_s=comparison.budget_s,
+        cells=tuple(_cell(read, comparison, cell, now=now) for cell in comparison.cells),
+        failures=tuple(_failures(read)),
+    )
+
+
+def _cell(
+    read: RunFiles, comparison: RunComparison, cell: CellSummary, *, now: float | None
+) -> CellStatus:
+    """Return how far a cell is; `now` is None where nobody measures."""
+    events = tuple(event for event in read.events if event.cell == cell.id)
+    state, reason = _state(events, is_going_on=now is not None)
+    left_s = max(0.0, comparison.budget_s - _spent_s(events, now))
+    return CellStatus(
+        cell=cell.id,
+        host=cell.host,
+        state=state,
+        reason=reason,
+        restarts=cell.processes or cell.restarts,
+        is_program=cell.is_program,
+        budget_left_s=left_s if state in {"not-begun", "going-on", "interrupted"} else None,
+        arms=tuple(_arms(comparison, cell.id)),
+    )
+
+
+def _state(events: tuple[Event, ...], *, is_going_on: bool) -> tuple[CellProgress, str]:
+    """Return the state of a cell and its reason, by the last event that begins or ends it."""
+    turning = ("cell-started", "cell-ended", "interrupted")
+    last = next((event for event in reversed(events) if event.what in turning), None)
+    if last is None:
+        return "not-begun", ""
+    if last.what == "cell-ended":
+        return last.state or "ok", last.text
+    if last.what == "cell-started" and is_going_on:
+        return "going-on", ""
+    return "interrupted", last.text
+
+
+def _spent_s(events: tuple[Event, ...], now: float | None) -> float:
+    """Return the seconds that a cell has had, those since its last event too while it goes on."""
+    spent_s = elapsed_s(events)
+    if now is None or not events or events[-1].what in {"turn", "interrupted", "cell-ended"}:
+        return spent_s
+    return spent_s + max(0.0, now - events[-1].t)
+
+
+def _arms(comparison: RunComparison, cell: str) -> list[ArmProgress]:
+    return [
+        _arm(one)
+        for one in comparison.comparisons
+        if one.cell == cell and one.outcome != "reference"
+    ]
+
+
+def _arm(comparison: Comparison) -> ArmProgress:
+    primary = comparison.primary
+    if primary is None:
+        return ArmProgress(arm=comparison.arm)
+    return ArmProgress(
+        arm=comparison.arm, estimate=primary.log_ratio, low=primary.low, high=primary.high
+    )
+
+
+def _failures(read: RunFiles) -> list[str]:
+    """Return what ended a host or an environment; the failure of a cell stands with the cell."""
+    return [
+        f"{' '.join(filter(None, (event.host, event.arm)))}: {event.failure.brief}"
+        for event in read.standing
+        if event.failure is not None and not event.cell
+    ]

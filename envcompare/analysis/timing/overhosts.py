@@ -1,0 +1,60 @@
+"""What several hosts say together of an environment, each having compared for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from envcompare.analysis.model.comparison import Comparison, HostsEstimate
+from envcompare.analysis.timing.judge import Key, Primary
+from envcompare.stats.intervals import ALPHA
+from envcompare.stats.overhosts import MIN_HOSTS, odd_hosts, over_hosts
+from envcompare.stats.verdicts import verdict
+
+_MEASURED: Final = frozenset({"slower", "faster", "equivalent", "inconclusive"})
+_Place = tuple[str, str, str]  # workload, parameters, arm
+
+
+def hosts_estimates(
+    comparisons: Iterable[Comparison], settled: Mapping[Key, Primary], *, margin: float
+) -> tuple[HostsEstimate, ...]:
+    """Return a statement for each workload and arm that two hosts or more have compared.
+
+    All of them together err in 5 % of the runs at most, by Bonferroni.
+    """
+    groups: dict[_Place, list[Comparison]] = {}
+    for one in comparisons:
+        known = settled.get((one.cell, one.arm))
+        if known is None or known.error is None or one.outcome not in _MEASURED:
+            continue
+        groups.setdefault((one.workload, str(sorted(one.parameters.items())), one.arm), []).append(
+            one
+        )
+    several = [group for group in groups.values() if len(group) >= MIN_HOSTS]
+    level = 1 - ALPHA / max(1, len(several))
+    made = (_estimate(group, settled, level=level, margin=margin) for group in several)
+    return tuple(one for one in made if one)
+
+
+def _estimate(
+    group: list[Comparison], settled: Mapping[Key, Primary], *, level: float, margin: float
+) -> HostsEstimate | None:
+    known = [settled[one.cell, one.arm] for one in group]
+    values = [one.interval.mean for one in known]
+    errors = [one.error or 0.0 for one in known]
+    found = over_hosts(values, errors, level=level)
+    if found is None:
+        return None
+    return HostsEstimate(
+        workload=group[0].workload,
+        parameters=group[0].parameters,
+        arm=group[0].arm,
+        hosts=found.hosts,
+        log_ratio=found.mean,
+        low=found.low,
+        high=found.high,
+        tau=found.tau,
+        level=level,
+        outcome=verdict(found.low, found.high, margin=margin),
+        odd_hosts=tuple(group[place].host for place in odd_hosts(values, errors)),
+    )

@@ -1,0 +1,344 @@
+"""The lock of a host: one client at a time measures or cleans there, whichever login it has.
+
+A process on the host holds an flock on an empty file for as long as the connection lives. Who holds
+it stands in the arguments of that process, so that nothing is ever written to a file that others
+may have put there, and nothing is left when client or connection die.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from envcompare.command import Command
+from envcompare.errors import CommandTimeoutError, TransportError, UnusableError
+from envcompare.interrupt import Interruption
+from envcompare.text import age_text, spoken
+from envcompare.transport import Process, Transport, shell
+
+Purpose = Literal["run", "clean"]
+
+_BEGIN_S: Final = 30.0
+_GRACE_S: Final = 2.0  # for a client that was just killed to be gone
+_SAME_RUN_GRACE_S: Final = 10.0  # for the connection of a killed part of this run
+_PAUSE_S: Final = 1.0
+_TICK_S: Final = 0.2  # in which Ctrl-C is noticed
+_SAY_EVERY_S: Final = 60.0
+_END_S: Final = 5.0
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
+_LINE: Final = re.compile(
+    r"(?P<pid>[0-9]+) (?P<login>\S+) (?P<since>[0-9]+) (?P<purpose>run|clean) "
+    r"(?P<run_id>[A-Za-z0-9._-]+) (?P<label>[A-Za-z0-9._-]+) (?P<client>[A-Za-z0-9._-]+) "
+    r"(?P<client_pid>[0-9]+)"
+)
+_FILE = "file=${ENVCOMPARE_LOCK_FOLDER:-/tmp}/envcompare-measuring.lock"
+# Another user may have put anything there: no link is followed and nothing is opened for writing,
+# since fs.protected_regular refuses that for files of others. O_EXCL (set -C) follows no link.
+# A shell may close descriptors above 2 for its children, unless they are named.
+_TAKE = rf"""
+{_FILE}
+umask 022
+no() {{ echo "no $1"; exit 0; }}
+[ -e "$file" ] || [ -L "$file" ] || (set -C; : >"$file") 2>/dev/null
+[ ! -L "$file" ] || no "$file is a link"
+[ -e "$file" ] || no "$file cannot be made"
+[ -f "$file" ] || no "$file is not a regular file"
+[ -r "$file" ] || no "$file cannot be read by this login"
+exec 9<"$file" || exit
+if command -v flock >/dev/null 2>&1; then flock -n 9 9<&9
+elif command -v python3 >/dev/null 2>&1; then python3 -c '
+import fcntl, sys
+try:
+    fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    sys.exit(1)
+except OSError:
+    sys.exit(2)
+' 9<&9
+else no "it has neither flock nor python3"; fi
+case $? in
+  0) ;;
+  1) echo held; exit 0 ;;
+  *) no "its file system refuses to lock $file" ;;
+esac
+[ ! -e "/proc/$$/fd/9" ] || [ "/proc/$$/fd/9" -ef "$file" ] || {{ echo held; exit 0; }}
+id=$(stat -Lc %d:%i -- "$file")
+exec sh -c 'echo locked; while read -r line; do :; done' envcompare-host-lock \
+  "$id" "$(date +%s)" "$@" 9<&9
+"""
+# The brackets keep the question from matching itself. Containers show their processes to the host
+# around them, but their file is another one.
+_ASK = rf"""
+{_FILE}
+id=$(stat -Lc %d:%i -- "$file")
+printf '%s\n%s\n' "$file" "$(date +%s)"
+for line in $(grep -lszx 'envcompare-host-loc[k]' /proc/[0-9]*/cmdline); do
+  pid=${{line#/proc/}} pid=${{pid%/cmdline}}
+  said=$(tr '\000' '\n' <"$line" | sed '1,/^envcompare-host-loc[k]$/d' | tr '\n' ' ')
+  [ "${{said%% *}}" = "$id" ] || continue
+  printf '%s %s %s\n' "$pid" "$(stat -c %U "/proc/$pid")" "${{said#* }}"
+done 2>/dev/null
+exit 0
+"""
+_END = r"""
+kill -s KILL -- "$1" || exit
+tries=0
+while [ -e "/proc/$1/fd/9" ] && [ "$tries" -lt 50 ]; do tries=$((tries + 1)); sleep 0.1; done
+:
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who holds a host, as the arguments of a process there say."""
+
+    pid: int
+    login: str
+    age_s: float
+    purpose: Purpose
+    run_id: str
+    label: str  # of the host, as its client calls it
+    client: str  # the name of the client's machine
+    client_pid: int
+
+    @property
+    def sentence(self) -> str:
+        """Say who it is, where it was started, and for how long it has held the host."""
+        what = f"the run {self.run_id}" if self.purpose == "run" else "`envcompare clean`"
+        return (
+            f"{what}, started by process {self.client_pid} on {self.client} with the login "
+            f"{self.login}, has held it for {age_text(self.age_s)}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asker:
+    """Who wants a host, and under which name it is known to this client."""
+
+    host: str
+    purpose: Purpose
+    run_id: str
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Return what others are shown of it."""
+        here = (platform.node() or "unknown", str(os.getpid()))
+        return tuple(_safe(word) for word in (self.purpose, self.run_id, self.host, *here))
+
+    def is_this_client(self, holder: Holder) -> bool:
+        """Tell whether a holder is this process at the same run."""
+        _, run_id, _, client, pid = self.words
+        there = (holder.run_id, holder.client, str(holder.client_pid))
+        return there == (run_id, client, pid)
+
+    def is_same(self, holder: Holder) -> bool:
+        """Tell whether a holder is this client's, of this very host."""
+        return self.is_this_client(holder) and holder.label == _safe(self.host)
+
+
+@dataclass(slots=True, kw_only=True)
+class HostLock:
+    """A host that is locked; without a keeper it is not, and `why_not` says why."""
+
+    keeper: Process | None = None
+    why_not: str = ""
+    is_shared: bool = False  # held by this client under another name of the same host
+
+    @property
+    def is_broken(self) -> bool:
+        """Tell whether the process that held the host was ended by somebody else."""
+        if self.keeper is None:
+            return False
+        try:
+            self.keeper.wait(0)
+        except (CommandTimeoutError, TransportError):  # it goes on, or went with the connection
+            return False
+        return True
+
+    @property
+    def doubt(self) -> str:
+        """Say why another client may have measured at the same time; empty where none can."""
+        if self.is_broken:
+            return (
+                "the lock of the host was broken meanwhile: another client may have measured at "
+                "the same time; measure again if one did"
+            )
+        if not self.why_not:
+            return ""
+        return (
+            f"the host cannot be locked ({self.why_not}): another client could measure at the same "
+            "time; make sure that none does, or set ENVCOMPARE_LOCK_FOLDER there to another folder"
+        )
+
+    def release(self) -> None:
+        """Free the host; safe to repeat, and after the connection has ended."""
+        if self.keeper is not None:
+            with suppress(OSError, TransportError):
+                self.keeper.stdin.close()  # it ends by itself, where the connection still stands
+            try:
+                self.keeper.wait(_END_S)
+            except UnusableError:
+                self.keeper.kill()
+            self.keeper = None
+
+
+def take(
+    transport: Transport,
+    asker: Asker,
+    *,
+    wait_s: float,
+    interruption: Interruption,
+    say: Callable[[str], None],
+) -> HostLock:
+    """Lock a host, waiting for whoever holds it; one that cannot be locked says why.
+
+    Raises UnusableError, which names the holder, where it is still held after `wait_s`, and
+    InterruptedRunError when the user asks to stop meanwhile.
+    """
+    begun, said = time.monotonic(), float("-inf")
+    while True:
+        lock = _try(transport.bare, asker)
+        if lock is not None:
+            return lock
+        holder, file = _holder(transport)
+        if holder is not None and asker.is_this_client(holder):
+            return HostLock(is_shared=True)
+        waited_s = time.monotonic() - begun
+        if waited_s >= max(wait_s, _grace_s(asker, holder)):
+            raise refusal(asker.host, holder, file)
+        if wait_s and time.monotonic() - said >= _SAY_EVERY_S:
+            said = time.monotonic()
+            say(f"waiting for the host ({age_text(waited_s)}): {_who(holder, file)}")
+        _pause(interruption)
+
+
+@contextmanager
+def held(
+    transport: Transport,
+    asker: Asker,
+    *,
+    wait_s: float,
+    interruption: Interruption,
+    say: Callable[[str], None],
+) -> Iterator[None]:
+    """Keep a host locked meanwhile, and say where it cannot be; raises as `take`."""
+    lock = take(transport, asker, wait_s=wait_s, interruption=interruption, say=say)
+    if lock.doubt:
+        say(lock.doubt)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def holder_of(transport: Transport) -> Holder | None:
+    """Return who holds a host, as far as this login can see it."""
+    return _holder(transport)[0]
+
+
+def end(transport: Transport, holder: Holder) -> None:
+    """End the process that holds a host; raises UnusableError where this login may not."""
+    done = shell(transport, _END, str(holder.pid))
+    if not done.succeeded:
+        raise UnusableError(
+            f"the lock of {transport.name} cannot be broken by this login",
+            details=f"{holder.sentence}; {done.tail(1)}",
+            hint=f"log in there as {holder.login} or root: kill {holder.pid}",
+        )
+
+
+def end_lost(transport: Transport, asker: Asker) -> None:
+    """End what this client itself began on a host over a connection that it has lost."""
+    holder = holder_of(transport)
+    if holder is not None and asker.is_same(holder):
+        end(transport, holder)
+
+
+def refusal(host: str, holder: Holder | None, file: str) -> UnusableError:
+    """Return the error for a host that another client holds."""
+    wait = "wait for it with --wait, or --wait=SECONDS"
+    if holder is None:
+        return UnusableError(
+            f"{host} is in use",
+            details=_who(holder, file),
+            hint=f"{wait}; `sudo fuser -v {shlex.quote(file)}` on the host names the process",
+        )
+    what = "run" if holder.purpose == "run" else "`envcompare clean`"
+    break_it = f"envcompare clean --hosts {shlex.quote(host)} --break-lock"
+    return UnusableError(
+        f"{host} is in use by another {what}",
+        details=holder.sentence,
+        hint=f"{wait}; if it hangs, free the host with `{break_it}`, or `kill {holder.pid}` there",
+    )
+
+
+def _who(holder: Holder | None, file: str) -> str:
+    return holder.sentence if holder else f"a process that this login cannot see has locked {file}"
+
+
+def _grace_s(asker: Asker, holder: Holder | None) -> float:
+    is_same_run = holder is not None and holder.run_id == _safe(asker.run_id)
+    return _SAME_RUN_GRACE_S if is_same_run else _GRACE_S
+
+
+def _try(transport: Transport, asker: Asker) -> HostLock | None:
+    """Lock a host; None where another process holds it."""
+    process = transport.spawn(Command(argv=("sh", "-c", _TAKE, "sh", *asker.words)))
+    patience = threading.Timer(_BEGIN_S, process.kill)
+    patience.start()
+    said = process.stdout.readline().decode(errors="replace").strip()
+    patience.cancel()
+    if said == "locked":
+        return HostLock(keeper=process)
+    try:
+        code = process.wait(_END_S)
+    finally:
+        process.kill()
+    if said == "held":
+        return None
+    why = said.removeprefix("no ") if said.startswith("no ") else ""
+    message = spoken(process.stderr.read().decode(errors="replace"))
+    return HostLock(why_not=why or f"the attempt ended with exit code {code} and said: {message}")
+
+
+def _holder(transport: Transport) -> tuple[Holder | None, str]:
+    """Return who holds a host, and the file that is locked."""
+    lines = shell(transport, _ASK).stdout.splitlines()
+    if len(lines) < 2 or not lines[1].isdecimal():
+        return None, "its lock"
+    matches = (_LINE.fullmatch(line.strip()) for line in lines[2:])
+    match = next(filter(None, matches), None)
+    return match and _parsed(match, now=int(lines[1])), lines[0]
+
+
+def _parsed(match: re.Match[str], *, now: int) -> Holder:
+    return Holder(
+        pid=int(match["pid"]),
+        login=match["login"],
+        age_s=float(max(0, now - int(match["since"]))),
+        purpose="run" if match["purpose"] == "run" else "clean",
+        run_id=match["run_id"],
+        label=match["label"],
+        client=match["client"],
+        client_pid=int(match["client_pid"]),
+    )
+
+
+def _pause(interruption: Interruption) -> None:
+    until = time.monotonic() + _PAUSE_S
+    while time.monotonic() < until:
+        interruption.check()
+        time.sleep(_TICK_S)
+
+
+def _safe(word: str) -> str:
+    """Return a word as all logins of a host may see it, without what a terminal would obey."""
+    return _UNSAFE.sub("_", word)[:100] or "unknown"

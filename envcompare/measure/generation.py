@@ -1,0 +1,221 @@
+"""The generation of a restart: one model in every arm, and the rounds that it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from msgspec.structs import asdict, replace
+
+from envcompare.config.plan import derive_seed, shuffled
+from envcompare.errors import InterruptedRunError
+from envcompare.measure.context import CellContext
+from envcompare.measure.limits import (
+    MIN_STEPS,
+    begin_limit_s,
+    block_limit_s,
+    cpu_count,
+    expected_block_s,
+    steps_a_block,
+    too_long,
+    too_short,
+    wanted_block_s,
+    warmup_steps,
+)
+from envcompare.measure.marked import Marking
+from envcompare.measure.replies import Generated, Hello, Ran
+from envcompare.measure.startup import Launches
+from envcompare.measure.worker import Worker
+from envcompare.measure.workers import CellWorkers
+from envcompare.run_folder.records import Block, Memory
+
+_CALIBRATION_STEPS = 4
+_WARMUP = -1
+_MAX_PAD_BYTES = 1 << 20
+
+
+@dataclass(slots=True)
+class Generation:
+    """The generation of a restart; `steps` and `block_s` are known when it has run."""
+
+    workers: CellWorkers
+    restart: int
+    hellos: dict[str, Hello]
+    launches: Launches
+    steps: int | None  # in a block; None: calibrate first
+    block_s: float  # of the reference, as calibrated
+    keep: Callable[[Block], None]
+    is_enough: Callable[[float | None], bool]
+    marking: Marking
+    marked_s: float = 0.0
+    number: int = 0
+    _checksums: dict[str, float | None] = field(default_factory=dict)
+    _first_step_s: float = 0.0  # the longest of all arms
+
+    @property
+    def context(self) -> CellContext:
+        """Return the cell that is measured."""
+        return self.workers.context
+
+    def run(self) -> None:
+        """Run it all; an arm that fails ends the generation for every arm.
+
+        Raises TransportError when the host is lost and InterruptedRunError when the user stops.
+        """
+        self._begin()
+        self.workers.compare_checksums(self._checksums)
+        arms = self.workers.arms
+        if self.steps is None:
+            self._calibrate()
+        began = time.monotonic()
+        try:
+            if self._can_measure():
+                self._run_round(_WARMUP)
+                began = time.monotonic()
+            self._run_rounds(arms)
+        except InterruptedRunError:
+            if not self.context.interruption.is_forced:
+                self.workers.look_around(is_last=True)  # else what was measured is lost on resume
+            raise
+        self.workers.look_around()
+        if self.steps is not None and self.workers.arms == arms:
+            self._run_marked(time.monotonic() - began)
+        self._end()
+
+    def _run_rounds(self, arms: tuple[str, ...]) -> None:
+        number, round_s = 0, None
+        while self.workers.arms == arms and self._can_measure() and not self.is_enough(round_s):
+            began = time.monotonic()
+            self._run_round(number)
+            round_s = time.monotonic() - began
+            number += 1
+
+    def _run_marked(self, rounds_s: float) -> None:
+        steps = self.steps or MIN_STEPS
+        step_s, order = self.block_s / steps, self._order
+        self.marked_s = self.marking.run(
+            self.workers, restart=self.restart, steps=steps, step_s=step_s, rounds_s=rounds_s,
+            order=order,
+        )  # fmt: skip
+
+    def _can_measure(self) -> bool:
+        return self.steps is not None and self.context.reference in self.workers.arms
+
+    def _order(self, purpose: str) -> tuple[str, ...]:
+        return shuffled(self.workers.arms, self._seed(purpose))
+
+    def _seed(self, purpose: str) -> int:
+        context = self.context
+        return derive_seed(context.seed, purpose, context.cell, self.restart, self.number)
+
+    def _begin(self) -> None:
+        """Build the model in every arm, in one after the other where the launch is timed."""
+        order = self._order("begin")
+        began: dict[str, Generated] = {}
+        if self.launches.are_due:
+            for number, arm in enumerate(order):
+                self._send_begin(arm)
+                hello = self.hellos[arm]
+                generated = self.launches.train(
+                    self.workers, arm, hello, repetition=self.restart, order=number
+                )
+                if generated is not None:
+                    began[arm] = generated
+        else:
+            budget_s = self.context.design.budget_s
+            limit_s = begin_limit_s(budget_s, remaining_s=self.context.remaining_s)
+            for arm in order:
+                self._send_begin(arm)
+            began = self.workers.collect(order, lambda worker: worker.await_begin(limit_s))
+            for arm, generated in began.items():
+                failure = too_long(arm, generated.first_step_ns / 1e9, budget_s)
+                if failure is not None:
+                    self.workers.drop(arm, failure)
+        self._checksums = {arm: generated.checksum for arm, generated in began.items()}
+        steps_ns = (generated.first_step_ns for generated in began.values())
+        self._first_step_s = max(steps_ns, default=0) / 1e9
+
+    def _send_begin(self, arm: str) -> None:
+        seed, pad = self._seed("model") % 2**31, self._seed(f"pad {arm}") % _MAX_PAD_BYTES
+        self.workers.tell(arm, partial(Worker.send_begin, seed=seed, pad=pad))
+
+    def _calibrate(self) -> None:
+        """Choose k on the reference so that a block lasts 20 ms; all arms do these steps."""
+        context = self.context
+        for arm in self._order("calibrate"):
+            limit_s = block_limit_s(_CALIBRATION_STEPS * self._first_step_s)
+            ran = self.workers.ask(arm, _steps(_CALIBRATION_STEPS, limit_s))
+            if ran is not None and arm == context.reference:
+                # the mean: a GPU waits in the last step
+                self._take_steps(sum(ran.wall_ns) / len(ran.wall_ns) / 1e9)
+
+    def _take_steps(self, step_s: float) -> None:
+        context = self.context
+        if (failure := too_short(context.reference, step_s)) is not None:
+            self.workers.drop(context.reference, failure)
+            return
+        wanted_s = wanted_block_s(self.workers.roster.hellos.values())
+        self.steps = context.design.steps or steps_a_block(step_s, block_s=wanted_s)
+        self.block_s = self.steps * step_s
+        context.note("calibrated", values={"steps_per_block": self.steps, "step_s": step_s})
+
+    def _run_round(self, number: int) -> None:
+        steps = self.steps or MIN_STEPS
+        steps = warmup_steps(steps, self.block_s) if number == _WARMUP else steps
+        for order, arm in enumerate(self._order(f"round {number}")):
+            limit_s = block_limit_s(expected_block_s(self._first_step_s))
+            ran = self.workers.ask(arm, _steps(steps, limit_s))
+            if ran is None:
+                self.context.note("round-dropped", arm=arm, text=f"round {number}")
+                return
+            block = self._checked(self._block(arm, ran, number=number, order=order))
+            self.keep(block)
+            self.context.recorder.sample(block)
+
+    def _checked(self, block: Block) -> Block:
+        """Return the block, marked as dropped where its times cannot be true."""
+        roster = self.workers.roster
+        fault = roster.clocks.fault(block, cpus=cpu_count(roster.hellos.get(block.arm)))
+        if not fault:
+            return block
+        roster.context.note("round-dropped", arm=block.arm, text=f"round {block.round}: {fault}")
+        return replace(block, status="dropped")
+
+    def _block(self, arm: str, ran: Ran, *, number: int, order: int) -> Block:
+        return Block(
+            cell=self.context.cell,
+            arm=arm,
+            restart=self.restart,
+            generation=self.number,
+            round=number,
+            order=order,
+            k=len(ran.wall_ns),
+            checksum=self._checksums.get(arm),
+            warmup=number == _WARMUP,
+            **asdict(ran),
+        )
+
+    def _end(self) -> None:
+        for arm in self.workers.arms:
+            self.workers.tell(arm, Worker.send_end)
+        for arm, ended in self.workers.collect(self.workers.arms, Worker.await_end).items():
+            peaks = asdict(ended)
+            result = peaks.pop("result")
+            if arm in self.workers.pool.served:
+                peaks["cgroup_peak_bytes"] = None  # that of cells before it
+            memory = Memory(
+                cell=self.context.cell,
+                arm=arm,
+                restart=self.restart,
+                generation=self.number,
+                **peaks,
+            )
+            self.context.recorder.sample(memory)
+            if result:
+                self.context.note("generation", arm=arm, values=result)
+
+
+def _steps(count: int, limit_s: float) -> Callable[[Worker], Ran]:
+    return lambda worker: worker.run(count, limit_s)

@@ -1,0 +1,86 @@
+"""One statement over several hosts, each of which compared for itself: the host is a random effect.
+
+The log ratio of host i is y_i with the standard error s_i. Its true value scatters between hosts
+with the standard deviation τ, since an environment does not cost the same on every machine. τ² is
+that of Paule and Mandel 1982 (Journal of Research of the National Bureau of Standards 87:377–385),
+the root of Σ w_i (y_i − μ)² = k − 1 with w_i = 1 / (s_i² + τ²) and μ = Σ w_i y_i / Σ w_i. The
+interval is μ ± t_{k−1} √(q / Σ w_i) with q = max(1, Σ w_i (y_i − μ)² / (k − 1)), after Hartung and
+Knapp 2001 (Statistics in Medicine 20:3875–3889) and Sidik and Jonkman 2002 (ibid. 21:3153–3159);
+that q is not below 1 is from Röver, Knapp and Friede 2015 (BMC Medical Research Methodology 15:99).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import optimize
+
+from envcompare.stats.intervals import student_factor
+
+MIN_HOSTS = 2
+_MIN_TO_NAME_ODD = 5  # hosts; below that none can be told to be the odd one
+_FAR = 3.5  # standard deviations, of Iglewicz and Hoaglin 1993
+_NORMAL_MAD = 1.4826  # by which the median absolute deviation becomes a standard deviation
+_TINY = 1e-12  # of a log ratio
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverHosts:
+    """The mean log ratio of hosts like these, its interval, and how far hosts differ (τ)."""
+
+    mean: float
+    low: float
+    high: float
+    tau: float
+    hosts: int
+
+
+def over_hosts(
+    values: Sequence[float], errors: Sequence[float], *, level: float
+) -> OverHosts | None:
+    """Return what several hosts say together; None below two of them."""
+    if len(values) < MIN_HOSTS:
+        return None
+    y = np.asarray(values, dtype=float)
+    variances = np.maximum(np.asarray(errors, dtype=float), _TINY) ** 2
+    tau_squared = _between(y, variances)
+    weights = 1 / (variances + tau_squared)
+    mean = float(weights @ y / weights.sum())
+    scale = max(1.0, float(weights @ (y - mean) ** 2) / (y.size - 1))
+    half = student_factor(y.size - 1, level) * math.sqrt(scale / float(weights.sum()))
+    return OverHosts(
+        mean=mean, low=mean - half, high=mean + half, tau=math.sqrt(tau_squared), hosts=y.size
+    )
+
+
+def _between(y: np.ndarray, variances: np.ndarray) -> float:
+    """Return the variance between hosts; 0 where their own errors explain how they scatter."""
+
+    def excess(tau_squared: float) -> float:
+        weights = 1 / (variances + tau_squared)
+        mean = weights @ y / weights.sum()
+        return float(weights @ (y - mean) ** 2) - (y.size - 1)
+
+    if excess(0.0) <= 0:
+        return 0.0
+    # at this variance no weight exceeds 1 / Σ (y − ȳ)², so that the sum is 1 at most
+    highest = float(((y - y.mean()) ** 2).sum())
+    return float(optimize.brentq(excess, 0.0, highest, xtol=_TINY**2))
+
+
+def odd_hosts(values: Sequence[float], errors: Sequence[float]) -> tuple[int, ...]:
+    """Return the places of hosts far from the median of all, the farthest first.
+
+    Far is beyond 3.5 standard deviations, which are those of the other hosts and of its own error.
+    """
+    if len(values) < _MIN_TO_NAME_ODD:
+        return ()
+    y, own = np.asarray(values, dtype=float), np.asarray(errors, dtype=float)
+    distances = np.abs(y - np.median(y))
+    scatter = _NORMAL_MAD * float(np.median(distances))
+    scores = distances / np.maximum(np.hypot(scatter, own), _TINY)
+    far = (int(place) for place in np.argsort(-scores, kind="stable") if scores[place] > _FAR)
+    return tuple(far)
