@@ -26,12 +26,28 @@ if TYPE_CHECKING:
     "--resume",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="RUN",
-    help="Continue an interrupted run. All other options except --allow-mismatch come from that "
-    "run. Refused (exit 2) if software, kernel, driver or data changed; a change that is visible "
+    help="Continue an interrupted run: cells that failed or were not reached are measured again. "
+    "All other options except --allow-mismatch and --retry-failed come from that run. Refused "
+    "(exit 2) if software, kernel, driver or data changed; a change that is visible "
     "only inside an arm ends that arm (exit 4). A reboot of a host is noted in the report.",
 )
+@click.option(
+    "--retry-failed",
+    is_flag=True,
+    help="At the end go back once to hosts that failed or were lost, unless that happened three "
+    "times. With --resume also measure again, with its whole budget, each cell in which an arm "
+    "failed.",
+)
 @click.pass_obj
-def run(display: Display, /, *, yes: bool, resume: Path | None, **values: Any) -> None:  # noqa: ANN401
+def run(
+    display: Display,
+    /,
+    *,
+    yes: bool,
+    resume: Path | None,
+    retry_failed: bool,
+    **values: Any,  # noqa: ANN401
+) -> None:
     """Measure the workloads in every arm and write a run folder with its report."""
     from envcompare.cli.planning import planned, resumed
     from envcompare.interrupt import handling_signals
@@ -43,7 +59,8 @@ def run(display: Display, /, *, yes: bool, resume: Path | None, **values: Any) -
         allow_mismatch = values.pop("allow_mismatch")
         if any(value not in (None, ()) for value in values.values()):
             raise ConfigError(
-                "--resume takes all options except --allow-mismatch from the run it continues",
+                "--resume takes all options except --allow-mismatch and --retry-failed from the "
+                "run it continues",
                 hint="leave the other options out, or start a new run",
             )
         folder = RunFolder.open(resume)
@@ -53,7 +70,14 @@ def run(display: Display, /, *, yes: bool, resume: Path | None, **values: Any) -
         record = walk.run_record(plan, experiment, command_line=command_line())
         folder = RunFolder.create(experiment.out, record)
     display.say(f"run {folder.path.name}: {_size(plan)}")
-    job = Job(folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
+    job = Job(
+        folder=folder,
+        plan=plan,
+        experiment=experiment,
+        hosts=hosts,
+        display=display,
+        retries_failed=retry_failed,
+    )
     with handling_signals(job.interruption, display.say):
         exit_code = walk.run(job)
     from envcompare.cli.conclusion import conclude, show_summary  # not beside what is measured

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 from envcompare.config.plan import Cell
 from envcompare.errors import (
@@ -26,12 +26,14 @@ from envcompare.fingerprint.identity import changes, refused
 from envcompare.hosts.opening import open_session
 from envcompare.hosts.session import HostSession
 from envcompare.run_folder.records import ArmRecord, Event, Sample
-from envcompare.run_folder.results import RunFolder
+from envcompare.run_folder.results import RunFolder, standing
 from envcompare.runner.cellgroup import give_up, run_cells, sharing
 from envcompare.runner.cellrun import CellRun, Job
 from envcompare.stack import Progress
 from envcompare.transport.hosts import HostSpec
 
+MOST_FAILURES = 3
+"""A host that failed or was lost as often in one run is not tried again at its end."""
 _MOST_LOSSES = 3
 """A host that is lost more often than that in one run is left out: it would cost all the others."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
@@ -53,8 +55,11 @@ class _Prior:
         return self.folder.read_samples().samples
 
 
-def ready_host(job: Job, spec: HostSpec) -> HostRun | None:
-    """Open a host and make its arms usable; None when it failed, which is recorded."""
+def ready_host(job: Job, spec: HostSpec, *, is_retried: bool = False) -> HostRun | None:
+    """Open a host and make its arms usable; None when it failed, which is recorded.
+
+    With `is_retried` a claim of this run is that of a connection that was lost, and is taken over.
+    """
     try:
         session = open_session(spec, job.experiment, job.folder.path.name, job.interruption)
     except InterruptedRunError:
@@ -63,10 +68,8 @@ def ready_host(job: Job, spec: HostSpec) -> HostRun | None:
         _fail_host(job, spec, error)
         return None
     host = HostRun(job=job, session=session)
-    if host.survives(lambda: prepare_host(job, session)):
-        return host
-    host.leave()
-    return None
+    prepare = partial(prepare_host, job, session, is_regained=is_retried)
+    return host if host.survives_or_leaves(prepare) else None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,8 +121,11 @@ class HostRun:
     def _cell_run(self, cell: Cell, *, prior: _Prior) -> CellRun | None:
         """Return what is to be done for a cell, None where it was done before an interruption."""
         events = tuple(e for e in prior.events if e.cell == cell.id)
-        if any(e.what == "cell-ended" and e.state == "ok" for e in events) and not any(
-            profile.is_failure for profile in self.job.folder.read_profiles(cell.id)
+        is_retried = self.job.retries_failed and _has_failed(events)
+        if (
+            not is_retried
+            and any(e.what == "cell-ended" and e.state == "ok" for e in events)
+            and not any(one.is_failure for one in self.job.folder.read_profiles(cell.id))
         ):
             return None
         samples = prior.samples if events else ()  # only a cell that was begun before has some
@@ -129,6 +135,7 @@ class HostRun:
             job=self.job,
             prior=tuple(sample for sample in samples if sample.cell == cell.id),
             prior_events=events,
+            is_retried=is_retried,
         )
 
     def _is_back(self, error: TransportError) -> bool:
@@ -201,10 +208,54 @@ class HostRun:
             return False
         return True
 
+    def survives_or_leaves(self, act: Callable[[], None]) -> bool:
+        """Do something on the host; one that does not survive that is left."""
+        has_survived = self.survives(act)
+        if not has_survived:
+            self.leave()
+        return has_survived
+
     def leave(self) -> None:
         """Remove what is left on the host, and end the connection."""
         for text in self.session.close():
             _tell_swept(self.job, self.session, text)
+
+
+def _has_failed(events: tuple[Event, ...]) -> bool:
+    """Tell whether a cell ended, and it or an arm in it failed since it was last started."""
+    since = standing(events)
+    has_ended = any(e.what == "cell-ended" and e.state != "unreachable" for e in since)
+    return has_ended and any(e.failure is not None for e in since)
+
+
+def failures_of(host: str, events: tuple[Event, ...]) -> tuple[str, ...]:
+    """Return why a host failed or was lost, since the run was begun or resumed."""
+    begun = max((i for i, e in enumerate(events) if e.what == "run-resumed"), default=0)
+    failed = (e for e in events[begun:] if e.what in {"host-lost", "host-failed"})
+    return tuple(e.text for e in failed if e.host == host)
+
+
+def retried_hosts(job: Job) -> list[HostSpec]:
+    """Return the hosts to try once more: given up, and not quarantined, which is said."""
+    events = job.folder.read_events().events
+    states = {e.cell: e.state for e in events if e.what == "cell-ended"}
+    lost = {c.host for c in job.plan.cells if states.get(c.id) == "unreachable"}
+    hosts: list[HostSpec] = []
+    for host in job.hosts:
+        why = failures_of(host.label, events)
+        is_given_up = host.label in lost or _failed_last(host.label, events)
+        if is_given_up and len(why) < MOST_FAILURES:
+            hosts.append(host)
+        elif is_given_up:
+            text = f"{host.label} is not tried again: it failed {len(why)} times, last: {why[-1]}"
+            job.note("caution", host=host.label, text=text)
+            job.display.say(f"  {text}")
+    return hosts
+
+
+def _failed_last(host: str, events: tuple[Event, ...]) -> bool:
+    kinds = [e.what for e in events if e.host == host and e.what in {"host-failed", "host-ready"}]
+    return kinds[-1:] == ["host-failed"]
 
 
 def _pauses(job: Job, patience_s: float) -> Iterator[None]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import platform
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import datetime, timezone
+from functools import partial
 
 from envcompare.config.experiment import Experiment
 from envcompare.config.plan import Plan
@@ -30,7 +31,7 @@ from envcompare.run_folder.records import (
 )
 from envcompare.run_folder.results import new_run_id, standing
 from envcompare.runner.cellrun import Job
-from envcompare.runner.hostrun import HostRun, ready_host
+from envcompare.runner.hostrun import HostRun, ready_host, retried_hosts
 from envcompare.version import __version__
 
 
@@ -56,15 +57,13 @@ def run(job: Job) -> int:
 
     Hosts are prepared at the same time and then, when no host has this machine send or build
     anything any more, measured at the same time; those that share a kernel one after another.
-    Raises ConfigError where a resumed run finds other software, hosts or data than it began with.
+    With `retries_failed` hosts that were given up are gone back to once, at the end. Raises
+    ConfigError where a resumed run finds other software, hosts or data than it began with.
     """
     with hosts_at_once(job.display) as pool:
-        machines: dict[str, list[HostRun]] = {}
-        for host in _ready_hosts(job, pool):
-            machines.setdefault(host.session.boot_id or host.label, []).append(host)
-        futures = [pool.submit(_run_machine, group) for group in machines.values()]
-        for future in futures:
-            future.result()
+        _measure(_ready_hosts(job, pool), pool)
+        if job.retries_failed and not job.interruption.is_requested:
+            _measure(_retried(job, pool), pool)
     _note_end(job)
     job.folder.close()
     return _exit_code(standing(job.folder.read_events().events))
@@ -83,6 +82,31 @@ def _ready_hosts(job: Job, pool: ThreadPoolExecutor) -> list[HostRun]:
                 host.leave()
             raise
     return hosts
+
+
+def _measure(hosts: list[HostRun], pool: Executor) -> None:
+    """Measure hosts at the same time, those of one machine one after another."""
+    machines: dict[str, list[HostRun]] = {}
+    for host in hosts:
+        machines.setdefault(host.session.boot_id or host.label, []).append(host)
+    futures = [pool.submit(_run_machine, group) for group in machines.values()]
+    for future in futures:
+        future.result()
+
+
+def _retried(job: Job, pool: Executor) -> list[HostRun]:
+    """Open once more the hosts that were given up; what one of them meets ends no other."""
+    specs = retried_hosts(job)
+    for spec in specs:
+        job.note("host-retried", host=spec.label)
+        job.display.say(f"  {spec.label}: trying it once more")
+    prior = job.folder.read_events().events
+    hosts = pool.map(lambda spec: ready_host(job, spec, is_retried=True), specs)
+    return [
+        host
+        for host in hosts
+        if host and host.survives_or_leaves(partial(_check_identities, job, [host.session], prior))
+    ]
 
 
 def _check_identities(job: Job, sessions: list[HostSession], prior: tuple[Event, ...]) -> None:
