@@ -37,16 +37,23 @@ _AGAIN = ("allow_mismatch", "wait")  # what may differ when a run is resumed
     "--resume",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="RUN",
-    help="Continue an interrupted run. All other options but --allow-mismatch and --wait come "
-    "from that run. Refused (exit 2) if software, kernel, driver or data changed; a change that "
-    "is visible only inside an arm ends that arm (exit 4). A reboot of a host is noted in the "
-    "report.",
+    help="Continue an interrupted run: cells that failed or were not reached are measured again. "
+    "All other options except --allow-mismatch, --wait and --retry-failed come from that run. "
+    "Refused (exit 2) if software, kernel, driver or data changed; a change that is visible only "
+    "inside an arm ends that arm (exit 4). A reboot of a host is noted in the report.",
 )
 @click.option(
     "--events",
     type=click.Choice(["json"]),
     help="Print each event as a line of JSON to stdout, as it goes to events.jsonl, and all that "
     "is meant for people to stderr.",
+)
+@click.option(
+    "--retry-failed",
+    is_flag=True,
+    help="At the end go back once to hosts that failed or were lost, unless that happened three "
+    "times. With --resume also measure again, with its whole budget, each cell in which an arm "
+    "failed.",
 )
 @click.pass_obj
 def run(
@@ -56,6 +63,7 @@ def run(
     yes: bool,
     resume: Path | None,
     events: str | None,
+    retry_failed: bool,
     **values: Any,  # noqa: ANN401
 ) -> None:
     """Measure the workloads in every arm and write a run folder with its report."""
@@ -70,8 +78,8 @@ def run(
         again = Settings(**{name: values.pop(name) for name in _AGAIN})
         if any(value not in (None, ()) for value in values.values()):
             raise ConfigError(
-                "--resume takes all options but --allow-mismatch and --wait from the run it "
-                "continues",
+                "--resume takes all options except --allow-mismatch, --wait and --retry-failed "
+                "from the run it continues",
                 hint="leave the other options out, or start a new run",
             )
         folder = RunFolder.open(resume)
@@ -84,7 +92,14 @@ def run(
             experiment, plan, hosts = resumed(folder, again)
         folder.listener = print_event if events else None
         display.say(f"run {folder.path.name}: {_size(plan)}")
-        job = Job(folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
+        job = Job(
+            folder=folder,
+            plan=plan,
+            experiment=experiment,
+            hosts=hosts,
+            display=display,
+            retries_failed=retry_failed,
+        )
         exit_code = _measured(job)
     sys.exit(exit_code)
 

@@ -133,9 +133,13 @@ class Roster:
     def fail(self, arm: str, failure: Failure) -> None:
         """Take an arm out for good, or for this restart when its worker died the first time."""
         self._deaths[arm, failure.phase] += 1
-        self.context.note("arm-failed", arm=arm, text=failure.brief, failure=failure)
         is_over = self.context.remaining_s <= 0
         is_last = self._deaths[arm, failure.phase] > _RETRIES.get(failure.phase, 0)
+        if failure.phase == "environment" and not (is_last or is_over):
+            text = f"{failure.brief}; {arm} lacks a restart"
+            self.context.note("caution", arm=arm, text=text)
+            return
+        self.context.note("arm-failed", arm=arm, text=failure.brief, failure=failure)
         if is_last or is_over:
             self.failed[arm] = failure
 

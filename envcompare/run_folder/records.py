@@ -21,7 +21,7 @@ CONTROL_SUFFIX = "~control"
 CellState = Literal["ok", "failed", "timeout", "skipped", "unreachable"]
 EventKind = Literal[
     "run-started", "run-resumed", "run-ended", "interrupted",
-    "host-ready", "host-lost", "host-failed",
+    "host-ready", "host-lost", "host-failed", "host-retried",
     "arm-ready", "arm-failed", "cell-started", "cell-failed", "cell-ended", "restart", "turn",
     "stopped",
     "round-dropped", "generation", "calibrated", "swept", "note", "waited", "caution", "not-marked",

@@ -470,10 +470,14 @@ def written_samples(events: Iterable[Event]) -> int:
 def standing(events: tuple[Event, ...]) -> tuple[Event, ...]:
     """Return the events that a later resumption has not overtaken.
 
-    Of a cell those since it was last started, of hosts and the run those since it was last resumed.
+    Of a cell those since it was last started, of the run those since it was last resumed, and of a
+    host those since it was tried once more at the end of the run.
     """
     starts = {e.cell: i for i, e in enumerate(events) if e.what == "cell-started"}
     begun = max((i for i, e in enumerate(events) if e.what == "run-resumed"), default=0)
+    retried = {e.host: i for i, e in enumerate(events) if e.what == "host-retried"}
     return tuple(
-        e for i, e in enumerate(events) if i >= (starts.get(e.cell, 0) if e.cell else begun)
+        e
+        for i, e in enumerate(events)
+        if i >= (starts.get(e.cell, 0) if e.cell else max(begun, retried.get(e.host, 0)))
     )

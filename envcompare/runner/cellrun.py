@@ -82,6 +82,7 @@ class Job:
     experiment: Experiment
     hosts: tuple[HostSpec, ...]
     display: Display
+    retries_failed: bool = False  # go back to what failed, once
     interruption: Interruption = field(default_factory=Interruption)
 
     def note(self, what: EventKind, **parts: Unpack[PlacedEventParts]) -> None:
@@ -113,6 +114,7 @@ class CellRun:
     job: Job
     prior: tuple[Sample, ...] = ()  # of the part measured before an interruption
     prior_events: tuple[Event, ...] = ()
+    is_retried: bool = False  # it ended before, and has its whole budget again
     folders: CellFolders = field(init=False)
     _first: dict[str, FingerprintRecord] = field(default_factory=dict)  # of the first part, by arm
     _held: dict[str, list[Sample]] = field(default_factory=dict)  # by arm, until it is known again
@@ -249,6 +251,8 @@ class CellRun:
 
     def _stopped_by(self) -> str:
         """Return why the timing ended before an interruption; empty where it had not."""
+        if self.is_retried:
+            return ""
         stops = [event.text for event in self.prior_events if event.what == "stopped"]
         return stops[-1] if stops and stops[-1] != "failure" else ""
 
@@ -406,6 +410,7 @@ class CellRun:
     def _make_context(self) -> CellContext:
         parameters = dict(self.cell.parameters)
         workload, design = self.cell.workload, self.job.plan.design
+        spent_s = elapsed_s(self.prior_events)
         if workload.program is not None:
             data = self.folders.show_command(workload.program.cwd, self.job.experiment.data)
         else:
@@ -425,8 +430,8 @@ class CellRun:
             recorder=self,
             on_host=self.session.ask,
             interruption=self.job.interruption,
-            budget=Budget(design.budget_s - elapsed_s(self.prior_events)),
-            waited_s=waited_s(self.prior_events),
+            budget=Budget(design.budget_s - (0 if self.is_retried else spent_s)),
+            waited_s=0.0 if self.is_retried else waited_s(self.prior_events),
             has_gpu=self.session.has_gpu and self.job.experiment.device != "cpu",
             noise=Spread() if workload.program is not None else self._expected(),
         )

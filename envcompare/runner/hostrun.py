@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 from envcompare.config.plan import Cell
 from envcompare.errors import (
@@ -28,13 +28,15 @@ from envcompare.hosts.hostlock import Asker, HostLock
 from envcompare.hosts.opening import open_session
 from envcompare.hosts.session import HostSession
 from envcompare.run_folder.records import ArmRecord, Design, Event, Sample
-from envcompare.run_folder.results import RunFolder, standing_samples
+from envcompare.run_folder.results import RunFolder, standing, standing_samples
 from envcompare.runner.cellgroup import give_up, run_cells, sharing
 from envcompare.runner.cellrun import CellRun, Job
 from envcompare.runner.kernels import KernelTurns
 from envcompare.stack import Progress
 from envcompare.transport.hosts import HostSpec
 
+MOST_FAILURES = 3
+"""A host that failed or was lost as often in one run is not tried again at its end."""
 _MOST_LOSSES = 3
 """A host that is lost more often than that in one run is left out: it would cost all the others."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
@@ -95,21 +97,23 @@ class HostRun:
         """
         return self.session.boot_id, str(self.session.machine.get("machine.id", "")), self.label
 
-    def lock(self) -> bool:
+    def lock(self, *, is_retried: bool = False) -> bool:
         """Keep all other clients off the host; False where one holds it, which is recorded."""
-        return self._makes(lambda: self._take_lock(self.session))
+        take = partial(self._take_lock, self.session, is_regained=is_retried)
+        return self.survives_or_leaves(take)
 
-    def prepare(self, turns: KernelTurns) -> bool:
+    def prepare(self, turns: KernelTurns, *, is_retried: bool = False) -> bool:
         """Make the arms of the plan usable; False where the host failed, which is recorded.
 
-        Nothing is measured on this machine meanwhile, nor on a host that shares its kernel.
+        Nothing is measured on this machine meanwhile, nor on a host that shares its kernel. With
+        `is_retried` a claim of this run is that of a lost connection, and is taken over.
         """
 
         def act() -> None:
             with turns.preparing(turns.here), turns.preparing(self.kernel):
-                prepare_host(self.job, self.session)
+                prepare_host(self.job, self.session, is_regained=is_retried)
 
-        return self._makes(act)
+        return self.survives_or_leaves(act)
 
     @property
     def kernel(self) -> str:
@@ -122,13 +126,6 @@ class HostRun:
             self.survives(lambda: self._measure(turns))
         finally:
             self.leave()
-
-    def _makes(self, act: Callable[[], None]) -> bool:
-        """Do something with the host before it is measured; one that fails is left."""
-        is_well = self.survives(act)
-        if not is_well:
-            self.leave()
-        return is_well
 
     def _take_lock(self, session: HostSession, *, is_regained: bool = False) -> None:
         job, asker = self.job, Asker(host=self.label, purpose="run", run_id=session.run_id)
@@ -189,6 +186,7 @@ class HostRun:
     def _cell_run(self, cell: Cell, *, prior: _Prior) -> CellRun | None:
         """Return what is to be done for a cell, None where it was done before an interruption."""
         events = tuple(e for e in prior.events if e.cell == cell.id)
+        is_retried = self.job.retries_failed and _has_failed(events)
         samples = prior.samples if events else ()  # only a cell that was begun before has some
         run = CellRun(
             cell=cell,
@@ -196,10 +194,12 @@ class HostRun:
             job=self.job,
             prior=tuple(sample for sample in samples if sample.cell == cell.id),
             prior_events=events,
+            is_retried=is_retried,
         )
         has_ended = any(e.what == "cell-ended" and e.state == "ok" for e in events)
         if (
             has_ended
+            and not is_retried
             and run.is_whole
             and not any(profile.is_failure for profile in self.job.folder.read_profiles(cell.id))
         ):
@@ -277,11 +277,55 @@ class HostRun:
             return False
         return True
 
+    def survives_or_leaves(self, act: Callable[[], None]) -> bool:
+        """Do something on the host; one that does not survive that is left."""
+        has_survived = self.survives(act)
+        if not has_survived:
+            self.leave()
+        return has_survived
+
     def leave(self) -> None:
         """Remove what is left on the host, and end the connection."""
         for text in self.session.close():
             _tell_swept(self.job, self.session, text)
         self._lock.release()
+
+
+def _has_failed(events: tuple[Event, ...]) -> bool:
+    """Tell whether a cell ended, and it or an arm in it failed since it was last started."""
+    since = standing(events)
+    has_ended = any(e.what == "cell-ended" and e.state != "unreachable" for e in since)
+    return has_ended and any(e.failure is not None for e in since)
+
+
+def failures_of(host: str, events: tuple[Event, ...]) -> tuple[str, ...]:
+    """Return why a host failed or was lost, since the run was begun or resumed."""
+    begun = max((i for i, e in enumerate(events) if e.what == "run-resumed"), default=0)
+    failed = (e for e in events[begun:] if e.what in {"host-lost", "host-failed"})
+    return tuple(e.text for e in failed if e.host == host)
+
+
+def retried_hosts(job: Job) -> list[HostSpec]:
+    """Return the hosts to try once more: given up, and not quarantined, which is said."""
+    events = job.folder.read_events().events
+    states = {e.cell: e.state for e in events if e.what == "cell-ended"}
+    lost = {c.host for c in job.plan.cells if states.get(c.id) == "unreachable"}
+    hosts: list[HostSpec] = []
+    for host in job.hosts:
+        why = failures_of(host.label, events)
+        is_given_up = host.label in lost or _failed_last(host.label, events)
+        if is_given_up and len(why) < MOST_FAILURES:
+            hosts.append(host)
+        elif is_given_up:
+            text = f"{host.label} is not tried again: it failed {len(why)} times, last: {why[-1]}"
+            job.note("caution", host=host.label, text=text)
+            job.display.say(f"  {text}")
+    return hosts
+
+
+def _failed_last(host: str, events: tuple[Event, ...]) -> bool:
+    kinds = [e.what for e in events if e.host == host and e.what in {"host-failed", "host-ready"}]
+    return kinds[-1:] == ["host-failed"]
 
 
 def _pauses(job: Job, patience_s: float) -> Iterator[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
+from functools import partial
 
 from envcompare.config.experiment import Experiment
 from envcompare.config.plan import Plan
@@ -29,7 +30,7 @@ from envcompare.run_folder.records import (
 )
 from envcompare.run_folder.results import new_run_id, standing
 from envcompare.runner.cellrun import Job
-from envcompare.runner.hostrun import HostRun, open_host
+from envcompare.runner.hostrun import HostRun, open_host, retried_hosts
 from envcompare.runner.kernels import KernelTurns
 from envcompare.transport.hosts import LOCAL, HostSpec
 from envcompare.transport.local import LocalTransport
@@ -58,7 +59,8 @@ def run(job: Job) -> int:
 
     Several hosts are worked at, each prepared and then measured whatever the others do. Where that
     would disturb a measurement they take turns: hosts that share a kernel, and this machine, which
-    sends and builds for the others. Raises ConfigError where a resumed run finds other software,
+    sends and builds for the others. With `retries_failed` hosts that were given up are gone back to
+    once, at the end. Raises ConfigError where a resumed run finds other software,
     hosts or data than it began with.
     """
     prior = job.folder.read_events().events
@@ -74,6 +76,10 @@ def run(job: Job) -> int:
             futures = [pool.submit(_work_at, job, turns, spec) for spec in specs]
         for future in futures:
             future.result()
+        if job.retries_failed and not job.interruption.is_requested:
+            retried = [pool.submit(_work_again_at, job, turns, spec) for spec in retried_hosts(job)]
+            for future in retried:
+                future.result()
     _note_end(job)
     job.folder.close()
     return _exit_code(standing(job.folder.read_events().events))
@@ -84,6 +90,19 @@ def _work_at(job: Job, turns: KernelTurns, spec: HostSpec) -> None:
     host = open_host(job, spec, turns)
     if host is not None and host.lock() and host.prepare(turns):
         _check_identities(job, [host.session], ())
+        host.measure(turns)
+
+
+def _work_again_at(job: Job, turns: KernelTurns, spec: HostSpec) -> None:
+    """Go back to a host that was given up; it must be what it was before."""
+    job.note("host-retried", host=spec.label)
+    job.display.say(f"  {spec.label}: trying it once more")
+    host = open_host(job, spec, turns)
+    if host is None or not host.lock(is_retried=True):
+        return
+    prior = job.folder.read_events().events
+    check = partial(_check_identities, job, [host.session], prior)
+    if host.prepare(turns, is_retried=True) and host.survives_or_leaves(check):
         host.measure(turns)
 
 

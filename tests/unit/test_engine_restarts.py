@@ -125,14 +125,15 @@ def test_worker_that_died_with_its_engine_is_launched_again(tmp_path: Path) -> N
     assert problem is not None
     assert problem.passes
     made = bench(tmp_path, "cnn", budget_s=600.0)
+    assert isinstance(made.recorder, Kept)
     roster = Roster(made)
     died = Failure(phase="environment", brief="docker: the Docker daemon is restarting")
     for _ in range(3):
         roster.fail("docker", died)
     assert "docker" in roster.arms
+    assert [one.what for one in made.recorder.events] == ["caution"] * 3
     roster.fail("docker", died)
     assert "docker" not in roster.arms
-    assert isinstance(made.recorder, Kept)
     made.recorder.folder.close()
 
 

@@ -1,0 +1,163 @@
+"""What failed is gone back to where that is asked for: hosts once, and cells of a resumed run."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from envcompare.cli import app
+from envcompare.cli.planning import planned
+from envcompare.config.settings import Settings
+from envcompare.console import Display
+from envcompare.errors import TransportError
+from envcompare.hosts import opening
+from envcompare.hosts.session import HostSession
+from envcompare.run_folder.records import Event, Failure, event_now
+from envcompare.run_folder.results import RunFolder, standing
+from envcompare.runner import hostrun, walk
+from envcompare.runner.cellrun import Job
+from envcompare.runner.hostrun import retried_hosts
+from envcompare.transport.hosts import HostSpec
+from envcompare.transport.local import LOCAL
+
+SHORT = ("--budget", "1", "--no-quiet-gate", "--profile", "none")
+BROKEN = Failure(phase="process", brief="docker: it died")
+
+
+def run(out: Path, *words: str, command: str = "true", hosts: str = "local,other") -> Result:
+    """Measure a plain command as a process of this machine."""
+    envs = ("--envs", "vm@host", "--host-python", sys.executable, "--hosts", hosts)
+    argv = ["run", *envs, "--command", command, *SHORT, "--out", str(out), *words]
+    return CliRunner().invoke(app, argv)
+
+
+def only_run(out: Path) -> Path:
+    """Return the only run folder in a folder."""
+    (folder,) = out.iterdir()
+    return folder
+
+
+def unreachable_at_first(monkeypatch: pytest.MonkeyPatch, *, times: int) -> Counter[str]:
+    """Let the host `other` be unreachable some times; return how often each host was opened."""
+    monkeypatch.setattr(opening, "connect", lambda _host, **_: LOCAL)
+    opened: Counter[str] = Counter()
+    open_session = opening.open_session
+
+    def opening_late(host: HostSpec, *rest: Any) -> HostSession:
+        opened[host.label] += 1
+        if host.label == "other" and opened["other"] <= times:
+            raise TransportError("host 'other' cannot be reached", hint="check its network")
+        return open_session(host, *rest)
+
+    monkeypatch.setattr(hostrun, "open_session", opening_late)
+    return opened
+
+
+def test_host_that_came_late_is_measured_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What failed before then counts no more."""
+    opened = unreachable_at_first(monkeypatch, times=1)
+    done = run(tmp_path / "out", "--retry-failed")
+    assert done.exit_code == 0, done.output
+    assert opened == {"local": 1, "other": 2}
+    events = RunFolder.open(only_run(tmp_path / "out")).read_events().events
+    ends = {event.cell: event.state for event in events if event.what == "cell-ended"}
+    assert ends == {"local/true/default": "ok", "other/true/default": "ok"}
+
+
+def test_host_is_tried_once_more_and_no_oftener(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run comes to its end."""
+    opened = unreachable_at_first(monkeypatch, times=9)
+    done = run(tmp_path / "out", "--retry-failed")
+    assert done.exit_code == 3, done.output
+    assert opened["other"] == 2
+
+
+def test_host_is_not_gone_back_to_unless_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever starts a run may want to look first."""
+    opened = unreachable_at_first(monkeypatch, times=1)
+    done = run(tmp_path / "out")
+    assert done.exit_code == 3, done.output
+    assert opened["other"] == 1
+
+
+@pytest.mark.parametrize(("failures", "is_tried"), [(1, True), (2, True), (3, False), (4, False)])
+def test_host_that_failed_three_times_is_left_out_with_the_reason(
+    failures: int, *, is_tried: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each try costs all the others."""
+    given = Settings(envs="vm@host", hosts="gpu01", workloads="cnn")
+    experiment, plan, hosts = planned(given, Settings(), accept_many=True)
+    record = walk.run_record(plan, experiment, command_line=("envcompare", "run"))
+    folder = RunFolder.create(tmp_path, record)
+    job = Job(folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=Display())
+    for _ in range(failures):
+        job.note("host-lost", host="gpu01", text="the connection to host 'gpu01' was lost")
+    job.note("cell-ended", host="gpu01", cell=plan.cells[0].id, state="unreachable")
+    assert [host.label for host in retried_hosts(job)] == ["gpu01"] * is_tried
+    folder.close()
+    said = capsys.readouterr().err
+    reason = f"gpu01 is not tried again: it failed {failures} times, last: the connection"
+    assert (reason in said) is not is_tried
+
+
+def test_failure_of_a_host_stands_until_it_is_tried_again() -> None:
+    """That of another host stands in any case."""
+    before = tuple(event_now("host-failed", host=host, failure=BROKEN) for host in ("a", "b"))
+    events = (event_now("run-started"), *before, event_now("host-retried", host="a"))
+    assert [event.host for event in standing(events) if event.failure] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("events", "has_failed"),
+    [
+        ((Event(t=1, what="cell-ended", state="ok"),), False),
+        ((Event(t=1, what="arm-failed", arm="docker", failure=BROKEN),), False),
+        (
+            (
+                Event(t=1, what="arm-failed", arm="docker", failure=BROKEN),
+                Event(t=2, what="cell-ended", state="ok"),
+            ),
+            True,
+        ),
+        (
+            (
+                Event(t=1, what="cell-failed", failure=BROKEN),
+                Event(t=2, what="cell-ended", state="unreachable"),
+            ),
+            False,
+        ),
+    ],
+    ids=["well", "interrupted", "an arm", "unreachable"],
+)
+def test_cell_has_failed_where_it_ended_with_a_failure(
+    events: tuple[Event, ...], *, has_failed: bool
+) -> None:
+    """An interrupted or unreachable one goes on within its budget."""
+    assert hostrun._has_failed(events) is has_failed
+
+
+def test_resumed_run_goes_back_to_a_cell_with_its_whole_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What failed has been mended meanwhile, and the run then ends well."""
+    monkeypatch.chdir(tmp_path)
+    work = tmp_path / "work"
+    work.write_text("#!/bin/sh\n[ -e mended ] || case $ENVCOMPARE_ARM in *control) exit 1; esac\n")
+    work.chmod(0o755)
+    first = run(tmp_path / "out", command="./work", hosts="local")
+    assert first.exit_code == 4, first.output
+    (tmp_path / "mended").touch()
+    words = ["run", "--resume", str(only_run(tmp_path / "out")), "--retry-failed"]
+    again = CliRunner().invoke(app, words)
+    assert again.exit_code == 0, again.output
