@@ -376,7 +376,4 @@ FAULTS: dict[str, Fault] = {
     ),
     **_named("links-planted", _in_each(plant_links, "worker leaves links in its scratch folder")),
 }
-SHORT = (
-    "sshd-killed", "worker-stopped-docker", "worker-starved-vm", "answers-endless-line",
-    "client-disk-full", "resumed-twice",
-)  # fmt: skip
+SHORT = ("sshd-killed", "worker-starved-vm", "answers-endless-line", "resumed-twice")
