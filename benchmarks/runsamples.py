@@ -44,6 +44,7 @@ def _times(shape: Shape, cell: CellRecord, arm: str, generator: np.random.Genera
     size = next((value / shape.parameters[name][0] for name, value in sizes_of.items()), 1.0)
     place = shape.workloads.index(cell.workload)
     middle = np.log(_STEP_NS * (1 + place / 2) * size) + np.log(known.ratio) / size
+    middle += shape.by_host.get((cell.host, arm), 0.0)
     sizes = (shape.restarts, shape.generations, shape.rounds + 1, shape.steps)
     spreads = ((known.spread, 1), (0.001, 2), (0.002, 3), (0.02, 4))
     logarithms = middle + sum(

@@ -43,6 +43,7 @@ class Shape:
 
     Beside the arms there are the reference and its control. `parameters` gives each workload a
     cell for every choice; the first of them is a number, and what an arm costs shrinks with it.
+    `by_host` adds to the logarithm of the times of an arm on a host.
     """
 
     seed: int = 1
@@ -53,6 +54,7 @@ class Shape:
         Arm(id="singularity", environment="singularity", ratio=1.003),
     )
     parameters: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    by_host: Mapping[tuple[str, str], float] = field(default_factory=dict)
     restarts: int = 6
     generations: int = 2
     rounds: int = 4

@@ -31,6 +31,7 @@ from envcompare.report.format.numbers import (
 from envcompare.report.sections.cards import summary_cards
 from envcompare.report.sections.comparisons import ComparedRow, badges, change_line
 from envcompare.report.sections.fields import grid_of
+from envcompare.report.sections.fleet import FEW_HOSTS, host_blocks, over_hosts_blocks
 from envcompare.report.sections.profiletables import leading_tables
 from envcompare.report.wording.headlines import Headline, mean_log_ratio
 from envcompare.report.wording.hostwords import caution_of
@@ -261,10 +262,13 @@ def overview_section(run: RunComparison, rows: tuple[ComparedRow, ...]) -> Secti
     is_by_host = all(
         len({row.comparison.host for row in group}) == len(group) for group in groups.values()
     )
-    hosts = tuple(dict.fromkeys(row.comparison.host for row in compared)) if is_by_host else ()
+    every = tuple(dict.fromkeys(row.comparison.host for row in compared))
+    has_symbols = len(every) <= FEW_HOSTS
+    hosts = every if is_by_host else ()
     each = f"host, in the order of {', '.join(hosts)}" if len(hosts) > 1 else "cell"
+    symbols = f", and one symbol for each {each}" * has_symbols
     intro = (
-        f"The mean of the cells against {run.reference_arm}, and one symbol for each {each}: "
+        f"The mean of the cells against {run.reference_arm}{symbols}: "
         "◀ faster, ≈ equivalent, ▶ slower, ? inconclusive, ✕ failed, – not run, ⚠ confounded."
     )
     arms = dict.fromkeys(row.comparison.arm for row in compared)
@@ -277,25 +281,38 @@ def overview_section(run: RunComparison, rows: tuple[ComparedRow, ...]) -> Secti
         blocks=(
             Line(text=intro),
             *(Line(text=f"⚠ {text}", style="warning") for text in cautions),
-            _matrix(groups, hosts),
+            _matrix(groups, hosts, has_symbols=has_symbols),
+            *over_hosts_blocks(run),
+            *host_blocks(run, compared),
         ),
     )
 
 
-def _matrix(groups: Mapping[tuple[str, str], list[ComparedRow]], hosts: tuple[str, ...]) -> Table:
+def _matrix(
+    groups: Mapping[tuple[str, str], list[ComparedRow]],
+    hosts: tuple[str, ...],
+    *,
+    has_symbols: bool,
+) -> Table:
     arms = tuple(dict.fromkeys(arm for _, arm in groups))
     return grid_of(
         "Overview table",
         (("Workload", "name"), *((visible(arm), "text") for arm in arms)),
         (
-            (workload, *(_matrix_cell(groups.get((workload, arm), []), hosts) for arm in arms))
+            (
+                workload,
+                *(
+                    _matrix_cell(groups.get((workload, arm), []), hosts, has_symbols=has_symbols)
+                    for arm in arms
+                ),
+            )
             for workload in dict.fromkeys(workload for workload, _ in groups)
         ),
         style="matrix",
     )
 
 
-def _matrix_cell(rows: list[ComparedRow], hosts: tuple[str, ...]) -> Words:
+def _matrix_cell(rows: list[ComparedRow], hosts: tuple[str, ...], *, has_symbols: bool) -> Words:
     """Return mean, outcome and symbols of one workload in one environment."""
     if not rows:
         return "– not planned"
@@ -307,7 +324,7 @@ def _matrix_cell(rows: list[ComparedRow], hosts: tuple[str, ...]) -> Words:
         text=word,
         href=f"#{rows[0].anchor}",
         style=outcome or "",
-        after=(Span(text=_symbols(rows, hosts), style="symbols"),),
+        after=(Span(text=_symbols(rows, hosts), style="symbols"),) * has_symbols,
     )
 
 

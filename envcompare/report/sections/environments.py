@@ -29,7 +29,7 @@ from envcompare.report.format.blocks import (
     Words,
     texts,
 )
-from envcompare.report.format.numbers import NOT_MEASURED, size
+from envcompare.report.format.numbers import NOT_MEASURED, listed, size
 from envcompare.report.sections.fields import grid_of
 from envcompare.report.wording.headlines import compared_differences
 from envcompare.run_folder.records import (
@@ -50,6 +50,7 @@ _CLASS_WORDS: Final[dict[FactClass, str]] = {
     "identity": "· identity",
 }
 _SHOWN_ENTRIES: Final = 4
+_MOST_HOSTS: Final = 8  # with more, those that are alike share a place
 _LONGEST_VALUE: Final = 160
 
 
@@ -81,19 +82,43 @@ def hosts_facts(run: RunComparison) -> tuple[HostFacts, ...]:
 def environments_section(hosts: tuple[HostFacts, ...]) -> Section:
     """Return the properties of the environments of each host, what differs first."""
     intro = "What the worker found around itself in each environment. What differs comes first."
-    blocks = tuple(block for facts in hosts for block in _host_blocks(facts))
+    groups = _alike(hosts)
+    blocks = tuple(
+        block for group in groups[:_MOST_HOSTS] for block in _host_blocks(group[0], group[1:])
+    )
+    rest = [facts.host for group in groups[_MOST_HOSTS:] for facts in group]
+    left_out = f"To keep the page small, the properties of {listed(rest)} are in comparison.json."
     return Section(
         anchor="environments",
         title="Environments",
-        blocks=(Line(text=intro), *(blocks or texts("Not measured: no worker answered."))),
+        blocks=(
+            Line(text=intro),
+            *(blocks or texts("Not measured: no worker answered.")),
+            *texts(left_out * bool(rest)),
+        ),
     )
 
 
-def _host_blocks(facts: HostFacts) -> tuple[Block, ...]:
+def _alike(hosts: tuple[HostFacts, ...]) -> list[tuple[HostFacts, ...]]:
+    """Return hosts in groups in which the environments differ alike; few hosts each alone."""
+    if len(hosts) <= _MOST_HOSTS:
+        return [(facts,) for facts in hosts]
+    groups: dict[tuple[object, ...], list[HostFacts]] = {}
+    for facts in hosts:
+        states = tuple((arm.arm, arm.state) for arm in facts.arms)
+        told = tuple(sorted((one.arm, one.key, one.fact_class) for one in facts.differences))
+        groups.setdefault((states, told), []).append(facts)
+    return [tuple(group) for group in groups.values()]
+
+
+def _host_blocks(facts: HostFacts, alike: tuple[HostFacts, ...]) -> tuple[Block, ...]:
     every = _facts_table(facts)
     summary = f"All {len(every.rows)} properties of {facts.host}"
+    names = listed([one.host for one in alike])
+    same = f"The same properties differ on {names}, whose values are in comparison.json."
     return (
-        Heading(text=f"Host {facts.host}"),
+        Heading(text=f"Host {facts.host}" + f" and {len(alike)} more" * bool(alike)),
+        *texts(same * bool(alike)),
         Items(items=meanings(facts.differences), style="meanings"),
         differences_table(facts, of=len(every.rows)),
         Fold(summary=summary, blocks=(every,)),

@@ -276,13 +276,20 @@ def _moment(seconds: float) -> str:
         return ""
 
 
+_MOST_CONTROLS: Final = 40
+
+
 def method_section(run: RunComparison) -> Section:
     """Return the design with the numbers of this run, what happened in each cell, and words."""
     if not is_timed(run):
         told: tuple[Block, ...] = (Items(items=method_sentences(run)),)
         return Section(anchor="method", title="Method", blocks=told)
     labels = cell_labels(run)
-    controls = (control_sentence(one, label=labels[one.id], run=run) for one in run.cells)
+    cells = run.cells[:_MOST_CONTROLS]
+    controls = [control_sentence(one, label=labels[one.id], run=run) for one in cells]
+    if len(run.cells) > _MOST_CONTROLS:
+        more = len(run.cells) - _MOST_CONTROLS
+        controls.append(f"All comparisons shows the A/A controls of {more} more cells.")
     design = (
         _RATIO.format(piece=piece_word(run)),
         *(_TURNS,) * has_steps(run),

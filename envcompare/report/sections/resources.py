@@ -44,6 +44,7 @@ from envcompare.text import counted
 _WHOLE: Final[dict[str, str]] = {"real": "real", "user": "user", "sys": "sys"}
 _MOST_DIVIDED: Final = 60
 """Start-ups that are divided into parts: with more the page would be about little else."""
+_MOST_TABLES: Final = 60
 _MEMORY: Final[dict[str, str]] = {
     "max_rss_bytes": "peak RSS",
     "cgroup_peak_bytes": "cgroup peak",
@@ -69,7 +70,12 @@ def startup_section(run: RunComparison) -> Section:
     """Return a table for each cell and page cache whose start-up was measured."""
     why = _NO_STARTUP if has_steps(run) else _NO_STARTUP_OF_PROGRAMS
     tables = startup_tables(run)
-    blocks = tuple(block for label, table in tables for block in (Heading(text=label), table))
+    shown = tables[:_MOST_TABLES]
+    blocks: tuple[Block, ...] = tuple(
+        block for label, table in shown for block in (Heading(text=label), table)
+    )
+    left_out = f"comparison.json holds the start-up of {len(tables) - _MOST_TABLES} more cells."
+    blocks += texts(left_out * (len(tables) > _MOST_TABLES))
     return Section(
         anchor="startup",
         title="Start-up",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from envcompare.analysis.model.comparison import (
@@ -19,7 +19,7 @@ from envcompare.report.format.numbers import (
     signed_percent,
     unsigned_percent,
 )
-from envcompare.report.wording.hostwords import caution_of
+from envcompare.report.wording.hostwords import caution_of, over_hosts_text
 from envcompare.report.wording.labels import cell_labels, compared_arms
 from envcompare.report.wording.profilewords import untimed_arms, untimed_words
 from envcompare.report.wording.verdicts import (
@@ -40,6 +40,7 @@ SPLIT_HREF: Final = "#split"
 SPLIT_LINK: Final = "Environment or software?"
 _STILL: Final[tuple[Outcome, ...]] = ("inconclusive", "equivalent", "failed", "not-run")
 _MOST_NAMED: Final = 2
+_FLEET: Final = 5  # hosts; with fewer the interval over hosts says little beside those of the cells
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +92,35 @@ def compared_differences(run: RunComparison) -> tuple[FactDifference, ...]:
 def _headline(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> Headline:
     if not judged:
         return _without_comparison(run, arm)
+    if any(one.arm == arm and one.hosts >= _FLEET for one in run.over_hosts):
+        return _over_hosts(run, arm, judged)
+    headline = _over_cells(run, arm, judged)
+    rest = " ".join(filter(None, (headline.rest, over_hosts_text(run, arm))))
+    return replace(headline, rest=rest)
+
+
+def _over_hosts(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> Headline:
+    """Lead with what many hosts say together: single hosts differ for reasons of their own."""
+    together = [one for one in run.over_hosts if one.arm == arm]
+    moved = [one for one in together if one.outcome in MOVED]
+    outcomes: list[Outcome] = [one.outcome for one in together]
+    if moved:
+        outcome: Outcome = max(moved, key=lambda one: abs(one.log_ratio)).outcome
+    else:
+        outcome = max(outcomes, key=lambda each: (outcomes.count(each), -_STILL.index(each)))
+    count = outcomes.count(outcome)
+    among = f" in {count} of {len(together)} workloads" if count < len(together) else ""
+    cells = _over_cells(run, arm, judged)
+    return replace(
+        cells,
+        outcome=outcome,
+        badge=f"{WORDS[outcome]} over hosts{among}",
+        lead=over_hosts_text(run, arm),
+        rest=" ".join(filter(None, (f"By cell, {cells.lead}", cells.rest))),
+    )
+
+
+def _over_cells(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> Headline:
     outcome = _leading(judged)
     leading = tuple(one for one in judged if one.outcome == outcome)
     if len(leading) == len(judged):
