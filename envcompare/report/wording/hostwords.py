@@ -166,7 +166,8 @@ def _over_hosts(one: HostsEstimate, run: RunComparison) -> str:
     mean = f"{signed_percent(one.log_ratio)}, {signed_interval(*ends)}"
     figures = unsigned_interval(*ends) if is_moved else mean
     odd = f"; far from the others: {names}" if (names := odd_names(one)) else ""
-    spread = f"hosts differ by ±{unsigned_percent(one.tau)}"
+    is_seen = one.tau >= _LEAST_SPREAD
+    spread = f"hosts differ by ±{unsigned_percent(one.tau)}" if is_seen else "no spread of hosts seen"
     subject = f"{work_of(one)} in {one.arm}"
     return f"Over {one.hosts} hosts, {subject} is {claim} ({figures}); {spread}{odd}."
 
