@@ -28,6 +28,7 @@ DIFFERENT_HOSTS: Final = "These cells are from hosts with different {}."
 """The caution beside a statement about several hosts."""
 _LONGEST: Final = 80
 _MOST_HOSTS: Final = 4
+_LEAST_SPREAD = 0.0005  # less is shown as 0.0 %
 _MOST_STATEMENTS: Final = 2
 _DIGITS: Final = 8  # of a lock's digest
 
@@ -166,8 +167,9 @@ def _over_hosts(one: HostsEstimate, run: RunComparison) -> str:
     mean = f"{signed_percent(one.log_ratio)}, {signed_interval(*ends)}"
     figures = unsigned_interval(*ends) if is_moved else mean
     odd = f"; far from the others: {names}" if (names := odd_names(one)) else ""
-    is_seen = one.tau >= _LEAST_SPREAD
-    spread = f"hosts differ by ±{unsigned_percent(one.tau)}" if is_seen else "no spread of hosts seen"
+    spread = "no spread between hosts was seen"
+    if one.tau >= _LEAST_SPREAD:
+        spread = f"hosts differ by ±{unsigned_percent(one.tau)}"
     subject = f"{work_of(one)} in {one.arm}"
     return f"Over {one.hosts} hosts, {subject} is {claim} ({figures}); {spread}{odd}."
 
