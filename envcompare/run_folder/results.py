@@ -407,10 +407,17 @@ def elapsed_s(events: Iterable[Event], *, beginning: EventKind = "cell-started")
     """
     pairs = itertools.pairwise(events)
     return sum(
-        after.t - before.t
+        _between_s(before, after)
         for before, after in pairs
         if after.what != beginning and before.what != "turn"
     )
+
+
+def _between_s(before: Event, after: Event) -> float:
+    """Return the seconds between two events of one part; the time of day may be set meanwhile."""
+    if before.clock_s is None or after.clock_s is None:
+        return after.t - before.t
+    return max(0.0, after.clock_s - before.clock_s)
 
 
 EXPECTED_SPREAD = "expected_spread"
