@@ -247,6 +247,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     state: CellState | None = None
     failure: Failure | None = None
     values: dict[str, Scalar] = {}
+    clock_s: Annotated[
+        float | None, Meta(description="of a clock that no one sets; for differences in one part")
+    ] = None
     schema: Literal[2] = SCHEMA
 
 
@@ -269,7 +272,7 @@ class PlacedEventParts(EventParts, total=False):
 
 def event_now(what: EventKind, **parts: Unpack[PlacedEventParts]) -> Event:
     """Return an event that happens now."""
-    return Event(t=time.time(), what=what, **parts)
+    return Event(t=time.time(), clock_s=time.monotonic(), what=what, **parts)
 
 
 class ArmRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -418,7 +418,7 @@ def elapsed_s(events: Iterable[Event], *, beginning: EventKind = "cell-started")
     """
     pairs = itertools.pairwise(events)
     return sum(
-        after.t - before.t
+        _between_s(before, after)
         for before, after in pairs
         if after.what != beginning and before.what != "turn"
     )
@@ -449,6 +449,13 @@ def standing_samples(samples: Iterable[Sample], design: Design) -> tuple[Sample,
             blocks.add(block)
         places.setdefault(restart, set()).add(place)
     return tuple(kept.values())
+
+
+def _between_s(before: Event, after: Event) -> float:
+    """Return the seconds between two events of one part; the time of day may be set meanwhile."""
+    if before.clock_s is None or after.clock_s is None:
+        return after.t - before.t
+    return max(0.0, after.clock_s - before.clock_s)
 
 
 EXPECTED_SPREAD = "expected_spread"

@@ -1,4 +1,4 @@
-"""Spoil the files of a profiler for as long as is asked, and keep what breaks its reader."""
+"""Spoil files and other inputs for as long as is asked, and keep what breaks their reader."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from collections import Counter
 from pathlib import Path
 
 import click
+import inputfuzz
+from inputfuzz import INPUTS
 from profilefuzz import CORPUS, NAMES, changes, outcome, seeds, spoiled
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +39,7 @@ def main() -> int:
 def arguments() -> argparse.Namespace:
     """Return what was asked for."""
     parser = argparse.ArgumentParser(prog="script/fuzz", description=__doc__)
-    parser.add_argument("reader", choices=NAMES)
+    parser.add_argument("reader", choices=(*NAMES, *INPUTS))
     parser.add_argument("--examples", type=int, default=10**9)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1)
@@ -46,6 +48,8 @@ def arguments() -> argparse.Namespace:
 
 def example(reader: str, draw: random.Random, folder: Path) -> str:
     """Spoil one file and read it: refused, read or broken."""
+    if reader in INPUTS:
+        return _example_of_input(reader, draw, folder)
     seed = draw.choice(seeds(reader))
     names = sorted(changes(reader))
     steps = [(draw.choice(names), draw.getrandbits(32)) for _ in range(draw.randint(1, 4))]
@@ -56,6 +60,18 @@ def example(reader: str, draw: random.Random, folder: Path) -> str:
     except Exception:  # noqa: BLE001 — whatever it is, it is what was looked for
         keep(reader, path)
         return "broken"
+
+
+def _example_of_input(name: str, draw: random.Random, folder: Path) -> str:
+    state, path = draw.getstate(), folder
+    try:
+        what, path = inputfuzz.outcome(name, draw, folder)
+    except Exception:  # noqa: BLE001 — whatever it is, it is what was looked for
+        draw.setstate(state)
+        path, _ = INPUTS[name](draw, folder)
+        keep(name, path)
+        return "broken"
+    return what
 
 
 def keep(reader: str, path: Path) -> None:

@@ -86,7 +86,7 @@ def outcome(reader: str, path: Path) -> Profile | None:
     Raises AssertionError for any other error, for a profile with an impossible number and for a
     reader that does not come back.
     """
-    with _limited():
+    with limited():
         try:
             profile = read(reader, [path])
         except ProfileError as error:
@@ -101,7 +101,9 @@ def outcome(reader: str, path: Path) -> Profile | None:
 
 
 @contextmanager
-def _limited() -> Iterator[None]:
+def limited() -> Iterator[None]:
+    """End what computes for longer than a reader may."""
+
     def late(_: int, __: FrameType | None) -> None:
         raise AssertionError(f"the reader did not come back within {LIMIT_S:g} s of work")
 
