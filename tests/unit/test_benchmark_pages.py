@@ -11,6 +11,7 @@ import building
 import distribution
 import explanations
 import false_positives
+import fanout
 import live
 import operators
 import overhead
@@ -35,6 +36,7 @@ WRITERS: dict[str, Callable[[Places], object]] = {
     "distribution": distribution.write_page,
     "explanations": explanations.write_page,
     "false-positives": false_positives.write_page,
+    "fanout": fanout.write_page,
     "live": live.write_page,
     "operators": operators.write_page,
     "overhead": overhead.write_page,
