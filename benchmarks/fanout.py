@@ -32,6 +32,7 @@ _KEYS = ("hostname", "user", "port", "identityfile", "userknownhostsfile")
 _LOOK_EVERY_S = 0.05
 _OF_ANSIBLE = "ansible-core"
 _COMMAND = "true"
+_UNREACHED = ("UNREACHABLE", "cannot connect", "cannot find host", "Could not resolve")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -169,7 +170,7 @@ def _run(way: tuple[tuple[str, ...], Mapping[str, str]]) -> tuple[float, int]:
         took_s = time.perf_counter() - start
         tree.end()
         watching.join()
-    if process.returncode not in {0, 3} or "UNREACHABLE" in said or "cannot connect" in said:
+    if process.returncode not in {0, 3} or any(word in said for word in _UNREACHED):
         raise SystemExit(f"{argv[:4]} ended with {process.returncode}:\n{said[-2000:]}")
     return took_s, tree.peak_bytes
 
