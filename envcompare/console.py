@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _LINE_EVERY_S = 15.0
 _MOVING_LINE_EVERY_S = 5.0
 _SHOWN_EVERY_S = 0.1  # bytes come in pieces much smaller than an eye can follow
+_LINES_BELOW_BARS = 2  # the line that counts the others, and the cursor's
 _SPEED_AFTER_S = 0.5  # before that the speed is that of the buffers
 _READER_GONE = frozenset({errno.EPIPE, errno.EIO})  # of a pipe, of a terminal
 
@@ -91,6 +92,30 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def _bars(console: Console) -> Progress:
+    """Return a bar for each thing that goes on; of many as many as the terminal has room for."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.text import Text
+
+    class Bounded(Progress):
+        def get_renderables(self) -> Iterator[Any]:
+            tasks = self.tasks
+            room = max(1, console.height - _LINES_BELOW_BARS)
+            yield self.make_tasks_table(tasks[:room])
+            if len(tasks) > room:
+                yield Text(f"and {len(tasks) - room} more")
+
+    # many bars are read as a table: the share of the budget as a number takes less room
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=12),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[text]}", markup=False),
+    )
+    return Bounded(*columns, console=console, transient=True)
+
+
 @dataclass(slots=True)
 class Display:
     """Progress goes to stderr, so that stdout holds the result alone."""
@@ -138,15 +163,7 @@ class Display:
         if self.is_quiet or not self.console.is_terminal:
             yield
             return
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[text]}", markup=False),
-        )
-        with Progress(*columns, console=self.console, transient=True) as progress:
+        with _bars(self.console) as progress:
             self._progress = progress
             try:
                 yield

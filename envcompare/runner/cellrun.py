@@ -58,6 +58,7 @@ from envcompare.run_folder.records import (
 from envcompare.run_folder.results import EXPECTED_SPREAD, RunFolder, elapsed_s, waited_s
 from envcompare.stats.intervals import Interval
 from envcompare.stats.typical import Spread, prior_of
+from envcompare.text import counted
 from envcompare.transport.hosts import HostSpec
 
 _NO_STEPS = Lacking(
@@ -404,7 +405,10 @@ class CellRun:
     def progress(self, intervals: dict[str, Interval | None], context: CellContext) -> None:
         """Show how far the cell is: the live intervals and the time left."""
         left_s = max(0.0, context.remaining_s)
-        text = f"{_live(intervals)}; at most {left_s:.0f} s left"
+        restarts = max((one.restarts for one in intervals.values() if one), default=0)
+        is_program = self.cell.workload.program is not None
+        words = ("process", "processes") if is_program else ("restart",)
+        text = f"{counted(restarts, *words)}, {_live(intervals)}; at most {left_s:.0f} s left"
         self.job.display.cell(self.cell.id, done=1 - left_s / context.design.budget_s, text=text)
 
     def _make_context(self) -> CellContext:

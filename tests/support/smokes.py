@@ -16,6 +16,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "distribution": ("docker", "ssh"),
     "explanations": ("ssh", "singularity"),
     "false_positives": ("torch",),
+    "fanout": ("ssh",),
     "live": ("docker",),
     "operators": ("torch",),
     "overhead": ("ssh", "torch"),

@@ -11,6 +11,7 @@ import building
 import distribution
 import explanations
 import false_positives
+import fanout
 import faults_page
 import live
 import operators
@@ -38,6 +39,7 @@ WRITERS: dict[str, Callable[[Places], object]] = {
     "explanations": explanations.write_page,
     "faults": faults_page.write_page,
     "false-positives": false_positives.write_page,
+    "fanout": fanout.write_page,
     "live": live.write_page,
     "operators": operators.write_page,
     "overhead": overhead.write_page,

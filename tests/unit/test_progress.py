@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
+from rich.console import Console
+from rich.table import Table
 
 from envcompare import console
 from envcompare.console import Display, Speed
@@ -57,3 +61,18 @@ def test_asking_to_stop_ends_a_transfer(capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(InterruptedRunError):
         say("next")
     assert capsys.readouterr().err == ""
+
+
+def test_bars_of_many_cells_stay_within_the_terminal() -> None:
+    """As many as there is room for, and how many others there are."""
+    written = io.StringIO()
+    terminal = Console(file=written, force_terminal=True, width=100, height=10)
+    display = Display(_console=terminal)
+    with display.showing_progress():
+        for number in range(50):
+            display.cell(f"gpu{number:02}/cnn/default", done=0.5, text="3 restarts")
+        assert display._progress is not None
+        table, rest = display._progress.get_renderables()
+    assert isinstance(table, Table)
+    assert table.row_count == 8
+    assert str(rest) == "and 42 more"
