@@ -222,7 +222,7 @@ class Trial:
             for _ in range(5):
                 process = self.start("run", "--resume", str(self.run))
                 code = self.finish(process)
-                if code != 3:
+                if code != 3 or code in self.exit_codes:
                     break
                 time.sleep(2)
         if code not in self.exit_codes:
