@@ -274,7 +274,7 @@ class Lockstep:
     def _is_planned_aloud(self) -> bool:
         """Tell whether to say how many restarts fit: a launch on a GPU takes seconds."""
         is_quick = self.context.design.preset == "quick"
-        return self.context.has_gpu and is_quick and self.restart == 1
+        return self.context.has_gpu and is_quick and self.restart == 0
 
 
 @dataclass(slots=True)

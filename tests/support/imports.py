@@ -75,8 +75,9 @@ def measured(tmp_path: Path, **changes: Any) -> RunFolder:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Return all files below a folder."""
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    """Return all files below a folder but the lock, which tells when it was last held."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def compared(folder: RunFolder) -> RunComparison:

@@ -19,7 +19,9 @@ from envcompare.transport import run
 from envcompare.transport.local import LOCAL
 
 WORKER = Command(argv=("/venv/bin/python", "/w/worker.py"), env=(("OMP_NUM_THREADS", "1"),))
-ISOLATION = Isolation(run_id="r", arm="new", reference="sha256:0123", uid=1000, gid=1001)
+ISOLATION = Isolation(
+    run_id="r", arm="new", reference="sha256:0123", uid=1000, gid=1001, is_timed=True
+)
 HOST_ARM = ArmRecord(id="docker-host", environment="docker", stack="host")
 FILES = Gpu(
     way="devices",

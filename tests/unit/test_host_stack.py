@@ -62,6 +62,7 @@ ISOLATION = Isolation(
     gid=1001,
     mounts=(*SHOWN.mounts, Mount(path="/w")),
     scratch="/home/ann/scratch",
+    is_timed=True,
 )
 BINDS = """
     --mount type=bind,source=/usr,destination=/usr,ro
@@ -82,6 +83,7 @@ def test_docker_binds_the_hosts_files_read_only_at_their_own_paths() -> None:
     """The skeleton stands where an image would, and nothing else changes."""
     expected = shlex.split(f"""
         docker run --interactive --rm --pull never --network none --log-driver none
+        --cap-drop ALL --security-opt no-new-privileges --pids-limit 8192
         --label envcompare.run=r --label envcompare.arm=docker-host --label envcompare.worker=0f
         --user 1000:1001 --workdir /home/ann/scratch {BINDS}
         --env USER=envcompare --env ENVCOMPARE_RUN=r --env ENVCOMPARE_ARM=docker-host

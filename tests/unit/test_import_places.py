@@ -11,6 +11,7 @@ from imports import FPROP, WINOGRAD, compared, log, measured, request, two_arms
 from summaries import markdown
 
 from envcompare.cli.planning import resumed
+from envcompare.config.settings import Settings
 from envcompare.errors import ConfigError
 from envcompare.run_folder.records import CellRecord
 from envcompare.run_folder.results import RunFolder
@@ -98,7 +99,7 @@ def test_an_imported_run_cannot_be_resumed(tmp_path: Path) -> None:
     """It measures nothing."""
     folder = request(tmp_path, log(tmp_path, "vm.log")).run().folder
     with pytest.raises(ConfigError, match="imported profiles"):
-        resumed(folder)
+        resumed(folder, Settings())
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from builders import block, run_record
 
 from envcompare.analysis.timing.runfiles import RunFiles, read_files
 from envcompare.cli.planning import resumed
+from envcompare.config.settings import Settings
 from envcompare.errors import RunFolderError
 from envcompare.run_folder.records import EnergyBlock, Event, GpuReading, Memory, Sample, Startup
 from envcompare.run_folder.results import RunFolder
@@ -85,7 +86,7 @@ def test_a_run_that_lost_samples_is_not_resumed(tmp_path: Path) -> None:
     cut = read(tmp_path, block(), events=(ends[0], resumption, ends[1]))
     assert (cut.is_complete, cut.lost) == (False, 2)
     with pytest.raises(RunFolderError, match="some of its samples were lost") as raised:
-        resumed(RunFolder.open(tmp_path / cut.run.run_id))
+        resumed(RunFolder.open(tmp_path / cut.run.run_id), Settings())
     assert "holds 1 of the 3" in raised.value.details
 
 

@@ -69,7 +69,7 @@ def test_host_is_read_in_each_of_its_forms(text: str, expected: tuple[object, ..
 @pytest.mark.parametrize(
     "text",
     [
-        "-oProxyCommand=id", "me@-oX", "@host", "me@", "me@@host", "host:", "host:0", "host:65536",
+        "-oProxyCommand=id", "me@-oX", "me@", "me@@host", "host:", "host:0", "host:65536",
         "host:22x", "host:-1", "host: 22", "a b", "$(id)", "`id`", "h;id", "h\nid", "h\0", "é",
         "[::1", "::1]", "[host]:22", "[::1]x", "1:2:3", "-", ".", "%h", "me:pass@host", "a" * 300,
         "host:٢٢",

@@ -54,7 +54,7 @@ def test_both_ends_of_a_pipe_say_how_they_ended(tmp_path: Path) -> None:
         told=sizes.append,
     )
     assert (piped.sink_exit, piped.succeeded) == (3, False)
-    assert piped.text.strip() == "enough"
+    assert piped.stderr.strip() == "enough"
     assert (tmp_path / "file").stat().st_size == 100_000
     assert sizes == sorted(sizes)
 
