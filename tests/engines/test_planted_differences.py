@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 from images import build_image
@@ -28,9 +29,8 @@ from envcompare.hosts.arms import ReadyArm
 from envcompare.hosts.opening import open_session
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
-from envcompare.profilers import ProfilerRun
 from envcompare.run_folder.records import ArmRecord, FactDifference
-from envcompare.stack import Mount, Progress
+from envcompare.stack import Progress
 from envcompare.stack.cache import host_cache
 from envcompare.stack.image import remove_images
 from envcompare.stack.wheelhouse import LOCK_LABEL
@@ -422,19 +422,9 @@ class PlantedSession(HostSession):
 
     flags: tuple[str, ...] = ()
 
-    def wrapped(
-        self,
-        ready: ReadyArm,
-        command: Command,
-        *,
-        mounts: tuple[Mount, ...],
-        worker: str,
-        profiler: ProfilerRun | None = None,
-    ) -> Command:
+    def wrapped(self, ready: ReadyArm, command: Command, **kwargs: Any) -> Command:
         """Return the command as it runs in an arm, with the flag in the arm `planted`."""
-        argv = HostSession.wrapped(
-            self, ready, command, mounts=mounts, worker=worker, profiler=profiler
-        ).argv
+        argv = HostSession.wrapped(self, ready, command, **kwargs).argv
         flags = self.flags if ready.arm.id == "planted" else ()
         return Command(argv=(*argv[:2], *flags, *argv[2:]))
 

@@ -22,11 +22,16 @@ def sif_of(
     compression: Compression = "zstd",
     local: Transport = LOCAL,
     say: Callable[[str], None] = print,
+    is_for_others: bool = False,
 ) -> Sif:
-    """Return the SIF of an image on a host, made there or here."""
-    options = Options(sif_compression=compression)
+    """Return the SIF of an image on a host, made there or here; kept here where others need it."""
     request = Request(
-        transport=host, options=options, progress=Progress(say), builder=ENGINE, local=local
+        transport=host,
+        options=Options(sif_compression=compression),
+        progress=Progress(say),
+        builder=ENGINE,
+        local=local,
+        is_for_others=is_for_others,
     )
     return make_sif(request, image, program=find_engine(host))
 
