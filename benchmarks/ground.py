@@ -93,28 +93,48 @@ def ground(workload: str = "cnn", *, python: str = "") -> Ground:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FixedSize:
+    """How much each cell measures: restarts, rounds in each, and steps in a block."""
+
+    restarts: int
+    rounds: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """One lockstep pass over arms that differ in their variables alone; the first is compared with.
 
-    `name` and `seed` decide everything that is drawn at random.
+    `name` and `seed` decide everything that is drawn at random. `cells` are the parameters of each
+    cell: several share their launches, and have `budget_s` each.
     """
 
     name: str
     arms: Mapping[str, Variables]
     workload: str = "cnn"
-    params: Mapping[str, Scalar] = field(default_factory=dict)
+    cells: tuple[Mapping[str, Scalar], ...] = ({},)
     budget_s: float
     target: float = 1e-9  # never reached: the budget ends the trial
     seed: int
     stabilise: bool = True
     marks: bool = False
+    size: FixedSize | None = None  # in place of what the budget has room for
 
 
 def measure(trial: Trial, on: Ground) -> Notes:
     """Carry out a trial and return all it recorded; the last event holds its conditions."""
     notes, watch = Notes(), Watch.begin()
-    bench = CellContext(
-        cell=f"local/{trial.name}/default",
+    benches = [_bench(trial, on, params, notes) for params in trial.cells]
+    Turns([Lockstep(bench, Roster(bench)) for bench in benches]).measure()
+    conditions = {**watch.conditions(), "budget_s": trial.budget_s}
+    notes.event(Event(t=time.time(), what="note", cell=benches[0].cell, values=conditions))
+    return notes
+
+
+def _bench(trial: Trial, on: Ground, params: Mapping[str, Scalar], notes: Notes) -> CellContext:
+    values = ",".join(f"{name}={value}" for name, value in sorted(params.items())) or "default"
+    return CellContext(
+        cell=f"local/{trial.name}/{values}",
         host="local",
         arms=tuple(trial.arms),
         reference=next(iter(trial.arms)),
@@ -122,7 +142,7 @@ def measure(trial: Trial, on: Ground) -> Notes:
         launch=_launcher(trial, on),
         spec=LaunchSpec(
             workload=trial.workload,
-            params=dict(trial.params),
+            params=dict(params),
             data=str(on.data),
             threads=1,
             cpus=None,
@@ -139,10 +159,6 @@ def measure(trial: Trial, on: Ground) -> Notes:
         log_of=lambda _arm: (_LOG, _LOG.name),
         budget=Budget.running(trial.budget_s),
     )
-    Turns([Lockstep(bench, Roster(bench))]).measure()
-    conditions = {**watch.conditions(), "budget_s": trial.budget_s}
-    notes.event(Event(t=time.time(), what="note", cell=bench.cell, values=conditions))
-    return notes
 
 
 def save(path: Path, notes: Notes) -> None:
@@ -166,6 +182,14 @@ def read_samples(path: Path) -> list[Sample]:
     with gzip.open(path, "rb") as stream:
         lines = (line for line in stream if b'"kind":' in line)  # an event has none
         decoder = msgspec.json.Decoder(Sample)
+        return [decode_record(path, line, decoder) for line in lines]
+
+
+def read_events(path: Path) -> list[Event]:
+    """Read the events that `save` wrote."""
+    with gzip.open(path, "rb") as stream:
+        lines = (line for line in stream if b'"what":' in line)  # a measurement has none
+        decoder = msgspec.json.Decoder(Event)
         return [decode_record(path, line, decoder) for line in lines]
 
 
@@ -216,6 +240,9 @@ def _design(trial: Trial) -> Design:
         quiet_gate=False,  # the time of a trial is for measuring alone
         stabilise=trial.stabilise,
         marks=trial.marks,
+        restarts=trial.size.restarts if trial.size else None,
+        rounds=trial.size.rounds if trial.size else None,
+        steps=trial.size.steps if trial.size else None,
     )
 
 

@@ -20,6 +20,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "live": ("docker",),
     "operators": ("torch",),
     "overhead": ("ssh", "torch"),
+    "power": ("torch",),
     "precision": ("torch", "hyperfine"),
     "profile_readers": (),
     "record_streams": (),
@@ -27,6 +28,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "rights": ("docker",),
     "simulation": (),
     "stabilising": (),
+    "turn_length": ("torch",),
 }
 
 

@@ -16,10 +16,12 @@ import faults_page
 import live
 import operators
 import overhead
+import power
 import profile_readers
 import pytest
 import rights
 import stabilising
+import turn_length
 
 import precision
 import precision_page
@@ -43,12 +45,14 @@ WRITERS: dict[str, Callable[[Places], object]] = {
     "live": live.write_page,
     "operators": operators.write_page,
     "overhead": overhead.write_page,
+    "power": power.write_page,
     "precision": precision_again,
     "profile-readers": profile_readers.write_page,
     "report": report.write_page,
     "rights": rights.write_page,
     "simulation": simulation.write_page,
     "stabilising": stabilising.write_page,
+    "turn-length": turn_length.write_page,
 }
 
 
