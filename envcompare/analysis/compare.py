@@ -43,7 +43,7 @@ from envcompare.run_folder.records import (
 from envcompare.run_folder.results import (
     RunFolder,
     count_comparisons,
-    elapsed_s,
+    duration_s,
 )
 from envcompare.text import masked_toml
 
@@ -110,7 +110,7 @@ def compare_files(read: RunFiles) -> RunComparison:
         failures=_failures(read.standing),
         identity_changes=noted_changes(read.events),
         torn_lines=max(read.torn, read.lost),
-        duration_s=elapsed_s(read.events, beginning="run-resumed") if read.events else None,
+        duration_s=duration_s(read.events) if read.events else None,
     )
 
 

@@ -18,6 +18,9 @@ from envcompare.run_folder.lock import owner_of
 from envcompare.run_folder.records import Event
 from envcompare.run_folder.results import RunFolder, elapsed_s
 
+_OPEN = ("not-begun", "going-on", "interrupted")
+_STANDING_STILL = ("turn", "stopped", "interrupted", "cell-ended")  # after which others are served
+
 
 def status_of(folder: RunFolder) -> RunStatus:
     """Return how far a run is; raises RunFolderError where its folder cannot be read."""
@@ -52,7 +55,8 @@ def _cell(
         reason=reason,
         restarts=cell.processes or cell.restarts,
         is_program=cell.is_program,
-        budget_left_s=left_s if state in {"not-begun", "going-on", "interrupted"} else None,
+        # a cell that goes on beyond its own budget has what others have left
+        budget_left_s=left_s or None if state in _OPEN else None,
         arms=tuple(_arms(comparison, cell.id)),
     )
 
@@ -73,7 +77,7 @@ def _state(events: tuple[Event, ...], *, is_going_on: bool) -> tuple[CellProgres
 def _spent_s(events: tuple[Event, ...], now: float | None) -> float:
     """Return the seconds that a cell has had, those since its last event too while it goes on."""
     spent_s = elapsed_s(events)
-    if now is None or not events or events[-1].what in {"turn", "interrupted", "cell-ended"}:
+    if now is None or not events or events[-1].what in _STANDING_STILL:
         return spent_s
     return spent_s + max(0.0, now - events[-1].t)
 

@@ -29,10 +29,10 @@ LAUNCHER = "harness/measuring.py"
 
 @dataclass(slots=True, kw_only=True)
 class CellFolders:
-    """The folders of a host that one cell is shown; those of other cells are not among them."""
+    """The folders of a host that a cell is shown, with those of cells that share its launches."""
 
     session: HostSession
-    shown: tuple[Mount, ...] = ()  # of this cell alone
+    shown: tuple[Mount, ...] = ()  # beside those of every cell
 
     @property
     def mounts(self) -> tuple[Mount, ...]:

@@ -35,6 +35,7 @@ OVERTIME_SHARE = 0.5  # of the budget, for the least number of restarts
 
 StopReason = Literal["decided", "equivalent", "target", "planned"]
 REASONS: tuple[StopReason, ...] = ("decided", "equivalent", "target", "planned")
+CellEnd = StopReason | Literal["budget", "failure"]
 
 
 def steps_a_block(step_s: float, *, block_s: float = BLOCK_S) -> int:
@@ -131,7 +132,7 @@ def small_budget_caution(budget_s: float, *, restarts: int, least: int, needed_s
     if restarts >= least:
         return ""
     return (
-        f"the budget of {budget_s:.3g} s fitted {counted(restarts, 'restart')} of the {least} that "
+        f"the budget of {budget_s:.3g} s had room for {counted(restarts, 'restart')}, and {least} "
         f"were planned: give --budget {_roughly(needed_s)} or more"
     )
 

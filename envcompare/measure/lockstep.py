@@ -12,15 +12,14 @@ import statistics
 import time
 from collections.abc import Iterable
 from dataclasses import InitVar, dataclass, field
-from typing import Literal
 
 from envcompare.config.plan import derive_seed, shuffled
 from envcompare.measure.context import CellContext
 from envcompare.measure.generation import Generation
 from envcompare.measure.limits import (
+    CellEnd,
     Costs,
     RestartPlan,
-    StopReason,
     overtime_s,
     plan_restarts,
     plan_text,
@@ -29,7 +28,6 @@ from envcompare.measure.limits import (
 from envcompare.measure.marked import Marking
 from envcompare.measure.planned import PlannedRestarts
 from envcompare.measure.pool import WorkerPool
-from envcompare.measure.quiet import QuietGate
 from envcompare.measure.replies import Hello
 from envcompare.measure.startup import Launches
 from envcompare.measure.workers import CellWorkers, Roster
@@ -46,6 +44,7 @@ from envcompare.stats.typical import (
     spread,
     spread_of_rounds,
 )
+from envcompare.text import counted
 
 FIRST_REVIEW_S = 1.0  # of a restart's rounds; later ones after twice the time
 USUAL_SPREAD = 0.05  # of a round, until it is known
@@ -59,11 +58,10 @@ class Lockstep:
     roster: Roster
     prior: InitVar[Iterable[Sample]] = ()  # of the part before an interruption
     tuning: dict[str, float] = field(default_factory=dict)  # as noted before it
-    stopped_by: StopReason | Literal["budget", "failure"] | None = None
+    stopped_by: CellEnd | None = None
     readings: Readings = field(init=False)
     planned: PlannedRestarts = field(init=False)
     restart: int = field(init=False)  # the next one
-    gate: QuietGate = field(init=False)
     launches: Launches = field(init=False)
     marking: Marking = field(init=False)
     _steps: int | None = None
@@ -74,7 +72,6 @@ class Lockstep:
     def __post_init__(self, prior: Iterable[Sample]) -> None:
         self.readings = Readings(metrics=("net", "wall"), threads=self.context.design.threads)
         self.marking = Marking(is_wanted=self.context.design.marks)
-        self.gate = QuietGate(self.context)
         samples = tuple(prior)
         self.planned = PlannedRestarts.of(self.context.design, samples)
         self.restart = self.planned.next(self.roster.arms)
@@ -88,7 +85,7 @@ class Lockstep:
             step_s = wall_ns(block) / max(1, block.k) / 1e9
             self._block_s = self._steps * self.tuning.get("step_s", step_s)
 
-    def why_done(self) -> StopReason | Literal["budget", "failure"] | None:
+    def why_done(self) -> CellEnd | None:
         """Return why no other restart is to come, None where one is."""
         least = self.context.design.min_restarts
         why = self.roster.why_done(self.readings, min_restarts=least)
@@ -96,7 +93,7 @@ class Lockstep:
             return "planned"
         return "budget" if why is None and self._is_spent() else why
 
-    def stop(self, reason: StopReason | Literal["budget", "failure"]) -> None:
+    def stop(self, reason: CellEnd) -> None:
         """End the cell, and record why."""
         self.stopped_by = reason
         self.context.note("stopped", text=reason)
@@ -118,7 +115,8 @@ class Lockstep:
         if more_s:
             self._has_overtime = True
             text = f"takes {more_s:.0f} s more than its budget of {design.budget_s:.3g} s"
-            self.context.note("note", text=f"{text}: {missing} more restarts are needed")
+            needed = f"{counted(missing, 'more restart')} needed for a verdict"
+            self.context.note("note", text=f"{text}: {needed}")
         return more_s
 
     def intervals(self) -> dict[str, Interval | None]:
@@ -186,12 +184,11 @@ class Lockstep:
         order = shuffled(self.roster.arms, seed)
         self.context.note("restart", values={"restart": restart}, text=" ".join(order))
         workers = CellWorkers(self.roster, pool)
-        before_s, began, measured_s = pool.launch_s, time.monotonic(), 0.0
+        before = (pool.launch_s, pool.shared_s)
+        began, measured_s = time.monotonic(), 0.0
         try:
-            hellos = workers.begin(order, is_alone=self.launches.are_due)
-            # a launch is every cell's: it counts as its share in each
-            began += pool.launch_s - before_s - pool.share_s
-            self.context.budget.left_s -= pool.share_s
+            hellos = workers.begin(order, is_alone=pool.is_timed)
+            began += self._pay(pool, *before)
             if self.context.reference in workers.arms and len(workers.arms) > 1:
                 measured_s = self._run_generation(workers, hellos, restart, began)
             workers.give_back()
@@ -202,6 +199,17 @@ class Lockstep:
             spent_s = time.monotonic() - began - measured_s
             costs = self._costs or Costs(launch_s=0.0)
             self._costs = dataclasses.replace(costs, launch_s=spent_s)
+
+    def _pay(self, pool: WorkerPool, launch_s: float, shared_s: float) -> float:
+        """Take launches off the budget; return the seconds of them that other cells pay.
+
+        A launch is every cell's, and counts as its share in each; one of a worker that serves this
+        cell alone is its own. The clock of the budget stood still meanwhile.
+        """
+        took_s = pool.launch_s - launch_s
+        cost_s = took_s - (pool.shared_s - shared_s) + pool.share_s
+        self.context.budget.left_s -= cost_s
+        return took_s - cost_s
 
     def _run_generation(
         self, workers: CellWorkers, hellos: dict[str, Hello], restart: int, began: float

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from envcompare.measure.context import CellContext
 from envcompare.measure.limits import block_limit_s
 from envcompare.measure.replies import Profiled
 from envcompare.measure.worker import Worker
@@ -32,6 +33,8 @@ class Marking:
 
     is_wanted: bool
     reason: str = ""
+    _has_run: bool = False  # a round that counts
+    _has_said: bool = False  # that there is no room for one
 
     @property
     def share(self) -> float:
@@ -60,6 +63,7 @@ class Marking:
         while self.share and workers.arms == arms:
             spent_s = time.monotonic() - began
             if spent_s + round_s > wanted_s:
+                self._note_room(workers.context, number, round_s=round_s)
                 break
             blocks = self._round(workers, order(f"marked {number}"), marked, limit_s)
             for place, (arm, phases) in enumerate(blocks.items() if number >= 0 else ()):
@@ -75,8 +79,17 @@ class Marking:
                 )
                 workers.context.recorder.sample(block)
             round_s = time.monotonic() - began - spent_s
+            self._has_run |= number >= 0
             number += 1
         return time.monotonic() - began
+
+    def _note_room(self, context: CellContext, number: int, *, round_s: float) -> None:
+        """Say once why nothing is marked, where not one round that counts has found room."""
+        if number > 0 or self._has_run or self._has_said:
+            return
+        self._has_said = True
+        text = f"a round of one step in each arm takes {round_s:.1f} s: give a longer --budget"
+        context.note("not-marked", text=text)
 
     def _round(
         self, workers: CellWorkers, order: tuple[str, ...], steps: int, limit_s: float

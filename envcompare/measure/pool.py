@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from envcompare.errors import WorkloadError
-from envcompare.measure.context import CellContext, failure_of
+from envcompare.measure.context import CellContext
 from envcompare.measure.limits import begin_limit_s
 from envcompare.measure.replies import LaunchSpec
 from envcompare.measure.worker import Worker
-from envcompare.run_folder.records import Failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +34,9 @@ class WorkerPool:
     restart: int
     cells: int  # that share what the launches cost
     known: set[str]  # arms that were launched before; it grows
-    launch_s: float = 0.0
+    is_timed: bool = False  # the launches of it are samples of some cell
+    launch_s: float = 0.0  # of all workers
+    shared_s: float = 0.0  # of those that stay for other cells
     launched: dict[str, Launched] = field(default_factory=dict)
     exits_ns: dict[str, int] = field(default_factory=dict)
     served: set[str] = field(default_factory=set)  # arms whose worker has served a cell
@@ -44,8 +44,8 @@ class WorkerPool:
 
     @property
     def share_s(self) -> float:
-        """Return what the launches cost each cell."""
-        return self.launch_s / self.cells
+        """Return what the launches of the workers that stay cost each cell."""
+        return self.shared_s / self.cells
 
     def take(self, arm: str, context: CellContext) -> Worker:
         """Return the worker of an arm, launched now where none is there.
@@ -53,11 +53,11 @@ class WorkerPool:
         The caller has it, and no other cell may use it until it is given back. It may still have to
         import: `is_up` tells.
         """
-        worker = self._workers.pop(arm, None)
-        if worker is None:
+        if arm not in self._workers:
             with context.budget.counting(on=False):
                 return context.launch(arm, context.variables(self.restart))
-        log, log_name = context.log_of(arm)
+        log, log_name = context.log_of(arm)  # before the worker is taken, since it may raise
+        worker = self._workers.pop(arm)
         worker.serve(log, log_name)
         return worker
 
@@ -78,6 +78,8 @@ class WorkerPool:
             finally:
                 took_ns = time.monotonic_ns() - worker.spawned_ns
                 self.launch_s += took_ns / 1e9
+        if worker.stays:
+            self.shared_s += took_ns / 1e9
         inside_ns = imported.now_ns - imported.entry_ns
         launched = Launched(
             engine_ns=max(0, took_ns - inside_ns),
@@ -101,14 +103,17 @@ class WorkerPool:
         else:
             self._end(arm, worker)
 
-    def dismiss(self, fail: Callable[[str, Failure], None]) -> None:
-        """Let every worker quit, one after the other, and end what it leaves."""
+    def dismiss(self, told: CellContext) -> None:
+        """Let every worker quit, one after the other, and end what it leaves.
+
+        One that does not quit by itself has served all cells: that is noted in the one given.
+        """
         for arm in tuple(self._workers):
             worker = self._workers.pop(arm)
             try:
                 self._end(arm, worker)
             except WorkloadError as error:
-                fail(arm, failure_of(error))
+                told.note("caution", arm=arm, text=error.brief)
 
     def _end(self, arm: str, worker: Worker) -> None:
         began_ns = time.monotonic_ns()

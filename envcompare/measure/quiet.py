@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from envcompare.errors import CommandTimeoutError
@@ -158,6 +159,7 @@ class QuietGate:
     _is_open: bool = field(default=False)  # for good: it was switched off, is blind, or has waited
     _is_gpu_open: bool = field(default=False)  # likewise
     _said: set[str] = field(default_factory=set)  # cautions about the GPU
+    _cells: Sequence[CellContext] = ()  # the cells that a caution is for; its own where none is
 
     def __post_init__(self) -> None:
         self._is_open = not self.context.design.quiet_gate
@@ -174,15 +176,17 @@ class QuietGate:
         seen = parse_glance(self._ask(_GLANCE))
         if seen is None:
             self._is_open = True
-            self.context.note("caution", text=_UNREADABLE)
+            self._caution(_UNREADABLE)
         elif self._is_busy(seen, to_come=0):
             self._wait_while_busy()
 
-    def wait_to_launch(self, *, uuid: str = "") -> None:
+    def wait_to_launch(self, cells: Sequence[CellContext] = (), *, uuid: str = "") -> None:
         """Wait as `wait` does, and while others compute on the GPU of a UUID; empty: any.
 
-        No worker of this run may live. Raises as `wait`.
+        No worker of this run may live. The launch serves these cells, each of which gets what is
+        to be said of the machine. Raises as `wait`.
         """
+        self._cells = cells
         self.wait()
         if self._is_gpu_open:
             return
@@ -193,7 +197,7 @@ class QuietGate:
         for caution in gpu_cautions(seen, uuid):
             if caution not in self._said:
                 self._said.add(caution)
-                self.context.note("caution", text=caution)
+                self._caution(caution)
         # of several GPUs it is not known before the first launch which one will be used
         if len(seen.of(uuid)) == 1:
             self._wait_for_gpu(seen.of(uuid)[0], seen)
@@ -213,11 +217,11 @@ class QuietGate:
                 self.waited_s += seconds
                 text = f"waited {seconds:.0f} s for the GPU: {worst}"
                 values: Values = {"seconds": seconds, "is_quiet": not strangers}
-                self.context.note("waited", text=text, values=values)
+                self._waiting.note("waited", text=text, values=values)
         if strangers:
             self._is_gpu_open = True
-            text = f"others computed on the GPU before anything of this run did ({strangers})"
-            self.context.note("caution", text=f"{text}: end them, or measure at a quieter time")
+            text = f"other processes used the GPU before this run did ({strangers})"
+            self._caution(f"{text}: end them, or measure at a quieter time")
 
     def busy(self) -> str:
         """Return what keeps the host busy now; empty where it is quiet or does not say."""
@@ -255,7 +259,7 @@ class QuietGate:
         return under_pressure or seen.load + to_come >= most
 
     def _note(self, worst: Reading, *, seconds: float, is_quiet: bool) -> None:
-        self.context.note(
+        self._waiting.note(
             "waited",
             text=f"waited {seconds:.0f} s for a quiet machine: {_told(worst)}",
             values={
@@ -270,7 +274,16 @@ class QuietGate:
         self._is_open = True
         text = f"the machine stayed busy for the {self.waited_s:.0f} s that were waited"
         remedy = "measure at a quieter time, or raise --quiet-pressure and --quiet-load"
-        self.context.note("caution", text=f"{text} ({_told(worst)}): {remedy}")
+        self._caution(f"{text} ({_told(worst)}): {remedy}")
+
+    @property
+    def _waiting(self) -> CellContext:
+        """Return the cell that a wait is noted in."""
+        return self._cells[0] if self._cells else self.context
+
+    def _caution(self, text: str) -> None:
+        for context in self._cells or (self.context,):
+            context.note("caution", text=text)
 
     def _ask(self, script: str) -> str:
         try:

@@ -162,7 +162,15 @@ class StartupPass:
             for cell in self.cells
         ]
         counts = [Counter(launch.arm for launch in launches) for launches in kept]
-        repetitions = min((count[arm] for count in counts for arm in self._arms), default=0)
+        repetitions = min(
+            (
+                count[arm]
+                for cell, count in zip(self.cells, counts, strict=True)
+                for arm in self._arms
+                if arm in cell.roster.arms
+            ),
+            default=0,
+        )
         # cells share their launches
         return repetitions, max(sum(one.real_ns for one in launches) for launches in kept) / 1e9
 
@@ -221,7 +229,7 @@ class StartupPass:
             for cell in self.cells:
                 if arm in cell.roster.arms:
                     _serve(cell, arm, pool, order=order)
-            pool.dismiss(self.cells[-1].roster.fail)
+            pool.dismiss(self.cells[-1].context)
         finally:
             pool.kill()
         return pool.exits_ns

@@ -92,6 +92,7 @@ class Worker:
         self._explain = explain
         self._end = end
         self._has_ended = False
+        self._log_left_bytes = LOG_LIMIT_BYTES  # for the cell that it serves
         self.stays = False  # for several cells, each served by a fork
         # arms of the host whose workers have said that they use a GPU
         self._on_gpu = set[str]() if on_gpu is None else on_gpu
@@ -115,6 +116,7 @@ class Worker:
         """Keep what is written from now on in the log of another cell."""
         if log != self.log:
             self._use_log(log, log_name)
+            self._log_left_bytes = LOG_LIMIT_BYTES
 
     def _use_log(self, log: Path, log_name: str) -> None:
         self.log, self.log_name = log, log_name
@@ -403,10 +405,10 @@ class Worker:
 
     def _keep_log(self) -> None:
         """Read to the end, whatever can be kept: a pipe that is full would stop the worker."""
-        left = LOG_LIMIT_BYTES
         mask = LineMask()
         with suppress(OSError, ValueError):
             while chunk := self._process.stderr.read(_CHUNK_BYTES):
+                left = self._log_left_bytes
                 if left >= 0:  # the limit may end with a chunk
                     is_full = len(chunk) > left
                     ending = b"\n... the log ends here: too long\n" * is_full
@@ -414,7 +416,7 @@ class Worker:
                     self._append(kept + mask.end() + ending if is_full else kept)
                     if is_full:
                         self._lines.put(_LOG_FULL)
-                left -= len(chunk)
+                self._log_left_bytes = left - len(chunk)
         self._append(mask.end())
 
     def _append(self, content: bytes) -> None:

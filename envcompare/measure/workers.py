@@ -136,7 +136,7 @@ class Roster:
         is_over = self.context.remaining_s <= 0
         is_last = self._deaths[arm, failure.phase] > _RETRIES.get(failure.phase, 0)
         if failure.phase == "environment" and not (is_last or is_over):
-            text = f"{failure.brief}; {arm} lacks a restart"
+            text = f"{failure.brief}; {arm} was not measured in this restart"
             self.context.note("caution", arm=arm, text=text)
             return
         self.context.note("arm-failed", arm=arm, text=failure.brief, failure=failure)

@@ -410,17 +410,27 @@ def _why_none(path: Path) -> str:
     return "it is a file" if path.exists() else "there is no such folder"
 
 
-def elapsed_s(events: Iterable[Event], *, beginning: EventKind = "cell-started") -> float:
-    """Return the seconds between the events of a cell, without the pause before a resumption.
+def duration_s(events: Iterable[Event]) -> float:
+    """Return the seconds between the events of a run, without the pauses before resumptions."""
+    return _sum_between_s(events, after_pause="run-resumed")
 
-    After its turn in a restart others are served: what follows is not its own. Those of a whole
-    run are resumed by `run-resumed`.
+
+def elapsed_s(events: Iterable[Event]) -> float:
+    """Return the seconds that a cell has had, without the pause before a resumption.
+
+    After its turn in a restart, and once it is decided, others are served: what follows is not its
+    own.
     """
-    pairs = itertools.pairwise(events)
+    return _sum_between_s(events, after_pause="cell-started", left_out=("turn", "stopped"))
+
+
+def _sum_between_s(
+    events: Iterable[Event], *, after_pause: EventKind, left_out: tuple[EventKind, ...] = ()
+) -> float:
     return sum(
         _between_s(before, after)
-        for before, after in pairs
-        if after.what != beginning and before.what != "turn"
+        for before, after in itertools.pairwise(events)
+        if after.what != after_pause and before.what not in left_out
     )
 
 

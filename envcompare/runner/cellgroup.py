@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from envcompare.config.plan import Cell
@@ -12,6 +12,7 @@ from envcompare.errors import (
     EnvcompareError,
     InterruptedRunError,
     Phase,
+    StillRunningError,
     TransportError,
     UnusableError,
     as_known,
@@ -41,13 +42,14 @@ def sharing(cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
     return [tuple(group) for group in groups.values()]
 
 
-def run_cells(job: Job, runs: Iterable[CellRun]) -> set[str]:
-    """Measure the cells of a group; what one of them meets ends no other. Return the IDs of all.
+def run_cells(job: Job, runs: Iterable[CellRun], *, ended: set[str]) -> None:
+    """Measure the cells of a group; what one of them meets ends no other.
 
-    Raises TransportError when the host is lost, and InterruptedRunError when the user stops,
-    whatever died of that.
+    The ID of each cell that has ended is added to `ended`, whatever happens to the others. Raises
+    TransportError when the host is lost, InterruptedRunError when the user stops, whatever died of
+    that, and StillRunningError where something goes on computing there.
     """
-    group = _Group(job=job, runs=tuple(runs))
+    group = _Group(job=job, runs=tuple(runs), ended=ended)
     try:
         group.measure()
     except (InterruptedRunError, TransportError) as error:
@@ -55,7 +57,6 @@ def run_cells(job: Job, runs: Iterable[CellRun]) -> set[str]:
             run.close()
             job.note("interrupted", host=run.cell.host, cell=run.cell.id, text=error.brief)
         raise
-    return {run.cell.id for run in group.runs}
 
 
 def give_up(job: Job, cell: Cell, error: TransportError) -> None:
@@ -73,22 +74,35 @@ def _end(job: Job, cell: Cell, state: CellState, text: str) -> None:
 class _Group:
     job: Job
     runs: tuple[CellRun, ...]
-    _ended: set[str] = field(default_factory=set)
+    ended: set[str]
 
     @property
     def unended(self) -> tuple[CellRun, ...]:
-        return tuple(run for run in self.runs if run.cell.id not in self._ended)
+        return tuple(run for run in self.runs if run.cell.id not in self.ended)
 
     def measure(self) -> None:
         for run in self.runs:
             self.job.note("cell-started", host=run.cell.host, cell=run.cell.id)
-        timed = [(run, found) for run in self.runs if (found := self._survives(run, run.prepare))]
+            self._wait_for_turn(run)
+        timed = [(run, lockstep) for run in self.runs if (lockstep := self._prepare(run))]
         self._show_all_folders()
-        self._measure_in_turns(timed)
+        left = self._measure_in_turns(timed)
         for run in self.unended:
             ending = self._survives(run, run.finish)
             if ending is not None:
                 self._end(run, *ending)
+        if left is not None:
+            raise left
+
+    def _prepare(self, run: CellRun) -> Lockstep | None:
+        lockstep = self._survives(run, run.prepare)
+        self._wait_for_turn(run)
+        return lockstep
+
+    def _wait_for_turn(self, run: CellRun) -> None:
+        """Let the time of a cell stand still: its budget pays for its own turns alone."""
+        if run.cell.workload.program is None:
+            self.job.note("turn", host=run.cell.host, cell=run.cell.id, text="waits for its turn")
 
     def _show_all_folders(self) -> None:
         """Let a worker see what any of its cells needs: it serves them all."""
@@ -96,18 +110,42 @@ class _Group:
         for run in self.unended:
             run.folders.shown = shown
 
-    def _measure_in_turns(self, timed: list[tuple[CellRun, Lockstep]]) -> None:
+    def _measure_in_turns(self, timed: list[tuple[CellRun, Lockstep]]) -> StillRunningError | None:
+        """Measure all of them; return what goes on computing on the host where something does.
+
+        What is no error of one cell ends those that are not decided.
+        """
         runs = {lockstep.context.cell: run for run, lockstep in timed}
 
         def take_turn(lockstep: Lockstep, pool: WorkerPool) -> None:
             run = runs[lockstep.context.cell]
             self._survives(run, lambda: run.run_restart(lockstep, pool))
-            if run.cell.id in self._ended:
+            if run.cell.id in self.ended:
                 lockstep.stopped_by = "failure"
 
         cells = [lockstep for _, lockstep in timed]
-        Turns(cells, turn=take_turn).measure()
-        _measure_startup([cell for cell in cells if cell.stopped_by in REASONS])
+        try:
+            Turns(cells, turn=take_turn).measure()
+            _measure_startup([cell for cell in cells if cell.stopped_by in REASONS])
+        except InterruptedRunError:
+            raise
+        except EnvcompareError as error:
+            self._refuse_lost(error)
+            undecided = [run for run, lockstep in timed if lockstep.stopped_by is None]
+            for run in undecided:
+                self._fail(run, error)
+            if not undecided:
+                first = self.runs[0].cell
+                text = f"{error.brief}; start-up was measured less often"
+                self.job.note("caution", host=first.host, cell=first.id, text=text)
+            return error if isinstance(error, StillRunningError) else None
+        return None
+
+    def _refuse_lost(self, error: Exception) -> None:
+        """Raise where the user stops, or where the error is that the host is lost."""
+        self.job.interruption.check()
+        if isinstance(error, TransportError) and not isinstance(error, CopyError):
+            raise error
 
     def _survives(self, run: CellRun, act: Callable[[], _T]) -> _T | None:
         """Do something for a cell; an error that ends the cell is recorded."""
@@ -115,10 +153,8 @@ class _Group:
             return act()
         except InterruptedRunError:
             raise
-        except Exception as error:
-            self.job.interruption.check()
-            if isinstance(error, TransportError) and not isinstance(error, CopyError):
-                raise
+        except Exception as error:  # noqa: BLE001 — recorded; what one cell meets ends no other
+            self._refuse_lost(error)
             self._fail(run, error)
             return None
 
@@ -131,7 +167,7 @@ class _Group:
     def _end(self, run: CellRun, state: CellState, text: str) -> None:
         run.close()
         _end(self.job, run.cell, state, text)
-        self._ended.add(run.cell.id)
+        self.ended.add(run.cell.id)
 
 
 def _measure_startup(decided: Sequence[Lockstep]) -> None:

@@ -23,6 +23,7 @@ from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.measure.context import Budget, CellContext, Facts, Variables, failure_of
 from envcompare.measure.energy import EnergyPass
+from envcompare.measure.limits import REASONS, CellEnd
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.noise import recall, remember
 from envcompare.measure.planned import PlannedRestarts
@@ -55,7 +56,13 @@ from envcompare.run_folder.records import (
     Taken,
     event_now,
 )
-from envcompare.run_folder.results import EXPECTED_SPREAD, RunFolder, elapsed_s, waited_s
+from envcompare.run_folder.results import (
+    EXPECTED_SPREAD,
+    RunFolder,
+    elapsed_s,
+    standing,
+    waited_s,
+)
 from envcompare.stats.intervals import Interval
 from envcompare.stats.typical import Spread, prior_of
 from envcompare.text import counted
@@ -133,8 +140,13 @@ class CellRun:
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether nothing is missing of a design whose size is fixed."""
-        design, arms = self.job.plan.design, self.session.arms
+        """Tell whether nothing is missing of a design whose size is fixed.
+
+        An arm that failed in it is not measured again unless that is asked for.
+        """
+        design, arms = self.job.plan.design, set(self.session.arms)
+        if not self.is_retried:
+            arms -= {e.arm for e in standing(self.prior_events) if e.what == "arm-failed"}
         restarts = PlannedRestarts.of(design, self.prior)
         return design.restarts is None or restarts.are_done(arms)
 
@@ -154,8 +166,9 @@ class CellRun:
         # noted in each part of a run: only the last one stands
         context.note("calibrated", values={EXPECTED_SPREAD: math.sqrt(context.noise.variance)})
         if (stopped_by := self._stopped_by()) and self.is_whole:
-            context.note("stopped", text=stopped_by)
-            return None
+            # it takes no turn, and what it has left is for the others
+            self._lockstep.stop(stopped_by)
+            return self._lockstep
         if context.design.has_startup and context.design.cold_start:
             with context.budget.counting():
                 StartupPass([self._lockstep.launches]).measure_cold()
@@ -185,13 +198,12 @@ class CellRun:
     def _finish_steps(
         self, context: CellContext, roster: Roster, lockstep: Lockstep
     ) -> tuple[CellState, str]:
-        stopped_by = lockstep.stopped_by or self._stopped_by()
-        if lockstep.stopped_by is not None:
+        if not self._stopped_by():  # else the host has learnt from it
             self._learn(lockstep)
-        if stopped_by == "failure":
+        if lockstep.stopped_by == "failure":
             return "failed", _why_failed(roster)
         self._profile(context, roster)
-        return "ok", f"stopped by {stopped_by}: {_live(lockstep.intervals())}"
+        return "ok", f"stopped by {lockstep.stopped_by}: {_live(lockstep.intervals())}"
 
     def close(self) -> None:
         """Note what is lost of this cell, which has ended."""
@@ -250,12 +262,13 @@ class CellRun:
         if command and sampled.reason:
             context.note("note", text=sampled.reason)
 
-    def _stopped_by(self) -> str:
-        """Return why the timing ended before an interruption; empty where it had not."""
-        if self.is_retried:
-            return ""
+    def _stopped_by(self) -> CellEnd | None:
+        """Return why the timing ended before an interruption; None where it had not."""
         stops = [event.text for event in self.prior_events if event.what == "stopped"]
-        return stops[-1] if stops and stops[-1] != "failure" else ""
+        ends: tuple[CellEnd, ...] = (*REASONS, "budget")
+        if self.is_retried or not stops:
+            return None
+        return next((end for end in ends if end == stops[-1]), None)
 
     def _profile(self, context: CellContext, roster: Roster) -> None:
         """Profile what was measured, unless nobody asked for it."""
@@ -409,7 +422,9 @@ class CellRun:
         is_program = self.cell.workload.program is not None
         words = ("process", "processes") if is_program else ("restart",)
         text = f"{counted(restarts, *words)}, {_live(intervals)}; at most {left_s:.0f} s left"
-        self.job.display.cell(self.cell.id, done=1 - left_s / context.design.budget_s, text=text)
+        # of cells that share a budget one may have more than its own
+        done = 1 - left_s / max(left_s, context.design.budget_s)
+        self.job.display.cell(self.cell.id, done=done, text=text)
 
     def _make_context(self) -> CellContext:
         parameters = dict(self.cell.parameters)

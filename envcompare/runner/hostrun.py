@@ -165,8 +165,9 @@ class HostRun:
         for group in sharing(self._left):
             self.job.interruption.check()
             runs = [run for cell in group if (run := self._cell_run(cell, prior=prior))]
+            self._ended |= {cell.id for cell in group} - {run.cell.id for run in runs}
             if runs:
-                self._ended |= run_cells(self.job, runs)
+                run_cells(self.job, runs, ended=self._ended)
                 self._check_lock(runs)
 
     def _check_lock(self, runs: list[CellRun]) -> None:

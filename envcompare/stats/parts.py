@@ -31,6 +31,7 @@ class Pairing:
     reference: str
     left_out: Container[int] = ()
     prior: Spread | None = None
+    is_strict: bool = False  # always Student t on restarts
 
     def interval(self, times: Times, *, level: float) -> Interval | None:
         """Return the log ratio of a part with its interval, None without a complete round.
@@ -47,6 +48,7 @@ class Pairing:
             groups=groups,
             spread=own_spread(groups, pooled, self.prior),
             generations=len(groups),
+            is_strict=self.is_strict,
             is_looked=False,
         )
         interval = evidence.interval(level=level)

@@ -114,9 +114,9 @@ def test_budget_too_small_for_two_restarts_is_named(tmp_path: Path) -> None:
     """One restart gives no interval; the budget that would do is estimated, on every page."""
     found = tried(tmp_path, "Steady", budget_s=0.05)
     assert found.docker.outcome == "inconclusive"
-    assert "the budget of 0.05 s fitted 1 restart of the 4 that were planned" in found.cautions
+    assert "the budget of 0.05 s had room for 1 restart, and 4 were planned" in found.cautions
     cautions = " ".join(item.text for item in summary_cards(found.comparison)[-1].items)
     assert found.comparison.cells[0].cautions[0] in cautions
-    assert any("fitted 1 restart" in text for text in notes(found.comparison))
+    assert any("had room for 1 restart" in text for text in notes(found.comparison))
     needed = float(found.cautions.partition("give --budget ")[2].split()[0])
     assert needed >= 1

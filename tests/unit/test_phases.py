@@ -6,7 +6,9 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from benches import bench, launch, measure
 from builders import CELL, block, run_record
@@ -108,6 +110,32 @@ def differing(arm: ArmPhases) -> list[tuple[str | None, str]]:
 def part(arm: ArmPhases, kind: str, operator: str = "") -> PartDifference:
     """Return the first part of a kind with this name."""
     return next(one for one in arm.parts if (one.kind, one.operator) == (kind, operator))
+
+
+def test_an_operator_that_only_one_arm_runs_is_named_and_bounds_nothing() -> None:
+    """Another algorithm has another name: it cannot be paired, and it is no operator less."""
+    blocks = [
+        msgspec.structs.replace(one, phases=renamed(one.phases)) if one.arm == "docker" else one
+        for one in marked_blocks(slower=1.0)
+    ]
+    found = cell_phases(cell_data(), blocks)
+    assert found is not None
+    docker = next(one for one in found.arms if one.arm == "docker")
+    lone = {(one.operator, one.arm): one.share for one in docker.lone}
+    assert lone.keys() == {("aten::mm", "vm"), ("aten::slow_mm", "docker")}
+    assert lone["aten::mm", "vm"] == pytest.approx(0.5, abs=0.02)
+    assert docker.most_log_ratio is None
+    control = next(one for one in found.arms if one.arm == "vm~control")
+    assert control.lone == ()
+    assert control.most_log_ratio is not None
+
+
+def renamed(phases: dict[Any, dict[str, int]]) -> dict[Any, dict[str, int]]:
+    """Return phases in which the largest operator has another name."""
+    return {
+        phase: {name.replace("aten::mm", "aten::slow_mm"): ns for name, ns in times.items()}
+        for phase, times in phases.items()
+    }
 
 
 def test_slower_operator_is_found_with_its_share_and_its_part_of_the_step() -> None:

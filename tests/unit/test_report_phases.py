@@ -8,7 +8,7 @@ from htmltree import parse
 from msgspec.structs import replace
 
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.analysis.model.phases import ArmPhases, CellPhases, PartDifference
+from envcompare.analysis.model.phases import ArmPhases, CellPhases, LoneOperator, PartDifference
 from envcompare.report.page import render
 from envcompare.report.sections.phases import phase_table
 from envcompare.report.wording.phasewords import phases_sentence
@@ -75,6 +75,17 @@ def test_bound_is_given_where_no_operator_differs() -> None:
     assert phases_sentence(phases(SAME)).startswith("Too few marked rounds")
 
 
+def test_operators_of_one_environment_alone_are_named_first() -> None:
+    """They are what differs most, though no ratio of them can be made."""
+    lone = LoneOperator(
+        phase="forward", operator="aten::_slow_conv2d", arm="docker", share=0.45, time_s=0.004
+    )
+    assert phases_sentence(phases(SAME, lone=(lone,))) == (
+        "Run in one of the two environments only: aten::_slow_conv2d in forward (45.0 % of the "
+        "step in docker)."
+    )
+
+
 def test_fold_of_a_slower_arm_has_its_phases() -> None:
     """They stand with the other causes of the comparison."""
     run = run_of(SLOWER)
@@ -95,4 +106,4 @@ def test_reason_is_shown_where_nothing_was_marked() -> None:
     """A user sees why, and a name that an arm has made up does no harm."""
     found = CellPhases(cell=SLOWER.cell, reference="vm", reason="no <b>torch</b> here")
     text = parse(page(run_of(SLOWER), found)).text
-    assert "Not measured, phases and operators: no <b>torch</b> here." in text
+    assert "Phases and operators were not measured: no <b>torch</b> here." in text

@@ -32,6 +32,16 @@ class PartDifference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     is_distinguishable: bool = False  # the interval excludes 0
 
 
+class LoneOperator(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator that only one of the two arms runs; `share` and `time_s` are of its step."""
+
+    phase: StepPhase
+    operator: str
+    arm: str
+    share: float  # 0 to 1
+    time_s: float
+
+
 class ArmPhases(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a step in one arm: the step, its phases, operators by size, and the others.
 
@@ -47,6 +57,7 @@ class ArmPhases(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[PartDifference, ...]
     most_log_ratio: float | None = None  # the far end of the intervals of operators that do not
     # differ: no operator was seen to differ by more
+    lone: tuple[LoneOperator, ...] = ()  # of 1 % of a step and more, the largest first
 
 
 class CellPhases(msgspec.Struct, frozen=True, kw_only=True):

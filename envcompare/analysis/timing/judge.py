@@ -228,9 +228,9 @@ def _outcome_of_mean(data: CellData, mean: Estimate | None) -> Outcome | None:
 
 def _least_restarts(data: CellData) -> int:
     design = data.run.design
-    return least_restarts(
-        preset=design.preset, planned=design.min_restarts, is_program=data.is_program
-    )
+    # of a fixed number nothing can be made up for a restart that is left out
+    planned = 0 if design.restarts is not None else design.min_restarts
+    return least_restarts(preset=design.preset, planned=planned, is_program=data.is_program)
 
 
 def least_restarts(*, preset: str, planned: int, is_program: bool) -> int:

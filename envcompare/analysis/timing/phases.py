@@ -7,7 +7,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, get_args
 
-from envcompare.analysis.model.phases import ArmPhases, CellPhases, PartDifference, PartKind
+from envcompare.analysis.model.phases import (
+    ArmPhases,
+    CellPhases,
+    LoneOperator,
+    PartDifference,
+    PartKind,
+)
 from envcompare.analysis.timing.cells import CellData
 from envcompare.run_folder.records import MarkedBlock, StepPhase
 from envcompare.stats.pairs import Round
@@ -53,7 +59,14 @@ def cell_phases(data: CellData, blocks: Iterable[MarkedBlock]) -> CellPhases | N
     arms = (arm.id for arm in data.run.arms if not arm.is_reference)
     odd = {one.restart for one in data.readings.odd}
     pairings = (
-        Pairing(arm=arm, reference=reference, left_out=odd, prior=data.expected) for arm in arms
+        Pairing(
+            arm=arm,
+            reference=reference,
+            left_out=odd,
+            prior=data.expected,
+            is_strict=data.is_strict,
+        )
+        for arm in arms
     )
     compared = tuple(filter(None, (_compared(operators, pairing) for pairing in pairings)))
     return CellPhases(cell=data.cell.id, reference=reference, arms=compared)
@@ -102,7 +115,8 @@ def _compared(operators: dict[_Place, Times], pairing: Pairing) -> ArmPhases | N
         level=level,
         tested=len(tested),
         parts=(step, *in_order, *((others,) if others else ())),
-        most_log_ratio=_most(in_order),
+        most_log_ratio=_most(estimated),
+        lone=tuple(sorted(_lone(operators, whole, pairing), key=lambda one: -one.share)),
     )
 
 
@@ -143,12 +157,30 @@ def _estimated(part: _Part, whole: Times, pairing: Pairing, level: float) -> Par
     )
 
 
-def _most(parts: Iterable[PartDifference]) -> float | None:
-    """Return by how much the operators that were not seen to differ may differ at the most."""
-    ends = [
-        (one.low, one.high)
-        for one in parts
-        if one.kind == "operator" and not one.is_distinguishable
-    ]
-    known = [max(abs(low), abs(high)) for low, high in ends if low is not None and high is not None]
-    return max(known) if known and len(known) == len(ends) else None
+def _lone(operators: dict[_Place, Times], whole: Times, pairing: Pairing) -> Iterator[LoneOperator]:
+    """Yield the operators that one of the two arms runs and the other never does."""
+    for (phase, name), times in operators.items():
+        running = [arm for arm in (pairing.arm, pairing.reference) if usual_ns(times, arm) > 0]
+        if name == REST or len(running) != 1:
+            continue
+        share = usual_share(times, whole, running[0])
+        if share >= LEAST_SHARE:
+            time_s = usual_ns(times, running[0]) * _NS
+            yield LoneOperator(
+                phase=phase, operator=name, arm=running[0], share=share, time_s=time_s
+            )
+
+
+def _most(estimated: Iterable[tuple[_Part, PartDifference | None]]) -> float | None:
+    """Return by how much the operators that were not seen to differ may differ at the most.
+
+    None where that is not known of each of them.
+    """
+    operators = [difference for part, difference in estimated if part.kind == "operator"]
+    most = 0.0
+    for difference in operators:
+        if difference is None or difference.low is None or difference.high is None:
+            return None
+        if not difference.is_distinguishable:
+            most = max(most, abs(difference.low), abs(difference.high))
+    return most or None

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from envcompare.analysis.model.phases import ArmPhases, CellPhases, PartDifference
+from envcompare.analysis.model.phases import (
+    ArmPhases,
+    CellPhases,
+    LoneOperator,
+    PartDifference,
+)
 from envcompare.report.format.numbers import (
     NS,
     listed,
+    share_text,
     signed_interval,
     signed_percent,
     time_text,
@@ -39,6 +45,10 @@ def part_name(part: PartDifference) -> str:
 def phases_sentence(phases: ArmPhases) -> str:
     """Say which operators differ, the largest contribution first, or that none was seen to."""
     differing = [one for one in phases.parts if one.kind == "operator" and one.is_distinguishable]
+    sentences = []
+    if phases.lone:
+        lone = listed([_lone_text(one) for one in phases.lone])
+        sentences.append(f"Run in one of the two environments only: {lone}.")
     if differing:
         names = [
             f"{part_name(one)} in {PHASES[one.phase or 'other']} "
@@ -46,10 +56,18 @@ def phases_sentence(phases: ArmPhases) -> str:
             for one in differing
         ]
         verb = "operator differs" if len(names) == 1 else "operators differ"
-        return f"{len(names)} {verb}: {listed(names)}."
-    if phases.most_log_ratio is None:
-        return "Too few marked rounds to compare operators: give a longer --budget."
-    return f"No operator differs by more than {unsigned_percent(phases.most_log_ratio)}."
+        sentences.append(f"{len(names)} {verb}: {listed(names)}.")
+    elif phases.most_log_ratio is not None:
+        most = unsigned_percent(phases.most_log_ratio)
+        sentences.append(f"No operator differs by more than {most}.")
+    elif not phases.lone:
+        sentences.append("Too few marked rounds to compare operators: give a longer --budget.")
+    return " ".join(sentences)
+
+
+def _lone_text(operator: LoneOperator) -> str:
+    name, phase = visible(operator.operator or _OUTSIDE), PHASES[operator.phase]
+    return f"{name} in {phase} ({share_text(operator.share)} of the step in {operator.arm})"
 
 
 def basis_sentence(phases: ArmPhases) -> str:
@@ -58,13 +76,14 @@ def basis_sentence(phases: ArmPhases) -> str:
         f"From {counted(phases.rounds, 'marked round')} in "
         f"{counted(phases.restarts, 'restart')}, on which no verdict rests: the marks take time "
         f"themselves, alike in all arms. The {phases.tested} phases and operators that hold 1 % of "
-        "the step or more are compared; their intervals hold together at 95 %."
+        "the step or more are compared; the confidence level of 95 % holds for all these intervals "
+        "together."
     )
 
 
 def unmarked_sentence(cell: CellPhases) -> str:
     """Say why phases and operators of a cell are not known."""
-    return visible(f"Not measured, phases and operators: {sentence(cell.reason)}")
+    return visible(f"Phases and operators were not measured: {sentence(cell.reason)}")
 
 
 def difference_text(seconds: float | None) -> str:
