@@ -206,8 +206,7 @@ def write_page(places: Places) -> None:
         "# Environment or software?",
         "",
         "`python benchmarks/explanations.py` made this page and can make it again; what it rests "
-        "on lies in `benchmarks/results/explanations`. The sentences are those of the reports. "
-        "Runs and their analysis are those of an earlier version: trimmed means of generations.",
+        "on lies in `benchmarks/results/explanations`. The sentences are those of the reports.",
     ]
     for one in EXPLANATIONS:
         kept = places.results / "explanations" / one.name
@@ -243,8 +242,8 @@ def _facts(found: RunComparison) -> Iterable[str]:
     cell, cpus = found.cells[0], found.arms[0].facts.get("cpu.count")
     yield from ("", f"Seccomp mode (0 none, 2 filter): {told}.")
     yield (
-        f"{cell.generations} generations in {cell.restarts} restarts, {cell.rounds} rounds, "
-        f"{cell.elapsed_s:.0f} s; run {found.run_id} on {cell.host} ({cpus} CPUs)."
+        f"{cell.restarts} restarts, {cell.rounds} rounds, {cell.elapsed_s:.0f} s; "
+        f"run {found.run_id} on {cell.host} ({cpus} CPUs)."
     )
 
 
