@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from envcompare.run_folder.records import Event
-from envcompare.run_folder.results import RunFolder, elapsed_s
+from envcompare.run_folder.results import RunFolder, duration_s, elapsed_s
 
 HOUR_S = 3600.0
 BUDGET_S = 6.0
@@ -51,6 +51,23 @@ def test_time_of_day_does_not_count_as_time_that_was_spent(step_s: float) -> Non
         Event(t=9001.0, clock_s=3.0, what="cell-ended"),
     )
     assert elapsed_s(events) == 4.0
+
+
+def test_time_in_which_others_are_served_is_not_a_cells_own() -> None:
+    """Neither while others are made ready nor once it is decided."""
+    events = (
+        Event(t=0.0, what="cell-started"),
+        Event(t=0.0, what="turn"),
+        Event(t=100.0, what="calibrated"),
+        Event(t=100.0, what="turn"),
+        Event(t=190.0, what="restart"),
+        Event(t=200.0, what="turn"),
+        Event(t=290.0, what="restart"),
+        Event(t=295.0, what="stopped"),
+        Event(t=900.0, what="cell-ended"),
+    )
+    assert elapsed_s(events) == 15.0
+    assert duration_s(events) == 900.0
 
 
 def test_events_of_an_older_run_have_their_times_alone() -> None:

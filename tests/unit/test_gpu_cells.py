@@ -15,12 +15,12 @@ from envcompare.command import Command
 from envcompare.config.settings import Settings
 from envcompare.console import Display
 from envcompare.environments import Check
-from envcompare.errors import Problem, WorkloadError
+from envcompare.errors import Problem, TransportError, WorkloadError
 from envcompare.gpu.devices import HostGpus
 from envcompare.hosts.arms import ReadyArm
 from envcompare.hosts.session import HostSession
 from envcompare.measure.energy import ROUNDS, EnergyPass
-from envcompare.run_folder.records import Block, EnergyBlock, GpuReading, event_now
+from envcompare.run_folder.records import Block, CellState, EnergyBlock, GpuReading, event_now
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import cellrun, walk
 from envcompare.runner.cellgroup import run_cells
@@ -103,7 +103,7 @@ def cell_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
 def test_a_timed_cell_ends_with_the_energy_of_its_arms(cell_of: Make) -> None:
     """Its host's GPUs are sampled meanwhile, until after the last block."""
     run = cell_of("WithTorch")
-    run_cells(run.job, [run])
+    run_cells(run.job, [run], ended=set())
     samples = run.job.folder.read_samples().samples
     blocks = [sample for sample in samples if isinstance(sample, EnergyBlock)]
     (reading,) = [sample for sample in samples if isinstance(sample, GpuReading)]
@@ -111,18 +111,36 @@ def test_a_timed_cell_ends_with_the_energy_of_its_arms(cell_of: Make) -> None:
     assert blocks[-1].t0_ns + blocks[-1].wall_ns <= reading.t_ns[-1]
 
 
+def test_a_cell_that_has_ended_stays_so_where_its_host_is_lost_in_the_next(
+    cell_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the other is to be gone on with, or given up."""
+    first, second = cell_of("WithTorch"), cell_of("WithoutTorch")
+
+    def finish(run: CellRun) -> tuple[CellState, str]:
+        if run is second:
+            raise TransportError("the host does not answer")
+        return "ok", ""
+
+    monkeypatch.setattr(CellRun, "finish", finish)
+    ended: set[str] = set()
+    with pytest.raises(TransportError):
+        run_cells(first.job, [first, second], ended=ended)
+    assert ended == {first.cell.id}
+
+
 def test_a_cell_on_the_cpu_has_no_energy_pass(cell_of: Make) -> None:
     """Nor does anything sample the GPU that it does not use."""
     run = cell_of("WithTorch")
     run.session.gpus = None
-    run_cells(run.job, [run])
+    run_cells(run.job, [run], ended=set())
     assert run.job.folder.read_samples().samples == ()
 
 
 def test_a_workload_that_leaves_the_gpu_alone_has_no_energy_of_it(cell_of: Make) -> None:
     """What the idle GPU takes is nobody's, and a trace of it would be empty: it says why."""
     run = cell_of("WithoutTorch")
-    run_cells(run.job, [run])
+    run_cells(run.job, [run], ended=set())
     assert run.job.folder.read_samples().samples == ()
     (record,) = (r for r in run.job.folder.read_profiles(run.cell.id) if r.kind == "nsys")
     assert record.lacks is not None
@@ -165,7 +183,7 @@ def _begin(run: CellRun) -> Problem:
 def test_a_pytorch_that_does_not_see_the_gpu_of_its_host_is_not_timed(cell_of: Make) -> None:
     """It is a failure with a remedy, and no step was run on the CPU in its place."""
     run = cell_of("WithTorch", is_timed=False, gpus="0")
-    run_cells(run.job, [run])
+    run_cells(run.job, [run], ended=set())
     (ended,) = (e for e in run.job.folder.read_events().events if e.what == "cell-ended")
     assert ended.state == "failed"
     assert "the host has an NVIDIA GPU and PyTorch sees no GPU here" in ended.text

@@ -14,10 +14,12 @@ import pytest
 from benches import ARMS, Kept, bench
 from builders import block
 
+from envcompare.command import Command, CommandResult
 from envcompare.measure.context import Budget, CellContext
 from envcompare.measure.limits import Costs
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.pool import WorkerPool
+from envcompare.measure.quiet import QuietGate
 from envcompare.measure.startup import MAX_REPETITIONS, StartupPass
 from envcompare.measure.turns import Turns
 from envcompare.measure.worker import Worker
@@ -189,6 +191,27 @@ def test_decided_cell_leaves_its_time_to_the_others(tmp_path: Path) -> None:
     a.stop("target")
     assert turns._share_budget() == [b]
     assert b.context.remaining_s == 20.0
+
+
+def test_what_a_cell_left_before_an_interruption_is_for_the_others(tmp_path: Path) -> None:
+    """It was decided early: a resumed run has as much for the rest as the whole run would have."""
+    a, b = cells(tmp_path, {}, {}, budget_s=3.0).locksteps()
+    a.stop("target")
+    b.context.budget.left_s = 0.0
+    Turns([a, b]).measure()
+    assert a.readings.restarts == 0
+    assert b.readings.restarts > 0
+
+
+def test_a_caution_about_the_machine_is_for_all_cells_that_are_measured_then(
+    tmp_path: Path,
+) -> None:
+    """One launch serves them all, and the machine was busy for each."""
+    silent = CommandResult(command=Command(argv=("true",)), exit_code=0, stdout="", stderr="")
+    two = cells(tmp_path, {}, {}, budget_s=1.0, quiet_gate=True)
+    a, b = (lockstep.context for lockstep in two.locksteps())
+    QuietGate(replace(a, on_host=lambda _: silent)).wait_to_launch([a, b])
+    assert [event.cell for event in two.events("caution")] == ["a", "b"]
 
 
 def test_time_of_a_cell_is_that_of_its_own_turns(tmp_path: Path) -> None:
