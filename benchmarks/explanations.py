@@ -42,6 +42,7 @@ ENV MALLOC_TRIM_THRESHOLD_=536870912 MALLOC_MMAP_THRESHOLD_=536870912
 _HOME = r"(?:(?<=-[IL])|(?<![\w./-]))(?:/root|/home/[\w.-]+)(?![\w.-])"
 _PLACES = (
     (re.compile(re.escape(f"{HERE.parent}/")), ""),
+    (re.compile(rf"{re.escape(str(HERE.parent))}(?![\w.-])"), "<project>"),
     (re.compile(rf"{_HOME}/\.pyenv/versions/[\w.-]+"), "<prefix>"),
     (re.compile(_HOME), "~"),
 )
