@@ -9,16 +9,17 @@ import gzip
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from bookkeeping import WORK, Conditions, Watch
 from envcompare import bundled
 from envcompare.command import Command, CommandResult
-from envcompare.config.settings import restarts_of
+from envcompare.config.settings import PRESETS, Preset, restarts_of
 from envcompare.environments.docker import ENGINE
 from envcompare.environments.registry import environment
 from envcompare.interrupt import Interruption
@@ -29,7 +30,17 @@ from envcompare.measure.replies import LaunchSpec
 from envcompare.measure.turns import Turns
 from envcompare.measure.worker import Worker
 from envcompare.measure.workers import Roster
-from envcompare.run_folder.records import Block, Design, Event, Sample, Scalar, Taken
+from envcompare.run_folder.records import (
+    ArmRecord,
+    Block,
+    CellRecord,
+    Design,
+    Event,
+    RunRecord,
+    Sample,
+    Scalar,
+    Taken,
+)
 from envcompare.run_folder.versions import decode_record
 from envcompare.stack import Progress, Request
 from envcompare.stats.intervals import Interval
@@ -42,6 +53,7 @@ Variables = Mapping[str, str]
 """Environment variables of one arm; an empty value takes a variable of `--stabilise` away."""
 
 _LOG = WORK / "worker.log"
+_T = TypeVar("_T")
 
 
 @dataclass(slots=True)
@@ -94,11 +106,14 @@ def ground(workload: str = "cnn", *, python: str = "") -> Ground:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedSize:
-    """How much each cell measures: restarts, rounds in each, and steps in a block."""
+    """How much each cell measures: restarts, rounds in each, and steps in a block.
 
-    restarts: int
-    rounds: int
-    steps: int
+    None leaves it to the budget.
+    """
+
+    restarts: int | None = None
+    rounds: int | None = None
+    steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +133,7 @@ class Trial:
     seed: int
     stabilise: bool = True
     marks: bool = False
-    size: FixedSize | None = None  # in place of what the budget has room for
+    size: FixedSize = FixedSize()
 
 
 def measure(trial: Trial, on: Ground) -> Notes:
@@ -179,26 +194,61 @@ def read_blocks(path: Path) -> tuple[Block, ...]:
 
 def read_samples(path: Path) -> list[Sample]:
     """Read all measurements that `save` wrote."""
-    with gzip.open(path, "rb") as stream:
-        lines = (line for line in stream if b'"kind":' in line)  # an event has none
-        decoder = msgspec.json.Decoder(Sample)
-        return [decode_record(path, line, decoder) for line in lines]
+    return list(_records(path, b'"kind":', msgspec.json.Decoder(Sample)))
 
 
 def read_events(path: Path) -> list[Event]:
     """Read the events that `save` wrote."""
+    return list(_records(path, b'"what":', msgspec.json.Decoder(Event)))
+
+
+def _records(path: Path, mark: bytes, decoder: msgspec.json.Decoder[_T]) -> Iterator[_T]:
+    """Yield the records of the lines with a mark, which those of no other kind have."""
     with gzip.open(path, "rb") as stream:
-        lines = (line for line in stream if b'"what":' in line)  # a measurement has none
-        decoder = msgspec.json.Decoder(Event)
-        return [decode_record(path, line, decoder) for line in lines]
+        for line in stream:
+            if mark in line:
+                yield decode_record(path, line, decoder)
 
 
 def read_conditions(path: Path) -> Conditions:
     """Read the conditions that `measure` noted; nothing where an earlier version wrote the file."""
-    with gzip.open(path, "rb") as stream:
-        decoder = msgspec.json.Decoder(Event)
-        noted = (decode_record(path, line, decoder) for line in stream if b'"commit":' in line)
-        return next((event.values for event in noted), {})
+    noted = _records(path, b'"commit":', msgspec.json.Decoder(Event))
+    return next((event.values for event in noted), {})
+
+
+def recorded_run(
+    blocks: Iterable[Block], *, preset: Preset, reference: str, control: str = ""
+) -> RunRecord:
+    """Return the run that a trial stands for, with the arms and cells of its blocks."""
+    every = tuple(blocks)
+    values = PRESETS[preset]
+    return RunRecord(
+        run_id="trial",
+        created="",
+        seed=0,
+        tool_version="",
+        design=Design(
+            preset=preset,
+            margin=values.margin,
+            target=values.target,
+            budget_s=0,
+            min_restarts=values.min_restarts,
+            threads=1,
+        ),
+        arms=tuple(
+            ArmRecord(
+                id=arm,
+                environment="vm",
+                is_reference=arm == reference,
+                is_control=arm == control,
+            )
+            for arm in dict.fromkeys(block.arm for block in every)
+        ),
+        cells=tuple(
+            CellRecord(id=cell, host="local", workload=cell.split("/")[1])
+            for cell in dict.fromkeys(block.cell for block in every)
+        ),
+    )
 
 
 def evidence(
@@ -240,9 +290,9 @@ def _design(trial: Trial) -> Design:
         quiet_gate=False,  # the time of a trial is for measuring alone
         stabilise=trial.stabilise,
         marks=trial.marks,
-        restarts=trial.size.restarts if trial.size else None,
-        rounds=trial.size.rounds if trial.size else None,
-        steps=trial.size.steps if trial.size else None,
+        restarts=trial.size.restarts,
+        rounds=trial.size.rounds,
+        steps=trial.size.steps,
     )
 
 

@@ -18,19 +18,19 @@ from bookkeeping import HERE, Places, benchmark, load_average
 from envcompare.analysis.model.phases import ArmPhases, PartDifference
 from envcompare.analysis.timing.cells import CellData
 from envcompare.analysis.timing.phases import cell_phases
-from envcompare.run_folder.records import (
-    CONTROL_SUFFIX,
-    ArmRecord,
-    Block,
-    CellRecord,
-    Design,
-    MarkedBlock,
-    RunRecord,
-    Sample,
-)
+from envcompare.run_folder.records import CONTROL_SUFFIX, Block, MarkedBlock
 from envcompare.stats.intervals import ALPHA
 from envcompare.stats.metrics import Readings
-from ground import Trial, budgets, ground, measure, read_conditions, read_samples, save
+from ground import (
+    Trial,
+    budgets,
+    ground,
+    measure,
+    read_conditions,
+    read_samples,
+    recorded_run,
+    save,
+)
 
 WORKLOAD = f"{HERE / 'workloads' / 'planted.py'}:Planted"
 VARIABLE = "ENVCOMPARE_PLANTED"
@@ -83,9 +83,10 @@ def found_in(path: Path) -> Found | None:
     """Return what a trial tells by the product's own analysis; None where it was too short."""
     samples = read_samples(path)
     blocks = tuple(one for one in samples if isinstance(one, Block))
+    run = recorded_run(blocks, preset="default", reference=REFERENCE, control=CONTROL)
     data = CellData(
-        run=_run(samples[0]),
-        cell=CellRecord(id=samples[0].cell, host="local", workload="planted"),
+        run=run,
+        cell=run.cells[0],
         blocks=blocks,
         events=(),
         host_events=(),
@@ -102,24 +103,6 @@ def found_in(path: Path) -> Found | None:
         slowed=arms[SLOWED],
         control=arms[CONTROL],
         step=None if low is None or high is None else (low, high),
-    )
-
-
-def _run(sample: Sample) -> RunRecord:
-    return RunRecord(
-        run_id="operators",
-        created="",
-        seed=0,
-        tool_version="",
-        design=Design(
-            preset="default", margin=0.02, target=0.01, budget_s=0, min_restarts=4, threads=1
-        ),
-        arms=(
-            ArmRecord(id=REFERENCE, environment="vm", is_reference=True),
-            ArmRecord(id=SLOWED, environment="vm"),
-            ArmRecord(id=CONTROL, environment="vm", is_control=True),
-        ),
-        cells=(CellRecord(id=sample.cell, host="local", workload="planted"),),
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,14 +24,7 @@ from envcompare.analysis.model.comparison import Estimate, Tail
 from envcompare.analysis.timing.cells import CellData, mean_estimate
 from envcompare.analysis.timing.judge import primaries
 from envcompare.analysis.timing.tails import tail
-from envcompare.run_folder.records import (
-    CONTROL_SUFFIX,
-    ArmRecord,
-    Block,
-    CellRecord,
-    Design,
-    RunRecord,
-)
+from envcompare.run_folder.records import CONTROL_SUFFIX
 from envcompare.stats.intervals import ALPHA, LOOK_FACTOR, Interval
 from envcompare.stats.typical import TYPICAL_SHARE
 from ground import (
@@ -39,9 +32,10 @@ from ground import (
     budgets,
     ground,
     measure,
+    read_blocks,
     read_conditions,
     read_events,
-    read_samples,
+    recorded_run,
     save,
 )
 
@@ -129,9 +123,9 @@ def write_page(places: Places) -> str:
 
 def found_in(path: Path) -> Iterator[Found]:
     """Yield what a trial tells by the product's own analysis, as printed for four comparisons."""
-    blocks = [one for one in read_samples(path) if isinstance(one, Block)]
-    events = read_events(path)
-    run = _run(blocks)
+    blocks, events = read_blocks(path), read_events(path)
+    # the control is judged as one more arm
+    run = recorded_run(blocks, preset="quick", reference=REFERENCE)
     for cell in run.cells:
         data = CellData(
             run=run,
@@ -159,25 +153,6 @@ def _mean(data: CellData, arm: str) -> Estimate | None:
         level=1 - (1 - TYPICAL_SHARE) * ALPHA / PLANNED,
         factor=LOOK_FACTOR if data.is_looked else 1.0,
         is_widened=True,
-    )
-
-
-def _run(blocks: Iterable[Block]) -> RunRecord:
-    """Return the run of these blocks; the control is judged as one more arm."""
-    arms = dict.fromkeys(block.arm for block in blocks)
-    cells = dict.fromkeys(block.cell for block in blocks)
-    return RunRecord(
-        run_id="power",
-        created="",
-        seed=0,
-        tool_version="",
-        design=Design(
-            preset="quick", margin=0.05, target=0.025, budget_s=0, min_restarts=2, threads=1
-        ),
-        arms=tuple(
-            ArmRecord(id=arm, environment="vm", is_reference=arm == REFERENCE) for arm in arms
-        ),
-        cells=tuple(CellRecord(id=cell, host="local", workload="rnn") for cell in cells),
     )
 
 
