@@ -33,8 +33,7 @@ class Marking:
 
     is_wanted: bool
     reason: str = ""
-    _has_run: bool = False  # a round that counts
-    _has_said: bool = False  # that there is no room for one
+    _is_settled: bool = False  # a round that counts has run, or it was said that none has room
 
     @property
     def share(self) -> float:
@@ -63,7 +62,7 @@ class Marking:
         while self.share and workers.arms == arms:
             spent_s = time.monotonic() - began
             if spent_s + round_s > wanted_s:
-                self._note_room(workers.context, number, round_s=round_s)
+                self._note_room(workers.context, round_s)
                 break
             blocks = self._round(workers, order(f"marked {number}"), marked, limit_s)
             for place, (arm, phases) in enumerate(blocks.items() if number >= 0 else ()):
@@ -79,15 +78,15 @@ class Marking:
                 )
                 workers.context.recorder.sample(block)
             round_s = time.monotonic() - began - spent_s
-            self._has_run |= number >= 0
+            self._is_settled |= number >= 0
             number += 1
         return time.monotonic() - began
 
-    def _note_room(self, context: CellContext, number: int, *, round_s: float) -> None:
+    def _note_room(self, context: CellContext, round_s: float) -> None:
         """Say once why nothing is marked, where not one round that counts has found room."""
-        if number > 0 or self._has_run or self._has_said:
+        if self._is_settled:
             return
-        self._has_said = True
+        self._is_settled = True
         text = f"a round of one step in each arm takes {round_s:.1f} s: give a longer --budget"
         context.note("not-marked", text=text)
 

@@ -43,7 +43,6 @@ class Turns:
         self._left_s = sum(context.remaining_s for context in contexts)
         for cell in self.cells:
             cell.context.budget.stop()
-            cell.context.note("turn", text="waits for its first turn")
         while live := self._share_budget():
             began = time.monotonic()
             self._run_restart(live, gate)

@@ -167,7 +167,8 @@ class CellRun:
         context.note("calibrated", values={EXPECTED_SPREAD: math.sqrt(context.noise.variance)})
         if (stopped_by := self._stopped_by()) and self.is_whole:
             # it takes no turn, and what it has left is for the others
-            self._lockstep.stop(stopped_by)
+            self._lockstep.stopped_by = stopped_by
+            context.note("stopped", text=stopped_by)
             return self._lockstep
         if context.design.has_startup and context.design.cold_start:
             with context.budget.counting():

@@ -66,7 +66,8 @@ def _between(y: np.ndarray, variances: np.ndarray) -> float:
 
     if excess(0.0) <= 0:
         return 0.0
-    # at this variance no weight exceeds 1 / Σ (y − ȳ)², so that the sum is 1 at most
+    # at this variance no weight exceeds 1 / Σ (y − ȳ)², so that the sum is 1 at most; a
+    # thousandth more, since both are rounded
     highest = 1.001 * float(((y - y.mean()) ** 2).sum())
     return float(optimize.brentq(excess, 0.0, highest, xtol=_TINY**2))
 
