@@ -29,7 +29,7 @@ DIFFERENT_HOSTS: Final = "These cells are from hosts with different {}."
 _LONGEST: Final = 80
 _MOST_HOSTS: Final = 4
 _LEAST_SPREAD = 0.0005  # less is shown as 0.0 %
-_MOST_STATEMENTS: Final = 1
+_MOST_STATEMENTS: Final = 2
 _DIGITS: Final = 8  # of a lock's digest
 
 
@@ -144,12 +144,12 @@ def _values(by_key: _ByKey) -> str:
 
 def over_hosts_text(run: RunComparison, arm: str) -> str:
     """Say what all hosts together tell of an arm, workload by workload; empty for one host."""
-    told = sorted(
-        (one for one in run.over_hosts if one.arm == arm), key=lambda one: -abs(one.log_ratio)
-    )
-    sentences = [_over_hosts(one, run) for one in told[:_MOST_STATEMENTS]]
-    if len(told) > _MOST_STATEMENTS:
-        sentences.append(f"{len(told) - _MOST_STATEMENTS} more are in the overview.")
+    told = [one for one in run.over_hosts if one.arm == arm]
+    # of many the first stands for all, so that the headlines stay on the first screen
+    shown = told if len(told) <= _MOST_STATEMENTS else told[:1]
+    sentences = [_over_hosts(one, run) for one in shown]
+    if len(told) > len(shown):
+        sentences.append(f"{len(told) - len(shown)} more statements are in the overview.")
     return visible(" ".join(sentences))
 
 
