@@ -87,11 +87,12 @@ def run(
         experiment, plan, hosts = planned(*settings_of(values), accept_many=yes)
         record = walk.run_record(plan, experiment, command_line=command_line())
         folder = RunFolder.create(experiment.out, record)
+    run_id = folder.run_id
     with locked(folder.path, by="run"):
         if resume is not None:
             experiment, plan, hosts = resumed(folder, again)
         folder.listener = print_event if events else None
-        display.say(f"run {folder.path.name}: {_size(plan)}")
+        display.say(f"run {run_id}: {_size(plan)}")
         job = Job(
             folder=folder,
             plan=plan,

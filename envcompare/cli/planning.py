@@ -82,10 +82,10 @@ def resumed(folder: RunFolder, again: Settings) -> tuple[Experiment, Plan, tuple
 
 def places_of(folder: RunFolder, again: Settings) -> tuple[Experiment, tuple[HostSpec, ...], str]:
     """Return experiment, hosts and ID of a run, whatever became of it, `again` as in `resumed`."""
-    record = folder.read_run()
-    content = parse_toml(record.configuration)
+    run_id = folder.run_id
+    content = parse_toml(folder.read_run().configuration)
     settings = parse_settings(content, source=str(folder.path / "run.json"))
-    return *resolved(again, settings), record.run_id
+    return *resolved(again, settings), run_id
 
 
 def _check_whole(folder: RunFolder) -> None:

@@ -16,6 +16,7 @@ from typing import Literal, cast
 from envcompare.command import Command
 from envcompare.environments.registry import ENVIRONMENTS
 from envcompare.errors import StillRunningError, UnusableError
+from envcompare.run_folder.disk import is_run_id
 from envcompare.stack.cache import OPEN_FOLDERS
 from envcompare.transport import FOLDER_S, Process, Transport, shell
 from envcompare.transport.streams import Drain
@@ -25,7 +26,6 @@ State = Literal["live", "dead", "elsewhere", "unknown"]
 
 _BEGIN_S = 30.0
 _ANSWER_BYTES = 100
-_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _LINE = re.compile(
     r"(live|dead|elsewhere|unknown) ([^/ ]+)/([^/ ]*) ([0-9]+) ([0-9]+) (\S+) ([a-z? ]*)"
 )
@@ -170,7 +170,7 @@ def survey(transport: Transport, cache: str) -> tuple[Claim, ...]:
             environments=_known(match[7]),
         )
         for match in matches
-        if match is not None and _RUN.fullmatch(match[2])
+        if match is not None and is_run_id(match[2])
     )
 
 
@@ -204,8 +204,11 @@ def remove_dead(transport: Transport, cache: str) -> Removal:
 def remove(transport: Transport, cache: str, claim: Claim) -> Removal:
     """End what a run has on a host, and remove its folder; say what there was.
 
-    The folder stays where not all can be ended, so that a later search finds it again.
+    The folder stays where not all can be ended, so that a later search finds it again. Raises
+    ValueError for an ID that no run has: by it other things would be found.
     """
+    if not is_run_id(claim.run_id):
+        raise ValueError(f"{claim.run_id!r} is no ID of a run")
     removed: list[str] = []
     failed: list[str] = []
     for name in ENVIRONMENTS if claim.environments is None else claim.environments:

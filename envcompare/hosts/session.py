@@ -92,7 +92,7 @@ class HostSession:
     _sent: set[str] = field(default_factory=set)
     _entered: set[str] = field(default_factory=set)  # environments that something was started in
     _keeper: Process | None = None  # holds the claim of this run
-    _is_untouched: bool = False  # nothing of this client is there, another may be
+    _is_untouched: bool = True  # by this client; what is there is another's
     _privileged: set[str] = field(default_factory=set)  # arms that were given a capability
     _going_on: dict[str, str] = field(default_factory=dict)  # environments of workers not ended
     _said: set[str] = field(default_factory=set)  # of the host, not of one of its arms
@@ -130,7 +130,6 @@ class HostSession:
         With `is_regained` a claim of this run is that of this client's lost connection: it ends.
         Raises UnusableError where another client is at this very run.
         """
-        self._is_untouched = True
         if is_regained:
             for own in filter(self._is_own, claims.survey(self.transport, self.cache)):
                 claims.end(self.transport, own)
@@ -181,6 +180,7 @@ class HostSession:
 
     def _enter(self, name: str) -> None:
         """Note that something is going to be started in an environment, to be found again."""
+        self._is_untouched = False
         if name not in self._entered and self._keeper is not None:
             claims.note_use(self.transport, self.folder, name)
         self._entered.add(name)
@@ -306,6 +306,7 @@ class HostSession:
         """Put the workloads on the host, in a folder named after their content."""
         source = bundled.workloads()
         self.workloads = f"{self.cache}/workloads-{bundled.tree_key(source)}"
+        self._is_untouched = False
         make_folder(self.transport, self.folder)
         if not shell(self.transport, 'test -e "$1/.complete"', self.workloads).succeeded:
             put_tree(self.transport, source, self.workloads)

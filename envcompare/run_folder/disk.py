@@ -26,6 +26,7 @@ _KINDS: Final = (
 )
 _CLOSED: Final = {errno.EACCES, errno.EPERM, errno.EROFS}
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._=,-]+")
+_RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _MARKED: Final = re.compile(r".*-[0-9a-f]{10}", re.DOTALL)
 _LONGEST: Final = 150  # a file name has at most 255 bytes, and endings follow
 
@@ -128,6 +129,11 @@ def write_hint(error: OSError, *, option: str = "--out") -> str:
     if error.errno == errno.ENAMETOOLONG:
         return f"use shorter names, or a shorter path with {option}"
     return f"choose another place with {option}; what stands is kept"
+
+
+def is_run_id(text: str) -> bool:
+    """Tell whether a text can be the ID of a run: one name, of a file and of what is swept."""
+    return _RUN_ID.fullmatch(text) is not None
 
 
 def safe_name(text: str) -> str:

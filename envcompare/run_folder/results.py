@@ -20,6 +20,7 @@ from envcompare.run_folder.disk import (
     cell_name,
     distinct_name,
     irregular,
+    is_run_id,
     missing_folders,
     open_private,
     remove_empty,
@@ -93,6 +94,7 @@ class RunFolder:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _files: dict[str, BinaryIO] = field(default_factory=dict)
     _held: list[Event] | None = None  # while they are held back
+    _run_id: str = ""  # once it is asked for
 
     @classmethod
     def create(cls, out: Path, run: RunRecord) -> RunFolder:
@@ -127,6 +129,24 @@ class RunFolder:
                 hint="name the folder that `envcompare run` printed, such as results/<run id>",
             )
         return cls(path)
+
+    @property
+    def run_id(self) -> str:
+        """Return the ID of the run, by which all that it left on hosts is found and removed.
+
+        Raises RunFolderError where run.json holds none that a run can have.
+        """
+        if not self._run_id:
+            run_id = self.read_run().run_id
+            if not is_run_id(run_id):
+                raise RunFolderError(
+                    f"{self.path / 'run.json'} holds no ID that a run can have",
+                    details=f"its run_id is {visible_line(shortened(repr(run_id), most=100))}",
+                    hint="restore the file from a copy; what a run left on a host is found by "
+                    "its ID, and by another ID other things would be removed",
+                )
+            self._run_id = run_id
+        return self._run_id
 
     def check_version(self, refused: str) -> None:
         """Raise ConfigError where the folder has an older schema, and cannot be `refused`."""

@@ -65,7 +65,7 @@ def open_host(job: Job, spec: HostSpec, turns: KernelTurns) -> HostRun | None:
     """Connect to a host, while nothing is measured here; None when it failed, which is recorded."""
     try:
         with turns.preparing(turns.here):
-            session = open_session(spec, job.experiment, job.folder.path.name, job.interruption)
+            session = open_session(spec, job.experiment, job.folder.run_id, job.interruption)
     except InterruptedRunError:
         return None
     except Exception as error:  # noqa: BLE001 — recorded; what one host says ends no other
@@ -222,7 +222,7 @@ class HostRun:
 
     def _is_regained(self) -> bool:
         """Try once to connect, and to make all arms ready as they were."""
-        job, run_id = self.job, self.job.folder.path.name
+        job, run_id = self.job, self.session.run_id
         try:
             session = open_session(self.session.host, job.experiment, run_id, job.interruption)
         except (TransportError, CommandTimeoutError):

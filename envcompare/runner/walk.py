@@ -71,7 +71,7 @@ def run(job: Job) -> int:
             again = _ready_again(job, turns, pool, prior)
             futures = [pool.submit(host.measure, turns) for host in again]
         else:
-            job.note("run-started", values={"run": job.folder.path.name})
+            job.note("run-started", values={"run": job.folder.run_id})
             specs = sorted(job.hosts, key=lambda spec: spec.is_local)
             futures = [pool.submit(_work_at, job, turns, spec) for spec in specs]
         for future in futures:
@@ -115,7 +115,7 @@ def _ready_again(
     one is measured, in an order that is the same for all clients, so that none waits for another.
     """
     with job.folder.holding_events():
-        job.note("run-resumed", values={"run": job.folder.path.name})
+        job.note("run-resumed", values={"run": job.folder.run_id})
         opened = pool.map(lambda spec: open_host(job, spec, turns), job.hosts)
         in_order = sorted((host for host in opened if host), key=lambda host: host.place)
         locked = [host for host in in_order if host.lock()]

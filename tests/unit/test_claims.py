@@ -10,10 +10,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+from builders import run_record
+from commandline import envcompare
 
 from envcompare.errors import UnusableError
 from envcompare.hosts import claims
+from envcompare.run_folder.results import RunFolder
 from envcompare.transport.local import LOCAL
 
 # A client that claims a run, starts a plain process in it that outlives its input, and waits.
@@ -185,6 +189,23 @@ def test_clean_removes_the_cache_only_when_no_run_is_live(tmp_path: Path) -> Non
     assert (done.returncode, done.stderr) == (0, "")
     assert f"local: removed what was left of the run {RUN}: vm (" in done.stdout
     assert (marked(RUN), cache.exists()) == ([], False)
+
+
+@pytest.mark.parametrize("run_id", ["", ".", "..", "../..", "one/two", "-x", "a" * 101])
+def test_an_id_that_no_run_has_removes_nothing(run_id: str, tmp_path: Path) -> None:
+    """It comes from run.json, which may be anybody's; `runs/` alone holds what all runs have."""
+    cache = tmp_path / "home" / "envcompare"
+    (cache / "runs" / RUN / "local").mkdir(parents=True)
+    with pytest.raises(ValueError, match="is no ID of a run"):
+        claims.remove(LOCAL, str(cache), claims.Claim(run_id=run_id))
+    folder = RunFolder.create(tmp_path / "out", run_record())
+    record = msgspec.json.decode((folder.path / "run.json").read_bytes())
+    (folder.path / "run.json").write_bytes(msgspec.json.encode({**record, "run_id": run_id}))
+    for command in (("clean", "--run"), ("run", "--resume")):
+        done = envcompare(*command, str(folder.path), cwd=tmp_path)
+        assert done.returncode == 5, done.stderr
+        assert "run.json holds no ID that a run can have" in done.stderr
+    assert (cache / "runs" / RUN / "local").is_dir()
 
 
 def test_clean_of_a_run_takes_no_other_option(tmp_path: Path) -> None:

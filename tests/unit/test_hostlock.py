@@ -189,9 +189,9 @@ def test_a_host_without_flock_uses_its_python_or_says_so(
     needed = ("sh", "stat", "date", "grep", "sed", "tr", "id", *programs)
     (tmp_path / "bin").mkdir()
     for name in needed:
-        where = shutil.which(name)
+        where = sys.executable if name == "python3" else shutil.which(name)
         assert where is not None
-        (tmp_path / "bin" / name).symlink_to(where)
+        (tmp_path / "bin" / name).symlink_to(Path(where).resolve())
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     lock = taken()
     try:
@@ -219,6 +219,26 @@ def test_two_runs_at_once_on_this_machine(tmp_path: Path) -> None:
         assert cleaned.returncode == 0, cleaned.stderr
         assert "the lock of the host: the run" in cleaned.stdout
     assert '"host-failed"' in next((tmp_path / "two").glob("*/events.jsonl")).read_text()
+
+
+def test_a_client_that_is_refused_leaves_what_the_run_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of the run folder has the same ID, by which a client sweeps what it leaves."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    words = (*WORDS, "--budget", "400", "--target", "0.001", "--wait", "0")
+    (tmp_path / "one").mkdir()
+    with running(tmp_path / "one", *words) as process:
+        folder = run_folder(tmp_path / "one")
+        assert folder is not None
+        shutil.copytree(folder, tmp_path / "copy")
+        there = tmp_path / "cache/envcompare/runs" / folder.name / "local"
+        assert there.is_dir()
+        done = envcompare("run", "--resume", "copy", cwd=tmp_path)
+        assert done.returncode == 3, done.stderr
+        assert "error: local is in use by another run" in done.stderr
+        assert (there / ".owner").is_file()
+        assert process.poll() is None
 
 
 def test_a_run_whose_lock_was_broken_says_so(tmp_path: Path) -> None:
