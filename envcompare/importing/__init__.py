@@ -20,6 +20,7 @@ from envcompare.profile_files.derive.metricsums import launched
 from envcompare.run_folder.disk import (
     irregular,
     missing_folders,
+    open_private,
     remove_empty,
     safe_name,
     write_hint,
@@ -267,10 +268,13 @@ class Import:
         folders = missing_folders(self.out)  # made by this import, so its to remove
         folder = place.folder or RunFolder.create(self.out, place.run)
         is_changed = place.run != folder.read_run()
+        shared = (folder.path / "run.json", folder.path / "events.jsonl")
         made: list[Path] = []
         try:
             for addition in additions:
                 copies = addition.copies(folder) if self.is_copied else {}
+                for path in (*copies, folder.profile_path(addition.record), *shared):
+                    folder.check_place(path)
                 made += (*copies, folder.profile_path(addition.record))
                 _copy(copies)
                 names = tuple(str(path.relative_to(folder.path)) for path in copies)
@@ -332,7 +336,9 @@ def _copy(copies: dict[Path, Path]) -> None:
     for path, source in copies.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, path)
+            path.unlink(missing_ok=True)  # what an import left that was killed
+            with source.open("rb") as file, open(path, "xb", opener=open_private) as copy:
+                shutil.copyfileobj(file, copy)
         except OSError as error:
             raise RunFolderError(
                 f"{path.name} cannot be copied into the run folder",

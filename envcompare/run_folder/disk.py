@@ -74,8 +74,11 @@ def remove_empty(folders: Iterable[Path]) -> None:
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open a file as `open` asks its opener to; a new one is for this user alone."""
-    return os.open(path, flags, 0o600)
+    """Open a file as `open` asks its opener to; a new one is for this user alone.
+
+    No link is followed: it may lead to a file of the user's that is none of the run's.
+    """
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 def replace_file(target: Path, content: bytes, *, mode: int = 0o666) -> None:

@@ -209,9 +209,7 @@ class RunFolder:
 
     def raw_path(self, cell: str, arm: str, name: str) -> Path:
         """Return the path of a file among the profiles of an arm, with its folder made."""
-        path = self._profiles_of(cell, arm) / safe_name(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path
+        return self.made(self._profiles_of(cell, arm) / safe_name(name))
 
     def imported_path(self, record: ProfileRecord, name: str) -> Path:
         """Return the path of a file a profile was read from; a JSON trace there is no record."""
@@ -240,17 +238,34 @@ class RunFolder:
         """Write bytes atomically; raises RunFolderError when the disk refuses."""
         target = self.path / name
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(target, content, mode=0o600)
+            replace_file(self.made(target), content, mode=0o600)
         except OSError as error:
             raise write_error(target, error) from error
 
     def log_path(self, host: str, cell: str, arm: str) -> Path:
         """Return the path of an arm's log, with its folder made."""
         place = self.path / "logs" / distinct_name(host) / cell_name(cell)
-        path = place / f"{distinct_name(arm)}.log"
+        return self.made(place / f"{distinct_name(arm)}.log")
+
+    def made(self, path: Path) -> Path:
+        """Return the path of a file of the run, with its folder made; raises as `check_place`."""
+        self.check_place(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
+
+    def check_place(self, path: Path) -> None:
+        """Raise RunFolderError where a link leads from the run folder to what is not the run's.
+
+        The folder may be anybody's, so that nothing is written through a link in it.
+        """
+        below = path.relative_to(self.path)
+        for place in (path, *(self.path / up for up in below.parents if up.name)):
+            if place.is_symlink():
+                raise RunFolderError(
+                    f"{path} cannot be written",
+                    details=f"{place} is a link",
+                    hint="put the file or folder itself there in place of the link",
+                )
 
     def file_names(self) -> tuple[str, ...]:
         """Return the relative names of all files in the folder but hidden ones, sorted."""
@@ -344,14 +359,16 @@ class RunFolder:
     def _open_journal(self, name: str) -> BinaryIO:
         """Open for appending; a torn line is cut off first, so that no line merges with it."""
         path = self.path / name
+        self.check_place(path)
         _refuse_irregular(path)
-        if path.exists():
-            content = path.read_bytes()
-            if content and not content.endswith(b"\n"):
-                os.truncate(path, content.rfind(b"\n") + 1)
         stream = open(  # noqa: SIM115 — kept open; opener
-            path, "ab", buffering=0, opener=open_private
+            path, "a+b", buffering=0, opener=open_private
         )
+        stream.seek(0)
+        content = stream.read()
+        if not content.endswith(b"\n"):
+            os.truncate(stream.fileno(), content.rfind(b"\n") + 1)
+        stream.seek(0, os.SEEK_END)
         self._files[name] = stream
         return stream
 

@@ -265,6 +265,7 @@ def fetch(transport: Transport, taken: RemoteFile, target: Path) -> None:
     command = ("sh", "-c", _SEND_WITH_SUM, "sh", taken.path, str(taken.size_bytes))
     with _local_errors(transport, taken.path, target):
         try:
+            part.touch(mode=0o600, exist_ok=False)  # it may become a file of the run folder
             with part.open("wb") as file:
                 sink = LimitedSink(file, limit_bytes=taken.size_bytes)
                 result = run(transport, Command(argv=command), sink=sink, timeout_s=CONTENT_S)

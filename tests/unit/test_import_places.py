@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from builders import CELL
-from imports import FPROP, WINOGRAD, compared, log, measured, request, two_arms
+from imports import FPROP, WINOGRAD, compared, files_of, log, measured, request, two_arms
 from summaries import markdown
 
 from envcompare.cli.planning import resumed
 from envcompare.config.settings import Settings
-from envcompare.errors import ConfigError
+from envcompare.errors import ConfigError, RunFolderError
+from envcompare.run_folder.disk import cell_name
 from envcompare.run_folder.records import CellRecord
 from envcompare.run_folder.results import RunFolder
 
@@ -93,6 +94,40 @@ def test_arms_with_like_names_keep_their_own_profiles(tmp_path: Path) -> None:
     request(tmp_path, log(tmp_path, "b.log", FPROP), arm="docker_host", into=folder.path).run()
     kept = {one.arm: one.profile.kernels[0].name for one in folder.read_profiles() if one.profile}
     assert kept == {"docker@host": WINOGRAD, "docker_host": FPROP}
+
+
+@pytest.mark.parametrize(
+    "name", ["events.jsonl", "run.json", "profiles", "profiles/CELL", "profiles/CELL/vm"]
+)
+def test_nothing_is_written_through_a_link(name: str, tmp_path: Path) -> None:
+    """A run folder from elsewhere may hold links to files and folders of the user."""
+    folder = measured(tmp_path)
+    place = folder.path / name.replace("CELL", cell_name(CELL))
+    (tmp_path / "mine").mkdir()
+    mine = tmp_path / "mine" / "file"
+    mine.write_bytes(place.read_bytes() if place.exists() else b"a line\nand a torn one")
+    place.unlink(missing_ok=True)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(mine if place.suffix else mine.parent)
+    before = (files_of(mine.parent), files_of(folder.path))
+    with pytest.raises(RunFolderError, match="cannot be written") as caught:
+        request(tmp_path, log(tmp_path, "vm.log"), into=folder.path).run()
+    assert caught.value.details == f"{place} is a link"
+    assert (files_of(mine.parent), files_of(folder.path)) == before
+
+
+def test_what_a_killed_import_left_is_replaced(tmp_path: Path) -> None:
+    """It has the name that the next one gives its copy."""
+    folder = measured(tmp_path)
+    profile = log(tmp_path, "vm.log")
+    tool = request(tmp_path, profile, into=folder.path).tool
+    place = folder.path / "profiles" / cell_name(CELL) / "vm"
+    left = place / f"imported-{tool}" / profile.name
+    left.parent.mkdir(parents=True)
+    left.write_text("half")
+    request(tmp_path, profile, into=folder.path).run()
+    assert left.read_bytes() == profile.read_bytes()
+    assert left.stat().st_mode & 0o777 == 0o600
 
 
 def test_an_imported_run_cannot_be_resumed(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_a_copy_that_fails_undoes_the_import(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(importing.shutil, "copyfile", full)
+    monkeypatch.setattr(importing.shutil, "copyfileobj", full)
     third = log(tmp_path, "third.log", "third_kernel")
     with pytest.raises(RunFolderError, match="cannot be copied"):
         request(tmp_path, third, arm="singularity", into=folder.path).run()
