@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -44,6 +44,7 @@ class Traits:
     counters: CounterAccess = "login"
     limit_command: str = ""  # whose options limit CPUs and memory, as in `docker run`
     fixed_options: tuple[str, ...] | None = None  # of it, no user's choice; None: none is taken
+    short_switches: tuple[str, ...] = ()  # further short options of it that take no value
 
     @property
     def made_as(self) -> SoftwareKind:
@@ -111,6 +112,7 @@ def with_options(arms: tuple[Arm, ...], items: tuple[str, ...]) -> tuple[Arm, ..
     arm that takes none, and for what is no option or not the user's to choose.
     """
     by_arm: dict[str, tuple[str, ...]] = {}
+    traits = {arm.id: arm.traits for arm in arms}
     taking = {arm.id: arm.traits.fixed_options for arm in arms}
     for item in items:
         name, _, text = item.partition("=") if not item.startswith("-") else ("", "", item)
@@ -124,7 +126,7 @@ def with_options(arms: tuple[Arm, ...], items: tuple[str, ...]) -> tuple[Arm, ..
             )
         words = _option_words(item, text)
         for each in ids:
-            _refuse_fixed(item, words, taking[each] or ())
+            _refuse_fixed(item, words, traits[each])
             by_arm[each] = (*by_arm.get(each, ()), *words)
     return tuple(replace(arm, options=by_arm.get(arm.id, ())) for arm in arms)
 
@@ -147,17 +149,27 @@ def _option_words(item: str, text: str) -> tuple[str, ...]:
     return words
 
 
-def _refuse_fixed(item: str, words: tuple[str, ...], fixed: tuple[str, ...]) -> None:
+def _refuse_fixed(item: str, words: tuple[str, ...], traits: Traits) -> None:
+    fixed = traits.fixed_options or ()
     for word in words:
         name = word.partition("=")[0]
-        # short flags may stand together, as in -it, until one of them takes the rest as its value
-        first = f"-{name[1:2]}" if re.fullmatch(r"-[A-Za-z]+", name) else name
-        if first in fixed:
+        if any(each in fixed for each in _separated(name, traits.short_switches)):
             raise ConfigError(
                 f"--docker-options {item}: {name} cannot be chosen",
                 details="envcompare sets it to start, reach and remove its workers",
                 hint=f"leave {name} out",
             )
+
+
+def _separated(name: str, switches: tuple[str, ...]) -> Iterator[str]:
+    """Yield the options of a word: short ones may stand together, until one takes the rest."""
+    if not re.fullmatch(r"-[A-Za-z]+", name):
+        yield name
+        return
+    for letter in name[1:]:
+        yield f"-{letter}"
+        if f"-{letter}" not in switches:
+            return
 
 
 def check_image(name: str, *, flag: str) -> None:

@@ -215,13 +215,14 @@ class Docker:
             *("--interactive", "--name", "--platform", "--pull", "--restart", "--rm"),
             *("-t", "--tty"),
         ),
+        short_switches=("-P", "-q"),
     )
     engine: ClassVar[Engine] = ENGINE
 
     def wrap(self, command: Command, isolation: Isolation) -> Command:
         """Return a labelled `docker run` without network, logs or pulls, under the caller's ids.
 
-        It has as few rights as can be, unless the user's own options, which come last, say more.
+        It has as few rights as can be, unless the user's own options, which come later, say more.
         No init process is added: the worker ends with its stdin, and a killed one is reaped by it.
         With a capability it is root inside, and gives the caller what it leaves in the scratch.
         """
@@ -230,15 +231,16 @@ class Docker:
         argv = (
             *(ENGINE.program, "run", "--interactive", "--rm", "--pull", "never"),
             *_own_options(isolation),
-            *("--label", f"{_RUN_LABEL}={isolation.run_id}"),
-            *("--label", f"{_ARM_LABEL}={isolation.arm}"),
-            *("--label", f"{_WORKER_LABEL}={isolation.worker}"),
             *_user(isolation),
             *("--workdir", command.cwd or isolation.scratch or "/"),
             *mount_options(isolation.mounts, isolation.scratch),
             *_gpu_options(isolation.gpu),
             *(word for name, value in variables for word in ("--env", f"{name}={value}")),
             *isolation.options,
+            # of labels with one name the engine takes the last: by these a container is removed
+            *("--label", f"{_RUN_LABEL}={isolation.run_id}"),
+            *("--label", f"{_ARM_LABEL}={isolation.arm}"),
+            *("--label", f"{_WORKER_LABEL}={isolation.worker}"),
             *("--entrypoint", "", isolation.reference),
             *_closing(isolation),
             *command.argv,
@@ -433,7 +435,7 @@ def _is_overruled(option: tuple[str, ...], given: tuple[str, ...]) -> bool:
     """
     names = {"--network" if word == "--net" else word for word in _names(given)}
     match option:
-        case ("--network" | "--cap-drop" as name, _) if name in names:
+        case ("--network", _) if "--network" in names:
             return True
         case ("--cap-drop", _) | ("--security-opt", _) | ("--read-only",):
             return "--privileged" in names

@@ -47,10 +47,11 @@ class KernelTurns:
     def measuring(self, kernel: str) -> Iterator[None]:
         """Wait until a kernel has nothing else to do for this run, and keep it so.
 
-        Who waits must prepare nothing: it would wait for itself. Raises as `preparing`.
+        This machine steers what is measured elsewhere, and is measured while nothing is. Who waits
+        must prepare nothing: it would wait for itself. Raises as `preparing`.
         """
         with self._changed:
-            while kernel in self._measured_on or self._prepared_on[kernel]:
+            while self._is_disturbed(kernel):
                 self._wait()
             self._measured_on.add(kernel)
         try:
@@ -59,6 +60,10 @@ class KernelTurns:
             with self._changed:
                 self._measured_on.remove(kernel)
                 self._changed.notify_all()
+
+    def _is_disturbed(self, kernel: str) -> bool:
+        alone = {kernel, self.here} if kernel != self.here else self._measured_on
+        return bool(self._prepared_on[kernel] or self._measured_on & alone)
 
     def _wait(self) -> None:
         self._changed.wait(_TICK_S)

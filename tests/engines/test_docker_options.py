@@ -9,6 +9,11 @@ from typing import Any
 import pytest
 from runs import BASE, LIGHT, Done, envcompare
 
+from envcompare.command import Command
+from envcompare.environments import Isolation, new_worker_mark
+from envcompare.environments.registry import environment
+from envcompare.transport.local import LOCAL
+
 pytestmark = [pytest.mark.engine("docker"), pytest.mark.timeout(300)]
 OPTIONS = "free=--cap-add SYS_NICE --security-opt no-new-privileges=false --env API_TOKEN=hunter2"
 
@@ -61,3 +66,17 @@ def test_profiles_are_made_with_a_root_that_is_read_only(done: Done) -> None:
     records = list((done.folder or Path()).glob("profiles/*/*/host.json"))
     assert {path.parent.name for path in records} >= {"usual", "free"}
     assert {json.loads(path.read_text())["state"] for path in records} == {"ok"}
+
+
+def test_labels_of_the_user_keep_no_container_from_being_removed(tmp_path: Path) -> None:
+    """Of labels with one name the last counts, also after those of a file."""
+    (tmp_path / "labels").write_text("envcompare.worker=mine\n")
+    words = ("--label-file", str(tmp_path / "labels"), "--label", "envcompare.worker=mine")
+    isolation = Isolation(
+        run_id="labelled", arm="docker", reference=BASE, worker=new_worker_mark(), options=words
+    )
+    where = environment("docker")
+    container = LOCAL.spawn(where.wrap(Command(argv=("sh", "-c", "echo up; cat")), isolation))
+    assert container.stdout.readline() == b"up\n"
+    assert where.sweep(LOCAL, "labelled", worker=isolation.worker) == 1
+    assert container.wait(30) != 0

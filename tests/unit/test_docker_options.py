@@ -19,11 +19,11 @@ def chosen(*items: str) -> dict[str, tuple[str, ...]]:
 
 def test_options_are_for_every_arm_that_takes_them_or_for_one() -> None:
     """Each item adds to those before it, and is split as a shell does."""
-    found = chosen("--shm-size 1g", "new=--env 'A=b c' --cap-add=SYS_NICE")
+    found = chosen("--shm-size 1g", "new=--env 'A=b c' -PeD=it --cap-add=SYS_NICE")
     assert found == {
         "vm": (),
         "docker": ("--shm-size", "1g"),
-        "new": ("--shm-size", "1g", "--env", "A=b c", "--cap-add=SYS_NICE"),
+        "new": ("--shm-size", "1g", "--env", "A=b c", "-PeD=it", "--cap-add=SYS_NICE"),
     }
 
 
@@ -38,6 +38,8 @@ def test_options_are_for_every_arm_that_takes_them_or_for_one() -> None:
         ("--detach", "--detach cannot be chosen"),
         ("--rm=false", "--rm cannot be chosen"),
         ("-it", "-it cannot be chosen"),
+        ("-Pd", "-Pd cannot be chosen"),
+        ("-qPit", "-qPit cannot be chosen"),
         ("docker=--shm-size 1g --entrypoint sh", "--entrypoint cannot be chosen"),
     ],
 )

@@ -139,8 +139,6 @@ def test_docker_runs_a_labelled_container_under_the_callers_ids() -> None:
         docker run --interactive --rm --pull never --network none --log-driver none
         --cap-drop ALL --security-opt no-new-privileges --pids-limit 8192
         --read-only --tmpfs /tmp:exec --tmpfs /var/tmp:exec
-        --label envcompare.run=20260101-000000-abcd --label envcompare.arm=new
-        --label envcompare.worker=0f
         --user 1000:1001 --workdir /home/ann/scratch
         --mount type=bind,source=/w,destination=/w,ro
         --mount type=bind,source=/out,destination=/out
@@ -149,6 +147,8 @@ def test_docker_runs_a_labelled_container_under_the_callers_ids() -> None:
         --env ENVCOMPARE_RUN=20260101-000000-abcd --env ENVCOMPARE_ARM=new
         --env ENVCOMPARE_ENVIRONMENT=docker --env ENVCOMPARE_WORKER=0f
         --env HOME=/home/ann/scratch --env OMP_NUM_THREADS=1
+        --label envcompare.run=20260101-000000-abcd --label envcompare.arm=new
+        --label envcompare.worker=0f
         --entrypoint '' sha256:0123 /venv/bin/python /w/worker.py
     """)
     assert Command(argv=tuple(expected)) == environment("docker").wrap(WORKER, ISOLATION)
@@ -193,12 +193,12 @@ def test_what_is_timed_and_what_the_toolkit_writes_to_is_not_read_only() -> None
         assert "no-new-privileges" in argv
 
 
-def test_the_users_options_come_last_and_before_the_image() -> None:
-    """Of most options the engine takes the last one."""
+def test_the_users_options_come_last_but_for_the_labels() -> None:
+    """Of most options the engine takes the last one, and by the labels a container is removed."""
     options = ("--shm-size", "1g", "--network", "host")
     argv = environment("docker").wrap(WORKER, replace(ISOLATION, options=options)).argv
-    image = argv.index("--entrypoint")
-    assert argv[image - 4 : image] == options
+    labels = argv.index("--label")
+    assert argv[labels - 4 : labels] == options
     assert argv.count("--network") == 1
     told = environment("docker").engine_options(replace(ISOLATION, options=options))
     assert told[-4:] == options

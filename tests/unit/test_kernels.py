@@ -70,6 +70,19 @@ def test_other_kernels_are_measured_at_once(turns: KernelTurns, begin: Begin) ->
     assert begin(turns.measuring("c")).begun.wait(_WAIT_S)
 
 
+@pytest.mark.parametrize(("first", "second"), [("here", "there"), ("there", "here")])
+def test_what_steers_the_others_is_measured_alone(
+    turns: KernelTurns, begin: Begin, first: str, second: str
+) -> None:
+    """Each line of a worker elsewhere costs this machine time, and waits while it is busy."""
+    before = begin(turns.measuring(first))
+    assert before.begun.wait(_WAIT_S)
+    measured = begin(turns.measuring(second))
+    assert not measured.begun.wait(0.3)
+    before.let_go.set()
+    assert measured.begun.wait(_WAIT_S)
+
+
 @pytest.mark.parametrize("first", ["preparing", "measuring"])
 def test_measuring_waits_for_what_goes_on_on_its_kernel(
     turns: KernelTurns, begin: Begin, first: str
