@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from envcompare.errors import EnvcompareError, RunFolderError
-from envcompare.text import visible
+from envcompare.masking import masked
+from envcompare.text import escaped_json, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -141,7 +142,7 @@ class Display:
     def say(self, text: str) -> None:
         """Print one line of what is being done."""
         if not self.is_quiet:
-            self.console.print(visible(text), markup=False)
+            self.console.print(visible(masked(text)), markup=False)
 
     def saying(self, label: str, check: Callable[[], None] = lambda: None) -> Saying:
         """Return what prints lines about one thing; `check` may end it by raising."""
@@ -154,7 +155,7 @@ class Display:
         said = Text()  # printed at once: hosts may fail at the same time
         for name, text in error.problem.parts():
             said.append(f"{name}: ", style="bold red" if name == "error" else "bold")
-            said.append(f"{visible(text)}\n")
+            said.append(f"{visible(masked(text))}\n")
         self.console.print(said, end="")
 
     @contextmanager
@@ -284,7 +285,7 @@ def print_lines(lines: Iterable[str]) -> None:
 def print_event(line: bytes) -> None:
     """Write one line for a program that follows a run; nothing that befalls it ends the run."""
     stream = _Lasting(sys.stdout.buffer, always=True)
-    stream.write(line + b"\n")
+    stream.write(escaped_json(line) + b"\n")
     stream.flush()
 
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
 from functools import cache
+from types import ModuleType
 from typing import Final
 
 from envcompare import bundled
 
 _EXPRESSIONS: Final = ("--measure",)  # whose value is often an expression for tokens
+_VARIABLES: Final = ("-e", "--env")  # their value is NAME=VALUE
 _LONGEST_LINE: Final = 1 << 16
+_CUT: Final = b"... the rest of this line is left out: too long\n"
+_KEY_BEGIN: Final = "-----BEGIN PRIVATE KEY-----\n"
+_LINE_ENDS: Final = (b"\n", b"\r")  # a progress bar ends its lines with a carriage return
 
 
 def masked(text: str) -> str:
     """Return a text without logins of URLs, values that are named as secrets, and known tokens."""
-    return _rule()(text)
+    kept: str = _rule().masked(text)
+    return kept
 
 
 def masked_words(words: tuple[str, ...]) -> tuple[str, ...]:
@@ -23,40 +28,70 @@ def masked_words(words: tuple[str, ...]) -> tuple[str, ...]:
     kept: list[str] = []
     before = ""
     for word in words:
-        alone = masked(word)
-        after = masked(f"{before} {word}").removeprefix(f"{before} ")
-        is_named = before.startswith("-") and "=" not in before and " " not in word
-        kept.append(word if before in _EXPRESSIONS else after if is_named else alone)
+        kept.append(word if before in _EXPRESSIONS else _masked_word(word, before=before))
         before = word
     return tuple(kept)
 
 
+def _masked_word(word: str, *, before: str) -> str:
+    """Return a word of a command; the value of an option is masked whole, with its spaces."""
+    if before.startswith("-") and "=" not in before and not word.startswith("-"):
+        named = masked(f"{before} x")
+        if named != f"{before} x":
+            return named.removeprefix(f"{before} ")
+    name, equals, _ = word.partition("=")
+    is_whole = word.startswith("-") or before in _VARIABLES
+    if equals and is_whole and " " not in name and masked(f"{name}=x") != f"{name}=x":
+        return masked(f"{name}=x")
+    return masked(word)
+
+
 class LineMask:
-    """Masks a stream of bytes line by line; what is no text stays as it is."""
+    """Masks a stream of bytes line by line; what is no text stays as it is.
+
+    A line is cut where it gets too long to be held: a secret in it could not be told any more.
+    """
 
     def __init__(self) -> None:
         self._rest = b""
+        self._is_cut = False  # until the line has ended
+        self._key = ""  # a private key that has begun
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return the lines that are whole by now, masked; a very long one is cut into parts."""
-        whole, end, self._rest = (self._rest + chunk).rpartition(b"\n")
+        """Return the lines that are whole by now, masked."""
+        if self._is_cut:
+            end = _first_end(chunk)
+            if end < 0:
+                return b""
+            chunk, self._is_cut = chunk[end + 1 :], False
+        text = self._rest + chunk
+        end = max(map(text.rfind, _LINE_ENDS)) + 1
+        whole, self._rest = text[:end], text[end:]
         if len(self._rest) > _LONGEST_LINE:
-            whole, end, self._rest = whole + end + self._rest, b"", b""
-        return self._masked(whole + end)
+            whole += self._rest[:_LONGEST_LINE] + _CUT
+            self._rest, self._is_cut = b"", True
+        return self._masked(whole)
 
     def end(self) -> bytes:
         """Return what is left after the last line."""
         rest, self._rest = self._rest, b""
         return self._masked(rest)
 
-    @staticmethod
-    def _masked(content: bytes) -> bytes:
-        # every byte is a character of Latin-1, and back
-        return masked(content.decode("latin-1")).encode("latin-1")
+    def _masked(self, content: bytes) -> bytes:
+        text = self._key + content.decode("utf-8", "surrogateescape")
+        done = masked(text)
+        if self._key:  # its begin was told before
+            done = done.partition(_rule().MASK)[2]
+        self._key = _KEY_BEGIN if _rule().is_open(text) else ""
+        return done.encode("utf-8", "surrogateescape")
+
+
+def _first_end(chunk: bytes) -> int:
+    return min((at for at in map(chunk.find, _LINE_ENDS) if at >= 0), default=-1)
 
 
 @cache
-def _rule() -> Callable[[str], str]:
+def _rule() -> ModuleType:
     """Load the one file that decides; it is no part of the package, since arms import it alone."""
     path = bundled.workloads() / "harness" / "facts" / "masking.py"
     spec = importlib.util.spec_from_file_location("envcompare_masking_rule", path)
@@ -64,5 +99,4 @@ def _rule() -> Callable[[str], str]:
         raise ImportError(f"{path} cannot be loaded")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    rule: Callable[[str], str] = module.masked
-    return rule
+    return module

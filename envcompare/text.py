@@ -87,6 +87,19 @@ def visible(text: str) -> str:
     )
 
 
+def escaped_json(content: bytes) -> bytes:
+    """Return JSON of the same values in which no character acts on a terminal or hides."""
+    if content.isascii():
+        return content
+    text = content.decode()
+    return "".join(
+        char.encode("unicode-escape").decode().replace("\\x", "\\u00")
+        if unicodedata.category(char) in _HIDDEN and ord(char) in range(0x7F, 0x10000)
+        else char
+        for char in text
+    ).encode()
+
+
 def flat(text: str) -> str:
     """Return the text on one line with nothing hidden in it, spaces for new lines and tabs."""
     return visible(text.replace("\t", " ").replace("\n", " "))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import traceback
 from types import TracebackType
 
@@ -16,9 +17,11 @@ from envcompare.errors import (
     EnvcompareError,
     InterruptedRunError,
     RunFolderError,
+    as_known,
     unexpected,
 )
 from envcompare.masking import masked
+from envcompare.text import visible
 from envcompare.version import __version__
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -50,6 +53,7 @@ def main() -> None:
     """Run the command line; every expected error ends as three sentences and its exit code."""
     _have_stdout()
     sys.excepthook = _show_traceback
+    threading.excepthook = _tell_thread
     try:
         app(standalone_mode=False)
     except EnvcompareError as error:
@@ -75,7 +79,18 @@ def _show_traceback(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
     """Print what `--debug` shows, without secrets."""
-    sys.stderr.write(masked("".join(traceback.format_exception(kind, error, trace))))
+    text = "".join(traceback.format_exception(kind, error, trace))
+    sys.stderr.write(visible(masked(text)))
+
+
+def _tell_thread(what: threading.ExceptHookArgs) -> None:
+    """Say that a thread ended by a fault; what waits for it ends by its own limit."""
+    if what.exc_value is None:
+        return
+    if "--debug" in sys.argv:
+        _show_traceback(what.exc_type, what.exc_value, what.exc_traceback)
+    elif isinstance(what.exc_value, Exception):
+        Display().error(as_known(what.exc_value))
 
 
 def _have_stdout() -> None:

@@ -20,7 +20,7 @@ from envcompare.cli.options import (
 )
 from envcompare.console import Display, print_bytes, print_event, print_lines
 from envcompare.errors import ConfigError, InterruptedRunError
-from envcompare.text import counted
+from envcompare.text import counted, escaped_json
 
 if TYPE_CHECKING:
     from envcompare.config.plan import Plan
@@ -178,7 +178,8 @@ def doctor(*, form: str, **values: Any) -> None:  # noqa: ANN401
     found = tuple(last.values())
     code = overall_exit_code(found)
     if form == "json":
-        print_bytes(json_bytes(Examination(hosts=found, allow_mismatch=allowed, exit_code=code)))
+        examination = Examination(hosts=found, allow_mismatch=allowed, exit_code=code)
+        print_bytes(escaped_json(json_bytes(examination)))
     sys.exit(code)
 
 

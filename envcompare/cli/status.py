@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from envcompare.console import print_bytes, print_lines
-from envcompare.text import age_text, counted
+from envcompare.text import age_text, counted, escaped_json
 
 if TYPE_CHECKING:
     from envcompare.analysis.model.status import ArmProgress, CellStatus, RunStatus
@@ -37,7 +37,7 @@ def status(*, run_folder: Path, form: str) -> None:
 
     found = status_of(RunFolder.open(run_folder))
     if form == "json":
-        print_bytes(json_bytes(found))
+        print_bytes(escaped_json(json_bytes(found)))
     else:
         print_lines(_lines(found))
 

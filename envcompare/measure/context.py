@@ -16,6 +16,7 @@ from envcompare.command import CommandResult
 from envcompare.config.plan import derive_seed
 from envcompare.errors import EnvcompareError, InterruptedRunError, Phase, WorkloadError
 from envcompare.interrupt import Interruption
+from envcompare.masking import masked
 from envcompare.measure.replies import LaunchSpec
 from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import (
@@ -179,8 +180,9 @@ def keep_surroundings(context: CellContext, worker: Worker, error: WorkloadError
 
 
 def failure_of(error: EnvcompareError, phase: Phase = "process") -> Failure:
-    """Return the record of an error; a fault inside an arm names its phase itself."""
-    failure = Failure(phase=phase, brief=error.brief, details=error.details, hint=error.hint)
+    """Return the record of an error, masked; a fault inside an arm names its phase itself."""
+    brief, details, hint = map(masked, (error.brief, error.details, error.hint))
+    failure = Failure(phase=phase, brief=brief, details=details, hint=hint)
     if not isinstance(error, WorkloadError):
         return failure
     return msgspec.structs.replace(

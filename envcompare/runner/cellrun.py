@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import msgspec
 from typing_extensions import Unpack
 
 from envcompare.config.experiment import Experiment
@@ -21,6 +22,7 @@ from envcompare.fingerprint.evidence import entries
 from envcompare.hosts.folders import LAUNCHER, WORKER, CellFolders
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
+from envcompare.masking import masked
 from envcompare.measure.context import Budget, CellContext, Facts, Variables, failure_of
 from envcompare.measure.energy import EnergyPass
 from envcompare.measure.limits import REASONS, CellEnd
@@ -94,8 +96,9 @@ class Job:
     interruption: Interruption = field(default_factory=Interruption)
 
     def note(self, what: EventKind, **parts: Unpack[PlacedEventParts]) -> None:
-        """Record an event."""
-        self.folder.append_event(event_now(what, **parts))
+        """Record an event, its text without secrets."""
+        event = event_now(what, **parts)
+        self.folder.append_event(msgspec.structs.replace(event, text=masked(event.text)))
 
     def fail(  # noqa: PLR0913 — each is a part of the event
         self,

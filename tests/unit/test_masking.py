@@ -10,7 +10,10 @@ import pytest
 from runs import envcompare
 
 from envcompare.command import Command, shown_text
+from envcompare.console import Display
+from envcompare.errors import UnusableError
 from envcompare.masking import LineMask, masked, masked_words
+from envcompare.measure.context import failure_of
 from envcompare.transport import run
 from envcompare.transport.local import LOCAL
 
@@ -27,6 +30,14 @@ URL = f"https://ann:{SECRET}@example.org/simple"
         f"curl -H 'Authorization: Bearer {SECRET}'",
         f'{{"password": "{SECRET}"}}',
         "pushed with ghp_0123456789abcdefghijABCD",
+        f'password: "two words, {SECRET}',
+        f'os.environ["API_TOKEN"] = "two words {SECRET}"',
+        f"GET /simple?token%3D{SECRET}",
+        f"PASSWORD=a,b&c;{SECRET}",
+        f"Authorization: token {SECRET}",
+        f"Cookie: theme=dark; session={SECRET}",
+        f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\n{SECRET}\n-----END RSA PRIVATE KEY-----",
+        f"-----BEGIN PRIVATE KEY-----\\n{SECRET}",
     ],
 )
 def test_a_secret_is_masked(text: str) -> None:
@@ -44,6 +55,8 @@ def test_a_secret_is_masked(text: str) -> None:
         "envcompare run --accept-new-host-keys --budget 60",
         "accept-new-host-keys = true",
         "docker run --security-opt no-new-privileges --cap-drop ALL",
+        "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
+        "pypi-attestations 0.0.27 is there already",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
@@ -55,7 +68,9 @@ def test_what_is_no_secret_stays(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["a" * 300_000, "KEY" * 100_000, "--key" * 60_000, "password" * 40_000, "a://" * 70_000,
-     "a+" * 150_000, "key" + " " * 300_000, "sk-" * 100_000],
+     "a+" * 150_000, "key" + " " * 300_000, "sk-" * 100_000, "key=" + ",a" * 150_000,
+     "key=" + ",a=" * 100_000, "key='" * 60_000, "-----BEGIN " * 30_000, "Cookie:" * 40_000,
+     "-----BEGIN PRIVATE KEY-----" * 10_000],
 )  # fmt: skip
 def test_hostile_text_does_not_stop_the_mask(text: str) -> None:
     """The log of a worker is masked, and a worker is not to be trusted."""
@@ -67,6 +82,40 @@ def test_a_secret_that_is_a_word_of_its_own_is_masked_in_a_command() -> None:
     words = ("envcompare", "run", "--measure", "tokens=([0-9]+)", "--password", SECRET)
     assert masked_words(words) == (*words[:-1], "***")
     assert shown_text(("sh", "-c", f"TOKEN={SECRET} make")) == "sh -c 'TOKEN=*** make'"
+
+
+def test_the_value_of_an_option_is_masked_with_its_spaces() -> None:
+    """The shell that gave the word has taken its quotes off."""
+    secret = f"two words {SECRET}"
+    words = ("--password", secret, f"--api-key={secret}", "--env", f"API_TOKEN={secret}")
+    assert masked_words(words) == ("--password", "***", "--api-key=***", "--env", "API_TOKEN=***")
+
+
+def test_a_key_is_masked_over_many_lines() -> None:
+    """However they come; what stands around it is told."""
+    text = f"one\n-----BEGIN PRIVATE KEY-----\n{SECRET}\n{SECRET}\n-----END PRIVATE KEY-----\ntwo\n"
+    for size in (1, 9, 40, 1000):
+        mask = LineMask()
+        parts = [mask.feed(text[at : at + size].encode()) for at in range(0, len(text), size)]
+        said = b"".join([*parts, mask.end()]).decode()
+        assert SECRET not in said
+        assert said.startswith("one\n-----BEGIN PRIVATE KEY-----***")
+        assert said.endswith("-----END PRIVATE KEY-----\ntwo\n")
+
+
+def test_a_line_that_is_too_long_is_cut_where_nothing_of_a_secret_can_follow() -> None:
+    """Its rest is left out up to its end, which may be a carriage return."""
+    mask = LineMask()
+    said = mask.feed(b"x" * 70_000 + b" TOK") + mask.feed(f"EN={SECRET}".encode())
+    said += mask.feed(f"{SECRET}\rnext\n".encode())
+    assert said.endswith(b"x... the rest of this line is left out: too long\nnext\n")
+    assert len(said) < 70_000
+
+
+def test_characters_of_utf8_end_no_secret() -> None:
+    """A byte of one is a space in other encodings."""
+    mask = LineMask()
+    assert mask.feed(f"password=voil\u00e0-{SECRET}\n".encode()) == b"password=***\n"
 
 
 def test_a_stream_is_masked_line_by_line_wherever_it_is_cut() -> None:
@@ -119,3 +168,16 @@ def test_a_run_keeps_a_secret_only_where_it_is_needed_to_go_on(tmp_path: Path) -
     assert SECRET not in done.stdout + done.stderr
     logs = "".join(path.read_text() for path in files if path.suffix == ".log")
     assert "TOKEN=***" in logs
+
+
+def test_an_error_is_masked_where_it_is_shown_and_where_it_is_kept(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whoever raised it may have quoted a program."""
+    error = UnusableError("cannot log in", details=f"TOKEN={SECRET}", hint=f"see {URL}")
+    display = Display()
+    display.error(error)
+    display.say(f"tried with TOKEN={SECRET}")
+    kept = failure_of(error)
+    assert SECRET not in f"{kept}" + capsys.readouterr().err
+    assert kept.details == "TOKEN=***"

@@ -6,12 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from envcompare.console import Display, print_bytes, print_lines
 from envcompare.errors import UnusableError
 from envcompare.fingerprint.sentences import describe
 from envcompare.run_folder.records import FactDifference
+from envcompare.text import escaped_json
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\u202e\x9b31m"
 SHOWN = "⟨U+001B⟩]0;owned⟨U+0007⟩⟨U+001B⟩[2J⟨U+000D⟩⟨U+202E⟩⟨U+009B⟩31m"
@@ -71,3 +73,13 @@ def test_mistake_is_told_without_the_characters_it_was_made_with(tmp_path: Path)
     assert done.returncode == 5
     assert "⟨U+001B⟩]0;owned" in done.stderr
     assert "\x1b" not in done.stderr
+
+
+def test_json_for_a_terminal_has_the_same_values_and_no_power_over_it() -> None:
+    """JSON itself escapes only what is below a space."""
+    values = {"host": "a\x9b31mb\u202ec\ufeff", "name": "Zo\u00eb \U0001f600"}
+    said = escaped_json(msgspec.json.encode(values))
+    assert msgspec.json.decode(said) == values
+    assert b"\\u009b" in said
+    assert "Zo\u00eb" in said.decode()
+    assert not {"\x9b", "\u202e", "\ufeff"} & set(said.decode())

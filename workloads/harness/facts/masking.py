@@ -15,18 +15,42 @@ _LOGIN = re.compile(r"(?<![\w+.-])([\w+.-]+://)[^/\s]*@")
 _WORD = rf"(?<!\w)(?=\w*(?:{_HIDDEN}))\w+(?!\w)"
 _OPTION = rf"(?<![\w-])--?(?=[\w-]*(?:{_HIDDEN}))[\w-]+(?![\w-])"
 # A colon before a slash parts the folders of a list, one of which may be called `private`.
-_PART = re.compile(
-    rf"((?:\b(?:sig|pw)|{_WORD})[\"']?\s*(?:=|:(?!/))\s*|{_OPTION}\s+(?!-)"
-    r"|(?<!\w)\w*(?:passwd|password|passphrase|pwd|secret|token|api[_-]?key)\s+(?![-/]))"
-    r"(?!(?:true|false|none|null)\b)"
-    r"(?:\"[^\"]*\"|'[^']*'|(?:(?:Basic|Bearer)\s+)?[^&;,\s]+)",
-    re.IGNORECASE,
+_IS = r"[\"']?\]?\s*(?:=|%3D|:(?!/))\s*"
+# A quoted value that is not closed ends with its line; one without quotes goes on over what parts
+# values elsewhere, unless a name follows that.
+_VALUE = (
+    r"(?:\"[^\"\n]*(?:\"|$)|'[^'\n]*(?:'|$)|(?:(?:Basic|Bearer|Token|ApiKey|Negotiate)\s+)?"
+    r"(?:[^&;,\s]|[&;,](?![\s&;,]|$|[\"']?[\w-]+[\"']?\s*[=:]))+)"
 )
+_PART = re.compile(
+    rf"((?:\b(?:sig|pw)|{_WORD}){_IS}|{_OPTION}\s+(?!-)"
+    r"|(?<!\w)\w*(?:passwd|password|passphrase|pwd|secret|token|api[_-]?key)\s+(?![-/]))"
+    rf"(?!(?:true|false|none|null)\b){_VALUE}",
+    re.IGNORECASE | re.MULTILINE,
+)
+_COOKIE = re.compile(r"\b((?:Set-)?Cookie:[ \t]*)[^\r\n\"']+", re.IGNORECASE)
 # What a token is known by wherever it stands: those of forges, model hubs and clouds, and a JWT.
-_TOKEN = re.compile(r"\b(?:gh[oprsu]_|github_pat_|glpat-|hf_|nvapi-|sk-|AKIA|eyJ)[\w.-]{12,}")
+_TOKEN = re.compile(
+    r"\b(?:gh[oprsu]_|github_pat_|glpat-|hf_|npm_|nvapi-|pypi-AgE|sk-|sk_live_|xox[a-z]-|AKIA|ASIA"
+    r"|AIza|ya29\.|eyJ)[\w.-]{12,}"
+)
+KEY_BEGINS = "-----BEGIN "
+_PEM = re.compile(
+    r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----).*?(-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)",
+    re.DOTALL,
+)
 
 
 def masked(value: str) -> str:
     """Return a value without the login of a URL, what is named as a secret, and known tokens."""
     known = _TOKEN.sub(MASK, _LOGIN.sub(rf"\1{MASK}@", value))
-    return _PART.sub(rf"\1{MASK}", known)
+    if KEY_BEGINS in known:
+        known = _PEM.sub(rf"\1{MASK}\2", known)
+    return _PART.sub(rf"\1{MASK}", _COOKIE.sub(rf"\1{MASK}", known))
+
+
+def is_open(value: str) -> bool:
+    """Tell whether a private key begins in a value and does not end in it."""
+    last = value.rfind(KEY_BEGINS)
+    found = _PEM.match(value, last) if last >= 0 else None
+    return found is not None and not found[2]
