@@ -23,6 +23,7 @@ from envcompare.errors import CommandTimeoutError, TransportError, UnusableError
 from envcompare.interrupt import Interruption
 from envcompare.text import age_text, spoken
 from envcompare.transport import Process, Transport, shell
+from envcompare.transport.streams import Drain
 
 Purpose = Literal["run", "clean"]
 
@@ -33,6 +34,7 @@ _PAUSE_S: Final = 1.0
 _TICK_S: Final = 0.2  # in which Ctrl-C is noticed
 _SAY_EVERY_S: Final = 60.0
 _END_S: Final = 5.0
+_ANSWER_BYTES: Final = 4096
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _LINE: Final = re.compile(
     r"(?P<pid>[0-9]+) (?P<login>\S+) (?P<since>[0-9]+) (?P<purpose>run|clean) "
@@ -294,7 +296,8 @@ def _try(transport: Transport, asker: Asker) -> HostLock | None:
     process = transport.spawn(Command(argv=("sh", "-c", _TAKE, "sh", *asker.words)))
     patience = threading.Timer(_BEGIN_S, process.kill)
     patience.start()
-    said = process.stdout.readline().decode(errors="replace").strip()
+    complaint = Drain(process.stderr)
+    said = process.stdout.readline(_ANSWER_BYTES).decode(errors="replace").strip()
     patience.cancel()
     if said == "locked":
         return HostLock(keeper=process)
@@ -305,7 +308,7 @@ def _try(transport: Transport, asker: Asker) -> HostLock | None:
     if said == "held":
         return None
     why = said.removeprefix("no ") if said.startswith("no ") else ""
-    message = spoken(process.stderr.read().decode(errors="replace"))
+    message = spoken(complaint.last_line())
     return HostLock(why_not=why or f"the attempt ended with exit code {code} and said: {message}")
 
 

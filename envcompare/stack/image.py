@@ -32,7 +32,7 @@ from envcompare.transport import (
     not_understood,
     read_json,
 )
-from envcompare.transport.streams import Drain
+from envcompare.transport.streams import Drain, StallWatch
 
 if TYPE_CHECKING:
     from docker import DockerClient  # noqa: TID251 - the type of the client
@@ -292,16 +292,22 @@ class _Piped:
 def pipe(
     source: tuple[Transport, Command], sink: tuple[Transport, Command], *, told: Told
 ) -> _Piped:
-    """Run both commands, the second reading what the first writes; neither outlives a failure."""
+    """Run both commands, the second reading what the first writes; neither outlives a failure.
+
+    Raises CommandTimeoutError where nothing moves between them any more.
+    """
     with contextlib.ExitStack() as killing:
         writer = source[0].spawn(source[1])
         killing.callback(writer.kill)
         reader = sink[0].spawn(sink[1])
         killing.callback(reader.kill)
         said = tuple(Drain(stream) for stream in (writer.stderr, reader.stderr, reader.stdout))
-        writer.stdin.close()
-        _copy(writer, reader, told)
-        exits = (writer.wait(), reader.wait())
+        copy = f"the image on its way from {source[0].name} to {sink[0].name}"
+        with StallWatch(copy, writer, reader) as watch:
+            writer.stdin.close()
+            _copy(writer, reader, told, watch)
+            watch.has_all()
+            exits = (writer.wait(), reader.wait())
         killing.pop_all()
     for drain in said:
         drain.settle()
@@ -365,11 +371,12 @@ def _given_name(image: Image) -> str:
     return image.name if is_name and repository and "/" not in tag else ""
 
 
-def _copy(writer: Process, reader: Process, told: Told) -> None:
+def _copy(writer: Process, reader: Process, told: Told, watch: StallWatch) -> None:
     sent = 0
     try:
         while chunk := writer.stdout.read(_CHUNK_BYTES):
             reader.stdin.write(chunk)
+            watch.moved()
             sent += len(chunk)
             told(sent)
     except BrokenPipeError:

@@ -22,7 +22,7 @@ from envcompare.command import Command
 from envcompare.errors import TransportError
 from envcompare.text import spoken
 from envcompare.transport import CONTENT_S, Process, Told, Transport, file_sha256, not_copied, run
-from envcompare.transport.streams import Drain, LimitedSink, Sink
+from envcompare.transport.streams import Drain, LimitedSink, Sink, StallWatch
 
 _CHUNK_BYTES = 1 << 18
 ANY_SIZE = 1 << 62
@@ -131,6 +131,7 @@ def put_file(
 
     `sha256` saves reading a file whose hash is known. What a cut copy left is gone on from, in
     this call as in a later one; where the whole turns out wrong it is sent once from its start.
+    Raises CopyError, and CommandTimeoutError where nothing moves any more.
     """
     try:
         status = source.stat()
@@ -172,7 +173,9 @@ def get_file(  # noqa: PLR0913 - a copy, what it must be, and who is told
             words = (source, str(start + 1))
             process = transport.spawn(Command(argv=("sh", "-c", _SEND, "sh", *words)))
             sink = LimitedSink(file, limit_bytes=most_bytes - start)
-            code, why = _drawn(process, sink, _Reached(told or _silent, done_bytes=start))
+            reached = _Reached(told or _silent, done_bytes=start)
+            with StallWatch(f"the copy of {transport.name}:{source}", process) as watch:
+                code, why = _drawn(process, sink, reached, watch)
             file.flush()
             if code != 0:
                 if not file.tell():
@@ -338,15 +341,18 @@ class _Sending:
         argv = ("sh", "-c", _RECEIVE, "sh", *words, secrets.token_hex(4))
         process = self.transport.spawn(Command(argv=argv))
         said = Drain(process.stderr)
-        try:
-            self._pour(process, reached)
-            code = process.wait()
-        except BaseException:
-            process.kill()
-            raise
+        copy = f"the copy of {self.source} to {self.transport.name}:{self.target}"
+        with StallWatch(copy, process) as watch:
+            try:
+                self._pour(process, reached, watch)
+                watch.has_all()
+                code = process.wait()
+            except BaseException:
+                process.kill()
+                raise
         return code, said.last_line()
 
-    def _pour(self, process: Process, reached: _Reached) -> None:
+    def _pour(self, process: Process, reached: _Reached, watch: StallWatch) -> None:
         """Write what the host lacks; one that refuses or stops reading says why when it ends."""
         with self.source.open("rb") as file, process.stdin as stream:
             if self.may_resume:
@@ -358,6 +364,7 @@ class _Sending:
             with contextlib.suppress(BrokenPipeError):
                 while chunk := file.read(_CHUNK_BYTES):
                     stream.write(chunk)
+                    watch.moved()
                     reached.further(len(chunk))
 
 
@@ -396,13 +403,14 @@ def _is_locked(part: Path, file: BinaryIO) -> bool:
     return False
 
 
-def _drawn(process: Process, sink: Sink, reached: _Reached) -> tuple[int, str]:
+def _drawn(process: Process, sink: Sink, reached: _Reached, watch: StallWatch) -> tuple[int, str]:
     """Hand on what a command writes; return its exit code and what it said."""
     said = Drain(process.stderr)
     try:
         process.stdin.close()
         while chunk := process.stdout.read(_CHUNK_BYTES):
             sink.write(chunk)
+            watch.moved()
             reached.further(len(chunk))
         return process.wait(), said.last_line()
     except BaseException:

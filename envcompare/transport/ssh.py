@@ -35,6 +35,7 @@ _MOST_JUMPS = 8
 # Checking an account may take sshd long (LDAP, a slow home); opening a session as well.
 _AUTH_S = 30.0
 _CLOSE_S = 1.0
+_AGENT_S = 60.0
 _RSA_SIGNATURES = ("rsa-sha2-512", "rsa-sha2-256")
 
 Channel = paramiko.Channel
@@ -249,6 +250,7 @@ def _agent_keys(path: Path | None) -> Iterator[Sequence[paramiko.PKey]]:
 
 
 def _ask_agent(link: socket.socket, path: Path) -> Sequence[paramiko.PKey]:
+    link.settimeout(_AGENT_S)  # it may ask its user, or hang
     try:
         link.connect(str(path))
         return _Agent(link).get_keys()

@@ -6,15 +6,26 @@ import contextlib
 import errno
 import io
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
+
+from typing_extensions import Self
+
+from envcompare.errors import CommandTimeoutError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
+_TICK_S = 5.0
 _BUFFER_BYTES = 1 << 16
 # After the end of a command a child in the background may keep its streams open for ever.
 _QUIET_S = 1.0
+_SETTLE_S = 60.0  # nor write to them
+# A copy in which nothing moves any more is given up. Before its first byte and after its last one
+# a host may read and hash all of a file.
+STALL_S = 600.0
+_HASHING_S = 3600.0
 # Of each stream, in memory. What commands are asked for has some megabytes at most; files have a
 # sink.
 OUTPUT_LIMIT_BYTES = 64 << 20
@@ -96,6 +107,14 @@ class _Sink(io.RawIOBase):
         super().close()
 
 
+class Killable(Protocol):
+    """A process that can be killed."""
+
+    def kill(self) -> None:
+        """Kill it."""
+        ...
+
+
 class LimitedSink:
     """A file that takes no more than a number of bytes, whatever a host sends."""
 
@@ -148,9 +167,12 @@ class Drain(threading.Thread):
                     self._on_limit()
 
     def settle(self) -> None:
-        """Wait for the end of the stream, or for a while in which nothing comes."""
-        seen = -1
-        while self.is_alive() and seen != self._size_bytes:
+        """Wait for the end of the stream, or for a while in which nothing comes.
+
+        One that goes on after its command has ended is left after a minute.
+        """
+        seen, until = -1, time.monotonic() + _SETTLE_S
+        while self.is_alive() and seen != self._size_bytes and time.monotonic() < until:
             seen = self._size_bytes
             self.join(_QUIET_S)
         if self._error is not None:
@@ -175,6 +197,52 @@ class Drain(threading.Thread):
             return self._stream.read(_BUFFER_BYTES)
         except OSError:
             return b""
+
+
+class StallWatch:
+    """Kills the processes of a copy in which nothing moves any more; the copy then ends by itself.
+
+    A context manager, left with CommandTimeoutError where it has killed them.
+    """
+
+    def __init__(self, what: str, *processes: Killable) -> None:
+        self._what = what
+        self._processes = processes
+        self._limit_s = _HASHING_S
+        self._last = time.monotonic()
+        self._is_over = threading.Event()
+        self._has_killed = False
+
+    def moved(self) -> None:
+        """Note that bytes went."""
+        self._last, self._limit_s = time.monotonic(), STALL_S
+
+    def has_all(self) -> None:
+        """Note that no bytes follow: what is left is to read and hash the file."""
+        self._last, self._limit_s = time.monotonic(), _HASHING_S
+
+    def __enter__(self) -> Self:
+        """Begin to watch."""
+        threading.Thread(target=self._watch, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop watching, and say where the copy was ended."""
+        self._is_over.set()
+        if self._has_killed:
+            raise CommandTimeoutError(
+                f"{self._what} stands still",
+                details=f"nothing of it has moved for {self._limit_s / 60:g} min",
+                hint="see whether the disk and the network there respond, then try again",
+            )
+
+    def _watch(self) -> None:
+        while (left_s := self._last + self._limit_s - time.monotonic()) > 0:
+            if self._is_over.wait(min(left_s, _TICK_S)):
+                return
+        self._has_killed = True
+        for process in self._processes:
+            process.kill()
 
 
 class Feeder(threading.Thread):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,9 @@ from lab import Lab, served_by
 from spoiling import Spoiling
 
 from envcompare.command import Command
-from envcompare.errors import InterruptedRunError, TransportError
+from envcompare.errors import CommandTimeoutError, InterruptedRunError, TransportError
 from envcompare.interrupt import Interruption
-from envcompare.transport import Process, Transport, file_sha256, run
+from envcompare.transport import Process, Transport, file_sha256, run, streams
 from envcompare.transport.copies import get_file, put_file
 from envcompare.transport.hosts import InterruptibleTransport, connect, parse_hosts
 
@@ -195,6 +196,30 @@ def test_a_host_that_cannot_lock_is_sent_to_as_well(
         put_file(Poor(transport, f"{folder}/programs"), file, f"{folder}/new/file")
     assert digest(transport, f"{folder}/new/file") == file_sha256(file)
     assert names(transport, f"{folder}/new") == ["file"]
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_a_copy_in_which_nothing_moves_is_given_up(
+    transport: Transport,
+    folder: str,
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_sent: bool,
+) -> None:
+    """A disk or a network share of the host may take or give nothing, and no connection ends."""
+    for name in ("STALL_S", "_HASHING_S", "_TICK_S"):
+        monkeypatch.setattr(streams, name, 0.5)
+    programs = f"{folder}/programs"
+    stuck = "printf '#!/bin/sh\\nexec sleep 300\\n' >cat && chmod +x cat && cp cat tail"
+    made = Command(argv=("sh", "-c", f"{POOR}\nrm cat && {stuck}", "sh", programs, "1"))
+    assert run(transport, made).succeeded
+    host = Poor(transport, programs)
+    sending = partial(put_file, host, source, f"{folder}/there")
+    fetching = partial(get_file, host, f"{folder}/there", tmp_path / "here", sha256=64 * "0")
+    with pytest.raises(CommandTimeoutError, match="stands still"):
+        (sending if is_sent else fetching)()
 
 
 def test_a_folder_of_that_name_is_not_copied_into(

@@ -10,9 +10,10 @@ from typing import NoReturn
 import pytest
 
 from envcompare.command import Command
-from envcompare.errors import StackError, TransportError
+from envcompare.errors import CommandTimeoutError, StackError, TransportError
 from envcompare.stack import Progress, sif
 from envcompare.stack.image import pipe
+from envcompare.transport import run, streams
 from envcompare.transport.local import LOCAL, LocalTransport
 
 WRITES_FOR_EVER = 'echo $$ >"$1.new" && mv "$1.new" "$1" && exec sleep 600'
@@ -57,6 +58,25 @@ def test_both_ends_of_a_pipe_say_how_they_ended(tmp_path: Path) -> None:
     assert piped.stderr.strip() == "enough"
     assert (tmp_path / "file").stat().st_size == 100_000
     assert sizes == sorted(sizes)
+
+
+def test_a_pipe_in_which_nothing_moves_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither end is left behind."""
+    for name in ("STALL_S", "_HASHING_S", "_TICK_S"):
+        monkeypatch.setattr(streams, name, 0.5)
+    stuck = Command(argv=("sh", "-c", "echo some; exec sleep 299.25"))
+    with pytest.raises(CommandTimeoutError, match="on its way from local to local stands still"):
+        pipe((LOCAL, stuck), (LOCAL, Command(argv=("cat",))), told=lambda _: None)
+    assert not run(LOCAL, Command(argv=("pgrep", "-f", "^sleep 299.25"))).succeeded
+
+
+def test_output_that_never_ends_holds_up_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child in the background may write on for ever after the command has ended."""
+    monkeypatch.setattr(streams, "_SETTLE_S", 2.0)
+    begun = time.monotonic()
+    script = "timeout 60 sh -c 'while echo x; do sleep 0.2; done' & exit 7"
+    assert run(LOCAL, Command(argv=("sh", "-c", script))).exit_code == 7
+    assert time.monotonic() - begun < 30
 
 
 def test_a_sif_in_the_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
