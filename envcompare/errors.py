@@ -93,6 +93,10 @@ class StillRunningError(UnusableError):
     """What was started on a host goes on, or could not be shown to have ended."""
 
 
+class HostHeldError(UnusableError):
+    """Another client holds a host; it may be free later."""
+
+
 class StackError(UnusableError):
     """The software an arm needs cannot be made, found or shipped."""
 

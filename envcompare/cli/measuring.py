@@ -88,9 +88,11 @@ def run(
         record = walk.run_record(plan, experiment, command_line=command_line())
         folder = RunFolder.create(experiment.out, record)
     run_id = folder.run_id
-    with locked(folder.path, by="run"):
+    with locked(folder.path, by="run") as doubt:
         if resume is not None:
             experiment, plan, hosts = resumed(folder, again)
+        if doubt:
+            display.say(doubt)
         folder.listener = print_event if events else None
         display.say(f"run {run_id}: {_size(plan)}")
         job = Job(
@@ -208,7 +210,8 @@ def build(display: Display, /, *, sbom: Path | None, **values: Any) -> None:  # 
 @click.option(
     "--break-lock",
     is_flag=True,
-    help="End the process that holds a host for a client that hangs, and remove nothing.",
+    help="End what holds a host for a client that hangs or is gone; the next run there, or clean, "
+    "removes what it left.",
 )
 @click.option(
     "--run",

@@ -24,7 +24,7 @@ from envcompare.config.settings import DEFAULTS, listed, options
 from envcompare.doctor.checks import diagnose
 from envcompare.doctor.findings import ComparedStack, HostExamination
 from envcompare.environments.registry import all_traits
-from envcompare.errors import EnvcompareError, Problem, UnusableError, WorkloadError
+from envcompare.errors import Problem, UnusableError, WorkloadError, as_known
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.fingerprint.evidence import ArmsContext
 from envcompare.fingerprint.sentences import other_options
@@ -83,7 +83,8 @@ def examine(
 def _examined(experiment: Experiment, host: HostSpec) -> HostExamination:
     try:
         return _diagnosed(experiment, host)
-    except EnvcompareError as error:
+    except Exception as fault:  # noqa: BLE001 — told; what one host says ends no other
+        error = as_known(fault)
         return HostExamination(
             host=host.label,
             trouble=error.problem,
@@ -135,12 +136,14 @@ def _compared(
     except NotComparedError as error:  # that they are not made yet is no failure
         hint = error.hint or build_command(experiment, host)
         problem = Problem(brief=error.brief, hint=hint)
-    except EnvcompareError as error:
-        hint = error.hint
-        if isinstance(error, WorkloadError):
+    except Exception as fault:  # noqa: BLE001 — as above
+        known_as = as_known(fault)
+        hint = known_as.hint
+        if isinstance(fault, WorkloadError):
             hint = "fix the workload or its data; `envcompare run` keeps the log of its workers"
-        details = cause_line(error.details, brief=error.brief)
-        problem, code = Problem(brief=error.brief, details=details, hint=hint), error.exit_code
+        details = cause_line(known_as.details, brief=known_as.brief)
+        problem = Problem(brief=known_as.brief, details=details, hint=hint)
+        code = known_as.exit_code
     else:
         is_fine = experiment.allow_mismatch or all(stack.is_as_meant for stack in stacks)
         code = 0 if is_fine else UnusableError.exit_code

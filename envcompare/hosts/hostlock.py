@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from envcompare.command import Command
-from envcompare.errors import CommandTimeoutError, TransportError, UnusableError
+from envcompare.errors import CommandTimeoutError, HostHeldError, TransportError, UnusableError
 from envcompare.interrupt import Interruption
 from envcompare.text import age_text, spoken
 from envcompare.transport import Process, Transport, shell
@@ -69,11 +69,12 @@ else no "it has neither flock nor python3"; fi
 case $? in
   0) ;;
   1) echo held; exit 0 ;;
+  126 | 127) no "its program that locks files cannot be started" ;;
   *) no "its file system refuses to lock $file" ;;
 esac
 [ ! -e "/proc/$$/fd/9" ] || [ "/proc/$$/fd/9" -ef "$file" ] || {{ echo held; exit 0; }}
 id=$(stat -Lc %d:%i -- "$file")
-exec sh -c 'echo locked; while read -r line; do :; done' envcompare-host-lock \
+exec sh -c 'echo "locked $$"; while read -r line; do :; done' envcompare-host-lock \
   "$id" "$(date +%s)" "$@" 9<&9
 """
 # The brackets keep the question from matching itself. Containers show their processes to the host
@@ -90,7 +91,13 @@ for line in $(grep -lszx 'envcompare-host-loc[k]' /proc/[0-9]*/cmdline); do
 done 2>/dev/null
 exit 0
 """
+_IS_LOST = rf"""
+{_FILE}
+[ -e "/proc/$1/fd/9" ] && [ ! "/proc/$1/fd/9" -ef "$file" ]
+"""
+# The number may be another process's by now.
 _END = r"""
+grep -qszx 'envcompare-host-loc[k]' "/proc/$1/cmdline" || exit 0
 kill -s KILL -- "$1" || exit
 tries=0
 while [ -e "/proc/$1/fd/9" ] && [ "$tries" -lt 50 ]; do tries=$((tries + 1)); sleep 0.1; done
@@ -151,28 +158,34 @@ class HostLock:
     """A host that is locked; without a keeper it is not, and `why_not` says why."""
 
     keeper: Process | None = None
+    pid: str = ""  # of the keeper, on the host
+    transport: Transport | None = None  # to the host
     why_not: str = ""
     is_shared: bool = False  # held by this client under another name of the same host
 
-    @property
-    def is_broken(self) -> bool:
-        """Tell whether the process that held the host was ended by somebody else."""
-        if self.keeper is None:
-            return False
+    def loss(self) -> str:
+        """Say that the host is not held any more: somebody ended its keeper, or removed its file.
+
+        Empty where it is held, and where the connection is lost.
+        """
+        if self.keeper is None or self.transport is None:
+            return ""
         try:
             self.keeper.wait(0)
-        except (CommandTimeoutError, TransportError):  # it goes on, or went with the connection
-            return False
-        return True
+        except CommandTimeoutError:
+            is_lost = shell(self.transport, _IS_LOST, self.pid).succeeded
+        except TransportError:
+            is_lost = False
+        else:
+            is_lost = True
+        return (
+            "the lock of the host was broken meanwhile: another client may have measured at the "
+            "same time; measure again if one did"
+        ) * is_lost
 
     @property
     def doubt(self) -> str:
-        """Say why another client may have measured at the same time; empty where none can."""
-        if self.is_broken:
-            return (
-                "the lock of the host was broken meanwhile: another client may have measured at "
-                "the same time; measure again if one did"
-            )
+        """Say why another client may measure at the same time; empty where none can."""
         if not self.why_not:
             return ""
         return (
@@ -202,7 +215,7 @@ def take(
 ) -> HostLock:
     """Lock a host, waiting for whoever holds it; one that cannot be locked says why.
 
-    Raises UnusableError, which names the holder, where it is still held after `wait_s`, and
+    Raises HostHeldError, which names the holder, where it is still held after `wait_s`, and
     InterruptedRunError when the user asks to stop meanwhile.
     """
     begun, said = time.monotonic(), float("-inf")
@@ -264,18 +277,18 @@ def end_lost(transport: Transport, asker: Asker) -> None:
         end(transport, holder)
 
 
-def refusal(host: str, holder: Holder | None, file: str) -> UnusableError:
+def refusal(host: str, holder: Holder | None, file: str) -> HostHeldError:
     """Return the error for a host that another client holds."""
     wait = "wait for it with --wait, or --wait=SECONDS"
     if holder is None:
-        return UnusableError(
+        return HostHeldError(
             f"{host} is in use",
             details=_who(holder, file),
             hint=f"{wait}; `sudo fuser -v {shlex.quote(file)}` on the host names the process",
         )
     what = "run" if holder.purpose == "run" else "`envcompare clean`"
     break_it = f"envcompare clean --hosts {shlex.quote(host)} --break-lock"
-    return UnusableError(
+    return HostHeldError(
         f"{host} is in use by another {what}",
         details=holder.sentence,
         hint=f"{wait}; if it hangs, free the host with `{break_it}`, or `kill {holder.pid}` there",
@@ -299,8 +312,8 @@ def _try(transport: Transport, asker: Asker) -> HostLock | None:
     complaint = Drain(process.stderr)
     said = process.stdout.readline(_ANSWER_BYTES).decode(errors="replace").strip()
     patience.cancel()
-    if said == "locked":
-        return HostLock(keeper=process)
+    if said.startswith("locked "):
+        return HostLock(keeper=process, pid=said.partition(" ")[2], transport=transport)
     try:
         code = process.wait(_END_S)
     finally:

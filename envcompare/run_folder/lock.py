@@ -40,7 +40,9 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> str:
-        """Say which process it is."""
+        """Say which process it is, as far as the lock tells."""
+        if not self.pid:
+            return "another process"
         return f"process {self.pid} on {visible_line(self.host)}"
 
     @property
@@ -50,8 +52,10 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @contextmanager
-def locked(folder: Path, *, by: Writer, limit_s: float | None = None) -> Iterator[None]:
+def locked(folder: Path, *, by: Writer, limit_s: float | None = None) -> Iterator[str]:
     """Keep all others that ask for it out of a folder; the system frees it when a process ends.
+
+    Given is why they are not kept out: a network's file system may have no locks.
 
     An import waits for another import, which is short; nothing waits for a run. Raises
     RunFolderError, which names the owner, where another holds it for longer than the limit.
@@ -64,9 +68,9 @@ def locked(folder: Path, *, by: Writer, limit_s: float | None = None) -> Iterato
     except OSError as error:
         raise write_error(path, error) from error
     try:
-        _wait(descriptor, folder, limit_s=usual_s if limit_s is None else limit_s)
+        doubt = _wait(descriptor, folder, limit_s=usual_s if limit_s is None else limit_s)
         _sign(descriptor, by)
-        yield
+        yield doubt
     finally:
         os.close(descriptor)
 
@@ -80,7 +84,8 @@ def owner_of(folder: Path) -> Owner | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return _signed(descriptor)
+        unknown = Owner(command="run", pid=0, host="", since=time.time())
+        return _signed(descriptor) or unknown
     except OSError:
         return None
     else:
@@ -89,7 +94,8 @@ def owner_of(folder: Path) -> Owner | None:
         os.close(descriptor)
 
 
-def _wait(descriptor: int, folder: Path, *, limit_s: float) -> None:
+def _wait(descriptor: int, folder: Path, *, limit_s: float) -> str:
+    """Lock a folder; return why it cannot be."""
     begun = time.monotonic()
     while True:
         try:
@@ -103,9 +109,12 @@ def _wait(descriptor: int, folder: Path, *, limit_s: float) -> None:
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise write_error(folder / LOCK_NAME, error) from error
-            return
+            return (
+                f"the file system of {folder} has no locks: make sure that no other `envcompare` "
+                "writes to this run folder at the same time"
+            )
         else:
-            return
+            return ""
 
 
 def _refusal(folder: Path, owner: Owner | None) -> RunFolderError:

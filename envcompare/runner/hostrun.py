@@ -6,6 +6,7 @@ when a run is resumed: what was measured stays, and what was left on the host is
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from envcompare.errors import (
     CommandTimeoutError,
     ConfigError,
     EnvcompareError,
+    HostHeldError,
     InterruptedRunError,
     Phase,
     TransportError,
@@ -127,14 +129,17 @@ class HostRun:
         finally:
             self.leave()
 
-    def _take_lock(self, session: HostSession, *, is_regained: bool = False) -> None:
+    def _take_lock(
+        self, session: HostSession, *, is_regained: bool = False, most_s: float = math.inf
+    ) -> None:
+        """Lock the host, waiting as long as the user said and at most so long."""
         job, asker = self.job, Asker(host=self.label, purpose="run", run_id=session.run_id)
         if is_regained:
             hostlock.end_lost(session.transport, asker)
         self._lock = hostlock.take(
             session.transport,
             asker,
-            wait_s=job.experiment.wait_s,
+            wait_s=min(job.experiment.wait_s, most_s),
             interruption=job.interruption,
             say=job.display.saying(self.label),
         )
@@ -172,12 +177,15 @@ class HostRun:
 
     def _check_lock(self, runs: list[CellRun]) -> None:
         """Note of cells that another client may have been beside them, and lock the host again."""
-        doubt, is_broken = self._lock.doubt, self._lock.is_broken
+        loss = self._lock.loss()
+        doubt = loss or self._lock.doubt
         for run in runs if doubt else ():
             self.job.note("caution", host=self.label, cell=run.cell.id, text=doubt)
-        if is_broken and self._left:
-            self.job.display.say(f"  {self.label}: {doubt}")
-            self._take_lock(self.session)
+        if loss and self._left:
+            self.job.display.say(f"  {self.label}: {loss}")
+            self._lock.release()
+            # others may wait for hosts that this run holds: it does not wait for them as long
+            self._take_lock(self.session, most_s=self.job.experiment.host_patience_s)
 
     @property
     def _left(self) -> list[Cell]:
@@ -228,10 +236,10 @@ class HostRun:
         except (TransportError, CommandTimeoutError):
             return False
         try:
-            self._take_lock(session, is_regained=True)
+            self._take_lock(session, is_regained=True, most_s=0)
             prepare_host(job, session, is_regained=True)
             self._require_same(session)
-        except (TransportError, CommandTimeoutError):
+        except (TransportError, CommandTimeoutError, HostHeldError):
             session.abandon()
             return False
         except BaseException:

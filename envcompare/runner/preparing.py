@@ -13,7 +13,7 @@ from envcompare.config.experiment import Experiment
 from envcompare.config.plan import planned_arms
 from envcompare.console import Display
 from envcompare.environments.registry import ENVIRONMENTS
-from envcompare.errors import EnvcompareError, InterruptedRunError, UnusableError
+from envcompare.errors import EnvcompareError, InterruptedRunError, UnusableError, as_known
 from envcompare.hosts import claims, hostlock
 from envcompare.hosts.hostlock import Asker
 from envcompare.hosts.opening import hosts_at_once, open_session
@@ -92,7 +92,7 @@ def clean_everywhere(
 def unlock_everywhere(
     experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display
 ) -> Outcome:
-    """End what holds each host for another client, and do nothing else."""
+    """End what holds each host for another client, and what marks its run there as alive."""
     return _everywhere(experiment, hosts, display, _unlock)
 
 
@@ -115,8 +115,8 @@ class _HostTask:
             action(self, self.session)
         except InterruptedRunError:
             pass
-        except EnvcompareError as error:
-            self.keep(error)
+        except Exception as error:  # noqa: BLE001 — told; what one host meets ends no other
+            self.keep(as_known(error))
 
     def locking(self, session: HostSession) -> AbstractContextManager[None]:
         """Keep the host locked meanwhile; raises as `hostlock.take`."""
@@ -179,10 +179,10 @@ def _everywhere(
 
 def _clean(task: _HostTask, session: HostSession) -> None:
     """Remove the cache, once what dead runs left is gone; a live run keeps both."""
-    for claim in claims.survey(session.transport, session.cache):
-        if claim.is_live:
-            raise claims.refusal(claim, session.host.label)
     with task.locking(session):
+        for claim in claims.survey(session.transport, session.cache):
+            if claim.is_live:
+                raise claims.refusal(claim, session.host.label)
         _clean_all(task, session)
 
 
@@ -207,13 +207,12 @@ def _clean_images(task: _HostTask, store: ImageStore) -> None:
 
 
 def _clean_run(run_id: str, task: _HostTask, session: HostSession) -> None:
-    left = [
-        claim for claim in claims.survey(session.transport, session.cache) if claim.run_id == run_id
-    ]
-    for claim in left:
-        if claim.is_live:
-            raise claims.refusal(claim, session.host.label)
     with task.locking(session):
+        known = claims.survey(session.transport, session.cache)
+        left = [claim for claim in known if claim.run_id == run_id]
+        for claim in left:
+            if claim.is_live:
+                raise claims.refusal(claim, session.host.label)
         _clean_left(run_id, task, session, left)
 
 
@@ -235,6 +234,13 @@ def _unlock(task: _HostTask, session: HostSession) -> None:
         return
     hostlock.end(session.transport, holder)
     task.tell(f"ended process {holder.pid} there, the lock of the host: {holder.sentence}")
+    for claim in claims.survey(session.transport, session.cache):
+        if (claim.run_id, claim.state) == (holder.run_id, "live"):
+            claims.end(session.transport, claim)
+            task.tell(
+                f"ended process {claim.pid} there, the claim of that run: the next run, or "
+                "`envcompare clean`, removes what it left"
+            )
 
 
 def _build(task: _HostTask, session: HostSession) -> None:

@@ -201,7 +201,8 @@ def test_clean_spares_a_run_that_is_live(
             time.sleep(0.2)
         done = clean("--run", str(folder))
         assert done.returncode == 3
-        assert f"the run {folder.name} is still running on {lab.alias}" in done.stderr
+        assert f"{lab.alias} is in use by another run" in done.stderr
+        assert f"the run {folder.name}, started by process {process.pid}" in done.stderr
         assert lab.left_of(folder.name)
     finally:
         process.kill()

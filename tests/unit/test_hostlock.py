@@ -17,10 +17,11 @@ from commandline import envcompare
 from runs import run_folder, running
 
 from envcompare.errors import InterruptedRunError, UnusableError
-from envcompare.hosts import hostlock
+from envcompare.hosts import claims, hostlock
 from envcompare.hosts.hostlock import Asker, HostLock
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.results import RunFolder
+from envcompare.stack.cache import host_cache
 from envcompare.transport.local import LOCAL
 
 NAME = "envcompare-measuring.lock"
@@ -204,8 +205,9 @@ def test_a_host_without_flock_uses_its_python_or_says_so(
         lock.release()
 
 
-def test_two_runs_at_once_on_this_machine(tmp_path: Path) -> None:
+def test_two_runs_at_once_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one ends with 3, and the host as failed for that reason; the first goes on."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     words = (*WORDS, "--budget", "400", "--target", "0.001", "--wait", "0")
     (tmp_path / "one").mkdir()
     with running(tmp_path / "one", *words) as process:
@@ -218,6 +220,9 @@ def test_two_runs_at_once_on_this_machine(tmp_path: Path) -> None:
         cleaned = envcompare("clean", "--break-lock", cwd=tmp_path)
         assert cleaned.returncode == 0, cleaned.stderr
         assert "the lock of the host: the run" in cleaned.stdout
+        assert "the claim of that run: the next run" in cleaned.stdout
+        (claim,) = claims.survey(LOCAL, host_cache(LOCAL))
+        assert (claim.run_id, claim.state) == (folder.name, "dead")
     assert '"host-failed"' in next((tmp_path / "two").glob("*/events.jsonl")).read_text()
 
 
@@ -241,15 +246,24 @@ def test_a_client_that_is_refused_leaves_what_the_run_has(
         assert process.poll() is None
 
 
-def test_a_run_whose_lock_was_broken_says_so(tmp_path: Path) -> None:
-    """Of the cell that was measured then; it locks the host again for the next one."""
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_run_whose_lock_was_broken_says_so(
+    place: Path, tmp_path: Path, *, is_removed: bool
+) -> None:
+    """Of the cell that was measured then; it locks the host again for the next one.
+
+    Whoever tidies /tmp may remove the file, and the next client locks another one.
+    """
     words = (*WORDS, "--command", "sleep 0.31", "--budget", "15", "--target", "0.001")
     out = tmp_path / "out"
     out.mkdir()
     with running(out, *words) as process:
         holder = hostlock.holder_of(LOCAL)
         assert holder is not None
-        hostlock.end(LOCAL, holder)
+        if is_removed:
+            (place / NAME).unlink()
+        else:
+            hostlock.end(LOCAL, holder)
         process.communicate()
     folder = run_folder(out)
     assert folder is not None

@@ -114,4 +114,7 @@ def test_a_lock_that_does_not_say_who_holds_it_is_one_all_the_same(
         (tmp_path / LOCK_NAME).write_bytes(content)
         with pytest.raises(RunFolderError) as caught:
             locked(tmp_path, by="run", limit_s=0).__enter__()
+        owner = owner_of(tmp_path)
+        assert owner is not None
+        assert (owner.command, owner.place) == ("run", "another process")
     assert caught.value.brief.endswith("is being written to by another process")
