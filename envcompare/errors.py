@@ -8,9 +8,9 @@ import msgspec
 
 Phase = Literal[
     "connect", "environment", "stack", "launch", "import", "data", "setup", "step", "process",
-    "protocol", "checksum", "plan",
+    "protocol", "checksum", "plan", "results", "fault",
 ]  # fmt: skip
-"""Where something failed."""
+"""Where something failed; `results` is the run folder, `fault` one of envcompare itself."""
 
 _OF_THE_WORKLOAD: Final = frozenset(
     {"import", "data", "setup", "step", "process", "protocol", "checksum"}
@@ -145,9 +145,24 @@ class InterruptedRunError(EnvcompareError):
 
 
 def exit_code_of(phase: Phase) -> int:
-    """Return 4 where the workload failed, 3 where its host or environment was not usable."""
-    of_the_workload = phase in _OF_THE_WORKLOAD
-    return WorkloadError.exit_code if of_the_workload else UnusableError.exit_code
+    """Return 4 where the workload failed, 3 where its host or environment was not usable.
+
+    5 is for a run folder that cannot be used, and 70 for a fault of envcompare.
+    """
+    if phase in _OF_THE_WORKLOAD:
+        return WorkloadError.exit_code
+    if phase == "results":
+        return RunFolderError.exit_code
+    return EnvcompareError.exit_code if phase == "fault" else UnusableError.exit_code
+
+
+def phase_of(error: Exception, usual: Phase) -> Phase:
+    """Return where something failed, as far as the error alone tells, else the usual phase."""
+    if isinstance(error, TransportError):
+        return "connect"
+    if isinstance(error, RunFolderError):
+        return "results"
+    return usual if isinstance(error, EnvcompareError) else "fault"
 
 
 def as_known(error: Exception) -> EnvcompareError:

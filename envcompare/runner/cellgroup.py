@@ -11,11 +11,11 @@ from envcompare.errors import (
     CopyError,
     EnvcompareError,
     InterruptedRunError,
-    Phase,
     StillRunningError,
     TransportError,
     UnusableError,
     as_known,
+    phase_of,
 )
 from envcompare.measure.limits import REASONS
 from envcompare.measure.lockstep import Lockstep
@@ -160,8 +160,9 @@ class _Group:
 
     def _fail(self, run: CellRun, error: Exception) -> None:
         known = as_known(error)
+        phase = phase_of(error, "environment" if isinstance(error, UnusableError) else "data")
         host, cell = run.cell.host, run.cell.id
-        self.job.fail("cell-failed", known, phase=_phase_of(error), host=host, cell=cell)
+        self.job.fail("cell-failed", known, phase=phase, host=host, cell=cell)
         self._end(run, "unreachable" if isinstance(error, CopyError) else "failed", known.brief)
 
     def _end(self, run: CellRun, state: CellState, text: str) -> None:
@@ -174,12 +175,3 @@ def _measure_startup(decided: Sequence[Lockstep]) -> None:
     """Launch what the restarts of cells that were decided early were too few for."""
     if decided and decided[0].context.design.has_startup:
         StartupPass([cell.launches for cell in decided]).measure_warm()
-
-
-def _phase_of(error: Exception) -> Phase:
-    """Return where a cell failed, as far as the error alone tells."""
-    if isinstance(error, TransportError):
-        return "connect"
-    if isinstance(error, UnusableError):
-        return "environment"
-    return "data" if isinstance(error, EnvcompareError) else "protocol"

@@ -23,6 +23,7 @@ from envcompare.errors import (
     TransportError,
     UnusableError,
     as_known,
+    phase_of,
 )
 from envcompare.fingerprint.identity import changes, refused
 from envcompare.hosts import hostlock
@@ -353,8 +354,7 @@ def _pauses(job: Job, patience_s: float) -> Iterator[None]:
 
 
 def _fail_host(job: Job, host: HostSpec, error: Exception) -> None:
-    phase: Phase = "connect" if isinstance(error, TransportError) else "stack"
-    job.fail("host-failed", as_known(error), phase=phase, host=host.label)
+    job.fail("host-failed", as_known(error), phase=phase_of(error, "stack"), host=host.label)
 
 
 def _tell_swept(job: Job, session: HostSession, text: str) -> None:

@@ -55,7 +55,7 @@ def run_record(plan: Plan, experiment: Experiment, *, command_line: tuple[str, .
 
 
 def run(job: Job) -> int:
-    """Carry out a run and return its exit code: 0, or the smaller of 3 and 4 that occurred.
+    """Carry out a run and return its exit code: 0, or the smallest that a failure has.
 
     Several hosts are worked at, each prepared and then measured whatever the others do. Where that
     would disturb a measurement they take turns: hosts that share a kernel, and this machine, which

@@ -7,6 +7,16 @@ from pathlib import Path
 import pytest
 from commandline import envcompare
 
+from envcompare.errors import (
+    Phase,
+    RunFolderError,
+    TransportError,
+    UnusableError,
+    WorkloadError,
+    exit_code_of,
+    phase_of,
+)
+
 
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "word"),
@@ -35,6 +45,22 @@ def test_mistake_ends_in_sentences_and_its_exit_code(
     assert "  try: " in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"),
+    [
+        (TransportError("lost"), 3),
+        (UnusableError("no engine"), 3),
+        (WorkloadError("no data"), 4),
+        (RunFolderError("a link"), 5),
+        (KeyError("a fault"), 70),
+    ],
+)
+def test_what_ends_a_cell_has_the_exit_code_of_its_kind(error: Exception, exit_code: int) -> None:
+    """A gate in CI tells by it whether a workload or envcompare itself failed."""
+    usual: Phase = "environment" if isinstance(error, UnusableError) else "data"
+    assert exit_code_of(phase_of(error, usual)) == exit_code
 
 
 @pytest.mark.parametrize(
