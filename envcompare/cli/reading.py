@@ -264,7 +264,8 @@ def list_() -> None:
 
     lines = ["workloads:"]
     for info in catalogue().values():
-        lines.append(f"  {info.name}: {info.summary}")
+        bottleneck = f" Most of its time: {info.bottleneck}." if info.bottleneck else ""
+        lines.append(f"  {info.name}: {info.summary}{bottleneck}")
         parameters = ", ".join(f"{name}={value}" for name, value in info.parameters.items())
         lines.append(f"      --set {info.name}.…: {parameters}")
     lines.append("  --command 'PROGRAM ARG …': any program of your own, timed as a whole process")

@@ -45,6 +45,7 @@ class WorkloadInfo:
     summary: str
     parameters: dict[str, Scalar]
     ranges: dict[str, Range] = field(default_factory=dict)
+    bottleneck: str = ""  # what most of its time goes to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +88,7 @@ def catalogue() -> dict[str, WorkloadInfo]:
         path.stem: _workload_info(node, name=path.stem)
         for path in sorted(bundled.workloads().glob("*.py"))
         for node in _classes(path).values()
-        if any(isinstance(part, ast.FunctionDef) and part.name == "step" for part in node.body)
+        if any(_has_step(one) for one in _with_bases(node))
     }
 
 
@@ -100,25 +101,45 @@ def _classes(path: Path) -> dict[str, ast.ClassDef]:
     return {node.name: node for node in body if isinstance(node, ast.ClassDef)}
 
 
+def _has_step(node: ast.ClassDef) -> bool:
+    return any(isinstance(part, ast.FunctionDef) and part.name == "step" for part in node.body)
+
+
+def _with_bases(node: ast.ClassDef) -> list[ast.ClassDef]:
+    """Return a class after those of the harness that it extends, the highest first."""
+    known = _classes(bundled.workloads() / "harness" / "training.py")
+    names = [base.id for base in node.bases if isinstance(base, ast.Name)]
+    above = [one for name in names if name in known for one in _with_bases(known[name])]
+    return [*above, node]
+
+
+def _merged(node: ast.ClassDef, attribute: str) -> dict[str, Any]:
+    """Return what a class declares, with what those above it do."""
+    parts: dict[str, Any] = {}
+    for one in _with_bases(node):
+        parts |= _declared(one, attribute)
+    return parts
+
+
 def _workload_info(node: ast.ClassDef, *, name: str) -> WorkloadInfo:
     """Return what a class declares; raises ValueError where that is no literal."""
     return WorkloadInfo(
         name=name,
         summary=(ast.get_docstring(node) or "").split("\n")[0],
-        parameters=_declared(node, "PARAMS"),
-        ranges=_declared(node, "RANGES"),
+        parameters=_merged(node, "PARAMS"),
+        ranges=_merged(node, "RANGES"),
+        bottleneck=_declared(node, "BOTTLENECK") or "",
     )
 
 
-def _declared(node: ast.ClassDef, attribute: str) -> dict[str, Any]:
+def _declared(node: ast.ClassDef, attribute: str) -> Any:  # noqa: ANN401 — any literal
     for statement in node.body:
         targets = statement.targets if isinstance(statement, ast.Assign) else []
         if isinstance(statement, ast.AnnAssign):
             targets = [statement.target]
         if any(isinstance(target, ast.Name) and target.id == attribute for target in targets):
             assert isinstance(statement, ast.Assign | ast.AnnAssign)
-            literal: dict[str, Any] = ast.literal_eval(statement.value) if statement.value else {}
-            return literal
+            return ast.literal_eval(statement.value) if statement.value else {}
     return {}
 
 

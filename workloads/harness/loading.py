@@ -16,7 +16,8 @@ from harness.parameters import Value, require, require_ranges, resolve
 if TYPE_CHECKING:
     import ast
 
-# Each file beside this package is a bundled workload: its one class that has a method `step`.
+# Each file beside this package is a bundled workload: its one class that has a method `step`, its
+# own or that of a class of `harness.training`.
 WORKLOADS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -75,7 +76,7 @@ def load_class(name: str) -> type:
 
 
 def declared(name: str, attribute: str) -> Any:  # noqa: ANN401  any literal
-    """Return a literal that the class of a workload declares, None without one.
+    """Return a literal that the class of a workload declares itself, None without one.
 
     The source is read and not imported: what it imports may take seconds.
     """
@@ -135,13 +136,17 @@ def code_hash(name: str) -> str:
 
 
 def _import_file(path: str) -> object:
-    """Import a file under a name of its own, once; its folder is searched after all others."""
+    """Import a file under a name of its own, once; its folder is searched after all others.
+
+    The bundled workloads are not found by it: it may have a module `layer` of its own.
+    """
     if not os.path.isfile(path):
         raise FileNotFoundError(f"no workload file {path}")
     name = "workload_" + os.path.basename(path)[: -len(".py")]
     known = sys.modules.get(name)
     if known is not None and getattr(known, "__file__", None) == path:
         return known
+    sys.path[:] = [place for place in sys.path if os.path.abspath(place) != WORKLOADS]
     sys.path.append(os.path.dirname(os.path.abspath(path)))
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None

@@ -60,6 +60,14 @@ def require(name: str, value: float, *, least: float, most: float = math.inf) ->
         raise ParameterError(f"parameter {name!r} is {value:g} and must be {limit}")
 
 
+def require_multiple(values: Mapping[str, Any], name: str, *, of: str) -> None:
+    """Raise ParameterError unless one parameter is a multiple of another."""
+    if values[name] % values[of]:
+        raise ParameterError(
+            f"parameter {name!r} is {values[name]} and must be a multiple of {of!r}, {values[of]}"
+        )
+
+
 def require_one_of(name: str, value: str, choices: Mapping[str, object]) -> None:
     """Raise ParameterError unless the value is one of the choices."""
     if value not in choices:

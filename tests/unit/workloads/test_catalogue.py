@@ -75,7 +75,8 @@ def test_the_worker_refuses_what_lies_outside_a_declared_range(
 def test_every_bundled_workload_is_in_the_catalogue() -> None:
     """Each file beside the harness has one class with a method `step`."""
     files = {path.stem for path in (ROOT / "workloads").glob("*.py")}
-    assert set(catalogue()) == files == {"cnn", "rnn"}
+    assert set(catalogue()) == files
+    assert {"cnn", "rnn"} < files
 
 
 def test_every_range_is_of_a_parameter_whose_default_lies_in_it() -> None:
@@ -94,7 +95,7 @@ def test_every_range_is_of_a_parameter_whose_default_lies_in_it() -> None:
 def test_optimizers_that_are_offered_can_be_made() -> None:
     """The range of `optimizer` is read without PyTorch, and holds what the harness makes."""
     for info in catalogue().values():
-        assert info.ranges["optimizer"] == tuple(OPTIMIZERS)
+        assert set(info.ranges.get("optimizer", ())) <= set(OPTIMIZERS)
 
 
 def test_data_that_a_workload_names_has_a_recipe() -> None:

@@ -1,0 +1,246 @@
+"""The zoo: each workload repeats, is of the published size, and leans on what it says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conversation import WORKER, Conversation, Start
+
+from envcompare.config.workloads import catalogue
+
+pytestmark = pytest.mark.torch
+STUDY = {"cnn", "rnn"}
+ZOO = tuple(name for name in catalogue() if name not in STUDY)
+KINDS = ("conv2d", "linear", "attention", "layernorm", "relu", "maxpool2d")
+SMALL: dict[str, dict[str, Any]] = {
+    "mlp": {"width": 32},
+    "alexnet": {"batch": 1, "hidden": 16, "classes": 5},
+    "vgg16": {"side": 32, "hidden": 16, "classes": 5},
+    "resnet50": {"side": 32, "classes": 5},
+    "vit": {"side": 32, "width": 48, "layers": 2},
+    "transformer": {"length": 16, "width": 32, "layers": 2},
+    "lstm": {"length": 8, "hidden": 16},
+    "llama": {"length": 8, "width": 64, "layers": 2, "vocabulary": 100},
+    "dlrm": {"batch": 8, "rows": 1000},
+    "unet": {"side": 16, "width": 8},
+    "python": {"batch": 4},
+}
+# What the operators of a workload are, which have most of its time on a CPU.
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
+CONVOLUTIONS = (
+    "aten::convolution", "aten::convolution_backward", "aten::mkldnn_convolution",
+    "aten::_slow_conv2d_forward", "aten::_slow_conv2d_backward",
+)  # fmt: skip
+OPERATORS: dict[str, tuple[str, ...]] = {
+    "matrix products": PRODUCTS,
+    "matrix products; of decode, reading weights": PRODUCTS,
+    "reading and writing weights": (*PRODUCTS, "aten::add_", "aten::fill_"),
+    "convolutions": CONVOLUTIONS,
+    "starting small kernels": (),
+    "a chain of small matrix products": (
+        "aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward",
+    ),
+    "random access to memory": ("aten::add", "aten::_embedding_bag", "aten::index_select"),
+}  # fmt: skip
+# Weights and multiply-adds of one image, as torchvision 0.28 documents them for 1000 classes.
+PUBLISHED = {
+    "alexnet": (61_100_840, 0.714e9, {"side": 224, "hidden": 4096}),
+    "vgg16": (138_357_544, 15.47e9, {"side": 224, "hidden": 4096}),
+    "resnet18": (11_689_512, 1.814e9, {"side": 224}),
+    "resnet50": (25_557_032, 4.089e9, {"side": 224}),
+}
+# Asks a workload of this interpreter; prints JSON.
+ASK = """
+import collections, json, sys
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from harness.loading import Workload, load_class
+name, params, what = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
+torch.set_num_threads(1)
+work = Workload(load_class(name), params).fresh()
+if what == "size":
+    model = work.model().eval()
+    image = torch.zeros(1, 3, params["side"], params["side"])
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(image)
+    weights = sum(one.numel() for one in model.parameters())
+    print(json.dumps([weights, counter.get_total_flops() / 2]))
+elif what == "shares":
+    work.setup(1, "cpu")
+    work.step()
+    with torch.profiler.profile() as profile:
+        for _ in range(3):
+            work.step()
+    times = collections.Counter()
+    for event in profile.key_averages():
+        times[event.key] += event.self_cpu_time_total
+    whole = sum(times.values())
+    print(json.dumps({key: value / whole for key, value in times.items()}))
+else:
+    losses = []
+    for _ in range(2):
+        work.setup(3, "cpu")
+        losses.append([float(work.step()) for _ in range(4)])
+    print(json.dumps(losses))
+"""
+
+
+def asked(python: str, name: str, params: dict[str, Any], what: str) -> Any:
+    """Return what a workload is found to be by the interpreter that has PyTorch."""
+    argv = [python, "-c", ASK, name, json.dumps(params), what]
+    folder = WORKER.parents[1]
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_every_workload_of_the_zoo_names_what_it_leans_on() -> None:
+    """`envcompare list` prints it."""
+    known = {*OPERATORS, "the interpreter", "that of the layer"}
+    assert {catalogue()[name].bottleneck for name in ZOO} <= known
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_generations_repeat_wherever_they_are(
+    start: Start, torch_interpreter: str, name: str
+) -> None:
+    """Arms are compared by their losses: of a seed they are the same, of another they differ."""
+    losses = []
+    for place in ("fork", "rebuild"):
+        worker: Conversation = start(torch_interpreter)
+        params = SMALL.get(name, {})
+        hello = worker.ask("hello", workload=name, params=params, generation=place, device="cpu")
+        assert (hello["ok"], hello["generation"]) == (True, place)
+        for seed in (5, 6, 5):
+            first = worker.ask("gen", seed=seed, pad=4096 * len(losses))
+            losses.append((first["checksum"], worker.ask("run", k=3)["loss"]))
+            worker.ask("end")
+        worker.ask("quit")
+    assert losses[0] != losses[1]
+    assert losses == [losses[0], losses[1], losses[0]] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("layer", {"kind": kind, "channels": 8, "side": 8, "backward": backward})
+        for kind in KINDS
+        for backward in (True, False)
+    ]
+    + [("llama", {**SMALL["llama"], "work": work}) for work in ("decode", "lora")]
+    + [("resnet18", {"side": 32, "precision": one}) for one in ("tf32", "bf16", "fp16")]
+    + [("unet", {**SMALL["unet"], "channels_last": True, "optimizer": "adam"})]
+    + [("vgg16", {**SMALL["vgg16"], "swap_relu_pool": True})],
+)
+def test_every_kind_of_a_workload_repeats(
+    torch_interpreter: str, name: str, params: dict[str, Any]
+) -> None:
+    """The losses of two generations of one process are the same, and numbers."""
+    first, second = asked(torch_interpreter, name, params, "losses")
+    assert first == second
+    assert all(-1e6 < loss < 1e6 for loss in first)
+
+
+def test_the_order_of_relu_and_pool_changes_no_loss(torch_interpreter: str) -> None:
+    """The greatest number is the same before and after; only the work differs."""
+    both = [
+        asked(torch_interpreter, "vgg16", {**SMALL["vgg16"], "swap_relu_pool": one}, "losses")
+        for one in (False, True)
+    ]
+    assert both[0][0] == pytest.approx(both[1][0], rel=1e-4)
+
+
+def test_a_word_that_is_decoded_has_the_loss_of_its_place_in_the_prompt(
+    torch_interpreter: str,
+) -> None:
+    """With the keys and values that were kept it is the last one of a prompt of the same length."""
+    script = f"""
+import sys, torch
+sys.path.insert(0, {str(WORKER.parents[1])!r})
+from llama import Llama
+params = {{**Llama.PARAMS, **{SMALL["llama"]!r}}}
+both = [Llama(**{{**params, "work": work}}) for work in ("prefill", "decode")]
+for one in both:
+    one.setup(1, "cpu")
+whole = both[0]._model(both[0]._inputs)[:, -1:]
+print(abs(float(both[0].loss(whole, both[0]._targets[:, -1:])) - float(both[1].step())))
+"""
+    argv = [torch_interpreter, "-c", script]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 1e-4
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_network_has_the_weights_and_the_work_of_the_published_one(
+    torch_interpreter: str, name: str
+) -> None:
+    """Weights exactly; multiply-adds of a pass forward by PyTorch's own counter within 1 %."""
+    weights, products, params = PUBLISHED[name]
+    found = asked(torch_interpreter, name, params, "size")
+    assert found[0] == weights
+    assert found[1] == pytest.approx(products, rel=0.01)
+
+
+@pytest.mark.parametrize("name", [one for one in ZOO if OPERATORS.get(catalogue()[one].bottleneck)])
+def test_most_of_the_time_goes_to_what_a_workload_names(torch_interpreter: str, name: str) -> None:
+    """With its defaults, on a CPU, by PyTorch's own profiler."""
+    shares = asked(torch_interpreter, name, {}, "shares")
+    named = sum(shares.get(key, 0.0) for key in OPERATORS[catalogue()[name].bottleneck])
+    assert named > 0.5, sorted(shares.items(), key=lambda one: -one[1])[:6]
+
+
+def test_no_operator_has_most_of_the_time_of_lenet(torch_interpreter: str) -> None:
+    """There are many, and each is small."""
+    shares = asked(torch_interpreter, "lenet", {}, "shares")
+    assert max(shares.values()) < 0.6
+    assert sum(share > 0.005 for share in shares.values()) > 8
+
+
+def test_python_is_bound_by_the_interpreter_alone(start: Start) -> None:
+    """It runs where PyTorch is not even installed."""
+    worker: Conversation = start()
+    hello = worker.ask("hello", workload="python", params={}, threads=1)
+    assert hello["ok"]
+    assert worker.ask("gen", seed=1, pad=0)["ok"]
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "word"),
+    [
+        ("vit", {"width": 50, "heads": 6}, "must be a multiple of 'heads', 6"),
+        ("vit", {"patch": 64, "side": 32}, "'patch'"),
+        ("llama", {"heads": 6, "key_heads": 4, "width": 24}, "must be a multiple of 'key_heads'"),
+        ("unet", {"side": 20, "levels": 3}, "must be a multiple of '2 ** levels', 8"),
+        ("layer", {"kind": "maxpool2d", "kernel": 9, "side": 4}, "'kernel'"),
+    ],
+)
+def test_values_that_do_not_fit_together_are_refused(
+    start: Start, torch_interpreter: str, name: str, params: dict[str, Any], word: str
+) -> None:
+    """Before anything is built."""
+    reply = start(torch_interpreter).ask("hello", workload=name, params=params, device="cpu")
+    assert not reply["ok"]
+    assert word in reply["error"]["brief"]
+
+
+def test_modules_of_the_user_are_the_users(start: Start, tmp_path: Path) -> None:
+    """One importable name stands beside the user's file: the harness."""
+    for name in ("layer", "python", "datasets"):
+        (tmp_path / f"{name}.py").write_text(f"WHOSE = 'the user has {name}'")
+    (tmp_path / "own.py").write_text(
+        "import datasets, layer, python\n"
+        "class Own:\n"
+        "    def setup(self, seed, device):\n"
+        "        self.said = [one.WHOSE for one in (datasets, layer, python)]\n"
+        "    def step(self):\n"
+        "        return float(len(' '.join(self.said)))\n"
+    )
+    worker: Conversation = start()
+    hello = worker.ask("hello", workload=f"{tmp_path}/own.py:Own", params={}, threads=1)
+    assert hello["ok"], hello
+    said = " ".join(f"the user has {name}" for name in ("datasets", "layer", "python"))
+    assert worker.ask("gen", seed=1, pad=0)["checksum"] == len(said)
