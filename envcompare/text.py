@@ -20,8 +20,11 @@ _THREADS: Final = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Return the tables of a TOML text; raise ValueError where it is none."""
-    tables: dict[str, Any] = tomllib.loads(text)
+    """Return the tables of a TOML text; raise ValueError where it is none, or nested too deep."""
+    try:
+        tables: dict[str, Any] = tomllib.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
     return tables
 
 

@@ -61,9 +61,7 @@ def resumed(folder: RunFolder, again: Settings) -> tuple[Experiment, Plan, tuple
     _check_whole(folder)
     if not is_known(folder.read_events().events):
         raise unknown(folder.path)
-    content = parse_toml(record.configuration)
-    settings = parse_settings(content, source=str(folder.path / "run.json"))
-    experiment, made, hosts = planned(again, settings, accept_many=True)
+    experiment, made, hosts = planned(again, _settings_of(folder), accept_many=True)
     same = (
         (record.tool_version, __version__, "the version of envcompare"),
         (record.cells, tuple(cell.record() for cell in made.cells), "the plan of cells"),
@@ -83,9 +81,21 @@ def resumed(folder: RunFolder, again: Settings) -> tuple[Experiment, Plan, tuple
 def places_of(folder: RunFolder, again: Settings) -> tuple[Experiment, tuple[HostSpec, ...], str]:
     """Return experiment, hosts and ID of a run, whatever became of it, `again` as in `resumed`."""
     run_id = folder.run_id
-    content = parse_toml(folder.read_run().configuration)
-    settings = parse_settings(content, source=str(folder.path / "run.json"))
-    return *resolved(again, settings), run_id
+    return *resolved(again, _settings_of(folder)), run_id
+
+
+def _settings_of(folder: RunFolder) -> Settings:
+    """Return what a run was asked for; raises RunFolderError where that is no TOML."""
+    path = folder.path / "run.json"
+    try:
+        content = parse_toml(folder.read_run().configuration)
+    except ValueError as error:
+        raise RunFolderError(
+            f"the configuration in {path} cannot be read",
+            details=str(error),
+            hint="restore the file from a copy, or start a new run",
+        ) from error
+    return parse_settings(content, source=str(path))
 
 
 def _check_whole(folder: RunFolder) -> None:

@@ -14,6 +14,7 @@ import msgspec
 import tomli_w
 
 from envcompare.errors import ConfigError
+from envcompare.run_folder.disk import irregular
 from envcompare.run_folder.records import ProfileChoice, Scalar
 from envcompare.text import parse_toml
 
@@ -443,14 +444,18 @@ def read_settings(path: Path) -> Settings:
 
     Raises ConfigError naming file, key and remedy for unreadable TOML, unknown keys, wrong types.
     """
+    why = irregular(path)
+    content: dict[str, object] = {}
     try:
-        content = parse_toml(path.read_text(encoding="utf-8"))
+        content = content if why else parse_toml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
+        why = str(error)
+    if why:
         raise ConfigError(
             f"the configuration file {path} cannot be read",
-            details=str(error),
+            details=why,
             hint="check the path, and the TOML syntax at the place named",
-        ) from error
+        )
     return parse_settings(content, source=str(path))
 
 

@@ -481,19 +481,19 @@ def standing_samples(samples: Iterable[Sample], design: Design) -> tuple[Sample,
         return tuple(samples)
     kept: dict[int, Sample] = {}
     places: dict[tuple[str, int], set[int]] = {}  # of what a restart has
-    blocks: set[tuple[str, int, str, int]] = set()
+    blocks: dict[tuple[str, int], set[tuple[str, int]]] = {}  # of a restart: arm and round
     for place, sample in enumerate(samples):
         kept[place] = sample
         if not isinstance(sample, Block | Memory | MarkedBlock):
             continue
         restart = (sample.cell, sample.restart)
         if isinstance(sample, Block):
-            block = (*restart, sample.arm, sample.round)
-            if block in blocks:
+            block = (sample.arm, sample.round)
+            if block in blocks.setdefault(restart, set()):
                 for overtaken in places.pop(restart):
                     del kept[overtaken]
-                blocks = {one for one in blocks if one[:2] != restart}
-            blocks.add(block)
+                blocks[restart].clear()
+            blocks[restart].add(block)
         places.setdefault(restart, set()).add(place)
     return tuple(kept.values())
 

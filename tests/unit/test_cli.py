@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from commandline import envcompare
+from imports import measured
 
 from envcompare.errors import (
     Phase,
@@ -90,3 +92,23 @@ def test_list_names_workloads_parameters_and_environments(tmp_path: Path) -> Non
     shown = envcompare("list", cwd=tmp_path).stdout
     for word in ("cnn", "hidden=40", "singularity"):
         assert word in shown
+
+
+def test_a_configuration_that_is_no_file_or_nested_too_deep_is_refused(tmp_path: Path) -> None:
+    """A pipe waits for a writer, and a parser has an end."""
+    os.mkfifo(tmp_path / "pipe.toml")
+    (tmp_path / "deep.toml").write_text(f"envs = {'[' * 5000}{']' * 5000}")
+    for name, why in (("pipe", "it is a named pipe"), ("deep", "it is nested too deep")):
+        done = envcompare("plan", "--config", f"{name}.toml", cwd=tmp_path)
+        assert done.returncode == 2
+        assert f"  why: {why}" in done.stderr
+
+
+def test_a_run_folder_with_a_configuration_that_is_no_toml_is_refused(tmp_path: Path) -> None:
+    """It is shown as it is where it is only shown."""
+    folder = measured(tmp_path, configuration=f"a = {'[' * 5000}{']' * 5000}").path
+    assert envcompare("compare", str(folder), cwd=tmp_path).returncode == 0
+    for command in (("clean", "--run"), ("run", "--resume")):
+        done = envcompare(*command, str(folder), cwd=tmp_path)
+        assert done.returncode == 5, done.stderr
+        assert "it is nested too deep" in done.stderr

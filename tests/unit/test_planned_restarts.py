@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 from builders import block, design
+from msgspec.structs import replace
 
 from envcompare.measure.planned import PlannedRestarts
 from envcompare.run_folder.records import Block, Memory
@@ -49,3 +51,11 @@ def test_samples_of_a_restart_that_was_measured_anew_are_overtaken() -> None:
     first, again = restart(1)[:4], restart(1)
     samples = (*restart(0), *first, memory, other, *again)
     assert standing_samples(samples, design(restarts=3, rounds=2)) == (*restart(0), other, *again)
+
+
+@pytest.mark.timeout(60)
+def test_restarts_that_all_come_twice_take_no_time_that_grows_with_their_square() -> None:
+    """A run folder may be anybody's."""
+    first = restart(0)[0]
+    samples = [replace(first, restart=number) for number in range(20_000)] * 2
+    assert standing_samples(samples, design(restarts=4, rounds=4)) == tuple(samples[20_000:])

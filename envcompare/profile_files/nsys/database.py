@@ -9,6 +9,7 @@ import re
 import shutil
 import sqlite3
 import tempfile
+import time
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ from envcompare.profile_files.rawfiles import SQLITE, convert, first_bytes, refu
 from envcompare.text import cause_line
 
 _HEADER_BYTES: Final = 100
+_STEPS: Final = 1_000_000  # of SQLite's machine
+_LIMIT_S: Final = 3600.0  # for all of a file
 HINT: Final = "export again: nsys export --type sqlite --lazy=false -f true -o OUT.sqlite REPORT"
 _COLLECT: Final = (
     "collect again: the report itself may hold this, and then a new export of it does too; if not, "
@@ -62,7 +65,9 @@ class Export:
         return table in self._tables
 
     def columns(self, table: str) -> frozenset[str]:
-        """Return the names of the columns of a table."""
+        """Return the names of the columns of a table, none where it is a view or is not there."""
+        if table not in self._tables:
+            return frozenset()
         return frozenset(
             row[1] for row in self._connection.execute(f'PRAGMA table_info("{table}")')
         )
@@ -198,6 +203,9 @@ def _connected(path: Path) -> Iterator[sqlite3.Connection]:
         # `immutable` also leaves no lock and no journal beside a file on a shared disk.
         uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
         connection = sqlite3.connect(uri, uri=True)
+        # Python sees Ctrl-C between such calls alone
+        end = time.monotonic() + _LIMIT_S
+        connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA cell_size_check = ON")
         verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]

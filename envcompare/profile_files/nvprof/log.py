@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NoReturn
 
 from envcompare.profile_files.rawfiles import csv_row, read_unit, refusal
+from envcompare.text import shortened
 
 Section = Literal["GPU activities", "API calls", "other"]
 _SECTIONS: Final[dict[str, Section]] = {
@@ -41,16 +42,17 @@ _SUMMARY: Final = ("Name", "Time(%)", "Time", "Calls", "Avg", "Min", "Max")
 _METRICS: Final = ("Device", "Kernel", "Invocations", "Metric Name", "Min", "Max", "Avg")
 _TRACE: Final = re.compile(r'^\s*"?Start"?(?:\s+|,)"?Duration"?')
 _ACTIVITY: Final = re.compile(
-    r"^\s*(?:([A-Z][^:%]*):)?\s*(\d+\.\d+%)\s+(\S+)\s+(\d+)\s+(\S+)\s+(\S+)\s+(\S+)\s\s(\S.*)$"
+    r"^(?:([A-Z][^:%]*):)?\s*(\d+\.\d+%)\s+(\S+)\s+(\d+)\s+(\S+)\s+(\S+)\s+(\S+)\s\s(\S.*)$"
 )
-_METRIC: Final = re.compile(
-    r"^\s+(\d+)\s+([a-z]\w*)\s{2,}(\S.*?)\s{2,}(\S.*?)\s{2,}(\S.*?)\s{2,}(\S.*?)\s*$"
-)
+# Hostile text must not cost time that grows with the square of its length: lines come without the
+# spaces at their end, and cells are parted by their gaps.
+_METRIC: Final = re.compile(r"^\s+(\d+)\s+([a-z]\w*)\s{2,}(\S.*)$")
+_GAP: Final = re.compile(r"\s{2,}")
 _DEVICE: Final = re.compile(r'^Device "(.*)"\s*$')
-_KERNEL: Final = re.compile(r"^\s+Kernel: (.+?)\s*$")
+_KERNEL: Final = re.compile(r"^\s+Kernel: (.+)$")
 _UNREAD: Final = (
-    re.compile(r"^\s+(\d+)\s{2,}\S.*\s{2,}(\S.*?)\s*$"),
-    re.compile(r'^"[^"]*",(\d+),.*"([^"]+)"\s*$'),
+    re.compile(r"^\s+(\d+)\s{2,}\S.*\s{2,}(\S.*)$"),
+    re.compile(r'^"[^"]*",(\d+),.*"([^"]+)"$'),
 )
 _OUTPUT: Final = re.compile(r"[^\s\d]")
 _CELL: Final = re.compile(r'^"[^"]*",')
@@ -196,7 +198,7 @@ class LogReader:
         self.last = Part(line=1, process="")
         self.is_unread = False
         self._file = file
-        self._lines = [text.rstrip("\n") for text in lines]
+        self._lines = [text.rstrip() for text in lines]
         self._section: Section = "GPU activities"
         self._title = ""
 
@@ -233,15 +235,15 @@ class LogReader:
             why = "this is a trace of single calls; only summaries and metrics are read"
             self._refuse(number, why, "print a summary: `nvprof --import-profile FILE --csv`")
         elif self._looks_like_row(text):
-            why = f"a row behind the end of its table: {text.strip()!r}"
+            why = f"a row behind the end of its table: {_quoted(text)}"
             self._refuse(number, why, _MIXED)
 
     def _looks_like_row(self, text: str) -> bool:
         """Say whether a line looks like a row of a table, of which none is open."""
         if self.is_csv:
             return _CELL.match(text) is not None
-        is_metric = self.last.metrics and _METRIC.match(text)
-        return bool(is_metric or _ACTIVITY.match(text))
+        is_metric = self.last.metrics and _metric_cells(text)
+        return bool(is_metric or _ACTIVITY.match(text.lstrip()))
 
     def _is_message(self, number: int, text: str) -> bool:
         """Say whether a line is a word of nvprof, and take it in."""
@@ -293,9 +295,9 @@ class LogReader:
         for number, text in rows:
             if self._ends(number, text):
                 return
-            cells = _ACTIVITY.match(text)
+            cells = _ACTIVITY.match(text.lstrip())
             if cells is None:
-                why = f"a row that is cut, or output of the program in the table: {text.strip()!r}"
+                why = f"a row that is cut, or output of the program in the table: {_quoted(text)}"
                 self._refuse(number, why, _MIXED)
             if cells[1]:
                 self._section = _SECTIONS.get(cells[1], "other")
@@ -312,17 +314,17 @@ class LogReader:
                 device = named[1] if named else device
                 kernel = of_kernel[1] if of_kernel else ""
                 if number == len(self._lines):
-                    self._refuse(number, f"no row follows {text.strip()!r}: the log was cut off")
+                    self._refuse(number, f"no row follows {_quoted(text)}: the log was cut off")
                 continue
             if is_events:
                 continue
             if number < len(self._lines):
                 self.widths.add(len(text.rstrip()))
-            cells = _METRIC.match(text)
-            if cells is None or not kernel:
-                why = f"a row that is cut, or of no kernel: {text.strip()!r}"
+            cells = _metric_cells(text)
+            if not cells or not kernel:
+                why = f"a row that is cut, or of no kernel: {_quoted(text)}"
                 self._refuse(number, why, _MIXED)
-            self._add_metric(number, (device, kernel), cells.group(1, 2, 4, 5, 6))
+            self._add_metric(number, (device, kernel), cells)
 
     def _csv(self, number: int, header: str, rows: Iterator[tuple[int, str]]) -> None:
         columns = csv_row(number, header, file=self._file).cells
@@ -404,3 +406,17 @@ class LogReader:
 
     def _refuse(self, line: int, why: str, hint: str = "") -> NoReturn:
         raise refusal(self._file, line=line, why=why, hint=hint)
+
+
+def _metric_cells(text: str) -> tuple[str, ...]:
+    """Return count, name, least, most and mean of a row of a table in text; empty where it is none.
+
+    Between the name and the numbers stands a description.
+    """
+    row = _METRIC.match(text)
+    cells = _GAP.split(row[3], maxsplit=3) if row else ()
+    return (row[1], row[2], *cells[1:]) if row and len(cells) == 4 else ()
+
+
+def _quoted(text: str) -> str:
+    return repr(shortened(text.strip(), most=120))

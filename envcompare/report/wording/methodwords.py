@@ -335,5 +335,5 @@ def _looks(run: RunComparison) -> str:
     """Say when the intervals of a cell are looked at: rounds where there are no restarts."""
     if not has_steps(run):
         return f"after each round, from {max(run.min_restarts, MIN_PROCESSES)} rounds on"
-    doubled = [2**power for power in range(20) if 2**power > run.min_restarts]
-    return f"after {run.min_restarts}, {doubled[0]}, {doubled[1]} … restarts and at the end"
+    doubled = 1 << run.min_restarts.bit_length()  # the next power of 2
+    return f"after {run.min_restarts}, {doubled}, {2 * doubled} … restarts and at the end"

@@ -10,7 +10,7 @@ from ncutexts import refusing_program
 from nsysexports import KERNEL, MEMCPY, MEMSET, RUNTIME, change, plain
 
 from envcompare.errors import ProfileError
-from envcompare.profile_files.nsys import read
+from envcompare.profile_files.nsys import complaints, database, read
 from envcompare.report.wording.profileterms import note_sentences
 
 
@@ -155,3 +155,26 @@ def test_a_refused_range_leaves_nothing_that_fails_later(
     del caught
     gc.collect()
     assert failed == []
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("name", ["DIAGNOSTIC_EVENT", KERNEL])
+def test_a_view_in_place_of_a_table_is_not_run(export: Path, name: str) -> None:
+    """It may go on for ever, and nothing in a file is executed."""
+    view = (
+        f"CREATE VIEW {name}(severity, text) AS WITH RECURSIVE r(n) AS "
+        "(SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT 2, 'x' FROM r"
+    )
+    path = change(export, f"DROP TABLE IF EXISTS {name}; {view}")
+    assert complaints(path) == ()
+    assert "x" not in {one.name for one in read(path).kernels}
+
+
+def test_a_file_that_takes_too_long_is_refused(
+    export: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the reason; Ctrl-C ends it before."""
+    monkeypatch.setattr(database, "_LIMIT_S", -1.0)
+    monkeypatch.setattr(database, "_STEPS", 1)
+    with pytest.raises(ProfileError, match="cannot trust"):
+        read(export)

@@ -220,3 +220,17 @@ def test_spoilt_log_is_read_or_refused_and_never_breaks(
     except ProfileError:
         return
     assert all(kernel.calls > 0 for kernel in profile.kernels)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("kind", ["Kernel: k", "1  a", "1  inst_executed  a  b", "100.00%  1s", ""])
+@pytest.mark.parametrize("table", [METRICS, SUMMARY])
+def test_a_long_line_costs_no_time_that_grows_with_its_square(
+    tmp_path: Path, table: str, kind: str
+) -> None:
+    """A log may be anybody's; what cannot be read is quoted in a few words."""
+    rows = lines_of(table)
+    gap = " " * 300_000
+    for line in (f"    {kind}{gap}x\n", f"{gap}{kind}\n", f"   {kind}{'  x' * 100_000}\n"):
+        said = refusal_of(tmp_path, "".join([*rows[:-1], line, *rows[-1:]]))
+        assert len(said.details) < 400
