@@ -34,9 +34,9 @@ _FEED = (
     "rmdir /sys/fs/cgroup/memory/envcompare-fault /sys/fs/cgroup/envcompare-fault 2>/dev/null; :"
 )
 _RUNS = "/home/bench/.cache/envcompare/runs"
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _CHANGE_BOOT = (
-    "cat /proc/sys/kernel/random/uuid >/tmp/boot_id; "
-    "mount --bind /tmp/boot_id /proc/sys/kernel/random/boot_id"
+    f'cat /proc/sys/kernel/random/uuid >/tmp/boot_id; mount --bind /tmp/boot_id "{_BOOT_ID}"'
 )
 
 Hurt = Callable[[Trial], None]
@@ -234,6 +234,8 @@ def reboot(trial: Trial, *, is_new_boot: bool) -> None:
         )
         if is_new_boot:
             trial.host.as_root("sh", "-c", _CHANGE_BOOT)
+            # what covers a part of /proc keeps Apptainer from mounting a /proc of its own
+            trial.mounts_there.append(_BOOT_ID)
         trial.mark()
     trial.require("host-lost")
 

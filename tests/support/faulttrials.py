@@ -72,6 +72,7 @@ class Trial:
     deed: str = "stuck"  # of the workload, when it is asked for
     variables: dict[str, str] = field(default_factory=dict)
     mounts: list[Path] = field(default_factory=list)  # here
+    mounts_there: list[str] = field(default_factory=list)  # on the host that is hurt
     exit_codes: tuple[int, ...] = (0,)  # that a resumed run may end with
     prelude: str = ""  # what the client does first
     block_limit_s: float = 60.0  # after which a worker that hangs is given up
@@ -307,6 +308,9 @@ class Trial:
                     host.remove(path.name)
         for path in self.mounts:
             subprocess.run(["umount", "-l", str(path)], check=False)
+        for place in self.mounts_there:
+            with suppress(subprocess.CalledProcessError):
+                self.host.as_root("umount", place)
 
 
 _END = """
