@@ -11,7 +11,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def root() -> Path:
-    """Return the folder that holds `workloads/`, `containers/` and `Dockerfile`.
+    """Return the folder that holds `workloads/`, `studies/`, `containers/` and `Dockerfile`.
 
     The checkout comes first, so that an editable install never sees a stale copy.
     """
@@ -29,6 +29,11 @@ def root() -> Path:
 def workloads() -> Path:
     """Return the folder of the workloads and the worker."""
     return root() / "workloads"
+
+
+def studies() -> dict[str, Path]:
+    """Return the configuration files that repeat a study, by its name."""
+    return {path.stem: path for path in sorted((root() / "studies").glob("*.toml"))}
 
 
 def tree_program() -> str:

@@ -9,12 +9,14 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 
+from envcompare import bundled
 from envcompare.config.settings import (
     PRESETS,
     Group,
     Option,
     Settings,
     WorkloadTable,
+    closest,
     listed,
     options,
     parse_set,
@@ -93,6 +95,11 @@ _CONFIG = click.option(
     metavar="FILE",
     help="TOML file with the same settings as the flags. [default: envcompare.toml if it exists]",
 )
+_STUDY = click.option(
+    "--study",
+    metavar="NAME",
+    help="Repeat an earlier study, from a ready configuration file; `envcompare list` names them.",
+)
 _COMMAND = (
     click.option(
         "--command",
@@ -169,6 +176,7 @@ _REACHING = (_CONFIG, *_flags("stack", "ssh"))
 EXPERIMENT = (
     *_flags("where", "what"),
     _CONFIG,
+    _STUDY,
     *_COMMAND,
     *_presets(),
     *_flags("how", "stack", "ssh", "lock"),
@@ -199,14 +207,27 @@ def settings_of(values: dict[str, Any]) -> tuple[Settings, Settings]:
 
     Raises ConfigError naming what is wrong.
     """
-    path = values.pop("config", None)
+    path = _file_of(values.pop("config", None), values.pop("study", None))
     given = {name: value for name, value in values.items() if value not in (None, ())}
     if "set" in given:
         given["set"] = parse_set(given["set"])
     flags = Settings(**_with_commands(given))
-    if path is None and _DEFAULT_FILE.is_file():
-        path = _DEFAULT_FILE
     return flags, read_settings(path) if path is not None else Settings()
+
+
+def _file_of(config: Path | None, study: str | None) -> Path | None:
+    """Return the configuration file that is asked for, else the usual one where it is there."""
+    if study is None:
+        return config or (_DEFAULT_FILE if _DEFAULT_FILE.is_file() else None)
+    if config is not None:
+        raise ConfigError(
+            "--study and --config both name a configuration file",
+            hint="give one of them; flags change settings of a study",
+        )
+    known = bundled.studies()
+    if study not in known:
+        raise ConfigError(f"unknown study `{study}`", hint=closest(study, tuple(known)))
+    return known[study]
 
 
 def _with_commands(given: dict[str, Any]) -> dict[str, Any]:

@@ -258,7 +258,8 @@ def import_(display: Display, /, **values: Any) -> None:  # noqa: ANN401
 
 @click.command(name="list")
 def list_() -> None:
-    """List the bundled workloads with their parameters, and the environments."""
+    """List the bundled workloads with their parameters, the studies, and the environments."""
+    from envcompare import bundled
     from envcompare.config.workloads import catalogue
     from envcompare.environments.registry import ENVIRONMENTS
 
@@ -269,6 +270,10 @@ def list_() -> None:
         parameters = ", ".join(f"{name}={value}" for name, value in info.parameters.items())
         lines.append(f"      --set {info.name}.…: {parameters}")
     lines.append("  --command 'PROGRAM ARG …': any program of your own, timed as a whole process")
+    lines.append("studies, for --study:")
+    for name, path in bundled.studies().items():
+        first = path.read_text(encoding="utf-8").partition("\n")[0]
+        lines.append(f"  {name}: {first.removeprefix('# ')}")
     lines += ["environments:", *(f"  {name}" for name in ENVIRONMENTS)]
     print_lines(lines)
 

@@ -45,7 +45,7 @@ class Done:
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Let the bundled workloads need pip and setuptools alone; give the folder for all this."""
     folder = tmp_path_factory.mktemp("build")
-    for name in ("workloads", "containers"):
+    for name in ("workloads", "studies", "containers"):
         shutil.copytree(ROOT / name, folder / name)
     shutil.copy(ROOT / "Dockerfile", folder)
     (folder / "workloads" / "requirements" / "cu130.in").write_text("pip\nsetuptools\n")

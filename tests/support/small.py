@@ -35,7 +35,7 @@ class Plain:
     def step(self):
         return float(sum(i * i for i in range(5000)) % 97)
 """
-PARTS = ("envcompare", "workloads", "containers", "Dockerfile")
+PARTS = ("envcompare", "workloads", "studies", "containers", "Dockerfile")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ import pytest
 from commandline import envcompare
 from imports import measured
 
+from envcompare import bundled
 from envcompare.errors import (
     Phase,
     RunFolderError,
@@ -112,3 +113,31 @@ def test_a_run_folder_with_a_configuration_that_is_no_toml_is_refused(tmp_path: 
         done = envcompare(*command, str(folder), cwd=tmp_path)
         assert done.returncode == 5, done.stderr
         assert "it is nested too deep" in done.stderr
+
+
+@pytest.mark.parametrize("name", bundled.studies())
+def test_every_study_can_be_planned_and_changed(tmp_path: Path, name: str) -> None:
+    """It is a configuration file like any other; the usual one does not count then."""
+    (tmp_path / "envcompare.toml").write_text("nonsense = 1\n")
+    done = envcompare("plan", "--study", name, "--envs", "vm,docker", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f'title = "{name}: ' in done.stdout
+    assert 'envs = "vm,docker"' in done.stdout
+    listed = envcompare("list", cwd=tmp_path).stdout
+    (line,) = (one for one in listed.splitlines() if one.startswith(f"  {name}: "))
+    assert line.rstrip().endswith(("?", "."))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--study", "alexnet"), "unknown study `alexnet`"),
+        (("--study", "amp", "--config", "x.toml"), "--study and --config both name"),
+    ],
+)
+def test_a_study_that_is_none_is_refused(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    """Wrong usage ends with 2 and a way out."""
+    done = envcompare("plan", *words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "  try: " in done.stderr

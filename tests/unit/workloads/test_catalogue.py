@@ -40,7 +40,7 @@ class Sum:
 @pytest.fixture
 def with_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the bundled files with one more workload among them, which is one more file."""
-    for name in ("workloads", "containers"):
+    for name in ("workloads", "studies", "containers"):
         shutil.copytree(ROOT / name, tmp_path / name)
     shutil.copy(ROOT / "Dockerfile", tmp_path)
     (tmp_path / "workloads" / "sum.py").write_text(SUM)
