@@ -11,6 +11,7 @@ from envcompare import bundled
 
 _EXPRESSIONS: Final = ("--measure",)  # whose value is often an expression for tokens
 _VARIABLES: Final = ("-e", "--env")  # their value is NAME=VALUE
+_NO_SECRETS: Final = frozenset({"true", "false", "none", "null"})
 _LONGEST_LINE: Final = 1 << 16
 _CUT: Final = b"... the rest of this line is left out: too long\n"
 _KEY_BEGIN: Final = "-----BEGIN PRIVATE KEY-----\n"
@@ -35,14 +36,19 @@ def masked_words(words: tuple[str, ...]) -> tuple[str, ...]:
 
 def _masked_word(word: str, *, before: str) -> str:
     """Return a word of a command; the value of an option is masked whole, with its spaces."""
+    if word.lower() in _NO_SECRETS:
+        return word
     if before.startswith("-") and "=" not in before and not word.startswith("-"):
         named = masked(f"{before} x")
         if named != f"{before} x":
             return named.removeprefix(f"{before} ")
-    name, equals, _ = word.partition("=")
-    is_whole = word.startswith("-") or before in _VARIABLES
-    if equals and is_whole and " " not in name and masked(f"{name}=x") != f"{name}=x":
-        return masked(f"{name}=x")
+    option, equals, variable = word.partition("=")
+    if equals and option in _VARIABLES:
+        return f"{option}={_masked_word(variable, before=option)}"
+    # a script is no value, though it may begin as one: TOKEN=… make
+    is_whole = before != "-c" and " " not in option and equals
+    if is_whole and masked(f"{option}=x") != f"{option}=x":
+        return masked(f"{option}=x")
     return masked(word)
 
 

@@ -8,11 +8,13 @@ import torch  # noqa: TID251  its home is workloads/
 from harness.parameters import require, require_multiple
 from torch import nn  # noqa: TID251
 
+SEEN = 1024  # numbers of the output that the arms are compared by
+
 
 class Layer:
     """Runs a layer of one kind on random numbers, forward and backward."""
 
-    BOTTLENECK: ClassVar[str] = "that of the layer"
+    BOTTLENECK: ClassVar[str] = "depends on `kind`"
     PARAMS: ClassVar[dict[str, Any]] = {
         "kind": "conv2d",
         "batch": 16,
@@ -52,16 +54,21 @@ class Layer:
         self._layer = self._make(kind).to(device)
         self._inputs = torch.randn(self.batch, *shape).to(device)
         self._inputs.requires_grad_(params["backward"])
+        with torch.no_grad():
+            outputs = self._layer(self._inputs)
+        self._gradient = torch.randn(outputs.shape).to(device)
+        self._weights = torch.rand(min(SEEN, outputs.numel())).to(device)
 
     def step(self) -> torch.Tensor:
-        """Return the mean of what the layer gives."""
+        """Return a number that depends on the first of what the layer gives, and is far from 0."""
         with torch.set_grad_enabled(self.params["backward"]):
-            mean = self._layer(self._inputs).mean()
+            outputs = self._layer(self._inputs)
         if self.params["backward"]:
             self._layer.zero_grad()
             self._inputs.grad = None
-            mean.backward()
-        return mean.detach()
+            outputs.backward(self._gradient)
+        seen = outputs.detach().flatten()[:SEEN]
+        return (seen.square() * self._weights).mean()
 
     def _make(self, kind: str) -> nn.Module:
         channels, kernel = self.params["channels"], self.params["kernel"]

@@ -9,6 +9,8 @@ from harness.parameters import require_multiple
 from harness.training import Trained
 from torch import nn  # noqa: TID251
 
+HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
 
 class Llama(Trained):
     """Reads a prompt, writes words one by one, or trains adapters (LoRA), with random weights."""
@@ -23,6 +25,7 @@ class Llama(Trained):
         "heads": 8,
         "key_heads": 2,
         "layers": 4,
+        "inner": 1536,
         "rank": 8,
     }
     RANGES: ClassVar[dict[str, Any]] = {  # least and most; the choices of a text
@@ -33,12 +36,13 @@ class Llama(Trained):
         "heads": (1, None),
         "key_heads": (1, None),
         "layers": (1, None),
+        "inner": (1, None),
         "rank": (1, None),
     }
 
     def __init__(self, **params: Any) -> None:  # noqa: ANN401  checked against PARAMS and RANGES
         super().__init__(**params)
-        require_multiple({**params, "2 * heads": 2 * params["heads"]}, "width", of="2 * heads")
+        require_multiple(params, "width", of=2 * params["heads"])
         require_multiple(params, "heads", of="key_heads")
 
     def setup(self, seed: int, device: str) -> None:
@@ -67,6 +71,8 @@ class Llama(Trained):
             model.requires_grad_(requires_grad=False)
             for layer in model.layers:
                 layer.adapt(self.params["rank"])
+        elif self.params["precision"] in HALVES:  # as it is served: no weight is cast in a step
+            model.to(HALVES[self.params["precision"]])
         return model
 
     def data(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -105,11 +111,11 @@ class Block(nn.Module):
         super().__init__()
         width, self._heads, self._keys = params["width"], params["heads"], params["key_heads"]
         part = width // self._heads * self._keys
-        self.asks = nn.Linear(width, width, bias=False)
+        self.queries = nn.Linear(width, width, bias=False)
         self.keys = nn.Linear(width, part, bias=False)
         self.values = nn.Linear(width, part, bias=False)
-        self.joins = nn.Linear(width, width, bias=False)
-        inner = 8 * width // 3
+        self.output = nn.Linear(width, width, bias=False)
+        inner = params["inner"]
         self.gate = nn.Linear(width, inner, bias=False)
         self.up = nn.Linear(width, inner, bias=False)
         self.down = nn.Linear(inner, width, bias=False)
@@ -118,8 +124,8 @@ class Block(nn.Module):
         self._kept: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def adapt(self, rank: int) -> None:
-        """Add to what asks and to the values a product of two small matrices, which is trained."""
-        self.asks = Adapted(self.asks, rank)
+        """Add to queries and values a product of two small matrices, which is trained."""
+        self.queries = Adapted(self.queries, rank)
         self.values = Adapted(self.values, rank)
 
     def keep(self) -> None:
@@ -135,8 +141,8 @@ class Block(nn.Module):
 
     def _attention(self, states: torch.Tensor) -> torch.Tensor:
         before = 0 if self._kept is None else self._kept[0].shape[2]
-        asked = turned(self._split(self.asks(states), self._heads), before)
-        keys = turned(self._split(self.keys(states), self._keys), before)
+        queries = rotated(self._split(self.queries(states), self._heads), before)
+        keys = rotated(self._split(self.keys(states), self._keys), before)
         values = self._split(self.values(states), self._keys)
         if self._kept is None:
             self._seen = (keys, values)
@@ -146,9 +152,9 @@ class Block(nn.Module):
         times = self._heads // self._keys
         keys, values = (one.repeat_interleave(times, 1) for one in (keys, values))
         found = nn.functional.scaled_dot_product_attention(
-            asked, keys, values, is_causal=self._kept is None
+            queries, keys, values, is_causal=self._kept is None
         )
-        return self.joins(found.transpose(1, 2).flatten(2))
+        return self.output(found.transpose(1, 2).flatten(2))
 
     @staticmethod
     def _split(states: torch.Tensor, heads: int) -> torch.Tensor:
@@ -164,6 +170,7 @@ class Adapted(nn.Module):
         self.layer = layer
         self.down = nn.Linear(layer.in_features, rank, bias=False)
         self.up = nn.Linear(rank, layer.out_features, bias=False)
+        nn.init.zeros_(self.up.weight)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Return what both give together."""
@@ -183,12 +190,12 @@ class Norm(nn.Module):
         return (states.float() * torch.rsqrt(mean + 1e-5)).type_as(states) * self.weight
 
 
-def turned(states: torch.Tensor, before: int) -> torch.Tensor:
-    """Return (n, heads, length, width) with pairs turned by angles that grow with the place."""
+def rotated(states: torch.Tensor, before: int) -> torch.Tensor:
+    """Return (n, heads, length, width) with pairs rotated by angles that grow with the place."""
     length, half = states.shape[2], states.shape[3] // 2
     speeds = 10_000.0 ** (-torch.arange(half, device=states.device) / half)
     places = torch.arange(before, before + length, device=states.device)
-    angles = torch.outer(places, speeds).to(states.dtype)
-    one, other = states[..., :half], states[..., half:]
-    cosine, sine = angles.cos(), angles.sin()
-    return torch.cat([one * cosine - other * sine, one * sine + other * cosine], -1)
+    angles = torch.outer(places, speeds)
+    cosine, sine = angles.cos().to(states.dtype), angles.sin().to(states.dtype)
+    first, second = states[..., :half], states[..., half:]
+    return torch.cat([first * cosine - second * sine, first * sine + second * cosine], -1)

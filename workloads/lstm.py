@@ -43,6 +43,7 @@ class Lstm(Trained):
         "hidden": (1, None),
         "layers": (1, None),
         "classes": (2, None),
+        "precision": ("fp32", "tf32"),  # on CPUs oneDNN has no LSTM of another
     }
 
     def model(self) -> nn.Module:

@@ -29,8 +29,8 @@ class Unet(Trained):
 
     def __init__(self, **params: Any) -> None:  # noqa: ANN401  checked against PARAMS and RANGES
         super().__init__(**params)
-        require_multiple({**params, "width / 8": 8}, "width", of="width / 8")
-        require_multiple({**params, "2 ** levels": 2 ** params["levels"]}, "side", of="2 ** levels")
+        require_multiple(params, "width", of=8)
+        require_multiple(params, "side", of=2 ** params["levels"])
 
     def model(self) -> nn.Module:
         """Return the network."""

@@ -174,9 +174,9 @@ def survey(transport: Transport, cache: str) -> tuple[Claim, ...]:
     )
 
 
-def end(transport: Transport, claim: Claim) -> None:
-    """End the process that holds a claim, where this client itself began it and has lost it."""
-    shell(transport, _END, str(claim.pid), str(claim.start))
+def end(transport: Transport, claim: Claim) -> bool:
+    """End the process that holds a claim of a client that is gone; tell whether it has ended."""
+    return shell(transport, _END, str(claim.pid), str(claim.start)).succeeded
 
 
 def refusal(claim: Claim, host: str) -> UnusableError:

@@ -105,6 +105,12 @@ while [ -e "/proc/$1/fd/9" ] && [ "$tries" -lt 50 ]; do tries=$((tries + 1)); sl
 """
 
 
+_BROKEN: Final = (
+    "the lock of the host was broken meanwhile: another client may have measured at the same time; "
+    "measure again if one did"
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
     """Who holds a host, as the arguments of a process there say."""
@@ -173,15 +179,17 @@ class HostLock:
         try:
             self.keeper.wait(0)
         except CommandTimeoutError:
-            is_lost = shell(self.transport, _IS_LOST, self.pid).succeeded
+            return _BROKEN if self._has_another_file(self.transport) else ""
         except TransportError:
-            is_lost = False
-        else:
-            is_lost = True
-        return (
-            "the lock of the host was broken meanwhile: another client may have measured at the "
-            "same time; measure again if one did"
-        ) * is_lost
+            return ""
+        return _BROKEN
+
+    def _has_another_file(self, transport: Transport) -> bool:
+        """Tell whether the file that is held has lost its name, as far as the host answers."""
+        try:
+            return shell(transport, _IS_LOST, self.pid).succeeded
+        except (CommandTimeoutError, TransportError):
+            return False
 
     @property
     def doubt(self) -> str:

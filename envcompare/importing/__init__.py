@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import platform
 import re
@@ -125,8 +126,9 @@ class Import:
         if self.into is None:
             return self._imported()
         # opened before it is locked: what is no run folder gets no lock
-        with locked(RunFolder.open(self.into).path, by="import"):
-            return self._imported()
+        with locked(RunFolder.open(self.into).path, by="import") as doubt:
+            done = self._imported()
+        return dataclasses.replace(done, lines=(doubt, *done.lines)) if doubt else done
 
     def _imported(self) -> Imported:
         place = self._place()

@@ -39,7 +39,8 @@ from envcompare.stats.typical import restarts_before_a_look
 
 _T = TypeVar("_T")
 _TOLERANCE = 1e-4  # relative, of the first loss: what summing in another order may change
-_LOOSE_TOLERANCE = 1e-2  # with TF32 or bf16
+_LOOSE_TOLERANCE = 1e-2  # with TF32, bf16 or fp16
+_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")  # what a workload may declare as its `precision`
 # A worker that merely died is launched once more, in the next restart; one that died with its
 # engine more often, since that says nothing of the arm.
 _RETRIES: Mapping[Phase, int] = {"process": 1, "environment": 3}
@@ -344,7 +345,7 @@ class CellWorkers:
         if self.context.reference not in losses:
             return  # it gave no answer: nothing speaks against the others
         expected = losses[self.context.reference]
-        is_loose = any(map(_uses_tf32, self.roster.hellos.values()))
+        is_loose = any(map(_is_rounded, self.roster.hellos.values()))
         tolerance = _LOOSE_TOLERANCE if is_loose else _TOLERANCE
         if not self.roster.is_unchecked and all(value is None for value in losses.values()):
             self.roster.is_unchecked = True
@@ -366,7 +367,11 @@ def work_of(hello: Hello) -> Values:
     }
 
 
-def _uses_tf32(hello: Hello) -> bool:
+def _is_rounded(hello: Hello) -> bool:
+    """Tell whether factors are rounded before they are multiplied: a workload may say so itself."""
+    precision = hello.params.get("precision")
+    if precision in _PRECISIONS:
+        return precision != "fp32"
     facts = hello.fingerprint or {}
     keys = ("torch.tf32_matmul", "torch.tf32_cudnn")
     return hello.device == "cuda" and any(facts.get(key) is True for key in keys)

@@ -55,7 +55,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 def locked(folder: Path, *, by: Writer, limit_s: float | None = None) -> Iterator[str]:
     """Keep all others that ask for it out of a folder; the system frees it when a process ends.
 
-    Given is why they are not kept out: a network's file system may have no locks.
+    Yields a warning where the file system has no locks, as some of a network, else an empty text.
 
     An import waits for another import, which is short; nothing waits for a run. Raises
     RunFolderError, which names the owner, where another holds it for longer than the limit.
@@ -95,7 +95,7 @@ def owner_of(folder: Path) -> Owner | None:
 
 
 def _wait(descriptor: int, folder: Path, *, limit_s: float) -> str:
-    """Lock a folder; return why it cannot be."""
+    """Lock a folder; return a warning where its file system has no locks."""
     begun = time.monotonic()
     while True:
         try:

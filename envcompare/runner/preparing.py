@@ -235,8 +235,8 @@ def _unlock(task: _HostTask, session: HostSession) -> None:
     hostlock.end(session.transport, holder)
     task.tell(f"ended process {holder.pid} there, the lock of the host: {holder.sentence}")
     for claim in claims.survey(session.transport, session.cache):
-        if (claim.run_id, claim.state) == (holder.run_id, "live"):
-            claims.end(session.transport, claim)
+        is_its = (claim.run_id, claim.state) == (holder.run_id, "live")
+        if is_its and claims.end(session.transport, claim):
             task.tell(
                 f"ended process {claim.pid} there, the claim of that run: the next run, or "
                 "`envcompare clean`, removes what it left"

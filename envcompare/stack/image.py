@@ -306,7 +306,7 @@ def pipe(
         with StallWatch(copy, writer, reader) as watch:
             writer.stdin.close()
             _copy(writer, reader, told, watch)
-            watch.has_all()
+            watch.note_all_sent()
             exits = (writer.wait(), reader.wait())
         killing.pop_all()
     for drain in said:
@@ -376,7 +376,7 @@ def _copy(writer: Process, reader: Process, told: Told, watch: StallWatch) -> No
     try:
         while chunk := writer.stdout.read(_CHUNK_BYTES):
             reader.stdin.write(chunk)
-            watch.moved()
+            watch.note_progress()
             sent += len(chunk)
             told(sent)
     except BrokenPipeError:

@@ -161,7 +161,8 @@ def get_file(  # noqa: PLR0913 - a copy, what it must be, and who is told
     """Copy the file with that hash from the host: written beside the target, then renamed.
 
     No more than `most_bytes` are taken. A copy that was cut is gone on from; where the whole turns
-    out wrong it is fetched once again.
+    out wrong it is fetched once again. Raises CopyError, and CommandTimeoutError where nothing has
+    moved for ten minutes, or an hour before the first byte.
     """
     with (
         _local_errors(transport, source, target),
@@ -345,7 +346,7 @@ class _Sending:
         with StallWatch(copy, process) as watch:
             try:
                 self._pour(process, reached, watch)
-                watch.has_all()
+                watch.note_all_sent()
                 code = process.wait()
             except BaseException:
                 process.kill()
@@ -364,7 +365,7 @@ class _Sending:
             with contextlib.suppress(BrokenPipeError):
                 while chunk := file.read(_CHUNK_BYTES):
                     stream.write(chunk)
-                    watch.moved()
+                    watch.note_progress()
                     reached.further(len(chunk))
 
 
@@ -410,7 +411,7 @@ def _drawn(process: Process, sink: Sink, reached: _Reached, watch: StallWatch) -
         process.stdin.close()
         while chunk := process.stdout.read(_CHUNK_BYTES):
             sink.write(chunk)
-            watch.moved()
+            watch.note_progress()
             reached.further(len(chunk))
         return process.wait(), said.last_line()
     except BaseException:

@@ -24,7 +24,7 @@ _QUIET_S = 1.0
 _SETTLE_S = 60.0  # nor write to them
 # A copy in which nothing moves any more is given up. Before its first byte and after its last one
 # a host may read and hash all of a file.
-STALL_S = 600.0
+_STALL_S = 600.0
 _HASHING_S = 3600.0
 # Of each stream, in memory. What commands are asked for has some megabytes at most; files have a
 # sink.
@@ -146,6 +146,7 @@ class Drain(threading.Thread):
         self._sink: Sink = sink or self._kept
         self._on_limit = on_limit
         self.is_cut = False
+        self._is_settled = False  # what comes later is dropped: its sink may be closed
         self._size_bytes = 0
         self._error: OSError | None = None
         self.start()
@@ -159,7 +160,7 @@ class Drain(threading.Thread):
             self._size_bytes += len(chunk)
             if self._sink is self._kept and self._size_bytes > OUTPUT_LIMIT_BYTES:
                 self._cut()
-            elif self._error is None:
+            elif self._error is None and not self._is_settled:
                 try:
                     self._sink.write(chunk)
                 except OSError as error:
@@ -175,6 +176,7 @@ class Drain(threading.Thread):
         while self.is_alive() and seen != self._size_bytes and time.monotonic() < until:
             seen = self._size_bytes
             self.join(_QUIET_S)
+        self._is_settled = True
         if self._error is not None:
             raise self._error
 
@@ -209,17 +211,17 @@ class StallWatch:
         self._what = what
         self._processes = processes
         self._limit_s = _HASHING_S
-        self._last = time.monotonic()
+        self._last_s = time.monotonic()
         self._is_over = threading.Event()
-        self._has_killed = False
+        self._killed_after_s = 0.0
 
-    def moved(self) -> None:
+    def note_progress(self) -> None:
         """Note that bytes went."""
-        self._last, self._limit_s = time.monotonic(), STALL_S
+        self._last_s, self._limit_s = time.monotonic(), _STALL_S
 
-    def has_all(self) -> None:
+    def note_all_sent(self) -> None:
         """Note that no bytes follow: what is left is to read and hash the file."""
-        self._last, self._limit_s = time.monotonic(), _HASHING_S
+        self._last_s, self._limit_s = time.monotonic(), _HASHING_S
 
     def __enter__(self) -> Self:
         """Begin to watch."""
@@ -229,18 +231,18 @@ class StallWatch:
     def __exit__(self, *_: object) -> None:
         """Stop watching, and say where the copy was ended."""
         self._is_over.set()
-        if self._has_killed:
+        if self._killed_after_s:
             raise CommandTimeoutError(
                 f"{self._what} stands still",
-                details=f"nothing of it has moved for {self._limit_s / 60:g} min",
+                details=f"nothing of it has moved for {self._killed_after_s / 60:g} min",
                 hint="see whether the disk and the network there respond, then try again",
             )
 
     def _watch(self) -> None:
-        while (left_s := self._last + self._limit_s - time.monotonic()) > 0:
+        while (left_s := self._last_s + self._limit_s - time.monotonic()) > 0:
             if self._is_over.wait(min(left_s, _TICK_S)):
                 return
-        self._has_killed = True
+        self._killed_after_s = self._limit_s
         for process in self._processes:
             process.kill()
 

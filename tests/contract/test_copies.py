@@ -209,8 +209,8 @@ def test_a_copy_in_which_nothing_moves_is_given_up(
     is_sent: bool,
 ) -> None:
     """A disk or a network share of the host may take or give nothing, and no connection ends."""
-    for name in ("STALL_S", "_HASHING_S", "_TICK_S"):
-        monkeypatch.setattr(streams, name, 0.5)
+    for name, seconds in (("_STALL_S", 0.6), ("_HASHING_S", 3.0), ("_TICK_S", 0.1)):
+        monkeypatch.setattr(streams, name, seconds)
     programs = f"{folder}/programs"
     stuck = "printf '#!/bin/sh\\nexec sleep 300\\n' >cat && chmod +x cat && cp cat tail"
     made = Command(argv=("sh", "-c", f"{POOR}\nrm cat && {stuck}", "sh", programs, "1"))
@@ -218,8 +218,11 @@ def test_a_copy_in_which_nothing_moves_is_given_up(
     host = Poor(transport, programs)
     sending = partial(put_file, host, source, f"{folder}/there")
     fetching = partial(get_file, host, f"{folder}/there", tmp_path / "here", sha256=64 * "0")
-    with pytest.raises(CommandTimeoutError, match="stands still"):
+    with pytest.raises(CommandTimeoutError, match="stands still") as caught:
         (sending if is_sent else fetching)()
+    # nothing was fetched yet, and of what is sent some went into a buffer
+    minutes = "0.01" if is_sent else "0.05"
+    assert caught.value.details == f"nothing of it has moved for {minutes} min"
 
 
 def test_a_folder_of_that_name_is_not_copied_into(

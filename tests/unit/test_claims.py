@@ -192,8 +192,11 @@ def test_clean_removes_the_cache_only_when_no_run_is_live(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("run_id", ["", ".", "..", "../..", "one/two", "-x", "a" * 101])
-def test_an_id_that_no_run_has_removes_nothing(run_id: str, tmp_path: Path) -> None:
+def test_an_id_that_no_run_has_removes_nothing(
+    run_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It comes from run.json, which may be anybody's; `runs/` alone holds what all runs have."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     cache = tmp_path / "home" / "envcompare"
     (cache / "runs" / RUN / "local").mkdir(parents=True)
     with pytest.raises(ValueError, match="is no ID of a run"):

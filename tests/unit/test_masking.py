@@ -18,6 +18,7 @@ from envcompare.transport import run
 from envcompare.transport.local import LOCAL
 
 SECRET = "hunter2-not-for-anyone"
+KEY = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC"
 URL = f"https://ann:{SECRET}@example.org/simple"
 
 
@@ -36,8 +37,9 @@ URL = f"https://ann:{SECRET}@example.org/simple"
         f"PASSWORD=a,b&c;{SECRET}",
         f"Authorization: token {SECRET}",
         f"Cookie: theme=dark; session={SECRET}",
-        f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\n{SECRET}\n-----END RSA PRIVATE KEY-----",
-        f"-----BEGIN PRIVATE KEY-----\\n{SECRET}",
+        f"-----BEGIN RSA PRIVATE KEY-----\nDEK-Info: x-y\n\n{KEY}\n-----END RSA PRIVATE KEY-----",
+        f"-----BEGIN PRIVATE KEY-----\\n{KEY}\\n",
+        f'password="a\\"b {SECRET}"',
     ],
 )
 def test_a_secret_is_masked(text: str) -> None:
@@ -45,6 +47,7 @@ def test_a_secret_is_masked(text: str) -> None:
     shown = masked(text)
     assert "***" in shown
     assert SECRET not in shown
+    assert KEY not in shown
     assert "ghp_" not in shown
 
 
@@ -87,20 +90,35 @@ def test_a_secret_that_is_a_word_of_its_own_is_masked_in_a_command() -> None:
 def test_the_value_of_an_option_is_masked_with_its_spaces() -> None:
     """The shell that gave the word has taken its quotes off."""
     secret = f"two words {SECRET}"
-    words = ("--password", secret, f"--api-key={secret}", "--env", f"API_TOKEN={secret}")
-    assert masked_words(words) == ("--password", "***", "--api-key=***", "--env", "API_TOKEN=***")
+    named = f"API_TOKEN={secret}"
+    words = ("--password", secret, f"--api-key={secret}", "--env", named, f"--env={named}", named)
+    assert masked_words(words) == (
+        *("--password", "***", "--api-key=***"),
+        *("--env", "API_TOKEN=***", "--env=API_TOKEN=***", "API_TOKEN=***"),
+    )
+    assert masked_words(("--use-token", "true")) == ("--use-token", "true")
 
 
 def test_a_key_is_masked_over_many_lines() -> None:
     """However they come; what stands around it is told."""
-    text = f"one\n-----BEGIN PRIVATE KEY-----\n{SECRET}\n{SECRET}\n-----END PRIVATE KEY-----\ntwo\n"
+    begin, end = "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----"
+    text = f"one\n{begin}\n{KEY}\n{KEY}\n{end}\n{begin}\n{KEY}\n-----BEGIN CERTIFICATE-----\n"
     for size in (1, 9, 40, 1000):
         mask = LineMask()
         parts = [mask.feed(text[at : at + size].encode()) for at in range(0, len(text), size)]
         said = b"".join([*parts, mask.end()]).decode()
-        assert SECRET not in said
-        assert said.startswith("one\n-----BEGIN PRIVATE KEY-----***")
-        assert said.endswith("-----END PRIVATE KEY-----\ntwo\n")
+        assert KEY not in said
+        assert said.startswith(f"one\n{begin}***")
+        assert said.count(end) == 1
+        assert said.endswith("-----BEGIN CERTIFICATE-----\n")
+
+
+def test_words_about_a_key_hide_nothing_of_a_log() -> None:
+    """A traceback that follows is no part of a key."""
+    mask = LineMask()
+    said = mask.feed(b"no -----BEGIN PRIVATE KEY----- in a.pem\n")
+    said += mask.feed(b'Traceback (most recent call last):\n  File "a.py", line 3\nValueError: 7\n')
+    assert said.endswith(b'(most recent call last):\n  File "a.py", line 3\nValueError: 7\n')
 
 
 def test_a_line_that_is_too_long_is_cut_where_nothing_of_a_secret_can_follow() -> None:

@@ -60,11 +60,13 @@ def require(name: str, value: float, *, least: float, most: float = math.inf) ->
         raise ParameterError(f"parameter {name!r} is {value:g} and must be {limit}")
 
 
-def require_multiple(values: Mapping[str, Any], name: str, *, of: str) -> None:
-    """Raise ParameterError unless one parameter is a multiple of another."""
-    if values[name] % values[of]:
+def require_multiple(values: Mapping[str, Any], name: str, *, of: Union[str, int]) -> None:
+    """Raise ParameterError unless a parameter is a multiple of another one, or of a number."""
+    least = values[of] if isinstance(of, str) else of
+    if values[name] % least:
+        what = f"{of!r}, {least}" if isinstance(of, str) else f"{least}"
         raise ParameterError(
-            f"parameter {name!r} is {values[name]} and must be a multiple of {of!r}, {values[of]}"
+            f"parameter {name!r} is {values[name]} and must be a multiple of {what}"
         )
 
 

@@ -198,13 +198,12 @@ def opened(path: Path) -> Iterator[Export]:
 @contextmanager
 def _connected(path: Path) -> Iterator[sqlite3.Connection]:
     _check_file(path)
-    connection = None
+    connection, end = None, time.monotonic() + _LIMIT_S
     try:
         # `immutable` also leaves no lock and no journal beside a file on a shared disk.
         uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
         connection = sqlite3.connect(uri, uri=True)
         # Python sees Ctrl-C between such calls alone
-        end = time.monotonic() + _LIMIT_S
         connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA cell_size_check = ON")
@@ -213,6 +212,10 @@ def _connected(path: Path) -> Iterator[sqlite3.Connection]:
             raise refusal(path.name, why=f"the database is damaged: {verdict}", hint=HINT)
         yield connection
     except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
+        if time.monotonic() > end:
+            why = f"reading it takes longer than {_LIMIT_S / 60:.0f} min"
+            hint = "collect fewer steps, and export again"
+            raise refusal(path.name, why=why, hint=hint) from error
         raise refusal(path.name, why=f"the database is damaged: {error}", hint=HINT) from error
     finally:
         if connection is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 from pathlib import Path
@@ -15,6 +16,7 @@ from envcompare.config.workloads import catalogue
 pytestmark = pytest.mark.torch
 STUDY = {"cnn", "rnn"}
 ZOO = tuple(name for name in catalogue() if name not in STUDY)
+WORKS = ("prefill", "decode", "lora")
 KINDS = ("conv2d", "linear", "attention", "layernorm", "relu", "maxpool2d")
 SMALL: dict[str, dict[str, Any]] = {
     "mlp": {"width": 32},
@@ -24,7 +26,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "vit": {"side": 32, "width": 48, "layers": 2},
     "transformer": {"length": 16, "width": 32, "layers": 2},
     "lstm": {"length": 8, "hidden": 16},
-    "llama": {"length": 8, "width": 64, "layers": 2, "vocabulary": 100},
+    "llama": {"length": 8, "width": 64, "inner": 96, "layers": 2, "vocabulary": 100},
     "dlrm": {"batch": 8, "rows": 1000},
     "unet": {"side": 16, "width": 8},
     "python": {"batch": 4},
@@ -85,7 +87,8 @@ else:
     for _ in range(2):
         work.setup(3, "cpu")
         losses.append([float(work.step()) for _ in range(4)])
-    print(json.dumps(losses))
+    work.setup(4, "cpu")
+    print(json.dumps([*losses, [float(work.step()) for _ in range(4)]]))
 """
 
 
@@ -100,7 +103,7 @@ def asked(python: str, name: str, params: dict[str, Any], what: str) -> Any:
 
 def test_every_workload_of_the_zoo_names_what_it_leans_on() -> None:
     """`envcompare list` prints it."""
-    known = {*OPERATORS, "the interpreter", "that of the layer"}
+    known = {*OPERATORS, "the interpreter", "depends on `kind`"}
     assert {catalogue()[name].bottleneck for name in ZOO} <= known
 
 
@@ -131,18 +134,21 @@ def test_generations_repeat_wherever_they_are(
         for kind in KINDS
         for backward in (True, False)
     ]
-    + [("llama", {**SMALL["llama"], "work": work}) for work in ("decode", "lora")]
+    + [("llama", {**SMALL["llama"], "work": work}) for work in WORKS]
     + [("resnet18", {"side": 32, "precision": one}) for one in ("tf32", "bf16", "fp16")]
+    + [(name, {**SMALL[name], "precision": "bf16"}) for name in ("mlp", "transformer", "vit")]
+    + [("llama", {**SMALL["llama"], "work": work, "precision": "bf16"}) for work in WORKS]
     + [("unet", {**SMALL["unet"], "channels_last": True, "optimizer": "adam"})]
     + [("vgg16", {**SMALL["vgg16"], "swap_relu_pool": True})],
 )
 def test_every_kind_of_a_workload_repeats(
     torch_interpreter: str, name: str, params: dict[str, Any]
 ) -> None:
-    """The losses of two generations of one process are the same, and numbers."""
-    first, second = asked(torch_interpreter, name, params, "losses")
+    """Of another seed the first loss differs by more than arms may differ by their rounding."""
+    first, second, other = asked(torch_interpreter, name, params, "losses")
     assert first == second
     assert all(-1e6 < loss < 1e6 for loss in first)
+    assert abs(first[0] - other[0]) > 1e-3 * abs(first[0])
 
 
 def test_the_order_of_relu_and_pool_changes_no_loss(torch_interpreter: str) -> None:
@@ -152,6 +158,7 @@ def test_the_order_of_relu_and_pool_changes_no_loss(torch_interpreter: str) -> N
         for one in (False, True)
     ]
     assert both[0][0] == pytest.approx(both[1][0], rel=1e-4)
+    assert both[0][0] != pytest.approx(both[0][2], rel=1e-4)
 
 
 def test_a_word_that_is_decoded_has_the_loss_of_its_place_in_the_prompt(
@@ -190,18 +197,19 @@ def test_most_of_the_time_goes_to_what_a_workload_names(torch_interpreter: str, 
     """With its defaults, on a CPU, by PyTorch's own profiler."""
     shares = asked(torch_interpreter, name, {}, "shares")
     named = sum(shares.get(key, 0.0) for key in OPERATORS[catalogue()[name].bottleneck])
-    assert named > 0.5, sorted(shares.items(), key=lambda one: -one[1])[:6]
+    assert named > 0.4, sorted(shares.items(), key=lambda one: -one[1])[:6]
 
 
 def test_no_operator_has_most_of_the_time_of_lenet(torch_interpreter: str) -> None:
     """There are many, and each is small."""
     shares = asked(torch_interpreter, "lenet", {}, "shares")
-    assert max(shares.values()) < 0.6
+    assert max(shares.values()) < 0.7
     assert sum(share > 0.005 for share in shares.values()) > 8
 
 
-def test_python_is_bound_by_the_interpreter_alone(start: Start) -> None:
-    """It runs where PyTorch is not even installed."""
+def test_python_needs_no_pytorch(start: Start) -> None:
+    """It runs in the interpreter of these tests, which has none."""
+    assert importlib.util.find_spec("torch") is None
     worker: Conversation = start()
     hello = worker.ask("hello", workload="python", params={}, threads=1)
     assert hello["ok"]
@@ -214,7 +222,7 @@ def test_python_is_bound_by_the_interpreter_alone(start: Start) -> None:
         ("vit", {"width": 50, "heads": 6}, "must be a multiple of 'heads', 6"),
         ("vit", {"patch": 64, "side": 32}, "'patch'"),
         ("llama", {"heads": 6, "key_heads": 4, "width": 24}, "must be a multiple of 'key_heads'"),
-        ("unet", {"side": 20, "levels": 3}, "must be a multiple of '2 ** levels', 8"),
+        ("unet", {"side": 20, "levels": 3}, "must be a multiple of 8"),
         ("layer", {"kind": "maxpool2d", "kernel": 9, "side": 4}, "'kernel'"),
     ],
 )

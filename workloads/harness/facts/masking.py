@@ -19,7 +19,7 @@ _IS = r"[\"']?\]?\s*(?:=|%3D|:(?!/))\s*"
 # A quoted value that is not closed ends with its line; one without quotes goes on over what parts
 # values elsewhere, unless a name follows that.
 _VALUE = (
-    r"(?:\"[^\"\n]*(?:\"|$)|'[^'\n]*(?:'|$)|(?:(?:Basic|Bearer|Token|ApiKey|Negotiate)\s+)?"
+    r"(?:\"(?:\\.|[^\"\\\n])*(?:\"|$)|'(?:\\.|[^'\\\n])*(?:'|$)|(?:(?:Basic|Bearer|Token|ApiKey|Negotiate)\s+)?"
     r"(?:[^&;,\s]|[&;,](?![\s&;,]|$|[\"']?[\w-]+[\"']?\s*[=:]))+)"
 )
 _PART = re.compile(
@@ -34,23 +34,25 @@ _TOKEN = re.compile(
     r"\b(?:gh[oprsu]_|github_pat_|glpat-|hf_|npm_|nvapi-|pypi-AgE|sk-|sk_live_|xox[a-z]-|AKIA|ASIA"
     r"|AIza|ya29\.|eyJ)[\w.-]{12,}"
 )
-KEY_BEGINS = "-----BEGIN "
+_KEY_BEGINS = "-----BEGIN "
+# A key ends where something else than base64 and its own headers (RFC 1421) comes.
 _PEM = re.compile(
-    r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----).*?(-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)",
-    re.DOTALL,
+    r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)"
+    r"(?:(?:Proc-Type|DEK-Info):[^\n\\]*|[A-Za-z0-9+/=\s]|\\[nr])*"
+    r"(-----END [A-Z ]{0,40}PRIVATE KEY-----)?"
 )
 
 
 def masked(value: str) -> str:
     """Return a value without the login of a URL, what is named as a secret, and known tokens."""
     known = _TOKEN.sub(MASK, _LOGIN.sub(rf"\1{MASK}@", value))
-    if KEY_BEGINS in known:
-        known = _PEM.sub(rf"\1{MASK}\2", known)
+    if _KEY_BEGINS in known:
+        known = _PEM.sub(rf"\1{MASK}\n\2", known)
     return _PART.sub(rf"\1{MASK}", _COOKIE.sub(rf"\1{MASK}", known))
 
 
 def is_open(value: str) -> bool:
-    """Tell whether a private key begins in a value and does not end in it."""
-    last = value.rfind(KEY_BEGINS)
-    found = _PEM.match(value, last) if last >= 0 else None
-    return found is not None and not found[2]
+    """Tell whether a value ends within a private key."""
+    if _KEY_BEGINS not in value:
+        return False
+    return any(key.end() == len(value) and not key[2] for key in _PEM.finditer(value))
