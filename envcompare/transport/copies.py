@@ -360,6 +360,7 @@ class _Sending:
                 there = process.stdout.readline(_ANSWER_BYTES).strip()
                 if not there.isdigit():
                     return
+                watch.note_progress()
                 reached.further(int(there))
                 reached.start_bytes = file.seek(int(there))
             with contextlib.suppress(BrokenPipeError):

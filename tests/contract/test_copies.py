@@ -213,7 +213,7 @@ def test_a_copy_in_which_nothing_moves_is_given_up(
         monkeypatch.setattr(streams, name, seconds)
     programs = f"{folder}/programs"
     stuck = "printf '#!/bin/sh\\nexec sleep 300\\n' >cat && chmod +x cat && cp cat tail"
-    made = Command(argv=("sh", "-c", f"{POOR}\nrm cat && {stuck}", "sh", programs, "1"))
+    made = Command(argv=("sh", "-c", f"{POOR}\nrm cat && {stuck}", "sh", programs, "2"))
     assert run(transport, made).succeeded
     host = Poor(transport, programs)
     sending = partial(put_file, host, source, f"{folder}/there")
