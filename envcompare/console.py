@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from envcompare.errors import EnvcompareError, RunFolderError
 from envcompare.masking import masked
-from envcompare.text import escaped_json, visible
+from envcompare.text import escaped_json, flat, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -140,9 +140,9 @@ class Display:
         return self._console
 
     def say(self, text: str) -> None:
-        """Print one line of what is being done."""
+        """Print one line of what is being done; what a host says in it makes no further lines."""
         if not self.is_quiet:
-            self.console.print(visible(masked(text)), markup=False)
+            self.console.print(flat(masked(text)), markup=False)
 
     def saying(self, label: str, check: Callable[[], None] = lambda: None) -> Saying:
         """Return what prints lines about one thing; `check` may end it by raising."""

@@ -55,7 +55,8 @@ def show_summary(comparison: RunComparison, path: Path, display: Display | None 
         print_lines(["", f"report: {path}"])
     elif not display.is_quiet:
         show(summary(comparison), display.console)
-        display.say(f"\nreport: {path}")
+        display.say("")
+        display.say(f"report: {path}")
 
 
 def show(blocks: Iterable[PlainBlock], console: Console | None = None) -> None:

@@ -83,3 +83,9 @@ def test_json_for_a_terminal_has_the_same_values_and_no_power_over_it() -> None:
     assert b"\\u009b" in said
     assert "Zo\u00eb" in said.decode()
     assert not {"\x9b", "\u202e", "\ufeff"} & set(said.decode())
+
+
+def test_a_line_of_progress_stays_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """A host could print a verdict of its own below it."""
+    Display().say("gpu01: failed\n\u2248 docker is equivalent to vm")
+    assert capsys.readouterr().err.count("\n") == 1
