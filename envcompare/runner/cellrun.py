@@ -512,4 +512,6 @@ def _percent(interval: Interval | None) -> str:
     if interval is None:
         return "not yet known"
     text = f"{math.expm1(interval.mean):+.1%}"
-    return f"{text} ± {interval.half_width:.1%}" if math.isfinite(interval.half_width) else text
+    if interval.half_width > 1:  # among it what is not finite: nothing is known
+        return text
+    return f"{text} ± {interval.half_width:.1%}"

@@ -12,6 +12,7 @@ from typing import Final
 MINUS: Final = "−"
 NOT_MEASURED: Final = "not measured"
 _LARGEST_PERCENT: Final = 1000  # an interval that reaches beyond says nothing
+_HARDLY_KNOWN: Final = math.log(2)
 _SMALLEST_PERCENT: Final = 0.01
 _ONE_DECIMAL: Final = 1.0  # of percent, from which on one decimal tells enough
 _LARGEST_LOG: Final = 50.0  # e^50; nothing real is beyond, and e^710 has no number
@@ -60,10 +61,13 @@ def signed_percent(log_ratio: float) -> str:
 def signed_interval(low: float | None, high: float | None) -> str:
     """Return "+8.0 to +8.7 %", or that there is no interval.
 
-    An end near 0 has as many digits as tell that the interval excludes 0: "+0.03 to +7.1 %".
+    An end near 0 has as many digits as tell that the interval excludes 0: "+0.03 to +7.1 %". What
+    is not known to a factor of 2 either way has no digits worth reading.
     """
     if low is None or high is None:
         return "no interval"
+    if low < -_HARDLY_KNOWN and high > _HARDLY_KNOWN:
+        return f"wider than {signed(-_HARDLY_KNOWN)} to {signed(_HARDLY_KNOWN)} %"
     if low <= 0 <= high:
         return f"{signed(low)} to {signed(high)} %"
     sign = "+" if low > 0 else MINUS
