@@ -264,6 +264,7 @@ def left(lab: Lab) -> Iterator[HostSession]:
     session = HostSession(
         host=spec, transport=host, local=LOCAL, boot_id="", run_id="left",
         cache=folder, uid=1000, gid=1000, python="3.11", gpus=None,
+        _is_untouched=False,
     )  # fmt: skip
     arm = ArmRecord(id="docker", environment="docker", stack="image")
     prepared = Prepared(reference=reference, interpreter="python3")

@@ -84,10 +84,10 @@ def test_docker_binds_the_hosts_files_read_only_at_their_own_paths() -> None:
     expected = shlex.split(f"""
         docker run --interactive --rm --pull never --network none --log-driver none
         --cap-drop ALL --security-opt no-new-privileges --pids-limit 8192
-        --label envcompare.run=r --label envcompare.arm=docker-host --label envcompare.worker=0f
         --user 1000:1001 --workdir /home/ann/scratch {BINDS}
         --env USER=envcompare --env ENVCOMPARE_RUN=r --env ENVCOMPARE_ARM=docker-host
         --env ENVCOMPARE_ENVIRONMENT=docker --env ENVCOMPARE_WORKER=0f --env HOME=/home/ann/scratch
+        --label envcompare.run=r --label envcompare.arm=docker-host --label envcompare.worker=0f
         --entrypoint '' sha256:0123 /home/ann/venv/bin/python /w/worker.py
     """)
     assert environment("docker").wrap(WORKER, ISOLATION) == Command(argv=tuple(expected))

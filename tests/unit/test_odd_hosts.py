@@ -300,4 +300,4 @@ def test_fault_of_envcompare_on_one_host_ends_no_other(
     assert fates["other"] is not None
     assert "unexpected ZeroDivisionError: what nobody foresaw" in fates["other"].brief
     assert {event.host for event in events if event.what == "cell-ended"} == {"local"}
-    assert done.exit_code == UnusableError.exit_code
+    assert done.exit_code == EnvcompareError.exit_code

@@ -138,7 +138,7 @@ def code_hash(name: str) -> str:
 def _import_file(path: str) -> object:
     """Import a file under a name of its own, once; its folder is searched after all others.
 
-    The bundled workloads are not found by it: it may have a module `layer` of its own.
+    The bundled workloads come after it: it may have a module `layer` of its own.
     """
     if not os.path.isfile(path):
         raise FileNotFoundError(f"no workload file {path}")
@@ -146,8 +146,8 @@ def _import_file(path: str) -> object:
     known = sys.modules.get(name)
     if known is not None and getattr(known, "__file__", None) == path:
         return known
-    sys.path[:] = [place for place in sys.path if os.path.abspath(place) != WORKLOADS]
-    sys.path.append(os.path.dirname(os.path.abspath(path)))
+    others = [place for place in sys.path if os.path.abspath(place) != WORKLOADS]
+    sys.path[:] = [*others, os.path.dirname(os.path.abspath(path)), WORKLOADS]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

@@ -112,7 +112,7 @@ def test_docker_runs_as_root_where_a_capability_is_needed() -> None:
     argv = Docker().wrap(WORKER, given).argv
     asked = argv[argv.index("--user") : argv.index("--workdir")]
     assert asked == ("--user", "0:0")
-    rights = " ".join(argv[argv.index("--cap-drop") : argv.index("--label")])
+    rights = " ".join(argv[argv.index("--cap-drop") : argv.index("--user")])
     assert rights.startswith("--cap-drop ALL --security-opt no-new-privileges --pids-limit ")
     assert rights.endswith(
         "--cap-add SYS_ADMIN --cap-add CHOWN --cap-add DAC_OVERRIDE --read-only "
