@@ -113,7 +113,7 @@ def with_options(arms: tuple[Arm, ...], items: tuple[str, ...]) -> tuple[Arm, ..
     """
     by_arm: dict[str, tuple[str, ...]] = {}
     traits = {arm.id: arm.traits for arm in arms}
-    taking = {arm.id: arm.traits.fixed_options for arm in arms}
+    taking = {id_: each.fixed_options for id_, each in traits.items()}
     for item in items:
         name, _, text = item.partition("=") if not item.startswith("-") else ("", "", item)
         ids = (name,) if name else tuple(id_ for id_, fixed in taking.items() if fixed is not None)

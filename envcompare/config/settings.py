@@ -444,19 +444,21 @@ def read_settings(path: Path) -> Settings:
 
     Raises ConfigError naming file, key and remedy for unreadable TOML, unknown keys, wrong types.
     """
-    why = irregular(path)
-    content: dict[str, object] = {}
+    if what := irregular(path):
+        raise _unreadable(path, what)
     try:
-        content = content if why else parse_toml(path.read_text(encoding="utf-8"))
+        content = parse_toml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        why = str(error)
-    if why:
-        raise ConfigError(
-            f"the configuration file {path} cannot be read",
-            details=why,
-            hint="check the path, and the TOML syntax at the place named",
-        )
+        raise _unreadable(path, str(error)) from error
     return parse_settings(content, source=str(path))
+
+
+def _unreadable(path: Path, why: str) -> ConfigError:
+    return ConfigError(
+        f"the configuration file {path} cannot be read",
+        details=why,
+        hint="check the path, and the TOML syntax at the place named",
+    )
 
 
 def parse_settings(content: dict[str, object], *, source: str) -> Settings:

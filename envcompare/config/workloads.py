@@ -84,11 +84,12 @@ class Known:
 
 def catalogue() -> dict[str, WorkloadInfo]:
     """Return the bundled workloads by name: each file with a class that has a method `step`."""
+    shared = _shared_classes()
     return {
-        path.stem: _workload_info(node, name=path.stem)
+        path.stem: _workload_info(lineage, name=path.stem)
         for path in sorted(bundled.workloads().glob("*.py"))
         for node in _classes(path).values()
-        if any(_has_step(one) for one in _with_bases(node))
+        if any(map(_has_step, lineage := _lineage(node, shared)))
     }
 
 
@@ -105,30 +106,34 @@ def _has_step(node: ast.ClassDef) -> bool:
     return any(isinstance(part, ast.FunctionDef) and part.name == "step" for part in node.body)
 
 
-def _with_bases(node: ast.ClassDef) -> list[ast.ClassDef]:
+def _shared_classes() -> dict[str, ast.ClassDef]:
+    """Return the classes of the harness that workloads extend."""
+    return _classes(bundled.workloads() / "harness" / "training.py")
+
+
+def _lineage(node: ast.ClassDef, shared: Mapping[str, ast.ClassDef]) -> list[ast.ClassDef]:
     """Return a class after those of the harness that it extends, the highest first."""
-    known = _classes(bundled.workloads() / "harness" / "training.py")
     names = [base.id for base in node.bases if isinstance(base, ast.Name)]
-    above = [one for name in names if name in known for one in _with_bases(known[name])]
+    above = [part for name in names if name in shared for part in _lineage(shared[name], shared)]
     return [*above, node]
 
 
-def _merged(node: ast.ClassDef, attribute: str) -> dict[str, Any]:
+def _merged(lineage: list[ast.ClassDef], attribute: str) -> dict[str, Any]:
     """Return what a class declares, with what those above it do."""
     parts: dict[str, Any] = {}
-    for one in _with_bases(node):
-        parts |= _declared(one, attribute)
+    for node in lineage:
+        parts |= _declared(node, attribute)
     return parts
 
 
-def _workload_info(node: ast.ClassDef, *, name: str) -> WorkloadInfo:
+def _workload_info(lineage: list[ast.ClassDef], *, name: str) -> WorkloadInfo:
     """Return what a class declares; raises ValueError where that is no literal."""
     return WorkloadInfo(
         name=name,
-        summary=(ast.get_docstring(node) or "").split("\n")[0],
-        parameters=_merged(node, "PARAMS"),
-        ranges=_merged(node, "RANGES"),
-        bottleneck=_declared(node, "BOTTLENECK") or "",
+        summary=(ast.get_docstring(lineage[-1]) or "").split("\n")[0],
+        parameters=_merged(lineage, "PARAMS"),
+        ranges=_merged(lineage, "RANGES"),
+        bottleneck=_declared(lineage[-1], "BOTTLENECK") or "",
     )
 
 
@@ -290,7 +295,7 @@ def _own_workload(item: str, given: dict[str, _Given]) -> Workload:
         hint = closest(class_name, tuple(declared)) if declared else "it defines no class at all"
         raise ConfigError(f"{path} has no class {class_name}", hint=hint)
     try:
-        info = _workload_info(declared[class_name], name=name)
+        info = _workload_info(_lineage(declared[class_name], _shared_classes()), name=name)
     except ValueError:  # computed as the class is made: the worker checks them
         info = WorkloadInfo(name=name, summary="", parameters={})
     return Workload(
