@@ -11,8 +11,8 @@ from envcompare.environments.registry import all_traits
 from envcompare.errors import ConfigError, RunFolderError
 from envcompare.fingerprint.identity import is_known, unknown
 from envcompare.run_folder.records import ProfileChoice
-from envcompare.run_folder.results import RunFolder, written_samples
-from envcompare.text import counted, masked_toml, parse_toml
+from envcompare.run_folder.results import RunFolder, configuration_of, written_samples
+from envcompare.text import counted, masked_toml
 from envcompare.transport.hosts import HostSpec, parse_hosts
 from envcompare.version import __version__
 
@@ -85,17 +85,9 @@ def places_of(folder: RunFolder, again: Settings) -> tuple[Experiment, tuple[Hos
 
 
 def _settings_of(folder: RunFolder) -> Settings:
-    """Return what a run was asked for; raises RunFolderError where that is no TOML."""
-    path = folder.path / "run.json"
-    try:
-        content = parse_toml(folder.read_run().configuration)
-    except ValueError as error:
-        raise RunFolderError(
-            f"the configuration in {path} cannot be read",
-            details=str(error),
-            hint="restore the file from a copy, or start a new run",
-        ) from error
-    return parse_settings(content, source=str(path))
+    """Return what a run was asked for; raises as `configuration_of`."""
+    content = configuration_of(folder.read_run())
+    return parse_settings(content, source=str(folder.path / "run.json"))
 
 
 def _check_whole(folder: RunFolder) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
@@ -50,7 +50,7 @@ from envcompare.run_folder.records import (
     Sample,
 )
 from envcompare.run_folder.versions import DAMAGE, decode_record, version_of
-from envcompare.text import shortened, visible_line
+from envcompare.text import parse_toml, shortened, visible_line
 
 _PROFILES = "profiles"
 _ROOFS = "roofs"
@@ -69,6 +69,18 @@ def count_comparisons(arms: tuple[ArmRecord, ...], cells: int) -> int:
     """Return m: cell × timed arm that is neither reference nor control, at least 1."""
     compared = (arm for arm in arms if arm.is_timed)
     return max(1, cells * sum(not (arm.is_reference or arm.is_control) for arm in compared))
+
+
+def configuration_of(run: RunRecord) -> dict[str, Any]:
+    """Return the tables of what a run was asked for; raises RunFolderError where it is no TOML."""
+    try:
+        return parse_toml(run.configuration)
+    except ValueError as error:
+        raise RunFolderError(
+            f"the configuration in run.json of {run.run_id} cannot be read",
+            details=str(error),
+            hint="restore the file from a copy, or run again",
+        ) from error
 
 
 def json_bytes(content: object) -> bytes:

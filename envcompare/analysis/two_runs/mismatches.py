@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from envcompare.analysis.model.changes import Mismatch
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.errors import RunFolderError
 from envcompare.fingerprint.comparing import compare_fingerprints, measured_alike
 from envcompare.fingerprint.evidence import ArmsContext
 from envcompare.fingerprint.facts import INSTALLED_PARTS, LOADED, fact, holds_for
@@ -27,7 +26,7 @@ from envcompare.run_folder.records import (
     FingerprintValue,
     RunRecord,
 )
-from envcompare.text import parse_toml
+from envcompare.run_folder.results import configuration_of
 
 Work = dict[str, FingerprintValue]
 _DESIGN: Final = ("threads", "stabilise", "pin")
@@ -52,14 +51,7 @@ class ReadRun:
 
         Raises RunFolderError where run.json does not hold them as they were written.
         """
-        try:
-            tables = parse_toml(self.record.configuration).get("workloads", {})
-        except ValueError as error:
-            raise RunFolderError(
-                f"the configuration in run.json of {self.record.run_id} cannot be read",
-                details=str(error),
-                hint="restore the file from a copy, or run again",
-            ) from error
+        tables = configuration_of(self.record).get("workloads", {})
         workloads: dict[str, Any] = tables if isinstance(tables, dict) else {}
         return {
             name: str(one["command"])
