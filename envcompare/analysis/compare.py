@@ -163,6 +163,7 @@ def _arms(
                     state=state,
                     reason=reason,
                     is_timed=arm.is_timed,
+                    parameters=arm.parameters,
                     identity=record.identity if record else {},
                     facts=record.facts if record else {},
                 )

@@ -145,6 +145,7 @@ def _arm_text(plan: Plan, arm_id: str) -> str:
     text = f"{arm.environment}, stack {arm.stack}"
     if arm.reference:
         text = f"{arm.environment}, {arm.reference}"
+    text += "".join(f", {name}={value}" for name, value in arm.parameters.items())
     if arm.is_reference:
         return f"{text} (reference)"
     return f"{text} (the reference again: A/A control)" if arm.is_control else text

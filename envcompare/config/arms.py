@@ -10,6 +10,7 @@ from typing import Literal
 
 from envcompare.config.settings import Settings, closest, listed
 from envcompare.errors import ConfigError
+from envcompare.run_folder.records import Scalar
 
 _ARM_ID = re.compile(r"[a-z0-9-]+")
 _STACKS = ("image", "host")
@@ -56,7 +57,10 @@ class Traits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """One environment × stack; `reference` is an image or SIF the user named."""
+    """One environment × stack, and where values are compared, the one of the parameter.
+
+    `reference` is an image or SIF the user named.
+    """
 
     id: str
     environment: str
@@ -64,6 +68,7 @@ class Arm:
     stack: str = "image"
     reference: str = ""
     options: tuple[str, ...] = ()  # the user's, of the command that starts it
+    parameters: tuple[tuple[str, Scalar], ...] = ()  # beside those of the cell
 
 
 def expand_stacks(items: tuple[str, ...], stacks: tuple[str, ...]) -> tuple[str, ...]:
@@ -129,6 +134,26 @@ def with_options(arms: tuple[Arm, ...], items: tuple[str, ...]) -> tuple[Arm, ..
             _refuse_fixed(item, words, traits[each])
             by_arm[each] = (*by_arm.get(each, ()), *words)
     return tuple(replace(arm, options=by_arm.get(arm.id, ())) for arm in arms)
+
+
+def with_values(arm: Arm, name: str, values: tuple[Scalar, ...]) -> tuple[Arm, ...]:
+    """Return the arm once for each value of a parameter, named as in `vm-bf16` or `vm-hidden-64`.
+
+    Raises ConfigError where two values give the same name.
+    """
+    arms: dict[str, Arm] = {}
+    for value in values:
+        text = value if isinstance(value, str) else f"{name} {value}"
+        word = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "empty"
+        identity = f"{arm.id}-{word}"
+        if identity in arms:
+            raise ConfigError(
+                f"two values of {name} would both be called {identity}",
+                details="arms are named by lowercase letters, digits and hyphens",
+                hint="leave one of them out",
+            )
+        arms[identity] = replace(arm, id=identity, parameters=((name, value),))
+    return tuple(arms.values())
 
 
 def _option_words(item: str, text: str) -> tuple[str, ...]:

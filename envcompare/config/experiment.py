@@ -18,6 +18,7 @@ from envcompare.config.arms import (
     expand_stacks,
     parse_arms,
     with_options,
+    with_values,
 )
 from envcompare.config.settings import (
     DEFAULTS,
@@ -129,6 +130,8 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
     arms = with_options(parse_arms(items, known.environments), options)
     rest = _rest(settings)
     workloads = choose_workloads(settings, known)
+    if settings.compare is not None:
+        arms, workloads = _by_values(settings.compare, arms, workloads)
     if settings.restarts is not None and any(one.program is not None for one in workloads):
         raise ConfigError(
             "--restarts and --rounds are not for plain commands",
@@ -145,6 +148,58 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
         **rest,
         settings=settings,
     )
+
+
+def _by_values(
+    choice: str, arms: tuple[Arm, ...], workloads: tuple[Workload, ...]
+) -> tuple[tuple[Arm, ...], tuple[Workload, ...]]:
+    """Return an arm for each value of the parameter, and the workloads without it.
+
+    Raises ConfigError where there is nothing to compare, or more than one thing.
+    """
+    kind, _, name = choice.partition("=")
+    if kind != "parameter" or not name.isidentifier():
+        raise ConfigError(
+            f"--compare {choice} is not understood",
+            hint="the form is parameter=NAME, for example --compare parameter=precision",
+        )
+    if name == "batch":
+        raise ConfigError(
+            "--compare parameter=batch: steps of different batches are different work",
+            details="a larger batch takes longer a step and may still be faster a sample",
+            hint="leave --compare out: each batch is then a cell with its own samples per second",
+        )
+    if len(arms) != 1:
+        raise ConfigError(
+            f"--compare {choice} needs exactly one environment, and this run has {len(arms)}",
+            details="otherwise environment and parameter would differ at the same time",
+            hint=f"for example --envs {arms[0].id}",
+        )
+    given = {one: dict(one.parameters).get(name, ()) for one in workloads}
+    for workload, values in given.items():
+        if workload.program is not None:
+            raise ConfigError(
+                f"--compare {choice}: the command {workload.name} has no parameters",
+                hint="make it a class, or give each variant as a --command of its own",
+            )
+        if len(values) < 2:
+            raise ConfigError(
+                f"--compare {choice}: {workload.name} has nothing to compare",
+                details=f"--set gives {workload.name}.{name} {len(values) or 'no'} value",
+                hint=f"give it two or more, the reference first: --set {workload.name}.{name}=A,B",
+            )
+    values = given[workloads[0]]
+    if any(each != values for each in given.values()):
+        raise ConfigError(
+            f"--compare {choice}: the workloads have different values of {name}",
+            details="each value is an arm, and all workloads run in every arm",
+            hint="give all workloads the same values in the same order, or run each on its own",
+        )
+    without = tuple(
+        replace(one, parameters=tuple(each for each in one.parameters if each[0] != name))
+        for one in workloads
+    )
+    return with_values(arms[0], name, values), without
 
 
 def _hosts(settings: Settings) -> tuple[str, ...]:

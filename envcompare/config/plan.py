@@ -115,6 +115,7 @@ def planned_arms(experiment: Experiment) -> tuple[ArmRecord, ...]:
             is_plain=not arm.traits.is_isolated,
             limit_command=arm.traits.limit_command,
             options=arm.options,
+            parameters=dict(arm.parameters),
             is_reference=arm.id == experiment.reference,
         )
         for arm in experiment.arms

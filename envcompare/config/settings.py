@@ -167,6 +167,14 @@ class Settings(
             group="what",
         ),
     ] = None
+    compare: Annotated[
+        str | None,
+        Option(
+            "Judge the values that --set gives a parameter, in one environment.",
+            "parameter=NAME",
+            group="what",
+        ),
+    ] = None
     preset: Annotated[Preset | None, Option("", default="default")] = None
     margin: Annotated[
         float | None,

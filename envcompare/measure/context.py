@@ -133,12 +133,22 @@ class CellContext:
     budget: Budget
     waited_s: float = 0.0  # for a quiet machine, before an interruption
     has_gpu: bool = False  # which the workload is to use
+    values: dict[str, Values] = field(default_factory=dict)  # of parameters, by arm
     noise: Spread = field(default_factory=Spread)  # how far restarts are expected to scatter here
 
     @property
     def remaining_s(self) -> float:
         """Return the seconds left of the budget; negative when it is overspent."""
         return self.budget.remaining_s
+
+    def spec_of(self, arm: str) -> LaunchSpec:
+        """Return what a worker of an arm is told: its own parameters beside those of the cell."""
+        params = {**self.spec.params, **self.values.get(arm, {})}
+        return msgspec.structs.replace(self.spec, params=params)
+
+    def is_same_work(self, arm: str) -> bool:
+        """Tell whether an arm has the same parameters as the reference."""
+        return self.values.get(arm) == self.values.get(self.reference)
 
     def variables(self, restart: int) -> Variables:
         """Return the variables that every worker of a restart is started with, in all cells."""

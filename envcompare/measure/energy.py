@@ -95,7 +95,9 @@ class EnergyPass:
     def _start(self, arm: str, stack: ExitStack) -> None:
         """Bring a worker of an arm past its first steps; one that runs on the CPU is left out."""
         self.context.check_interruption()
-        spec = msgspec.structs.replace(self.context.spec, generation="rebuild", fingerprint=False)
+        spec = msgspec.structs.replace(
+            self.context.spec_of(arm), generation="rebuild", fingerprint=False
+        )
         worker, hello = stack.enter_context(started(lambda: self.launch(arm), spec))
         if hello.device == "cuda":
             self._step_s[arm] = warmed_up(self.context, worker)

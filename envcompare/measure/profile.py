@@ -148,7 +148,7 @@ class ProfilePass:
         """Let one worker run its steps under each profiler that lives inside it."""
         with (
             self._surviving(arm, tuple(INSIDE)),
-            started(lambda: self._launch(arm, None), self._spec) as (worker, hello),
+            started(lambda: self._launch(arm, None), self._spec(arm)) as (worker, hello),
         ):
             self._begin(worker, hello)
             for kind in INSIDE:
@@ -204,9 +204,9 @@ class ProfilePass:
         name, _ = self.host.toolbox.passes[kind]
         return self.host.toolbox.profilers[name]
 
-    @property
-    def _spec(self) -> LaunchSpec:
-        return msgspec.structs.replace(self.context.spec, generation="rebuild", fingerprint=False)
+    def _spec(self, arm: str) -> LaunchSpec:
+        spec = self.context.spec_of(arm)
+        return msgspec.structs.replace(spec, generation="rebuild", fingerprint=False)
 
     def _launch(self, arm: str, profiler: ProfilerRun | None) -> Worker:
         # a worker that was killed for it must not be started again
@@ -265,7 +265,7 @@ class ProfilePass:
         steps = self._counted_steps(asked) if asked.is_counting else self._steps
         with started(
             lambda: self._launch(arm, prepared),
-            self._spec,
+            self._spec(arm),
             starts=TOOL_STARTS,
         ) as (worker, hello):
             self._begin(worker, hello)

@@ -48,6 +48,10 @@ _UNCHECKED = (
     "the first loss is not a finite number in any arm, so it cannot be checked that all do the "
     "same work"
 )
+_OTHER_VALUES = (
+    "the arms differ in {names}, which was to be compared; so may their losses, which are not "
+    "checked against each other"
+)
 _OUTLIVED = frozenset({*ANSWERING, "checksum"})
 _PARTS_OF_WORK = ("device", "code_hash", "data_hash", "params")
 
@@ -208,7 +212,7 @@ class CellWorkers:
 
     def _spec(self, arm: str) -> LaunchSpec:
         """Return what a worker is told; a fingerprint is taken once an arm."""
-        spec = self.context.spec
+        spec = self.context.spec_of(arm)
         return replace(
             spec,
             fingerprint=arm not in self.roster.hellos,
@@ -315,6 +319,9 @@ class CellWorkers:
             )
             if arm == context.reference and (caution := one_cpu_caution(hello)):
                 context.note("caution", text=caution)
+            if arm == context.reference and arm in context.values:
+                names = ", ".join(context.values[arm])
+                context.note("caution", text=_OTHER_VALUES.format(names=names))
         else:
             self.roster.hellos[arm] = replace(hello, fingerprint=known.fingerprint)
 
@@ -332,13 +339,22 @@ class CellWorkers:
             if failure is not None:
                 self.drop(arm, failure)
         reference = self.roster.hellos.get(self.context.reference)
-        for arm in self.arms if reference is not None else ():
-            hello = self.roster.hellos[arm]
+        if reference is None:
+            return
+        for arm in self.arms:
+            hello = self._as_compared(arm, self.roster.hellos[arm])
+            expected = self._as_compared(arm, reference)
             for key in _PARTS_OF_WORK:
-                here, there = getattr(hello, key), getattr(reference, key)
+                here, there = getattr(hello, key), getattr(expected, key)
                 if here != there:
                     self.drop(arm, _other_work(arm, f"{key} differs", f"{here!r}, not {there!r}"))
                     break
+
+    def _as_compared(self, arm: str, hello: Hello) -> Hello:
+        """Return what a worker says without the parameters whose values the arms compare."""
+        own = self.context.values.get(arm, {})
+        params = {name: value for name, value in hello.params.items() if name not in own}
+        return replace(hello, params=params)
 
     def compare_checksums(self, losses: dict[str, float | None]) -> None:
         """Drop an arm whose first loss is another than the reference's (relative tolerance)."""
@@ -352,7 +368,7 @@ class CellWorkers:
             self.context.note("caution", text=_UNCHECKED)
         for arm in self.arms:
             value = losses.get(arm)
-            if not _agree(value, expected, tolerance):
+            if self.context.is_same_work(arm) and not _agree(value, expected, tolerance):
                 details = f"{value!r}, not {expected!r} (relative tolerance {tolerance:g})"
                 self.drop(arm, _other_work(arm, "its first loss differs", details))
 

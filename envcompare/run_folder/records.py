@@ -291,6 +291,9 @@ class ArmRecord(msgspec.Struct, frozen=True, kw_only=True):
     options: Annotated[
         tuple[str, ...], Meta(description="the user's, of the command that starts a container")
     ] = ()
+    parameters: Annotated[
+        dict[str, Scalar], Meta(description="of the workload, beside those of the cell")
+    ] = {}
     is_reference: bool = False
     is_control: bool = False
     is_timed: Annotated[

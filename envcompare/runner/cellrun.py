@@ -456,6 +456,7 @@ class CellRun:
             budget=Budget(design.budget_s - (0 if self.is_retried else spent_s)),
             waited_s=0.0 if self.is_retried else waited_s(self.prior_events),
             has_gpu=self.session.has_gpu and self.job.experiment.device != "cpu",
+            values={arm.id: arm.parameters for arm in self.job.plan.arms if arm.parameters},
             noise=Spread() if workload.program is not None else self._expected(),
         )
 

@@ -119,10 +119,10 @@ def test_a_run_folder_with_a_configuration_that_is_no_toml_is_refused(tmp_path: 
 def test_every_study_can_be_planned_and_changed(tmp_path: Path, name: str) -> None:
     """It is a configuration file like any other; the usual one does not count then."""
     (tmp_path / "envcompare.toml").write_text("nonsense = 1\n")
-    done = envcompare("plan", "--study", name, "--envs", "vm,docker", cwd=tmp_path)
+    done = envcompare("plan", "--study", name, "--envs", "docker", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert f'title = "{name}: ' in done.stdout
-    assert 'envs = "vm,docker"' in done.stdout
+    assert 'envs = "docker"' in done.stdout
     listed = envcompare("list", cwd=tmp_path).stdout
     (line,) = (one for one in listed.splitlines() if one.startswith(f"  {name}: "))
     assert line.rstrip().endswith(("?", "."))

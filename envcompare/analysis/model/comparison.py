@@ -291,6 +291,7 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     state: CellState
     reason: str = ""
     is_timed: bool = True  # False: all that is known of it are imported profiles
+    parameters: dict[str, Scalar] = {}  # of the workloads, where their values are compared
     identity: dict[str, Scalar] = {}
     facts: dict[str, FingerprintValue] = {}
 

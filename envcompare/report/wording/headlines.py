@@ -304,6 +304,7 @@ def candidates_text(run: RunComparison, comparisons: Iterable[Comparison]) -> st
     decided = [one for one in comparisons if one.outcome in MOVED]
     if not decided:
         return ""
+    asked = _asked(run, decided[0].arm)
     causes: dict[tuple[str, str, str], FactDifference] = {}
     for fact in sorted(_candidates(run, decided), key=likelihood):
         causes.setdefault((fact.host, fact.arm, fact.key), fact)
@@ -311,7 +312,18 @@ def candidates_text(run: RunComparison, comparisons: Iterable[Comparison]) -> st
     if unknown and not causes:
         in_some = len(unknown) < len(decided)
         return candidate_sentence(None, arm=decided[0].arm, in_some_cells=in_some)
-    return candidate_sentence(tuple(causes.values()), arm=decided[0].arm)
+    if asked and not causes:
+        return f"The two differ in {asked}, as asked; envcompare found no other possible cause."
+    found = candidate_sentence(tuple(causes.values()), arm=decided[0].arm)
+    return f"The two differ in {asked}, as asked. {found}" if asked else found
+
+
+def _asked(run: RunComparison, arm: str) -> str:
+    """Return the values of a parameter that an arm and the reference compare; empty for none."""
+    values = {one.arm: one.parameters for one in run.arms}
+    before, after = values.get(run.reference_arm, {}), values.get(arm, {})
+    pairs = (f"{name} ({before.get(name, 'not set')} → {value})" for name, value in after.items())
+    return visible(", ".join(pairs))
 
 
 def _candidates(run: RunComparison, decided: Iterable[Comparison]) -> Iterator[FactDifference]:

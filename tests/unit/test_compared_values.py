@@ -1,0 +1,137 @@
+"""Values of a parameter as arms: what is refused, what is planned, and a whole run of them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from experiments import known
+
+from envcompare.analysis.compare import compare_run
+from envcompare.cli import app
+from envcompare.config.experiment import Experiment, resolve
+from envcompare.config.plan import make_plan
+from envcompare.config.settings import Settings, WorkloadTable
+from envcompare.errors import ConfigError
+from envcompare.report.wording.headlines import candidates_text
+from envcompare.run_folder.results import RunFolder
+
+KNOWN = known(
+    cnn={"precision": "fp32", "batch": 64, "lr": 0.1}, rnn={"precision": "fp32", "lr": 0.1}
+)
+BOTH = {"precision": ("fp32", "bf16"), "lr": (0.1, 0.2)}
+
+ADDS = '''
+class Adds:
+    """Adds as many numbers as it is told."""
+
+    PARAMS = {"n": 1000, "kind": "plain"}
+
+    def __init__(self, n, kind):
+        self.n = n
+
+    def setup(self, seed, device):
+        pass
+
+    def step(self):
+        return float(sum(range(self.n)))
+'''
+
+
+def experiment(**flags: Any) -> Experiment:
+    """Resolve these flags over the defaults, in one environment unless they say otherwise."""
+    return resolve(Settings(**{"envs": "vm", **flags}), Settings(), known=KNOWN)
+
+
+def test_each_value_is_an_arm_and_no_cell() -> None:
+    """The first value is the reference and the control; other parameters still make cells."""
+    found = experiment(workloads="cnn", set={"cnn": BOTH}, compare="parameter=precision")
+    plan = make_plan(found, ("local",), accept_many=False)
+    assert {arm.id: arm.parameters for arm in plan.arms} == {
+        "vm-fp32": {"precision": "fp32"},
+        "vm-bf16": {"precision": "bf16"},
+        "vm-fp32~control": {"precision": "fp32"},
+    }
+    assert plan.reference == "vm-fp32"
+    assert [cell.id for cell in plan.cells] == ["local/cnn/lr=0.1", "local/cnn/lr=0.2"]
+
+
+def test_a_number_is_named_with_its_parameter() -> None:
+    """`vm-0-1` would say nothing; the reference is chosen by that name."""
+    values = {"cnn": {"lr": (0.1, 0.2)}}
+    chosen = {"compare": "parameter=lr", "reference": "vm-lr-0-2"}
+    found = experiment(workloads="cnn", set=values, **chosen)
+    assert [arm.id for arm in found.arms] == ["vm-lr-0-1", "vm-lr-0-2"]
+    assert found.reference == "vm-lr-0-2"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"compare": "precision"}, "is not understood"),
+        ({"compare": "environment=vm"}, "is not understood"),
+        ({"compare": "parameter=batch"}, "different batches are different work"),
+        ({"compare": "parameter=precision", "envs": "vm,docker"}, "exactly one environment"),
+        ({"compare": "parameter=lr", "set": {"cnn": {"lr": 0.1}}}, "nothing to compare"),
+        ({"compare": "parameter=precision", "workloads": "cnn,rnn"}, "rnn has nothing to compare"),
+        (
+            {
+                "compare": "parameter=precision",
+                "workloads": "cnn,rnn",
+                "set": {"cnn": BOTH, "rnn": {"precision": ("fp32", "fp16")}},
+            },
+            "different values of precision",
+        ),
+        (
+            {
+                "compare": "parameter=precision",
+                "workloads": {"job": WorkloadTable(command="true")},
+                "set": {},
+            },
+            "the command job has no parameters",
+        ),
+        (
+            {"compare": "parameter=lr", "set": {"cnn": {"lr": (0.1, -0.1)}}},
+            "would both be called vm-lr-0-1",
+        ),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_with_its_remedy(
+    flags: dict[str, Any], message: str
+) -> None:
+    """Each mistake has its own sentence and a hint."""
+    with pytest.raises(ConfigError, match=message) as caught:
+        experiment(**{"workloads": "cnn", "set": {"cnn": BOTH}, **flags})
+    assert caught.value.hint
+
+
+def test_values_are_measured_and_judged_as_environments_are(tmp_path: Path) -> None:
+    """Three times the numbers take longer; the control does not, and no loss is held against it."""
+    (tmp_path / "adding.py").write_text(ADDS)
+    out = tmp_path / "out"
+    words = ("--envs", "vm@host", "--host-python", str(Path(sys.executable).resolve()))
+    own = ("--workload", f"{tmp_path}/adding.py:Adds", "--set", "adding-Adds.n=100000,300000")
+    short = (
+        "--restarts",
+        "3",
+        "--rounds",
+        "6",
+        "--no-quiet-gate",
+        "--profile",
+        "none",
+        "--out",
+        str(out),
+    )
+    choice = ("--compare", "parameter=n")
+    done = CliRunner().invoke(app, ["run", *words, *own, *choice, *short])
+    assert done.exit_code == 0, done.output
+    (folder,) = out.iterdir()
+    found = compare_run(RunFolder.open(folder))
+    (judged,) = [one for one in found.comparisons if not one.is_control]
+    assert (judged.arm, judged.outcome) == ("vm-host-n-300000", "slower")
+    assert not found.failures
+    assert candidates_text(found, [judged]).startswith("The two differ in n (100000 → 300000)")
+    assert "their losses, which are not checked" in done.output
