@@ -30,6 +30,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "dlrm": {"batch": 8, "rows": 1000},
     "unet": {"side": 16, "width": 8},
     "python": {"batch": 4},
+    "files": {"files": 20},
 }
 # What the operators of a workload are, which have most of its time on a CPU.
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
@@ -139,7 +140,8 @@ def test_generations_repeat_wherever_they_are(
     + [(name, {**SMALL[name], "precision": "bf16"}) for name in ("mlp", "transformer", "vit")]
     + [("llama", {**SMALL["llama"], "work": work, "precision": "bf16"}) for work in WORKS]
     + [("unet", {**SMALL["unet"], "channels_last": True, "optimizer": "adam"})]
-    + [("vgg16", {**SMALL["vgg16"], "swap_relu_pool": True})],
+    + [("vgg16", {**SMALL["vgg16"], "swap_relu_pool": True})]
+    + [("files", {"files": 20, "pattern": "stat"})],
 )
 def test_every_kind_of_a_workload_repeats(
     torch_interpreter: str, name: str, params: dict[str, Any]
@@ -205,6 +207,51 @@ def test_no_operator_has_most_of_the_time_of_lenet(torch_interpreter: str) -> No
     shares = asked(torch_interpreter, "lenet", {}, "shares")
     assert max(shares.values()) < 0.7
     assert sum(share > 0.005 for share in shares.values()) > 8
+
+
+@pytest.mark.parametrize(
+    ("pattern", "place"),
+    [("stat", "software"), ("read", "software"), ("read", "scratch"), ("write", "scratch")],
+)
+def test_most_of_the_time_of_files_is_spent_in_the_kernel(
+    start: Start,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pattern: str,
+    place: str,
+) -> None:
+    """It runs in the interpreter of these tests, on its files, and leaves none of its own."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    params = {"pattern": pattern, "place": place, "package": "mypy", "files": 100}
+    worker: Conversation = start()
+    assert worker.ask("hello", workload="files", params=params, threads=1)["ok"]
+    assert worker.ask("gen", seed=1, pad=0)["ok"]
+    assert len(list(home.iterdir())) == (place == "scratch")
+    measured = worker.ask("run", k=40 if pattern == "write" else 500)
+    assert measured["ok"]
+    ended = worker.ask("end")
+    assert ended["result"]["files"] == 100
+    assert ended["sys_ns"] > 0.3 * (ended["user_ns"] + ended["sys_ns"])
+    assert not list(home.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("params", "word"),
+    [
+        ({"pattern": "write"}, "needs 'scratch'"),
+        ({"package": "mypy", "files": 10**6}, "the package 'mypy' has"),
+        ({"package": "no_such_package"}, "the package 'no_such_package' has 0 here"),
+    ],
+)
+def test_files_that_are_not_there_are_told(start: Start, params: dict[str, Any], word: str) -> None:
+    """Before a step, with the parameter that asks for them."""
+    worker: Conversation = start()
+    said = worker.ask("hello", workload="files", params=params, threads=1)
+    said = worker.ask("gen", seed=1, pad=0) if said["ok"] else said
+    assert not said["ok"]
+    assert word in said["error"]["brief"]
 
 
 def test_python_needs_no_pytorch(start: Start) -> None:
