@@ -31,9 +31,9 @@ def markdown(run: RunComparison) -> str:
 
 
 def printed(run: RunComparison) -> str:
-    """Return the summary of a run as a very wide terminal shows it."""
+    """Return the summary of a run as a terminal shows it that is wide enough for every name."""
     out = io.StringIO()
-    show(summary(run), Console(file=out, width=20_000, highlight=False, emoji=False))
+    show(summary(run), Console(file=out, width=1_000_000, highlight=False, emoji=False))
     return out.getvalue()
 
 
