@@ -131,7 +131,7 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
     rest = _rest(settings)
     workloads = choose_workloads(settings, known)
     if settings.compare is not None:
-        arms, workloads = _by_values(settings.compare, arms, workloads)
+        arms, workloads = _by_values(settings.compare, arms, workloads, known=known)
     if settings.restarts is not None and any(one.program is not None for one in workloads):
         raise ConfigError(
             "--restarts and --rounds are not for plain commands",
@@ -151,7 +151,7 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
 
 
 def _by_values(
-    choice: str, arms: tuple[Arm, ...], workloads: tuple[Workload, ...]
+    choice: str, arms: tuple[Arm, ...], workloads: tuple[Workload, ...], *, known: Known
 ) -> tuple[tuple[Arm, ...], tuple[Workload, ...]]:
     """Return an arm for each value of the parameter, and the workloads without it.
 
@@ -175,19 +175,9 @@ def _by_values(
             details="otherwise environment and parameter would differ at the same time",
             hint=f"for example --envs {arms[0].id}",
         )
-    given = {one: dict(one.parameters).get(name, ()) for one in workloads}
-    for workload, values in given.items():
-        if workload.program is not None:
-            raise ConfigError(
-                f"--compare {choice}: the command {workload.name} has no parameters",
-                hint="make it a class, or give each variant as a --command of its own",
-            )
-        if len(values) < 2:
-            raise ConfigError(
-                f"--compare {choice}: {workload.name} has nothing to compare",
-                details=f"--set gives {workload.name}.{name} {len(values) or 'no'} value",
-                hint=f"give it two or more, the reference first: --set {workload.name}.{name}=A,B",
-            )
+    for workload in workloads:
+        _require_values(choice, name, workload, known)
+    given = {one: dict(one.parameters)[name] for one in workloads}
     values = given[workloads[0]]
     if any(each != values for each in given.values()):
         raise ConfigError(
@@ -200,6 +190,30 @@ def _by_values(
         for one in workloads
     )
     return with_values(arms[0], name, values), without
+
+
+def _require_values(choice: str, name: str, workload: Workload, known: Known) -> None:
+    """Raise ConfigError for a workload that has no values of the parameter to compare."""
+    if workload.program is not None:
+        raise ConfigError(
+            f"--compare {choice}: the command {workload.name} has no parameters",
+            hint="make it a class, or give each variant as a --command of its own",
+        )
+    values = dict(workload.parameters).get(name, ())
+    info = known.workloads.get(workload.name)
+    if info is not None and name not in info.parameters:
+        able = [each for each, its in known.workloads.items() if name in its.parameters]
+        raise ConfigError(
+            f"--compare {choice}: {workload.name} has no parameter `{name}`",
+            details=f"workloads that have it: {', '.join(able) or 'none'}",
+            hint="`envcompare list` names the parameters; choose by --workloads",
+        )
+    if len(values) < 2:
+        raise ConfigError(
+            f"--compare {choice}: {workload.name} has nothing to compare",
+            details=f"--set gives {workload.name}.{name} {len(values) or 'no'} value",
+            hint=f"give it two or more, the reference first: --set {workload.name}.{name}=A,B",
+        )
 
 
 def _hosts(settings: Settings) -> tuple[str, ...]:

@@ -76,6 +76,7 @@ def test_a_number_is_named_with_its_parameter() -> None:
         ({"compare": "parameter=batch"}, "different batches are different work"),
         ({"compare": "parameter=precision", "envs": "vm,docker"}, "exactly one environment"),
         ({"compare": "parameter=lr", "set": {"cnn": {"lr": 0.1}}}, "nothing to compare"),
+        ({"compare": "parameter=hidden"}, "cnn has no parameter `hidden`"),
         ({"compare": "parameter=precision", "workloads": "cnn,rnn"}, "rnn has nothing to compare"),
         (
             {
