@@ -37,7 +37,9 @@ class Files:
 
     def __init__(self, pattern: str, place: str, package: str, files: int) -> None:
         if pattern == "write" and place == "software":
-            raise ParameterError("the software is never written; pattern 'write' needs 'scratch'")
+            raise ParameterError(
+                "pattern 'write' needs place 'scratch': installed software is not modified"
+            )
         self._take = {"stat": _size, "read": _read, "write": _write}[pattern]
         self._place, self._package, self._files = place, package, files
 
@@ -69,8 +71,11 @@ class Files:
 
 
 def _files_of(package: str, count: int) -> list[str]:
-    """Return the first source files of an installed package, which is not imported."""
-    found = importlib.util.find_spec(package)
+    """Return the first source files of an installed package."""
+    try:
+        found = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        found = None
     folders = (found.submodule_search_locations if found else None) or []
     paths = sorted(str(path) for folder in folders for path in Path(folder).rglob("*.py"))
     if len(paths) < count:

@@ -171,9 +171,9 @@ def _by_values(
         )
     if len(arms) != 1:
         raise ConfigError(
-            f"--compare {choice} needs exactly one environment, and this run has {len(arms)}",
+            f"--compare {choice} needs exactly one arm, and --envs with --stacks gives {len(arms)}",
             details="otherwise environment and parameter would differ at the same time",
-            hint=f"for example --envs {arms[0].id}",
+            hint="for example --envs vm, or --envs docker",
         )
     for workload in workloads:
         _require_values(choice, name, workload, known)

@@ -33,7 +33,7 @@ from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.opening import open_session, ssh_options
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
-from envcompare.measure.context import stable_variables
+from envcompare.measure.context import stable_variables, with_parameters
 from envcompare.measure.replies import LaunchSpec
 from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import ArmRecord, FingerprintRecord, FingerprintValue
@@ -260,7 +260,8 @@ def _fingerprints(
             name = f"{arm}.log"
             log = Path(logs) / name
             worker = folders.launch(arm, log=log, log_name=name, variables=variables)
-            facts = _facts(worker, spec, seed=derive_seed(experiment.seed, "doctor", cell.id))
+            told = with_parameters(spec, session.arms[arm].arm.parameters)
+            facts = _facts(worker, told, seed=derive_seed(experiment.seed, "doctor", cell.id))
             prints[arm] = session.fingerprint(arm, cell.id, facts, taken="step")
     return prints
 

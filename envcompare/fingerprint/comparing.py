@@ -69,14 +69,24 @@ def compare_fingerprints(
 ) -> tuple[FactDifference, ...]:
     """Return the facts in which `other` differs from `reference`, confounders first.
 
-    What `context` knows of the two arms beside their facts is evidence, and shapes the remedy.
+    What `context` knows of the two arms beside their facts is evidence, and shapes the remedy. Arms
+    that compare values of a parameter have no confounders: what else differs may follow from it.
     """
     pair = FingerprintPair(reference=reference, other=other, context=context or ArmsContext())
     keys = sorted(reference.facts.keys() | other.facts.keys())
     differences = [_difference(pair, part) for key in keys for part in _parts(pair, key)]
+    arms = pair.context.arms
+    if arms is not None and arms[0].parameters != arms[1].parameters:
+        differences = [_following_a_value(each) for each in differences]
     classes = {each.key: each.fact_class for each in differences}
     worded = [worded_difference(pair, _following(pair, each, classes)) for each in differences]
     return tuple(sorted(worded, key=lambda each: (CLASS_ORDER.index(each.fact_class), each.key)))
+
+
+def _following_a_value(difference: FactDifference) -> FactDifference:
+    if difference.fact_class != "confounder":
+        return difference
+    return replace(difference, fact_class="possible-influence")
 
 
 def changed_software(

@@ -50,6 +50,11 @@ Launch = Callable[[str, Variables], Worker]
 """Starts the worker of an arm without waiting, with these variables beside its own."""
 
 
+def with_parameters(spec: LaunchSpec, values: Values) -> LaunchSpec:
+    """Return what a worker is told, with an arm's own values of parameters."""
+    return msgspec.structs.replace(spec, params={**spec.params, **values})
+
+
 class Recorder(Protocol):
     """Takes what a pass finds and keeps it at once."""
 
@@ -143,8 +148,7 @@ class CellContext:
 
     def spec_of(self, arm: str) -> LaunchSpec:
         """Return what a worker of an arm is told: its own parameters beside those of the cell."""
-        params = {**self.spec.params, **self.values.get(arm, {})}
-        return msgspec.structs.replace(self.spec, params=params)
+        return with_parameters(self.spec, self.values.get(arm, {}))
 
     def is_same_work(self, arm: str) -> bool:
         """Tell whether an arm has the same parameters as the reference."""

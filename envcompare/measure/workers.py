@@ -49,11 +49,11 @@ _UNCHECKED = (
     "same work"
 )
 _OTHER_VALUES = (
-    "the arms differ in {names}, which was to be compared; so may their losses, which are not "
-    "checked against each other"
+    "the arms compare values of {names}: their losses may differ and are not checked against each "
+    "other"
 )
 _OUTLIVED = frozenset({*ANSWERING, "checksum"})
-_PARTS_OF_WORK = ("device", "code_hash", "data_hash", "params")
+_PARTS_OF_WORK = ("batch", "device", "code_hash", "data_hash", "params")
 
 
 @dataclass(slots=True)
@@ -361,7 +361,8 @@ class CellWorkers:
         if self.context.reference not in losses:
             return  # it gave no answer: nothing speaks against the others
         expected = losses[self.context.reference]
-        is_loose = any(map(_is_rounded, self.roster.hellos.values()))
+        alike = [arm for arm in self.roster.hellos if self.context.is_same_work(arm)]
+        is_loose = any(_is_rounded(self.roster.hellos[arm]) for arm in alike)
         tolerance = _LOOSE_TOLERANCE if is_loose else _TOLERANCE
         if not self.roster.is_unchecked and all(value is None for value in losses.values()):
             self.roster.is_unchecked = True

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from experiments import known
+from msgspec.structs import replace
 
 from envcompare.analysis.compare import compare_run
 from envcompare.cli import app
@@ -16,7 +17,10 @@ from envcompare.config.experiment import Experiment, resolve
 from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings, WorkloadTable
 from envcompare.errors import ConfigError
+from envcompare.fingerprint.comparing import compare_fingerprints
+from envcompare.fingerprint.evidence import ArmsContext
 from envcompare.report.wording.headlines import candidates_text
+from envcompare.run_folder.records import ArmRecord, FingerprintRecord
 from envcompare.run_folder.results import RunFolder
 
 KNOWN = known(
@@ -74,7 +78,7 @@ def test_a_number_is_named_with_its_parameter() -> None:
         ({"compare": "precision"}, "is not understood"),
         ({"compare": "environment=vm"}, "is not understood"),
         ({"compare": "parameter=batch"}, "different batches are different work"),
-        ({"compare": "parameter=precision", "envs": "vm,docker"}, "exactly one environment"),
+        ({"compare": "parameter=precision", "envs": "vm,docker"}, "exactly one arm"),
         ({"compare": "parameter=lr", "set": {"cnn": {"lr": 0.1}}}, "nothing to compare"),
         ({"compare": "parameter=hidden"}, "cnn has no parameter `hidden`"),
         ({"compare": "parameter=precision", "workloads": "cnn,rnn"}, "rnn has nothing to compare"),
@@ -109,6 +113,28 @@ def test_what_cannot_be_compared_is_refused_with_its_remedy(
     assert caught.value.hint
 
 
+def test_what_follows_from_a_value_is_no_confounder() -> None:
+    """The precision sets TF32, and loads other libraries: no remedy may undo what was asked for."""
+    records = [
+        FingerprintRecord(host="local", arm=f"vm-{one}", facts={"torch.tf32_matmul": one == "tf32"})
+        for one in ("fp32", "tf32")
+    ]
+    arms = [
+        ArmRecord(id=f"vm-{one}", environment="vm", parameters={"precision": one})
+        for one in ("fp32", "tf32")
+    ]
+    alone = [replace(arm, parameters={}) for arm in arms]
+    found = [
+        compare_fingerprints(records[0], records[1], ArmsContext(arms=(both[0], both[1])))
+        for both in (alone, arms)
+    ]
+    assert [[one.fact_class for one in each] for each in found] == [
+        ["confounder"],
+        ["possible-influence"],
+    ]
+    assert not found[1][0].remedy
+
+
 def test_values_are_measured_and_judged_as_environments_are(tmp_path: Path) -> None:
     """Three times the numbers take longer; the control does not, and no loss is held against it."""
     (tmp_path / "adding.py").write_text(ADDS)
@@ -134,5 +160,6 @@ def test_values_are_measured_and_judged_as_environments_are(tmp_path: Path) -> N
     (judged,) = [one for one in found.comparisons if not one.is_control]
     assert (judged.arm, judged.outcome) == ("vm-host-n-300000", "slower")
     assert not found.failures
-    assert candidates_text(found, [judged]).startswith("The two differ in n (100000 → 300000)")
-    assert "their losses, which are not checked" in done.output
+    told = "The arms differ in n (100000 → 300000), which this run compares. "
+    assert candidates_text(found, [judged]).startswith(told)
+    assert "their losses may differ and are not checked" in done.output

@@ -263,6 +263,7 @@ def _stack(arm: ArmSummary) -> str:
     text = f"{arm.environment}, stack {arm.stack}"
     if arm.reference:
         text += f", {arm.reference}"
+    text += "".join(f", {name}={value}" for name, value in arm.parameters.items())
     runs, started = arm.facts.get("python.executable"), arm.identity.get("started_as")
     if started and runs:
         text += f", started as {started}, which runs {runs}"

@@ -311,11 +311,13 @@ def candidates_text(run: RunComparison, comparisons: Iterable[Comparison]) -> st
     unknown = [one for one in decided if one.candidates is None]
     if unknown and not causes:
         in_some = len(unknown) < len(decided)
-        return candidate_sentence(None, arm=decided[0].arm, in_some_cells=in_some)
-    if asked and not causes:
-        return f"The two differ in {asked}, as asked; envcompare found no other possible cause."
-    found = candidate_sentence(tuple(causes.values()), arm=decided[0].arm)
-    return f"The two differ in {asked}, as asked. {found}" if asked else found
+        found = candidate_sentence(None, arm=decided[0].arm, in_some_cells=in_some)
+    elif asked and not causes:
+        found = "envcompare found no other possible cause."
+    else:
+        found = candidate_sentence(tuple(causes.values()), arm=decided[0].arm)
+    said = f"The arms differ in {asked}, which this run compares." if asked else ""
+    return f"{said} {found}".strip()
 
 
 def _asked(run: RunComparison, arm: str) -> str:

@@ -240,12 +240,15 @@ def test_most_of_the_time_of_files_is_spent_in_the_kernel(
 @pytest.mark.parametrize(
     ("params", "word"),
     [
-        ({"pattern": "write"}, "needs 'scratch'"),
+        ({"pattern": "write"}, "needs place 'scratch'"),
         ({"package": "mypy", "files": 10**6}, "the package 'mypy' has"),
         ({"package": "no_such_package"}, "the package 'no_such_package' has 0 here"),
+        ({"package": "no_such.package"}, "the package 'no_such.package' has 0 here"),
     ],
 )
-def test_files_that_are_not_there_are_told(start: Start, params: dict[str, Any], word: str) -> None:
+def test_files_that_are_not_there_are_reported(
+    start: Start, params: dict[str, Any], word: str
+) -> None:
     """Before a step, with the parameter that asks for them."""
     worker: Conversation = start()
     said = worker.ask("hello", workload="files", params=params, threads=1)
