@@ -339,6 +339,6 @@ def _remarks(moments: Moments) -> Iterable[str]:
 
 
 def _arm_text(arm: ArmRecord) -> str:
-    return f"{arm.environment}:{arm.reference}" if arm.reference else (
-        f"{arm.environment}@{arm.stack}"
-    )  # fmt: skip
+    values = "".join(f", {name}={value}" for name, value in arm.parameters.items())
+    software = f":{arm.reference}" if arm.reference else f"@{arm.stack}"
+    return f"{arm.environment}{software}{values}"
