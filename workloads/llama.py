@@ -1,4 +1,4 @@
-"""A language model like Llama (Touvron et al., 2023): RMSNorm, RoPE, SwiGLU, shared keys."""
+"""A language model like Llama (arXiv:2302.13971): RMSNorm, RoPE, SwiGLU, shared keys."""
 
 from __future__ import annotations
 

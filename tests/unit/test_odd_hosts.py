@@ -292,8 +292,17 @@ def test_fault_of_envcompare_on_one_host_ends_no_other(
     monkeypatch.chdir(tmp_path)
     words = ("--envs", "vm@host", "--host-python", sys.executable, "--hosts", "other,local")
     # Both are this machine: at once, the sweep after the fault would end what the other measures.
-    words = (*words, "--jobs", "1")
-    short = ("--command", "true", "--budget", "1", "--no-quiet-gate", "--profile", "none")
+    short = (
+        "--jobs",
+        "1",
+        "--command",
+        "true",
+        "--budget",
+        "1",
+        "--no-quiet-gate",
+        "--profile",
+        "none",
+    )
     done = CliRunner().invoke(app, ["run", *words, *short, "--out", str(tmp_path / "out")])
     (folder,) = (tmp_path / "out").iterdir()
     events = RunFolder.open(folder).read_events().events
