@@ -27,7 +27,9 @@ _PLACE: Final = {
     "workload": Column("text", "What was run"),
     "cell": Column("text", "Host, workload and parameters in one"),
     "parameters": Column(
-        "text", "Parameters of the workload as `k=v,k=v`, sorted; empty where all are defaults"
+        "text",
+        "Parameters of the cell as `k=v,k=v`, sorted; empty where all are defaults. "
+        "A value of `--compare` is in the name of the arm",
     ),
     "parameters_json": Column(
         "text", "The same as a JSON object, which distinguishes numbers from text"
