@@ -34,7 +34,6 @@ SWEEP_S = 60.0
 READS_ALL = "DAC_OVERRIDE"
 """The capability that root inside keeps: it reads what it is shown, whoever owns the files."""
 _AWAY_S = 60.0  # an engine may restart
-_KILLED = 137  # 128 + SIGKILL, of the client of an engine: what it started may go on
 
 # The marks are looked for in the environment of each process, never in its arguments, so that the
 # search does not find itself. What a marked process started may have dropped them: its descendants
@@ -272,7 +271,7 @@ def run_inside(
     isolation: Isolation,
     timeout_s: float,
 ) -> CommandResult:
-    """Run a command in an environment to its end; what is given up does not go on inside.
+    """Run a command in an environment to its end; nothing that it started goes on inside.
 
     Raises as `run_wrapped` does.
     """
@@ -289,24 +288,22 @@ def run_inside(
         problem = None if result.succeeded else where.explain(result.exit_code, result.stderr)
         if problem is None or not problem.passes or time.monotonic() > until:
             return result
-        end()  # the engine answers again after that, and nothing of the first try is left
 
 
 def run_wrapped(
     transport: Transport, wrapped: Command, *, end: Callable[[], object], timeout_s: float
 ) -> CommandResult:
-    """Run what an environment is around; where it was killed, `end` ends what goes on inside.
+    """Run what an environment is around; `end` ends what it left behind, however it ended.
 
-    Raises CommandTimeoutError after `timeout_s`, and StillRunningError where what was given up on a
-    host that answers cannot be ended. Whatever else stopped it is raised as it came.
+    Raises CommandTimeoutError after `timeout_s`, and StillRunningError where what goes on on a host
+    that answers cannot be ended. Whatever else stopped it is raised as it came.
     """
     try:
         result = run(transport, wrapped, timeout_s=timeout_s)
     except BaseException as error:
         _end_after(error, end)
         raise
-    if result.exit_code == _KILLED:
-        end()
+    end()
     return result
 
 

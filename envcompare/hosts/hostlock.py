@@ -105,6 +105,8 @@ while [ -e "/proc/$1/fd/9" ] && [ "$tries" -lt 50 ]; do tries=$((tries + 1)); sl
 """
 
 
+_KEEPERS: Final[set[str]] = set()
+"""The keepers that this client ever started, by their numbers on their hosts."""
 _BROKEN: Final = (
     "the lock of the host was broken meanwhile: another client may have measured at the same time; "
     "measure again if one did"
@@ -149,10 +151,13 @@ class Asker:
         return tuple(_safe(word) for word in (self.purpose, self.run_id, self.host, *here))
 
     def is_this_client(self, holder: Holder) -> bool:
-        """Tell whether a holder is this process at the same run."""
+        """Tell whether a holder is this process at the same run, as its arguments say.
+
+        Anybody on the host can imitate them, but not also be a process that this client started.
+        """
         _, run_id, _, client, pid = self.words
         there = (holder.run_id, holder.client, str(holder.client_pid))
-        return there == (run_id, client, pid)
+        return there == (run_id, client, pid) and str(holder.pid) in _KEEPERS
 
     def is_same(self, holder: Holder) -> bool:
         """Tell whether a holder is this client's, of this very host."""
@@ -321,7 +326,9 @@ def _try(transport: Transport, asker: Asker) -> HostLock | None:
     said = process.stdout.readline(_ANSWER_BYTES).decode(errors="replace").strip()
     patience.cancel()
     if said.startswith("locked "):
-        return HostLock(keeper=process, pid=said.partition(" ")[2], transport=transport)
+        lock = HostLock(keeper=process, pid=said.partition(" ")[2], transport=transport)
+        _KEEPERS.add(lock.pid)
+        return lock
     try:
         code = process.wait(_END_S)
     finally:

@@ -354,7 +354,7 @@ class HostSession:
     ) -> CommandResult:
         """Run the command in the environment of an arm to its end, as `spawn` starts it.
 
-        Raises CommandTimeoutError after `timeout_s`, when nothing of it goes on.
+        Nothing that it started goes on afterwards. Raises CommandTimeoutError after `timeout_s`.
         """
         self._require_ended()
         worker = new_worker_mark()

@@ -55,6 +55,7 @@ _KEPT_LOG_BYTES = 1 << 20  # of a file that is full
 _TAIL_BYTES = 1 << 16
 # The longest answer, a fingerprint that names many libraries, has some hundred kilobytes.
 LINE_LIMIT_BYTES = 16 << 20
+ANSWERS_LIMIT_BYTES = 64 << 20  # of one worker for a cell, but for those that have a time a step
 _MOST_WAITING = 8  # lines; one request is in flight, and each has one line for an answer
 _CHUNK_BYTES = 1 << 16
 _LATE = {
@@ -93,6 +94,7 @@ class Worker:
         self._end = end
         self._has_ended = False
         self._log_left_bytes = LOG_LIMIT_BYTES  # for the cell that it serves
+        self._answers_left_bytes = ANSWERS_LIMIT_BYTES
         self.stays = False  # for several cells, each served by a fork
         # arms of the host whose workers have said that they use a GPU
         self._on_gpu = set[str]() if on_gpu is None else on_gpu
@@ -117,6 +119,7 @@ class Worker:
         if log != self.log:
             self._use_log(log, log_name)
             self._log_left_bytes = LOG_LIMIT_BYTES
+            self._answers_left_bytes = ANSWERS_LIMIT_BYTES
 
     def _use_log(self, log: Path, log_name: str) -> None:
         self.log, self.log_name = log, log_name
@@ -283,11 +286,25 @@ class Worker:
                 hint=f"{hint}; if it needs that long, raise --budget" if op in _LATE else hint,
             ) from error
         if not _is_last(line):
+            self._bound(op, line)
             return self._decode(op, kind, line)
         self._lines.put(line)  # nothing is read after it, and whoever asks again must not wait
         if line == _LOG_FULL:
             raise self._talkative(op)
         raise self._ended(op) if line == _END else self._flood(op, line)
+
+    def _bound(self, op: str, line: bytes) -> None:
+        """Raise WorkloadError where all that a worker answers would fill the run folder."""
+        if op == "run":  # it has as many numbers as steps were asked for; what else is not kept
+            return
+        self._answers_left_bytes -= len(line)
+        if self._answers_left_bytes < 0:
+            raise self._fault(
+                "protocol",
+                f"its answers have more than {ANSWERS_LIMIT_BYTES >> 20} MiB in all",
+                details="the run folder keeps them; what `finish` returns is the usual cause",
+                hint="return a few numbers from `finish`, and write files for the rest",
+            )
 
     def _refuse_other_steps(self, op: str, answered: int, asked: int) -> None:
         """Raise WorkloadError for an answer about more or fewer steps than were asked for."""

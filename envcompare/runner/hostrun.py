@@ -46,6 +46,10 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _TICK_S = 0.2  # in which Ctrl-C is noticed
 
 
+class _MissingArmError(EnvcompareError):
+    """An environment that was usable is not, or not yet, on a host that answers again."""
+
+
 @dataclass(frozen=True, kw_only=True)  # no slots: both are read where they are first asked for
 class _Prior:
     """What the run folder held of a host before it was measured; read once, since it grows."""
@@ -227,10 +231,15 @@ class HostRun:
         self.job.display.say(
             f"  {self.label}: {error.brief}; trying again for at most {patience_s:.0f} s"
         )
-        return any(self._is_regained() for _ in _pauses(self.job, patience_s))
+        return any(self._is_regained() for _ in _pauses(self.job, patience_s)) or self._is_regained(
+            has_all=False
+        )
 
-    def _is_regained(self) -> bool:
-        """Try once to connect, and to make all arms ready as they were."""
+    def _is_regained(self, *, has_all: bool = True) -> bool:
+        """Try once to connect, and to make arms ready as they were; engines may start later.
+
+        With `has_all` no arm may be missing that was usable before.
+        """
         job, run_id = self.job, self.session.run_id
         try:
             session = open_session(self.session.host, job.experiment, run_id, job.interruption)
@@ -238,9 +247,10 @@ class HostRun:
             return False
         try:
             self._take_lock(session, is_regained=True, most_s=0)
-            prepare_host(job, session, is_regained=True)
+            needed = frozenset(self.session.arms) if has_all else frozenset[str]()
+            prepare_host(job, session, is_regained=True, needed=needed)
             self._require_same(session)
-        except (TransportError, CommandTimeoutError, HostHeldError):
+        except (TransportError, CommandTimeoutError, HostHeldError, _MissingArmError):
             session.abandon()
             return False
         except BaseException:
@@ -362,17 +372,24 @@ def _tell_swept(job: Job, session: HostSession, text: str) -> None:
     job.display.say(f"  {session.host.label}: {text}")
 
 
-def prepare_host(job: Job, session: HostSession, *, is_regained: bool = False) -> None:
+def prepare_host(
+    job: Job,
+    session: HostSession,
+    *,
+    is_regained: bool = False,
+    needed: frozenset[str] = frozenset(),
+) -> None:
     """Claim a host and make the arms of the plan usable there; an arm that cannot is recorded.
 
     With `is_regained` a claim of this run is of the connection that was lost, and is taken over.
+    Raises _MissingArmError for one that is `needed`.
     """
     for text in session.claim(is_regained=is_regained):
         _tell_swept(job, session, text)
     for arm in job.plan.arms:
         job.interruption.check()
         if not arm.is_control:
-            _add_arm(job, session, arm)
+            _add_arm(job, session, arm, is_needed=arm.id in needed)
     say = job.display.saying(session.host.label, job.interruption.check)
     session.tell_files_apart(Progress(say))
     if job.plan.reference in session.arms:
@@ -384,7 +401,7 @@ def prepare_host(job: Job, session: HostSession, *, is_regained: bool = False) -
     job.note("host-ready", host=session.host.label, values=session.noted_gpus)
 
 
-def _add_arm(job: Job, session: HostSession, arm: ArmRecord) -> None:
+def _add_arm(job: Job, session: HostSession, arm: ArmRecord, *, is_needed: bool) -> None:
     say = job.display.saying(f"{session.host.label}, {arm.id}", job.interruption.check)
     try:
         ready = session.add_arm(arm, job.experiment, Progress(say, is_before_run=True))
@@ -392,6 +409,8 @@ def _add_arm(job: Job, session: HostSession, arm: ArmRecord) -> None:
         raise
     except EnvcompareError as error:
         job.interruption.check()
+        if is_needed:
+            raise _MissingArmError(error.brief, details=error.details, hint=error.hint) from error
         phase: Phase = "environment" if type(error) is UnusableError else "stack"
         job.fail("arm-failed", error, phase=phase, host=session.host.label, arm=arm.id)
     else:

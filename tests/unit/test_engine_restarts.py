@@ -116,7 +116,7 @@ def test_container_is_started_again_after_what_is_left_of_it_was_removed(
         LOCAL, Command(argv=("true",)), where=Docker(), isolation=isolation, timeout_s=30.0
     )
     assert done.stdout == "done\n"
-    assert tries.read_text().split() == ["run", "ps", "ps", "run"]
+    assert tries.read_text().split() == ["run", "ps", "ps", "run", "ps"]
 
 
 def test_worker_that_died_with_its_engine_is_launched_again(tmp_path: Path) -> None:

@@ -130,6 +130,21 @@ def test_two_names_of_one_host_do_not_lock_each_other_out() -> None:
     assert (shared.is_shared, shared.keeper, shared.why_not) == (True, None, "")
 
 
+def test_a_process_with_the_arguments_of_this_client_is_another(place: Path) -> None:
+    """Anybody on the host can read the arguments of a keeper and start a process with them."""
+    lock = taken()
+    words = Path(f"/proc/{lock.pid}/cmdline").read_text().split("\0")[:-1]
+    lock.release()
+    with subprocess.Popen(["flock", str(place / NAME), *words], stdin=subprocess.PIPE) as other:
+        time.sleep(0.5)
+        try:
+            assert hostlock.holder_of(LOCAL) is not None
+            with pytest.raises(UnusableError, match="in use by another run"):
+                taken()
+        finally:
+            other.communicate()
+
+
 def test_what_was_begun_over_a_lost_connection_is_ended() -> None:
     """A client that connects again finds its former self, and no other."""
     lock = taken()
