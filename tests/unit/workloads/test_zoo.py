@@ -14,8 +14,8 @@ from conversation import WORKER, Conversation, Start
 from envcompare.config.workloads import catalogue
 
 pytestmark = pytest.mark.torch
-STUDY = {"cnn", "rnn"}
-ZOO = tuple(name for name in catalogue() if name not in STUDY)
+WITH_DATA = {"cnn", "rnn", "loader"}  # of these test_with_torch and test_loader
+ZOO = tuple(name for name in catalogue() if name not in WITH_DATA)
 WORKS = ("prefill", "decode", "lora")
 KINDS = ("conv2d", "linear", "attention", "layernorm", "relu", "maxpool2d")
 SMALL: dict[str, dict[str, Any]] = {
