@@ -31,6 +31,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "unet": {"side": 16, "width": 8},
     "python": {"batch": 4},
     "files": {"files": 20},
+    "startup": {"until": "import", "package": "json"},
+    "ddp": {"batch": 2, "side": 32},
 }
 # What the operators of a workload are, which have most of its time on a CPU.
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
@@ -104,7 +106,12 @@ def asked(python: str, name: str, params: dict[str, Any], what: str) -> Any:
 
 def test_every_workload_of_the_zoo_names_what_it_leans_on() -> None:
     """`envcompare list` prints it."""
-    no_operator = {"the interpreter", "opening, reading and writing small files"}
+    no_operator = {
+        "the interpreter",
+        "opening, reading and writing small files",
+        "starting Python and reading its files",
+        "waiting for other processes and copying between them",
+    }
     known = {*OPERATORS, *no_operator, "depends on `kind`"}
     assert {catalogue()[name].bottleneck for name in ZOO} <= known
 
@@ -142,7 +149,7 @@ def test_generations_repeat_wherever_they_are(
     + [("llama", {**SMALL["llama"], "work": work, "precision": "bf16"}) for work in WORKS]
     + [("unet", {**SMALL["unet"], "channels_last": True, "optimizer": "adam"})]
     + [("vgg16", {**SMALL["vgg16"], "swap_relu_pool": True})]
-    + [("files", {"files": 20, "pattern": "stat"})],
+    + [("files", {"files": 20, "pattern": "stat"}), ("startup", {})],
 )
 def test_every_kind_of_a_workload_repeats(
     torch_interpreter: str, name: str, params: dict[str, Any]
@@ -236,6 +243,32 @@ def test_most_of_the_time_of_files_is_spent_in_the_kernel(
     assert ended["result"]["files"] == 100
     assert ended["sys_ns"] > 0.3 * (ended["user_ns"] + ended["sys_ns"])
     assert not list(home.iterdir())
+
+
+def test_ranks_wait_for_each_other_in_each_step(start: Start, torch_interpreter: str) -> None:
+    """The kernel counts it, and none of them is left at the end."""
+    worker: Conversation = start(torch_interpreter)
+    assert worker.ask("hello", workload="ddp", params={"batch": 2, "ranks": 3}, threads=1)["ok"]
+    assert worker.ask("gen", seed=1, pad=0)["ok"]
+    assert worker.ask("run", k=5)["voluntary_switches"] >= 5
+    assert worker.ask("end")["result"] == {"ranks": 3, "backend": "gloo"}
+
+
+def test_a_start_uses_no_time_of_the_process_that_waits_for_it(
+    start: Start, torch_interpreter: str
+) -> None:
+    """A package that is not there is reported by the step."""
+    worker: Conversation = start(torch_interpreter)
+    assert worker.ask("hello", workload="startup", params={"until": "import"}, threads=1)["ok"]
+    assert worker.ask("gen", seed=1, pad=0)["ok"]
+    measured = worker.ask("run", k=1)
+    assert sum(measured["cpu_ns"]) < 0.2 * sum(measured["wall_ns"])
+    worker.ask("quit")
+    worker = start(torch_interpreter)
+    params = {"until": "import", "package": "no_such"}
+    assert worker.ask("hello", workload="startup", params=params, threads=1)["ok"]
+    said = worker.ask("gen", seed=1, pad=0)
+    assert "No module named 'no_such'" in said["error"]["brief"]
 
 
 @pytest.mark.parametrize(
