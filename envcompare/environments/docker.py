@@ -1,6 +1,7 @@
 """Docker: `docker run` around the command, on an image that the host's engine keeps.
 
-A container gets the GPUs by CDI, by NVIDIA's hook, or as the driver's own files.
+A container gets the GPUs by CDI, by NVIDIA's hook, or as the driver's own files. What engines with
+Docker's command line share stands here as functions.
 """
 
 import re
@@ -14,6 +15,7 @@ from envcompare.config.arms import Traits
 from envcompare.environments import (
     READS_ALL,
     Check,
+    Environment,
     Gpu,
     Isolation,
     ask,
@@ -49,10 +51,10 @@ _VERSIONS = re.compile(r"(\d+\.\d\S*) (\d+\.\d\S*)(?:\n|$)")
 # A container that removes itself is still listed for a moment. A daemon that is restarted does not
 # answer for some seconds, and is asked once a second.
 _REMOVE = r"""
-label=$1 tries=$2 removed=' ' rounds=0 failures=0
-command -v docker >/dev/null || { echo 0; exit; }
+label=$1 tries=$2 program=$3 removed=' ' rounds=0 failures=0
+command -v "$program" >/dev/null || { echo 0; exit; }
 while :; do
-  ids=$(docker ps --all --quiet --no-trunc --filter "label=$label") || {
+  ids=$("$program" ps --all --quiet --no-trunc --filter "label=$label") || {
     failures=$((failures + 1))
     [ "$failures" -lt "$tries" ] || exit 4
     sleep 1
@@ -61,7 +63,7 @@ while :; do
   [ -n "$ids" ] || break
   case $(printf %s "$ids" | tr -d '0-9a-f\n') in ?*) printf '%s\n' "$ids" >&2; exit 6 ;; esac
   [ "$rounds" -lt 100 ] || exit 5
-  for id in $(docker rm --force --volumes $ids); do
+  for id in $("$program" rm --force --volumes $ids); do
     case $removed in *" $id "*) ;; *) removed="$removed$id " ;; esac
   done
   rounds=$((rounds + 1))
@@ -72,11 +74,8 @@ echo "$#"
 """
 # No process inside gets more rights than its user has, and a fork bomb ends before the numbers of
 # processes of the smallest kernel (32768) do. --threads takes half of the limit.
-_FEW_RIGHTS = (
-    ("--cap-drop", "ALL"),
-    ("--security-opt", "no-new-privileges"),
-    ("--pids-limit", "8192"),
-)
+_FEW_RIGHTS = (("--cap-drop", "ALL"), ("--security-opt", "no-new-privileges"))
+_FEW_PROCESSES = ("--pids-limit", "8192")
 _READ_ONLY = (("--read-only",), ("--tmpfs", "/tmp:exec"), ("--tmpfs", "/var/tmp:exec"))  # noqa: S108
 _TRIES = 20
 _TRIES_OF_WORKER = 60  # one that ran a moment ago: its daemon restarts, and will answer again
@@ -95,10 +94,8 @@ _CDI_PATH = re.compile(r"\bpath\"?: *[\"']?(/dev/nvidia[\w-]+)")
 _CDI_NUMBER = re.compile(r"\b(major|minor)\"?: *(\d+)")
 # Images made for NVIDIA's runtime look for the driver's libraries here as well.
 _LIBRARIES = "/usr/local/nvidia/lib64"
-# An engine that does not know CDI, or has it switched off, names no folders.
-_GPU_PROBE = r"""
-docker info --format '{{range .CDISpecDirs}}{{println .}}{{end}}' 2>/dev/null |
-while read -r folder; do
+# Reads the folders with CDI descriptions from its input.
+CDI_PROBE = r"""while read -r folder; do
   for file in "$folder"/*.yaml "$folder"/*.json; do
     grep -Eq '"?kind"?: *"?nvidia\.com/gpu"?( |,|$)' "$file" 2>/dev/null || continue
     printf 'cdi %s\n' "$folder"
@@ -106,8 +103,13 @@ while read -r folder; do
   done
 done
 stat -c 'node %n %t %T' /dev/nvidia* 2>/dev/null
+"""
+# An engine that does not know CDI, or has it switched off, names no folders.
+_GPU_PROBE = rf"""
+docker info --format '{{{{range .CDISpecDirs}}}}{{{{println .}}}}{{{{end}}}}' 2>/dev/null |
+{CDI_PROBE}
 if command -v nvidia-container-runtime-hook >/dev/null; then echo engine
-elif docker info --format '{{json .Runtimes}}' | grep -q '"nvidia'; then echo engine
+elif docker info --format '{{{{json .Runtimes}}}}' | grep -q '"nvidia'; then echo engine
 fi
 exit 0
 """
@@ -231,19 +233,10 @@ class Docker:
         argv = (
             *(ENGINE.program, "run", "--interactive", "--rm", "--pull", "never"),
             *_own_options(isolation),
-            *_user(isolation),
-            *("--workdir", command.cwd or isolation.scratch or "/"),
-            *mount_options(isolation.mounts, isolation.scratch),
-            *_gpu_options(isolation.gpu),
-            *(word for name, value in variables for word in ("--env", f"{name}={value}")),
+            *user_option(isolation),
+            *shown(command, isolation, variables),
             *isolation.options,
-            # of labels with one name the engine takes the last: by these a container is removed
-            *("--label", f"{_RUN_LABEL}={isolation.run_id}"),
-            *("--label", f"{_ARM_LABEL}={isolation.arm}"),
-            *("--label", f"{_WORKER_LABEL}={isolation.worker}"),
-            *("--entrypoint", "", isolation.reference),
-            *_closing(isolation),
-            *command.argv,
+            *started_in(command, isolation),
         )
         return Command(argv=argv)
 
@@ -282,17 +275,8 @@ class Docker:
         result = ask(transport, probe, what="the Docker daemon", hint=ENGINE.silent_hint)
         if isinstance(result, Check):
             return result
-        description = _cdi(result.stdout)
-        stale = _stale(description, result.stdout, driver.version or "")
-        if description and not stale:
-            return replace(driver, gpu=replace(driver.gpu, way="cdi"))
-        caution = Problem(brief=stale, hint=_REGENERATE) if stale else None
-        if "engine" in result.stdout.splitlines():
-            return replace(driver, gpu=replace(driver.gpu, way="engine"), caution=caution)
-        if "libcuda.so.1" in dict(driver.gpu.libraries):
-            return replace(driver, caution=caution)
-        problem = caution or Problem(brief=_NO_GPU, hint=_NO_GPU_HINT)
-        return Check(problem=problem, version=driver.version)
+        missing = Problem(brief=_NO_GPU, hint=_NO_GPU_HINT)
+        return gpu_way(result.stdout, driver, missing=missing)
 
     def prepare(self, request: Request) -> Prepared:
         """Return an image of the host's engine: the workload image, the user's, or a skeleton."""
@@ -303,29 +287,13 @@ class Docker:
         if request.reference:
             image = _users_image(request, store, local)
             there = deliver(store, image, local=local, progress=progress)
-            prepared = Prepared(
-                interpreter=PYTHON,
-                reference=there.id,
-                fixed_by=there.id,
-                facts=replace(there, digest=image.digest).facts,  # as its given name says
-                software=there.software,
-            )
-            identity = (("image", there.id), ("image.name", request.reference))
-            return proven(self, request, started(self, request, prepared, identity))
+            given = replace(there, digest=image.digest)  # as its given name says
+            return of_user(self, request, given)
         recipe = images.recipe(wheelhouse(request), base=request.options.base, local=local)
         built = images.find_built(store, recipe)
         built = built or build(recipe, local=local, progress=progress)
         there = deliver(store, built, local=local, progress=progress)
-        prepared = Prepared(
-            interpreter=images.PYTHON,
-            reference=there.id,
-            fixed_by=there.id,
-            identity=(*there.identity, ("image.name", built.name)),
-            facts=there.facts,
-            software=there.software,
-            meant=there.tree,
-        )
-        return proven(self, request, prepared)
+        return proven(self, request, of_workloads(there, name=built.name))
 
     def explain(self, exit_code: int, stderr: str) -> Problem | None:
         """Say what `docker run` complained about; 125 to 127 are its own exit codes."""
@@ -342,15 +310,90 @@ class Docker:
 
         The client is asked that started them: killing it does not stop a container.
         """
-        label = f"{_WORKER_LABEL}={worker}" if worker else f"{_RUN_LABEL}={run_id}"
-        hint = f"see what docker ps --all --filter label={label} says there"
-        tries = _TRIES_OF_WORKER if worker else _TRIES
-        return swept(
-            transport,
-            Command(argv=("sh", "-c", _REMOVE, "sh", label, str(tries))),
-            hint=hint,
-            more_s=tries,
-        )
+        return remove_labelled(transport, ENGINE.program, run_id=run_id, worker=worker)
+
+
+def remove_labelled(transport: Transport, program: str, *, run_id: str, worker: str) -> int:
+    """Remove the containers of a run or a worker from an engine; return how many there were.
+
+    Raises as `swept`.
+    """
+    label = f"{_WORKER_LABEL}={worker}" if worker else f"{_RUN_LABEL}={run_id}"
+    tries = _TRIES_OF_WORKER if worker else _TRIES
+    return swept(
+        transport,
+        Command(argv=("sh", "-c", _REMOVE, "sh", label, str(tries), program)),
+        hint=f"see what {program} ps --all --filter label={label} says there",
+        more_s=tries,
+    )
+
+
+def shown(
+    command: Command, isolation: Isolation, variables: tuple[tuple[str, str], ...]
+) -> tuple[str, ...]:
+    """Return the options of `run` for what a container sees: folders, GPUs and variables."""
+    return (
+        *("--workdir", command.cwd or isolation.scratch or "/"),
+        *mount_options(isolation.mounts, isolation.scratch),
+        *_gpu_options(isolation.gpu),
+        *(word for name, value in variables for word in ("--env", f"{name}={value}")),
+    )
+
+
+def started_in(command: Command, isolation: Isolation) -> tuple[str, ...]:
+    """Return the end of `run`: labels, image, and what is started in it."""
+    return (
+        # of labels with one name the engine takes the last: by these a container is removed
+        *("--label", f"{_RUN_LABEL}={isolation.run_id}"),
+        *("--label", f"{_ARM_LABEL}={isolation.arm}"),
+        *("--label", f"{_WORKER_LABEL}={isolation.worker}"),
+        *("--entrypoint", "", isolation.reference),
+        *_closing(isolation),
+        *command.argv,
+    )
+
+
+def of_workloads(image: images.Image, *, name: str) -> Prepared:
+    """Return the software that the workload image of an engine holds."""
+    return Prepared(
+        interpreter=images.PYTHON,
+        reference=image.id,
+        fixed_by=image.id,
+        identity=(*image.identity, ("image.name", name)),
+        facts=image.facts,
+        software=image.software,
+        meant=image.tree,
+    )
+
+
+def of_user(where: Environment, request: Request, image: images.Image) -> Prepared:
+    """Return the software that a user's image holds, with its proof; raises as `started`."""
+    prepared = Prepared(
+        interpreter=PYTHON,
+        reference=image.id,
+        fixed_by=image.id,
+        facts=image.facts,
+        software=image.software,
+    )
+    identity = (("image", image.id), ("image.name", request.reference))
+    return proven(where, request, started(where, request, prepared, identity))
+
+
+def gpu_way(probed: str, driver: Check, *, missing: Problem) -> Check:
+    """Return by which way an engine gives a container the GPUs, from what the probe printed.
+
+    The problem `missing` is of an engine that has none.
+    """
+    description = _cdi(probed)
+    stale = _stale(description, probed, driver.version or "")
+    if description and not stale:
+        return replace(driver, gpu=replace(driver.gpu, way="cdi"))
+    caution = Problem(brief=stale, hint=_REGENERATE) if stale else None
+    if "engine" in probed.splitlines():
+        return replace(driver, gpu=replace(driver.gpu, way="engine"), caution=caution)
+    if "libcuda.so.1" in dict(driver.gpu.libraries):
+        return replace(driver, caution=caution)
+    return Check(problem=caution or missing, version=driver.version)
 
 
 def _cdi(text: str) -> str:
@@ -395,7 +438,7 @@ def _ask(transport: Transport, *words: str) -> CommandResult | Check:
     return patiently(ENGINE, transport, asked)
 
 
-def _user(isolation: Isolation) -> tuple[str, ...]:
+def user_option(isolation: Isolation) -> tuple[str, ...]:
     """Return the user inside: the caller, or root where a capability is needed.
 
     A process that is not started as root does not get what `--cap-add` allows.
@@ -405,17 +448,28 @@ def _user(isolation: Isolation) -> tuple[str, ...]:
 
 def _own_options(isolation: Isolation) -> tuple[str, ...]:
     """Return the options for network, logs and rights that the user does not overrule."""
+    options = limits(isolation, more=(_FEW_PROCESSES,))
+    kept = (option for option in options if not _is_overruled(option, isolation.options))
+    return tuple(word for option in kept for word in option)
+
+
+def limits(
+    isolation: Isolation, *, more: tuple[tuple[str, ...], ...] = ()
+) -> tuple[tuple[str, ...], ...]:
+    """Return the options that leave a container no network, no log and few rights.
+
+    `more` are those of an engine.
+    """
     # root that was given a capability gives the caller what it has left in the scratch folder
     needed = isolation.capabilities and (*isolation.capabilities, "CHOWN")
     is_root = isolation.uid == 0 or bool(needed)
-    options = (
+    return (
         *(("--network", "none"), ("--log-driver", "none")),
         *_FEW_RIGHTS,
+        *more,
         *(("--cap-add", name) for name in (*needed, *((READS_ALL,) if is_root else ()))),
         *(_READ_ONLY if _may_be_read_only(isolation) else ()),
     )
-    kept = (option for option in options if not _is_overruled(option, isolation.options))
-    return tuple(word for option in kept for word in option)
 
 
 def _may_be_read_only(isolation: Isolation) -> bool:

@@ -232,7 +232,9 @@ class Singularity:
             return self._given(request, program)
         store, local = _image_stores(request)
         recipe = images.recipe(wheelhouse(request), base=request.options.base, local=local)
-        built = _held(store, recipe) or build(recipe, local=local, progress=request.progress)
+        built = images.find_held(store, recipe) or build(
+            recipe, local=local, progress=request.progress
+        )
         made = make_sif(request, built, program=program)
         prepared = Prepared(
             interpreter=images.PYTHON,
@@ -299,14 +301,6 @@ def _image_stores(request: Request) -> tuple[ImageStore, ImageStore]:
     """Return what the engine that builds images keeps on the host, and here."""
     there = ImageStore(engine=request.builder, transport=request.transport)
     return there, replace(there, transport=request.local)
-
-
-def _held(store: ImageStore, recipe: images.Recipe) -> images.Image | None:
-    """Return the workload image of the host's engine; a host without Docker may run the SIF."""
-    try:
-        return images.find_built(store, recipe)
-    except UnusableError:
-        return None
 
 
 def _hash_of(made: sif.Sif) -> str:

@@ -165,7 +165,7 @@ def look_up(store: ImageStore, reference: str) -> Image | None:
             hint = f"run {store.engine.program} image inspect {reference} there"
             said, what = asked.stdout, "the facts of an image"
             raise not_understood(store.transport, what, said, hint=hint) from error
-    if "No such image" in asked.stderr:
+    if re.search("No such image|image not known", asked.stderr):  # Docker's words, and Podman's
         return None
     raise UnusableError(
         f"{store.is_on} does not describe its images",
@@ -192,6 +192,17 @@ def find_built(store: ImageStore, wanted: Recipe) -> Image | None:
     return None
 
 
+def find_held(store: ImageStore, wanted: Recipe) -> Image | None:
+    """Return an image of this recipe as `find_built`; None as well where the engine is not usable.
+
+    A host without that engine may run the image in another way.
+    """
+    try:
+        return find_built(store, wanted)
+    except UnusableError:
+        return None
+
+
 def _name(client: DockerClient, identity: str, wanted: Recipe) -> None:
     """Name an image that lost its name, since `docker image prune` removes what has none."""
     repository, _, tag = wanted.tag.partition(":")
@@ -214,13 +225,14 @@ def _facts(client: DockerClient, reference: str) -> dict[str, Any] | None:
 def _image(facts: Mapping[str, Any], reference: str, name: str) -> Image:
     names = [reference] if reference != facts["Id"] else facts.get("RepoTags") or [facts["Id"]]
     given = labels(facts)
+    digest = digest_of(facts, name)
     return Image(
-        id=facts["Id"],
+        id=f"sha256:{facts['Id'].removeprefix('sha256:')}",  # some engines leave it out
         name=names[0],
         layers=tuple(facts["RootFS"].get("Layers") or ()),
         size_bytes=facts["Size"],
         lock=given.get(LOCK_LABEL, ""),
-        digest=digest_of(facts, name),
+        digest="" if digest.startswith("localhost/") else digest,
         tree=given.get(TREE_LABEL, ""),
     )
 

@@ -23,6 +23,7 @@ from envcompare.environments.docker import image_store
 from envcompare.environments.registry import environment
 from envcompare.errors import CommandTimeoutError
 from envcompare.stack import Mount, Progress, image
+from envcompare.stack.engine import ImageStore
 from envcompare.transport import Process, Transport, run
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
@@ -104,7 +105,9 @@ class Place:
     def containers(self) -> list[str]:
         """Return the containers of this run that the host's engine holds, in any state."""
         label = f"label=envcompare.run={self.isolation.run_id}"
-        return self.on_host("docker", "ps", "-aq", "--filter", label).split()
+        assert self.environment.engine is not None
+        program = self.environment.engine.program
+        return self.on_host(program, "ps", "-aq", "--filter", label).split()
 
 
 @pytest.fixture(scope="session")
@@ -124,13 +127,16 @@ def _param(host: str, name: str, *engines: str) -> Any:
 VM = [_param("local", "vm"), _param("ssh", "vm", "ssh")]
 DOCKER = [_param("local", "docker", "docker"), _param("ssh", "docker", "ssh", "docker")]
 SINGULARITY = [_param("ssh", "singularity", "ssh", "docker", "singularity")]
+PODMAN = [_param("ssh", "podman", "ssh", "docker", "podman")]
+CONTAINERS = DOCKER + SINGULARITY + PODMAN
 
-containers_only = pytest.mark.parametrize("open_place", DOCKER + SINGULARITY, indirect=True)
+containers_only = pytest.mark.parametrize("open_place", CONTAINERS, indirect=True)
+with_store_only = pytest.mark.parametrize("open_place", DOCKER + PODMAN, indirect=True)
 docker_only = pytest.mark.parametrize("open_place", DOCKER, indirect=True)
 singularity_only = pytest.mark.parametrize("open_place", SINGULARITY, indirect=True)
 
 
-@pytest.fixture(scope="module", params=VM + DOCKER + SINGULARITY)
+@pytest.fixture(scope="module", params=VM + CONTAINERS)
 def open_place(request: pytest.FixtureRequest) -> Iterator[Place]:
     """Give each environment on each host, with its image in place."""
     host, name = request.param
@@ -151,10 +157,10 @@ def open_place(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 
 def _reference(transport: Transport, name: str, base: image.Image) -> str:
-    there = image.deliver(
-        image_store(transport), base, local=image_store(LOCAL), progress=Progress(print)
-    )
-    if name == "docker":
+    engine = environment(name).engine
+    store = ImageStore(engine=engine, transport=transport) if engine else image_store(transport)
+    there = image.deliver(store, base, local=image_store(LOCAL), progress=Progress(print))
+    if engine:
         return there.id
     return sif_of(transport, there, compression="zstd", say=print).path
 
@@ -273,7 +279,7 @@ def test_a_sweep_after_a_kill_leaves_nothing_behind(place: Place) -> None:
     process.wait(30)
     _eventually(lambda: not place.shows(words))
     assert place.environment.sweep(place.transport, place.isolation.run_id) == 0
-    if place.environment.name == "docker":
+    if place.environment.engine is not None:
         assert place.containers() == []
 
 
@@ -326,11 +332,13 @@ def test_a_command_that_is_given_up_does_not_go_on_inside(place: Place) -> None:
         assert place.processes(words) == []
 
 
-@docker_only
+@with_store_only
 def test_a_sweep_removes_containers_that_never_started(place: Place) -> None:
-    """Docker keeps a container whose start failed, in the state `created`."""
+    """An engine keeps a container whose start failed, in the state `created`."""
     label = f"envcompare.run={place.isolation.run_id}"
-    place.on_host("docker", "create", "--label", label, place.isolation.reference, "true")
+    assert place.environment.engine is not None
+    program = place.environment.engine.program
+    place.on_host(program, "create", "--label", label, place.isolation.reference, "true")
     assert len(place.containers()) == 1
     assert place.environment.sweep(place.transport, place.isolation.run_id) == 1
     assert place.containers() == []
@@ -382,8 +390,8 @@ def test_the_drivers_libraries_are_found_in_an_image_that_lacks_them(place: Plac
 @containers_only
 def test_an_image_that_is_not_there_is_named(place: Place) -> None:
     """The engine's complaint becomes a sentence with the image's name."""
-    references = {"docker": "envcompare-test:not-there", "singularity": "/not/there.sif"}
-    reference = references[place.environment.name]
+    has_store = place.environment.engine is not None
+    reference = "envcompare-test:not-there" if has_store else "/not/there.sif"
     result = place.run("true", reference=reference)
     explanation = place.environment.explain(result.exit_code, result.stderr)
     assert explanation is not None

@@ -1,0 +1,246 @@
+"""Podman without root: `podman run` around the command, on an image in the user's own store."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from envcompare.command import Command
+from envcompare.config.arms import Traits
+from envcompare.environments import (
+    Check,
+    Isolation,
+    ask,
+    unusable,
+    variables_inside,
+)
+from envcompare.environments.docker import (
+    CDI_PROBE,
+    gpu_way,
+    image_store,
+    limits,
+    of_user,
+    of_workloads,
+    remove_labelled,
+    shown,
+    started_in,
+    user_option,
+)
+from envcompare.environments.software import proven, wheelhouse
+from envcompare.environments.vm import show_host
+from envcompare.errors import Problem, StackError, UnusableError
+from envcompare.stack import Prepared, Request
+from envcompare.stack import image as images
+from envcompare.stack.building import build
+from envcompare.stack.diagnosis import DISK_FULL, Engine, Symptom, last_line, recognise
+from envcompare.stack.engine import ImageStore
+from envcompare.stack.host import make_image
+from envcompare.text import spoken
+from envcompare.transport import Transport
+
+_OLDEST = (3, 4)  # the first with `--pull never`
+_FORMAT = (
+    "{{.Version.Version}} {{.Host.OCIRuntime.Name}} {{.Store.GraphDriverName}} "
+    "{{.Host.Security.Rootless}}"
+)
+_INFO = re.compile(r"(\d+)\.(\d+)(\S*) (\S+) (\S+) (true|false)")
+# It warns of old cgroups in each start, on the stderr that is the workload's alone.
+_QUIET = (("PODMAN_IGNORE_CGROUPSV1_WARNING", "1"),)
+# Starts a program that is not there in an empty root: only an engine that can make a container gets
+# as far as missing it.
+_PROBE = rf"""
+command -v podman >/dev/null || exit 127
+podman info --format '{_FORMAT}' || exit 4
+folder=$(mktemp -d) || exit 5
+trap 'rm -rf "$folder"' EXIT
+mkdir "$folder/dev" "$folder/proc" "$folder/sys" "$folder/etc" "$folder/tmp" "$folder/run"
+podman run --rm --network none --log-driver none --userns keep-id --rootfs "$folder" \
+  /envcompare-probe
+exit 0
+"""
+_STARTED = re.compile(r"envcompare-probe\W+(?:stat|no such file|executable file|.*not found)")
+_FOLDERS = "printf '%s\\n' /etc/cdi /var/run/cdi |"  # where Podman looks for CDI descriptions
+_SYMPTOMS = (
+    Symptom(
+        pattern=r"cgroups in hybrid mode not supported",
+        brief="its runtime crun does not run on a kernel with cgroups of both versions",
+        hint='install runc, and write runtime = "runc" under [engine] in '
+        "~/.config/containers/containers.conf",
+    ),
+    Symptom(
+        pattern=r"newuidmap|newgidmap|insufficient (?:UIDs|GIDs)|no subuid ranges"
+        r"|cannot find mappings|user namespace",
+        brief="this user has no ranges of further user IDs, or may make no user namespaces",
+        hint="sudo apt-get install uidmap; sudo usermod --add-subuids 100000-165535 "
+        '--add-subgids 100000-165535 "$USER"; podman system migrate; see also '
+        "sysctl user.max_user_namespaces",
+    ),
+    Symptom(
+        pattern=r"(\S+): image not known",
+        brief="the image {match} is not on the host",
+        hint="run envcompare build, or load the image there with podman load",
+    ),
+    Symptom(
+        pattern=r"statfs ([^\n]+?): no such file or directory",
+        brief="{match} does not exist on the host",
+        hint="create it there, or correct the path",
+    ),
+    Symptom(
+        pattern=r"unresolvable CDI devices [^\n]+",
+        brief="Podman has no CDI description of the GPU",
+        hint="sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+    ),
+    Symptom(
+        pattern=DISK_FULL,
+        brief="no space is left on the disk of its store",
+        hint="podman system prune, or move the store (graphroot in storage.conf)",
+    ),
+    Symptom(
+        pattern=r'exec: "?([^":\n]+)"?: (?:executable file not found|stat [^\n]+no such file)'
+        r"|executable file `([^`]+)` not found",
+        brief="{match} is not in the image",
+        hint="name an image that contains it",
+    ),
+)
+ENGINE = Engine(
+    program="podman",
+    socket="",  # none is used
+    symptoms=_SYMPTOMS,
+    silent_hint="see what podman info says there, and podman system migrate",
+    room_hint="podman image prune there, or move its store to another disk",
+)
+"""The store of the user who is logged in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Podman:
+    """Runs the command in a fresh container of the user's own store, without root on the host."""
+
+    name: ClassVar[str] = "podman"
+    traits: ClassVar[Traits] = Traits(
+        reference="image", has_network=False, counters="root", limit_command="podman run"
+    )
+    engine: ClassVar[Engine] = ENGINE
+
+    def wrap(self, command: Command, isolation: Isolation) -> Command:
+        """Return a labelled `podman run` without network, logs or pulls, under the caller's ids.
+
+        `--userns keep-id` gives the caller the same number inside and outside. The engine's limit
+        of processes stays: kernels with cgroups of version 1 refuse another one.
+        """
+        variables = (("USER", "envcompare"), *variables_inside(self.name, command, isolation))
+        argv = (
+            *(ENGINE.program, "run", "--interactive", "--rm", "--pull", "never"),
+            *self.engine_options(isolation),
+            *user_option(isolation),
+            *shown(command, isolation, variables),
+            *started_in(command, isolation),
+        )
+        return Command(argv=argv, env=_QUIET)
+
+    def engine_options(self, isolation: Isolation) -> tuple[str, ...]:
+        """Return the options for network, logs and rights."""
+        options = (*limits(isolation), ("--userns", "keep-id"))
+        return tuple(word for option in options for word in option)
+
+    def check(self, transport: Transport) -> Check:
+        """Say whether this user, who is not root, can start a container, and by which runtime."""
+        probe = Command(argv=("sh", "-c", _PROBE), env=_QUIET)
+        result = ask(transport, probe, what="Podman", hint=ENGINE.silent_hint)
+        if isinstance(result, Check):
+            return result
+        if result.exit_code == 127:
+            return unusable(
+                "podman is not installed", "Debian, Ubuntu: sudo apt-get install podman uidmap"
+            )
+        told = _INFO.match(result.stdout)
+        if told is None:
+            return Check(problem=_complaint(result.stderr or result.stdout))
+        return _check_start(told, result.stderr)
+
+    def check_gpu(self, transport: Transport, driver: Check) -> Check:
+        """Say whether the driver works, and by which way a container gets the GPUs."""
+        if driver.gpu.way == "none":
+            return driver
+        probe = Command(argv=("sh", "-c", _FOLDERS + CDI_PROBE))
+        result = ask(transport, probe, what="the host", hint="log in there and see why")
+        if isinstance(result, Check):
+            return result
+        missing = Problem(
+            brief="Podman has no CDI description of the GPU",
+            hint="sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+        )
+        return gpu_way(result.stdout, driver, missing=missing)
+
+    def prepare(self, request: Request) -> Prepared:
+        """Return an image of the user's store, sent there from the engine that builds images."""
+        store = ImageStore(engine=ENGINE, transport=request.transport)
+        if request.is_host_stack:
+            return show_host(request, lambda layout: make_image(store, layout))
+        local, progress = image_store(request.local), request.progress
+        if request.reference:
+            return of_user(self, request, _users_image(request, store))
+        recipe = images.recipe(wheelhouse(request), base=request.options.base, local=local)
+        beside = image_store(request.transport)
+        source, built = beside, images.find_held(beside, recipe)
+        if built is None:
+            source, built = local, build(recipe, local=local, progress=progress)
+        there = images.deliver(store, built, local=source, progress=progress)
+        return proven(self, request, of_workloads(there, name=built.name))
+
+    def explain(self, exit_code: int, stderr: str) -> Problem | None:
+        """Say what `podman run` complained about; 125 to 127 are its own exit codes."""
+        return _complaint(stderr) if exit_code in {125, 126, 127} else None
+
+    def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
+        """Remove the containers of a run or a worker in any state, and wait until all are gone."""
+        return remove_labelled(transport, ENGINE.program, run_id=run_id, worker=worker)
+
+
+def _check_start(told: re.Match[str], stderr: str) -> Check:
+    """Say whether Podman is recent enough, runs without root, and could start a container."""
+    version = f"{told[1]}.{told[2]}{told[3]} ({told[4]}, {told[5]})"
+    if (int(told[1]), int(told[2])) < _OLDEST:
+        return unusable(
+            f"Podman {told[1]}.{told[2]} is too old",
+            "install Podman 3.4 or later",
+            version=version,
+        )
+    if told[6] != "true":
+        return unusable(
+            "this user is root, and the environment podman is Podman without root",
+            "log in as an ordinary user",
+            version=version,
+        )
+    if _STARTED.search(stderr) is None:
+        return Check(problem=_complaint(stderr), version=version)
+    return Check(version=version)
+
+
+def _complaint(stderr: str) -> Problem:
+    unknown = Problem(
+        brief=f"podman could not start the container: {last_line(stderr)}",
+        hint="run podman info on the host and fix what it reports",
+    )
+    return recognise(_SYMPTOMS, stderr) or unknown
+
+
+def _users_image(request: Request, store: ImageStore) -> images.Image:
+    """Find an image the user named: in the store of the host, else in the local building engine."""
+    reference, local = request.reference, image_store(request.local)
+    there = images.look_up(store, reference)
+    if there is not None:
+        return there
+    with suppress(UnusableError):
+        here = images.find(local, reference)
+        if here is not None:
+            there = images.deliver(store, here, local=local, progress=request.progress)
+            return replace(there, digest=here.digest)
+    where = request.transport.name
+    raise StackError(
+        f"the image {reference} is not on {where}",
+        details=f"it is not in Podman's store of {spoken(where)}, nor in the engine here",
+        hint=f"run podman pull {reference} on {where}, or build it here",
+    )
