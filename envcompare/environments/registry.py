@@ -6,6 +6,7 @@ import difflib
 
 from envcompare.config.arms import Traits
 from envcompare.environments import Environment
+from envcompare.environments.charliecloud import Charliecloud
 from envcompare.environments.docker import Docker
 from envcompare.environments.podman import Podman
 from envcompare.environments.singularity import Singularity
@@ -16,7 +17,7 @@ IMAGE_BUILDER = Docker()
 """The environment whose engine builds the workload image on this machine."""
 
 ENVIRONMENTS: dict[str, Environment] = {
-    where.name: where for where in (Vm(), IMAGE_BUILDER, Singularity(), Podman())
+    where.name: where for where in (Vm(), IMAGE_BUILDER, Singularity(), Podman(), Charliecloud())
 }
 
 

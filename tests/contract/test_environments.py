@@ -128,8 +128,11 @@ VM = [_param("local", "vm"), _param("ssh", "vm", "ssh")]
 DOCKER = [_param("local", "docker", "docker"), _param("ssh", "docker", "ssh", "docker")]
 SINGULARITY = [_param("ssh", "singularity", "ssh", "docker", "singularity")]
 PODMAN = [_param("ssh", "podman", "ssh", "docker", "podman")]
-CONTAINERS = DOCKER + SINGULARITY + PODMAN
+CHARLIECLOUD = [_param("ssh", "charliecloud", "ssh", "docker", "charliecloud")]
+READ_ONLY = DOCKER + SINGULARITY + PODMAN  # what can show a folder read-only
+CONTAINERS = READ_ONLY + CHARLIECLOUD
 
+read_only = pytest.mark.parametrize("open_place", READ_ONLY, indirect=True)
 containers_only = pytest.mark.parametrize("open_place", CONTAINERS, indirect=True)
 with_store_only = pytest.mark.parametrize("open_place", DOCKER + PODMAN, indirect=True)
 docker_only = pytest.mark.parametrize("open_place", DOCKER, indirect=True)
@@ -162,14 +165,31 @@ def _reference(transport: Transport, name: str, base: image.Image) -> str:
     there = image.deliver(store, base, local=image_store(LOCAL), progress=Progress(print))
     if engine:
         return there.id
+    if name == "charliecloud":
+        return _files_of(transport, there)
     return sif_of(transport, there, compression="zstd", say=print).path
+
+
+def _files_of(transport: Transport, there: image.Image) -> str:
+    """Return a folder of the host with the files of an image of the engine there."""
+    folder = f"/tmp/envcompare-test-{there.key}"
+    script = """
+    [ ! -d "$1" ] || exit 0
+    id=$(docker create "$2" true) && mkdir -p "$1.part" &&
+    docker export "$id" | tar -x -C "$1.part" --no-same-owner --exclude 'dev/*' &&
+    docker rm "$id" && mv "$1.part" "$1"
+    """
+    run(transport, Command(argv=("sh", "-c", script, "sh", folder, there.id)), timeout_s=300)
+    return folder
 
 
 @pytest.fixture
 def place(open_place: Place) -> Iterator[Place]:
     """Give the place with a run of its own, and a scratch folder with a difficult name."""
     run_id = uuid.uuid4().hex
-    folder = f'/tmp/envcompare-test-{run_id}/with space, colon: and "quotes"'
+    # Charliecloud cannot show a path with a colon
+    colon = "" if open_place.environment.name == "charliecloud" else "colon: and "
+    folder = f'/tmp/envcompare-test-{run_id}/with space, {colon}"quotes"'
     run(open_place.transport, Command(argv=("mkdir", "-p", f"{folder}/data", f"{folder}/scratch")))
     yield replace(
         open_place,
@@ -238,7 +258,7 @@ def test_a_missing_program_ends_with_127(place: Place) -> None:
     assert place.run("no-such-program").exit_code == 127
 
 
-@containers_only
+@read_only
 def test_a_read_only_mount_cannot_be_written(place: Place) -> None:
     """What is shown to all arms cannot be changed by one of them."""
     target = f"{place.isolation.mounts[0].path}/file"
