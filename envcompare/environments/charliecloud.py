@@ -77,6 +77,7 @@ both() {
 
 "$@"
 """
+_EXIT_CODES = {1, 31, 49, 84, 87}  # in versions before 0.39 always 1 (ch-run(1), "Exit status")
 _KEEP = 'rm -rf "$1" && mv "$1.partial" "$1"'
 _VARIABLES = "{{json .Config.Env}}"
 # As Docker gives it to an image that sets none; one that is set comes after it.
@@ -239,7 +240,8 @@ class Charliecloud:
 
     def explain(self, exit_code: int, stderr: str) -> Problem | None:
         """Say what `ch-run` complained about; its exit codes differ between versions."""
-        return None if not exit_code or "ch-run[" not in stderr else _complaint(stderr)
+        is_its_own = exit_code in _EXIT_CODES and "ch-run[" in stderr
+        return _complaint(stderr) if is_its_own else None
 
     def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
         """Kill what a run or a worker left; its namespaces and mounts end with it."""

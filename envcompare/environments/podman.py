@@ -52,6 +52,7 @@ _QUIET = (("PODMAN_IGNORE_CGROUPSV1_WARNING", "1"),)
 # as far as missing it.
 _PROBE = rf"""
 command -v podman >/dev/null || exit 127
+export PODMAN_IGNORE_CGROUPSV1_WARNING=1
 podman info --format '{_FORMAT}' || exit 4
 folder=$(mktemp -d) || exit 5
 trap 'rm -rf "$folder"' EXIT
@@ -147,7 +148,7 @@ class Podman:
 
     def check(self, transport: Transport) -> Check:
         """Say whether this user, who is not root, can start a container, and by which runtime."""
-        probe = Command(argv=("sh", "-c", _PROBE), env=_QUIET)
+        probe = Command(argv=("sh", "-c", _PROBE))
         result = ask(transport, probe, what="Podman", hint=ENGINE.silent_hint)
         if isinstance(result, Check):
             return result

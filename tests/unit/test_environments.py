@@ -154,6 +154,51 @@ def test_docker_runs_a_labelled_container_under_the_callers_ids() -> None:
     assert Command(argv=tuple(expected)) == environment("docker").wrap(WORKER, ISOLATION)
 
 
+def test_podman_keeps_the_callers_ids_without_root() -> None:
+    """Every flag of `podman run` is there, and nothing else; its warnings are kept off stderr."""
+    expected = shlex.split("""
+        podman run --interactive --rm --pull never --network none --log-driver none
+        --cap-drop ALL --security-opt no-new-privileges
+        --read-only --tmpfs /tmp:exec --tmpfs /var/tmp:exec --userns keep-id
+        --user 1000:1001 --workdir /home/ann/scratch
+        --mount type=bind,source=/w,destination=/w,ro
+        --mount type=bind,source=/out,destination=/out
+        --mount type=bind,source=/home/ann/scratch,destination=/home/ann/scratch
+        --env USER=envcompare
+        --env ENVCOMPARE_RUN=20260101-000000-abcd --env ENVCOMPARE_ARM=new
+        --env ENVCOMPARE_ENVIRONMENT=podman --env ENVCOMPARE_WORKER=0f
+        --env HOME=/home/ann/scratch --env OMP_NUM_THREADS=1
+        --label envcompare.run=20260101-000000-abcd --label envcompare.arm=new
+        --label envcompare.worker=0f
+        --entrypoint '' sha256:0123 /venv/bin/python /w/worker.py
+    """)
+    quiet = (("PODMAN_IGNORE_CGROUPSV1_WARNING", "1"),)
+    assert Command(argv=tuple(expected), env=quiet) == environment("podman").wrap(WORKER, ISOLATION)
+
+
+def test_charliecloud_takes_no_variable_of_the_login() -> None:
+    """They are set by `env` inside, after a PATH for images that set none."""
+    expected = shlex.split("""
+        ch-run --write-fake --private-tmp --unset-env=* --cd /home/ann/scratch
+        --bind /w --bind /out --bind /home/ann/scratch sha256:0123 -- env
+        PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+        ENVCOMPARE_RUN=20260101-000000-abcd ENVCOMPARE_ARM=new
+        ENVCOMPARE_ENVIRONMENT=charliecloud ENVCOMPARE_WORKER=0f
+        HOME=/home/ann/scratch OMP_NUM_THREADS=1
+        /venv/bin/python /w/worker.py
+    """)
+    wrapped = environment("charliecloud").wrap(WORKER, ISOLATION)
+    assert tuple(expected) == wrapped.argv
+    assert wrapped.env == (
+        ("ENVCOMPARE_RUN", "20260101-000000-abcd"),
+        ("ENVCOMPARE_ARM", "new"),
+        ("ENVCOMPARE_ENVIRONMENT", "charliecloud"),
+        ("ENVCOMPARE_WORKER", "0f"),
+    )
+    with pytest.raises(ConfigError, match="charliecloud cannot show /a:b"):
+        environment("charliecloud").wrap(WORKER, replace(ISOLATION, scratch="/a:b"))
+
+
 def test_singularity_shows_the_mounts_alone_and_sets_variables_inside() -> None:
     """The engine's own processes carry the marks too, so that a sweep finds them."""
     expected = shlex.split("""
@@ -286,6 +331,42 @@ COMPLAINTS = {
         *("docker", 126),
         "permission denied on the engine's socket",
     ),
+    "Error: app:2: image not known": (
+        *("podman", 125),
+        "the image app:2 is not on the host",
+    ),
+    "Error: statfs /a b: no such file or directory": (
+        *("podman", 125),
+        "/a b does not exist on the host",
+    ),
+    "Error: OCI runtime error: crun: cgroups in hybrid mode not supported, drop all controllers": (
+        *("podman", 126),
+        "its runtime crun does not run on a kernel with cgroups of both versions",
+    ),
+    "Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=all": (
+        *("podman", 126),
+        "Podman has no CDI description of the GPU",
+    ),
+    "Error: something new": (
+        *("podman", 125),
+        "podman could not start the container: Error: something new",
+    ),
+    "ch-run[9]: error: can't bind: source not found: /a b (ch_core.c:231)": (
+        *("charliecloud", 1),
+        "/a b does not exist on the host",
+    ),
+    "ch-run[9]: error: can't stat: /x y: No such file or directory (ch_core.c:401 2)": (
+        *("charliecloud", 1),
+        "the image /x y is not on the host",
+    ),
+    "ch-run[9]: error: can't cd to /nowhere: No such file or directory (ch_core.c:560 2)": (
+        *("charliecloud", 1),
+        "the working directory /nowhere is not in the container",
+    ),
+    "ch-run[9]: error: something new (ch_core.c:1)": (
+        *("charliecloud", 31),
+        "ch-run could not start the container: ch-run[9]: error: something new (ch_core.c:1)",
+    ),
     'exec: "pythn": executable file not found in $PATH: unknown.': (
         *("docker", 127),
         "pythn is not in the image",
@@ -402,6 +483,9 @@ def test_an_engine_at_a_given_address_is_not_mended_by_starting_the_usual_one(
         ("docker", 137, ""),
         ("singularity", 255, "the workload ended with 255 by itself"),
         ("singularity", 42, "FATAL: as the workload's own words"),
+        ("podman", 1, "Error: x: image not known"),
+        ("charliecloud", 1, "Traceback"),
+        ("charliecloud", 42, "ch-run[1]: error: as the workload's own words"),
     ],
 )
 def test_a_failure_of_the_workload_is_not_explained_away(
@@ -417,6 +501,8 @@ def test_a_failure_of_the_workload_is_not_explained_away(
         ("vm", "uname", "the host did not answer within 0.5 s"),
         ("docker", "docker", "the Docker daemon did not answer within 0.5 s"),
         ("singularity", "apptainer", "Apptainer did not answer within 1 s"),
+        ("podman", "podman", "Podman did not answer within 0.5 s"),
+        ("charliecloud", "ch-run", "ch-run did not answer within 0.5 s"),
     ],
 )
 def test_a_check_without_an_answer_is_a_finding_and_no_lost_host(
