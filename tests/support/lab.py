@@ -156,6 +156,10 @@ def missing(name: str) -> str:
         "hyperfine": lambda: _has("hyperfine"),
         "browser": lambda: _has("chromium", "chromium-browser", "google-chrome"),
         "torch": lambda: torch_python() != "",
+        "recipes": lambda: _succeeds(
+            os.environ.get("ENVCOMPARE_TEST_RECIPES") or "false",
+            *("-c", "import lightning, transformers"),
+        ),
         "gpu": lambda: _has("nvidia-smi"),
         "nvidia-tools": lambda: _has("nsys") and _has("ncu"),
         "gcc": lambda: _has("gcc"),
@@ -171,6 +175,7 @@ def missing(name: str) -> str:
         "hyperfine": "apt-get install hyperfine",
         "browser": "install Chromium",
         "torch": "set ENVCOMPARE_TEST_PYTHON to an interpreter that imports torch",
+        "recipes": "set ENVCOMPARE_TEST_RECIPES to a Python with requirements/recipes.in",
         "gpu": "run on a machine with an NVIDIA GPU",
         "nvidia-tools": 'PATH="$(script/nvidia-tools):$PATH"',
         "gcc": "apt-get install gcc libc6-dev",

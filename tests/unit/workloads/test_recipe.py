@@ -1,13 +1,16 @@
-"""The recipe of the guide: a script as it is often written, and the workload that is made of it."""
+"""The recipes of the guide: scripts as they are often written, and the workloads made of them."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
+from commandline import envcompare
 from conversation import WORKER, Conversation, Start
+from lab import need
 
 pytestmark = pytest.mark.torch
 GUIDE = WORKER.parents[2] / "docs" / "guide" / "your-own-work.md"
@@ -38,10 +41,55 @@ def test_the_workload_of_it_repeats_and_learns(
     worker: Conversation = start(torch_interpreter)
     hello = worker.ask("hello", workload=f"{tmp_path}/net.py:Net", params={}, device="cpu")
     assert (hello["ok"], hello["batch"]) == (True, 64)
+    said = _losses(worker)
+    assert said[0] == said[1]
+    assert said[0][1] < said[0][0]
+
+
+def _losses(worker: Conversation) -> list[tuple[float, float]]:
     said = []
     for _ in range(2):
-        first = worker.ask("gen", seed=5, pad=0)["checksum"]
-        said.append((first, worker.ask("run", k=60)["loss"]))
-        worker.ask("end")
+        first = worker.ask("gen", seed=5, pad=0)
+        assert first["ok"], first
+        said.append((first["checksum"], worker.ask("run", k=60)["loss"]))
+        assert worker.ask("end")["ok"]
+    return said
+
+
+@pytest.fixture
+def recipes_python() -> str:
+    """Give an interpreter that has the libraries of the recipes."""
+    need("recipes")
+    return os.environ["ENVCOMPARE_TEST_RECIPES"]
+
+
+@pytest.mark.parametrize("name", ["trainer-script", "lightning-script"])
+def test_a_script_of_a_library_runs_as_it_is(
+    recipes_python: str, tmp_path: Path, name: str
+) -> None:
+    """As a plain command, whose loss is read from its output."""
+    (tmp_path / "script.py").write_text(code(name))
+    done = envcompare(
+        *("run", "--envs", "vm@host", "--host-python", recipes_python, "--no-quiet-gate"),
+        *("--command", f"{recipes_python} script.py", "--measure", "loss=loss: ([0-9.]+)"),
+        *("--profile", "none", "--budget", "30", "--quick", "--out", "runs"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    (samples,) = tmp_path.glob("runs/*/samples.jsonl")
+    assert re.search(r'"values":\{"loss":0\.\d+\}', samples.read_text())
+
+
+@pytest.mark.parametrize(("name", "kind"), [("trainer", "Bert"), ("lightning", "Lightning")])
+def test_a_workload_of_a_library_repeats_and_learns(
+    start: Start, recipes_python: str, tmp_path: Path, name: str, kind: str
+) -> None:
+    """Every generation of one seed has the same losses."""
+    (tmp_path / "script.py").write_text(code("lightning-script"))
+    (tmp_path / "net.py").write_text(code(name))
+    worker: Conversation = start(recipes_python)
+    hello = worker.ask("hello", workload=f"{tmp_path}/net.py:{kind}", params={}, device="cpu")
+    assert hello["ok"], hello
+    said = _losses(worker)
     assert said[0] == said[1]
     assert said[0][1] < said[0][0]
