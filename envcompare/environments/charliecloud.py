@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from envcompare.command import Command
 from envcompare.config.arms import Traits
 from envcompare.environments import (
     Check,
+    Environment,
     Isolation,
     ask,
     kill_marked,
@@ -21,22 +22,14 @@ from envcompare.environments.docker import image_store
 from envcompare.environments.software import PYTHON, proven, started, wheelhouse
 from envcompare.environments.vm import show_host
 from envcompare.errors import ConfigError, Problem, StackError
-from envcompare.stack import Prepared, Request, room
+from envcompare.stack import Prepared, Request
 from envcompare.stack import image as images
 from envcompare.stack.building import build
-from envcompare.stack.cache import host_cache
-from envcompare.stack.diagnosis import DISK_FULL, Symptom, failure, last_line, recognise
-from envcompare.stack.engine import ImageStore
+from envcompare.stack.diagnosis import DISK_FULL, Symptom, last_line, recognise
 from envcompare.stack.host import make_root
+from envcompare.stack.unpacked import unpack, variables
 from envcompare.text import spoken
-from envcompare.transport import (
-    CONTENT_S,
-    Transport,
-    make_folder,
-    not_understood,
-    read_json,
-    shell,
-)
+from envcompare.transport import Transport, shell
 
 _OLDEST = (0, 33)  # the first with `--write-fake`
 # A program that is not there is missed only where namespaces and the overlay could be made.
@@ -52,36 +45,9 @@ exit 0
 """
 _STARTED = re.compile(r"can't execve\(2\): /envcompare-probe")
 _VERSION = re.compile(r"(\d+)\.(\d+)\S*")
-# The first word is what is done. The container that is needed to export files never starts, devices
-# are the host's own, and what fails before a pipe is noticed by the file it leaves.
-_FILES = r"""
-export_files() {
-  id=$("$1" create --label "envcompare.run=$3" "$2" true) || return
-  "$1" export "$id"
-  code=$?
-  "$1" rm --volumes "$id" >/dev/null
-  return "$code"
-}
-
-unpack() {
-  chmod -R u+rwX "$1.partial" 2>/dev/null
-  rm -rf "$1.partial" && mkdir "$1.partial" &&
-    tar -x -C "$1.partial" --no-same-owner --exclude 'dev/*' && chmod -R u+rwX "$1.partial"
-}
-
-both() {
-  rm -f "$4.failed"
-  { export_files "$1" "$2" "$3" || : >"$4.failed"; } | unpack "$4" || return
-  [ ! -e "$4.failed" ] || { rm -f "$4.failed"; return 1; }
-}
-
-"$@"
-"""
 _EXIT_CODES = {1, 31, 49, 84, 87}  # in versions before 0.39 always 1 (ch-run(1), "Exit status")
-_KEEP = 'rm -rf "$1" && mv "$1.partial" "$1"'
-_VARIABLES = "{{json .Config.Env}}"
 # As Docker gives it to an image that sets none; one that is set comes after it.
-_PATH = ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+PATH = ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 _SYMPTOMS = (
     Symptom(
         pattern=r"can't init user\+mount namespaces|user namespace|unshare",
@@ -140,7 +106,7 @@ class Charliecloud:
 
         Raises ConfigError for a path with a colon, which `--bind` would split.
         """
-        variables = (_PATH, *variables_inside(self.name, command, isolation))
+        variables = (PATH, *variables_inside(self.name, command, isolation))
         paths = (*(mount.path for mount in isolation.mounts), isolation.scratch)
         for path in paths:
             if ":" in path:
@@ -207,36 +173,8 @@ class Charliecloud:
         if request.is_host_stack:
             return show_host(request, lambda layout: make_root(transport, layout))
         if request.reference:
-            return self._given(request)
-        local = image_store(request.local)
-        recipe = images.recipe(wheelhouse(request), base=request.options.base, local=local)
-        store = image_store(transport)
-        built = images.find_held(store, recipe)
-        if built is None:
-            store, built = local, build(recipe, local=local, progress=request.progress)
-        prepared = Prepared(
-            interpreter=images.PYTHON,
-            reference=_unpacked(request, store, built),
-            fixed_by=built.id,
-            identity=(*built.identity, ("image.name", built.name)),
-            facts=built.facts,
-            software=built.software,
-            meant=built.tree,
-            variables=_variables(store, built),
-        )
-        return proven(self, request, prepared)
-
-    def _given(self, request: Request) -> Prepared:
-        """Return a folder or a SquashFS file that the user named."""
-        path, where = request.reference, request.transport.name
-        if not shell(request.transport, '[ -e "$1" ]', path).succeeded:
-            raise StackError(
-                f"{path} is not on {where}",
-                details="there is no such file or folder",
-                hint=f"unpack the image there, for example: ch-convert -i tar image.tar {path}",
-            )
-        prepared = Prepared(interpreter=PYTHON, reference=path)
-        return proven(self, request, started(self, request, prepared, (("image.name", path),)))
+            return of_given_files(self, request)
+        return proven(self, request, files_of_workloads(request))
 
     def explain(self, exit_code: int, stderr: str) -> Problem | None:
         """Say what `ch-run` complained about; its exit codes differ between versions."""
@@ -253,47 +191,36 @@ def _complaint(stderr: str) -> Problem:
     return recognise(_SYMPTOMS, stderr) or unknown
 
 
-def _unpacked(request: Request, store: ImageStore, image: images.Image) -> str:
-    """Return the folder of the host's cache with the files of an image; unpacked where it is not.
+def files_of_workloads(request: Request) -> Prepared:
+    """Return the files of the workload image as a folder of the host.
 
-    They come from the engine there, or from the one here.
+    They come from the engine there where it has the image, else from the one here.
     """
-    transport = request.transport
-    parent = f"{host_cache(transport)}/{image.key}"
-    folder = f"{parent}/files"
-    if shell(transport, '[ -d "$1" ]', folder).succeeded:
-        return folder
-    needs = (room.Need(step="sif", transport=transport, path=parent),)
-    room.require(needs, room.of_image(image.size_bytes), purpose=image.name)
-    request.progress.begin(f"unpacking {image.name} on {transport.name}")
-    make_folder(transport, parent)
-    export = (store.engine.program, image.id, request.run_id or "prepare")
-    if store.transport is transport:
-        done: Any = shell(transport, _FILES, "both", *export, folder, timeout_s=CONTENT_S)
-    else:
-        with request.progress.moving(image.name, image.size_bytes) as told:
-            done = images.pipe(
-                (store.transport, _on("export_files", *export)),
-                (transport, _on("unpack", folder)),
-                told=told,
-            )
-    if not done.succeeded or not shell(transport, _KEEP, folder, timeout_s=CONTENT_S).succeeded:
-        what = f"unpacking {image.name}"
-        raise failure(transport, what, done.stderr, hint="run it again; check the disk")
-    return folder
+    local, store = image_store(request.local), image_store(request.transport)
+    recipe = images.recipe(wheelhouse(request), base=request.options.base, local=local)
+    built = images.find_held(store, recipe)
+    if built is None:
+        store, built = local, build(recipe, local=local, progress=request.progress)
+    return Prepared(
+        interpreter=images.PYTHON,
+        reference=unpack(request, store, built),
+        fixed_by=built.id,
+        identity=(*built.identity, ("image.name", built.name)),
+        facts=built.facts,
+        software=built.software,
+        meant=built.tree,
+        variables=variables(store, built),
+    )
 
 
-def _on(*words: str) -> Command:
-    return Command(argv=("sh", "-c", _FILES, "sh", *words))
-
-
-def _variables(store: ImageStore, image: images.Image) -> tuple[tuple[str, str], ...]:
-    """Return the variables that an image sets, which its files do not tell."""
-    said = store.ask("image", "inspect", "--format", _VARIABLES, image.id).stdout
-    try:
-        given = read_json(said, list[str]) if said.strip() != "null" else []
-    except ValueError as error:
-        hint = f"run {store.engine.program} image inspect {image.id} there"
-        raise not_understood(store.transport, "an image's variables", said, hint=hint) from error
-    pairs = (text.partition("=") for text in given)
-    return tuple((name, value) for name, _, value in pairs)
+def of_given_files(where: Environment, request: Request) -> Prepared:
+    """Return the files of an image that the user named; raises StackError where there are none."""
+    path, host = request.reference, request.transport.name
+    if not shell(request.transport, '[ -e "$1" ]', path).succeeded:
+        raise StackError(
+            f"{path} is not on {host}",
+            details="there is no such file or folder",
+            hint="unpack the image there, for example: docker export CONTAINER | tar -x -C FOLDER",
+        )
+    prepared = Prepared(interpreter=PYTHON, reference=path)
+    return proven(where, request, started(where, request, prepared, (("image.name", path),)))

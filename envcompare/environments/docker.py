@@ -280,20 +280,7 @@ class Docker:
 
     def prepare(self, request: Request) -> Prepared:
         """Return an image of the host's engine: the workload image, the user's, or a skeleton."""
-        store = image_store(request.transport)
-        if request.is_host_stack:
-            return show_host(request, lambda layout: make_image(store, layout))
-        local, progress = image_store(request.local), request.progress
-        if request.reference:
-            image = _users_image(request, store, local)
-            there = deliver(store, image, local=local, progress=progress)
-            given = replace(there, digest=image.digest)  # as its given name says
-            return of_user(self, request, given)
-        recipe = images.recipe(wheelhouse(request), base=request.options.base, local=local)
-        built = images.find_built(store, recipe)
-        built = built or build(recipe, local=local, progress=progress)
-        there = deliver(store, built, local=local, progress=progress)
-        return proven(self, request, of_workloads(there, name=built.name))
+        return prepared_image(self, request)
 
     def explain(self, exit_code: int, stderr: str) -> Problem | None:
         """Say what `docker run` complained about; 125 to 127 are its own exit codes."""
@@ -311,6 +298,24 @@ class Docker:
         The client is asked that started them: killing it does not stop a container.
         """
         return remove_labelled(transport, ENGINE.program, run_id=run_id, worker=worker)
+
+
+def prepared_image(where: Environment, request: Request) -> Prepared:
+    """Return an image of the host's engine, proven as `where` starts it; raises as `prepare`."""
+    store = image_store(request.transport)
+    if request.is_host_stack:
+        return show_host(request, lambda layout: make_image(store, layout))
+    local, progress = image_store(request.local), request.progress
+    if request.reference:
+        image = _users_image(request, store, local)
+        there = deliver(store, image, local=local, progress=progress)
+        given = replace(there, digest=image.digest)  # as its given name says
+        return of_user(where, request, given)
+    recipe = images.recipe(wheelhouse(request), base=request.options.base, local=local)
+    built = images.find_built(store, recipe)
+    built = built or build(recipe, local=local, progress=progress)
+    there = deliver(store, built, local=local, progress=progress)
+    return proven(where, request, of_workloads(there, name=built.name))
 
 
 def remove_labelled(transport: Transport, program: str, *, run_id: str, worker: str) -> int:

@@ -6,8 +6,10 @@ import difflib
 
 from envcompare.config.arms import Traits
 from envcompare.environments import Environment
+from envcompare.environments.bubblewrap import Bubblewrap
 from envcompare.environments.charliecloud import Charliecloud
 from envcompare.environments.docker import Docker
+from envcompare.environments.gvisor import GVisor
 from envcompare.environments.podman import Podman
 from envcompare.environments.singularity import Singularity
 from envcompare.environments.vm import Vm
@@ -16,9 +18,11 @@ from envcompare.errors import ConfigError
 IMAGE_BUILDER = Docker()
 """The environment whose engine builds the workload image on this machine."""
 
-ENVIRONMENTS: dict[str, Environment] = {
-    where.name: where for where in (Vm(), IMAGE_BUILDER, Singularity(), Podman(), Charliecloud())
-}
+_ALL: tuple[Environment, ...] = (
+    *(Vm(), IMAGE_BUILDER, Singularity()),
+    *(Podman(), Charliecloud(), Bubblewrap(), GVisor()),
+)
+ENVIRONMENTS = {where.name: where for where in _ALL}
 
 
 def environment(name: str) -> Environment:

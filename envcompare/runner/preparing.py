@@ -190,9 +190,9 @@ def _clean_all(task: _HostTask, session: HostSession) -> None:
     task.tell_removal(claims.remove_dead(session.transport, session.cache))
     is_removed = cache.remove_cache(session.transport)
     task.tell(f"{'removed' if is_removed else 'nothing to remove at'} {session.cache}")
-    for where in ENVIRONMENTS.values():
-        if where.engine is not None:
-            _clean_images(task, ImageStore(engine=where.engine, transport=session.transport))
+    engines = [where.engine for where in ENVIRONMENTS.values() if where.engine is not None]
+    for engine in {engine.program: engine for engine in engines}.values():
+        _clean_images(task, ImageStore(engine=engine, transport=session.transport))
 
 
 def _clean_images(task: _HostTask, store: ImageStore) -> None:

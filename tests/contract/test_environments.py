@@ -129,12 +129,14 @@ DOCKER = [_param("local", "docker", "docker"), _param("ssh", "docker", "ssh", "d
 SINGULARITY = [_param("ssh", "singularity", "ssh", "docker", "singularity")]
 PODMAN = [_param("ssh", "podman", "ssh", "docker", "podman")]
 CHARLIECLOUD = [_param("ssh", "charliecloud", "ssh", "docker", "charliecloud")]
-READ_ONLY = DOCKER + SINGULARITY + PODMAN  # what can show a folder read-only
+BUBBLEWRAP = [_param("ssh", "bubblewrap", "ssh", "docker", "bubblewrap")]
+GVISOR = [_param("ssh", "gvisor", "ssh", "docker", "gvisor")]
+READ_ONLY = DOCKER + SINGULARITY + PODMAN + BUBBLEWRAP + GVISOR  # what can show a folder read-only
 CONTAINERS = READ_ONLY + CHARLIECLOUD
 
 read_only = pytest.mark.parametrize("open_place", READ_ONLY, indirect=True)
 containers_only = pytest.mark.parametrize("open_place", CONTAINERS, indirect=True)
-with_store_only = pytest.mark.parametrize("open_place", DOCKER + PODMAN, indirect=True)
+with_store_only = pytest.mark.parametrize("open_place", DOCKER + PODMAN + GVISOR, indirect=True)
 docker_only = pytest.mark.parametrize("open_place", DOCKER, indirect=True)
 singularity_only = pytest.mark.parametrize("open_place", SINGULARITY, indirect=True)
 
@@ -165,7 +167,7 @@ def _reference(transport: Transport, name: str, base: image.Image) -> str:
     there = image.deliver(store, base, local=image_store(LOCAL), progress=Progress(print))
     if engine:
         return there.id
-    if name == "charliecloud":
+    if name != "singularity":
         return _files_of(transport, there)
     return sif_of(transport, there, compression="zstd", say=print).path
 

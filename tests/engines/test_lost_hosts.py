@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lab import KILL_LOGINS, STOP_LOGINS, Lab
+from lab import KILL_LOGINS, START_ENGINE, STOP_ENGINE, STOP_LOGINS, Lab
 from runs import BASE, LIGHT, STEPS_ALONE, run_folder, running
 
 from envcompare.run_folder.records import Block
@@ -62,6 +62,24 @@ def test_run_goes_on_after_its_connection_was_killed(lab: Lab, own: Path, tmp_pa
     assert [one.what for one in events].count("host-lost") == 1
     assert [one.state for one in events if one.what == "cell-ended"] == ["ok"]
     assert "connected again" in said
+    check_nothing_is_double_or_left(lab, folder)
+
+
+def test_engine_that_starts_later_than_its_host_is_waited_for(
+    lab: Lab, own: Path, tmp_path: Path
+) -> None:
+    """After a reboot sshd answers before dockerd does: no arm is given up for that."""
+
+    def reboot() -> None:
+        _as_root(lab, STOP_ENGINE + KILL_LOGINS)
+        time.sleep(15)
+        lab.as_root("sh", "-c", START_ENGINE)
+
+    code, said, folder = measured(lab, own, tmp_path / "out", then=reboot)
+    events = folder.read_events().events
+    assert code == 0, said
+    assert "arm-failed" not in [one.what for one in events]
+    assert [one.state for one in events if one.what == "cell-ended"] == ["ok"]
     check_nothing_is_double_or_left(lab, folder)
 
 

@@ -10,16 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from faulttrials import LIMIT_S, PRECIOUS, Broken, Trial, kill
-from lab import KILL_LOGINS, docker_client
+from lab import KILL_LOGINS, START_ENGINE, STOP_ENGINE, docker_client
 
 CALM_LINES = 95  # events and samples of a calm run, about
 FIRST, LAST = slice(0, 1), slice(-1, None)
-_RESTART_ENGINE = (
-    "pkill -KILL dockerd; pkill -KILL containerd$; sleep 1; "
-    "rm -f /run/docker.pid /run/docker/containerd/containerd.pid; "
-    "setsid dockerd --log-level=warn >>/var/log/dockerd.log 2>&1 </dev/null & "
-    "for i in $(seq 60); do docker info >/dev/null 2>&1 && exit; sleep 0.5; done; exit 1"
-)
 _STARVE = r"""
 if [ -d /sys/fs/cgroup/memory ]; then group=/sys/fs/cgroup/memory/envcompare-fault
 else group=/sys/fs/cgroup/envcompare-fault; fi
@@ -95,7 +89,7 @@ def kill_engine(trial: Trial) -> None:
     _expect_failure(trial)
     trial.exit_codes = (0, 3, 4)
     with _hurting(trial):
-        trial.host.as_root("sh", "-c", _RESTART_ENGINE)
+        trial.host.as_root("sh", "-c", STOP_ENGINE + START_ENGINE)
         trial.mark("mine")
 
 

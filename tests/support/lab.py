@@ -35,6 +35,14 @@ _LEFT = f"{_CONTAINERS}; grep -lsF $1 /proc/[0-9]*/environ; ls -d {_FOLDER} 2>/d
 _REMOVE = f"{_CONTAINERS} | xargs -r docker rm -f; rm -rf {_FOLDER}"
 # Each connection of a login has a process of sshd, which the one of root has started.
 KILL_LOGINS = "pkill -KILL -u bench sshd || :"
+STOP_ENGINE = (
+    "pkill -KILL dockerd; pkill -KILL containerd$; sleep 1; "
+    "rm -f /run/docker.pid /run/docker/containerd/containerd.pid; "
+)
+START_ENGINE = (
+    "setsid dockerd --log-level=warn >>/var/log/dockerd.log 2>&1 </dev/null & "
+    "for i in $(seq 60); do docker info >/dev/null 2>&1 && exit; sleep 0.5; done; exit 1"
+)
 STOP_LOGINS = "pkill -STOP -u bench sshd || :"
 
 
@@ -153,6 +161,8 @@ def missing(name: str) -> str:
         "singularity": lambda: _has("apptainer", "singularity") or lab() is not None,
         "podman": lambda: lab() is not None,
         "charliecloud": lambda: lab() is not None,
+        "bubblewrap": lambda: lab() is not None,
+        "gvisor": lambda: lab() is not None,
         "hyperfine": lambda: _has("hyperfine"),
         "browser": lambda: _has("chromium", "chromium-browser", "google-chrome"),
         "torch": lambda: torch_python() != "",
@@ -172,6 +182,8 @@ def missing(name: str) -> str:
         "singularity": "script/lab up",
         "podman": "script/lab up",
         "charliecloud": "script/lab up",
+        "bubblewrap": "script/lab up",
+        "gvisor": "script/lab up",
         "hyperfine": "apt-get install hyperfine",
         "browser": "install Chromium",
         "torch": "set ENVCOMPARE_TEST_PYTHON to an interpreter that imports torch",

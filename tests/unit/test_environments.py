@@ -14,6 +14,7 @@ import pytest
 from envcompare import environments
 from envcompare.command import Command
 from envcompare.environments import Gpu, Isolation, gpu
+from envcompare.environments.bubblewrap import _TOPS
 from envcompare.environments.docker import ENGINE, Docker, image_store
 from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.environments.singularity import find_engine
@@ -199,6 +200,46 @@ def test_charliecloud_takes_no_variable_of_the_login() -> None:
         environment("charliecloud").wrap(WORKER, replace(ISOLATION, scratch="/a:b"))
 
 
+def test_gvisor_is_a_container_of_docker_under_another_runtime() -> None:
+    """The runtime is an option that the report shows, and the user's come after it."""
+    isolation = replace(ISOLATION, options=("--shm-size", "1g"))
+    argv = environment("gvisor").wrap(WORKER, isolation).argv
+    labels = argv.index("--label")
+    assert argv[labels - 4 : labels] == ("--runtime", "runsc", "--shm-size", "1g")
+    plain = environment("docker").wrap(WORKER, isolation).argv
+    assert [word for word in argv if word not in {"--runtime", "runsc"}] == list(plain)
+    told = environment("gvisor").engine_options(isolation)
+    assert told[-4:] == ("--runtime", "runsc", "--shm-size", "1g")
+
+
+def test_bubblewrap_makes_namespaces_and_nothing_else() -> None:
+    """The root is a tmpfs, on which the tops of the image are shown read-only."""
+    tops = " ".join(f"--ro-bind-try /files/{top} /{top}" for top in _TOPS)
+    namespaces = """
+        bwrap --unshare-user --unshare-ipc --unshare-pid --unshare-net --unshare-uts
+        --die-with-parent --clearenv
+    """
+    end = """
+        --bind /home/ann/scratch /tmp --ro-bind /w /w --bind /out /out
+        --bind /home/ann/scratch /home/ann/scratch --chdir /home/ann/scratch env
+        PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+        ENVCOMPARE_RUN=20260101-000000-abcd ENVCOMPARE_ARM=new
+        ENVCOMPARE_ENVIRONMENT=bubblewrap ENVCOMPARE_WORKER=0f
+        HOME=/home/ann/scratch OMP_NUM_THREADS=1
+        /venv/bin/python /w/worker.py
+    """
+    kernel = "--dev /dev --proc /proc --ro-bind /sys /sys"
+    image = f"{namespaces} --ro-bind /files/usr /usr {tops} {kernel} --tmpfs /tmp {end}"
+    host = f"""
+        {namespaces} --ro-bind / / {kernel}
+        --tmpfs /home --tmpfs /root --tmpfs /run --tmpfs /tmp {end}
+    """
+    for folder, expected in (("/files", image), ("/", host)):
+        isolation = replace(ISOLATION, reference=folder)
+        wrapped = environment("bubblewrap").wrap(WORKER, isolation)
+        assert tuple(shlex.split(expected)) == wrapped.argv
+
+
 def test_singularity_shows_the_mounts_alone_and_sets_variables_inside() -> None:
     """The engine's own processes carry the marks too, so that a sweep finds them."""
     expected = shlex.split("""
@@ -351,6 +392,26 @@ COMPLAINTS = {
         *("podman", 125),
         "podman could not start the container: Error: something new",
     ),
+    "docker: Error response from daemon: unknown or invalid runtime name: runsc.": (
+        *("gvisor", 125),
+        "the Docker daemon has no runtime runsc",
+    ),
+    "docker: No such image: app:3": (
+        *("gvisor", 125),
+        "the image app:3 is not on the host",
+    ),
+    "bwrap: Can't find source path /x y/usr: No such file or directory": (
+        *("bubblewrap", 1),
+        "the image /x y is not on the host",
+    ),
+    "bwrap: Can't find source path /a b: No such file or directory": (
+        *("bubblewrap", 1),
+        "/a b does not exist on the host",
+    ),
+    "bwrap: Can't chdir to /nowhere: No such file or directory": (
+        *("bubblewrap", 1),
+        "the working directory /nowhere is not in the container",
+    ),
     "ch-run[9]: error: can't bind: source not found: /a b (ch_core.c:231)": (
         *("charliecloud", 1),
         "/a b does not exist on the host",
@@ -485,6 +546,8 @@ def test_an_engine_at_a_given_address_is_not_mended_by_starting_the_usual_one(
         ("singularity", 42, "FATAL: as the workload's own words"),
         ("podman", 1, "Error: x: image not known"),
         ("charliecloud", 1, "Traceback"),
+        ("bubblewrap", 1, "Traceback"),
+        ("bubblewrap", 42, "bwrap: as the workload's own words"),
         ("charliecloud", 42, "ch-run[1]: error: as the workload's own words"),
     ],
 )
@@ -503,6 +566,7 @@ def test_a_failure_of_the_workload_is_not_explained_away(
         ("singularity", "apptainer", "Apptainer did not answer within 1 s"),
         ("podman", "podman", "Podman did not answer within 0.5 s"),
         ("charliecloud", "ch-run", "ch-run did not answer within 0.5 s"),
+        ("bubblewrap", "bwrap", "bwrap did not answer within 0.5 s"),
     ],
 )
 def test_a_check_without_an_answer_is_a_finding_and_no_lost_host(
