@@ -60,9 +60,10 @@ class Loader:
             raise DataError("no data was given. Prepare some (--prepare DIR) or name a folder")
         if self.params["layout"] == "folder":
             self._files = photos.photos(data)
+            self._classes = max(_CLASSES, 1 + self._files[-1][1])
             self.steps_per_epoch = max(1, len(self._files) // self.batch)
         else:
-            self._shards = photos.shards(data)
+            self._shards, self._classes = photos.shards(data), _CLASSES
             require("workers", self.params["workers"], least=0, most=len(self._shards))
 
     def setup(self, seed: int, device: str) -> None:
@@ -82,7 +83,7 @@ class Loader:
         )
         self._batches = iter(loading)
         if params["model"] != "none":
-            self._model = network(basic, STAGES, classes=_CLASSES).to(device)
+            self._model = network(basic, STAGES, classes=self._classes).to(device)
             self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.01)
 
     def step(self) -> torch.Tensor:

@@ -61,4 +61,4 @@ class Startup:
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
             raise RuntimeError(f"the new Python ended with exit code {done.returncode}: {last}")
-        return float(done.stdout)
+        return float(done.stdout.split()[-1])

@@ -349,9 +349,12 @@ def marks(environment: str, isolation: Isolation) -> tuple[tuple[str, str], ...]
 def variables_inside(
     environment: str, command: Command, isolation: Isolation
 ) -> tuple[tuple[str, str], ...]:
-    """Return all variables of a command in a container: marks, home, choice of GPUs, its own."""
+    """Return all variables of a command in a container: its own, marks, home, choice of GPUs.
+
+    Of two with one name the last counts: what an image sets hides nothing from a sweep.
+    """
     home = (("HOME", isolation.scratch),) if isolation.scratch else ()
-    return (*marks(environment, isolation), *home, *isolation.gpu.variables, *command.env)
+    return (*command.env, *marks(environment, isolation), *home, *isolation.gpu.variables)
 
 
 def kill_marked(transport: Transport, environment: str, *, run_id: str, worker: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from envcompare.command import Command
@@ -21,21 +21,20 @@ from envcompare.environments import (
 from envcompare.environments.charliecloud import PATH, files_of_workloads, of_given_files
 from envcompare.environments.software import proven
 from envcompare.environments.vm import show_host
-from envcompare.errors import Problem
-from envcompare.stack import Prepared, Request
+from envcompare.errors import Problem, StackError
+from envcompare.stack import Mount, Prepared, Request
 from envcompare.stack.diagnosis import Symptom, last_line, recognise
+from envcompare.stack.host import Layout
 from envcompare.text import spoken
-from envcompare.transport import Transport
+from envcompare.transport import Transport, shell
 
-HOST = "/"  # as the folder of an image: the host's own files
+HOST = "/"  # as the folder of an image: nothing but what is mounted, which is the host's own
 _NAMESPACES = (
     *("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"),
-    *("--die-with-parent", "--clearenv"),
+    *("--die-with-parent", "--clearenv", "--cap-drop", "ALL"),
 )
 # What an image has at its top; what it lacks is left out. Mount points are made beside it.
-_TOPS = ("bin", "etc", "lib", "lib32", "lib64", "libx32", "opt", "root", "sbin", "srv", "var")
-# On the host's own files, homes and temporary files stay out, and mount points are made in them.
-_HIDDEN = ("/home", "/root", "/run", "/tmp")  # noqa: S108 - inside
+_TOPS = ("bin", "etc", "lib", "lib32", "lib64", "libx32", "opt", "sbin", "srv", "usr", "var")
 _LIBRARIES = "/nvidia/lib"
 _PROBE = r"""
 command -v bwrap >/dev/null || exit 127
@@ -43,6 +42,14 @@ bwrap --version || exit 4
 bwrap --unshare-user --unshare-ipc --unshare-pid --unshare-net --unshare-uts --die-with-parent \
   --ro-bind / / --dev /dev --proc /proc --tmpfs /tmp /envcompare-probe
 exit 0
+"""
+# Prints the entries of a folder that are links to outside of it.
+_OPEN = r"""
+folder=$(readlink -f -- "$1") && shift || exit 0
+for name in "$@"; do
+  [ -e "$folder/$name" ] || [ -L "$folder/$name" ] || continue
+  case $(readlink -f -- "$folder/$name") in "$folder"/*) ;; *) echo "/$name" ;; esac
+done
 """
 _STARTED = re.compile(r"execvp /envcompare-probe: No such file")
 _VERSION = re.compile(r"bubblewrap (\d+\.\d+\S*)")
@@ -55,7 +62,7 @@ _SYMPTOMS = (
     ),
     Symptom(
         pattern=r"Can't mount proc|Can't mount devpts",
-        brief="this container or VM forbids to mount /proc in a namespace",
+        brief="this container or VM does not allow mounting /proc in a namespace",
         hint="run on the host itself, or leave bubblewrap out",
     ),
     Symptom(
@@ -67,6 +74,11 @@ _SYMPTOMS = (
         pattern=r"Can't find source path ([^\n]+?): No such file",
         brief="{match} does not exist on the host",
         hint="create it there, or correct the path",
+    ),
+    Symptom(
+        pattern=r"Can't (?:mkdir|create file at) ([^\n]+?): Read-only",
+        brief="{match} cannot be shown, since the image has a folder above it and not that one",
+        hint="use a folder below /home, /data, /mnt or /tmp, or leave bubblewrap out",
     ),
     Symptom(
         pattern=r"Can't chdir to ([^\n]+?): No such file",
@@ -95,8 +107,8 @@ class Bubblewrap:
         The root is a tmpfs, in which mount points are made. Variables are set by `env` inside, so
         that a missing program ends with 127.
         """
-        search = (("LD_LIBRARY_PATH", _LIBRARIES),) if isolation.gpu.libraries else ()
-        variables = (PATH, *search, *variables_inside(self.name, command, isolation))
+        inside = variables_inside(self.name, command, isolation)
+        variables = (PATH, ("USER", "envcompare"), *inside, *_search(inside, isolation.gpu))
         argv = (
             "bwrap",
             *self.engine_options(isolation),
@@ -149,10 +161,13 @@ class Bubblewrap:
     def prepare(self, request: Request) -> Prepared:
         """Return the files of the workload image, a folder of the user's, or the host's own."""
         if request.is_host_stack:
-            return show_host(request, lambda _layout: HOST)
+            return _of_host(request)
         if request.reference:
+            _require_closed(request.transport, request.reference)
             return of_given_files(self, request)
-        return proven(self, request, files_of_workloads(request))
+        prepared = files_of_workloads(request)
+        _require_closed(request.transport, prepared.reference)
+        return proven(self, request, prepared)
 
     def explain(self, exit_code: int, stderr: str) -> Problem | None:
         """Say what `bwrap` complained about; it ends with 1."""
@@ -163,19 +178,58 @@ class Bubblewrap:
         return kill_marked(transport, self.name, run_id=run_id, worker=worker)
 
 
+def _of_host(request: Request) -> Prepared:
+    """Return the host's interpreter; what is a link there, such as /bin, is shown as a folder."""
+    links: list[str] = []
+
+    def make_root(layout: Layout) -> str:
+        links.extend(path for path, _ in layout.links)
+        return HOST
+
+    prepared = show_host(request, make_root)
+    return replace(prepared, mounts=(*prepared.mounts, *(Mount(path=path) for path in links)))
+
+
 def _complaint(stderr: str) -> Problem:
     unknown = Problem(brief=f"bwrap could not start the process: {last_line(stderr)}")
     return recognise(_SYMPTOMS, stderr) or unknown
 
 
 def _root(folder: str) -> tuple[str, ...]:
-    """Return the options that show the files of an image, or those of the host, read-only."""
+    """Return the options for what is there beside the mounts: files of an image and the kernel."""
     kernel = ("--dev", "/dev", "--proc", "/proc", "--ro-bind", "/sys", "/sys")
+    empty = ("--tmpfs", "/root", "--tmpfs", "/tmp")  # noqa: S108 - inside
     if folder == HOST:
-        hidden = (word for path in _HIDDEN for word in ("--tmpfs", path))
-        return ("--ro-bind", "/", "/", *kernel, *hidden)
-    tops = (word for top in _TOPS for word in ("--ro-bind-try", f"{folder}/{top}", f"/{top}"))
-    return ("--ro-bind", f"{folder}/usr", "/usr", *tops, *kernel, "--tmpfs", "/tmp")  # noqa: S108 - inside
+        return (*kernel, *empty)
+    tops = (
+        word
+        for top in _TOPS
+        if top != "usr"
+        for word in ("--ro-bind-try", f"{folder}/{top}", f"/{top}")
+    )
+    return ("--ro-bind", f"{folder}/usr", "/usr", *tops, *kernel, *empty)
+
+
+def _require_closed(transport: Transport, folder: str) -> None:
+    """Raise StackError where a link at the top of an image leads out of it.
+
+    bwrap follows it on the host, and would show what lies there.
+    """
+    said = shell(transport, _OPEN, folder, *_TOPS).stdout.strip()
+    if said:
+        raise StackError(
+            f"bubblewrap cannot show the image on {transport.name}",
+            details=f"{said} leads out of it",
+            hint="make the link a relative one in the image, or leave bubblewrap out",
+        )
+
+
+def _search(variables: tuple[tuple[str, str], ...], reached: Gpu) -> tuple[tuple[str, str], ...]:
+    """Return where the loader finds the driver's libraries, before where it looked otherwise."""
+    if not reached.libraries:
+        return ()
+    others = dict(variables).get("LD_LIBRARY_PATH", "")
+    return (("LD_LIBRARY_PATH", ":".join(filter(None, (_LIBRARIES, others)))),)
 
 
 def _gpu_options(reached: Gpu) -> tuple[str, ...]:

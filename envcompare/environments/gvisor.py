@@ -45,7 +45,11 @@ class GVisor:
 
     name: ClassVar[str] = "gvisor"
     traits: ClassVar[Traits] = replace(
-        Docker.traits, aliases=("runsc",), is_default=False, counters="root"
+        Docker.traits,
+        aliases=("runsc",),
+        is_default=False,
+        counters="root",
+        fixed_options=(*(Docker.traits.fixed_options or ()), "--runtime"),
     )
     engine: ClassVar[Engine] = ENGINE
 

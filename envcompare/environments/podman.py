@@ -89,6 +89,11 @@ _SYMPTOMS = (
         hint="create it there, or correct the path",
     ),
     Symptom(
+        pattern=r"stat nvidia\.com/gpu=all",
+        brief="this Podman does not know CDI",
+        hint="install Podman 4.1 or later",
+    ),
+    Symptom(
         pattern=r"unresolvable CDI devices [^\n]+",
         brief="Podman has no CDI description of the GPU",
         hint="sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
@@ -134,6 +139,8 @@ class Podman:
         variables = (("USER", "envcompare"), *variables_inside(self.name, command, isolation))
         argv = (
             *(ENGINE.program, "run", "--interactive", "--rm", "--pull", "never"),
+            # removing a container asks nothing of a process that ignores it
+            *("--stop-timeout", "0"),
             *self.engine_options(isolation),
             *user_option(isolation),
             *shown(command, isolation, variables),
@@ -234,11 +241,12 @@ def _users_image(request: Request, store: ImageStore) -> images.Image:
     there = images.look_up(store, reference)
     if there is not None:
         return there
+    here = None
     with suppress(UnusableError):
         here = images.find(local, reference)
-        if here is not None:
-            there = images.deliver(store, here, local=local, progress=request.progress)
-            return replace(there, digest=here.digest)
+    if here is not None:
+        there = images.deliver(store, here, local=local, progress=request.progress)
+        return replace(there, digest=here.digest)
     where = request.transport.name
     raise StackError(
         f"the image {reference} is not on {where}",

@@ -409,7 +409,7 @@ def _add_arm(job: Job, session: HostSession, arm: ArmRecord, *, is_needed: bool)
         raise
     except EnvcompareError as error:
         job.interruption.check()
-        if is_needed:
+        if is_needed and isinstance(error, UnusableError):
             raise _MissingArmError(error.brief, details=error.details, hint=error.hint) from error
         phase: Phase = "environment" if type(error) is UnusableError else "stack"
         job.fail("arm-failed", error, phase=phase, host=session.host.label, arm=arm.id)

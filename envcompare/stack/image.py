@@ -278,7 +278,8 @@ def _is_users_own(facts: Mapping[str, Any]) -> bool:
     """
     sha256 = labels(facts).get(CONFIG_LABEL)
     if sha256 is None:
-        return not any(name.startswith(_OUR_NAMES) for name in facts.get("RepoTags") or ())
+        names = (name.removeprefix("localhost/") for name in facts.get("RepoTags") or ())
+        return not any(name.startswith(_OUR_NAMES) for name in names)
     return sha256 != config_sha256(facts)
 
 
@@ -288,7 +289,7 @@ def labels(facts: Mapping[str, Any]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Piped:
+class Piped:
     """How both ends of a pipe ended: exit codes and what they said."""
 
     source_exit: int
@@ -303,7 +304,7 @@ class _Piped:
 
 def pipe(
     source: tuple[Transport, Command], sink: tuple[Transport, Command], *, told: Told
-) -> _Piped:
+) -> Piped:
     """Run both commands, the second reading what the first writes; neither outlives a failure.
 
     Raises CommandTimeoutError where nothing moves between them any more.
@@ -324,7 +325,7 @@ def pipe(
     for drain in said:
         drain.settle()
     text = "\n".join(drain.text() for drain in said)
-    return _Piped(source_exit=exits[0], sink_exit=exits[1], stderr=text)
+    return Piped(source_exit=exits[0], sink_exit=exits[1], stderr=text)
 
 
 def deliver(store: ImageStore, image: Image, *, local: ImageStore, progress: Progress) -> Image:
@@ -355,7 +356,7 @@ def _send(local: ImageStore, store: ImageStore, image: Image, progress: Progress
     """Stream the image into the host's engine and name it there; return its ID there."""
     load = ("sh", "-c", _LOAD, "sh", store.engine.program, _given_name(image))
 
-    def sent() -> _Piped:
+    def sent() -> Piped:
         with progress.moving(image.name, image.size_bytes) as told:
             return pipe(
                 (local.transport, local.command("save", image.id)),

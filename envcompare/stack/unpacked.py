@@ -2,42 +2,56 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+import uuid
+from typing import Final
 
-from envcompare.command import Command
+from envcompare.command import Command, CommandResult
 from envcompare.stack import Request, room
 from envcompare.stack.cache import host_cache
 from envcompare.stack.diagnosis import failure
 from envcompare.stack.engine import ImageStore
-from envcompare.stack.image import Image, pipe
+from envcompare.stack.image import Image, Piped, pipe
 from envcompare.transport import CONTENT_S, make_folder, not_understood, read_json, shell
 
 # The first word is what is done. The container that is needed to export files never starts, devices
-# are the host's own, and what fails before a pipe is noticed by the file it leaves.
+# are the host's own, and what fails before a pipe is noticed by the file it leaves. Several may
+# unpack at the same time, each into a folder of its own; the first to end has its way.
 _FILES: Final = r"""
 export_files() {
-  id=$("$1" create --label "envcompare.run=$3" "$2" true) || return
-  "$1" export "$id"
-  code=$?
-  "$1" rm --volumes "$id" >/dev/null
-  return "$code"
+  id=$("$1" create --label "$3" "$2" true) && "$1" export "$id"
+}
+
+remove_exported() {
+  for id in $("$1" ps --all --quiet --filter "label=$2"); do
+    "$1" rm --volumes "$id"
+  done
+}
+
+discard() {
+  chmod -R u+rwX "$@" 2>/dev/null
+  rm -rf "$@"
 }
 
 unpack() {
-  chmod -R u+rwX "$1.partial" 2>/dev/null
-  rm -rf "$1.partial" && mkdir "$1.partial" &&
-    tar -x -C "$1.partial" --no-same-owner --exclude 'dev/*' && chmod -R u+rwX "$1.partial"
+  find "${1%/*}" -maxdepth 1 -name '*.partial' -mmin +240 |
+    while read -r old; do discard "$old"; done
+  mkdir "$1" && tar -x -C "$1" --no-same-owner --anchored --exclude 'dev/*' &&
+    chmod -R u+rwX "$1" || { discard "$1"; return 1; }
+}
+
+keep() {
+  [ -d "$2" ] || mv -T "$1" "$2" || [ -d "$2" ] || return
+  [ ! -d "$1" ] || discard "$1"
 }
 
 both() {
   rm -f "$4.failed"
   { export_files "$1" "$2" "$3" || : >"$4.failed"; } | unpack "$4" || return
-  [ ! -e "$4.failed" ] || { rm -f "$4.failed"; return 1; }
+  [ ! -e "$4.failed" ] || { rm -f "$4.failed"; discard "$4"; return 1; }
 }
 
 "$@"
 """
-_KEEP: Final = 'rm -rf "$1" && mv "$1.partial" "$1"'
 _VARIABLES: Final = "{{json .Config.Env}}"
 
 
@@ -55,20 +69,33 @@ def unpack(request: Request, store: ImageStore, image: Image) -> str:
     room.require(needs, room.of_image(image.size_bytes), purpose=image.name)
     request.progress.begin(f"unpacking {image.name} on {transport.name}")
     make_folder(transport, parent)
-    export = (store.engine.program, image.id, request.run_id or "prepare")
-    if store.transport is transport:
-        done: Any = shell(transport, _FILES, "both", *export, folder, timeout_s=CONTENT_S)
-    else:
-        with request.progress.moving(image.name, image.size_bytes) as told:
-            done = pipe(
-                (store.transport, _on("export_files", *export)),
-                (transport, _on("unpack", folder)),
-                told=told,
-            )
-    if not done.succeeded or not shell(transport, _KEEP, folder, timeout_s=CONTENT_S).succeeded:
+    token = uuid.uuid4().hex[:12]
+    partial, label = f"{folder}.{token}.partial", f"envcompare.export={token}"
+    try:
+        done = _piped(request, store, image, label=label, folder=partial)
+    finally:
+        shell(store.transport, _FILES, "remove_exported", store.engine.program, label)
+    kept = done.succeeded and shell(transport, _FILES, "keep", partial, folder).succeeded
+    if not kept:
         what = f"unpacking {image.name}"
         raise failure(transport, what, done.stderr, hint="run it again; check the disk")
     return folder
+
+
+def _piped(
+    request: Request, store: ImageStore, image: Image, *, label: str, folder: str
+) -> CommandResult | Piped:
+    """Unpack the files of an image into a new folder of the host; return how that ended."""
+    transport = request.transport
+    export = (store.engine.program, image.id, label)
+    if store.transport is transport:
+        return shell(transport, _FILES, "both", *export, folder, timeout_s=CONTENT_S)
+    with request.progress.moving(image.name, image.size_bytes) as told:
+        return pipe(
+            (store.transport, _on("export_files", *export)),
+            (transport, _on("unpack", folder)),
+            told=told,
+        )
 
 
 def variables(store: ImageStore, image: Image) -> tuple[tuple[str, str], ...]:

@@ -19,11 +19,12 @@ from software import sif_of
 
 from envcompare.command import Command, CommandResult
 from envcompare.environments import Environment, Gpu, Isolation, gpu, run_inside
-from envcompare.environments.docker import image_store
+from envcompare.environments.docker import ENGINE, image_store
 from envcompare.environments.registry import environment
 from envcompare.errors import CommandTimeoutError
-from envcompare.stack import Mount, Progress, image
+from envcompare.stack import Mount, Progress, Request, image
 from envcompare.stack.engine import ImageStore
+from envcompare.stack.unpacked import unpack
 from envcompare.transport import Process, Transport, run
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
@@ -141,6 +142,14 @@ docker_only = pytest.mark.parametrize("open_place", DOCKER, indirect=True)
 singularity_only = pytest.mark.parametrize("open_place", SINGULARITY, indirect=True)
 
 
+# gVisor's processes are none of the host's
+seen_on_host = pytest.mark.parametrize(
+    "open_place",
+    VM + [one for one in CONTAINERS if one not in GVISOR],
+    indirect=True,
+)
+
+
 @pytest.fixture(scope="module", params=VM + CONTAINERS)
 def open_place(request: pytest.FixtureRequest) -> Iterator[Place]:
     """Give each environment on each host, with its image in place."""
@@ -174,15 +183,8 @@ def _reference(transport: Transport, name: str, base: image.Image) -> str:
 
 def _files_of(transport: Transport, there: image.Image) -> str:
     """Return a folder of the host with the files of an image of the engine there."""
-    folder = f"/tmp/envcompare-test-{there.key}"
-    script = """
-    [ ! -d "$1" ] || exit 0
-    id=$(docker create "$2" true) && mkdir -p "$1.part" &&
-    docker export "$id" | tar -x -C "$1.part" --no-same-owner --exclude 'dev/*' &&
-    docker rm "$id" && mv "$1.part" "$1"
-    """
-    run(transport, Command(argv=("sh", "-c", script, "sh", folder, there.id)), timeout_s=300)
-    return folder
+    request = Request(transport=transport, progress=Progress(print), builder=ENGINE)
+    return unpack(request, image_store(transport), there)
 
 
 @pytest.fixture
@@ -239,6 +241,7 @@ def test_the_exit_code_is_the_commands_own(place: Place) -> None:
     assert place.run("sh", "-c", "exit 42").exit_code == 42
 
 
+@seen_on_host
 def test_death_by_signal_is_128_and_the_signal(place: Place) -> None:
     """A worker killed for memory is told from one that gave up."""
     words = _unique_sleep()
@@ -290,6 +293,7 @@ def test_lines_go_to_and_fro_until_stdin_ends(place: Place) -> None:
     assert place.environment.sweep(place.transport, place.isolation.run_id) == 0
 
 
+@seen_on_host
 def test_a_sweep_after_a_kill_leaves_nothing_behind(place: Place) -> None:
     """A workload that ignores its input outlives the connection, but not the sweep."""
     words = _unique_sleep()
@@ -334,6 +338,7 @@ def test_a_worker_that_hangs_is_ended_inside_with_all_it_started(place: Place, k
     other.kill()
 
 
+@seen_on_host
 def test_a_command_that_is_given_up_does_not_go_on_inside(place: Place) -> None:
     """What makes data or proves a stack hangs as a worker does."""
     words = f"hung-{uuid.uuid4().hex}"

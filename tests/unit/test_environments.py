@@ -144,10 +144,10 @@ def test_docker_runs_a_labelled_container_under_the_callers_ids() -> None:
         --mount type=bind,source=/w,destination=/w,ro
         --mount type=bind,source=/out,destination=/out
         --mount type=bind,source=/home/ann/scratch,destination=/home/ann/scratch
-        --env USER=envcompare
+        --env USER=envcompare --env OMP_NUM_THREADS=1
         --env ENVCOMPARE_RUN=20260101-000000-abcd --env ENVCOMPARE_ARM=new
         --env ENVCOMPARE_ENVIRONMENT=docker --env ENVCOMPARE_WORKER=0f
-        --env HOME=/home/ann/scratch --env OMP_NUM_THREADS=1
+        --env HOME=/home/ann/scratch
         --label envcompare.run=20260101-000000-abcd --label envcompare.arm=new
         --label envcompare.worker=0f
         --entrypoint '' sha256:0123 /venv/bin/python /w/worker.py
@@ -158,17 +158,17 @@ def test_docker_runs_a_labelled_container_under_the_callers_ids() -> None:
 def test_podman_keeps_the_callers_ids_without_root() -> None:
     """Every flag of `podman run` is there, and nothing else; its warnings are kept off stderr."""
     expected = shlex.split("""
-        podman run --interactive --rm --pull never --network none --log-driver none
+        podman run --interactive --rm --pull never --stop-timeout 0 --network none --log-driver none
         --cap-drop ALL --security-opt no-new-privileges
         --read-only --tmpfs /tmp:exec --tmpfs /var/tmp:exec --userns keep-id
         --user 1000:1001 --workdir /home/ann/scratch
         --mount type=bind,source=/w,destination=/w,ro
         --mount type=bind,source=/out,destination=/out
         --mount type=bind,source=/home/ann/scratch,destination=/home/ann/scratch
-        --env USER=envcompare
+        --env USER=envcompare --env OMP_NUM_THREADS=1
         --env ENVCOMPARE_RUN=20260101-000000-abcd --env ENVCOMPARE_ARM=new
         --env ENVCOMPARE_ENVIRONMENT=podman --env ENVCOMPARE_WORKER=0f
-        --env HOME=/home/ann/scratch --env OMP_NUM_THREADS=1
+        --env HOME=/home/ann/scratch
         --label envcompare.run=20260101-000000-abcd --label envcompare.arm=new
         --label envcompare.worker=0f
         --entrypoint '' sha256:0123 /venv/bin/python /w/worker.py
@@ -183,9 +183,8 @@ def test_charliecloud_takes_no_variable_of_the_login() -> None:
         ch-run --write-fake --private-tmp --unset-env=* --cd /home/ann/scratch
         --bind /w --bind /out --bind /home/ann/scratch sha256:0123 -- env
         PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-        ENVCOMPARE_RUN=20260101-000000-abcd ENVCOMPARE_ARM=new
-        ENVCOMPARE_ENVIRONMENT=charliecloud ENVCOMPARE_WORKER=0f
-        HOME=/home/ann/scratch OMP_NUM_THREADS=1
+        OMP_NUM_THREADS=1 ENVCOMPARE_RUN=20260101-000000-abcd ENVCOMPARE_ARM=new
+        ENVCOMPARE_ENVIRONMENT=charliecloud ENVCOMPARE_WORKER=0f HOME=/home/ann/scratch
         /venv/bin/python /w/worker.py
     """)
     wrapped = environment("charliecloud").wrap(WORKER, ISOLATION)
@@ -214,30 +213,43 @@ def test_gvisor_is_a_container_of_docker_under_another_runtime() -> None:
 
 def test_bubblewrap_makes_namespaces_and_nothing_else() -> None:
     """The root is a tmpfs, on which the tops of the image are shown read-only."""
-    tops = " ".join(f"--ro-bind-try /files/{top} /{top}" for top in _TOPS)
+    tops = " ".join(f"--ro-bind-try /files/{top} /{top}" for top in _TOPS if top != "usr")
     namespaces = """
         bwrap --unshare-user --unshare-ipc --unshare-pid --unshare-net --unshare-uts
-        --die-with-parent --clearenv
+        --die-with-parent --clearenv --cap-drop ALL
     """
     end = """
+        --dev /dev --proc /proc --ro-bind /sys /sys --tmpfs /root --tmpfs /tmp
         --bind /home/ann/scratch /tmp --ro-bind /w /w --bind /out /out
         --bind /home/ann/scratch /home/ann/scratch --chdir /home/ann/scratch env
-        PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-        ENVCOMPARE_RUN=20260101-000000-abcd ENVCOMPARE_ARM=new
-        ENVCOMPARE_ENVIRONMENT=bubblewrap ENVCOMPARE_WORKER=0f
-        HOME=/home/ann/scratch OMP_NUM_THREADS=1
+        PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin USER=envcompare
+        OMP_NUM_THREADS=1 ENVCOMPARE_RUN=20260101-000000-abcd ENVCOMPARE_ARM=new
+        ENVCOMPARE_ENVIRONMENT=bubblewrap ENVCOMPARE_WORKER=0f HOME=/home/ann/scratch
         /venv/bin/python /w/worker.py
     """
-    kernel = "--dev /dev --proc /proc --ro-bind /sys /sys"
-    image = f"{namespaces} --ro-bind /files/usr /usr {tops} {kernel} --tmpfs /tmp {end}"
-    host = f"""
-        {namespaces} --ro-bind / / {kernel}
-        --tmpfs /home --tmpfs /root --tmpfs /run --tmpfs /tmp {end}
-    """
-    for folder, expected in (("/files", image), ("/", host)):
-        isolation = replace(ISOLATION, reference=folder)
-        wrapped = environment("bubblewrap").wrap(WORKER, isolation)
+    image = f"{namespaces} --ro-bind /files/usr /usr {tops} {end}"
+    for folder, expected in (("/files", image), ("/", f"{namespaces} {end}")):
+        wrapped = environment("bubblewrap").wrap(WORKER, replace(ISOLATION, reference=folder))
         assert tuple(shlex.split(expected)) == wrapped.argv
+
+
+def test_the_drivers_libraries_come_before_those_of_an_image() -> None:
+    """An image for CUDA sets a search path of its own."""
+    gpu = Gpu(way="devices", libraries=(("libcuda.so.1", "/d/libcuda.so.1"),))
+    command = replace(WORKER, env=(("LD_LIBRARY_PATH", "/cuda"),))
+    argv = environment("bubblewrap").wrap(command, replace(ISOLATION, gpu=gpu)).argv
+    found = [word for word in argv if word.startswith("LD_LIBRARY_PATH=")]
+    assert found[-1] == "LD_LIBRARY_PATH=/nvidia/lib:/cuda"
+
+
+@pytest.mark.parametrize("name", [name for name in ENVIRONMENTS if name != "vm"])
+def test_a_variable_of_an_image_hides_nothing_from_a_sweep(name: str) -> None:
+    """Nor does it move the home: of two with one name the last counts."""
+    command = replace(WORKER, env=(("ENVCOMPARE_WORKER", "other"), ("HOME", "/root")))
+    argv = environment(name).wrap(command, ISOLATION).argv
+    for word in ("ENVCOMPARE_WORKER=0f", "HOME=/home/ann/scratch"):
+        start = word.partition("=")[0] + "="
+        assert [one for one in argv if one.startswith(start)][-1] == word
 
 
 def test_singularity_shows_the_mounts_alone_and_sets_variables_inside() -> None:
@@ -249,9 +261,8 @@ def test_singularity_shows_the_mounts_alone_and_sets_variables_inside() -> None:
         --mount type=bind,source=/out,destination=/out
         --mount type=bind,source=/home/ann/scratch,destination=/home/ann/scratch
         sha256:0123 env
-        ENVCOMPARE_RUN=20260101-000000-abcd ENVCOMPARE_ARM=new
-        ENVCOMPARE_ENVIRONMENT=singularity ENVCOMPARE_WORKER=0f
-        HOME=/home/ann/scratch OMP_NUM_THREADS=1
+        OMP_NUM_THREADS=1 ENVCOMPARE_RUN=20260101-000000-abcd ENVCOMPARE_ARM=new
+        ENVCOMPARE_ENVIRONMENT=singularity ENVCOMPARE_WORKER=0f HOME=/home/ann/scratch
         /venv/bin/python /w/worker.py
     """)
     wrapped = environment("singularity").wrap(WORKER, ISOLATION)

@@ -147,7 +147,15 @@ def test_a_folder_with_a_blank_in_the_name_of_its_disk_is_read(
 def test_each_environment_needs_what_its_software_is_made_as() -> None:
     """A venv, an image, a SIF; an image of an engine without one stays an image."""
     kinds = {name: where.traits.made_as for name, where in ENVIRONMENTS.items()}
-    assert kinds == {"vm": "venv", "docker": "image", "singularity": "sif"}
+    assert kinds == {
+        "vm": "venv",
+        "docker": "image",
+        "singularity": "sif",
+        "podman": "image",
+        "gvisor": "image",
+        "charliecloud": "sif",
+        "bubblewrap": "sif",
+    }
     assert Traits().made_as == "image"
 
 
