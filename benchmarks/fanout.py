@@ -202,6 +202,7 @@ def write_page(places: Places) -> None:
     taken, (least, most) = content["taken"], content["load"]
     sizes = list(next(iter(taken.values())))
     count = len(taken[DOCTOR][sizes[0]])
+    repeated = f"Medians of {count} repetitions in turns" if count > 1 else "One repetition"
     head = "| hosts | " + " | ".join(f"`{name}`" for name in taken) + " |"
     rows = [
         f"| {size} | " + " | ".join(_figures(taken[name][size]) for name in taken) + " |"
@@ -214,7 +215,7 @@ def write_page(places: Places) -> None:
 
 `python benchmarks/fanout.py`; raw data in `benchmarks/results/fanout.json`.
 
-Medians of {count} repetitions in turns, {content["jobs"]} hosts at once, load {least:.1f} to
+{repeated}, {content["jobs"]} hosts at once, load {least:.1f} to
 {most:.1f}: seconds from start to end, and the peak of the memory (PSS) of the client and all its
 processes. The hosts are names of {content["servers"]} lab hosts on the machine of the client, so
 that both ends share its processors.
