@@ -43,6 +43,9 @@ OperatorTimes = Annotated[
 FactClass = Literal["identity", "host", "varied", "confounder", "possible-influence"]
 
 
+Part = Annotated[Count, Meta(description="how often its cell had been begun before")]
+
+
 class Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="block"):
     """One block: k steps of one arm without a pause (per-step lists have length k)."""
 
@@ -70,6 +73,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="bl
     checksum: float | None = None
     warmup: bool = False
     status: Literal["ok", "dropped"] = "ok"
+    part: Part = 0
     schema: Literal[2] = SCHEMA
 
 
@@ -111,6 +115,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="m
     cgroup_peak_bytes: Count | None = None
     cuda_allocated_peak_bytes: Count | None = None
     cuda_reserved_peak_bytes: Count | None = None
+    part: Part = 0
     schema: Literal[2] = SCHEMA
 
 
@@ -210,6 +215,7 @@ class MarkedBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
             "took, and `(all others)` those below a thousandth of the steps"
         ),
     ]
+    part: Part = 0
     schema: Literal[2] = SCHEMA
 
 
@@ -217,6 +223,7 @@ Measured = Block | ProcessRun
 """What a verdict can rest on."""
 
 Sample = Block | Startup | Memory | ProcessRun | GpuReading | EnergyBlock | MarkedBlock
+OfRestart = Block | Memory | MarkedBlock
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):

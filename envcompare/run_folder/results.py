@@ -44,8 +44,7 @@ from envcompare.run_folder.records import (
     Event,
     EventKind,
     FingerprintRecord,
-    MarkedBlock,
-    Memory,
+    OfRestart,
     RunRecord,
     Sample,
 )
@@ -486,17 +485,33 @@ def _sum_between_s(
 def standing_samples(samples: Iterable[Sample], design: Design) -> tuple[Sample, ...]:
     """Return the samples without those of a restart that was broken off and measured anew.
 
-    That happens in a design of a fixed size alone: there a block that comes a second time begins
-    its restart anew.
+    That happens in a design of a fixed size alone. Such a restart is of the last part of the run
+    that has any of it. Samples of earlier versions name no part: there a block that comes a second
+    time begins its restart anew.
     """
     if design.restarts is None:
         return tuple(samples)
+    samples = tuple(samples)
+    parts: dict[tuple[str, int], int] = {}
+    for sample in samples:
+        if isinstance(sample, OfRestart):
+            restart = (sample.cell, sample.restart)
+            parts[restart] = max(parts.get(restart, 0), sample.part)
+    last = (
+        sample
+        for sample in samples
+        if not isinstance(sample, OfRestart) or sample.part == parts[sample.cell, sample.restart]
+    )
+    return _without_overtaken(last)
+
+
+def _without_overtaken(samples: Iterable[Sample]) -> tuple[Sample, ...]:
     kept: dict[int, Sample] = {}
     places: dict[tuple[str, int], set[int]] = {}  # of what a restart has
     blocks: dict[tuple[str, int], set[tuple[str, int]]] = {}  # of a restart: arm and round
     for place, sample in enumerate(samples):
         kept[place] = sample
-        if not isinstance(sample, Block | Memory | MarkedBlock):
+        if not isinstance(sample, OfRestart):
             continue
         restart = (sample.cell, sample.restart)
         if isinstance(sample, Block):

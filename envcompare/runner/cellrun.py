@@ -51,6 +51,7 @@ from envcompare.run_folder.records import (
     FingerprintValue,
     GpuReading,
     IdentityChange,
+    OfRestart,
     PlacedEventParts,
     ProcessRun,
     Sample,
@@ -360,6 +361,8 @@ class CellRun:
 
         No fingerprint is taken in the energy pass, as in that of the profilers.
         """
+        if isinstance(sample, OfRestart):
+            sample = msgspec.structs.replace(sample, part=self._part)
         held = None if isinstance(sample, GpuReading | EnergyBlock) else self._held.get(sample.arm)
         if held is None:
             self.job.folder.append_sample(sample)

@@ -53,6 +53,16 @@ def test_samples_of_a_restart_that_was_measured_anew_are_overtaken() -> None:
     assert standing_samples(samples, design(restarts=3, rounds=2)) == (*restart(0), other, *again)
 
 
+def test_a_restart_that_was_measured_anew_is_of_the_last_part_of_the_run() -> None:
+    """A resumed part writes the blocks of an arm one after the other, not in rounds."""
+    broken = restart(1)[:2]  # the warm-up of the first arms
+    anew = [replace(one, part=1) for one in restart(1)]
+    begun = {one.arm for one in broken}
+    by_arm = sorted(anew, key=lambda one: (one.arm in begun, one.arm))
+    samples = (*restart(0), *broken, *by_arm)
+    assert standing_samples(samples, design(restarts=2, rounds=2)) == (*restart(0), *by_arm)
+
+
 @pytest.mark.timeout(60)
 def test_restarts_that_all_come_twice_take_no_time_that_grows_with_their_square() -> None:
     """A run folder may be anybody's."""
