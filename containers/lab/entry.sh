@@ -22,7 +22,7 @@ cp /home/.lab-keys/ssh_host_ed25519_key* /etc/ssh/
 # Mounts made inside have to reach the engine's containers; a pid file of an earlier life stops it.
 mount --make-rshared /
 rm -f /run/docker.pid /run/docker/containerd/containerd.pid
-dockerd --log-level=warn >/var/log/dockerd.log 2>&1 &
+lab-dockerd >/var/log/dockerd.log 2>&1 &
 
 trap 'kill "$sshd" "$(cat /run/docker.pid)" 2>/dev/null; wait; exit 0' TERM INT
 while :; do

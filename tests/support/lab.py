@@ -40,7 +40,7 @@ STOP_ENGINE = (
     "rm -f /run/docker.pid /run/docker/containerd/containerd.pid; "
 )
 START_ENGINE = (
-    "setsid dockerd --log-level=warn >>/var/log/dockerd.log 2>&1 </dev/null & "
+    "setsid lab-dockerd >>/var/log/dockerd.log 2>&1 </dev/null & "
     "for i in $(seq 60); do docker info >/dev/null 2>&1 && exit; sleep 0.5; done; exit 1"
 )
 STOP_LOGINS = "pkill -STOP -u bench sshd || :"

@@ -26,7 +26,7 @@ restart_engine() {
     kill "$pid" 2>/dev/null || true
     wait_for is_gone "$pid"
   fi
-  setsid dockerd --log-level=warn >>/var/log/dockerd.log 2>&1 </dev/null &
+  setsid lab-dockerd >>/var/log/dockerd.log 2>&1 </dev/null &
   wait_for engine_answers
 }
 
