@@ -57,8 +57,8 @@ def test_a_container_gets_the_gpu_by_the_way_that_was_found(
     name: str, found: Gpu, options: str
 ) -> None:
     """Nothing else changes; what the user chose among the GPUs holds inside as well."""
-    chosen = replace(WORKER, env=(*found.variables, *WORKER.env))
-    without = environment(name).wrap(chosen, ISOLATION).argv
+    chosen = replace(ISOLATION, gpu=Gpu(variables=found.variables))
+    without = environment(name).wrap(WORKER, chosen).argv
     with_gpu = environment(name).wrap(WORKER, replace(ISOLATION, gpu=found)).argv
     words = tuple(shlex.split(options))
     start = with_gpu.index(words[0]) if words else 0
