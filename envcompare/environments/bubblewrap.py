@@ -23,7 +23,7 @@ from envcompare.environments.software import proven
 from envcompare.environments.vm import show_host
 from envcompare.errors import Problem, StackError
 from envcompare.stack import Mount, Prepared, Request
-from envcompare.stack.diagnosis import Symptom, last_line, recognise
+from envcompare.stack.diagnosis import USER_NAMESPACES, Symptom, last_line, recognise
 from envcompare.stack.host import Layout
 from envcompare.text import spoken
 from envcompare.transport import Transport, shell
@@ -57,8 +57,7 @@ _SYMPTOMS = (
     Symptom(
         pattern=r"No permissions to creat\S* (?:a )?new namespace|user namespace|uid map",
         brief="no unprivileged user namespaces",
-        hint="sudo sysctl -w user.max_user_namespaces=15000 (and, where they exist, "
-        "kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0)",
+        hint=USER_NAMESPACES,
     ),
     Symptom(
         pattern=r"Can't mount proc|Can't mount devpts",

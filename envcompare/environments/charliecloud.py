@@ -25,7 +25,7 @@ from envcompare.errors import ConfigError, Problem, StackError
 from envcompare.stack import Prepared, Request
 from envcompare.stack import image as images
 from envcompare.stack.building import build
-from envcompare.stack.diagnosis import DISK_FULL, Symptom, last_line, recognise
+from envcompare.stack.diagnosis import DISK_FULL, USER_NAMESPACES, Symptom, last_line, recognise
 from envcompare.stack.host import make_root
 from envcompare.stack.unpacked import unpack, variables
 from envcompare.text import spoken
@@ -52,8 +52,7 @@ _SYMPTOMS = (
     Symptom(
         pattern=r"can't init user\+mount namespaces|user namespace|unshare",
         brief="no unprivileged user namespaces",
-        hint="sudo sysctl -w user.max_user_namespaces=15000 (and, where they exist, "
-        "kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0)",
+        hint=USER_NAMESPACES,
     ),
     Symptom(
         pattern=r"overlay",

@@ -32,7 +32,7 @@ from envcompare.errors import Problem, StackError, UnusableError
 from envcompare.stack import Prepared, Request, sif
 from envcompare.stack import image as images
 from envcompare.stack.building import build
-from envcompare.stack.diagnosis import DISK_FULL, Symptom, last_line, recognise
+from envcompare.stack.diagnosis import DISK_FULL, USER_NAMESPACES, Symptom, last_line, recognise
 from envcompare.stack.engine import ImageStore, bind, mount_options
 from envcompare.stack.host import make_root
 from envcompare.text import spoken
@@ -84,8 +84,7 @@ _SYMPTOMS = (
         pattern=r"user namespace|mount namespace requires privileges|setuid|newuidmap"
         r"|failed to create container process",
         brief="no unprivileged user namespaces, and no setuid installation",
-        hint="sudo sysctl -w user.max_user_namespaces=15000 (and, where they exist, "
-        "kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0)",
+        hint=USER_NAMESPACES,
     ),
     Symptom(
         pattern=r"mksquashfs[^\n]*(?:not found|no such file)",

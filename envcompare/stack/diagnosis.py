@@ -11,6 +11,11 @@ from envcompare.masking import masked
 from envcompare.transport import Transport
 
 DISK_FULL: Final = r"no space left on device|disk quota exceeded"  # as every tool says it
+USER_NAMESPACES: Final = (
+    "sudo sysctl -w user.max_user_namespaces=15000 (and, where they exist, "
+    "kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0)"
+)
+"""What lets ordinary users make namespaces."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _OF_BUILDKIT = re.compile(r"^#\d+ \d+\.\d+ (.*\S)", re.MULTILINE)
 _OF_CLASSIC = re.compile(r"^ ---> Running in [0-9a-f]+$", re.MULTILINE)
