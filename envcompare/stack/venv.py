@@ -46,9 +46,13 @@ for python in "$@"; do
 done
 exit 3
 """
+# Stops at the first that there are wheels for: to start Python is most of what a host is asked.
 _VERSIONS = r"""
+known=$1
+shift
 for python in "$@"; do
-  "$python" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
+  version=$("$python" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+  case " $known " in *" $version "*) echo "$version" && exit ;; esac
 done
 exit 0
 """
@@ -88,8 +92,9 @@ def host_version(transport: Transport, *, chosen: str | None) -> str:
     """
     names = [f"python{version}" for version in reversed(PYTHONS)]
     candidates = [chosen] if chosen else ["/usr/bin/python3", "python3", *names]
-    versions = shell(transport, _VERSIONS, *candidates, timeout_s=FOLDER_S).stdout.split()
-    return next((version for version in versions if version in PYTHONS), FALLBACK)
+    known = " ".join(PYTHONS)
+    said = shell(transport, _VERSIONS, known, *candidates, timeout_s=FOLDER_S).stdout.strip()
+    return said if said in PYTHONS else FALLBACK
 
 
 def find_interpreter(transport: Transport, *, python: str, chosen: str | None) -> Interpreter:
