@@ -34,7 +34,8 @@ _INSIDE = 'exec "$@" 1>&3 3>&-'
 # looks for the program itself. $1 stands before every path; facts are told as name, tab, value.
 _SEARCH = r"""
 root=$1
-newest() { for one; do [ ! -x "$one" ] || printf '%s\n' "$one"; done | sort -V | tail -n 1; }
+programs() { for one; do [ ! -x "$one" ] || printf '%s\n' "$one"; done; }
+newest() { [ ! -x "$1" ] && [ $# = 1 ] || programs "$@" | sort -V | tail -n 1; }
 first() { for one; do [ -z "$one" ] || { printf '%s\n' "$one"; break; }; done; }
 on_path() { path=$(command -v "$1") && readlink -f -- "$path"; }
 tell() { [ -z "$2" ] || printf '%s\t%s\n' "$1" "$2"; }

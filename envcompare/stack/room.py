@@ -18,7 +18,7 @@ from typing import Final, Literal
 
 from envcompare.config.settings import Variant
 from envcompare.errors import Problem, StackError
-from envcompare.stack.cache import disk_of, gigabytes
+from envcompare.stack.cache import Disk, disk_of, gigabytes
 from envcompare.stack.diagnosis import ROOM_HINT
 from envcompare.stack.engine import ImageStore
 from envcompare.transport import Transport
@@ -149,8 +149,10 @@ def survey(needs: Iterable[Need], amount: Amount) -> tuple[DiskRoom, ...]:
     """
     by_disk: defaultdict[tuple[str, str], list[Need]] = defaultdict(list)
     free: dict[tuple[str, str], int | None] = {}
+    asked: dict[tuple[str, str], Disk] = {}  # several steps take room in one folder
     for need in needs:
-        disk = disk_of(need.transport, need.path)
+        place = (need.transport.name, need.path)
+        disk = asked[place] = asked.get(place) or disk_of(need.transport, need.path)
         at = (need.transport.name, disk.mounted_on or need.path)
         by_disk[at].append(need)
         free[at] = disk.free_bytes

@@ -31,7 +31,10 @@ import hashlib, json, os, sys
 found = "%d.%d" % sys.version_info[:2]
 if found != sys.argv[1]:
     sys.exit("%s is Python %s" % (sys.executable, found))
-import venv, zlib
+from importlib.machinery import PathFinder
+import zlib
+if not PathFinder.find_spec("venv"):  # to import it takes as long as all the rest
+    sys.exit("%s has no module venv" % sys.executable)
 path = os.path.realpath(sys.executable)
 digest = hashlib.sha256(open(path, "rb").read()).hexdigest()
 print(json.dumps({"path": sys.executable, "real_path": path, "sha256": digest,
@@ -51,7 +54,7 @@ _VERSIONS = r"""
 known=$1
 shift
 for python in "$@"; do
-  version=$("$python" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+  version=$("$python" -IS -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
   case " $known " in *" $version "*) echo "$version" && exit ;; esac
 done
 exit 0
