@@ -17,11 +17,11 @@ Capability = tuple[int, int]
 """A compute capability: (7, 5) is 7.5."""
 
 ON_BUS: Final = r"""
-cat /proc/driver/nvidia/version 2>/dev/null | sed 's/^/driver /'
-cat /sys/module/nvidia/version 2>/dev/null | sed 's/^/module /'
+[ ! -e /proc/driver/nvidia/version ] || sed 's/^/driver /' /proc/driver/nvidia/version
+[ ! -e /sys/module/nvidia/version ] || sed 's/^/module /' /sys/module/nvidia/version
 for device in /sys/bus/pci/devices/*; do
-  [ "$(cat "$device/vendor" 2>/dev/null)" = 0x10de ] || continue
-  printf 'bus %s %s\n' "$(cat "$device/class")" "$(cat "$device/device")"
+  [ -r "$device/vendor" ] && read -r vendor <"$device/vendor" || continue
+  [ "$vendor" != 0x10de ] || printf 'bus %s %s\n' "$(cat "$device/class")" "$(cat "$device/device")"
 done
 """
 """The first part of SURVEY: it starts no program that could wait for a broken driver."""

@@ -58,16 +58,15 @@ case $(uname -m) in
   *) machine=$(uname -m) ;;
 esac
 target() { newest "$1"/target/linux-*"$machine"/ncu; }
-inside() { for one; do target "$one"; done | sort -V | tail -n 1; }
 ncu=$(on_path ncu)
 case $ncu in
   */target/linux-*/ncu) ;;
   ?*) ncu=$(target "$(dirname "$ncu")") ;;
 esac
 ncu=$(first "$ncu" \
-  "$(inside "$root"/opt/nvidia/nsight-compute*/*)" \
-  "$(inside "$root"/usr/local/cuda*/nsight-compute*)" \
-  "$(inside "$root"/usr/lib/nsight-compute)")
+  "$(newest "$root"/opt/nvidia/nsight-compute*/*/target/linux-*"$machine"/ncu)" \
+  "$(newest "$root"/usr/local/cuda*/nsight-compute*/target/linux-*"$machine"/ncu)" \
+  "$(target "$root"/usr/lib/nsight-compute)")
 if [ -n "$ncu" ]; then
   ncu=$(readlink -f -- "$ncu") && parent=$(dirname "$(dirname "$(dirname "$ncu")")")
   tell program "$ncu"

@@ -45,7 +45,7 @@ code=$1 minor=$2
 shift 2
 for python in "$@"; do
   path=$(command -v "$python") || continue
-  "$path" -I -c "$code" "$minor" && exit 0
+  "$path" -IS -c "$code" "$minor" && exit 0
 done
 exit 3
 """
