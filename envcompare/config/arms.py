@@ -46,6 +46,7 @@ class Traits:
     limit_command: str = ""  # whose options limit CPUs and memory, as in `docker run`
     fixed_options: tuple[str, ...] | None = None  # of it, no user's choice; None: none is taken
     short_switches: tuple[str, ...] = ()  # further short options of it that take no value
+    helpers: tuple[str, ...] = ()  # processes that work for it beside the worker, by /proc/PID/comm
 
     @property
     def made_as(self) -> SoftwareKind:

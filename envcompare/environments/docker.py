@@ -218,6 +218,7 @@ class Docker:
             *("-t", "--tty"),
         ),
         short_switches=("-P", "-q"),
+        helpers=("dockerd", "containerd", "containerd-shim"),
     )
     engine: ClassVar[Engine] = ENGINE
 

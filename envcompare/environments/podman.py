@@ -126,7 +126,11 @@ class Podman:
 
     name: ClassVar[str] = "podman"
     traits: ClassVar[Traits] = Traits(
-        reference="image", has_network=False, counters="root", limit_command="podman run"
+        reference="image",
+        has_network=False,
+        counters="root",
+        limit_command="podman run",
+        helpers=("conmon", "fuse-overlayfs"),
     )
     engine: ClassVar[Engine] = ENGINE
 

@@ -151,7 +151,11 @@ class Singularity:
 
     name: ClassVar[str] = "singularity"
     traits: ClassVar[Traits] = Traits(
-        aliases=("apptainer",), reference="file", is_default=True, counters="root"
+        aliases=("apptainer",),
+        reference="file",
+        is_default=True,
+        counters="root",
+        helpers=("squashfuse_ll", "squashfuse", "fuse-overlayfs", "fuse2fs"),
     )
     engine: ClassVar[None] = None
 

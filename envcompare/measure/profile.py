@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from envcompare.config.plan import derive_seed, shuffled
+from envcompare.environments.registry import environment
 from envcompare.errors import (
     EnvcompareError,
     NothingTracedError,
@@ -24,6 +25,7 @@ from envcompare.errors import (
     WorkloadError,
 )
 from envcompare.measure.context import CellContext, Values, failure_of
+from envcompare.measure.helpers import helper_quantities, list_helpers, used_ns
 from envcompare.measure.replies import Hello, LaunchSpec, Profiled
 from envcompare.measure.worker import Worker
 from envcompare.profilers import Answer, Pass, Profiler, ProfilerRun
@@ -225,7 +227,11 @@ class ProfilePass:
         name, asked = INSIDE[kind]
         out = f"{self.host.scratch(worker.arm)}/{asked.file}" if asked.file else ""
         limit = limit_s(asked.limit_s, self._steps, self._step_s)
+        where = environment(self.host.environments[worker.arm])
+        helpers = where.traits.helpers if kind == "host" else ()
+        before = list_helpers(self.host.transport, helpers)
         reply = worker.profile(kind, self._steps, out=out, limit_s=limit)
+        used = used_ns(before, list_helpers(self.host.transport, helpers))
         has_gpu = hello.device == "cuda"
         most_bytes = MOST_BYTES if has_gpu else KEPT_BYTES  # only a trace of a GPU is read
         try:
@@ -245,6 +251,8 @@ class ProfilePass:
         if raw and raw.stat().st_size > KEPT_BYTES:
             raw.unlink()
             raw = None
+        beside = helper_quantities(used, steps=reply.k)
+        profile = msgspec.structs.replace(profile, quantities=(*profile.quantities, *beside))
         record = self._record(worker.arm, kind, hello, profile, raw)
         lacks = _TOO_LARGE if reply.file and raw is None else _partial(reply)
         return msgspec.structs.replace(record, lacks=lacks)

@@ -32,6 +32,7 @@ CopyKind = Literal["HtoD", "DtoH", "DtoD", "HtoH", "PtoP", "unified", "memset", 
 Page = Literal["raw", "details", "summary"]
 Dim = tuple[int, int, int]
 _ROUNDING: Final = 1e-3  # tools print sums of rounded numbers
+_HELPER: Final = ("helper_", "_ns")  # around the name of a program
 _MOST: Final = 1e30  # far above all that was ever counted, far below what sums cannot hold
 
 
@@ -49,6 +50,18 @@ class Quantity(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     status: Status = "ok"
     reason: str = ""
+
+
+def helper_quantity(program: str) -> str:
+    """Return the quantity that is the CPU time of a program beside the worker."""
+    return program.join(_HELPER)
+
+
+def helper_of(quantity: str) -> str:
+    """Return the program beside the worker whose CPU time a quantity is; empty for any other."""
+    start, end = _HELPER
+    is_helper = quantity.startswith(start) and quantity.endswith(end)
+    return quantity[len(start) : -len(end)] if is_helper else ""
 
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from commandline import envcompare
 from lab import Lab
 from runs import BASE, run_folder
 
+from envcompare.run_folder.profiles import helper_of
 from envcompare.run_folder.records import Block
 from envcompare.run_folder.results import RunFolder
 
@@ -35,6 +37,32 @@ def test_the_further_environments_are_measured_side_by_side(lab: Lab, tmp_path: 
     assert len({str(tree) for tree in trees.values()}) == 1, trees
     assert "differs in software" not in done.stdout
     assert lab.left_of(path.name) == ""
+
+
+def test_the_file_system_of_an_image_is_named_where_files_are_slow(
+    lab: Lab, tmp_path: Path
+) -> None:
+    """Its CPU time is in no clock of the workload, and is why the workload waits."""
+    done = envcompare(
+        *("run", "--hosts", lab.alias, "--envs", "vm,singularity", "--workloads", "files"),
+        *("--base-image", BASE, "--budget", "20", "--no-quiet-gate", "--device", "cpu"),
+        *("--out", "out"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    path = run_folder(tmp_path / "out")
+    assert path is not None
+    folder = RunFolder.open(path)
+    counted = {one.arm: one.profile for one in folder.read_profiles() if one.kind == "host"}
+    helpers = {
+        arm: {helper_of(q.name): q.value for q in profile.quantities if helper_of(q.name)}
+        for arm, profile in counted.items()
+        if profile
+    }
+    assert helpers["vm"] == {}
+    assert (helpers["singularity"]["squashfuse_ll"] or 0) > 1e6
+    said = " ".join(done.stdout.split())
+    assert re.search(r"CPU time beside it: squashfuse_ll \+[0-9.]+ [mµ]?s", said), done.stdout
 
 
 def test_a_link_out_of_an_image_is_refused_by_bubblewrap(lab: Lab, tmp_path: Path) -> None:

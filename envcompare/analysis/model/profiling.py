@@ -239,6 +239,10 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     unseen_ns: Annotated[
         int | None, Meta(description="the timing pass's change less that of the trace")
     ] = None
+    helpers: Annotated[
+        dict[str, int],
+        Meta(description="CPU ns a step of programs beside the worker, above the reference's"),
+    ] = {}
     notes: tuple[str, ...] = ()
 
 

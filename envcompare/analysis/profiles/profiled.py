@@ -34,7 +34,7 @@ from envcompare.analysis.timing.gpureadings import arm_quantities
 from envcompare.analysis.timing.judge import Key, Primary
 from envcompare.analysis.timing.runfiles import RunFiles
 from envcompare.gpu.peaks import gpu_capabilities, gpu_models
-from envcompare.run_folder.profiles import ProfileRecord, Quantity
+from envcompare.run_folder.profiles import ProfileRecord, Quantity, helper_of
 from envcompare.run_folder.records import (
     Block,
     FactDifference,
@@ -242,6 +242,7 @@ def _ledger(cell: _ProfiledCell, arm: str) -> Ledger | str | None:
         )
         if isinstance(timed, str):
             return None
+        timed = replace(timed, helpers=_helpers(cell, arm))
         is_net = cell.data.metric[0] == "net"
         is_left_out = is_net and any(one.part == "wait" for one in timed.parts)
         return replace(timed, notes=(*timed.notes, _NET)) if is_left_out else timed
@@ -275,11 +276,33 @@ def _modes(cell: _ProfiledCell, arm: str) -> tuple[Modes, Modes] | None:
 
 
 def _mode(records: Records) -> Modes | None:
-    host = choose(records, lambda record: record.kind == "host")
-    quantities = profile_of(host).quantities if host else ()
-    values = {one.name: one.value for one in quantities if one.status == "ok"}
+    values = _counted(records)
     user, system = values.get("user_ns"), values.get("sys_ns")
     return Modes(user, system) if user is not None and system is not None else None
+
+
+def _counted(records: Records) -> dict[str, float | None]:
+    """Return what the host pass of an arm counted, by the names of its quantities."""
+    host = choose(records, lambda record: record.kind == "host")
+    quantities = profile_of(host).quantities if host else ()
+    return {one.name: one.value for one in quantities if one.status == "ok"}
+
+
+def _helpers(cell: _ProfiledCell, arm: str) -> dict[str, int]:
+    """Return what programs beside the worker of an arm used in a step, more than the reference's.
+
+    What is less than a thousandth of a step explains nothing, and is left out.
+    """
+    ours, theirs = (_counted(cell.of(one)) for one in (arm, cell.reference))
+    host = choose(cell.of(arm), lambda record: record.kind == "host")
+    steps = (host.steps if host else None) or 1
+    least = _steps_ns(cell).get(arm, 0.0) / 1000
+    more = {
+        program: ((value or 0.0) - (theirs.get(name) or 0.0)) / steps
+        for name, value in ours.items()
+        if (program := helper_of(name))
+    }
+    return {name: round(ns) for name, ns in more.items() if ns > least}
 
 
 def _build_differences(cell: _ProfiledCell) -> Iterable[FactDifference]:

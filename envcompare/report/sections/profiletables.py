@@ -46,6 +46,7 @@ from envcompare.report.sections.fields import table_of
 from envcompare.report.wording.labels import cell_labels, short_name
 from envcompare.report.wording.profileterms import PEAKS, in_words, is_power, quantity_name
 from envcompare.report.wording.profilewords import (
+    helper_sentences,
     is_of_ncu,
     is_timed,
     kernel_sentence,
@@ -373,7 +374,8 @@ def differences_of(
 def ledger_blocks(ledger: Ledger, *, reference: str, label: str) -> tuple[Block, ...]:
     """Return the ledger as a table of one unit, and what is to be known of it."""
     rule = f"{ledger.rule} Source: {ledger.source}.".strip()
-    notes = (rule, *timing_sentences(ledger), *ledger.notes)
+    beside = helper_sentences(ledger, reference=reference)
+    notes = (rule, *beside, *timing_sentences(ledger), *ledger.notes)
     return ledger_table(ledger, reference=reference, label=label), Items(items=notes, style="small")
 
 

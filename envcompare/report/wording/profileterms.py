@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from envcompare.run_folder.profiles import Note, NoteKind
+from envcompare.run_folder.profiles import Note, NoteKind, helper_of
 from envcompare.text import counted
 
 _COUNTED: Final[dict[str, str]] = {
@@ -108,6 +108,8 @@ def quantity_name(name: str) -> str:
         return _WORDS[name]
     if name.startswith(_TENSOR):
         return _of_tensors(name.removeprefix(_TENSOR))
+    if program := helper_of(name):
+        return f"CPU time of {program}, beside the workload"
     if name.startswith("memcpy_"):
         return _of_copies(name) or name
     whole = name.removesuffix(_USER)

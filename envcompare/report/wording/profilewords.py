@@ -229,7 +229,13 @@ def largest_parts(ledger: Ledger) -> str:
         for part in named
     ]
     change = f"{_signed(ledger.change_ns)}{_a_piece(ledger)} {_WHERE[ledger.basis]}"
-    return f"{change}: {listed(texts)}" if texts else change
+    whole = f"{change}: {listed(texts)}" if texts else change
+    beside = [
+        f"{name} {_signed(ns)}"
+        for name, ns in ledger.helpers.items()
+        if ns >= _LEAST_SHARE * abs(ledger.change_ns)
+    ]
+    return f"{whole}; CPU time beside it: {listed(beside)}" if beside else whole
 
 
 def _signed(ns: float) -> str:
@@ -322,6 +328,15 @@ def ledger_sentence(ledger: Ledger, *, reference: str) -> str:
     return (
         f"{reference} {ends[0]} {scale.unit} → {ledger.arm} {ends[1]} {scale.unit}: "
         f"{change} {scale.unit}{_a_piece(ledger)}."
+    )
+
+
+def helper_sentences(ledger: Ledger, *, reference: str) -> tuple[str, ...]:
+    """Say what programs used that work for the environment beside the workload."""
+    return tuple(
+        f"Beside the workload, {name} used {time_text(ns)} of CPU time{_a_piece(ledger)} more than "
+        f"with {reference}; it is in no part above."
+        for name, ns in ledger.helpers.items()
     )
 
 
