@@ -128,6 +128,7 @@ class CellRun:
     prior_events: tuple[Event, ...] = ()
     is_retried: bool = False  # it ended before, and has its whole budget again
     folders: CellFolders = field(init=False)
+    _part: int = field(init=False)  # how often the cell was begun before
     _first: dict[str, FingerprintRecord] = field(default_factory=dict)  # of the first part, by arm
     _held: dict[str, list[Sample]] = field(default_factory=dict)  # by arm, until it is known again
     _context: CellContext | None = None
@@ -137,6 +138,7 @@ class CellRun:
     def __post_init__(self) -> None:
         """Begin with what every cell is shown, and what an earlier part of the run found."""
         self.folders = CellFolders(session=self.session)
+        self._part = sum(event.what == "cell-started" for event in self.prior_events)
         records = self.job.folder.read_fingerprints() if self.prior_events else ()
         self._first = {record.arm: record for record in records if record.cell == self.cell.id}
         if self.cell.workload.program is None:  # processes wait for it by themselves
@@ -408,11 +410,6 @@ class CellRun:
             difference.fact_class != "identity" and difference.key not in seeds
             for difference in differences
         )
-
-    @property
-    def _part(self) -> int:
-        """Return the number of times that the cell was begun before."""
-        return sum(event.what == "cell-started" for event in self.prior_events)
 
     def _note_held(self, context: CellContext) -> None:
         """Note what is lost of arms that ended before they were seen to be what they were."""

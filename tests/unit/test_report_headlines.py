@@ -10,6 +10,7 @@ import pytest
 from summaries import markdown, terminal_lines
 
 from envcompare.analysis.model.comparison import Comparison, RunComparison
+from envcompare.analysis.model.profiling import CellProfiles, Ledger
 from envcompare.analysis.timing.surroundings import of_cells
 from envcompare.report.page import render
 from envcompare.report.wording.headlines import Headline, candidates_text, headlines
@@ -195,6 +196,24 @@ def test_a_decided_difference_without_a_candidate_says_so() -> None:
     assert headlines(unknown)[0].candidates == (
         "What differs besides the environment is not known: this run has no fingerprint for docker."
     )
+
+
+@pytest.mark.parametrize(("used_ns", "is_named"), [(5_000_000, True), (50_000, False)])
+def test_a_program_that_worked_beside_a_slower_workload_is_named(
+    used_ns: int, *, is_named: bool
+) -> None:
+    """Where it used at least a tenth of what the step takes longer."""
+    ledger = Ledger(
+        arm="docker", basis="timing", whole="a step", rule="", parts=(),
+        reference_ns=4_000_000, arm_ns=14_000_000, change_ns=10_000_000,
+        helpers={"squashfuse_ll": used_ns},
+    )  # fmt: skip
+    profiles = CellProfiles(
+        cell=SLOWER.cell, host=SLOWER.host, reference="vm", arms=(), ledgers=(ledger,)
+    )
+    run = msgspec.structs.replace(with_candidates(SLOWER), profiles=(profiles,))
+    said = "squashfuse_ll worked for it beside the workload: 5.00 ms of CPU time a step in cnn."
+    assert (said in headlines(run)[0].candidates) == is_named
 
 
 def test_facts_that_are_missing_in_one_cell_leave_the_candidates_unknown() -> None:

@@ -21,7 +21,7 @@ from envcompare.report.format.numbers import (
 )
 from envcompare.report.wording.hostwords import caution_of, over_hosts_text
 from envcompare.report.wording.labels import cell_labels, compared_arms
-from envcompare.report.wording.profilewords import untimed_arms, untimed_words
+from envcompare.report.wording.profilewords import untimed_arms, untimed_words, worked_beside
 from envcompare.report.wording.verdicts import (
     MOVED,
     SYMBOLS,
@@ -317,7 +317,7 @@ def candidates_text(run: RunComparison, comparisons: Iterable[Comparison]) -> st
     else:
         found = candidate_sentence(tuple(causes.values()), arm=decided[0].arm)
     said = f"The arms differ in {asked}, which this run compares." if asked else ""
-    return f"{said} {found}".strip()
+    return " ".join(filter(None, (said, found, worked_beside(run, decided))))
 
 
 def _asked(run: RunComparison, arm: str) -> str:

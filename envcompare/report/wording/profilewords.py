@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model.comparison import Comparison, RunComparison
 from envcompare.analysis.model.profiling import (
     Basis,
     KernelDiff,
@@ -28,6 +28,7 @@ from envcompare.text import counted, counted_kernels, one_line, sentence, visibl
 
 _LARGEST: Final = 3  # parts that a sentence names
 _LEAST_SHARE: Final = 0.05  # of the change; smaller parts are named in the table alone
+_FELT: Final = 0.1  # of what a step takes longer, from which a program beside it is a cause
 _WHERE: Final[dict[Basis, str]] = {"gpu-trace": "on the GPU", "timing": "on the clock"}
 PART_NAMES: Final[dict[Part, str]] = LABELS | {
     "idle": "GPU idle",
@@ -337,6 +338,30 @@ def helper_sentences(ledger: Ledger, *, reference: str) -> tuple[str, ...]:
         f"Beside the workload, {name} used {time_text(ns)} of CPU time{_a_piece(ledger)} more than "
         f"with {reference}; it is in no part above."
         for name, ns in ledger.helpers.items()
+    )
+
+
+def worked_beside(run: RunComparison, decided: Iterable[Comparison]) -> str:
+    """Name the programs that worked for an environment where it was slower; empty without any.
+
+    One that used less than a tenth of what a step takes longer is not named.
+    """
+    told = {(one.cell, one.arm) for one in decided}
+    labels = cell_labels(run)
+    longest: dict[str, tuple[int, str]] = {}
+    for profiles in run.profiles:
+        for ledger in profiles.ledgers:
+            for name, ns in ledger.helpers.items():
+                is_felt = ns >= _FELT * ledger.change_ns > 0
+                if is_felt and (profiles.cell, ledger.arm) in told:
+                    where = labels.get(profiles.cell, profiles.cell)
+                    longest[name] = max(longest.get(name, (0, "")), (ns, where))
+    return visible(
+        " ".join(
+            f"{name} worked for it beside the workload: {time_text(ns)} of CPU time a step in "
+            f"{where}."
+            for name, (ns, where) in longest.items()
+        )
     )
 
 
