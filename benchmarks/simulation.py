@@ -19,9 +19,9 @@ from bookkeeping import Places, benchmark, commit
 from envcompare.analysis.timing.judge import least_restarts
 from envcompare.config.settings import PRESETS, Preset
 from envcompare.run_folder.records import Design
-from envcompare.stats.intervals import Interval
+from envcompare.stats.intervals import ALPHA, Interval
 from envcompare.stats.multiplicity import screen
-from envcompare.stats.typical import RoundEvidence
+from envcompare.stats.typical import TYPICAL_SHARE, RoundEvidence, own_spread, spread
 from envcompare.stats.verdicts import verdict
 from replay import Cell, printed, replay
 from simulation_page import page
@@ -37,6 +37,8 @@ FAMILIES: tuple[tuple[Preset, int], ...] = (
     ("quick", 4),
     ("quick", 12),
 )
+SPREADS = (0.005, 0.01, 0.02)  # of the restarts of one arm of three; those of the others: 0.3 %
+LONE_RESTARTS, LONE_COMPARISONS = (2, 4, 6), (1, 4)
 SCREENED, DIFFERENT, DIFFERENCE = 12, 4, 0.03  # comparisons, those that differ, and how much
 
 Row = dict[str, str | int | float | bool]
@@ -52,6 +54,10 @@ def tables(found: Iterable[Stream], *, cells: int) -> Iterator[Row]:
         for preset, comparisons in FAMILIES:
             yield family(stream, preset, comparisons, count=cells // 4)
         yield screened(stream, count=cells // 8)
+    for own in SPREADS:
+        for restarts in LONE_RESTARTS:
+            for comparisons in LONE_COMPARISONS:
+                yield lone(own, restarts, comparisons, cells=5 * cells)
 
 
 def single(stream: Stream, preset: Preset, effect: float, *, cells: int) -> Row:
@@ -85,6 +91,39 @@ def family(stream: Stream, preset: Preset, comparisons: int, *, count: int) -> R
         **shares(every, 0.0, plan, comparisons=comparisons),
         **_costs(every),
     }  # fmt: skip
+
+
+def lone(own: float, restarts: int, comparisons: int, *, cells: int) -> Row:
+    """Simulate equal arms, of which the restarts of one scatter by `own`, at a single look.
+
+    A restart has 40 rounds; half of their variance is that of the reference, which all arms share.
+    """
+    generator = seeded("lone", str(own), str(restarts), str(comparisons))
+    level = 1 - TYPICAL_SHARE * ALPHA / comparisons
+    found = [_lone(generator, (own, 0.003, 0.003), restarts).interval(level=level)
+             for _ in range(cells)]  # fmt: skip
+    widths = [one.half_width for one in found]
+    return {
+        "table": "lone", "stream": "lone", "calm": False, "beyond": own > 0.01,
+        "spread": own, "restarts": restarts, "comparisons": comparisons, "cells": cells,
+        "coverage": _rate(covers(one, 0.0) for one in found),
+        "by_restart": _rate(one.unit == "restart" for one in found),
+        "half_width": round(float(np.median(widths)), 5),
+        "widest": round(float(np.quantile(widths, 0.95)), 5),
+    }  # fmt: skip
+
+
+def _lone(
+    generator: np.random.Generator, spreads: tuple[float, ...], restarts: int
+) -> RoundEvidence:
+    """Return what the first arm's rounds say, beside the others of its cell."""
+    noise = 0.05 / math.sqrt(2) * generator.standard_normal((1 + len(spreads), restarts, 40))
+    levels = np.asarray(spreads)[:, None] * generator.standard_normal((len(spreads), restarts))
+    ratios = noise[1:] - noise[0] + levels[:, :, None]
+    arms = [tuple(map(tuple, one.tolist())) for one in ratios]
+    return RoundEvidence(
+        groups=arms[0], spread=own_spread(arms[0], spread(arms)), generations=restarts
+    )
 
 
 def _about(stream: Stream) -> Row:

@@ -59,6 +59,8 @@ def page(rows: Rows, found: Sequence[Stream], *, cells: int, seed: int) -> str:
         f"power.\n\n{_single(rows)}",
         "## Many equal comparisons in one run\n\n“All cover” is the share of runs in which every "
         f"interval holds the truth.\n\n{_family(rows)}",
+        "## One arm of three whose restarts scatter\n\nThose of the other two scatter by 0.3 %; "
+        "40 rounds a restart, one look, rounds of 5 %.\n\n" + _lone(rows),
         f"## Screening\n\n12 comparisons, of which 4 differ by 3 %.\n\n{_screen(rows)}",
     ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
@@ -69,7 +71,9 @@ def missed_goals(rows: Rows) -> list[str]:
     found = []
     for row in (one for one in rows if not one["beyond"]):
         name = ", ".join(
-            str(row[key]) for key in ("stream", "preset", "effect", "comparisons") if key in row
+            str(row[key])
+            for key in ("stream", "spread", "preset", "effect", "comparisons")
+            if key in row
         )
         checks = (
             ("coverage", float(row.get("coverage", 1)) >= LEAST_COVERAGE),
@@ -152,6 +156,22 @@ def _family(rows: Rows) -> str:
         )
         for row in rows
         if row["table"] == "family"
+    ]  # fmt: skip
+    return _table(heads, lines)
+
+
+def _lone(rows: Rows) -> str:
+    heads = ("restarts of the arm scatter by", "restarts", "comparisons", "covers", "goal",
+             "restarts are the units", "half-width", "95 % are narrower than")  # fmt: skip
+    lines = [
+        (
+            _percent(row["spread"]), row["restarts"], row["comparisons"],
+            _percent(row["coverage"]), "none" if row["beyond"] else "93 %",
+            _percent(row["by_restart"]), _percent(row["half_width"], digits=2),
+            _percent(row["widest"], digits=2),
+        )
+        for row in rows
+        if row["table"] == "lone"
     ]  # fmt: skip
     return _table(heads, lines)
 

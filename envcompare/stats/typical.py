@@ -50,6 +50,7 @@ STRETCHES = 8  # in order of time, of which a jackknife leaves one out
 _LEAST_P, _HALVINGS = 1e-12, 40
 _CLEARLY = 2.0  # times the excess of its cell, before an arm has a spread of its own
 _DOUBT = 2.0  # of a spread that few restarts show, in degrees of freedom
+_UNIT_WEIGHT = 2.0  # degrees of freedom of what is expected of restarts that are the units
 _SURE = 0.95  # that an arm scatters more than its cell, before its restarts are the units
 _ROUNDS_FOR_QUARTILES = 4  # of a restart
 ROUNDS_FOR_MEDIAN = 6
@@ -70,6 +71,7 @@ class Spread:
     own_df: float = 0.0
     prior_variance: float = PRIOR_SPREAD**2
     is_proven: bool = True  # of an arm alone: its cell and its rounds do not explain it
+    of_cell: float | None = None  # variance of all its arms, where this one is of an arm alone
 
     @property
     def is_wide(self) -> bool:
@@ -131,6 +133,7 @@ def own_spread(groups: Groups, pooled: Spread, prior: Spread | None = None) -> S
     return replace(
         pooled,
         variance=variance,
+        of_cell=pooled.variance,
         df=prior.df + own_df,
         own_df=own_df,
         is_proven=scatter > _f_quantile(own_df, pooled.df) * (errors + pooled.variance),
@@ -287,7 +290,8 @@ class RoundEvidence:
 
     def _half_width(self, level: float) -> tuple[float, float]:
         if self.is_by_restart:
-            return _by_restart(self._units, level, default=self.mean)
+            expected = None if self.is_strict else self.spread
+            return _by_restart(self._units, level, expected=expected, default=self.mean)
         if not _is_enough(self.groups):
             return self.mean, math.inf
         alpha = 1 - level
@@ -304,13 +308,24 @@ def _concentration(groups: Groups) -> float:
     return float(np.sum((counts / counts.sum()) ** 2))
 
 
-def _by_restart(groups: Groups, level: float, *, default: float) -> tuple[float, float]:
-    """Return the mean of the medians of restarts, and Student's width; `default` without one."""
+def _by_restart(
+    groups: Groups, level: float, *, expected: Spread | None, default: float
+) -> tuple[float, float]:
+    """Return the mean of the medians of restarts, and Student's width; `default` without one.
+
+    Their variance is moderated by that which their rounds and the spread of the cell let expect
+    (Smyth 2004, Statistical Applications in Genetics and Molecular Biology 3, article 3).
+    """
     medians = np.asarray([np.median(one) for one in groups])
     if medians.size < MIN_RESTARTS:
         return default, math.inf
-    error = float(medians.std(ddof=1)) / math.sqrt(medians.size)
-    return float(medians.mean()), student_factor(medians.size - 1, level) * error
+    variance, df = float(medians.var(ddof=1)), float(medians.size - 1)
+    if expected is not None:
+        among = expected.variance if expected.of_cell is None else expected.of_cell
+        prior = statistics.fmean(centre(one)[1] ** 2 for one in groups) + among
+        variance = (_UNIT_WEIGHT * prior + df * variance) / (_UNIT_WEIGHT + df)
+        df += _UNIT_WEIGHT
+    return float(medians.mean()), student_factor(df, level) * math.sqrt(variance / medians.size)
 
 
 def spread_of_rounds(groups: Groups) -> float | None:
