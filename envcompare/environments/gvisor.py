@@ -50,6 +50,7 @@ class GVisor:
         is_default=False,
         counters="root",
         fixed_options=(*(Docker.traits.fixed_options or ()), "--runtime"),
+        # it starts itself anew as /proc/self/exe
         helpers=(*Docker.traits.helpers, "exe", "runsc-sandbox", "runsc-gofer"),
     )
     engine: ClassVar[Engine] = ENGINE

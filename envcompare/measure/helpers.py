@@ -32,7 +32,6 @@ for folder in /proc/[0-9]*; do
 done 2>/dev/null
 exit 0
 """
-_SHOWN = {"exe": "runsc"}  # gVisor starts itself anew as /proc/self/exe
 _LINE = re.compile(r"(\S+)" + r" ([0-9]+)" * 6)
 
 
@@ -64,7 +63,7 @@ def list_helpers(transport: Transport, names: Sequence[str]) -> tuple[Helper, ..
 def _helper(name: str, *numbers: str) -> Helper:
     pid, parent, began, threads, exact_ns, ticked_ns = map(int, numbers)
     return Helper(
-        name=_SHOWN.get(name, name),
+        name=name,
         pid=pid,
         parent=parent,
         began=began,

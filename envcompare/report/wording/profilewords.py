@@ -348,19 +348,20 @@ def worked_beside(run: RunComparison, decided: Iterable[Comparison]) -> str:
     """
     told = {(one.cell, one.arm) for one in decided}
     labels = cell_labels(run)
-    longest: dict[str, tuple[int, str]] = {}
+    longest: dict[tuple[str, str], tuple[int, str]] = {}
     for profiles in run.profiles:
         for ledger in profiles.ledgers:
             for name, ns in ledger.helpers.items():
                 is_felt = ns >= _FELT * ledger.change_ns > 0
                 if is_felt and (profiles.cell, ledger.arm) in told:
                     where = labels.get(profiles.cell, profiles.cell)
-                    longest[name] = max(longest.get(name, (0, "")), (ns, where))
+                    key = (name, ledger.arm)
+                    longest[key] = max(longest.get(key, (0, "")), (ns, where))
     return visible(
         " ".join(
-            f"{name} worked for it beside the workload: {time_text(ns)} of CPU time a step in "
+            f"{name} worked for {arm} beside the workload: {time_text(ns)} of CPU time a step in "
             f"{where}."
-            for name, (ns, where) in longest.items()
+            for (name, arm), (ns, where) in longest.items()
         )
     )
 
