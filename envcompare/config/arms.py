@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from envcompare.config.settings import Settings, closest, listed
 from envcompare.errors import ConfigError
@@ -14,6 +14,8 @@ from envcompare.run_folder.records import Scalar
 
 _ARM_ID = re.compile(r"[a-z0-9-]+")
 _STACKS = ("image", "host")
+LADDER = "ladder"
+"""The word of `--envs` for arms of which each adds one thing to the arm below."""
 
 # The grammar of names, tags and digests of the OCI distribution specification 1.1, "Pulling
 # manifests", with host and port before the name as docker pull takes them.
@@ -32,6 +34,13 @@ an administrator, root of the host alone, or whoever may use the engine, which g
 SoftwareKind = Literal["venv", "image", "sif"]
 
 
+class Rung(NamedTuple):
+    """The place of an environment on the ladder, from the plain process up, and what it adds."""
+
+    place: int
+    adds: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
     """What is special to an environment, for those that plan, profile and explain."""
@@ -47,6 +56,8 @@ class Traits:
     fixed_options: tuple[str, ...] | None = None  # of it, no user's choice; None: none is taken
     short_switches: tuple[str, ...] = ()  # further short options of it that take no value
     helpers: tuple[str, ...] = ()  # processes that work for it beside the worker, by /proc/PID/comm
+    rung: Rung | None = None  # of the ladder, on the host's own files
+    refusal: str = ""  # why it is known and cannot be compared
 
     @property
     def made_as(self) -> SoftwareKind:
@@ -70,6 +81,7 @@ class Arm:
     reference: str = ""
     options: tuple[str, ...] = ()  # the user's, of the command that starts it
     parameters: tuple[tuple[str, Scalar], ...] = ()  # beside those of the cell
+    rung: str = ""  # what it adds as a rung of the ladder; empty where it is none
 
 
 def expand_stacks(items: tuple[str, ...], stacks: tuple[str, ...]) -> tuple[str, ...]:
@@ -77,7 +89,7 @@ def expand_stacks(items: tuple[str, ...], stacks: tuple[str, ...]) -> tuple[str,
 
     What names its stack or its image itself stays as it is, and stands once.
     """
-    plain = tuple(item for item in items if not set("@:=") & set(item))
+    plain = tuple(item for item in items if item != LADDER and not set("@:=") & set(item))
     ends = {stack: "" if stack == "image" else f"@{stack}" for stack in stacks}
     first = tuple(f"{item}{ends[stacks[0]]}" if item in plain else item for item in items)
     return (*first, *(f"{item}{ends[stack]}" for stack in stacks[1:] for item in plain))
@@ -95,10 +107,17 @@ def chosen_stacks(settings: Settings) -> tuple[str, ...]:
 
 
 def parse_arms(items: tuple[str, ...], environments: Mapping[str, Traits]) -> tuple[Arm, ...]:
-    """Parse `ENV`, `ENV@STACK` and `NAME=ENV:REFERENCE`; raises ConfigError naming the item."""
+    """Parse `ENV`, `ENV@STACK`, `NAME=ENV:REFERENCE` and `ladder`.
+
+    Raises ConfigError naming the item.
+    """
     if not items:
         raise ConfigError("no environment is named", hint="for example --envs vm,docker")
-    arms = tuple(_arm(item, environments) for item in items)
+    arms = tuple(
+        arm
+        for item in items
+        for arm in (_ladder(environments) if item == LADDER else (_arm(item, environments),))
+    )
     seen: set[str] = set()
     for arm in arms:
         if arm.id in seen:
@@ -208,19 +227,21 @@ def check_image(name: str, *, flag: str) -> None:
         )
 
 
+def _ladder(environments: Mapping[str, Traits]) -> tuple[Arm, ...]:
+    """Return the rungs from the plain process up, all of them with the host's own files."""
+    rungs = sorted((its.rung, name) for name, its in environments.items() if its.rung)
+    return tuple(
+        replace(_arm(f"{name}@host", environments), rung=rung.adds) for rung, name in rungs
+    )
+
+
 def _arm(item: str, environments: Mapping[str, Traits]) -> Arm:
     name, equals, rest = item.partition("=")
     if not equals or ":" in name:
         name, rest = "", item
     environment, colon, reference = rest.partition(":")
     environment, at, stack = environment.partition("@")
-    aliases = {alias: known for known, its in environments.items() for alias in its.aliases}
-    environment = aliases.get(environment, environment)
-    if environment not in environments:
-        raise ConfigError(
-            f"unknown environment `{environment}` in --envs {item}",
-            hint=closest(environment, tuple(environments)),
-        )
+    environment = _known(item, environment, environments)
     traits = environments[environment]
     if at and stack not in _STACKS:
         raise ConfigError(f"unknown stack `{stack}` in --envs {item}", hint=closest(stack, _STACKS))
@@ -248,6 +269,24 @@ def _arm(item: str, environments: Mapping[str, Traits]) -> Arm:
         stack=stack or "image",
         reference=reference,
     )
+
+
+def _known(item: str, name: str, environments: Mapping[str, Traits]) -> str:
+    """Return the environment of that name or alias; raises ConfigError where none can be used."""
+    aliases = {alias: known for known, its in environments.items() for alias in its.aliases}
+    environment = aliases.get(name, name)
+    if environment not in environments:
+        raise ConfigError(
+            f"unknown environment `{environment}` in --envs {item}",
+            hint=closest(environment, (*environments, LADDER)),
+        )
+    if refusal := environments[environment].refusal:
+        raise ConfigError(
+            f"--envs {item}: {environment} cannot be compared",
+            details=refusal,
+            hint="envcompare doctor says what the host has of it; envcompare list names the others",
+        )
+    return environment
 
 
 def _check_reference(

@@ -116,12 +116,17 @@ def planned_arms(experiment: Experiment) -> tuple[ArmRecord, ...]:
             limit_command=arm.traits.limit_command,
             options=arm.options,
             parameters=dict(arm.parameters),
+            rung=arm.rung,
             is_reference=arm.id == experiment.reference,
         )
         for arm in experiment.arms
     ]
     reference = next(arm for arm in planned if arm.is_reference)
     control = msgspec.structs.replace(
-        reference, id=f"{reference.id}{CONTROL_SUFFIX}", is_reference=False, is_control=True
+        reference,
+        id=f"{reference.id}{CONTROL_SUFFIX}",
+        rung="",
+        is_reference=False,
+        is_control=True,
     )
     return (*planned, control)

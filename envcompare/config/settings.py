@@ -107,7 +107,8 @@ class Settings(
     envs: Annotated[
         _Words | None,
         Option(
-            "Arms to compare: ENV, ENV@STACK or NAME=ENV:REFERENCE; the first is the reference.",
+            "Arms to compare: ENV, ENV@STACK or NAME=ENV:REFERENCE; the first is the reference. "
+            "`ladder` stands for six, from a plain process to docker by one change each.",
             "ARM,…",
             default_text="vm,docker,singularity",
             group="where",

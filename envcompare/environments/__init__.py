@@ -5,6 +5,7 @@ Each environment is one file. What is started carries marks, by which the rest i
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from collections.abc import Callable
@@ -166,6 +167,7 @@ class Isolation:
     scratch: str = ""  # a writable folder of the host: HOME inside, and /tmp where that is needed
     capabilities: tuple[str, ...] = ()  # as Docker names them; only root has the use of them
     options: tuple[str, ...] = ()  # of the engine's command, that the user has given
+    layers: tuple[tuple[str, str], ...] = ()  # as `Prepared` names them
     is_timed: bool = False  # what is timed gets the file system that a user's own start has
 
 
@@ -200,6 +202,25 @@ class Check:
 def unusable(brief: str, hint: str = "", *, version: str | None = None) -> Check:
     """Return that something is not usable, and what mends it."""
     return Check(problem=Problem(brief=brief, hint=hint), version=version)
+
+
+def judge_start(
+    stderr: str,
+    version: str | None,
+    *,
+    begun: re.Pattern[str],
+    complaint: Callable[[str], Problem],
+    refused: Problem | None = None,
+) -> Check:
+    """Return whether an engine could start a program that is not there, which it then missed.
+
+    `begun` matches what it says of that; `complaint` reads everything else that it says. What it is
+    `refused` for comes first.
+    """
+    if refused is not None:
+        return Check(problem=refused, version=version)
+    problem = None if begun.search(stderr) else complaint(stderr)
+    return Check(problem=problem, version=version)
 
 
 class Environment(Protocol):

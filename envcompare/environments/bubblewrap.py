@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from envcompare.command import Command
-from envcompare.config.arms import Traits
+from envcompare.config.arms import Rung, Traits
 from envcompare.environments import (
     Check,
     Gpu,
     Isolation,
     ask,
+    judge_start,
     kill_marked,
     marks,
     unusable,
@@ -29,18 +30,19 @@ from envcompare.text import spoken
 from envcompare.transport import Transport, shell
 
 HOST = "/"  # as the folder of an image: nothing but what is mounted, which is the host's own
-_NAMESPACES = (
+START = (
+    "bwrap",
     *("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"),
     *("--die-with-parent", "--clearenv", "--cap-drop", "ALL"),
 )
+"""The program, and the options that every start has."""
 # What an image has at its top; what it lacks is left out. Mount points are made beside it.
 _TOPS = ("bin", "etc", "lib", "lib32", "lib64", "libx32", "opt", "sbin", "srv", "usr", "var")
 _LIBRARIES = "/nvidia/lib"
 _PROBE = r"""
 command -v bwrap >/dev/null || exit 127
 bwrap --version || exit 4
-bwrap --unshare-user --unshare-ipc --unshare-pid --unshare-net --unshare-uts --die-with-parent \
-  --ro-bind / / --dev /dev --proc /proc --tmpfs /tmp /envcompare-probe
+"$@" --ro-bind / / --dev /dev --proc /proc --tmpfs /tmp /envcompare-probe
 exit 0
 """
 # Prints the entries of a folder that are links to outside of it.
@@ -51,7 +53,7 @@ for name in "$@"; do
   case $(readlink -f -- "$folder/$name") in "$folder"/*) ;; *) echo "/$name" ;; esac
 done
 """
-_STARTED = re.compile(r"execvp /envcompare-probe: No such file")
+STARTED = re.compile(r"execvp /envcompare-probe: No such file")
 _VERSION = re.compile(r"bubblewrap (\d+\.\d+\S*)")
 _SYMPTOMS = (
     Symptom(
@@ -96,7 +98,11 @@ class Bubblewrap:
 
     name: ClassVar[str] = "bubblewrap"
     traits: ClassVar[Traits] = Traits(
-        aliases=("bwrap",), reference="file", has_network=False, counters="root"
+        aliases=("bwrap",),
+        reference="file",
+        has_network=False,
+        counters="root",
+        rung=Rung(2, "namespaces"),
     )
     engine: ClassVar[None] = None
 
@@ -106,38 +112,16 @@ class Bubblewrap:
         The root is a tmpfs, in which mount points are made. Variables are set by `env` inside, so
         that a missing program ends with 127.
         """
-        inside = variables_inside(self.name, command, isolation)
-        variables = (PATH, ("USER", "envcompare"), *inside, *_search(inside, isolation.gpu))
-        argv = (
-            "bwrap",
-            *self.engine_options(isolation),
-            *_root(isolation.reference),
-            *(("--bind", isolation.scratch, "/tmp") if isolation.scratch else ()),  # noqa: S108
-            *(
-                word
-                for mount in isolation.mounts
-                for word in (
-                    "--ro-bind" if mount.is_read_only else "--bind",
-                    mount.path,
-                    mount.path,
-                )
-            ),
-            *(("--bind", isolation.scratch, isolation.scratch) if isolation.scratch else ()),
-            *_gpu_options(isolation.gpu),
-            *("--chdir", command.cwd or isolation.scratch or "/", "env"),
-            *(f"{name}={value}" for name, value in variables),
-            *command.argv,
-        )
-        return Command(argv=argv, env=marks(self.name, isolation))
+        return start(self.name, command, isolation)
 
     def engine_options(self, isolation: Isolation) -> tuple[str, ...]:  # noqa: ARG002 — all alike
         """Return the namespaces."""
-        return _NAMESPACES
+        return START[1:]
 
     def check(self, transport: Transport) -> Check:
         """Say whether this user can start a program in namespaces."""
         hint = "start any program by hand there with bwrap, and see where it waits"
-        probe = Command(argv=("sh", "-c", _PROBE))
+        probe = Command(argv=("sh", "-c", _PROBE, "sh", *START))
         result = ask(transport, probe, what="bwrap", hint=hint)
         if isinstance(result, Check):
             return result
@@ -149,9 +133,7 @@ class Bubblewrap:
                 f"cannot read the version of bubblewrap; it printed: {spoken(result.stdout)}",
                 "bwrap --version there should print a version and nothing else",
             )
-        if _STARTED.search(result.stderr) is None:
-            return Check(problem=_complaint(result.stderr), version=told[1])
-        return Check(version=told[1])
+        return judge_start(result.stderr, told[1], begun=STARTED, complaint=_complaint)
 
     def check_gpu(self, transport: Transport, driver: Check) -> Check:  # noqa: ARG002 — the host was asked
         """Say whether the driver works; its devices and libraries are shown as they are."""
@@ -177,6 +159,43 @@ class Bubblewrap:
         return kill_marked(transport, self.name, run_id=run_id, worker=worker)
 
 
+def start(
+    name: str,
+    command: Command,
+    isolation: Isolation,
+    *,
+    options: tuple[str, ...] = (),
+    is_overlay: bool = False,
+) -> Command:
+    """Return the `bwrap` of an environment of that name, with further options.
+
+    As an overlay the files of the image are the root, and what is written goes to a tmpfs.
+    """
+    inside = variables_inside(name, command, isolation)
+    variables = (PATH, ("USER", "envcompare"), *inside, *_search(inside, isolation.gpu))
+    argv = (
+        *START,
+        *options,
+        *_root(isolation.reference, is_overlay=is_overlay),
+        *(("--bind", isolation.scratch, "/tmp") if isolation.scratch else ()),  # noqa: S108
+        *(
+            word
+            for mount in isolation.mounts
+            for word in (
+                "--ro-bind" if mount.is_read_only else "--bind",
+                mount.path,
+                mount.path,
+            )
+        ),
+        *(("--bind", isolation.scratch, isolation.scratch) if isolation.scratch else ()),
+        *_gpu_options(isolation.gpu),
+        *("--chdir", command.cwd or isolation.scratch or "/", "env"),
+        *(f"{name}={value}" for name, value in variables),
+        *command.argv,
+    )
+    return Command(argv=argv, env=marks(name, isolation))
+
+
 def _of_host(request: Request) -> Prepared:
     """Return the host's interpreter; what is a link there, such as /bin, is shown as a folder."""
     links: list[str] = []
@@ -194,9 +213,11 @@ def _complaint(stderr: str) -> Problem:
     return recognise(_SYMPTOMS, stderr) or unknown
 
 
-def _root(folder: str) -> tuple[str, ...]:
+def _root(folder: str, *, is_overlay: bool) -> tuple[str, ...]:
     """Return the options for what is there beside the mounts: files of an image and the kernel."""
     kernel = ("--dev", "/dev", "--proc", "/proc", "--ro-bind", "/sys", "/sys")
+    if is_overlay:
+        return ("--overlay-src", folder, "--tmp-overlay", "/", *kernel)
     empty = ("--tmpfs", "/root", "--tmpfs", "/tmp")  # noqa: S108 - inside
     if folder == HOST:
         return (*kernel, *empty)

@@ -13,6 +13,7 @@ from envcompare.environments import (
     Environment,
     Isolation,
     ask,
+    judge_start,
     kill_marked,
     marks,
     unusable,
@@ -24,7 +25,7 @@ from envcompare.environments.vm import show_host
 from envcompare.errors import ConfigError, Problem, StackError
 from envcompare.stack import Prepared, Request
 from envcompare.stack import image as images
-from envcompare.stack.building import build
+from envcompare.stack.building import held_or_built
 from envcompare.stack.diagnosis import DISK_FULL, USER_NAMESPACES, Symptom, last_line, recognise
 from envcompare.stack.host import make_root
 from envcompare.stack.unpacked import unpack, variables
@@ -148,13 +149,12 @@ class Charliecloud:
                 f"cannot read Charliecloud's version; it printed: {spoken(said)}",
                 "ch-run --version there should print a version and nothing else",
             )
-        if (int(told[1]), int(told[2])) < _OLDEST:
-            return unusable(
-                f"Charliecloud {told[0]} is too old", "install 0.33 or later", version=told[0]
-            )
-        if _STARTED.search(result.stderr) is None:
-            return Check(problem=_complaint(result.stderr), version=told[0])
-        return Check(version=told[0])
+        brief = f"Charliecloud {told[0]} is too old"
+        is_old = (int(told[1]), int(told[2])) < _OLDEST
+        old = Problem(brief=brief, hint="install 0.33 or later") if is_old else None
+        return judge_start(
+            result.stderr, told[0], begun=_STARTED, complaint=_complaint, refused=old
+        )
 
     def check_gpu(self, transport: Transport, driver: Check) -> Check:  # noqa: ARG002 — the host was asked
         """Say that GPUs are not given: `ch-fromhost` would change the image for it."""
@@ -197,9 +197,7 @@ def files_of_workloads(request: Request) -> Prepared:
     """
     local, store = image_store(request.local), image_store(request.transport)
     recipe = images.recipe(wheelhouse(request), base=request.options.base, local=local)
-    built = images.find_held(store, recipe)
-    if built is None:
-        store, built = local, build(recipe, local=local, progress=request.progress)
+    store, built = held_or_built(store, recipe, local=local, progress=request.progress)
     return Prepared(
         interpreter=images.PYTHON,
         reference=unpack(request, store, built),

@@ -11,7 +11,7 @@ from functools import partial
 from typing import ClassVar
 
 from envcompare.command import Command, CommandResult
-from envcompare.config.arms import Traits
+from envcompare.config.arms import Rung, Traits
 from envcompare.environments import (
     READS_ALL,
     Check,
@@ -219,6 +219,7 @@ class Docker:
         ),
         short_switches=("-P", "-q"),
         helpers=("dockerd", "containerd", "containerd-shim"),
+        rung=Rung(6, "docker"),
     )
     engine: ClassVar[Engine] = ENGINE
 

@@ -49,6 +49,7 @@ class GVisor:
         aliases=("runsc",),
         is_default=False,
         counters="root",
+        rung=None,
         fixed_options=(*(Docker.traits.fixed_options or ()), "--runtime"),
         # it starts itself anew as /proc/self/exe
         helpers=(*Docker.traits.helpers, "exe", "runsc-sandbox", "runsc-gofer"),

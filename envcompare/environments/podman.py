@@ -13,6 +13,7 @@ from envcompare.environments import (
     Check,
     Isolation,
     ask,
+    judge_start,
     unusable,
     variables_inside,
 )
@@ -33,7 +34,7 @@ from envcompare.environments.vm import show_host
 from envcompare.errors import Problem, StackError, UnusableError
 from envcompare.stack import Prepared, Request
 from envcompare.stack import image as images
-from envcompare.stack.building import build
+from envcompare.stack.building import held_or_built
 from envcompare.stack.diagnosis import DISK_FULL, Engine, Symptom, last_line, recognise
 from envcompare.stack.engine import ImageStore
 from envcompare.stack.host import make_image
@@ -196,9 +197,7 @@ class Podman:
             return of_user(self, request, _users_image(request, store))
         recipe = images.recipe(wheelhouse(request), base=request.options.base, local=local)
         beside = image_store(request.transport)
-        source, built = beside, images.find_held(beside, recipe)
-        if built is None:
-            source, built = local, build(recipe, local=local, progress=progress)
+        source, built = held_or_built(beside, recipe, local=local, progress=progress)
         there = images.deliver(store, built, local=source, progress=progress)
         return proven(self, request, of_workloads(there, name=built.name))
 
@@ -214,21 +213,14 @@ class Podman:
 def _check_start(told: re.Match[str], stderr: str) -> Check:
     """Say whether Podman is recent enough, runs without root, and could start a container."""
     version = f"{told[1]}.{told[2]}{told[3]} ({told[4]}, {told[5]})"
+    problem = None
     if (int(told[1]), int(told[2])) < _OLDEST:
-        return unusable(
-            f"Podman {told[1]}.{told[2]} is too old",
-            "install Podman 3.4 or later",
-            version=version,
-        )
-    if told[6] != "true":
-        return unusable(
-            "this user is root, and the environment podman is Podman without root",
-            "log in as an ordinary user",
-            version=version,
-        )
-    if _STARTED.search(stderr) is None:
-        return Check(problem=_complaint(stderr), version=version)
-    return Check(version=version)
+        brief = f"Podman {told[1]}.{told[2]} is too old"
+        problem = Problem(brief=brief, hint="install Podman 3.4 or later")
+    elif told[6] != "true":
+        brief = "this user is root, and the environment podman is Podman without root"
+        problem = Problem(brief=brief, hint="log in as an ordinary user")
+    return judge_start(stderr, version, begun=_STARTED, complaint=_complaint, refused=problem)
 
 
 def _complaint(stderr: str) -> Problem:

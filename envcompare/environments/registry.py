@@ -11,6 +11,7 @@ from envcompare.environments.charliecloud import Charliecloud
 from envcompare.environments.docker import Docker
 from envcompare.environments.gvisor import GVisor
 from envcompare.environments.podman import Podman
+from envcompare.environments.rungs import RUNGS
 from envcompare.environments.singularity import Singularity
 from envcompare.environments.vm import Vm
 from envcompare.errors import ConfigError
@@ -20,7 +21,7 @@ IMAGE_BUILDER = Docker()
 
 _ALL: tuple[Environment, ...] = (
     *(Vm(), IMAGE_BUILDER, Singularity()),
-    *(Podman(), Charliecloud(), Bubblewrap(), GVisor()),
+    *(Podman(), Charliecloud(), Bubblewrap(), *RUNGS, GVisor()),
 )
 ENVIRONMENTS = {where.name: where for where in _ALL}
 

@@ -16,6 +16,7 @@ from envcompare.environments import (
     Gpu,
     Isolation,
     ask,
+    judge_start,
     kill_marked,
     marks,
     unusable,
@@ -31,7 +32,7 @@ from envcompare.environments.vm import show_host
 from envcompare.errors import Problem, StackError, UnusableError
 from envcompare.stack import Prepared, Request, sif
 from envcompare.stack import image as images
-from envcompare.stack.building import build
+from envcompare.stack.building import held_or_built
 from envcompare.stack.diagnosis import DISK_FULL, USER_NAMESPACES, Symptom, last_line, recognise
 from envcompare.stack.engine import ImageStore, bind, mount_options
 from envcompare.stack.host import make_root
@@ -210,15 +211,17 @@ class Singularity:
                 f"cannot tell which engine is installed; the host printed: {said}",
                 "command -v apptainer there should print a path and nothing else",
             )
-        version = _VERSION.search(result.stdout)
-        if version and version[1] != "apptainer" and _numbers(version) < _OLDEST:
-            return unusable(
-                f"{version[0]} is too old",
-                "install Apptainer, or SingularityCE 3.9 or later",
-                version=version[0],
-            )
-        check = Check(version=version[0] if version else None, engine=engine)
-        return _check_start(check, result.stderr)
+        told = _VERSION.search(result.stdout)
+        is_old = told and told[1] != "apptainer" and _numbers(told) < _OLDEST
+        hint = "install Apptainer, or SingularityCE 3.9 or later"
+        old = Problem(brief=f"{told[0]} is too old", hint=hint) if told and is_old else None
+        version = told[0] if told else None
+        check = judge_start(
+            result.stderr, version, begun=_STARTED, complaint=_complaint, refused=old
+        )
+        slow = Problem(brief="every start unpacks the image first", hint="install squashfuse")
+        unpacks = check.is_usable and "temporary sandbox" in result.stderr
+        return replace(check, engine=engine, caution=slow if unpacks else None)
 
     def check_gpu(self, transport: Transport, driver: Check) -> Check:  # noqa: ARG002 — the host was asked
         """Say whether the driver works; `--nv` itself is silent where there is none."""
@@ -235,9 +238,7 @@ class Singularity:
             return self._given(request, program)
         store, local = _image_stores(request)
         recipe = images.recipe(wheelhouse(request), base=request.options.base, local=local)
-        built = images.find_held(store, recipe) or build(
-            recipe, local=local, progress=request.progress
-        )
+        _, built = held_or_built(store, recipe, local=local, progress=request.progress)
         made = make_sif(request, built, program=program)
         prepared = Prepared(
             interpreter=images.PYTHON,
@@ -369,15 +370,6 @@ def _numbers(version: re.Match[str]) -> tuple[int, int]:
     return int(version[2]), int(version[3])
 
 
-def _check_start(check: Check, stderr: str) -> Check:
-    """Judge what the probe wrote: an image that lacks the probe was mounted and entered."""
-    if not _STARTED.search(stderr):
-        unknown = Problem(
-            brief=last_line(stderr), hint="run any image by hand and fix what it reports"
-        )
-        problem = recognise(_SYMPTOMS, stderr) or unknown
-        return Check(version=check.version, problem=problem)
-    if "temporary sandbox" in stderr:
-        slow = Problem(brief="every start unpacks the image first", hint="install squashfuse")
-        return replace(check, caution=slow)
-    return check
+def _complaint(stderr: str) -> Problem:
+    hint = "run any image by hand and fix what it reports"
+    return recognise(_SYMPTOMS, stderr) or Problem(brief=last_line(stderr), hint=hint)

@@ -86,6 +86,7 @@ def inside(
             arm="prepare",
             reference=prepared.reference,
             engine=prepared.engine,
+            layers=prepared.layers,
             uid=_NOBODY,
             gid=_NOBODY,
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from envcompare.command import Command
-from envcompare.config.arms import Traits
+from envcompare.config.arms import Rung, Traits
 from envcompare.environments import Check, Isolation, ask, kill_marked, marks, unusable
 from envcompare.environments.software import proven, wheelhouse
 from envcompare.errors import Problem
@@ -47,7 +47,9 @@ class Vm:
     """Runs the command as it is, but for variables that lead Python or the loader elsewhere."""
 
     name: ClassVar[str] = "vm"
-    traits: ClassVar[Traits] = Traits(is_default=True, is_isolated=False, software="venv")
+    traits: ClassVar[Traits] = Traits(
+        is_default=True, is_isolated=False, software="venv", rung=Rung(1, "plain process")
+    )
     engine: ClassVar[None] = None
 
     def wrap(self, command: Command, isolation: Isolation) -> Command:

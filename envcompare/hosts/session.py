@@ -426,6 +426,7 @@ class HostSession:
             gpu=ready.gpu,
             mounts=ready.prepared.mounts,
             options=ready.arm.options,
+            layers=ready.prepared.layers,
         )
 
     def fingerprint(

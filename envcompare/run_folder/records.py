@@ -301,6 +301,9 @@ class ArmRecord(msgspec.Struct, frozen=True, kw_only=True):
     parameters: Annotated[
         dict[str, Scalar], Meta(description="of the workload, beside those of the cell")
     ] = {}
+    rung: Annotated[
+        str, Meta(description="what it adds to the arm below it on the ladder; empty: no rung")
+    ] = ""
     is_reference: bool = False
     is_control: bool = False
     is_timed: Annotated[

@@ -65,9 +65,15 @@ def new_run_id(now: datetime | None = None) -> str:
 
 
 def count_comparisons(arms: tuple[ArmRecord, ...], cells: int) -> int:
-    """Return m: cell × timed arm that is neither reference nor control, at least 1."""
+    """Return m: cell × timed arm that is neither reference nor control, at least 1.
+
+    A rung of the ladder is compared with the rung below as well, where that is not the reference.
+    """
     compared = (arm for arm in arms if arm.is_timed)
-    return max(1, cells * sum(not (arm.is_reference or arm.is_control) for arm in compared))
+    with_reference = sum(not (arm.is_reference or arm.is_control) for arm in compared)
+    rungs = [arm for arm in arms if arm.rung]
+    steps = sum(not below.is_reference for below in rungs[:-1])
+    return max(1, cells * (with_reference + steps))
 
 
 def configuration_of(run: RunRecord) -> dict[str, Any]:

@@ -105,6 +105,7 @@ class Prepared:
     meant: str = ""  # the tree of what is installed, as the label of the image says
     variables: tuple[tuple[str, str], ...] = ()  # by which Python and its packages are found
     mounts: tuple[Mount, ...] = ()  # of the host's own files, where the stack is `host`
+    layers: tuple[tuple[str, str], ...] = ()  # of a rung of the ladder: name, and its file there
 
     @property
     def python(self) -> str:

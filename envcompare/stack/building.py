@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import secrets
+from contextlib import suppress
 from dataclasses import replace
 
 from envcompare import bundled
@@ -32,6 +33,19 @@ from envcompare.version import __version__
 _OCI = "org.opencontainers.image"
 _PART = "envcompare-part"
 _FAILED: dict[frozenset[tuple[str, str]], StackError] = {}  # in this process, by its labels
+
+
+def held_or_built(
+    beside: ImageStore, wanted: Recipe, *, local: ImageStore, progress: Progress
+) -> tuple[ImageStore, Image]:
+    """Return the workload image and the engine that has it: the one `beside` the arm, or the local.
+
+    A host whose engine cannot be used may run the image in another way. Raises as `build`.
+    """
+    with suppress(UnusableError):
+        if image := find_built(beside, wanted):
+            return beside, image
+    return local, build(wanted, local=local, progress=progress)
 
 
 @one_at_a_time

@@ -192,17 +192,6 @@ def find_built(store: ImageStore, wanted: Recipe) -> Image | None:
     return None
 
 
-def find_held(store: ImageStore, wanted: Recipe) -> Image | None:
-    """Return an image of this recipe as `find_built`; None as well where the engine is not usable.
-
-    A host without that engine may run the image in another way.
-    """
-    try:
-        return find_built(store, wanted)
-    except UnusableError:
-        return None
-
-
 def _name(client: DockerClient, identity: str, wanted: Recipe) -> None:
     """Name an image that lost its name, since `docker image prune` removes what has none."""
     repository, _, tag = wanted.tag.partition(":")

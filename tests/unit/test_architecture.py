@@ -189,7 +189,9 @@ def test_no_file_names_an_environment_but_its_own() -> None:
     """What is special to an environment stands in its file, and comes elsewhere as data."""
     spellings = {name: {name, *where.traits.aliases} for name, where in ENVIRONMENTS.items()}
     names = set[str]().union(*spellings.values())
-    homes = {type(where).__module__: spellings[name] for name, where in ENVIRONMENTS.items()}
+    homes: dict[str, set[str]] = {}
+    for name, where in ENVIRONMENTS.items():
+        homes.setdefault(type(where).__module__, set()).update(spellings[name])
     for module, path in modules().items():
         tree = ast.parse(path.read_text(encoding="utf-8"))
         texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}

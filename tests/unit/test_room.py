@@ -155,6 +155,9 @@ def test_each_environment_needs_what_its_software_is_made_as() -> None:
         "gvisor": "image",
         "charliecloud": "sif",
         "bubblewrap": "sif",
+        "bubblewrap-cgroup": "sif",
+        "bubblewrap-seccomp": "sif",
+        "bubblewrap-overlay": "sif",
     }
     assert Traits().made_as == "image"
 

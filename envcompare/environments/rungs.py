@@ -1,0 +1,310 @@
+"""The rungs of the ladder between namespaces and Docker: bubblewrap with a layer more on each.
+
+A rung adds one layer to those below it that the host can give: a control group of its own, the
+filter of system calls that container engines load, an overlay as root. Each is tried on the host
+before it is offered, and its effect is looked for in /proc.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from envcompare.command import Command, CommandResult
+from envcompare.config.arms import Rung, Traits
+from envcompare.environments import Check, Isolation, ask, kill_marked, unusable
+from envcompare.environments.bubblewrap import START, STARTED, Bubblewrap, start
+from envcompare.environments.vm import show_host
+from envcompare.errors import Problem
+from envcompare.stack import Prepared, Request
+from envcompare.stack.cache import host_cache
+from envcompare.stack.diagnosis import last_line
+from envcompare.stack.host import make_root
+from envcompare.transport import Transport, make_folder, not_understood, shell
+
+_BUBBLEWRAP = Bubblewrap()
+_CGROUP, _SECCOMP, _OVERLAY = "cgroup", "seccomp", "overlay"
+Layers = tuple[tuple[str, str], ...]
+"""Layers around the namespaces from the lowest on: name, and the file or folder that it needs."""
+
+# As Docker gives a container one, with all controllers that an ordinary user gets.
+_SCOPE = (
+    *("systemd-run", "--user", "--scope", "--quiet", "--collect"),
+    *("-p", "CPUWeight=100", "-p", "MemoryAccounting=yes", "-p", "TasksAccounting=yes", "--"),
+)
+# The bus of the user's systemd is found by this; a session without a login has it not.
+_WITH_BUS = 'export XDG_RUNTIME_DIR="${XDG_RUNTIME_DIR:-/run/user/$(id -u)}"; exec "$@"'
+_SCOPE_FAILED = ("Failed to start transient scope", "Failed to connect to")
+_CGROUP_PROBE = r"""
+[ -e /sys/fs/cgroup/cgroup.controllers ] || exit 3
+command -v systemd-run >/dev/null || exit 4
+cat /proc/self/cgroup
+with_bus=$1
+shift
+sh -c "$with_bus" sh "$@" cat /proc/self/cgroup
+"""
+
+_PROFILE = "/usr/share/containers/seccomp.json"
+# Compiles the profile for a process without capabilities by libseccomp, whose functions and
+# numbers are those of seccomp.h of 2.5, as runc does: libcontainer/seccomp, `matchCall`, makes a
+# rule for each condition where several are of one argument. What the library does not know is not
+# in the kernel's table of this architecture.
+_COMPILE = r"""
+import ctypes, hashlib, json, os, platform, sys
+
+class Condition(ctypes.Structure):
+    _fields_ = [("index", ctypes.c_uint), ("op", ctypes.c_int),
+                ("first", ctypes.c_uint64), ("second", ctypes.c_uint64)]
+
+COMPARE = ("", "NE", "LT", "LE", "EQ", "GE", "GT", "MASKED_EQ")
+GO = {"x86_64": "amd64", "aarch64": "arm64", "i686": "x86", "armv7l": "arm"}
+profile = json.load(open(sys.argv[1]))
+library = ctypes.CDLL("libseccomp.so.2", use_errno=True)
+library.seccomp_init.restype = ctypes.c_void_p
+
+def call(name, *arguments):
+    code = getattr(library, name)(*arguments)
+    if code < 0:
+        sys.exit("%s: %s" % (name, os.strerror(-code)))
+    return code
+
+def action(name, number):
+    values = {"ALLOW": 0x7FFF0000, "ERRNO": 0x00050000 | (1 if number is None else number),
+              "LOG": 0x7FFC0000, "KILL": 0, "KILL_THREAD": 0, "KILL_PROCESS": 0x80000000}
+    return ctypes.c_uint32(values[name[len("SCMP_ACT_"):]])
+
+def condition(given):
+    op = COMPARE.index(given["op"][len("SCMP_CMP_"):])
+    return Condition(given["index"], op, given["value"], given.get("valueTwo", 0))
+
+usual = action(profile["defaultAction"], profile.get("defaultErrnoRet"))
+context = ctypes.c_void_p(library.seccomp_init(usual))
+machine = GO.get(platform.machine(), platform.machine())
+for entry in profile.get("archMap", ()):
+    if entry["architecture"] == "SCMP_ARCH_" + platform.machine().upper():
+        for name in entry["subArchitectures"]:
+            token = library.seccomp_arch_resolve_name(name[len("SCMP_ARCH_"):].lower().encode())
+            call("seccomp_arch_add", context, ctypes.c_uint32(token))
+rules = 0
+for rule in profile["syscalls"]:
+    wanted = rule.get("includes") or {}
+    arches = wanted.get("arches") or [machine]
+    if wanted.get("caps") or machine not in arches:
+        continue
+    done = action(rule["action"], rule.get("errnoRet"))
+    if done.value == usual.value:
+        continue
+    given = rule.get("args") or []
+    alone = len({one["index"] for one in given}) < len(given)
+    for name in rule["names"]:
+        number = library.seccomp_syscall_resolve_name(name.encode())
+        if number == -1:
+            continue
+        for one in [[each] for each in given] if alone else [given]:
+            conditions = (Condition * len(one))(*map(condition, one))
+            call("seccomp_rule_add_array", context, done, number, len(one), conditions)
+            rules += 1
+partial = "%s/seccomp.partial.%d" % (sys.argv[2], os.getpid())
+with open(partial, "wb") as file:
+    call("seccomp_export_bpf", context, file.fileno())
+path = "%s/seccomp-%s" % (sys.argv[2], hashlib.sha256(open(partial, "rb").read()).hexdigest())
+os.replace(partial, path)
+print(path, rules)
+"""
+_COMPILED = re.compile(r"(/\S+/seccomp-([0-9a-f]{64})) (\d+)")
+# $1: what compiles the profile $2; then the start in namespaces.
+_SECCOMP_PROBE = r"""
+compile=$1 profile=$2
+shift 2
+[ -e "$profile" ] || exit 3
+folder=$(mktemp -d) || exit 5
+trap 'rm -rf "$folder"' EXIT
+made=$(python3 -c "$compile" "$profile" "$folder") || exit 6
+exec 9<"${made%% *}"
+"$@" --seccomp 9 --ro-bind / / --dev /dev --proc /proc grep -E '^Seccomp:' /proc/self/status
+"""
+_WITH_FILTER = 'exec 9<"$1" && shift && exec "$@"'
+_OVERLAY_PROBE = r"""
+folder=$(mktemp -d) || exit 5
+trap 'rm -rf "$folder"' EXIT
+mkdir "$folder/dev" "$folder/proc"
+"$@" --overlay-src "$folder" --tmp-overlay / --dev /dev --proc /proc /envcompare-probe
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayeredBubblewrap:
+    """Runs the command as `bubblewrap` does, with one layer more and those of the rungs below.
+
+    A layer below that the host cannot give is left out, in this rung as in all above it.
+    """
+
+    layer: str
+    rung: Rung
+    engine: ClassVar[None] = None
+
+    @property
+    def name(self) -> str:
+        """Return the name of the layer after that of what it is laid around."""
+        return f"{_BUBBLEWRAP.name}-{self.layer}"
+
+    @property
+    def traits(self) -> Traits:
+        """Return those of `bubblewrap`, on another rung."""
+        return replace(_BUBBLEWRAP.traits, aliases=(), rung=self.rung)
+
+    def wrap(self, command: Command, isolation: Isolation) -> Command:
+        """Return the `bwrap` of `bubblewrap` with the layers around it."""
+        layers = dict(isolation.layers)
+        filtered = ("--seccomp", "9") if _SECCOMP in layers else ()
+        inner = start(
+            self.name, command, isolation, options=filtered, is_overlay=_OVERLAY in layers
+        )
+        argv = inner.argv
+        if _SECCOMP in layers:
+            argv = ("sh", "-c", _WITH_FILTER, "sh", layers[_SECCOMP], *argv)
+        if _CGROUP in layers:
+            argv = ("sh", "-c", _WITH_BUS, "sh", *_SCOPE, *argv)
+        return replace(inner, argv=argv)
+
+    def engine_options(self, isolation: Isolation) -> tuple[str, ...]:
+        """Return the namespaces, and the options that make the layers."""
+        words = {_CGROUP: _SCOPE, _SECCOMP: ("--seccomp",), _OVERLAY: ("--tmp-overlay", "/")}
+        made = (word for layer, _ in isolation.layers for word in words[layer])
+        return (*_BUBBLEWRAP.engine_options(isolation), *made)
+
+    def check(self, transport: Transport) -> Check:
+        """Say whether this user can start a program in namespaces and in the layer."""
+        below = _BUBBLEWRAP.check(transport)
+        return below if below.problem else _PROBES[self.layer](transport, below)
+
+    def check_gpu(self, transport: Transport, driver: Check) -> Check:
+        """Say what `bubblewrap` says."""
+        return _BUBBLEWRAP.check_gpu(transport, driver)
+
+    def prepare(self, request: Request) -> Prepared:
+        """Return the software of `bubblewrap`; the host's own is shown in an empty root.
+
+        Raises as `bubblewrap` does.
+        """
+        layers, identity = self._layers(request.transport)
+        if request.is_host_stack and self.layer == _OVERLAY:
+            prepared = show_host(request, lambda layout: make_root(request.transport, layout))
+        else:
+            prepared = _BUBBLEWRAP.prepare(request)
+        told = ("layers", ", ".join(("namespaces", *(name for name, _ in layers))))
+        identity = (*prepared.identity, told, *identity)
+        return replace(prepared, layers=layers, identity=identity)
+
+    def _layers(self, transport: Transport) -> tuple[Layers, tuple[tuple[str, str], ...]]:
+        """Return the layers up to its own that the host can give, and what the filter is."""
+        below = _BUBBLEWRAP.check(transport)
+        order = tuple(_PROBES)
+        wanted = order[: order.index(self.layer) + 1]
+        given = [one for one in wanted if _PROBES[one](transport, below).is_usable]
+        if _SECCOMP not in given:
+            return tuple((one, "") for one in given), ()
+        path, identity = _keep_filter(transport)
+        return tuple((one, path if one == _SECCOMP else "") for one in given), identity
+
+    def explain(self, exit_code: int, stderr: str) -> Problem | None:
+        """Say what `bwrap` complained about, or the user's systemd, which ends with 1 as well."""
+        if exit_code == 1 and stderr.startswith(_SCOPE_FAILED):
+            return Problem(brief=f"no control group was made: {last_line(stderr)}")
+        return _BUBBLEWRAP.explain(exit_code, stderr)
+
+    def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
+        """Kill what a run or a worker left; namespaces, mounts and control group end with it."""
+        return kill_marked(transport, self.name, run_id=run_id, worker=worker)
+
+
+def _check_cgroup(transport: Transport, below: Check) -> Check:
+    """Say whether the user's systemd puts a process into a control group of its own."""
+    result = _probe(transport, _CGROUP_PROBE, _WITH_BUS, *_SCOPE)
+    if isinstance(result, Check):
+        return result
+    if result.exit_code == 3:
+        return unusable(
+            "this host has control groups of version 1, in which an ordinary user makes none",
+            "boot with systemd.unified_cgroup_hierarchy=1, or compare the other rungs",
+        )
+    if result.exit_code == 4:
+        return unusable("systemd-run is not installed", "install systemd, or leave the rung out")
+    groups = [line for line in result.stdout.splitlines() if line.startswith("0::")]
+    if result.succeeded and len(groups) == 2 and groups[0] != groups[1]:
+        return below
+    return unusable(
+        f"systemd-run --user --scope made no control group: {last_line(result.stderr)}",
+        'log in with a session of systemd, or: sudo loginctl enable-linger "$USER"',
+    )
+
+
+def _check_seccomp(transport: Transport, below: Check) -> Check:
+    """Say whether the profile can be compiled there, and a process is filtered by it."""
+    result = _probe(transport, _SECCOMP_PROBE, _COMPILE, _PROFILE, *START)
+    if isinstance(result, Check):
+        return result
+    if result.exit_code == 3:
+        return unusable(
+            f"the profile {_PROFILE} is not on the host",
+            "install golang-github-containers-common (Debian, Ubuntu) or containers-common",
+        )
+    if result.exit_code == 6:
+        return unusable(
+            f"the profile {_PROFILE} cannot be compiled there: {last_line(result.stderr)}",
+            "it needs python3 and libseccomp.so.2 (Debian, Ubuntu: libseccomp2)",
+        )
+    if result.stdout.split() == ["Seccomp:", "2"]:
+        return below
+    return unusable(f"bwrap did not load the filter: {last_line(result.stderr)}")
+
+
+def _check_overlay(transport: Transport, below: Check) -> Check:
+    """Say whether bwrap can mount an overlay as root."""
+    result = _probe(transport, _OVERLAY_PROBE, *START)
+    if isinstance(result, Check):
+        return result
+    if STARTED.search(result.stderr):
+        return below
+    if "Unknown option --overlay-src" in result.stderr:
+        return unusable(
+            f"bubblewrap {below.version} mounts no overlay", "install bubblewrap 0.11 or later"
+        )
+    return unusable(
+        f"bwrap could not mount an overlay: {last_line(result.stderr)}",
+        "an overlay without privileges needs Linux 5.11 or later, and a bwrap that is not setuid",
+    )
+
+
+def _probe(transport: Transport, script: str, *words: str) -> CommandResult | Check:
+    hint = "start any program by hand there with bwrap, and see where it waits"
+    command = Command(argv=("sh", "-c", script, "sh", *words))
+    return ask(transport, command, what=START[0], hint=hint)
+
+
+def _keep_filter(transport: Transport) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Return the path of the compiled profile in the cache of the host, and what it is."""
+    cache = host_cache(transport)
+    make_folder(transport, cache)
+    said = shell(transport, 'python3 -c "$@"', _COMPILE, _PROFILE, cache).stdout
+    told = _COMPILED.match(said)
+    if told is None:
+        hint = f"envcompare doctor tries to compile {_PROFILE} there"
+        raise not_understood(transport, "the seccomp filter", said, hint=hint)
+    facts = (("profile", _PROFILE), ("sha256", told[2]), ("rules", told[3]))
+    return told[1], tuple((f"seccomp.{name}", value) for name, value in facts)
+
+
+_PROBES: dict[str, Callable[[Transport, Check], Check]] = {
+    _CGROUP: _check_cgroup,
+    _SECCOMP: _check_seccomp,
+    _OVERLAY: _check_overlay,
+}
+RUNGS = (
+    LayeredBubblewrap(layer=_CGROUP, rung=Rung(3, "+ cgroup")),
+    LayeredBubblewrap(layer=_SECCOMP, rung=Rung(4, "+ seccomp")),
+    LayeredBubblewrap(layer=_OVERLAY, rung=Rung(5, "+ overlay root")),
+)
+"""From the lowest on; below them are a plain process and namespaces, above them is Docker."""
