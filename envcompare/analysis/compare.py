@@ -11,6 +11,7 @@ from envcompare.analysis.model.comparison import (
     CellSummary,
     Comparison,
     FailureRow,
+    LadderStep,
     RunComparison,
 )
 from envcompare.analysis.profiles.profiled import explain
@@ -22,6 +23,7 @@ from envcompare.analysis.timing.descriptive import (
     startup_summaries,
 )
 from envcompare.analysis.timing.judge import Key, Primary, judge, primaries
+from envcompare.analysis.timing.ladder import ladder, step_evidence
 from envcompare.analysis.timing.measuredhosts import host_differences, summarise_hosts
 from envcompare.analysis.timing.overhosts import hosts_estimates
 from envcompare.analysis.timing.phases import cell_phases
@@ -59,12 +61,12 @@ def compare_files(read: RunFiles) -> RunComparison:
     data = read.cell_data()
     cells = tuple(summarise_cell(one) for one in data)
     m = count_comparisons(run.arms, len(run.cells))
-    settled = primaries(data, design, m=m)
+    settled = primaries(data, design, m=m, steps=step_evidence(data))
     differing = differences_by_cell(run, read.samples, read.fingerprints)
     profiles = explain(read, data, differences=differing, settled=settled)
     for profiled in profiles:
         differing[profiled.cell] = (*differing.get(profiled.cell, ()), *profiled.betrayed)
-    ratios = {key: one.interval.mean for key, one in settled.items()}
+    ratios = {key[:2]: one.interval.mean for key, one in settled.items() if len(key) == 2}
     for cell, clocks in clock_differences(read, data, ratios).items():
         differing[cell] = (*differing.get(cell, ()), *clocks)
     shared = each_once(differing)
@@ -100,6 +102,7 @@ def compare_files(read: RunFiles) -> RunComparison:
         over_hosts=hosts_estimates(comparisons, settled, margin=design.margin),
         cell_differences=of_cells(differing, shared=shared),
         decompositions=tuple(found for one in data for found in decompose(one)),
+        ladder=_ladder(read, data, cells, settled=settled),
         startup=startup_summaries(read.samples, run, read.standing),
         memory=memory_summaries(read.samples),
         picked=tuple(found for one in data for found in picked_values(one)),
@@ -141,6 +144,18 @@ def _comparisons(
                 )
             )
     return tuple(compared)
+
+
+def _ladder(
+    read: RunFiles,
+    data: Iterable[CellData],
+    cells: Iterable[CellSummary],
+    *,
+    settled: Mapping[Key, Primary],
+) -> tuple[LadderStep, ...]:
+    prints = {(one.cell, one.arm): one for one in read.fingerprints}
+    pairs = zip(data, cells, strict=True)
+    return tuple(step for pair in pairs for step in ladder(*pair, settled, prints))
 
 
 def _arms(

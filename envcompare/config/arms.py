@@ -39,6 +39,7 @@ class Rung(NamedTuple):
 
     place: int
     adds: str
+    arm: str = ""  # the name of its arm; empty where the usual one is as short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +232,8 @@ def _ladder(environments: Mapping[str, Traits]) -> tuple[Arm, ...]:
     """Return the rungs from the plain process up, all of them with the host's own files."""
     rungs = sorted((its.rung, name) for name, its in environments.items() if its.rung)
     return tuple(
-        replace(_arm(f"{name}@host", environments), rung=rung.adds) for rung, name in rungs
+        replace(_arm(f"{rung.arm and f'{rung.arm}='}{name}@host", environments), rung=rung.adds)
+        for rung, name in rungs
     )
 
 
@@ -275,10 +277,11 @@ def _known(item: str, name: str, environments: Mapping[str, Traits]) -> str:
     """Return the environment of that name or alias; raises ConfigError where none can be used."""
     aliases = {alias: known for known, its in environments.items() for alias in its.aliases}
     environment = aliases.get(name, name)
+    usable = tuple(known for known, its in environments.items() if not its.refusal)
     if environment not in environments:
         raise ConfigError(
             f"unknown environment `{environment}` in --envs {item}",
-            hint=closest(environment, (*environments, LADDER)),
+            hint=closest(environment, (*usable, LADDER)),
         )
     if refusal := environments[environment].refusal:
         raise ConfigError(

@@ -17,6 +17,7 @@ from envcompare.environments.gpu import (
     find,
     survey,
 )
+from envcompare.environments.microvms import DETECTED
 from envcompare.environments.registry import IMAGE_BUILDER, environment
 from envcompare.environments.software import needs
 from envcompare.errors import Problem, StackError, TransportError, UnusableError
@@ -81,6 +82,7 @@ def diagnose(
         "run-queue wait": _waits(facts),
         "cpu counters": _perf(facts),
         "cgroups": _cgroup(facts),
+        **{micro_vm.name: micro_vm.check(transport) for micro_vm in DETECTED},
     }
     kinds = tuple(
         dict.fromkeys(environment(name).traits.made_as for name, stack in arms if stack == "image")

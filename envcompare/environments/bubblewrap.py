@@ -102,7 +102,7 @@ class Bubblewrap:
         reference="file",
         has_network=False,
         counters="root",
-        rung=Rung(2, "namespaces"),
+        rung=Rung(2, "namespaces", "namespaces"),
     )
     engine: ClassVar[None] = None
 

@@ -10,6 +10,7 @@ from envcompare.environments.bubblewrap import Bubblewrap
 from envcompare.environments.charliecloud import Charliecloud
 from envcompare.environments.docker import Docker
 from envcompare.environments.gvisor import GVisor
+from envcompare.environments.microvms import DETECTED
 from envcompare.environments.podman import Podman
 from envcompare.environments.rungs import RUNGS
 from envcompare.environments.singularity import Singularity
@@ -41,5 +42,6 @@ def environment(name: str) -> Environment:
 
 
 def all_traits() -> dict[str, Traits]:
-    """Return what is special to each environment, for the parsing of `--envs`."""
-    return {name: where.traits for name, where in ENVIRONMENTS.items()}
+    """Return what is special to each environment, those refused too, for parsing `--envs`."""
+    refused = {where.name: where.traits for where in DETECTED}
+    return {name: where.traits for name, where in ENVIRONMENTS.items()} | refused

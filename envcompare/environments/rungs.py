@@ -303,8 +303,8 @@ _PROBES: dict[str, Callable[[Transport, Check], Check]] = {
     _OVERLAY: _check_overlay,
 }
 RUNGS = (
-    LayeredBubblewrap(layer=_CGROUP, rung=Rung(3, "+ cgroup")),
-    LayeredBubblewrap(layer=_SECCOMP, rung=Rung(4, "+ seccomp")),
-    LayeredBubblewrap(layer=_OVERLAY, rung=Rung(5, "+ overlay root")),
+    LayeredBubblewrap(layer=_CGROUP, rung=Rung(3, "+ cgroup", "cgroup")),
+    LayeredBubblewrap(layer=_SECCOMP, rung=Rung(4, "+ seccomp", "seccomp")),
+    LayeredBubblewrap(layer=_OVERLAY, rung=Rung(5, "+ overlay root", "overlay")),
 )
 """From the lowest on; below them are a plain process and namespaces, above them is Docker."""

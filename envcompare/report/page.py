@@ -21,7 +21,7 @@ from envcompare.report.format.blocks import Section
 from envcompare.report.format.marks import axis as shared_axis
 from envcompare.report.format.numbers import FIGURE, listed
 from envcompare.report.sections.answer import answer_section, overview_section
-from envcompare.report.sections.charted import roofline_section, sweeps_section
+from envcompare.report.sections.charted import ladder_section, roofline_section, sweeps_section
 from envcompare.report.sections.comparisons import comparison_rows, comparisons_section
 from envcompare.report.sections.environments import (
     environments_section,
@@ -69,6 +69,7 @@ def _sections(run: RunComparison, files: tuple[str, ...]) -> tuple[Section, ...]
     rows, hosts, charts = comparison_rows(run, axis), hosts_facts(run), ChartBudget()
     folds, cells = fold_anchors(rows), cells_beside_folds(run, rows)
     # charts are drawn in this order, until there are enough of them
+    ladder = ladder_section(run, charts)
     sweeps = sweeps_section(run, charts)
     roofline = roofline_section(run, tuple(cell.profiles for cell in cells), charts)
     why = why_section(run, rows, cells, Sheet(axis=axis, charts=charts, files=files))
@@ -81,6 +82,7 @@ def _sections(run: RunComparison, files: tuple[str, ...]) -> tuple[Section, ...]
     every = (
         answer,
         overview_section(run, rows),
+        ladder,
         why,
         comparisons_section(run, rows, axis, folds=folds, files=files),
         picked_section(run),

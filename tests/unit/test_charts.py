@@ -32,7 +32,7 @@ from profilepages import cell_profiles, ledger, profiled_run
 
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.report.charts.bars import startup_charts, time_chart
-from envcompare.report.charts.changes import MOST_ROWS, forest_chart, sweep_charts
+from envcompare.report.charts.changes import sweep_charts
 from envcompare.report.charts.drawing import (
     Chart,
     clean_svg,
@@ -40,6 +40,7 @@ from envcompare.report.charts.drawing import (
     paper_files,
     specification,
 )
+from envcompare.report.charts.forests import MOST_ROWS, forest_chart
 from envcompare.report.charts.layers import (
     LIGHT,
     PAGE,

@@ -237,6 +237,28 @@ class Decomposition(msgspec.Struct, frozen=True, kw_only=True):
     interaction: Estimate | None = None
 
 
+class LadderStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One rung of the ladder in a cell, against the nearest rung below that was measured."""
+
+    cell: str
+    host: str
+    workload: str
+    parameters: dict[str, Scalar] = {}
+    arm: str
+    rung: str  # what it adds
+    below: str = ""  # the arm below; empty for the lowest, and where this one was not measured
+    outcome: Outcome  # of the step
+    step: Estimate | None = None  # arm ÷ below, widened as the comparisons of the run
+    why_not: str = ""  # it was not measured
+    changed: tuple[str, ...] = ()  # keys of the facts in which it differs from the rung below
+    is_confounded: bool = False
+
+    @property
+    def deciding(self) -> Estimate | None:
+        """The estimate that the outcome rests on."""
+        return self.step
+
+
 class OddWorker(msgspec.Struct, frozen=True, kw_only=True):
     """A worker that was far off for a whole restart."""
 
@@ -390,6 +412,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     # By cell, the differences of which the cell has other evidence than `differences` says.
     cell_differences: dict[str, tuple[FactDifference, ...]] = {}
     decompositions: tuple[Decomposition, ...] = ()
+    ladder: tuple[LadderStep, ...] = ()  # from the lowest rung up, cell after cell
     startup: tuple[StartupSummary, ...] = ()
     memory: tuple[MemorySummary, ...] = ()
     picked: tuple[PickedValue, ...] = ()

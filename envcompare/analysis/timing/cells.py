@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Literal, Protocol, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -82,6 +83,15 @@ class CellData:
     def is_program(self) -> bool:
         """Tell whether it times, or was to time, whole processes of a plain command."""
         return self.cell.is_program or any(isinstance(b, ProcessRun) for b in self.blocks)
+
+    def against(self, arm: str) -> CellData:
+        """Return the cell with another arm as the reference, and without a control of that arm."""
+        arms = tuple(
+            msgspec.structs.replace(each, is_reference=each.id == arm)
+            for each in self.run.arms
+            if not each.is_control
+        )
+        return replace(self, run=msgspec.structs.replace(self.run, arms=arms))
 
     @property
     def is_strict(self) -> bool:

@@ -6,7 +6,7 @@ The interval a verdict rests on is settled over all comparisons of a run togethe
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -42,7 +42,8 @@ from envcompare.stats.multiplicity import screen
 from envcompare.stats.typical import MIN_RESTARTS, MIN_ROUNDS, TYPICAL_SHARE, RoundEvidence
 from envcompare.stats.verdicts import verdict
 
-Key = tuple[str, str]  # cell, arm
+Key = tuple[str, ...]  # cell and arm, and of a step of the ladder the arm below
+AnyEvidence = Evidence | RoundEvidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +55,24 @@ class Primary:
     error: float | None = None  # standard error of the mean, None where nothing tells it
 
 
-def primaries(cells: Iterable[CellData], design: Design, *, m: int) -> dict[Key, Primary]:
-    """Return the primary of each measured arm under comparison; `m` comparisons were planned."""
-    evidence = {
+def primaries(
+    cells: Iterable[CellData],
+    design: Design,
+    *,
+    m: int,
+    steps: Mapping[Key, AnyEvidence | None] | None = None,
+) -> dict[Key, Primary]:
+    """Return the primary of each measured arm under comparison, and of each step of the ladder.
+
+    `m` comparisons were planned, the steps among them.
+    """
+    evidence: dict[Key, AnyEvidence | None] = {
         (one.cell.id, arm.id): one.evidence(arm.id, one.metric[0])
         for one in cells
         for arm in one.run.arms
-        if not (arm.is_reference or arm.is_control or _did_other_work(one, arm.id))
+        if not (arm.is_reference or arm.is_control or did_other_work(one, arm.id))
     }
+    evidence |= steps or {}
     measured = {key: one for key, one in evidence.items() if one is not None}
     if not design.screen:
         return {
@@ -79,13 +90,14 @@ def primaries(cells: Iterable[CellData], design: Design, *, m: int) -> dict[Key,
     }
 
 
-def _standard_error(evidence: Evidence | RoundEvidence) -> float | None:
+def _standard_error(evidence: AnyEvidence) -> float | None:
     """Return the error that a plain interval stands for, by the normal quantile: not too small."""
     half = evidence.interval(level=PLAIN_LEVEL).half_width
     return half / student_factor(math.inf, PLAIN_LEVEL) if math.isfinite(half) else None
 
 
-def _did_other_work(data: CellData, arm: str) -> bool:
+def did_other_work(data: CellData, arm: str) -> bool:
+    """Say whether the results of an arm show that its steps were other work."""
     failure = data.failure(arm)
     return failure is not None and failure.phase == "checksum"
 
@@ -105,7 +117,7 @@ def judge(
     `primary` is the arm's, as settled over the whole run; the control has none of its own.
     """
     settled = _control(data, arm) if arm.is_control else primary
-    if settled is None or _did_other_work(data, arm.id):
+    if settled is None or did_other_work(data, arm.id):
         return _without_result(data, arm, cell)
     return _with_result(data, arm, cell, settled)
 
@@ -152,9 +164,7 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, settled: Pri
         data, arm.id, metric=metric, ratio=settled.interval, is_widened=not arm.is_control
     )
     mean = _mean(data, arm)
-    outcome, reason, control_failed = _outcome(data, primary, cell.noise_floor)
-    if outcome in {"slower", "faster"} and not settled.is_selected:
-        outcome, reason = "inconclusive", Reason(kind="not-selected")
+    outcome, reason, control_failed = outcome_of(data, primary, cell.noise_floor, settled)
     by_mean = None
     is_mean_firm = _is_mean_firm(data, mean)
     if is_mean_firm and reason is None and outcome in {"equivalent", "inconclusive"}:
@@ -246,6 +256,16 @@ def _more_restarts(data: CellData, ratio: Interval) -> int | None:
     if needed is None:
         return None
     return max(missing, needed - ratio.restarts, 1)
+
+
+def outcome_of(
+    data: CellData, primary: Estimate, floor: Estimate | None, settled: Primary
+) -> tuple[Outcome, Reason | None, bool]:
+    """Return the verdict on the typical step, why it is inconclusive, and if the control failed."""
+    outcome, reason, control_failed = _outcome(data, primary, floor)
+    if outcome in {"slower", "faster"} and not settled.is_selected:
+        return "inconclusive", Reason(kind="not-selected"), control_failed
+    return outcome, reason, control_failed
 
 
 def _outcome(

@@ -1,8 +1,6 @@
-"""Changes of time with intervals and the margin: all comparisons below each other, and sweeps.
+"""Sweeps: changes of time with intervals and the margin, a line for each arm over one parameter.
 
-In a forest left is faster; shape and text tell the verdict beside its colour, and what was not
-measured has a row as well. A sweep has a line for each arm over one parameter. Ratios are drawn and
-no times, since curves of times hide a gap of a few percent.
+Ratios are drawn and no times, since curves of times hide a gap of a few percent.
 """
 
 from __future__ import annotations
@@ -21,10 +19,10 @@ from envcompare.analysis.model.comparison import (
     CellSummary,
     Comparison,
     Estimate,
-    Outcome,
     RunComparison,
 )
 from envcompare.report.charts.drawing import Chart
+from envcompare.report.charts.forests import ground
 from envcompare.report.charts.layers import (
     SIGNED,
     Declared,
@@ -32,13 +30,10 @@ from envcompare.report.charts.layers import (
     Palette,
     Style,
     chart_name,
-    down,
     label,
     layered,
     marks,
-    padding,
     placed,
-    row_texts,
     run_styles,
     shown,
     with_key,
@@ -49,33 +44,14 @@ from envcompare.report.format.numbers import (
     listed,
     margin_percent,
     number_text,
-    signed_interval,
     signed_percent,
 )
-from envcompare.report.wording.labels import cell_labels, compared_arms
-from envcompare.report.wording.verdicts import WORDS, estimate_text, verdict
+from envcompare.report.wording.labels import compared_arms
+from envcompare.report.wording.verdicts import estimate_text, verdict
 from envcompare.run_folder.records import Scalar
-from envcompare.text import counted
 
-_POINT: Final = {"size": 70, "strokeWidth": 1.6, "opacity": 1}
 _DOT: Final = {"filled": True, "size": 46, "opacity": 1}
 _EDGE: Final = {"size": 60, "strokeWidth": 2, "opacity": 1}
-MOST_ROWS: Final = 60  # of a forest
-_FOREST_WIDTH: Final = 360
-_LINE: Final = 20.0
-_SHAPES: Final[dict[Outcome, str]] = {
-    "slower": "triangle-right",
-    "faster": "triangle-left",
-    "equivalent": "circle",
-    "inconclusive": "diamond",
-}
-_ASIDE: Final = 5.0  # px from the edge to an arrow
-_LONGEST_ARM: Final = 16
-_LONGEST_CELL: Final = 26
-_ASIDE_SHAPES: Final = (  # both ways off the axis, as the marks in the tables have them
-    "M-.2,-1L-1.2,0L-.2,1M.8,-1L-.2,0L.8,1",
-    "M.2,-1L1.2,0L.2,1M-.8,-1L.2,0L-.8,1",
-)
 Cell = CellSummary | Comparison
 Fixed = tuple[tuple[str, str], ...]
 _WIDE: Final = 3.0  # doublings
@@ -92,118 +68,6 @@ _BEYOND: Final = (  # likewise of a sweep, down and up
     "M-1,-.2L0,.8L1,-.2M-1,-1.2L0,-.2L1,-1.2",
     "M-1,.2L0,-.8L1,.2M-1,1.2L0,.2L1,1.2",
 )
-
-
-def forest_chart(run: RunComparison) -> Chart | None:
-    """Return the comparisons in the order of the arms; of many those that moved most."""
-    arms = list(dict.fromkeys(comparison.arm for comparison in run.comparisons))
-    compared = run.compared
-    if not compared:
-        return None
-    ranked = sorted(
-        compared,
-        key=lambda comparison: -abs(comparison.deciding.log_ratio) if comparison.deciding else 1,
-    )
-    kept = {id(comparison) for comparison in ranked[:MOST_ROWS]}
-    chosen = sorted(
-        (comparison for comparison in compared if id(comparison) in kept),
-        key=lambda comparison: arms.index(comparison.arm),
-    )
-    return Chart(
-        name=chart_name("forest", run.run_id),
-        title=f"Change of time against {shown(run.reference_arm)}; left is faster",
-        description=_forest_description(run, chosen, left_out=len(compared) - len(chosen)),
-        declare=partial(_forest, run, chosen),
-    )
-
-
-def _forest(run: RunComparison, chosen: list[Comparison], palette: Palette) -> Declared:
-    on, height, labels = axis(chosen, margin=run.margin), _LINE * len(chosen), cell_labels(run)
-    records = [
-        {
-            "y": _LINE * (place + 0.5),
-            "name": f"{label(one.arm, most=_LONGEST_ARM)}, "
-            f"{label(labels.get(one.cell, one.cell), most=_LONGEST_CELL)}",
-            **_forest_row(one, on, palette),
-        }
-        for place, one in enumerate(chosen)
-    ]
-    ticks = alt.Axis(labelExpr=SIGNED, tickCount=6)
-    scale = alt.Scale(domain=list(on.percents), nice=False)
-    title = "← faster · change of time · slower →"
-    x = partial(alt.X, scale=scale, title=title, axis=ticks)
-    y = down("y", height)
-    measured = [row for row in records if "at" in row]
-    spans = [row for row in measured if row["low"] is not None]
-    span = {"x": x("low:Q"), "x2": "high"}
-    look = {"stroke": "colour", "fill": "fill", "shape": "shape", "description": "tip"}
-    layers = (
-        *_ground(on, palette, {**span, "y": alt.value(0), "y2": alt.value(height)}),
-        *_arrows(measured, y),
-        marks(spans, "rule", {"strokeWidth": 1.8}, **span, y=y, color="colour"),
-        marks(measured, "point", _POINT, x=x("at:Q"), y=y, **look),
-        row_texts(records, y, palette.text, text="name"),
-        row_texts(records, y, palette.text, text="figures", x=_FOREST_WIDTH + 14),
-    )
-    room = padding(row["name"] for row in records)
-    return layered(layers, width=_FOREST_WIDTH, height=height, room=room)
-
-
-def _ground(on: Axis, palette: Palette, places: dict[str, Any]) -> tuple[alt.Chart, alt.Chart]:
-    """Return the band of the margin, and the line at 0 in its middle."""
-    low, high = on.band_percents
-    return (
-        marks([{"low": low, "high": high}], "rect", {"color": palette.band}, **places),
-        marks([{"low": 0, "high": 0}], "rule", {"color": palette.zero}, **places),
-    )
-
-
-def _arrows(measured: list[dict[str, Any]], y: alt.Y) -> list[alt.Chart]:
-    """Return an arrow beside each row whose interval leaves the axis, to the left and right."""
-    look = {"size": 30, "strokeWidth": 1.4, "opacity": 1}
-    made = []
-    for side, at in enumerate((-_ASIDE, _FOREST_WIDTH + _ASIDE)):
-        beyond, shape = [row for row in measured if row["beyond"][side]], _ASIDE_SHAPES[side]
-        x = alt.value(at)
-        made.append(marks(beyond, "point", {"shape": shape, **look}, x=x, y=y, stroke="colour"))
-    return made
-
-
-def _forest_row(comparison: Comparison, on: Axis, palette: Palette) -> dict[str, Any]:
-    """Return the figures of a comparison, and its mark where something was measured."""
-    primary, figures = comparison.deciding, _figures(comparison)
-    if primary is None:
-        return {"figures": figures}
-    colours = {"slower": palette.slow, "faster": palette.fast, "inconclusive": palette.open}
-    colour = colours.get(comparison.outcome, palette.even)
-    return {
-        **placed(primary, on),
-        "figures": figures,
-        "beyond": on.beyond(primary),
-        "colour": colour,
-        "fill": palette.back if comparison.outcome == "inconclusive" else colour,
-        "shape": _SHAPES.get(comparison.outcome, "circle"),
-        "tip": f"{shown(comparison.arm)}, {shown(comparison.cell)}: {figures}",
-    }
-
-
-def _figures(comparison: Comparison) -> str:
-    word = WORDS[comparison.outcome]
-    if comparison.deciding is None:
-        return word
-    interval = signed_interval(comparison.deciding.low, comparison.deciding.high)
-    mixed = ", confounded" if comparison.is_confounded else ""
-    return f"{signed_percent(comparison.deciding.log_ratio)} ({interval}) {word}{mixed}"
-
-
-def _forest_description(run: RunComparison, chosen: list[Comparison], *, left_out: int) -> str:
-    counts = Counter(WORDS[comparison.outcome] for comparison in chosen)
-    told = ", ".join(f"{count} {word}" for word, count in counts.items())
-    rest = f" {counted(left_out, 'comparison')} that moved less left out." if left_out else ""
-    return (
-        f"{counted(len(chosen), 'comparison')} with intervals, the band is the margin of "
-        f"±{margin_percent(run.margin)}: {told}.{rest}"
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,7 +212,7 @@ def _declared(run: RunComparison, sweep: Sweep, on: Axis, palette: Palette) -> D
     edge = [{"low": end} for end in on.band_percents]
     dotted = {"color": palette.mute, "strokeDash": [2, 4], "strokeWidth": 0.7}
     span, whole = {"y": y("low:Q"), "y2": "high"}, {"x": alt.value(0), "x2": alt.value(_WIDTH)}
-    band, zero = _ground(on, palette, span | whole)
+    band, zero = ground(on, palette, span | whole)
     series = {"x": x, "color": "colour", "detail": "piece"}
     at, said = {"x": x, "y": y("at:Q")}, {"shape": "shape", "description": "tip"}
     layers = [

@@ -13,8 +13,9 @@ from envcompare.analysis.frames import Frame, table_frame
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.errors import ConfigError
 from envcompare.report.charts.bars import startup_charts, time_chart
-from envcompare.report.charts.changes import forest_chart, sweep_charts
+from envcompare.report.charts.changes import sweep_charts
 from envcompare.report.charts.drawing import Chart, paper_files
+from envcompare.report.charts.forests import forest_chart, ladder_charts
 from envcompare.report.charts.roofline import roofline_chart
 from envcompare.report.charts.steps import step_chart
 from envcompare.report.sections.profiletables import why_no_ratio
@@ -144,6 +145,7 @@ def charts_of(run: RunComparison) -> tuple[Chart, ...]:
     arms, labels = (run.reference_arm, *compared_arms(run)), cell_labels(run)
     charts = [
         forest_chart(run),
+        *ladder_charts(run),
         *sweep_charts(run),
         *(roofline_chart(one, where=labels.get(one.cell, one.cell)) for one in run.profiles),
         *startup_charts(run),

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from envcompare.analysis.model.comparison import Comparison, Estimate, Outcome
+from envcompare.analysis.model.comparison import Comparison, Estimate, LadderStep, Outcome
 from envcompare.report.format.numbers import MINUS, change
 
 WIDTH: Final = 240.0
@@ -95,7 +95,7 @@ def signed_bar(change: float, *, largest: float) -> Change:
     return Change(way=way, x=_place(half - width if change < 0 else half), width=_place(width))
 
 
-def axis(comparisons: Iterable[Comparison], *, margin: float) -> Axis:
+def axis(comparisons: Iterable[Comparison | LadderStep], *, margin: float) -> Axis:
     """Return an axis that holds all intervals, within reason, and the band."""
     band = math.log1p(max(margin, 1e-4))
     ends = [0.0]

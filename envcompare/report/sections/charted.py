@@ -1,4 +1,4 @@
-"""Charts with the tables of their numbers: rooflines and sweeps."""
+"""Charts with the tables of their numbers: the ladder, rooflines and sweeps."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Final
 
 from markupsafe import Markup
 
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model.comparison import Comparison, LadderStep, RunComparison
 from envcompare.analysis.model.profiling import CellProfiles, Roofline, RooflinePoint
+from envcompare.fingerprint.facts import fact
 from envcompare.report.charts.changes import (
     Sweep,
     SweepPoint,
@@ -19,6 +20,7 @@ from envcompare.report.charts.changes import (
     sweeps,
 )
 from envcompare.report.charts.drawing import ChartBudget
+from envcompare.report.charts.forests import ladder_axis, ladder_chart
 from envcompare.report.charts.roofline import MOST_POINTS, point_name, roofline_chart
 from envcompare.report.format.blocks import (
     Block,
@@ -48,6 +50,65 @@ from envcompare.text import counted, sentence
 
 MOST_DRAWN: Final = 8  # rooflines on a page; of more cells the tables alone
 MOST_SWEEPS: Final = 12  # of a page; of more, those that moved most
+_LADDER: Final = (
+    "Each rung adds one thing to the rung below it, from a plain process up to Docker, all of them "
+    "with the host's own files. The large marks are changes of time against the arm that all are "
+    "compared with; the small ones are steps from the nearest rung below that was measured, and "
+    "so the part of the thing added. Both have intervals that allow for all of them together."
+)
+
+
+def ladder_section(run: RunComparison, charts: ChartBudget) -> Section | None:
+    """Return a chart and a table for each cell with a ladder, None where there is none."""
+    if not run.ladder:
+        return None
+    axis, labels = ladder_axis(run), cell_labels(run)
+    groups = []
+    for cell in dict.fromkeys(step.cell for step in run.ladder):
+        label = labels.get(cell, cell)
+        svg = charts.draw(ladder_chart(run, cell, on=axis))
+        drawing = (Drawing(label=f"Chart of the ladder in {label}", svg=svg),) if svg else ()
+        blocks = (_rungs(run, cell, label),)
+        fold = Fold(summary=f"Numbers: {label}", is_open=not svg, blocks=blocks)
+        groups.append(Group(blocks=(Heading(text=label), *drawing, fold)))
+    return Section(anchor="ladder", title="Ladder", blocks=(Line(text=_LADDER), *groups))
+
+
+def _rungs(run: RunComparison, cell: str, label: str) -> Table:
+    """Return a row for each rung: against the reference, against the rung below, what differs."""
+    compared = {one.arm: one for one in run.comparisons if one.cell == cell}
+    return table_of(
+        f"Rungs of the ladder in {label}",
+        tuple(step for step in run.ladder if step.cell == cell),
+        ("Rung", "name", lambda step: step.rung),
+        ("Arm", "name", lambda step: step.arm),
+        (
+            f"Against {run.reference_arm}",
+            "number",
+            lambda step: _rung_cell(compared.get(step.arm), step),
+        ),
+        ("Against the rung below", "number", lambda step: _rung_cell(step, step)),
+        ("Differs from the rung below in", "text", _changed),
+    )
+
+
+def _rung_cell(of: Comparison | LadderStep | None, step: LadderStep) -> Line:
+    """Return change, interval and verdict, or why there are none."""
+    if of is None or of.deciding is None:
+        is_lowest = step.outcome == "reference"
+        return Line(text="–" if is_lowest else NOT_MEASURED, below=(sentence(step.why_not),))
+    interval = signed_interval(of.deciding.low, of.deciding.high)
+    word = f"{SYMBOLS[of.outcome]} {WORDS[of.outcome]}"
+    below = f"from {step.below}" if of is step else ""
+    return Line(text=signed_percent(of.deciding.log_ratio), below=(interval, word, below))
+
+
+def _changed(step: LadderStep) -> Line:
+    """Return the names of the facts in which a rung differs from the one below."""
+    names = (fact(key).name for key in step.changed)
+    mixed = ("software differs as well: the step is not that of the rung alone",)
+    nothing = "nothing that was recorded" if step.below else ""
+    return Line(text=", ".join(names) or nothing, below=mixed if step.is_confounded else ())
 
 
 def roofline_section(

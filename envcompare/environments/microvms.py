@@ -1,0 +1,81 @@
+"""Kata Containers and Firecracker: looked for on a host, and not compared.
+
+Both start a small virtual machine by KVM, which needs hardware virtualisation that few rented
+machines pass on. Nothing here starts one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from envcompare.command import Command
+from envcompare.config.arms import Traits
+from envcompare.environments import Check, ask
+from envcompare.errors import Problem
+from envcompare.transport import Transport
+
+_REFUSAL = "it starts virtual machines by KVM, with which envcompare has not been tested"
+# $@: the names of a program, any of which will do, and the name of Docker's runtime, or "".
+_PROBE = r"""
+runtime=$1
+shift
+[ -c /dev/kvm ] || echo 'missing /dev/kvm (no hardware virtualisation is passed on)'
+[ ! -c /dev/kvm ] || [ -w /dev/kvm ] || echo 'missing the right to /dev/kvm (group kvm)'
+for program; do
+  path=$(command -v "$program") && break
+done
+if [ -n "$path" ]; then
+  printf 'version %s\n' "$("$path" --version 2>/dev/null | head -n 1)"
+else
+  echo "missing the program $1"
+fi
+[ -z "$runtime" ] || docker info --format '{{json .Runtimes}}' 2>/dev/null | grep -q "$runtime" ||
+  echo "missing the runtime $runtime in Docker"
+exit 0
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroVm:
+    """An environment that a host may have, and `--envs` refuses."""
+
+    name: str
+    programs: tuple[str, ...]
+    runtime: str = ""  # of Docker, by which a container is started in it
+    hint: str
+
+    @property
+    def traits(self) -> Traits:
+        """Return why it cannot be compared."""
+        return Traits(refusal=_REFUSAL)
+
+    def check(self, transport: Transport) -> Check:
+        """Say what a host lacks for it; where nothing is missing, that it is not compared."""
+        probe = Command(argv=("sh", "-c", _PROBE, "sh", self.runtime, *self.programs))
+        result = ask(transport, probe, what="the host", hint="log in there and see why")
+        if isinstance(result, Check):
+            return result
+        lines = [line.partition(" ") for line in result.stdout.splitlines()]
+        missing = [rest for word, _, rest in lines if word == "missing"]
+        version = next((rest for word, _, rest in lines if word == "version"), None)
+        if missing:
+            brief = f"not there: {'; '.join(missing)}"
+            return Check(problem=Problem(brief=brief, hint=self.hint), version=version)
+        problem = Problem(brief=f"installed, but not compared: {_REFUSAL}", hint=self.hint)
+        return Check(problem=problem, version=version)
+
+
+DETECTED = (
+    MicroVm(
+        name="kata",
+        programs=("kata-runtime", "containerd-shim-kata-v2"),
+        runtime="kata",
+        hint="nothing to do: --envs does not take kata",
+    ),
+    MicroVm(
+        name="firecracker",
+        programs=("firecracker",),
+        hint="nothing to do: --envs does not take firecracker",
+    ),
+)
+"""What doctor tells of, in its order."""
