@@ -260,6 +260,7 @@ def import_(display: Display, /, **values: Any) -> None:  # noqa: ANN401
 def list_() -> None:
     """List the bundled workloads with their parameters, the studies, and the environments."""
     from envcompare import bundled
+    from envcompare.config.arms import LADDER
     from envcompare.config.workloads import catalogue
     from envcompare.environments.registry import ENVIRONMENTS
 
@@ -275,6 +276,7 @@ def list_() -> None:
         first = path.read_text(encoding="utf-8").partition("\n")[0]
         lines.append(f"  {name}: {first.removeprefix('# ')}")
     lines += ["environments:", *(f"  {name}" for name in ENVIRONMENTS)]
+    lines.append(f"  {LADDER}: six arms, from a plain process up, each of which adds one thing")
     print_lines(lines)
 
 

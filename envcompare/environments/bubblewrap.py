@@ -67,7 +67,7 @@ _SYMPTOMS = (
         hint="run on the host itself, or leave bubblewrap out",
     ),
     Symptom(
-        pattern=r"Can't find source path ([^\n]+?)/usr: No such file",
+        pattern=r"Can't find source path ([^\n]+?)/(?:usr|\.): No such file",
         brief="the image {match} is not on the host",
         hint="run envcompare build, or unpack an image there",
     ),
@@ -217,7 +217,8 @@ def _root(folder: str, *, is_overlay: bool) -> tuple[str, ...]:
     """Return the options for what is there beside the mounts: files of an image and the kernel."""
     kernel = ("--dev", "/dev", "--proc", "/proc", "--ro-bind", "/sys", "/sys")
     if is_overlay:
-        return ("--overlay-src", folder, "--tmp-overlay", "/", *kernel)
+        # by its end a complaint tells an image from what is mounted
+        return ("--overlay-src", f"{folder}/.", "--tmp-overlay", "/", *kernel)
     empty = ("--tmpfs", "/root", "--tmpfs", "/tmp")  # noqa: S108 - inside
     if folder == HOST:
         return (*kernel, *empty)

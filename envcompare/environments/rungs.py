@@ -189,7 +189,7 @@ class LayeredBubblewrap:
 
         Raises as `bubblewrap` does.
         """
-        layers, identity = self._layers(request.transport)
+        layers, identity = self.find_layers(request.transport)
         if request.is_host_stack and self.layer == _OVERLAY:
             prepared = show_host(request, lambda layout: make_root(request.transport, layout))
         else:
@@ -198,7 +198,7 @@ class LayeredBubblewrap:
         identity = (*prepared.identity, told, *identity)
         return replace(prepared, layers=layers, identity=identity)
 
-    def _layers(self, transport: Transport) -> tuple[Layers, tuple[tuple[str, str], ...]]:
+    def find_layers(self, transport: Transport) -> tuple[Layers, tuple[tuple[str, str], ...]]:
         """Return the layers up to its own that the host can give, and what the filter is."""
         below = _BUBBLEWRAP.check(transport)
         order = tuple(_PROBES)

@@ -21,6 +21,7 @@ from envcompare.command import Command, CommandResult
 from envcompare.environments import Environment, Gpu, Isolation, gpu, run_inside
 from envcompare.environments.docker import ENGINE, image_store
 from envcompare.environments.registry import environment
+from envcompare.environments.rungs import LayeredBubblewrap
 from envcompare.errors import CommandTimeoutError
 from envcompare.stack import Mount, Progress, Request, image
 from envcompare.stack.engine import ImageStore
@@ -131,8 +132,11 @@ SINGULARITY = [_param("ssh", "singularity", "ssh", "docker", "singularity")]
 PODMAN = [_param("ssh", "podman", "ssh", "docker", "podman")]
 CHARLIECLOUD = [_param("ssh", "charliecloud", "ssh", "docker", "charliecloud")]
 BUBBLEWRAP = [_param("ssh", "bubblewrap", "ssh", "docker", "bubblewrap")]
+RUNG = [_param("ssh", "bubblewrap-overlay", "ssh", "docker", "bubblewrap")]  # with all below it
 GVISOR = [_param("ssh", "gvisor", "ssh", "docker", "gvisor")]
-READ_ONLY = DOCKER + SINGULARITY + PODMAN + BUBBLEWRAP + GVISOR  # what can show a folder read-only
+READ_ONLY = (
+    DOCKER + SINGULARITY + PODMAN + BUBBLEWRAP + RUNG + GVISOR
+)  # what can show a folder read-only
 CONTAINERS = READ_ONLY + CHARLIECLOUD
 
 read_only = pytest.mark.parametrize("open_place", READ_ONLY, indirect=True)
@@ -160,11 +164,17 @@ def open_place(request: pytest.FixtureRequest) -> Iterator[Place]:
     if name != "vm":
         reference = _reference(transport, name, request.getfixturevalue("base"))
     ids = run(transport, Command(argv=("sh", "-c", "id -u; id -g"))).stdout.split()
+    where = environment(name)
     yield Place(
         transport=transport,
-        environment=environment(name),
+        environment=where,
         isolation=Isolation(
-            run_id="", arm="test", reference=reference, uid=int(ids[0]), gid=int(ids[1])
+            run_id="",
+            arm="test",
+            reference=reference,
+            uid=int(ids[0]),
+            gid=int(ids[1]),
+            layers=where.find_layers(transport)[0] if isinstance(where, LayeredBubblewrap) else (),
         ),
     )
     transport.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +13,32 @@ from lab import Lab
 from runs import BASE, run_folder
 
 from envcompare.run_folder.profiles import helper_of
+from envcompare.analysis.compare import compare_run
+from envcompare.command import Command
+from envcompare.environments import Isolation
+from envcompare.environments.registry import environment
+from envcompare.environments.rungs import LayeredBubblewrap
 from envcompare.run_folder.records import Block
 from envcompare.run_folder.results import RunFolder
+from envcompare.stack import Mount
+from envcompare.transport import run
+from envcompare.transport.hosts import connect, parse_hosts
 
 ARMS = ("podman", "charliecloud", "bubblewrap", "gvisor")
+CALLS = """
+import os
+
+class Calls:
+    batch = 1
+
+    def setup(self, seed, device):
+        pass
+
+    def step(self):
+        for _ in range(5000):
+            os.getppid()
+        return 1.0
+"""
 pytestmark = [pytest.mark.engine(name) for name in ("ssh", "docker", *ARMS)]
 
 
@@ -77,3 +101,59 @@ def test_a_link_out_of_an_image_is_refused_by_bubblewrap(lab: Lab, tmp_path: Pat
     assert done.returncode == 3
     assert "bubblewrap cannot show the image on lab-h1" in done.stderr
     assert "/srv leads out of it" in done.stderr
+
+
+def test_each_rung_of_the_ladder_differs_from_the_one_below_in_its_own_thing_alone(
+    lab: Lab, tmp_path: Path
+) -> None:
+    """What the worker sees tells it; a control group is made, or it is said why it cannot be."""
+    (tmp_path / "calls.py").write_text(CALLS)
+    done = envcompare(
+        *("run", "--hosts", lab.alias, "--envs", "ladder", "--workload", "calls.py:Calls"),
+        *("--host-python", "/usr/bin/python3", "--device", "cpu", "--no-startup"),
+        *("--budget", "20", "--no-quiet-gate", "--profile", "none", "--out", "out"),
+        cwd=tmp_path,
+    )
+    path = run_folder(tmp_path / "out")
+    assert path is not None, done.stderr
+    found = compare_run(RunFolder.open(path))
+    rungs = {step.arm: step for step in found.ladder}
+    assert list(rungs) == ["vm-host", "namespaces", "cgroup", "seccomp", "overlay", "docker-host"]
+    assert not any(step.is_confounded for step in found.ladder)
+    without_group = rungs["cgroup"].outcome == "not-run"
+    assert done.returncode == (3 if without_group else 0), done.stderr
+    assert without_group == ("control group" in rungs["cgroup"].why_not)
+    assert rungs["seccomp"].below == ("namespaces" if without_group else "cgroup")
+    assert rungs["seccomp"].changed == ("seccomp.mode",)
+    assert rungs["overlay"].changed == ()
+    assert {step.below for step in found.ladder} >= {"vm-host", "seccomp", "overlay"}
+    assert "seccomp.mode" not in rungs["docker-host"].changed
+    modes = {arm.arm: arm.facts.get("seccomp.mode") for arm in found.arms}
+    assert [modes[arm] for arm in ("namespaces", "seccomp", "docker-host")] == [0, 2, 2]
+    assert lab.left_of(path.name) == ""
+
+
+def test_a_filter_of_a_rung_refuses_what_the_profile_does(lab: Lab) -> None:
+    """The profile is compiled there: it allows some personalities of a process and no others."""
+    where = environment("bubblewrap-seccomp")
+    assert isinstance(where, LayeredBubblewrap)
+    with closing(connect(parse_hosts([lab.alias])[0])) as transport:
+        layers, identity = where.find_layers(transport)
+        assert int(dict(identity)["seccomp.rules"]) > 300
+        isolation = Isolation(run_id="20260101-000000-abcd", arm="t", reference="/", layers=layers)
+        tops = ("/usr", "/bin", "/lib", "/lib64")
+        isolation = replace(isolation, mounts=tuple(Mount(path=top) for top in tops))
+        refused = ("sh", "-c", "setarch -R true || echo refused; setarch x86_64 true && echo fine")
+        for rung, expected in ((where, "refused fine"), (environment("bubblewrap"), "fine")):
+            wrapped = rung.wrap(Command(argv=refused), isolation)
+            assert run(transport, wrapped, timeout_s=60).stdout.split() == expected.split()
+
+
+def test_the_doctor_says_what_is_missing_for_micro_virtual_machines(
+    lab: Lab, tmp_path: Path
+) -> None:
+    """The lab has neither program, and a comparison does not need them."""
+    done = envcompare("doctor", "--hosts", lab.alias, "--envs", "vm@host", cwd=tmp_path)
+    assert re.search(r"– kata: .*the program kata-runtime", done.stdout), done.stdout
+    assert re.search(r"– firecracker: .*the program firecracker", done.stdout)
+    assert "--envs does not take firecracker" in done.stdout

@@ -242,6 +242,39 @@ def test_the_drivers_libraries_come_before_those_of_an_image() -> None:
     assert found[-1] == "LD_LIBRARY_PATH=/nvidia/lib:/cuda"
 
 
+def test_a_rung_is_bubblewrap_with_the_layers_that_its_host_gives() -> None:
+    """The control group is outermost; the filter is opened for bwrap, which hands it to nobody."""
+    layers = (("cgroup", ""), ("seccomp", "/cache/filter"), ("overlay", ""))
+    isolation = replace(ISOLATION, reference="/root", layers=layers)
+    argv = environment("bubblewrap-overlay").wrap(WORKER, isolation).argv
+    plain = environment("bubblewrap").wrap(WORKER, isolation).argv
+    start = argv.index("bwrap")
+    assert [word for word in argv[:start] if word in {"systemd-run", "/cache/filter"}] == [
+        "systemd-run",
+        "/cache/filter",
+    ]
+    named = [word.replace("bubblewrap-overlay", "bubblewrap") for word in argv[start:]]
+    made = ["--seccomp", "9", "--overlay-src", "/root/.", "--tmp-overlay", "/"]
+    first, last = plain.index("ALL") + 1, plain.index("--dev")
+    assert named[: first + len(made)] == [*plain[:first], *made]
+    end = [word for word in plain[last:] if word not in {"--tmpfs", "/root"}]
+    end.remove("/tmp")  # of the tmpfs
+    assert named[first + len(made) :] == end
+    lower = replace(isolation, layers=layers[1:2])
+    without = environment("bubblewrap-seccomp").wrap(WORKER, lower).argv
+    assert without[:3] == ("sh", "-c", 'exec 9<"$1" && shift && exec "$@"')
+    assert not {"systemd-run", "--tmp-overlay"} & set(without)
+
+
+def test_the_options_of_a_rung_name_its_layers_and_no_file() -> None:
+    """What tells two rungs apart in a report is what was added."""
+    where = environment("bubblewrap-overlay")
+    layers = (("seccomp", "/cache/filter"), ("overlay", ""))
+    options = where.engine_options(replace(ISOLATION, layers=layers))
+    below = environment("bubblewrap").engine_options(ISOLATION)
+    assert options == (*below, "--seccomp", "--tmp-overlay", "/")
+
+
 @pytest.mark.parametrize("name", [name for name in ENVIRONMENTS if name != "vm"])
 def test_a_variable_of_an_image_hides_nothing_from_a_sweep(name: str) -> None:
     """Nor does it move the home: of two with one name the last counts."""
@@ -414,6 +447,14 @@ COMPLAINTS = {
     "bwrap: Can't find source path /x y/usr: No such file or directory": (
         *("bubblewrap", 1),
         "the image /x y is not on the host",
+    ),
+    "Failed to start transient scope unit: Access denied": (
+        *("bubblewrap-cgroup", 1),
+        "no control group was made: Failed to start transient scope unit: Access denied",
+    ),
+    "bwrap: Can't find source path /x z/.: No such file or directory": (
+        *("bubblewrap-overlay", 1),
+        "the image /x z is not on the host",
     ),
     "bwrap: Can't find source path /a b: No such file or directory": (
         *("bubblewrap", 1),
