@@ -15,6 +15,8 @@ from envcompare.analysis.model.comparison import (
     Decomposition,
     Drift,
     Estimate,
+    LadderStep,
+    Outcome,
     PickedValue,
     RunComparison,
 )
@@ -103,6 +105,7 @@ def full_run() -> RunComparison:
         cells=cells,
         profiles=(profiles, *run.profiles[1:]),
         decompositions=(_decomposition(first.id, first.host, primary),),
+        ladder=_ladder(first.id, first.host, primary),
         picked=tuple(_picked(first.id, arm) for arm in ("vm", "docker")),
         differences=(*run.differences, _difference(first.host)),
         failures=tuple(
@@ -174,6 +177,19 @@ def _decomposition(cell: str, host: str, found: Estimate) -> Decomposition:
         base_image="vm@image", total=found, environment=half, stack=half,
         environment_by_image=half, stack_by_base=half, interaction=half,
     )  # fmt: skip
+
+
+def _ladder(cell: str, host: str, found: Estimate) -> tuple[LadderStep, ...]:
+    def step(arm: str, rung: str, outcome: Outcome, **fields: Any) -> LadderStep:
+        at = {"cell": cell, "host": host, "workload": "cnn"}
+        return LadderStep(arm=arm, rung=rung, outcome=outcome, **at, **fields)
+
+    return (
+        step("vm", "plain process", "reference"),
+        step("cgroup", "+ cgroup", "not-run", why_not="no cgroup can be made here"),
+        step("seccomp", "+ seccomp", "slower", below="vm", step=found, changed=("seccomp.mode",)),
+        step("docker", "docker", "slower", below="seccomp", step=found, is_confounded=True),
+    )
 
 
 def _picked(cell: str, arm: str) -> PickedValue:

@@ -21,6 +21,7 @@ from envcompare.environments.registry import ENVIRONMENTS, all_traits
 from envcompare.errors import ConfigError
 from envcompare.report.charts.forests import ladder_charts
 from envcompare.report.page import render
+from envcompare.report.wording.headlines import ladder_sentences
 from envcompare.run_folder.records import (
     ArmRecord,
     Event,
@@ -229,3 +230,15 @@ def test_the_page_has_the_ladder_with_its_numbers(run: RunComparison) -> None:
     assert "software differs as well" in page
     without = msgspec.structs.replace(run, ladder=())
     assert 'id="ladder"' not in render(without)
+
+
+def test_the_first_screen_says_which_steps_change_the_time(run: RunComparison) -> None:
+    """In the words of the terminal too; a ladder without a decided step says so."""
+    (said,) = ladder_sentences(run)
+    assert said.startswith("Ladder, cnn, against the rung below: seccomp +")
+    assert said.endswith("; 2 other steps not found to change it.")
+    undecided = tuple(
+        msgspec.structs.replace(step, outcome="inconclusive") for step in run.ladder if step.step
+    )
+    (open_,) = ladder_sentences(msgspec.structs.replace(run, ladder=undecided))
+    assert open_ == "Ladder, cnn: no step was found to change the time."

@@ -266,7 +266,7 @@ def ladder_rows(run: RunComparison, cell: str) -> tuple[LadderRow, ...]:
     for step in steps:
         rows.append(_whole(run, step, compared.get(step.arm), name=names[step.arm]))
         if step.step is not None and step.below != run.reference_arm:
-            name = f"step from {names[step.below].removeprefix('+ ')}"
+            name = f"step from {names.get(step.below, label(step.below)).removeprefix('+ ')}"
             rows.append(LadderRow(name, _figures(step), step.step, step.outcome, is_step=True))
     return tuple(rows)
 

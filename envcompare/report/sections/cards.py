@@ -16,6 +16,7 @@ from envcompare.report.wording.headlines import (
     SPLIT_LINK,
     compared_differences,
     headlines,
+    ladder_sentences,
     split_arms,
     split_sentences,
 )
@@ -134,8 +135,18 @@ def _why(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Line, ...]:
     split = [_item(text) for text in split_sentences(run)[:_MOST_ITEMS]]
     if split:
         split = _with_link(split, link=SPLIT_LINK, href=SPLIT_HREF)
+    rungs = [_item(text) for text in ladder_sentences(run)[:_MOST_ITEMS]]
+    if rungs:
+        rungs = _with_link(rungs, link="Ladder", href="#ladder")
     largest = _largest(verdicts, split=split_arms(run))
-    return (*split, largest, *_why_of_profiles(run), *_clock(run, verdicts), *_on_purpose(run))
+    return (
+        *rungs,
+        *split,
+        largest,
+        *_why_of_profiles(run),
+        *_clock(run, verdicts),
+        *_on_purpose(run),
+    )
 
 
 def _why_of_profiles(run: RunComparison) -> list[Line]:

@@ -372,6 +372,30 @@ def split_sentences(run: RunComparison) -> tuple[str, ...]:
     return tuple(visible(split_sentence(one, label=labels[one.cell])) for one in ordered)
 
 
+def ladder_sentences(run: RunComparison) -> tuple[str, ...]:
+    """Say of each cell with a ladder which of its steps change the time."""
+    labels = cell_labels(run)
+    cells = dict.fromkeys(step.cell for step in run.ladder)
+    return tuple(
+        visible(_ladder_sentence(run, cell, label=labels.get(cell, cell))) for cell in cells
+    )
+
+
+def _ladder_sentence(run: RunComparison, cell: str, *, label: str) -> str:
+    steps = [step for step in run.ladder if step.cell == cell and step.step is not None]
+    decided = [step for step in steps if step.outcome in {"slower", "faster"}]
+    told = ", ".join(
+        f"{step.rung.removeprefix('+ ')} {estimate_text(step.step)}"
+        for step in decided
+        if step.step is not None
+    )
+    rest = len(steps) - len(decided)
+    if not told:
+        return f"Ladder, {label}: no step was found to change the time."
+    others = f"; {counted(rest, 'other step')} not found to change it" if rest else ""
+    return f"Ladder, {label}, against the rung below: {told}{others}."
+
+
 def split_sentence(one: Decomposition, *, label: str) -> str:
     """Say how much of a difference is environment and how much software."""
     return (
