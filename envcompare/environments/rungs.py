@@ -113,7 +113,7 @@ path = "%s/seccomp-%s" % (sys.argv[2], hashlib.sha256(open(partial, "rb").read()
 os.replace(partial, path)
 print(path, rules)
 """
-_COMPILED = re.compile(r"(/\S+/seccomp-([0-9a-f]{64})) (\d+)")
+_COMPILED = re.compile(r"(/.+/seccomp-([0-9a-f]{64})) (\d+)")
 # $1: what compiles the profile $2; then the start in namespaces.
 _SECCOMP_PROBE = r"""
 compile=$1 profile=$2

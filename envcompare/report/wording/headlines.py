@@ -373,9 +373,13 @@ def split_sentences(run: RunComparison) -> tuple[str, ...]:
 
 
 def ladder_sentences(run: RunComparison) -> tuple[str, ...]:
-    """Say of each cell with a ladder which of its steps change the time."""
-    labels = cell_labels(run)
-    cells = dict.fromkeys(step.cell for step in run.ladder)
+    """Say of each cell with a ladder which of its steps change the time, the largest first."""
+    labels, largest = cell_labels(run), dict[str, float]()
+    for step in run.ladder:
+        is_decided = step.step is not None and step.outcome in {"slower", "faster"}
+        change = abs(step.step.log_ratio) if step.step is not None and is_decided else 0.0
+        largest[step.cell] = max(largest.get(step.cell, 0.0), change)
+    cells = sorted(largest, key=lambda cell: -largest[cell])
     return tuple(
         visible(_ladder_sentence(run, cell, label=labels.get(cell, cell))) for cell in cells
     )
