@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -16,10 +17,11 @@ from envcompare.command import Command
 from envcompare.environments import Gpu, Isolation, gpu
 from envcompare.environments.bubblewrap import _TOPS
 from envcompare.environments.docker import ENGINE, Docker, image_store
+from envcompare.environments.microvms import DETECTED
 from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.environments.singularity import find_engine
 from envcompare.environments.vm import without_login
-from envcompare.errors import ConfigError, UnusableError
+from envcompare.errors import ConfigError, Problem, UnusableError
 from envcompare.stack import Mount, Prepared, Progress, Request, engine, venv
 from envcompare.stack.engine import bind
 from envcompare.stack.host import LOADING
@@ -630,6 +632,61 @@ def test_a_check_without_an_answer_is_a_finding_and_no_lost_host(
     check = environment(name).check(LOCAL)
     assert (check.is_usable, check.reason) == (False, reason)
     assert check.hint
+
+
+OLD_BWRAP = """#!/bin/sh
+case " $* " in
+  *" --version "*) echo "bubblewrap 0.8.0"; exit ;;
+  *" --overlay-src "*) echo "bwrap: Unknown option --overlay-src" >&2; exit 1 ;;
+esac
+echo "bwrap: execvp /envcompare-probe: No such file or directory" >&2
+exit 1
+"""
+
+
+def test_a_bubblewrap_without_overlays_makes_that_rung_alone_unusable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The words are those of 0.8, which Debian 12 has; the rungs below are not asked for one."""
+    (tmp_path / "bwrap").write_text(OLD_BWRAP)
+    (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert environment("bubblewrap").check(LOCAL).is_usable
+    check = environment("bubblewrap-overlay").check(LOCAL)
+    assert check.reason == "bubblewrap 0.8.0 mounts no overlay"
+    assert check.hint == "install bubblewrap 0.11 or later"
+
+
+def test_an_engine_that_missed_the_probe_could_start_it() -> None:
+    """What it is refused for comes first, and its version is told in any case."""
+    begun, said = re.compile("probe: not found"), "exec: probe: not found"
+
+    def judged(stderr: str, refused: Problem | None = None) -> tuple[str, str | None]:
+        def complaint(text: str) -> Problem:
+            return Problem(brief=f"it said: {text}")
+
+        check = environments.judge_start(
+            stderr, "1.2", begun=begun, complaint=complaint, refused=refused
+        )
+        return check.reason, check.version
+
+    assert judged(said) == ("", "1.2")
+    assert judged("no namespaces") == ("it said: no namespaces", "1.2")
+    assert judged(said, Problem(brief="too old")) == ("too old", "1.2")
+
+
+def test_a_micro_virtual_machine_is_looked_for_and_never_usable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that is there is told with its version, and is not compared all the same."""
+    (tmp_path / "firecracker").write_text("#!/bin/sh\necho Firecracker v1.7.0\n")
+    (tmp_path / "firecracker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    kata, firecracker = (where.check(LOCAL) for where in DETECTED)
+    assert (firecracker.version, firecracker.is_usable) == ("Firecracker v1.7.0", False)
+    assert "the program firecracker" not in firecracker.reason
+    assert "the program kata-runtime" in kata.reason
+    assert "--envs does not take kata" in kata.hint
 
 
 def test_a_client_without_an_answer_is_not_waited_for_when_images_are_looked_up(
