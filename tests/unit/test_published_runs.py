@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
 import pytest
 
 import envcompare
+from envcompare.analysis.compare import compare_run
+from envcompare.analysis.model.comparison import LadderStep
+from envcompare.run_folder.results import RunFolder
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 _ROW = re.compile(r"^\| `(\w+)` [^|]*\| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
+
+_STEP = re.compile(r"^\| [\w ]+ \| `([\w-]+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 
 
 def _percent(ratio: float) -> str:
@@ -37,7 +43,9 @@ def test_the_table_of_environments_has_the_numbers_of_its_run() -> None:
         assert cnn == "equivalent within ±5 %" if is_equal else cnn.startswith("+3.6 %")
 
 
-@pytest.mark.parametrize(("name", "cells"), [("environments", 2), ("zoo", 18), ("example", 3)])
+@pytest.mark.parametrize(
+    ("name", "cells"), [("environments", 2), ("ladder", 3), ("zoo", 18), ("example", 3)]
+)
 def test_a_published_run_is_whole_and_names_no_other_machine(name: str, cells: int) -> None:
     """Its paths are relative, and none of its comparisons has failed."""
     found = envcompare.read(RESULTS / name).comparisons
@@ -46,6 +54,31 @@ def test_a_published_run_is_whole_and_names_no_other_machine(name: str, cells: i
     assert "failed" not in set(primary["outcome"])
     text = (RESULTS / name / "run.json").read_text(encoding="utf-8")
     assert not re.search(r'"/(?:tmp|root|work)', text)
+
+
+def test_the_table_of_the_ladder_has_the_steps_of_its_run() -> None:
+    """Each against the rung below, analysed anew."""
+    run = compare_run(RunFolder.open(RESULTS / "ladder"))
+    steps = {(step.arm, step.workload): step for step in run.ladder}
+    rows = _STEP.findall((RESULTS / "README.md").read_text(encoding="utf-8"))
+    assert [arm for arm, *_ in rows] == list(dict.fromkeys(step.arm for step in run.ladder))[1:]
+    for arm, *told in rows:
+        workloads = ("systemcalls-SystemCalls", "files", "cnn")
+        assert told == [_told(steps[arm, workload]) for workload in workloads]
+    assert not any(step.is_confounded for step in run.ladder)
+
+
+def _told(step: LadderStep) -> str:
+    if step.outcome == "equivalent":
+        return "equivalent within ±5 %"
+    if step.outcome in {"not-run", "inconclusive"}:
+        return step.outcome.replace("-", " ")
+    assert step.step is not None
+    assert step.step.low is not None
+    assert step.step.high is not None
+    ends = (step.step.log_ratio, step.step.low, step.step.high)
+    change, low, high = (_percent(math.exp(end)) for end in ends)
+    return f"{'+' if step.outcome == 'slower' else ''}{change} % ({low} to {high} %)"
 
 
 def test_the_zoo_decides_what_its_text_says() -> None:
