@@ -93,10 +93,9 @@ def _rungs(run: RunComparison, cell: str, label: str) -> Table:
 
 
 def _rung_cell(of: Comparison | LadderStep | None, step: LadderStep) -> Line:
-    """Return change, interval and verdict, or why there are none."""
+    """Return change, interval and verdict."""
     if of is None or of.deciding is None:
-        is_lowest = step.outcome == "reference"
-        return Line(text="–" if is_lowest else NOT_MEASURED, below=(sentence(step.why_not),))
+        return Line(text="–" if step.outcome == "reference" else NOT_MEASURED)
     interval = signed_interval(of.deciding.low, of.deciding.high)
     word = f"{SYMBOLS[of.outcome]} {WORDS[of.outcome]}"
     below = f"from {step.below}" if of is step else ""
@@ -104,10 +103,12 @@ def _rung_cell(of: Comparison | LadderStep | None, step: LadderStep) -> Line:
 
 
 def _changed(step: LadderStep) -> Line:
-    """Return the names of the facts in which a rung differs from the one below."""
+    """Return the names of the facts in which a rung differs from the one below, or why not."""
+    if step.why_not:
+        return Line(text=sentence(f"{WORDS[step.outcome]}: {step.why_not}"))
     names = (fact(key).name for key in step.changed)
     mixed = ("software differs as well: the step is not that of the rung alone",)
-    nothing = "nothing that was recorded" if step.below else ""
+    nothing = "nothing else that was recorded" if step.below else ""
     return Line(text=", ".join(names) or nothing, below=mixed if step.is_confounded else ())
 
 
