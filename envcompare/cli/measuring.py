@@ -25,6 +25,7 @@ from envcompare.text import counted, escaped_json
 if TYPE_CHECKING:
     from envcompare.config.plan import Plan
     from envcompare.doctor.findings import HostExamination
+    from envcompare.run_folder.results import RunFolder
     from envcompare.runner.cellrun import Job
 
 _AGAIN = ("allow_mismatch", "wait")  # what may differ when a run is resumed
@@ -69,6 +70,7 @@ def run(
     """Measure the workloads in every arm and write a run folder with its report."""
     from envcompare.cli.planning import planned, resumed
     from envcompare.config.settings import Settings
+    from envcompare.hosts.allocation import check_available
     from envcompare.run_folder.lock import locked
     from envcompare.run_folder.results import RunFolder
     from envcompare.runner import walk
@@ -85,6 +87,8 @@ def run(
         folder = RunFolder.open(resume)
     else:
         experiment, plan, hosts = planned(*settings_of(values), accept_many=yes)
+        if experiment.allocation:
+            check_available(experiment.allocation)
         record = walk.run_record(plan, experiment, command_line=command_line())
         folder = RunFolder.create(experiment.out, record)
     run_id = folder.run_id
@@ -236,6 +240,7 @@ def clean(
     """
     from envcompare.cli.planning import places_of, resolved
     from envcompare.config.settings import Settings
+    from envcompare.hosts.allocation import forget
     from envcompare.run_folder.results import RunFolder
     from envcompare.runner import preparing
 
@@ -246,7 +251,10 @@ def clean(
                 "clean --run takes hosts and environments from the run",
                 hint="leave the other options out",
             )
-        experiment, hosts, run_id = places_of(RunFolder.open(run_folder), again)
+        folder = RunFolder.open(run_folder)
+        experiment, hosts, run_id = places_of(folder, again)
+        for job in _jobs_of(folder):
+            forget(run_id, job)
         outcome = preparing.clean_everywhere(experiment, hosts, display, run_id=run_id)
     else:
         experiment, hosts = resolved(*settings_of(values))
@@ -254,6 +262,13 @@ def clean(
         outcome = free(experiment, hosts, display)
     print_lines(outcome.lines)
     sys.exit(outcome.exit_code)
+
+
+def _jobs_of(folder: RunFolder) -> tuple[str, ...]:
+    """Return the scheduler's jobs that a run was measured in."""
+    events = folder.read_events().events
+    jobs = (str(event.values["job"]) for event in events if event.what == "allocated")
+    return tuple(dict.fromkeys(jobs))
 
 
 def _size(planned: Plan) -> str:

@@ -174,7 +174,7 @@ IMPORT = (
 )
 _REACHING = (_CONFIG, *_flags("stack", "ssh"))
 EXPERIMENT = (
-    *_flags("where", "what"),
+    *_flags("where", "allocation", "what"),
     _CONFIG,
     _STUDY,
     *_COMMAND,

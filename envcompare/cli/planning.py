@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from envcompare.command import shown_text
 from envcompare.config.experiment import Experiment, resolve, standalone
 from envcompare.config.plan import Cell, Plan, derive_seed, make_plan, shuffled
+from envcompare.config.scheduling import check_time
 from envcompare.config.settings import Settings, parse_settings, settings_toml
 from envcompare.config.workloads import Known, catalogue
 from envcompare.environments.registry import all_traits
@@ -27,7 +30,15 @@ _SHOWN_ROUNDS = 3
 
 
 def resolved(flags: Settings, file: Settings) -> tuple[Experiment, tuple[HostSpec, ...]]:
-    """Return the experiment that the flags ask for over the file, and its hosts."""
+    """Return the experiment that the flags ask for over the file, and its hosts.
+
+    An allocation is for measuring alone: without one, this machine stands for its nodes.
+    """
+    without = (msgspec.structs.replace(each, allocation=None) for each in (flags, file))
+    return _resolved(*without)
+
+
+def _resolved(flags: Settings, file: Settings) -> tuple[Experiment, tuple[HostSpec, ...]]:
     known = Known(environments=all_traits(), workloads=catalogue())
     experiment = resolve(flags, file, known=known)
     hosts = parse_hosts(experiment.hosts, experiment.inventory)
@@ -37,8 +48,18 @@ def resolved(flags: Settings, file: Settings) -> tuple[Experiment, tuple[HostSpe
 def planned(
     flags: Settings, file: Settings, *, accept_many: bool
 ) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
-    """Return experiment, plan and hosts of a new run."""
-    experiment, hosts = resolved(flags, file)
+    """Return experiment, plan and hosts of a new run; raises ConfigError for what cannot be."""
+    experiment, made, hosts = _planned(flags, file, accept_many=accept_many)
+    if experiment.allocation:
+        cells = len(made.cells) // len(hosts)
+        check_time(experiment.allocation, cells=cells, budget_s=experiment.budget_s)
+    return experiment, made, hosts
+
+
+def _planned(
+    flags: Settings, file: Settings, *, accept_many: bool
+) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
+    experiment, hosts = _resolved(flags, file)
     made = make_plan(experiment, tuple(host.label for host in hosts), accept_many=accept_many)
     return experiment, made, hosts
 
@@ -61,7 +82,7 @@ def resumed(folder: RunFolder, again: Settings) -> tuple[Experiment, Plan, tuple
     _check_whole(folder)
     if not is_known(folder.read_events().events):
         raise unknown(folder.path)
-    experiment, made, hosts = planned(again, _settings_of(folder), accept_many=True)
+    experiment, made, hosts = _planned(again, _settings_of(folder), accept_many=True)
     same = (
         (record.tool_version, __version__, "the version of envcompare"),
         (record.cells, tuple(cell.record() for cell in made.cells), "the plan of cells"),

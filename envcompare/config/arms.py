@@ -50,6 +50,7 @@ class Traits:
     reference: Literal["none", "image", "file"] = "none"  # what of the user's own it can run
     is_default: bool = False  # compared where --envs is not given
     is_isolated: bool = True  # from the host, by anything at all
+    is_daemons: bool = False  # a daemon starts it, not the login: no job of a scheduler holds it
     software: Literal["image", "venv"] = "image"  # of the stack `image`; a venv is the host's
     has_network: bool = True
     counters: CounterAccess = "login"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
+import time
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from envcompare.config.arms import (
     with_options,
     with_values,
 )
+from envcompare.config.scheduling import Allocation, check_allocation, parse_allocation
 from envcompare.config.settings import (
     DEFAULTS,
     PRESETS,
@@ -55,6 +58,7 @@ class Experiment:
     reference: str
     hosts: tuple[str, ...]  # as they are named, which may be a group or a file
     inventory: Inventory
+    allocation: Allocation | None  # whose nodes are the hosts
     jobs: int
     workloads: tuple[Workload, ...]
     preset: Preset
@@ -107,7 +111,10 @@ class Experiment:
 _SAME = (
     {field.name for field in fields(Experiment)}
     & {field.name for field in msgspec.structs.fields(Settings)}
-) - {"reference", "hosts", "workloads", "preset", "margin", "target", "pin", "out", "device"}
+) - {
+    *("reference", "hosts", "allocation", "workloads", "preset", "margin", "target", "pin", "out"),
+    "device",
+}
 """What an experiment takes from the settings as it is."""
 
 
@@ -138,10 +145,14 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
             details="a command has no rounds within a restart: each process is a fresh start",
             hint="leave them out, or measure the command in a run of its own",
         )
+    allocation = parse_allocation(settings.allocation, os.environ, now_s=time.time())
+    if allocation is not None:
+        check_allocation(arms, hosts=settings.hosts)
     return Experiment(
         arms=arms,
         reference=chosen_reference(settings.reference, arms),
-        hosts=_hosts(settings),
+        hosts=allocation.hosts if allocation else _hosts(settings),
+        allocation=allocation,
         inventory=_inventory(flags, file),
         workloads=workloads,
         **_measuring(settings),
@@ -247,7 +258,7 @@ def standalone(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> Experimen
     config = experiment.ssh_config and str(Path(experiment.ssh_config).expanduser().resolve())
     settings = msgspec.structs.replace(
         experiment.settings,
-        hosts=_named(hosts),
+        hosts=None if experiment.allocation else _named(hosts),
         groups=None,
         workload=own_workloads or None,
         ssh_config=config,

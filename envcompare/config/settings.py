@@ -26,8 +26,9 @@ Compression = Literal["zstd", "gzip", "none", "sandbox"]
 Generation = Literal["auto", "fork", "rebuild"]
 Device = Literal["auto", "cpu", "cuda"]
 Variant = Literal["auto", "cpu", "cuda", "cu130", "cu128", "cu126"]
-Group = Literal["where", "what", "how", "stack", "ssh", "lock"]
-"""Environments and hosts; workloads; how they are measured; software; connections; whose turn."""
+Group = Literal["where", "allocation", "what", "how", "stack", "ssh", "lock"]
+"""Environments and hosts; nodes of a scheduler; workloads; how they are measured; software;
+connections; whose turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +100,30 @@ class HostTable(
     tags: tuple[str, ...] = ()
 
 
+class AllocationTable(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename="kebab",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+):
+    """`[allocation]` of the file: the nodes that a scheduler is asked for."""
+
+    scheduler: str
+    time: str
+    nodes: int = 1
+    partition: str | None = None
+    gres: str | None = None  # of each node
+    cpus: int | None = None  # of each node
+    mem_gb: int | None = None  # of each node
+    exclusive: bool = False
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    script_dir: str | None = None
+
+
 class Settings(
     msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True
 ):
@@ -137,6 +162,15 @@ class Settings(
         ),
     ] = None
     groups: dict[str, tuple[str, ...]] | None = None  # in a file alone
+    allocation: Annotated[
+        str | AllocationTable | None,
+        Option(
+            "Ask Slurm for nodes and measure on them, as in slurm:partition=gpu,gres=gpu:a100:1,"
+            "time=01:00:00,nodes=2; `inside` measures on the nodes of the job it runs in.",
+            "slurm:KEY=VALUE,…",
+            group="allocation",
+        ),
+    ] = None
     jobs: Annotated[
         int | None,
         Option(
@@ -478,7 +512,11 @@ def parse_settings(content: dict[str, object], *, source: str) -> Settings:
         raise _refused(str(error), content, source) from error
 
 
-_TABLES: dict[str, type[msgspec.Struct]] = {"workloads": WorkloadTable, "hosts": HostTable}
+_TABLES: dict[str, type[msgspec.Struct]] = {
+    "workloads": WorkloadTable,
+    "hosts": HostTable,
+    "allocation": AllocationTable,
+}
 
 
 def _refused(message: str, content: dict[str, object], source: str) -> ConfigError:

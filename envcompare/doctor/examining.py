@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -22,12 +23,14 @@ from envcompare.config.experiment import Experiment
 from envcompare.config.plan import Cell, derive_seed, make_plan, planned_arms
 from envcompare.config.settings import DEFAULTS, listed, options
 from envcompare.doctor.checks import diagnose
-from envcompare.doctor.findings import ComparedStack, HostExamination
+from envcompare.doctor.findings import ComparedStack, Finding, HostExamination, finding
+from envcompare.environments import Check
 from envcompare.environments.registry import all_traits
 from envcompare.errors import Problem, UnusableError, WorkloadError, as_known
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.fingerprint.evidence import ArmsContext
 from envcompare.fingerprint.sentences import other_options
+from envcompare.hosts.allocation import partitions
 from envcompare.hosts.arms import stack_options
 from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.opening import open_session, ssh_options
@@ -106,6 +109,7 @@ def _diagnosed(experiment: Experiment, host: HostSpec) -> HostExamination:
             options=stack_options(experiment),
             may_use_gpu=experiment.may_use_gpu,
         )
+    findings += _cluster(host) if host.is_local else ()
     lacking = [finding for finding in findings if finding.is_needed and not finding.is_usable]
     problem = None
     if lacking and len(_arms(experiment)) > 1:
@@ -117,6 +121,24 @@ def _diagnosed(experiment: Experiment, host: HostSpec) -> HostExamination:
         findings=findings,
         not_compared=problem,
         exit_code=UnusableError.exit_code if lacking else 0,
+    )
+
+
+def _cluster(host: HostSpec) -> tuple[Finding, ...]:
+    """Return what `--allocation` may ask for, where this machine is a login node of Slurm."""
+    if shutil.which("sinfo") is None:
+        return ()
+    try:
+        checks = {
+            f"Slurm partition {each.name}": Check(
+                version=f"{each.offer}; a job lasts at most {each.limit}"
+            )
+            for each in partitions()
+        }
+    except UnusableError as error:
+        checks = {"Slurm": Check(problem=error.problem)}
+    return tuple(
+        finding(host.label, subject, check, is_needed=False) for subject, check in checks.items()
     )
 
 

@@ -209,6 +209,7 @@ class Docker:
     traits: ClassVar[Traits] = Traits(
         reference="image",
         is_default=True,
+        is_daemons=True,
         has_network=False,
         counters="granted",
         limit_command="docker run",

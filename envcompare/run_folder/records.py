@@ -26,7 +26,7 @@ EventKind = Literal[
     "stopped",
     "round-dropped", "generation", "calibrated", "swept", "note", "waited", "caution", "not-marked",
     "profiled",
-    "imported", "identity", "wheels",
+    "imported", "identity", "wheels", "allocated",
 ]  # fmt: skip
 Scalar = str | int | float | bool | None
 FingerprintValue = Scalar | tuple[Scalar, ...]

@@ -305,9 +305,16 @@ class HostRun:
         return has_survived
 
     def leave(self) -> None:
-        """Remove what is left on the host, and end the connection."""
-        for text in self.session.close():
-            _tell_swept(self.job, self.session, text)
+        """Remove what is left on the host, and end the connection.
+
+        With a job that has ended went all its processes.
+        """
+        held_by = self.session.host.job
+        if held_by and held_by.loss:
+            self.session.abandon()
+        else:
+            for text in self.session.close():
+                _tell_swept(self.job, self.session, text)
         self._lock.release()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 
@@ -21,12 +22,15 @@ from envcompare.fingerprint.identity import (
     refused,
     resumed_text,
 )
+from envcompare.hosts import allocation
 from envcompare.hosts.opening import boot_id, hosts_at_once
 from envcompare.hosts.session import HostSession
 from envcompare.run_folder.records import (
     Event,
+    EventKind,
     IdentityChange,
     RunRecord,
+    Scalar,
 )
 from envcompare.run_folder.results import new_run_id, standing
 from envcompare.runner.cellrun import Job
@@ -57,13 +61,38 @@ def run_record(plan: Plan, experiment: Experiment, *, command_line: tuple[str, .
 def run(job: Job) -> int:
     """Carry out a run and return its exit code: 0, or the smallest that a failure has.
 
+    The nodes of an allocation are asked for first, and given back whatever happens. Raises
+    ConfigError where a resumed run finds other software, hosts or data than it began with.
+    """
+    prior = job.folder.read_events().events
+    asked = job.experiment.allocation
+    if asked is None:
+        return _walk(job, prior)
+    request = allocation.Request(
+        allocation=asked,
+        run_id=job.folder.run_id,
+        nodes=_nodes_of(job.hosts, prior),
+        interruption=job.interruption,
+        say=job.display.say,
+    )
+    with allocation.granted(request, job.hosts) as hosts:
+        return _walk(replace(job, hosts=hosts), prior)
+
+
+def _nodes_of(hosts: tuple[HostSpec, ...], prior: tuple[Event, ...]) -> tuple[str, ...]:
+    """Return the nodes that an earlier part of the run was measured on; a cell is of one node."""
+    known = {e.host: str(e.values["node"]) for e in prior if e.what == "allocated"}
+    return tuple(known[host.label] for host in hosts if host.label in known)
+
+
+def _walk(job: Job, prior: tuple[Event, ...]) -> int:
+    """Work at all hosts of a run and return its exit code.
+
     Several hosts are worked at, each prepared and then measured whatever the others do. Where that
     would disturb a measurement they take turns: hosts that share a kernel, and this machine, which
     sends and builds for the others. With `retries_failed` hosts that were given up are gone back to
-    once, at the end. Raises ConfigError where a resumed run finds other software,
-    hosts or data than it began with.
+    once, at the end.
     """
-    prior = job.folder.read_events().events
     here = boot_id(LocalTransport()) or LOCAL
     turns = KernelTurns(here=here, interruption=job.interruption)
     with hosts_at_once(job.display, job.experiment.jobs) as pool:
@@ -71,7 +100,7 @@ def run(job: Job) -> int:
             again = _ready_again(job, turns, pool, prior)
             futures = [pool.submit(host.measure, turns) for host in again]
         else:
-            job.note("run-started", values={"run": job.folder.run_id})
+            _note_begin(job, "run-started")
             specs = sorted(job.hosts, key=lambda spec: spec.is_local)
             futures = [pool.submit(_work_at, job, turns, spec) for spec in specs]
         for future in futures:
@@ -83,6 +112,15 @@ def run(job: Job) -> int:
     _note_end(job)
     job.folder.close()
     return _exit_code(standing(job.folder.read_events().events))
+
+
+def _note_begin(job: Job, what: EventKind) -> None:
+    """Record that the run begins or goes on, and on which nodes of an allocation."""
+    job.note(what, values={"run": job.folder.run_id})
+    for host in job.hosts:
+        if host.job is not None:
+            values: dict[str, Scalar] = {"node": host.node, "job": host.job.id}
+            job.note("allocated", host=host.label, values=values)
 
 
 def _work_at(job: Job, turns: KernelTurns, spec: HostSpec) -> None:
@@ -115,7 +153,7 @@ def _ready_again(
     one is measured, in an order that is the same for all clients, so that none waits for another.
     """
     with job.folder.holding_events():
-        job.note("run-resumed", values={"run": job.folder.run_id})
+        _note_begin(job, "run-resumed")
         opened = pool.map(lambda spec: open_host(job, spec, turns), job.hosts)
         in_order = sorted((host for host in opened if host), key=lambda host: host.place)
         locked = [host for host in in_order if host.lock()]

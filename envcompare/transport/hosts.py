@@ -14,6 +14,7 @@ from envcompare.interrupt import Interruption
 from envcompare.transport import Process, Transport
 from envcompare.transport.inventory import Inventory
 from envcompare.transport.local import LocalTransport
+from envcompare.transport.srun import SlurmJob, SrunTransport
 from envcompare.transport.ssh_settings import Destination, SshOptions
 
 LOCAL = "local"
@@ -35,6 +36,8 @@ class HostSpec:
     label: str
     destination: Destination
     tags: tuple[str, ...] | None = None  # of the inventory; None where it does not name the host
+    job: SlurmJob | None = None  # that has the host for this run, a node of it
+    node: str = ""  # as Slurm calls it
 
     @property
     def is_local(self) -> bool:
@@ -85,6 +88,8 @@ def _note_place(places: dict[Destination, str], destination: Destination, place:
 
 def connect(spec: HostSpec, *, options: SshOptions | None = None) -> Transport:
     """Open the transport to a host; `local` is this machine."""
+    if spec.job is not None:
+        return SrunTransport(spec.label, spec.job, spec.node)
     if spec.is_local:
         return LocalTransport()
     from envcompare.transport.ssh_transport import SshTransport  # noqa: PLC0415  # heavy

@@ -49,18 +49,18 @@ def _write_all(descriptor: int, data: bytes) -> None:
         left = left[os.write(descriptor, left) :]
 
 
-class _LocalProcess:
+class LocalProcess:
     """A command in a session of its own, so that one signal reaches all its children.
 
     It is reaped when it is killed or given up, not when it is waited for: until then no other
     process, and no other group, can get its number.
     """
 
-    def __init__(self, command: Command) -> None:
+    def __init__(self, command: Command, *, launch: tuple[str, ...] = _LAUNCH) -> None:
         self._brief = " ".join(command.argv[:2])
         self._reaping = threading.Lock()
         self._popen = subprocess.Popen(
-            (*_LAUNCH, *command.flat()),
+            (*launch, *command.flat()),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -80,14 +80,19 @@ class _LocalProcess:
 
     def kill(self) -> None:
         """Kill the command and all its children (SIGKILL to the group); safe to repeat."""
-        with self._reaping:
-            if self._popen.returncode is not None:
-                return
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._popen.pid, signal.SIGKILL)
+        if self._popen.returncode is not None:
+            return
+        self.signal(signal.SIGKILL)
         self._await_end(_REAP_S)
         with self._reaping:
             self._popen.poll()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the command and all its children, unless it was reaped."""
+        with self._reaping:
+            if self._popen.returncode is None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._popen.pid, number)
 
     def __del__(self) -> None:
         """Reap what has ended and was never killed."""
@@ -141,13 +146,14 @@ class LocalTransport:
         """Give the transport itself: its commands are killed by who started them alone."""
         return self
 
-    def spawn(self, command: Command) -> _LocalProcess:
+    def spawn(self, command: Command, *, launch: tuple[str, ...] = _LAUNCH) -> LocalProcess:
         """Start the command; a missing program ends with exit code 127.
 
-        Raises UnusableError where the system refuses it, as an argument that is too long.
+        `launch` is the shell in between, which has the command as its words. Raises
+        UnusableError where the system refuses it, as an argument that is too long.
         """
         try:
-            return _LocalProcess(command)
+            return LocalProcess(command, launch=launch)
         except (OSError, ValueError) as error:
             raise UnusableError(
                 f"cannot start {' '.join(command.argv[:2])[:80]!r} on local",

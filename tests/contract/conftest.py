@@ -1,7 +1,8 @@
-"""Both transports to real hosts: this machine, and the lab host over SSH."""
+"""All transports to real hosts: this machine, the lab host over SSH, and the node of a job."""
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 
@@ -10,13 +11,29 @@ import pytest
 from envcompare.command import Command
 from envcompare.transport import Transport, run
 from envcompare.transport.hosts import connect, parse_hosts
+from envcompare.transport.srun import SlurmJob, SrunTransport
+
+JOB, NODE = "SLURM_JOB_ID", "SLURM_JOB_NODELIST"  # within a job of one node
+_IN_JOB = pytest.mark.skipif(
+    JOB not in os.environ, reason="tests/engines/test_allocations.py runs it in a job of Slurm"
+)
 
 
 @pytest.fixture(
-    scope="module", params=["local", pytest.param("ssh", marks=pytest.mark.engine("ssh"))]
+    scope="module",
+    params=[
+        "local",
+        pytest.param("ssh", marks=pytest.mark.engine("ssh")),
+        pytest.param("srun", marks=_IN_JOB),
+    ],
 )
 def transport(request: pytest.FixtureRequest) -> Iterator[Transport]:
     """Give an open transport of each kind."""
+    if request.param == "srun":
+        yield SrunTransport(
+            "slurm-1", SlurmJob(id=os.environ[JOB], on_loss=print), os.environ[NODE]
+        )
+        return
     host = "local" if request.param == "local" else request.getfixturevalue("lab").alias
     opened = connect(parse_hosts([host])[0])
     yield opened

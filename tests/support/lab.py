@@ -139,6 +139,14 @@ def lab() -> Lab | None:
 
 
 @functools.cache
+def has_slurm() -> bool:
+    """Say whether the cluster is up; it is brought up where ENVCOMPARE_REQUIRE names slurm."""
+    if "slurm" in REQUIRED:
+        subprocess.run([ROOT / "script" / "lab", "slurm"], check=True)
+    return docker_client() != "" and _succeeds(docker_client(), "exec", "slurm-login", "sinfo")
+
+
+@functools.cache
 def docker_client() -> str:
     """Return a docker client that reaches an engine, or nothing."""
     for folder in os.environ.get("PATH", "").split(os.pathsep):
@@ -163,6 +171,7 @@ def missing(name: str) -> str:
         "charliecloud": lambda: lab() is not None,
         "bubblewrap": lambda: lab() is not None,
         "gvisor": lambda: lab() is not None,
+        "slurm": has_slurm,
         "hyperfine": lambda: _has("hyperfine"),
         "browser": lambda: _has("chromium", "chromium-browser", "google-chrome"),
         "torch": lambda: torch_python() != "",
@@ -184,6 +193,7 @@ def missing(name: str) -> str:
         "charliecloud": "script/lab up",
         "bubblewrap": "script/lab up",
         "gvisor": "script/lab up",
+        "slurm": "script/lab slurm",
         "hyperfine": "apt-get install hyperfine",
         "browser": "install Chromium",
         "torch": "set ENVCOMPARE_TEST_PYTHON to an interpreter that imports torch",

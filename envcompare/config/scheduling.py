@@ -1,0 +1,212 @@
+"""The allocation an experiment asks a scheduler for: its text or table, checked; pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from envcompare.config.arms import Arm
+from envcompare.config.settings import AllocationTable, closest, known_keys
+from envcompare.errors import ConfigError
+from envcompare.text import counted
+
+SLURM = "slurm"
+INSIDE = "inside"
+_MOST = 10_000  # nodes, CPUs or GB
+_TIME = re.compile(r"(?:([0-9]{1,3})-)?([0-9]{1,4}):([0-5][0-9]):([0-5][0-9])")
+_WORD = re.compile(r"[A-Za-z0-9_.:@+&|*-]+")  # each stands in the script that sbatch reads
+PATH = re.compile(r"/[A-Za-z0-9_.:@+/-]*")  # Parsl hands it to a shell as it is
+# A type may begin with a digit, as in gpu:1g.10gb:7, and a count may end with a letter, as in 2K.
+_GRES = re.compile(
+    r"(?P<name>[A-Za-z_][\w-]*)(?::(?P<type>(?![0-9]+[KM]?$)[\w.-]+(?=:|$)))?(?::(?P<count>[0-9]+)[KM]?)?"
+)
+_FORM = "the form is slurm:KEY=VALUE,…, as in slurm:partition=gpu,gres=gpu:1,time=01:00:00,nodes=2"
+_JOB, _NODES, _END = "SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", "SLURM_JOB_END_TIME"
+_PLANNED = ("pbs", "lsf", "gridengine", "sge", "kubernetes")  # Parsl has a provider for each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gres:
+    """A generic resource of a node, such as `gpu:a100:2`; the type is empty where any will do."""
+
+    name: str
+    type: str
+    count: int
+
+    def __str__(self) -> str:
+        return ":".join(filter(None, (self.name, self.type, str(self.count))))
+
+    def holds(self, wanted: Gres) -> bool:
+        """Tell whether this much is what is wanted, or more of it."""
+        is_same = self.name == wanted.name and wanted.type in {"", self.type}
+        return is_same and self.count >= wanted.count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """The nodes that are asked for, or with `job` those of a job that is there already."""
+
+    nodes: int
+    time_s: float = math.inf
+    job: str = ""
+    request: AllocationTable | None = None  # None inside a job
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Return what the plan calls the nodes, whose names are known only once they are given."""
+        return tuple(f"{SLURM}-{number}" for number in range(1, self.nodes + 1))
+
+    @property
+    def gres(self) -> tuple[Gres, ...]:
+        """Return the generic resources that each node is to have."""
+        return parse_gres(self.request.gres) if self.request and self.request.gres else ()
+
+
+def parse_allocation(
+    value: str | AllocationTable | None, environ: Mapping[str, str], *, now_s: float
+) -> Allocation | None:
+    """Read `--allocation` or the table; `environ` and the time are of the job for `inside`.
+
+    Raises ConfigError for a scheduler or key that is not known, and for a value that is malformed.
+    """
+    if value is None:
+        return None
+    if value == INSIDE:
+        return _of_job(environ, now_s)
+    request = _parsed(value) if isinstance(value, str) else value
+    _check_values(request)
+    return Allocation(nodes=request.nodes, time_s=_seconds(request.time), request=request)
+
+
+def parse_gres(text: str) -> tuple[Gres, ...]:
+    """Read what each node is to have, as in `gpu:a100:2`; raises ConfigError for another form."""
+    wanted = offered_gres(text)
+    if len(wanted) < len(text.split(",")):
+        raise _wrong(f"gres={text}", "the form is NAME, NAME:COUNT, NAME:TYPE or NAME:TYPE:COUNT")
+    return wanted
+
+
+def offered_gres(text: str) -> tuple[Gres, ...]:
+    """Return what a node has, as `sinfo` writes it: `gpu:a100:2(S:0-1),tmp:1`, or `(null)`."""
+    items = re.sub(r"\([^)]*\)", "", text).split(",")
+    return tuple(
+        Gres(name=match["name"], type=match["type"] or "", count=int(match["count"] or 1))
+        for match in map(_GRES.fullmatch, items)
+        if match
+    )
+
+
+def check_allocation(arms: Sequence[Arm], *, hosts: object) -> None:
+    """Refuse what no allocation can hold.
+
+    Raises ConfigError for hosts that are named beside it, and for an environment whose processes a
+    daemon starts: they would outlive the job and escape its limits.
+    """
+    if hosts is not None:
+        raise ConfigError(
+            "--hosts and --allocation exclude each other",
+            details="the hosts of an allocation are the nodes that the scheduler gives",
+            hint="leave one of them out",
+        )
+    of_daemons = [arm.id for arm in arms if arm.traits.is_daemons]
+    if of_daemons:
+        raise ConfigError(
+            f"{of_daemons[0]} cannot be measured in an allocation",
+            details="a daemon starts its processes outside of the job: they would escape its CPUs, "
+            "memory and GPUs, and go on after its end",
+            hint="choose other environments, for example --envs vm,singularity",
+        )
+
+
+def check_time(allocation: Allocation, *, cells: int, budget_s: float) -> None:
+    """Refuse a time that is shorter than the budgets of the cells of a node, in seconds."""
+    needed_s = cells * budget_s
+    if allocation.time_s < needed_s:
+        whose = "the job has left" if allocation.job else "the allocation asks for"
+        raise ConfigError(
+            f"the time of the allocation is shorter than the plan: {_clock(allocation.time_s)}",
+            details=f"{counted(cells, 'cell')} on each node of at most {budget_s:.0f} s take up to "
+            f"{_clock(needed_s)}, and {whose} less; making the software ready comes on top",
+            hint=f"ask for more than time={_clock(needed_s)}, or lower --budget",
+        )
+
+
+def _parsed(text: str) -> AllocationTable:
+    scheduler, colon, rest = text.partition(":")
+    _require_scheduler(scheduler)
+    pairs = [item.partition("=") for item in rest.split(",") if item.strip()]
+    for key, equals, value in pairs:
+        if not (equals and value.strip()):
+            raise _wrong(key, "each key needs a value")
+    given = {key.strip(): value.strip() for key, _, value in pairs}
+    known = tuple(key for key in known_keys(AllocationTable) if key != "scheduler")
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"--allocation has no key `{key}`", hint=closest(key, known))
+    if len(given) < len(pairs) or not colon:
+        raise _wrong(text, "a key is given twice" if colon else "it names no key")
+    if "time" not in given:
+        raise _wrong(text, "it names no time, after which the scheduler ends the job")
+    try:
+        return msgspec.convert({"scheduler": scheduler, **given}, AllocationTable, strict=False)
+    except msgspec.ValidationError as error:
+        raise _wrong(text, str(error)) from error
+
+
+def _check_values(request: AllocationTable) -> None:
+    _require_scheduler(request.scheduler)
+    for key, value in msgspec.to_builtins(request).items():
+        if key == "script-dir":
+            if not PATH.fullmatch(value):
+                why = "it must be an absolute path of letters, digits and _.:@+-"
+                raise _wrong(f"{key}={value}", why)
+        elif isinstance(value, str) and not _WORD.fullmatch(value):
+            raise _wrong(f"{key}={value}", "a value holds letters, digits and _.:@+&|*-")
+        elif type(value) is int and not 1 <= value <= _MOST:
+            raise _wrong(f"{key}={value}", f"it must be a whole number from 1 to {_MOST}")
+    if request.gres is not None:
+        parse_gres(request.gres)
+
+
+def _require_scheduler(name: str) -> None:
+    if name in _PLANNED:
+        raise ConfigError(
+            f"--allocation: the scheduler {name} is not supported yet",
+            details="envcompare asks Slurm alone for nodes",
+            hint="start a job there by hand, and measure its nodes with --hosts or as `local`",
+        )
+    if name != SLURM:
+        raise ConfigError(f"--allocation: unknown scheduler `{name}`", hint=_FORM)
+
+
+def _of_job(environ: Mapping[str, str], now_s: float) -> Allocation:
+    job, nodes, end = (environ.get(name, "") for name in (_JOB, _NODES, _END))
+    if not (job.isdecimal() and nodes.isdecimal()):
+        raise ConfigError(
+            "--allocation inside is given outside of a job",
+            details=f"Slurm sets {_JOB} and {_NODES} in a job, and they are not set here",
+            hint="run it within salloc or sbatch, or ask for nodes with --allocation slurm:…",
+        )
+    left_s = float(end) - now_s if end.isdecimal() else math.inf
+    return Allocation(nodes=int(nodes), time_s=left_s, job=job)
+
+
+def _seconds(text: str) -> float:
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise _wrong(f"time={text}", "the form is HH:MM:SS or DAYS-HH:MM:SS")
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def _clock(seconds: float) -> str:
+    whole = max(0, math.ceil(seconds))
+    return f"{whole // 3600:02}:{whole % 3600 // 60:02}:{whole % 60:02}"
+
+
+def _wrong(text: str, why: str) -> ConfigError:
+    return ConfigError(f"--allocation {text} is not understood", details=why, hint=_FORM)

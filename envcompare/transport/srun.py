@@ -1,0 +1,186 @@
+"""Commands on a node that Slurm has granted: each is a step of the job, which `srun` carries.
+
+Slurm hands on whole lines, and what is left of one when the command ends.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from envcompare.command import Command
+from envcompare.errors import CommandTimeoutError, TransportError, UnusableError
+from envcompare.transport import Transport, run
+from envcompare.transport.local import LOCAL, LocalProcess
+
+# srun writes messages of its own to stderr: they are kept apart from those of the command. It takes
+# the place of the shell, so that a signal reaches it alone and its end is that of the step.
+_APART = ("/bin/sh", "-c", 'exec 3>&2 2>/dev/null; exec "$@"', "sh")
+_STDERR = "--error=/proc/self/fd/3"
+# The shell stays as the parent: srun's own 128 + n would also be that of a step that was ended.
+_LAUNCH = ("/bin/sh", "-c", '"$@"; exit "$?"', "sh")
+_FAILED = 112  # what srun is told to exit with where it fails itself (SLURM_EXIT_ERROR)
+_PROBE_S = 60.0
+_KILL_S = 10.0
+# States in which a job has its nodes, or will have them again (JOB STATE CODES of squeue)
+_LIVING = frozenset({
+    "CONFIGURING", "PENDING", "RESIZING", "RUNNING", "SIGNALING", "STAGE_OUT", "STOPPED",
+    "SUSPENDED",
+})  # fmt: skip
+
+
+@dataclass(slots=True, eq=False)
+class SlurmJob:
+    """A job whose nodes are measured; `on_loss` is told once why it has ended too early."""
+
+    id: str
+    on_loss: Callable[[str], None]
+    loss: str = ""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def lose(self, why: str) -> None:
+        """Note that the job has ended, and tell it once."""
+        with self._lock:
+            is_news = not self.loss
+            self.loss = self.loss or why
+        if is_news:
+            self.on_loss(why)
+
+    def step(self, *argv: str, nodes: int = 1, node: str = "") -> Command:
+        """Return a command of the job, one process a node, beside all others of the job.
+
+        Without options for CPUs, memory and GPUs a step has all that the job has on the node.
+        """
+        where = (f"--nodelist={node}",) if node else ()
+        count = (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
+        how = ("--overlap", "--quiet", "--mpi=none", "--cpu-bind=none")
+        options = (f"--jobid={self.id}", *how, *count, *where)
+        return Command(argv=("srun", *options, *argv), env=(("SLURM_EXIT_ERROR", str(_FAILED)),))
+
+    def is_listed(self, states: frozenset[str] | None = None) -> bool:
+        """Tell whether Slurm lists the job, in one of the states; raises where it does not answer.
+
+        A job that is not listed has given its nodes back; one that is listed may have lost them.
+        """
+        listing = run(LOCAL, Command(argv=("squeue", "--me", "--noheader", "--format=%A %T")))
+        if not listing.succeeded:
+            raise TransportError(
+                f"Slurm does not say what became of job {self.id}",
+                details=listing.tail(1),
+                hint="check `squeue --me` on this machine; a run can be resumed",
+            )
+        jobs = (line.split() for line in listing.stdout.splitlines())
+        return any(each == self.id and (not states or state in states) for each, state in jobs)
+
+
+class _StepProcess:
+    """A command on a node: what is done to `srun` here is done to the step there."""
+
+    def __init__(self, process: LocalProcess, *, brief: str, transport: SrunTransport) -> None:
+        self._process = process
+        self._brief = brief
+        self._transport = transport
+        self._is_killed = False
+        self.stdin = process.stdin
+        self.stdout = process.stdout
+        self.stderr = process.stderr
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Return the exit code, 128 + n after signal n.
+
+        Raises TransportError where the node does not answer: the code is then not the command's.
+        """
+        try:
+            code = self._process.wait(timeout_s)
+        except CommandTimeoutError as error:
+            where = self._transport.name
+            raise CommandTimeoutError(
+                f"{self._brief} did not end within {timeout_s:g} s on {where}"
+            ) from error
+        if code and not self._is_killed:
+            self._transport.require_alive(self._brief)
+        if code == _FAILED and not self._is_killed:
+            raise TransportError(
+                f"srun cannot start {self._brief} on {self._transport.name}",
+                details="it starts other commands there",
+                hint="resume the run; if it happens again, see what slurmctld logs of the job",
+            )
+        return code
+
+    def kill(self) -> None:
+        """Have Slurm kill all processes of the step; safe to repeat."""
+        if self._is_killed:
+            return
+        self._is_killed = True
+        self._process.signal(signal.SIGTERM)  # with which srun kills the step
+        with suppress(CommandTimeoutError):
+            self._process.wait(_KILL_S)
+        self._process.kill()
+
+
+class SrunTransport:
+    """Carries commands and files to one node of a job."""
+
+    def __init__(self, name: str, job: SlurmJob, node: str) -> None:
+        self._name = name
+        self._job = job
+        self._node = node
+
+    @property
+    def name(self) -> str:
+        """Name the host as the plan does."""
+        return self._name
+
+    @property
+    def bare(self) -> Transport:
+        """Give the transport itself: its commands are killed by who started them alone."""
+        return self
+
+    def spawn(self, command: Command) -> _StepProcess:
+        """Start the command there; a missing program ends with exit code 127.
+
+        Raises TransportError where the job has ended.
+        """
+        if self._job.loss:
+            raise self._lost(self._job.loss, "nothing")
+        step = self._job.step(_STDERR, *_LAUNCH, *command.flat(), node=self._node)
+        started = LOCAL.spawn(step, launch=_APART)
+        return _StepProcess(started, brief=" ".join(command.argv[:2]), transport=self)
+
+    def require_alive(self, brief: str) -> None:
+        """Raise TransportError where the node runs no command any more.
+
+        A step is the proof; only one that fails makes Slurm be asked whether the job is over.
+        """
+        try:
+            done = run(LOCAL, self._job.step("true", node=self._node), timeout_s=_PROBE_S)
+        except CommandTimeoutError as error:
+            raise self._lost("the node does not answer", brief) from error
+        if done.succeeded:
+            return
+        why = done.tail(1) or "srun gave no message"
+        if not self._job.is_listed(_LIVING):
+            self._job.lose(why)
+        raise self._lost(why, brief)
+
+    def forward_unix(self, path: str) -> AbstractContextManager[Path]:
+        """Refuse: srun carries no socket, and a daemon's containers run outside the job."""
+        raise UnusableError(
+            f"the socket {path} of {self._name} cannot be reached from here",
+            details="srun forwards no socket",
+            hint="choose environments without a daemon, such as --envs vm,singularity",
+        )
+
+    def close(self) -> None:
+        """Do nothing: each command has a connection of its own."""
+
+    def _lost(self, why: str, what: str) -> TransportError:
+        return TransportError(
+            f"the node {self._node} of job {self._job.id} ({self._name}) was lost",
+            details=f"while {what} ran: {why}",
+            hint="resume the run, which asks for a new allocation",
+        )

@@ -1,0 +1,246 @@
+"""A real Slurm: nodes are asked for, measured, lost and given back, by a user without root."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab import ROOT, docker_client
+from runs import LIGHT, STEPS_ALONE
+
+pytestmark = [pytest.mark.engine("slurm"), pytest.mark.timeout(420)]
+
+LOGIN, NODES = "slurm-login", ("slurm-c1", "slurm-c2")
+CELL = (
+    "--envs",
+    "vm,singularity",
+    "--stacks",
+    "host",
+    "--workload",
+    "light.py:Light",
+    *STEPS_ALONE,
+)
+SHORT = ("--quick", "--restarts", "2", "--rounds", "3", "--steps", "2")
+LONG = ("--quick", "--restarts", "3", "--rounds", "60", "--steps", "20")
+INTERRUPTED = 130
+_INSTALL = """
+python3.11 -m venv --without-pip venv && PYTHONPATH=$(echo pip-*.whl) \\
+  venv/bin/python -m pip install -q --no-compile --no-index --find-links . \\
+  "$(echo envcompare_bench-*.whl)[allocation]" pytest pytest-timeout && rm *.whl
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """The login node as an ordinary user has it: a folder of the shared home, and a venv there."""
+
+    folder: str
+
+    def start(self, script: str, *words: str) -> subprocess.Popen[str]:
+        """Start a script of sh in the folder on the login node."""
+        prologue = f"export PYTHONUNBUFFERED=1 PATH={self.folder}/venv/bin:$PATH; "
+        variables = ("-e", "USER=bench", "-e", "HOME=/home/bench")
+        argv = (docker_client(), "exec", "-u", "bench", *variables, "-w", self.folder, LOGIN)
+        return subprocess.Popen(
+            (*argv, "bash", "-c", prologue + script, "bash", *words),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, script: str, *words: str, code: int = 0) -> str:
+        """Run a script to its end and return its output; it must end with this exit code."""
+        process = self.start(script, *words)
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == code, output
+        return output
+
+    def measuring(self, out: str, *options: str) -> subprocess.Popen[str]:
+        """Start `envcompare run` with the cell of these tests; its run folder stands in `out`."""
+        return self.start('exec envcompare run "$@"', *CELL, "--out", out, *options)
+
+    def measure(self, out: str, *options: str, code: int = 0) -> str:
+        """Carry that out to its end and return its output."""
+        return self.run('envcompare run "$@"', *CELL, "--out", out, *options, code=code)
+
+    def lines(self, out: str, name: str) -> list[dict[str, Any]]:
+        """Return what a file of the run folder in `out` holds by now."""
+        text = self.run(f"cat {out}/*/{name} 2>/dev/null; :")
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+    def events(self, out: str, what: str) -> list[dict[str, Any]]:
+        """Return the events of one kind in the run folder in `out`."""
+        return [event for event in self.lines(out, "events.jsonl") if event["what"] == what]
+
+    def left(self) -> str:
+        """Return jobs, processes and folders of runs that are there, and nothing else."""
+        script = (
+            "squeue --noheader --format='job %A'; ls ~/.cache/envcompare/runs; "
+            "ps -u bench -o args= | grep -E '[s]run|[a]llocation'"
+        )
+        marked = "grep -lsF ENVCOMPARE_RUN= /proc/[0-9]*/environ"
+        on_nodes = [as_root(node, f"{marked}; pgrep -u bench -a sleep") for node in NODES]
+        return self.run(f"{script}; :") + "".join(on_nodes)
+
+
+def as_root(host: str, script: str) -> str:
+    """Run a script as root on a machine of the cluster, whatever its exit code."""
+    argv = (docker_client(), "exec", host, "sh", "-c", f"{script}; :")
+    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+
+
+def eventually(claim: Callable[[], bool], seconds: float = 60) -> bool:
+    """Tell whether the claim comes true within the time."""
+    end = time.monotonic() + seconds
+    while not claim():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def installed(wheels: Path) -> None:
+    """Make the wheel of envcompare, and fetch what the extra and the contract tests need."""
+    python = (sys.executable, "-m")
+    build = (*python, "build", "--wheel", "--no-isolation", "-o", wheels, ROOT)
+    lock = (ROOT / "requirements" / "dev.txt").read_text()
+    tests = re.findall(r"^(?:pytest|pytest-timeout)==[^ ;\\]+", lock, re.MULTILINE)
+    download = (*python, "pip", "download", "-q", "--only-binary=:all:", "-d", wheels)
+    locked = ("--python-version", "3.11", "-r", ROOT / "requirements" / "allocation.txt")
+    for argv in (build, (*download, *locked), (*download, "pip", *tests)):
+        subprocess.run([str(word) for word in argv], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Give a user's folder on the cluster, with envcompare and its extra in a venv."""
+    wheels = tmp_path_factory.mktemp("wheels")
+    installed(wheels)
+    (wheels / "light.py").write_text(LIGHT)
+    folder = f"/home/bench/test-{uuid.uuid4().hex[:8]}"
+    there = Cluster(folder=folder)
+    docker = docker_client()
+    subprocess.run([docker, "cp", f"{wheels}/.", f"{LOGIN}:{folder}"], check=True)
+    as_root(LOGIN, f"chown -R bench:bench {folder}")
+    there.run(_INSTALL)
+    yield there
+    as_root(LOGIN, f"rm -rf {folder}")
+
+
+def test_cell_is_measured_on_both_nodes_and_they_are_given_back(cluster: Cluster) -> None:
+    """Submit, queue, run: all arms of a node's cell share it, and its GPUs are those of the job."""
+    allocation = "slurm:partition=main,gres=gpu:fake:1,time=00:10:00,nodes=2"
+    output = cluster.measure("both", *SHORT, "--allocation", allocation)
+    assert "asked Slurm for 2 nodes with gres=gpu:fake:1: job" in output
+    placed = {event["host"]: event["values"] for event in cluster.events("both", "allocated")}
+    assert sorted(values["node"] for values in placed.values()) == list(NODES)
+    ended = {(event["host"], event["state"]) for event in cluster.events("both", "cell-ended")}
+    assert ended == {("slurm-1", "ok"), ("slurm-2", "ok")}
+    assert cluster.left() == ""
+
+
+def test_cancelled_job_ends_as_interrupted_and_resume_finishes(cluster: Cluster) -> None:
+    """Nothing is left; the resumed run asks for the node that its cell was begun on."""
+    out, allocation = "cancelled", "slurm:partition=single,time=00:10:00"
+    process = cluster.measuring(out, *LONG, "--allocation", allocation)
+    assert eventually(lambda: len(cluster.lines(out, "samples.jsonl")) > 6)
+    cluster.run(f"scancel {cluster.events(out, 'allocated')[0]['values']['job']}")
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == INTERRUPTED, output
+    assert "the allocation has ended" in output
+    assert cluster.left() == ""
+    assert cluster.events(out, "cell-ended") == []
+    cluster.run(f"envcompare run --resume {out}/*")
+    nodes = [event["values"]["node"] for event in cluster.events(out, "allocated")]
+    assert nodes == ["slurm-c1", "slurm-c1"]
+    assert [event["state"] for event in cluster.events(out, "cell-ended")] == ["ok"]
+    assert cluster.left() == ""
+
+
+def test_job_goes_with_a_client_that_is_killed(cluster: Cluster) -> None:
+    """A client that can clean up nothing any more must not hold nodes until their time is over."""
+    out, allocation = "killed", "slurm:time=00:10:00,nodes=2"
+    process = cluster.measuring(out, *LONG, "--allocation", allocation)
+    assert eventually(lambda: cluster.lines(out, "samples.jsonl") != [])
+    as_root(LOGIN, "pkill -KILL -u bench -f '[e]nvcompare run'")
+    process.communicate(timeout=30)
+    assert eventually(lambda: cluster.run("squeue --noheader") == "")
+    run_id = cluster.run(f"basename {out}/*").strip()
+    assert eventually(lambda: cluster.left().split() == [run_id])
+    cluster.run(f"envcompare clean --run {out}/*")
+    assert cluster.left() == ""
+
+
+def test_client_that_waits_in_the_queue_takes_its_job_back(cluster: Cluster) -> None:
+    """Ctrl-C is heard while the nodes are another's."""
+    other = "sbatch --parsable --nodes=2 --exclusive --time=5 --output=/dev/null --wrap='sleep 300'"
+    job = cluster.run(other).strip()
+    assert eventually(lambda: cluster.run(f"squeue --noheader --job={job} --format=%t") == "R\n")
+    process = cluster.measuring("queued", *SHORT, "--allocation", "slurm:time=00:10:00")
+    assert eventually(lambda: "PD" in cluster.run("squeue --noheader --format=%t"))
+    as_root(LOGIN, "pkill -INT -u bench -f '[e]nvcompare run'")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == INTERRUPTED, output
+    assert cluster.run("squeue --noheader --format=%A").split() == [job]
+    cluster.run(f"scancel {job}")
+    assert eventually(lambda: cluster.left() == "")
+
+
+def test_nodes_of_the_job_around_are_measured_and_kept(cluster: Cluster) -> None:
+    """`inside` uses a job that is another's to end."""
+    words = shlex.join(
+        ("envcompare", "run", *CELL, *SHORT, "--out", "in", "--allocation", "inside")
+    )
+    script = shlex.quote(f"{words} && srun --overlap uname -n")
+    output = cluster.run(f"salloc --quiet --nodes=1 --time=5 bash -c {script}")
+    assert output.splitlines()[-1] in NODES
+    assert [event["state"] for event in cluster.events("in", "cell-ended")] == ["ok"]
+    assert eventually(lambda: cluster.left() == "")
+
+
+def test_steps_of_a_job_keep_the_contract_of_every_transport(cluster: Cluster) -> None:
+    """The same tests as of the other transports, run on the login node where srun is.
+
+    Slurm carries no socket, and hands on whole lines and what is left at the end, as the protocol
+    of workers needs.
+    """
+    for folder in ("contract", "support"):
+        source, goal = ROOT / "tests" / folder, f"{LOGIN}:{cluster.folder}/{folder}"
+        subprocess.run([docker_client(), "cp", str(source), goal], check=True)
+    as_root(LOGIN, f"chown -R bench:bench {cluster.folder}")
+    cluster.run(
+        "export PYTHONPATH=support PYTHONDONTWRITEBYTECODE=1; "
+        "salloc --quiet --nodes=1 --time=5 python -m pytest -q -p no:cacheprovider "
+        "contract/test_transports.py -k 'srun and not socket and not read_gives'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("allocation", "named"),
+    [
+        ("slurm:partition=gpus,time=00:10:00", "unknown partition `gpus`"),
+        ("slurm:gres=gpu:fake:3,time=00:10:00", "main does not have a node with gres=gpu:fake:3"),
+        ("slurm:gres=gpu:a100:1,time=00:10:00", "main does not have a node with gres=gpu:a100:1"),
+        ("slurm:partition=single,nodes=2,time=00:10:00", "single does not have 2 nodes"),
+        ("slurm:partition=single,time=00:20:00", "is longer than the partition allows"),
+        ("slurm:time=00:00:20", "shorter than the plan"),
+    ],
+)
+def test_what_the_cluster_does_not_have_is_refused(
+    cluster: Cluster, allocation: str, named: str
+) -> None:
+    """Nothing is submitted, and no run folder is made."""
+    output = cluster.measure("refused", "--quick", "--allocation", allocation, code=2)
+    assert named in output
+    assert cluster.lines("refused", "events.jsonl") == []
+    assert cluster.run("squeue --noheader") == ""
