@@ -20,15 +20,15 @@ from envcompare.command import Command
 from envcompare.config.scheduling import PATH, Allocation, Gres, offered_gres
 from envcompare.config.settings import AllocationTable, closest
 from envcompare.errors import (
+    CommandTimeoutError,
     ConfigError,
-    EnvcompareError,
     InterruptedRunError,
     TransportError,
     UnusableError,
 )
 from envcompare.interrupt import Interruption
 from envcompare.stack.cache import local_cache
-from envcompare.text import counted
+from envcompare.text import age_text, counted
 from envcompare.transport import Process, make_folder, remove_folder, run, shell
 from envcompare.transport.hosts import HostSpec
 from envcompare.transport.local import LOCAL
@@ -49,7 +49,7 @@ scontrol --oneliner show job "$2" 2>/dev/null | grep -o 'JobState=[A-Z_]* Reason
 :
 """
 _PATIENCE_S: Final = 90
-_PAUSE_S: Final = 1.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _TICK_S: Final = 0.2  # in which Ctrl-C is noticed
 _SAY_EVERY_S: Final = 60.0
 _MISSING_S: Final = 20.0  # a job may be listed late
@@ -141,9 +141,8 @@ def granted(request: Request, hosts: tuple[HostSpec, ...]) -> Iterator[tuple[Hos
         keeper = _keep(job, nodes[0], request)
         yield _placed(hosts, job, nodes, request)
     finally:
+        _end_keeper(keeper)
         _give_back(job, provider, request)
-        if keeper is not None:
-            keeper.kill()
 
 
 def partitions() -> tuple[Partition, ...]:
@@ -308,24 +307,32 @@ def _await_nodes(job: SlurmJob, provider: SlurmProvider, request: Request) -> tu
     Raises UnusableError where the job is gone, and InterruptedRunError when the user stops.
     """
     began = said = time.monotonic()
+    pause_s = _FIRST_PAUSE_S
     while True:
-        _pause(request)
+        _pause(request, pause_s)
+        pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
         status = provider.status([job.id])[0]
         if status.state.name == "RUNNING":
-            with suppress(TransportError):
+            with suppress(TransportError, CommandTimeoutError):
                 return _roll_call(job, request.allocation.nodes)
         now = time.monotonic()
-        if now - began > _MISSING_S and not job.is_listed():
-            raise _not_granted(job, request)
-        if status.terminal and not job.is_listed():
+        if (status.terminal or now - began > _MISSING_S) and _is_gone(job):
             raise _not_granted(job, request)
         if now - said > _SAY_EVERY_S:
             said = now
-            request.say(f"job {job.id} waits in the queue, for {(now - began) / 60:.0f} min so far")
+            request.say(f"job {job.id} waits in the queue, for {age_text(now - began)} so far")
 
 
-def _pause(request: Request) -> None:
-    until = time.monotonic() + _PAUSE_S
+def _is_gone(job: SlurmJob) -> bool:
+    """Tell whether Slurm answers, and does not list the job."""
+    try:
+        return not job.is_listed()
+    except TransportError:
+        return False
+
+
+def _pause(request: Request, pause_s: float) -> None:
+    until = time.monotonic() + pause_s
     while time.monotonic() < until:
         if request.interruption.is_requested:
             raise InterruptedRunError(
@@ -374,6 +381,8 @@ def _keep(job: SlurmJob, node: str, request: Request) -> Process:
     if said:
         return keeper
     keeper.kill()
+    if _is_gone(job):
+        raise _not_granted(job, request)
     raise UnusableError(
         f"{request.script_dir} is not shared between this machine and {node}",
         details="what the node writes there is not seen here",
@@ -400,14 +409,19 @@ def _on_loss(request: Request) -> Callable[[str], None]:
     return act
 
 
+def _end_keeper(keeper: Process | None) -> None:
+    """Let the step end that keeps the job, and the job by it: a second way beside `scancel`."""
+    if keeper is not None:
+        with suppress(OSError):
+            keeper.stdin.close()
+
+
 def _give_back(job: SlurmJob, provider: SlurmProvider, request: Request) -> None:
     """Cancel the job, wait until it is gone, and remove what is left of the run in the cache."""
     until = time.monotonic() + _END_S
-    is_gone = False
-    with suppress(EnvcompareError):
-        provider.cancel([job.id])
-        while not (is_gone := not job.is_listed()) and time.monotonic() < until:
-            time.sleep(_TICK_S)
+    provider.cancel([job.id])
+    while not (is_gone := _is_gone(job)) and time.monotonic() < until:
+        time.sleep(_TICK_S)
     if not is_gone:
         request.say(f"job {job.id} may still hold its nodes; cancel it with: scancel {job.id}")
         return

@@ -62,17 +62,19 @@ class SlurmJob:
         return Command(argv=("srun", *options, *argv), env=(("SLURM_EXIT_ERROR", str(_FAILED)),))
 
     def is_listed(self, states: frozenset[str] | None = None) -> bool:
-        """Tell whether Slurm lists the job, in one of the states; raises where it does not answer.
+        """Tell whether Slurm lists the job, in one of the states where some are given.
 
         A job that is not listed has given its nodes back; one that is listed may have lost them.
+        Raises TransportError where Slurm does not answer.
         """
-        listing = run(LOCAL, Command(argv=("squeue", "--me", "--noheader", "--format=%A %T")))
+        silence = f"Slurm does not say what became of job {self.id}"
+        hint = "check `squeue --me` on this machine; a run can be resumed"
+        try:
+            listing = run(LOCAL, Command(argv=("squeue", "--me", "--noheader", "--format=%A %T")))
+        except CommandTimeoutError as error:
+            raise TransportError(silence, details=error.brief, hint=hint) from error
         if not listing.succeeded:
-            raise TransportError(
-                f"Slurm does not say what became of job {self.id}",
-                details=listing.tail(1),
-                hint="check `squeue --me` on this machine; a run can be resumed",
-            )
+            raise TransportError(silence, details=listing.tail(1), hint=hint)
         jobs = (line.split() for line in listing.stdout.splitlines())
         return any(each == self.id and (not states or state in states) for each, state in jobs)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import re
 import shlex
 import subprocess
@@ -32,7 +34,7 @@ CELL = (
 )
 SHORT = ("--quick", "--restarts", "2", "--rounds", "3", "--steps", "2")
 LONG = ("--quick", "--restarts", "3", "--rounds", "60", "--steps", "20")
-INTERRUPTED = 130
+INTERRUPTED, UNUSABLE = 130, 3
 _INSTALL = """
 python3.11 -m venv --without-pip venv && PYTHONPATH=$(echo pip-*.whl) \\
   venv/bin/python -m pip install -q --no-compile --no-index --find-links . \\
@@ -167,6 +169,29 @@ def test_cancelled_job_ends_as_interrupted_and_resume_finishes(cluster: Cluster)
     assert cluster.left() == ""
 
 
+@pytest.mark.parametrize("seed", range(int(os.environ.get("ENVCOMPARE_CANCELS", "0"))))
+def test_job_that_is_cancelled_at_any_time_leaves_nothing(cluster: Cluster, seed: int) -> None:
+    """From the queue to the end; `script/allocations` runs it for many seeds."""
+    out, moment = f"seed-{seed}", random.Random(seed)
+    nodes, pause_s = moment.choice((1, 2)), moment.uniform(0, 30)
+    process = cluster.measuring(out, *LONG, "--allocation", f"slurm:time=00:10:00,nodes={nodes}")
+    assert eventually(lambda: cluster.run("squeue --noheader") != "")
+    time.sleep(pause_s)
+    cluster.run("scancel --me")
+    output, _ = process.communicate(timeout=120)
+    had_nodes = cluster.events(out, "run-started") != []
+    has_ended = cluster.events(out, "run-ended") != []
+    expected = 0 if has_ended else INTERRUPTED if had_nodes else UNUSABLE
+    told = f"seed {seed}: nodes {nodes}, cancelled at {pause_s:.1f} s, exit {process.returncode}"
+    sys.stdout.write(f"{told}\n")
+    assert process.returncode == expected, output
+    assert cluster.left() == ""
+    cluster.run(f"envcompare run --resume {out}/*")
+    states = [event["state"] for event in cluster.events(out, "cell-ended")]
+    assert states == ["ok"] * nodes
+    assert cluster.left() == ""
+
+
 def test_job_goes_with_a_client_that_is_killed(cluster: Cluster) -> None:
     """A client that can clean up nothing any more must not hold nodes until their time is over."""
     out, allocation = "killed", "slurm:time=00:10:00,nodes=2"
@@ -223,6 +248,14 @@ def test_steps_of_a_job_keep_the_contract_of_every_transport(cluster: Cluster) -
         "salloc --quiet --nodes=1 --time=5 python -m pytest -q -p no:cacheprovider "
         "contract/test_transports.py -k 'srun and not socket and not read_gives'"
     )
+
+
+def test_doctor_says_what_the_cluster_offers(cluster: Cluster) -> None:
+    """A user of the login node need not ask Slurm."""
+    doctor = "envcompare doctor --envs vm,singularity --stacks host --host-python python3; :"
+    lines = [line for line in cluster.run(doctor).splitlines() if "Slurm partition" in line]
+    assert sorted(line.split()[3] for line in lines) == ["main:", "single:"]
+    assert all("up to gpu:fake:2 each" in line for line in lines)
 
 
 @pytest.mark.parametrize(
