@@ -252,8 +252,7 @@ def _provider(request: Request) -> SlurmProvider:
     from parsl.launchers import SimpleLauncher  # noqa: PLC0415 — slow to import, and optional
     from parsl.providers import SlurmProvider  # noqa: PLC0415
 
-    table = request.allocation.request
-    assert table is not None
+    table = _table(request)
     options = {"no-requeue": "", "gres": table.gres, "nodelist": ",".join(request.nodes) or None}
     lines = [
         f"#SBATCH --{name}" + f"={value}" * bool(value)
@@ -312,7 +311,7 @@ def _await_nodes(job: SlurmJob, provider: SlurmProvider, request: Request) -> tu
         _pause(request, pause_s)
         pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
         status = provider.status([job.id])[0]
-        if status.state.name == "RUNNING":
+        if status.state.name not in {"PENDING", "HELD"}:  # one that was missing once is COMPLETED
             with suppress(TransportError, CommandTimeoutError):
                 return _roll_call(job, request.allocation.nodes)
         now = time.monotonic()
@@ -393,9 +392,18 @@ def _keep(job: SlurmJob, node: str, request: Request) -> Process:
 def _placed(
     hosts: tuple[HostSpec, ...], job: SlurmJob, nodes: tuple[str, ...], request: Request
 ) -> tuple[HostSpec, ...]:
-    """Return the hosts of the plan as nodes, each as before where the run was begun before."""
-    ordered = request.nodes if set(request.nodes) == set(nodes) else nodes
-    pairs = tuple(zip(hosts, ordered, strict=True))
+    """Return the hosts of the plan as nodes, each as before where the run was begun before.
+
+    Raises ConfigError where the job has other nodes than that run: a cell is of one machine.
+    """
+    if request.nodes and set(request.nodes) != set(nodes):
+        before = ",".join(request.nodes)
+        raise ConfigError(
+            f"job {job.id} has other nodes than the run was begun on",
+            details=f"the run was begun on {before}, and the job has {','.join(nodes)}",
+            hint=f"ask for the same nodes, with --nodelist={before}, or start a new run",
+        )
+    pairs = tuple(zip(hosts, request.nodes or nodes, strict=True))
     request.say(", ".join(f"{host.label} is {node}" for host, node in pairs) + f" of job {job.id}")
     return tuple(replace(host, job=job, node=node) for host, node in pairs)
 
@@ -421,7 +429,7 @@ def _give_back(job: SlurmJob, provider: SlurmProvider, request: Request) -> None
     until = time.monotonic() + _END_S
     provider.cancel([job.id])
     while not (is_gone := _is_gone(job)) and time.monotonic() < until:
-        time.sleep(_TICK_S)
+        time.sleep(_FIRST_PAUSE_S)
     if not is_gone:
         request.say(f"job {job.id} may still hold its nodes; cancel it with: scancel {job.id}")
         return
