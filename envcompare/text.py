@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from envcompare.masking import masked, masked_words
@@ -73,6 +73,11 @@ def counted_kernels(names: int, shapes: int) -> str:
     """Return "3 kernels in 12 shapes", "3 kernels" where each has one shape or none is told."""
     kernels = counted(names, "kernel")
     return kernels if shapes <= names else f"{kernels} in {counted(shapes, 'shape')}"
+
+
+def assigned(values: Mapping[str, object]) -> tuple[str, ...]:
+    """Return `name=value` of each, sorted by name."""
+    return tuple(f"{name}={value}" for name, value in sorted(values.items()))
 
 
 def visible(text: str) -> str:

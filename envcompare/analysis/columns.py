@@ -26,10 +26,12 @@ _PLACE: Final = {
     "host": Column("text", "The machine"),
     "workload": Column("text", "What was run"),
     "cell": Column("text", "Host, workload and parameters in one"),
+    "within": Column(
+        "text", "The arm of `--envs` whose values are compared in the cell, where it has several"
+    ),
     "parameters": Column(
         "text",
-        "Parameters of the cell as `k=v,k=v`, sorted; empty where all are defaults. "
-        "A value of `--compare` is in the name of the arm",
+        "Parameters of the cell as `k=v,k=v`, sorted; empty where all are defaults",
     ),
     "parameters_json": Column(
         "text", "The same as a JSON object, which distinguishes numbers from text"
@@ -40,6 +42,9 @@ _ARM: Final = {
     "environment": Column("text", "Its kind, such as vm, docker or singularity"),
     "stack": Column("text", "Its software: image, or host's own"),
     "reference_arm": Column("text", "What it is compared with"),
+    "arm_parameters": Column(
+        "text", "The value of a parameter that makes the arm with `--compare`, as `k=v`"
+    ),
 }
 _MEASURED: Final = {
     **_RUN,

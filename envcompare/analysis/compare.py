@@ -92,6 +92,7 @@ def compare_files(read: RunFiles) -> RunComparison:
         stabilise=design.stabilise,
         is_complete=read.is_complete,
         reference_arm=next(arm.id for arm in run.arms if arm.is_reference),
+        references=_references(data, run.arms),
         planned_comparisons=m,
         comparisons=comparisons,
         cells=cells,
@@ -126,15 +127,14 @@ def _comparisons(
 ) -> tuple[Comparison, ...]:
     """Judge every arm of every cell against the reference, and name what may explain it."""
     known = {(one.cell, one.arm) for one in read.fingerprints}
-    reference = next(arm.id for arm in read.run.arms if arm.is_reference)
     compared: list[Comparison] = []
     for data, summary in cells:
         cell = data.cell.id
         confounded = {one.arm for one in differing.get(cell, ()) if one.fact_class == "confounder"}
-        for arm in read.run.arms:
+        for arm in data.run.arms:
             if not arm.is_timed or arm.is_reference:
                 continue
-            is_known = {(cell, arm.id), (cell, reference)} <= known
+            is_known = {(cell, arm.id), (cell, data.reference.id)} <= known
             causes = candidates(differing.get(cell, ()), arm.id)
             compared.append(
                 msgspec.structs.replace(
@@ -156,6 +156,13 @@ def _ladder(
     prints = {(one.cell, one.arm): one for one in read.fingerprints}
     pairs = zip(data, cells, strict=True)
     return tuple(step for pair in pairs for step in ladder(*pair, settled, prints))
+
+
+def _references(cells: Iterable[CellData], arms: tuple[ArmRecord, ...]) -> dict[str, str]:
+    """Return the reference of each cell by its ID, where it is not the first of the run."""
+    first = next(arm.id for arm in arms if arm.is_reference)
+    every = {one.cell.id: one.reference.id for one in cells}
+    return {cell: reference for cell, reference in every.items() if reference != first}
 
 
 def _arms(

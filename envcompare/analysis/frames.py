@@ -40,7 +40,7 @@ from envcompare.analysis.timing.tails import LEVEL as TAIL_LEVEL
 from envcompare.errors import RunFolderError
 from envcompare.run_folder.records import Block, FactDifference, Measured, ProcessRun, Scalar
 from envcompare.run_folder.results import RunFolder
-from envcompare.text import visible
+from envcompare.text import assigned, visible
 
 Frame: TypeAlias = pd.DataFrame
 Row = dict[str, object]
@@ -168,13 +168,14 @@ def _comparison_rows(run: RunComparison) -> Iterator[Row]:
     cells = {cell.id: cell for cell in run.cells}
     times = {(cell.id, one.arm): one for cell in run.cells for one in cell.step_times}
     for comparison in run.comparisons:
-        cell = cells.get(comparison.cell)
-        row = _of_run(run) | _of_comparison(comparison) | {"stopped_by": cell and cell.stopped_by}
+        cell, reference = cells.get(comparison.cell), run.reference_in(comparison.cell)
+        row = _of_run(run) | _of_comparison(comparison)
+        row |= {"stopped_by": cell and cell.stopped_by, "reference_arm": reference}
         if comparison.primary is None:
             yield row
             continue
         row |= _of_times(times.get((comparison.cell, comparison.arm)), "")
-        row |= _of_times(times.get((comparison.cell, run.reference_arm)), "reference_")
+        row |= _of_times(times.get((comparison.cell, reference)), "reference_")
         row |= _of_tail(comparison.tail)
         for estimate in filter(None, (comparison.primary, comparison.mean, *comparison.secondary)):
             is_primary = estimate is comparison.deciding
@@ -194,6 +195,7 @@ def _of_comparison(comparison: Comparison) -> Row:
     failure = comparison.failure
     return asdict(comparison) | {
         **_of_parameters(comparison.parameters),
+        "arm_parameters": ",".join(assigned(comparison.arm_parameters)),
         "candidates": ",".join(comparison.candidates or ()),
         "failure_phase": failure and failure.phase,
         "exit_code": failure and failure.exit_code,
@@ -205,7 +207,7 @@ def _of_comparison(comparison: Comparison) -> Row:
 
 def _of_parameters(parameters: Mapping[str, Scalar]) -> Row:
     return {
-        "parameters": ",".join(f"{name}={value}" for name, value in sorted(parameters.items())),
+        "parameters": ",".join(assigned(parameters)),
         "parameters_json": json.dumps(parameters, sort_keys=True) if parameters else "",
     }
 
@@ -261,6 +263,9 @@ def _quantity_rows(run: RunComparison) -> Iterator[Row]:
             place = {
                 **_of_run(run),
                 **_of_parameters(cell.parameters),
+                "arm_parameters": ",".join(assigned(arm.parameters)),
+                "within": cell.within,
+                "reference_arm": run.reference_in(cell.id),
                 "host": arm.host,
                 "workload": cell.workload,
                 "cell": cell.id,
@@ -286,7 +291,7 @@ def _difference_row(run: RunComparison, cell: str | None, difference: FactDiffer
     return asdict(difference) | {
         "run_id": run.run_id,
         "cell": cell,
-        "reference_arm": run.reference_arm,
+        "reference_arm": run.reference_of(difference.arm),
         "reference_value": _json_text(difference.reference),
         "value": _json_text(difference.value),
     }

@@ -15,7 +15,7 @@ from envcompare.errors import ConfigError, RunFolderError
 from envcompare.fingerprint.identity import is_known, unknown
 from envcompare.run_folder.records import ProfileChoice
 from envcompare.run_folder.results import RunFolder, configuration_of, written_samples
-from envcompare.text import counted, masked_toml
+from envcompare.text import assigned, counted, masked_toml
 from envcompare.transport.hosts import HostSpec, parse_hosts
 from envcompare.version import __version__
 
@@ -163,17 +163,15 @@ def _host_lines(experiment: Experiment) -> list[str]:
 
 def _arm_text(plan: Plan, arm_id: str) -> str:
     arm = next(one for one in plan.arms if one.id == arm_id)
-    text = f"{arm.environment}, stack {arm.stack}"
-    if arm.reference:
-        text = f"{arm.environment}, {arm.reference}"
-    text += "".join(f", {name}={value}" for name, value in arm.parameters.items())
+    software = arm.reference or f"stack {arm.stack}"
+    text = ", ".join((arm.environment, software, *assigned(arm.parameters)))
     if arm.is_reference:
         return f"{text} (reference)"
     return f"{text} (the reference again: A/A control)" if arm.is_control else text
 
 
 def _orders(plan: Plan, cell: Cell) -> list[str]:
-    arms = tuple(arm.id for arm in plan.arms)
+    arms = tuple(arm.id for arm in plan.of(cell).arms)
     if cell.workload.program is not None:
         seeds = (derive_seed(plan.seed, "process", cell.id, n) for n in range(_SHOWN_ROUNDS))
         rounds = (" ".join(shuffled(arms, seed)) for seed in seeds)

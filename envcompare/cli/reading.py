@@ -354,7 +354,7 @@ def _judge_one(path: Path, gates: tuple[Gate, ...], *, form: str) -> int:
         raise _nothing_to_judge(run)
     results = judge_gates(gates, claims)
     code = gates_exit_code(results, claims, is_complete=run.is_complete)
-    results = worded_gates(results, cell_labels(run), run.reference_arm)
+    results = worded_gates(results, cell_labels(run), run.reference_arm, references=run.references)
     gated = GatedRun(comparison=run, gates=results, exit_code=code)
     blocks = (*summary(run), *(gate_blocks(results, run) if gates else ()))
     _print_result(blocks, gated, form=form)

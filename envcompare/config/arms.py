@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -84,6 +85,7 @@ class Arm:
     options: tuple[str, ...] = ()  # the user's, of the command that starts it
     parameters: tuple[tuple[str, Scalar], ...] = ()  # beside those of the cell
     rung: str = ""  # what it adds as a rung of the ladder; empty where it is none
+    within: str = ""  # the arm of `--envs` whose values are compared, where it has several
 
 
 def expand_stacks(items: tuple[str, ...], stacks: tuple[str, ...]) -> tuple[str, ...]:
@@ -158,24 +160,35 @@ def with_options(arms: tuple[Arm, ...], items: tuple[str, ...]) -> tuple[Arm, ..
     return tuple(replace(arm, options=by_arm.get(arm.id, ())) for arm in arms)
 
 
-def with_values(arm: Arm, name: str, values: tuple[Scalar, ...]) -> tuple[Arm, ...]:
-    """Return the arm once for each value of a parameter, named as in `vm-bf16` or `vm-hidden-64`.
+def with_values(arms: tuple[Arm, ...], name: str, values: tuple[Scalar, ...]) -> tuple[Arm, ...]:
+    """Return each arm once for each value of a parameter, named as in `vm-bf16` or `vm-hidden-64`.
 
-    Raises ConfigError where two values give the same name.
+    Raises ConfigError where two of them get the same name.
     """
-    arms: dict[str, Arm] = {}
-    for value in values:
-        text = value if isinstance(value, str) else f"{name} {value}"
-        word = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "empty"
-        identity = f"{arm.id}-{word}"
-        if identity in arms:
+    made: dict[str, Arm] = {}
+    for arm, value in itertools.product(arms, values):
+        identity = f"{arm.id}-{_value_word(name, value)}"
+        if identity in made:
             raise ConfigError(
                 f"two values of {name} would both be called {identity}",
                 details="arms are named by lowercase letters, digits and hyphens",
-                hint="leave one of them out",
+                hint="leave one of them out, or compare them in a run of their own",
             )
-        arms[identity] = replace(arm, id=identity, parameters=((name, value),))
-    return tuple(arms.values())
+        within = arm.id if len(arms) > 1 else ""
+        # its values are compared with each other, and no rung with the one below
+        made[identity] = replace(
+            arm, id=identity, parameters=((name, value),), within=within, rung=""
+        )
+    return tuple(made.values())
+
+
+def _value_word(name: str, value: Scalar) -> str:
+    """Return a value as a part of an arm's name: numbers behind the parameter, signs as words."""
+    if isinstance(value, str):
+        text = value
+    else:
+        text = f"{name} {value}".replace("-", " minus ").replace("+", " plus ")
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "empty"
 
 
 def _option_words(item: str, text: str) -> tuple[str, ...]:

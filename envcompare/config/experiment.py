@@ -164,7 +164,7 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
 def _by_values(
     choice: str, arms: tuple[Arm, ...], workloads: tuple[Workload, ...], *, known: Known
 ) -> tuple[tuple[Arm, ...], tuple[Workload, ...]]:
-    """Return an arm for each value of the parameter, and the workloads without it.
+    """Return each arm once for each value of the parameter, and the workloads without it.
 
     Raises ConfigError where there is nothing to compare, or more than one thing.
     """
@@ -180,12 +180,6 @@ def _by_values(
             details="a larger batch takes longer a step and may still be faster a sample",
             hint="leave --compare out: each batch is then a cell with its own samples per second",
         )
-    if len(arms) != 1:
-        raise ConfigError(
-            f"--compare {choice} needs exactly one arm, and --envs with --stacks gives {len(arms)}",
-            details="otherwise environment and parameter would differ at the same time",
-            hint="for example --envs vm, or --envs docker",
-        )
     for workload in workloads:
         _require_values(choice, name, workload, known)
     given = {one: dict(one.parameters)[name] for one in workloads}
@@ -200,7 +194,7 @@ def _by_values(
         replace(one, parameters=tuple(each for each in one.parameters if each[0] != name))
         for one in workloads
     )
-    return with_values(arms[0], name, values), without
+    return with_values(arms, name, values), without
 
 
 def _require_values(choice: str, name: str, workload: Workload, known: Known) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -13,17 +13,21 @@ from envcompare.config.experiment import MAX_CELLS, Experiment
 from envcompare.config.workloads import Workload
 from envcompare.errors import ConfigError
 from envcompare.run_folder.records import CONTROL_SUFFIX, ArmRecord, CellRecord, Design, Scalar
-from envcompare.run_folder.results import count_comparisons
+from envcompare.run_folder.results import arms_within, count_comparisons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """Host × workload × parameters; all arms are compared inside it."""
+    """Host × workload × parameters; all arms are compared inside it.
+
+    Where values are compared within several arms of `--envs`, each of these has cells of its own.
+    """
 
     id: str
     host: str
     workload: Workload
     parameters: tuple[tuple[str, Scalar], ...]
+    within: str = ""
 
     def record(self) -> CellRecord:
         """Return the cell as run.json keeps it."""
@@ -33,21 +37,32 @@ class Cell:
             workload=self.workload.name,
             parameters=dict(self.parameters),
             is_program=self.workload.program is not None,
+            within=self.within,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What will run: cells in order, arms with the control last, and the design."""
+    """What will run: cells in order, arms with the controls last, and the design."""
 
     cells: tuple[Cell, ...]
     arms: tuple[ArmRecord, ...]
     design: Design
     seed: int
 
+    def of(self, cell: Cell) -> Plan:
+        """Return the plan with the arms that are compared in a cell alone."""
+        return replace(self, arms=arms_within(self.arms, cell.within))
+
+    @property
+    def controls(self) -> dict[str, str]:
+        """Return the reference of each control arm; one of each where values are compared."""
+        references = {arm.within: arm.id for arm in self.arms if arm.is_reference}
+        return {arm.id: references[arm.within] for arm in self.arms if arm.is_control}
+
     @property
     def reference(self) -> str:
-        """Return the id of the reference arm."""
+        """Return the id of the reference arm, the first where a plan has several."""
         return next(arm.id for arm in self.arms if arm.is_reference)
 
     @property
@@ -57,7 +72,7 @@ class Plan:
 
     @property
     def control(self) -> str:
-        """Return the id of the control arm."""
+        """Return the id of the control arm, the first likewise."""
         return next(arm.id for arm in self.arms if arm.is_control)
 
 
@@ -94,18 +109,30 @@ def shuffled(items: tuple[str, ...], seed: int) -> tuple[str, ...]:
 
 def _cells(experiment: Experiment, hosts: tuple[str, ...]) -> list[Cell]:
     cells: list[Cell] = []
-    for host, workload in itertools.product(hosts, experiment.workloads):
+    places = tuple(dict.fromkeys(arm.within for arm in experiment.arms))
+    for host, workload, within in itertools.product(hosts, experiment.workloads, places):
         names = tuple(name for name, _ in workload.parameters)
         for values in itertools.product(*(values for _, values in workload.parameters)):
             parameters = tuple(zip(names, values, strict=True))
             text = ",".join(f"{name}={value}" for name, value in parameters) or "default"
-            identity = f"{host}/{workload.name}/{text}"
-            cells.append(Cell(id=identity, host=host, workload=workload, parameters=parameters))
+            name = f"{workload.name}@{within}" if within else workload.name
+            cell = Cell(
+                id=f"{host}/{name}/{text}",
+                host=host,
+                workload=workload,
+                parameters=parameters,
+                within=within,
+            )
+            cells.append(cell)
     return cells
 
 
 def planned_arms(experiment: Experiment) -> tuple[ArmRecord, ...]:
-    """Return the arms as run.json keeps them, the A/A control last."""
+    """Return the arms as run.json keeps them, the A/A controls last.
+
+    Where values are compared within several arms, the reference of each has the same value.
+    """
+    chosen = next(arm for arm in experiment.arms if arm.id == experiment.reference)
     planned = [
         ArmRecord(
             id=arm.id,
@@ -117,16 +144,16 @@ def planned_arms(experiment: Experiment) -> tuple[ArmRecord, ...]:
             options=arm.options,
             parameters=dict(arm.parameters),
             rung=arm.rung,
-            is_reference=arm.id == experiment.reference,
+            within=arm.within,
+            is_reference=arm == chosen or bool(arm.within and arm.parameters == chosen.parameters),
         )
         for arm in experiment.arms
     ]
-    reference = next(arm for arm in planned if arm.is_reference)
-    control = msgspec.structs.replace(
-        reference,
-        id=f"{reference.id}{CONTROL_SUFFIX}",
-        rung="",
-        is_reference=False,
-        is_control=True,
+    controls = (
+        msgspec.structs.replace(
+            arm, id=f"{arm.id}{CONTROL_SUFFIX}", rung="", is_reference=False, is_control=True
+        )
+        for arm in planned
+        if arm.is_reference
     )
-    return (*planned, control)
+    return (*planned, *controls)

@@ -205,7 +205,7 @@ class Settings(
     compare: Annotated[
         str | None,
         Option(
-            "Judge the values that --set gives a parameter, in one environment.",
+            "Judge the values that --set gives a parameter, in each environment by itself.",
             "parameter=NAME",
             group="what",
         ),

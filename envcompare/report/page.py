@@ -99,7 +99,7 @@ def _sections(run: RunComparison, files: tuple[str, ...]) -> tuple[Section, ...]
 
 
 def _default_title(run: RunComparison) -> str:
-    arms = listed((run.reference_arm, *compared_arms(run)), most=5)
+    arms = listed((*run.all_references, *compared_arms(run)), most=5)
     if not is_timed(run):
         return f"What do the profiles of {arms} say?"
     return f"How fast is the same work in {arms}?"
@@ -112,7 +112,7 @@ def _meta(run: RunComparison) -> tuple[str, ...]:
         return _moment(run.created), imported, f"envcompare {run.tool_version}"
     hosts = list(dict.fromkeys(one.host for one in run.cells))
     workloads = {one.workload for one in run.cells}
-    environments = counted(1 + len(compared_arms(run)), "environment")
+    environments = counted(len((*run.all_references, *compared_arms(run))), "environment")
     where = f"{counted(len(hosts), 'host')} ({listed(hosts)})"
     return (
         _moment(run.created),

@@ -304,6 +304,9 @@ class ArmRecord(msgspec.Struct, frozen=True, kw_only=True):
     rung: Annotated[
         str, Meta(description="what it adds to the arm below it on the ladder; empty: no rung")
     ] = ""
+    within: Annotated[
+        str, Meta(description="the arm of --envs whose values are compared, where it has several")
+    ] = ""
     is_reference: bool = False
     is_control: bool = False
     is_timed: Annotated[
@@ -319,6 +322,9 @@ class CellRecord(msgspec.Struct, frozen=True, kw_only=True):
     workload: str
     parameters: dict[str, Scalar] = {}
     is_program: bool = False  # a plain command, timed as whole processes
+    within: Annotated[
+        str, Meta(description="the arms that are compared in it; empty: all of the run")
+    ] = ""
 
 
 Looks = Literal["unknown", "doubling"]

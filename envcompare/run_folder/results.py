@@ -6,6 +6,7 @@ import itertools
 import os
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -68,12 +69,25 @@ def count_comparisons(arms: tuple[ArmRecord, ...], cells: int) -> int:
     """Return m: cell × timed arm that is neither reference nor control, at least 1.
 
     A rung of the ladder is compared with the rung below as well, where that is not the reference.
+    Where each cell has the arms of one reference, these are as many in all of them.
     """
     compared = (arm for arm in arms if arm.is_timed)
     with_reference = sum(not (arm.is_reference or arm.is_control) for arm in compared)
     rungs = [arm for arm in arms if arm.rung]
     steps = sum(not below.is_reference for below in rungs[:-1])
-    return max(1, cells * (with_reference + steps))
+    references = max(1, sum(arm.is_reference for arm in arms))
+    return max(1, cells * (with_reference + steps) // references)
+
+
+def references_of(run: RunRecord) -> dict[str, str]:
+    """Return the reference of each cell, by the IDs of both."""
+    within = {arm.within: arm.id for arm in run.arms if arm.is_reference}
+    return {cell.id: within[cell.within] for cell in run.cells}
+
+
+def arms_within(arms: tuple[ArmRecord, ...], within: str) -> tuple[ArmRecord, ...]:
+    """Return the arms of a cell; what was imported beside them is of every cell."""
+    return tuple(arm for arm in arms if not within or arm.within in {"", within})
 
 
 def configuration_of(run: RunRecord) -> dict[str, Any]:
@@ -435,7 +449,7 @@ def _below(path: Path, *, levels: int) -> Iterator[Path]:
 
 def _disorder(run: RunRecord) -> str:
     """Say why arms or cells of a run cannot be told apart or compared; empty where they can."""
-    references = sum(arm.is_reference for arm in run.arms)
+    references = Counter(arm.within for arm in run.arms if arm.is_reference)
     for what, ids in (
         ("environment", [arm.id for arm in run.arms]),
         ("cell", [cell.id for cell in run.cells]),
@@ -444,7 +458,9 @@ def _disorder(run: RunRecord) -> str:
             return f"it names one {what} twice"
     if not run.arms:
         return "it names no environment"
-    return "" if references == 1 else f"it names {references} references"
+    lacking = {cell.within for cell in run.cells} - references.keys() or not references
+    count = references.total()
+    return f"it names {count} references" if lacking or count > len(references) else ""
 
 
 def _refuse_irregular(path: Path) -> None:

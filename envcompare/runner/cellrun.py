@@ -127,6 +127,7 @@ class CellRun:
     prior: tuple[Sample, ...] = ()  # of the part measured before an interruption
     prior_events: tuple[Event, ...] = ()
     is_retried: bool = False  # it ended before, and has its whole budget again
+    plan: Plan = field(init=False)  # with the arms of this cell alone
     folders: CellFolders = field(init=False)
     _part: int = field(init=False)  # how often the cell was begun before
     _first: dict[str, FingerprintRecord] = field(default_factory=dict)  # of the first part, by arm
@@ -137,6 +138,7 @@ class CellRun:
 
     def __post_init__(self) -> None:
         """Begin with what every cell is shown, and what an earlier part of the run found."""
+        self.plan = self.job.plan.of(self.cell)
         self.folders = CellFolders(session=self.session)
         self._part = sum(event.what == "cell-started" for event in self.prior_events)
         records = self.job.folder.read_fingerprints() if self.prior_events else ()
@@ -150,7 +152,8 @@ class CellRun:
 
         An arm that failed in it is not measured again unless that is asked for.
         """
-        design, arms = self.job.plan.design, set(self.session.arms)
+        design = self.plan.design
+        arms = {arm.id for arm in self.plan.arms} & self.session.arms.keys()
         if not self.is_retried:
             arms -= {e.arm for e in standing(self.prior_events) if e.what == "arm-failed"}
         restarts = PlannedRestarts.of(design, self.prior)
@@ -220,9 +223,9 @@ class CellRun:
     @property
     def _unusable(self) -> str:
         """Say why nothing can be compared on this host; empty where it can."""
-        if self.job.plan.reference not in self.session.arms:
-            return f"the reference {self.job.plan.reference} is not usable here"
-        planned = {arm.id for arm in self.job.plan.arms if not (arm.is_reference or arm.is_control)}
+        if self.plan.reference not in self.session.arms:
+            return f"the reference {self.plan.reference} is not usable here"
+        planned = {arm.id for arm in self.plan.arms if not (arm.is_reference or arm.is_control)}
         if planned and not planned & self.session.arms.keys():
             return "no arm to compare with the reference is usable here"
         return ""
@@ -231,14 +234,14 @@ class CellRun:
         """Return how far restarts are expected to scatter on this host, the same when resumed."""
         if EXPECTED_SPREAD in self._tuning():
             return prior_of(self._tuning()[EXPECTED_SPREAD])
-        if not self.job.plan.design.noise_memory:
+        if not self.plan.design.noise_memory:
             return Spread()
         return recall(self.session.transport, self.session.cache).spread
 
     def _learn(self, lockstep: Lockstep) -> None:
         """Keep what the A/A control of this cell tells of the noise of the host."""
         noise = lockstep.noise()
-        if noise.own_df >= _ENOUGH_TO_LEARN and self.job.plan.design.noise_memory:
+        if noise.own_df >= _ENOUGH_TO_LEARN and self.plan.design.noise_memory:
             known = recall(self.session.transport, self.session.cache)
             remember(self.session.transport, self.session.cache, known.with_cell(noise))
 
@@ -279,7 +282,7 @@ class CellRun:
 
     def _profile(self, context: CellContext, roster: Roster) -> None:
         """Profile what was measured, unless nobody asked for it."""
-        choice = self.job.plan.design.profile
+        choice = self.plan.design.profile
         if choice == "none":
             return
         host = ProfilingHost(
@@ -375,7 +378,7 @@ class CellRun:
         """Keep one event; a failure, a caution and a wait are shown at once."""
         self.job.folder.append_event(event)
         is_said = event.what in _SAID or (
-            event.what == "arm-ready" and event.arm == self.job.plan.reference
+            event.what == "arm-ready" and event.arm == self.plan.reference
         )
         said = event.failure.brief if event.failure else event.text * is_said
         if said:
@@ -404,7 +407,7 @@ class CellRun:
 
     def _differs(self, first: FingerprintRecord, later: FingerprintRecord) -> bool:
         """Tell whether two fingerprints of an arm differ in more than names and the run's seeds."""
-        seeds = {"env.PYTHONHASHSEED"} if self.job.plan.design.stabilise else set()
+        seeds = {"env.PYTHONHASHSEED"} if self.plan.design.stabilise else set()
         differences = compare_fingerprints(first, later)
         return any(
             difference.fact_class != "identity" and difference.key not in seeds
@@ -432,7 +435,7 @@ class CellRun:
 
     def _make_context(self) -> CellContext:
         parameters = dict(self.cell.parameters)
-        workload, design = self.cell.workload, self.job.plan.design
+        workload, design = self.cell.workload, self.plan.design
         spent_s = elapsed_s(self.prior_events)
         if workload.program is not None:
             data = self.folders.show_command(workload.program.cwd, self.job.experiment.data)
@@ -441,22 +444,22 @@ class CellRun:
         return CellContext(
             cell=self.cell.id,
             host=self.cell.host,
-            arms=tuple(arm.id for arm in self.job.plan.arms if arm.id in self.session.arms),
-            reference=self.job.plan.reference,
-            control=self.job.plan.control,
+            arms=tuple(arm.id for arm in self.plan.arms if arm.id in self.session.arms),
+            reference=self.plan.reference,
+            control=self.plan.control,
             launch=self._launch,
             log_of=self._log_of,
             spec=self.folders.spec(workload, parameters, data, self.job.experiment),
             design=design,
-            seed=self.job.plan.seed,
-            comparisons=self.job.plan.comparisons,
+            seed=self.plan.seed,
+            comparisons=self.plan.comparisons,
             recorder=self,
             on_host=self.session.ask,
             interruption=self.job.interruption,
             budget=Budget(design.budget_s - (0 if self.is_retried else spent_s)),
             waited_s=0.0 if self.is_retried else waited_s(self.prior_events),
             has_gpu=self.session.has_gpu and self.job.experiment.device != "cpu",
-            values={arm.id: arm.parameters for arm in self.job.plan.arms if arm.parameters},
+            values={arm.id: arm.parameters for arm in self.plan.arms if arm.parameters},
             noise=Spread() if workload.program is not None else self._expected(),
         )
 

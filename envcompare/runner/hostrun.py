@@ -399,8 +399,9 @@ def prepare_host(
             _add_arm(job, session, arm, is_needed=arm.id in needed)
     say = job.display.saying(session.host.label, job.interruption.check)
     session.tell_files_apart(Progress(say))
-    if job.plan.reference in session.arms:
-        session.add_control(job.plan.control, job.plan.reference)
+    for control, reference in job.plan.controls.items():
+        if reference in session.arms:
+            session.add_control(control, reference)
     session.stage()
     session.identify(job.experiment.data)
     if session.wheels:

@@ -19,6 +19,22 @@ STEPS_ALONE = ("--no-startup", "--no-quiet-gate", "--profile", "none")
 # As long as a slow machine needs, and over at the first look: an interval this narrow is enough.
 UNTIL_KNOWN = ("--budget", "120", "--target", "50")
 FIRST_ROUNDS = 3  # fewer than any verdict needs
+ADDS = '''
+class Adds:
+    """Adds as many numbers as it is told."""
+
+    PARAMS = {"n": 1000, "kind": "plain"}
+
+    def __init__(self, n, kind):
+        self.n = n
+
+    def setup(self, seed, device):
+        pass
+
+    def step(self):
+        return float(sum(range(self.n)))
+'''
+
 LIGHT = """
 import time
 

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from experiments import known
 from msgspec.structs import replace
+from runs import ADDS
 
 from envcompare.analysis.compare import compare_run
 from envcompare.cli import app
@@ -27,22 +28,6 @@ KNOWN = known(
     cnn={"precision": "fp32", "batch": 64, "lr": 0.1}, rnn={"precision": "fp32", "lr": 0.1}
 )
 BOTH = {"precision": ("fp32", "bf16"), "lr": (0.1, 0.2)}
-
-ADDS = '''
-class Adds:
-    """Adds as many numbers as it is told."""
-
-    PARAMS = {"n": 1000, "kind": "plain"}
-
-    def __init__(self, n, kind):
-        self.n = n
-
-    def setup(self, seed, device):
-        pass
-
-    def step(self):
-        return float(sum(range(self.n)))
-'''
 
 
 def experiment(**flags: Any) -> Experiment:
@@ -72,13 +57,45 @@ def test_a_number_is_named_with_its_parameter() -> None:
     assert found.reference == "vm-lr-0-2"
 
 
+def test_each_environment_has_cells_for_its_own_values() -> None:
+    """Arms of two environments meet in no cell; the reference has the same value in both."""
+    found = experiment(
+        envs="vm,docker",
+        workloads="cnn",
+        set={"cnn": {"precision": ("fp32", "bf16", "fp16")}},
+        compare="parameter=precision",
+        reference="vm-bf16",
+    )
+    plan = make_plan(found, ("local",), accept_many=False)
+    arms = {cell.id: [arm.id for arm in plan.of(cell).arms] for cell in plan.cells}
+    assert arms == {
+        "local/cnn@vm/default": ["vm-fp32", "vm-bf16", "vm-fp16", "vm-bf16~control"],
+        "local/cnn@docker/default": [
+            "docker-fp32", "docker-bf16", "docker-fp16", "docker-bf16~control",
+        ],
+    }  # fmt: skip
+    assert [plan.of(cell).reference for cell in plan.cells] == ["vm-bf16", "docker-bf16"]
+    assert plan.controls == {
+        "vm-bf16~control": "vm-bf16", "docker-bf16~control": "docker-bf16",
+    }  # fmt: skip
+    assert plan.comparisons == 4
+
+
+def test_signs_of_numbers_are_words_in_the_names_of_arms() -> None:
+    """Numbers that differ in a sign alone have different names."""
+    values = {"cnn": {"lr": (0.1, -0.1, 1e-05, 1e20)}}
+    found = experiment(workloads="cnn", set=values, compare="parameter=lr")
+    assert [arm.id for arm in found.arms] == [
+        "vm-lr-0-1", "vm-lr-minus-0-1", "vm-lr-1e-minus-05", "vm-lr-1e-plus-20",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         ({"compare": "precision"}, "is not understood"),
         ({"compare": "environment=vm"}, "is not understood"),
         ({"compare": "parameter=batch"}, "different batches are different work"),
-        ({"compare": "parameter=precision", "envs": "vm,docker"}, "exactly one arm"),
         ({"compare": "parameter=lr", "set": {"cnn": {"lr": 0.1}}}, "nothing to compare"),
         ({"compare": "parameter=hidden"}, "cnn has no parameter `hidden`"),
         ({"compare": "parameter=precision", "workloads": "cnn,rnn"}, "rnn has nothing to compare"),
@@ -99,8 +116,8 @@ def test_a_number_is_named_with_its_parameter() -> None:
             "the command job has no parameters",
         ),
         (
-            {"compare": "parameter=lr", "set": {"cnn": {"lr": (0.1, -0.1)}}},
-            "would both be called vm-lr-0-1",
+            {"compare": "parameter=precision", "set": {"cnn": {"precision": ("a_b", "a-b")}}},
+            "would both be called vm-a-b",
         ),
     ],
 )

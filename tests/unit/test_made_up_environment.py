@@ -12,8 +12,12 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from runs import LIGHT
+from click.testing import CliRunner
+from runs import ADDS, LIGHT, STEPS_ALONE
 
+from envcompare.analysis.compare import compare_run
+from envcompare.analysis.frames import read_frames
+from envcompare.cli import app
 from envcompare.cli.planning import resolved
 from envcompare.command import Command
 from envcompare.config.arms import Traits
@@ -28,6 +32,7 @@ from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.opening import open_session
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
+from envcompare.run_folder.results import RunFolder
 from envcompare.stack import Prepared, Progress, Request
 from envcompare.stack.host import find_python
 from envcompare.transport import Transport, shell
@@ -168,6 +173,39 @@ def test_what_hangs_in_it_is_swept(session: HostSession) -> None:
     assert process.wait(20.0) != 0
     look = 'grep -slF -e "ENVCOMPARE_RUN=$1" /proc/[0-9]*/environ'
     assert not shell(session.transport, look, session.run_id).succeeded
+
+
+def test_values_are_judged_in_each_environment_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs in one: each environment has its reference, its control and its verdict."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "adding.py").write_text(ADDS)
+    words = (
+        "--envs", "vm@host,nice@host", "--host-python", sys.executable, "--device", "cpu",
+        "--workload", f"{tmp_path}/adding.py:Adds", "--set", "adding-Adds.n=100000,300000",
+        "--compare", "parameter=n", "--restarts", "3", "--rounds", "4", "--no-marks",
+        *STEPS_ALONE, "--out", str(tmp_path / "out"),
+    )  # fmt: skip
+    done = CliRunner().invoke(app, ["run", *words])
+    assert done.exit_code == 0, done.output
+    (folder,) = (tmp_path / "out").iterdir()
+    run = compare_run(RunFolder.open(folder))
+    judged = {
+        one.within: (one.arm, run.reference_in(one.cell), one.outcome) for one in run.compared
+    }
+    assert judged == {
+        within: (f"{within}-n-300000", f"{within}-n-100000", "slower")
+        for within in ("vm-host", "yielding-host")
+    }
+    assert all(cell.noise_floor is not None for cell in run.cells)
+    page = (folder / "report.html").read_text()
+    assert "yielding-host-n-300000 against yielding-host-n-100000" in page
+    frame = read_frames(folder).comparisons
+    columns = zip(frame["within"], frame["arm_parameters"], frame["reference_arm"], strict=True)
+    assert {*columns} == {
+        (within, f"n={n}", f"{within}-n-100000") for within in judged for n in (100000, 300000)
+    }
 
 
 # A driver without a device that works: its text, its node, and no libcuda beside them.

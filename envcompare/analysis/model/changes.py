@@ -135,6 +135,7 @@ class RunChange(msgspec.Struct, frozen=True, kw_only=True):
     before: RunSide
     after: RunSide
     reference_arm: str
+    references: dict[str, str] = {}  # by cell, where it is another arm
     margin: float  # of the run after
     changes: tuple[Change, ...]
     left_out: tuple[LeftOut, ...] = ()

@@ -186,9 +186,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     workload: str
     parameters: dict[str, Scalar] = {}
+    within: str = ""  # as of its cell
     arm: str
     environment: str
     stack: str
+    arm_parameters: dict[str, Scalar] = {}  # of the workload, where their values are compared
     is_control: bool = False
     outcome: Outcome
     leaning: Leaning = "none"
@@ -274,6 +276,7 @@ class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     workload: str
     parameters: dict[str, Scalar] = {}
+    within: str = ""  # the arm of `--envs` whose values are compared in it, of several
     is_program: bool = False  # a plain command
     state: CellState
     reason: str = ""
@@ -399,6 +402,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     stabilise: bool = False  # allocator thresholds and hash seed were fixed in every arm
     is_complete: bool  # False after an interruption or a crash
     reference_arm: str
+    references: dict[str, str] = {}  # by cell, where it is another arm than `reference_arm`
     planned_comparisons: int  # m: what the intervals are widened for
     looks: Looks = "unknown"  # when cells were looked at
     screen: bool = False  # Benjamini and Hochberg instead of Bonferroni
@@ -423,6 +427,20 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     torn_lines: int = 0
     duration_s: float | None = None
     schema: Literal[2] = SCHEMA
+
+    def reference_in(self, cell: str) -> str:
+        """Return the arm that the others of a cell are compared with."""
+        return self.references.get(cell, self.reference_arm)
+
+    def reference_of(self, arm: str) -> str:
+        """Return the arm that an arm is compared with, in whichever cell."""
+        cells = (one.cell for one in self.comparisons if one.arm == arm)
+        return self.reference_in(next(cells, ""))
+
+    @property
+    def all_references(self) -> tuple[str, ...]:
+        """The references of all cells, each once."""
+        return tuple(dict.fromkeys((self.reference_arm, *self.references.values())))
 
     @property
     def compared(self) -> tuple[Comparison, ...]:

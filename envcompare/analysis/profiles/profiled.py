@@ -40,6 +40,7 @@ from envcompare.run_folder.records import (
     FactDifference,
     FingerprintValue,
 )
+from envcompare.run_folder.results import arms_within
 from envcompare.stats.metrics import wall_ns
 
 Records = tuple[ProfileRecord, ...]
@@ -103,12 +104,12 @@ class _ProfiledCell:
     @cached_property
     def reference(self) -> str:
         """Return the arm that the others are compared with."""
-        return next(arm.id for arm in self.read.run.arms if arm.is_reference)
+        return self.data.reference.id
 
     @cached_property
     def arms(self) -> tuple[str, ...]:
         """Return the arms that are compared with the reference."""
-        arms = self.read.run.arms
+        arms = arms_within(self.read.run.arms, self.data.cell.within)
         return tuple(arm.id for arm in arms if not (arm.is_reference or arm.is_control))
 
     @cached_property

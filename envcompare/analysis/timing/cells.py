@@ -266,6 +266,7 @@ def summarise_cell(data: CellData) -> CellSummary:
         host=data.cell.host,
         workload=data.cell.workload,
         parameters=data.cell.parameters,
+        within=data.cell.within,
         is_program=data.is_program,
         state=state,
         reason=reason,

@@ -23,6 +23,7 @@ from envcompare.run_folder.records import (
     Sample,
     Startup,
 )
+from envcompare.run_folder.results import references_of
 from envcompare.stats.intervals import interval
 from envcompare.stats.pairs import flat, pair
 
@@ -39,7 +40,7 @@ def startup_summaries(
 
     First launches, of which nothing is known, count only where no other is there.
     """
-    reference = next(arm.id for arm in run.arms if arm.is_reference)
+    references = references_of(run)
     cells: dict[str, list[Startup]] = {}
     for sample in samples:
         if isinstance(sample, Startup) and sample.status == "ok":
@@ -50,7 +51,7 @@ def startup_summaries(
     return tuple(
         summary
         for cell, launches in cells.items()
-        for summary in _of_cell(launches, reference, _cold_reason(run, refusals.get(cell)))
+        for summary in _of_cell(launches, references[cell], _cold_reason(run, refusals.get(cell)))
     )
 
 

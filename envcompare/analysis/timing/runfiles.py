@@ -17,6 +17,7 @@ from envcompare.fingerprint.comparing import changed_software
 from envcompare.run_folder.profiles import ProfileRecord, Roofs
 from envcompare.run_folder.records import (
     Block,
+    CellRecord,
     EnergyBlock,
     Event,
     FingerprintRecord,
@@ -32,6 +33,7 @@ from envcompare.run_folder.records import (
 )
 from envcompare.run_folder.results import (
     RunFolder,
+    arms_within,
     elapsed_s,
     standing,
     standing_samples,
@@ -62,7 +64,7 @@ class RunFiles:
         standing, every = by_cell(self.standing), by_cell(self.events)
         return tuple(
             CellData(
-                run=self.timed,
+                run=self._run_of(cell),
                 cell=cell,
                 blocks=tuple(blocks.get(cell.id, ())),
                 events=tuple(standing.get(cell.id, ())),
@@ -73,6 +75,11 @@ class RunFiles:
             )
             for cell in self.run.cells
         )
+
+    def _run_of(self, cell: CellRecord) -> RunRecord:
+        """Return the run with the timed arms of one cell alone."""
+        arms = arms_within(self.timed.arms, cell.within)
+        return msgspec.structs.replace(self.timed, arms=arms)
 
     @property
     def timed(self) -> RunRecord:

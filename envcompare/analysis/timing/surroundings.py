@@ -26,6 +26,7 @@ from envcompare.run_folder.records import (
     RunRecord,
     Sample,
 )
+from envcompare.run_folder.results import references_of
 
 Differences = tuple[FactDifference, ...]
 _FELT: Final = (True, None, False)
@@ -64,10 +65,11 @@ def differences_by_cell(
     for sample in samples:
         if not isinstance(sample, GpuReading):  # it is of a GPU, which all arms share
             seen.setdefault((sample.cell, sample.arm), _Seen()).take(sample)
-    reference = next(arm.id for arm in run.arms if arm.is_reference)
+    references = references_of(run)
     at = {(one.cell, one.arm): one for one in fingerprints}
     differences: dict[str, Differences] = {}
     for (cell, arm), record in at.items():
+        reference = references.get(cell, "")
         if arm != reference and (cell, reference) in at:
             both = [seen.get((cell, one), _Seen()) for one in (reference, arm)]
             pair = _pair(run, (reference, arm), both)

@@ -43,7 +43,7 @@ from envcompare.errors import ConfigError
 from envcompare.run_folder.records import ArmRecord, Event
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.verdicts import Ends, difference, verdict
-from envcompare.text import first_few
+from envcompare.text import assigned, first_few
 
 _MOST_NAMED = 20
 
@@ -60,16 +60,17 @@ def read_run(folder: RunFolder) -> ReadRun:
         comparison=comparison,
         fingerprints={(one.cell, one.arm): one for one in files.fingerprints},
         # of what was resumed too: no code may change while a run stands still
-        work=_work(files.events, comparison.reference_arm),
+        work=_work(files.events, comparison),
     )
 
 
-def _work(events: Iterable[Event], reference: str) -> dict[str, Work]:
+def _work(events: Iterable[Event], run: RunComparison) -> dict[str, Work]:
     """Return what the reference noted of the work it does, by cell."""
     return {
         event.cell: dict(event.values)
         for event in events
-        if event.what == "note" and event.arm == reference and "code" in event.values
+        if event.what == "note" and "code" in event.values
+        if event.arm == run.reference_in(event.cell)
     }
 
 
@@ -92,6 +93,7 @@ def compare_runs(before: ReadRun, after: ReadRun, *, allow_mismatch: bool = Fals
         before=_side(before),
         after=_side(after),
         reference_arm=after.comparison.reference_arm,
+        references=after.comparison.references,
         margin=after.comparison.margin,
         changes=tuple(
             _judge_change((("before", before, first[key]), ("after", after, second[key])))
@@ -339,6 +341,5 @@ def _remarks(moments: Moments) -> Iterable[str]:
 
 
 def _arm_text(arm: ArmRecord) -> str:
-    values = "".join(f", {name}={value}" for name, value in arm.parameters.items())
     software = f":{arm.reference}" if arm.reference else f"@{arm.stack}"
-    return f"{arm.environment}{software}{values}"
+    return ", ".join((f"{arm.environment}{software}", *assigned(arm.parameters)))

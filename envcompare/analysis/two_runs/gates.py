@@ -142,7 +142,11 @@ def claims_of_run(run: RunComparison) -> tuple[Claim, ...]:
             one.deciding,
             mean=one.mean if one.is_mean_firm else None,
             elapsed_s=elapsed.get(one.cell),
-            is_described={(one.host, one.arm), (one.host, run.reference_arm)} <= described,
+            is_described={
+                (one.host, one.arm),
+                (one.host, run.reference_in(one.cell)),
+            }
+            <= described,
             reasons=(one.reason,) if one.reason else (),
             phase=phase_of(run, one),
         )
@@ -189,7 +193,7 @@ def phase_of(run: RunComparison, comparison: Comparison) -> Phase | None:
         row.phase
         for row in reversed(run.failures)
         if row.host == comparison.host
-        and row.arm in {"", run.reference_arm}
+        and row.arm in {"", run.reference_in(comparison.cell)}
         and row.cell in {"", comparison.cell}
     )
     return next(phases, None) if comparison.outcome in _UNMEASURED else None

@@ -183,7 +183,7 @@ def _of_work(before: ReadRun, after: ReadRun, cell: str) -> Iterator[Mismatch]:
 
 
 def _of_reference(before: ReadRun, after: ReadRun, cell: str) -> Iterator[Mismatch]:
-    at = cell, after.comparison.reference_arm
+    at = cell, after.comparison.reference_in(cell)
     mine, theirs = before.fingerprints.get(at), after.fingerprints.get(at)
     if mine is None or theirs is None:
         first, second = ("not known" if one is None else "known" for one in (mine, theirs))

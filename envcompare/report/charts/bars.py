@@ -272,7 +272,7 @@ def _startup_chart(run: RunComparison, summaries: list[StartupSummary]) -> Chart
     tables: dict[str, Parts] = {
         one.arm: {part.phase: part for part in one.parts} for one in summaries
     }
-    order = dict.fromkeys((run.reference_arm, *compared_arms(run), *tables))
+    order = dict.fromkeys((*run.all_references, *compared_arms(run), *tables))
     arms = {arm: tables[arm] for arm in order if arm in tables}
     phases = [name for name in PHASES if any(name in table for table in arms.values())]
     longest = max((total_s(table) for table in arms.values()), default=0.0)

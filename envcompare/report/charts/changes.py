@@ -46,7 +46,7 @@ from envcompare.report.format.numbers import (
     number_text,
     signed_percent,
 )
-from envcompare.report.wording.labels import compared_arms
+from envcompare.report.wording.labels import compared_arms, reference_name
 from envcompare.report.wording.verdicts import estimate_text, verdict
 from envcompare.run_folder.records import Scalar
 
@@ -140,6 +140,8 @@ def _grouped(run: RunComparison) -> dict[tuple[str, str, str, Fixed], dict[float
             if number is not None:
                 others = tuple((other, _text(cell, other)) for other in varied[cell.workload]
                                if other != name)  # fmt: skip
+                within = (("in", cell.within),) * bool(cell.within)
+                others = (*within, *others)
                 groups.setdefault((cell.host, cell.workload, name, others), {})[number] = key
     return groups
 
@@ -349,7 +351,7 @@ def _description(run: RunComparison, sweep: Sweep) -> str:
     missing = f" Missing: {listed(lost, most=_TOLD)}." if lost else ""
     margin = f"±{margin_percent(run.margin)}"
     return (
-        f"Change of time against {shown(run.reference_arm)} over {shown(sweep.parameter)}; up is "
+        f"Change of time against {shown(reference_name(run))} over {shown(sweep.parameter)}; up is "
         f"slower, the band is the margin of {margin}. {told}{missing}"
     )
 

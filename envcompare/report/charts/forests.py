@@ -37,7 +37,7 @@ from envcompare.report.charts.layers import (
 )
 from envcompare.report.format.marks import Axis, axis
 from envcompare.report.format.numbers import margin_percent, signed_interval, signed_percent
-from envcompare.report.wording.labels import cell_labels
+from envcompare.report.wording.labels import cell_labels, reference_name
 from envcompare.report.wording.verdicts import WORDS
 from envcompare.text import counted
 
@@ -82,7 +82,7 @@ def forest_chart(run: RunComparison) -> Chart | None:
     )
     return Chart(
         name=chart_name("forest", run.run_id),
-        title=f"Change of time against {shown(run.reference_arm)}; left is faster",
+        title=f"Change of time against {shown(reference_name(run))}; left is faster",
         description=_forest_description(run, chosen, left_out=len(compared) - len(chosen)),
         declare=partial(_forest, run, chosen),
     )

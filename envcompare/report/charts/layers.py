@@ -123,7 +123,7 @@ def run_styles(run: RunComparison) -> dict[str, Style]:
     measured = [one.arm for cell in run.cells for one in cell.step_times]
     others = [one.arm for one in run.arms] + [one.arm for one in run.comparisons]
     others += [one.arm for one in run.startup]
-    return styles((run.reference_arm, *compared_arms(run), *others, *measured))
+    return styles((*run.all_references, *compared_arms(run), *others, *measured))
 
 
 def _palette(colours: dict[str, str], *, background: str | None) -> Palette:

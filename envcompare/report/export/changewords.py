@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -49,12 +49,14 @@ class _Naming:
 
     labels: dict[str, str]
     reference: str
+    references: Mapping[str, str]  # by cell, where it is another arm
     is_change: bool
     gates: frozenset[str]
 
     def name(self, finding: GateFinding) -> str:
         """Return "docker in cnn", or "docker ÷ vm in cnn"."""
-        arm = f"{finding.arm} ÷ {self.reference}" if self.is_change else finding.arm
+        reference = self.references.get(finding.cell, self.reference)
+        arm = f"{finding.arm} ÷ {reference}" if self.is_change else finding.arm
         return f"{arm} in {self.labels.get(finding.cell, finding.cell)}"
 
     def moved(self, finding: GateFinding, state: str) -> str:
@@ -63,7 +65,8 @@ class _Naming:
         if self.is_change:
             return f"{self.name(finding)} {claim} before"
         label = self.labels.get(finding.cell, finding.cell)
-        return f"{finding.arm} {claim} {self.reference} in {label}"
+        reference = self.references.get(finding.cell, self.reference)
+        return f"{finding.arm} {claim} {reference} in {label}"
 
 
 def worded_gates(
@@ -71,12 +74,19 @@ def worded_gates(
     labels: dict[str, str],
     reference: str,
     *,
+    references: Mapping[str, str] = {},
     is_change: bool = False,
 ) -> tuple[GateResult, ...]:
     """Return the results with the sentence of each gate and of each finding."""
     results = tuple(results)
     gates = frozenset(result.gate for result in results)
-    naming = _Naming(labels=labels, reference=reference, is_change=is_change, gates=gates)
+    naming = _Naming(
+        labels=labels,
+        reference=reference,
+        references=references,
+        is_change=is_change,
+        gates=gates,
+    )
     return tuple(
         msgspec.structs.replace(
             result,
@@ -231,7 +241,9 @@ def worded(run: RunChange, labels: dict[str, str]) -> RunChange:
             msgspec.structs.replace(one, sentence=flat(_sentence(run, one, labels)))
             for one in run.changes
         ),
-        gates=worded_gates(run.gates, labels, run.reference_arm, is_change=True),
+        gates=worded_gates(
+            run.gates, labels, run.reference_arm, references=run.references, is_change=True
+        ),
     )
 
 
@@ -276,7 +288,8 @@ def _changed_too(change: Change) -> Iterable[str]:
 
 
 def _sentence(run: RunChange, change: Change, labels: dict[str, str]) -> str:
-    name = f"{change.arm} ÷ {run.reference_arm} in {labels.get(change.cell, change.cell)}"
+    reference = run.references.get(change.cell, run.reference_arm)
+    name = f"{change.arm} ÷ {reference} in {labels.get(change.cell, change.cell)}"
     reason = one_line(reasons_text(change.reasons))
     if change.outcome in {"failed", "not-run"}:
         why = reason or "no reason was recorded"
@@ -349,9 +362,10 @@ def _notes(run: RunChange) -> Iterable[str]:
         if run.before.margin != run.after.margin
         else ""
     )
+    reference = "the reference" if run.references else run.reference_arm
     yield (
         f"The margin is {margin_text(run.margin)}, that of the run after{other}. Ratios to "
-        f"{run.reference_arm} are compared and never times, since two runs are two moments."
+        f"{reference} are compared and never times, since two runs are two moments."
     )
     yield (
         "The interval of a change rests on those of both runs, each widened for looking and for "

@@ -19,7 +19,7 @@ from envcompare.report.charts.forests import forest_chart, ladder_charts
 from envcompare.report.charts.roofline import roofline_chart
 from envcompare.report.charts.steps import step_chart
 from envcompare.report.sections.profiletables import why_no_ratio
-from envcompare.report.wording.labels import cell_labels, compared_arms
+from envcompare.report.wording.labels import arms_in, cell_labels
 from envcompare.report.wording.verdicts import reasons_text
 from envcompare.run_folder.disk import replace_file, write_error
 from envcompare.text import counted, visible
@@ -142,14 +142,14 @@ def left_out_sentence(charts: Sequence[Chart]) -> str:
 
 def charts_of(run: RunComparison) -> tuple[Chart, ...]:
     """Return every chart of a run, those of the whole run first."""
-    arms, labels = (run.reference_arm, *compared_arms(run)), cell_labels(run)
+    labels = cell_labels(run)
     charts = [
         forest_chart(run),
         *ladder_charts(run),
         *sweep_charts(run),
         *(roofline_chart(one, where=labels.get(one.cell, one.cell)) for one in run.profiles),
         *startup_charts(run),
-        *(step_chart(run, cell, arms) for cell in run.cells),
+        *(step_chart(run, cell, arms_in(run, cell)) for cell in run.cells),
         *(time_chart(run, one, ledger) for one in run.profiles for ledger in one.ledgers),
     ]
     return tuple(chart for chart in charts if chart is not None)

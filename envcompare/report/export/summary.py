@@ -19,7 +19,7 @@ from envcompare.report.sections.profiletables import (
 )
 from envcompare.report.wording.headlines import Headline, headlines
 from envcompare.report.wording.hostwords import device_sentences, host_sentences
-from envcompare.report.wording.labels import cell_labels, piece_word
+from envcompare.report.wording.labels import cell_labels, piece_word, reference_name
 from envcompare.report.wording.methodwords import guard_cautions, mismatch_sentences
 from envcompare.report.wording.profilewords import (
     build_sentences,
@@ -69,7 +69,7 @@ def _headline(headline: Headline) -> Line:
 def _verdict_tables(run: RunComparison, verdicts: list[Verdict]) -> Iterator[Table]:
     if not verdicts:
         return
-    times = f"median {piece_word(run)}, {run.reference_arm} → this"
+    times = f"median {piece_word(run)}, {reference_name(run)} → this"
     heads = ("environment", "workload", "verdict", times)
     yield Table(
         label="Verdicts",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from envcompare.analysis.model.comparison import Comparison, Outcome, RunComparison
@@ -35,7 +35,7 @@ from envcompare.report.sections.fleet import FEW_HOSTS, host_blocks, over_hosts_
 from envcompare.report.sections.profiletables import leading_tables
 from envcompare.report.wording.headlines import Headline, mean_log_ratio
 from envcompare.report.wording.hostwords import caution_of
-from envcompare.report.wording.labels import piece_word
+from envcompare.report.wording.labels import piece_word, reference_name
 from envcompare.report.wording.profilewords import is_timed
 from envcompare.report.wording.verdicts import MOVED, SYMBOLS, WORDS, Verdict
 from envcompare.text import counted, one_line, visible
@@ -109,7 +109,7 @@ def _answer_table(
     run: RunComparison, rows: tuple[ComparedRow, ...], axis: Axis, *, folds: Mapping[str, str]
 ) -> Table:
     """Return a row for each comparison, the reference above them."""
-    piece, ends = piece_word(run), f"{run.reference_arm} → this"
+    piece, ends = piece_word(run), f"{reference_name(run)} → this"
     return Table(
         label="Answer table",
         caption=_answer_caption(run),
@@ -124,11 +124,9 @@ def _answer_table(
             Column(head=f"Engine start\n{ends}", kind="figure"),
         ),
         rows=(
-            Row(
-                cells=(
-                    run.reference_arm,
-                    Line(before=(_REFERENCE,), text=_reference_state(run), style="state"),
-                )
+            *(
+                Row(cells=(name, Line(before=(_REFERENCE,), text=state, style="state")))
+                for name, state in _reference_states(run)
             ),
             *(_answer_row(run, row, folds=folds, is_cut=len(rows) > _FEW_ROWS) for row in rows),
         ),
@@ -137,7 +135,7 @@ def _answer_table(
 
 def _answer_caption(run: RunComparison) -> str:
     margin = margin_percent(run.margin)
-    return f"Each environment against {run.reference_arm}, margin ±{margin}"
+    return f"Each environment against {reference_name(run)}, margin ±{margin}"
 
 
 def _answer_row(
@@ -181,28 +179,27 @@ def _engine_start(run: RunComparison, comparison: Comparison) -> str:
         for part in start.parts
         if part.phase == "engine"
     }
-    return paired_times(medians.get(run.reference_arm), medians.get(comparison.arm))
+    return paired_times(medians.get(run.reference_in(comparison.cell)), medians.get(comparison.arm))
 
 
-def _reference_state(run: RunComparison) -> str:
-    """Say in how many cells the reference was measured, and what became of it elsewhere."""
-    measured = sum(
-        any(steps.arm == run.reference_arm for steps in cell.step_times) for cell in run.cells
-    )
-    parts = [f"measured in {measured} of {counted(len(run.cells), 'cell')}"]
-    parts += [
-        f"{arm.state} on {arm.host}: {one_line(arm.reason)}"
-        for arm in run.arms
-        if arm.arm == run.reference_arm and arm.state != "ok"
-    ]
-    return "; ".join(parts)
+def _reference_states(run: RunComparison) -> Iterator[tuple[str, str]]:
+    """Yield each reference, in how many cells it was measured, and what became of it elsewhere."""
+    for name in run.all_references:
+        cells = [cell for cell in run.cells if run.reference_in(cell.id) == name]
+        measured = sum(any(steps.arm == name for steps in cell.step_times) for cell in cells)
+        parts = [f"measured in {measured} of {counted(len(cells), 'cell')}"]
+        parts += [
+            f"{arm.state} on {arm.host}: {one_line(arm.reason)}"
+            for arm in run.arms
+            if arm.arm == name and arm.state != "ok"
+        ]
+        yield name, "; ".join(parts)
 
 
 def _arms_table(
     run: RunComparison, leads: tuple[Headline, ...], rows: tuple[ComparedRow, ...], axis: Axis
 ) -> Table:
     """Return a row for each environment, where the comparisons are many."""
-    state = _reference_state(run)
     return Table(
         label="Answer table",
         caption=_answer_caption(run),
@@ -215,7 +212,10 @@ def _arms_table(
             Column(head="Comparisons"),
         ),
         rows=(
-            Row(cells=(run.reference_arm, Line(before=(_REFERENCE,)), "", "", state)),
+            *(
+                Row(cells=(name, Line(before=(_REFERENCE,)), "", "", state))
+                for name, state in _reference_states(run)
+            ),
             *(_arm_row(headline, rows) for headline in leads),
         ),
     )
@@ -268,7 +268,7 @@ def overview_section(run: RunComparison, rows: tuple[ComparedRow, ...]) -> Secti
     each = f"host, in the order of {', '.join(hosts)}" if len(hosts) > 1 else "cell"
     symbols = f", and one symbol for each {each}" * has_symbols
     intro = (
-        f"The mean of the cells against {run.reference_arm}{symbols}: "
+        f"The mean of the cells against {reference_name(run)}{symbols}: "
         "◀ faster, ≈ equivalent, ▶ slower, ? inconclusive, ✕ failed, – not run, ⚠ confounded."
     )
     arms = dict.fromkeys(row.comparison.arm for row in compared)

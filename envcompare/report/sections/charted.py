@@ -44,7 +44,7 @@ from envcompare.report.format.numbers import (
     time_text,
 )
 from envcompare.report.sections.fields import grid_of, table_of
-from envcompare.report.wording.labels import cell_labels
+from envcompare.report.wording.labels import cell_labels, reference_name
 from envcompare.report.wording.verdicts import SYMBOLS, WORDS
 from envcompare.text import counted, sentence
 
@@ -235,9 +235,9 @@ def sweeps_section(run: RunComparison, charts: ChartBudget) -> Section | None:
         fold = Fold(summary=f"Numbers: {title}", blocks=(_sweep_table(sweep),))
         groups.append(Group(blocks=(Heading(text=title), *drawing, fold)))
     intro = (
-        f"How the change of time against {run.reference_arm} depends on one parameter, all others "
-        f"equal. Above the line is slower; the band is the margin of ±{margin_percent(run.margin)};"
-        " shaded: the intervals."
+        f"How the change of time against {reference_name(run)} depends on one parameter, all "
+        "others equal. Above the line is slower; the band is the margin of "
+        f"±{margin_percent(run.margin)}; shaded: the intervals."
     )
     shown = Group(style="sweeps", blocks=tuple(groups))
     rest = texts(_rest(len(every) - len(chosen)), style="small")

@@ -49,6 +49,7 @@ from envcompare.report.wording.labels import (
     cell_labels,
     has_programs,
     piece_word,
+    reference_name,
     row_anchor,
     work_labels,
 )
@@ -203,7 +204,7 @@ def _steps_of_both(run: RunComparison, cell_id: str, arm: str) -> list[StepTimes
     """Return the step times of the reference and of an arm in a cell, None where one took none."""
     cell = next((one for one in run.cells if one.id == cell_id), None)
     by_arm = {steps.arm: steps for steps in cell.step_times} if cell else {}
-    return [by_arm.get(name) for name in (run.reference_arm, arm)]
+    return [by_arm.get(name) for name in (run.reference_in(cell_id), arm)]
 
 
 def badges(words: Verdict) -> tuple[Span, ...]:
@@ -229,7 +230,7 @@ def comparisons_section(
     files: tuple[str, ...],
 ) -> Section:
     """Return the filter, the table of all comparisons, and every metric of each."""
-    piece, reference = piece_word(run), run.reference_arm
+    piece, reference = piece_word(run), reference_name(run)
     shown = {row.verdict.outcome for row in rows}
     intro = (
         f"Every environment against {reference} in the same cell. The change is that of the "
@@ -276,7 +277,7 @@ def _comparisons_table(
             Column(head="Verdict", is_sorted=True),
             Column(head="Change", kind="number", is_sorted=True),
             Column(kind="interval", axis=axis),
-            Column(head=f"On the clock\n{run.reference_arm} → this", kind="figure"),
+            Column(head=f"On the clock\n{reference_name(run)} → this", kind="figure"),
             Column(head="Notes", kind="notes"),
         ),
         rows=tuple(
@@ -367,7 +368,7 @@ def _parts_folds(run: RunComparison, rows: tuple[ComparedRow, ...]) -> tuple[Fol
         ("Typical step", "number", lambda row: _estimate_cell(row, row.comparison.primary)),
         ("Mean of all steps", "number", lambda row: _estimate_cell(row, row.comparison.mean)),
         ("90th percentile", "number", lambda row: _percentile_cell(row.comparison.tail)),
-        (f"Slow steps\n{run.reference_arm} → this", "number", _slow_cell),
+        (f"Slow steps\n{reference_name(run)} → this", "number", _slow_cell),
     )
     return (Fold(summary="Typical step, mean and tail", blocks=(Line(text=_PARTS), table)),)
 

@@ -39,7 +39,7 @@ from envcompare.run_folder.records import (
     FingerprintValue,
     Scalar,
 )
-from envcompare.text import counted, shortened
+from envcompare.text import assigned, counted, shortened
 
 _SAME: Final = Line(text="same", style="same")
 _CLASS_WORDS: Final[dict[FactClass, str]] = {
@@ -72,7 +72,7 @@ def hosts_facts(run: RunComparison) -> tuple[HostFacts, ...]:
     return tuple(
         HostFacts(
             host=host,
-            arms=tuple(sorted(arms, key=lambda arm: arm.arm != run.reference_arm)),
+            arms=tuple(sorted(arms, key=lambda arm: arm.arm not in run.all_references)),
             differences=tuple(one for one in compared_differences(run) if one.host == host),
         )
         for host, arms in hosts.items()
@@ -263,7 +263,7 @@ def _stack(arm: ArmSummary) -> str:
     text = f"{arm.environment}, stack {arm.stack}"
     if arm.reference:
         text += f", {arm.reference}"
-    text += "".join(f", {name}={value}" for name, value in arm.parameters.items())
+    text = ", ".join((text, *assigned(arm.parameters)))
     runs, started = arm.facts.get("python.executable"), arm.identity.get("started_as")
     if started and runs:
         text += f", started as {started}, which runs {runs}"

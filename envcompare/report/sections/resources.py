@@ -37,7 +37,13 @@ from envcompare.report.format.numbers import (
     three_digits,
 )
 from envcompare.report.sections.fields import Field, grid_of, table_of
-from envcompare.report.wording.labels import cell_labels, compared_arms, has_steps
+from envcompare.report.wording.labels import (
+    arms_in,
+    cell_labels,
+    compared_arms,
+    has_steps,
+    reference_name,
+)
 from envcompare.run_folder.records import CONTROL_SUFFIX
 from envcompare.text import counted
 
@@ -96,12 +102,18 @@ def startup_tables(run: RunComparison) -> tuple[tuple[str, Table], ...]:
     return tuple(tables)
 
 
+def _arms_of(run: RunComparison, group: Sequence[StartupSummary]) -> tuple[str, ...]:
+    """Return the arms that a cell was to have, the reference first."""
+    cell = next((cell for cell in run.cells if group and cell.id == group[0].cell), None)
+    return arms_in(run, cell) if cell else (run.reference_arm, *compared_arms(run))
+
+
 def _startup_table(
     run: RunComparison, group: Sequence[StartupSummary], *, label: str, is_divided: bool
 ) -> Table:
     """Return a column for each arm, a row for each part; undivided the whole alone."""
     by_arm: dict[str, Parts] = {one.arm: {part.phase: part for part in one.parts} for one in group}
-    arms = dict.fromkeys((run.reference_arm, *compared_arms(run), *by_arm))
+    arms = dict.fromkeys((*_arms_of(run, group), *by_arm))
     parts = [by_arm.get(arm, {}) for arm in arms]
     longest = max(map(total_s, parts), default=0.0)
     names = {**PHASES, **_WHOLE} if is_divided else {"real": _WHOLE["real"]}
@@ -145,8 +157,9 @@ def _difference_note(run: RunComparison, group: Sequence[StartupSummary]) -> str
     pairs = [part.pairs for one in group for part in one.parts if part.difference_low_s is not None]
     if not pairs:
         return ""
+    reference = reference_name(run, *(one.cell for one in group))
     return (
-        f" With a sign: the mean difference to {run.reference_arm} over "
+        f" With a sign: the mean difference to {reference} over "
         f"{counted(min(pairs), 'pair')} and its 95 % interval (Student t), not widened."
     )
 
@@ -190,7 +203,7 @@ def _memory(run: RunComparison) -> tuple[Block, ...]:
     gaps = _NO_COUNTER * has_gaps
     intro = (
         "The largest peak seen in any generation. The peak of a cgroup includes page cache, so it "
-        f"cannot be compared with {run.reference_arm} and no ratio is given."
+        f"cannot be compared with {reference_name(run)} and no ratio is given."
     )
     return (Line(text=intro), table, *texts(gaps, style="small"))
 
@@ -223,8 +236,8 @@ def picked_section(run: RunComparison) -> Section | None:
     level = next((margin_percent(one.level) for one in run.picked), "")
     intro = (
         "The last match in the output of each process: median, range, and the change against "
-        f"{run.reference_arm} in the same round with its {level} interval, not widened. Which way "
-        "is better is not known, so no verdict is given."
+        f"{reference_name(run)} in the same round with its {level} interval, not widened. Which "
+        "way is better is not known, so no verdict is given."
     )
     return Section(
         anchor="picked",
@@ -237,7 +250,8 @@ def picked_section(run: RunComparison) -> Section | None:
 def _picked_table(run: RunComparison) -> Table:
     labels = cell_labels(run)
     ordered = sorted(
-        run.picked, key=lambda picked: (picked.cell, picked.name, picked.arm != run.reference_arm)
+        run.picked,
+        key=lambda picked: (picked.cell, picked.name, picked.arm not in run.all_references),
     )
     shown = [one for one in ordered if not one.arm.endswith(CONTROL_SUFFIX)]
     return table_of(
@@ -247,7 +261,7 @@ def _picked_table(run: RunComparison) -> Table:
         ("Number", "name", lambda picked: picked.name),
         ("Environment", "name", lambda picked: picked.arm),
         ("Median", "number", _picked_median),
-        ("Change", "number", lambda picked: _picked_change(picked, run.reference_arm)),
+        ("Change", "number", lambda picked: _picked_change(picked, run.reference_in(picked.cell))),
     )
 
 

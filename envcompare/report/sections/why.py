@@ -180,7 +180,8 @@ def _comparison_fold(run: RunComparison, row: ComparedRow, sheet: Sheet, *, is_o
     place = (comparison.cell, comparison.arm)
     split = next((one for one in run.decompositions if (one.cell, one.arm) == place), None)
     candidates = candidates_text(run, (comparison,))
-    said = f"{words.arm} against {visible(run.reference_arm)}: {words.text}."
+    reference = run.reference_in(comparison.cell)
+    said = f"{words.arm} against {visible(reference)}: {words.text}."
     return Fold(
         summary=_summary(run, row),
         anchor=fold_anchor(comparison.cell, comparison.arm),
@@ -193,9 +194,7 @@ def _comparison_fold(run: RunComparison, row: ComparedRow, sheet: Sheet, *, is_o
             *phase_blocks(run, place, label=f"{words.arm} in {words.cell}"),
             *_profile_blocks(run, row, sheet),
             *(_spread_blocks(run, cell, row, sheet.charts) if cell else ()),
-            raw_files_line(
-                comparison, reference=run.reference_arm, files=sheet.files, row=row.anchor
-            ),
+            raw_files_line(comparison, reference=reference, files=sheet.files, row=row.anchor),
         ),
     )
 
@@ -231,20 +230,21 @@ def _confounded(run: RunComparison, comparison: Comparison, *, is_split: bool) -
 
 def _profile_blocks(run: RunComparison, row: ComparedRow, sheet: Sheet) -> Iterator[Block]:
     """Yield ledger, its drawing and kernels, or why they are not known."""
-    cell, arm, reference = row.comparison.cell, row.comparison.arm, visible(run.reference_arm)
+    cell, arm = row.comparison.cell, row.comparison.arm
+    reference = visible(run.reference_in(cell))
     label, name = row.verdict.cell, f"{row.verdict.arm} in {row.verdict.cell}"
     profiles = next((one for one in run.profiles if one.cell == cell), None)
     ledger, diff = differences_of(profiles, arm)
     if profiles and ledger:
         yield Heading(text="Difference ledger")
-        yield Line(text=ledger_sentence(ledger, reference=run.reference_arm))
+        yield Line(text=ledger_sentence(ledger, reference=run.reference_in(cell)))
         yield from ledger_blocks(ledger, reference=reference, label=label)
         chart = time_chart(run, profiles, ledger)
         yield from _drawn(chart, sheet.charts, label=f"Drawing of where the time goes, {name}")
     if diff:
         yield Heading(text="Kernels")
         yield from kernel_blocks(diff, reference=reference, label=label, most=rows_each(run))
-    arms = (run.reference_arm, arm)
+    arms = (run.reference_in(cell), arm)
     yield from texts(_gap(profiles, ledger, diff, arms), style="small")
 
 
@@ -278,7 +278,8 @@ def _spread_blocks(
     run: RunComparison, cell: CellSummary, row: ComparedRow, charts: ChartBudget
 ) -> Iterator[Block]:
     """Yield how the times of single steps are spread: drawn densities and a table of quantiles."""
-    arms, piece = (run.reference_arm, row.comparison.arm), piece_of(cell)
+    arms = (run.reference_in(cell.id), row.comparison.arm)
+    piece = piece_of(cell)
     name = f"{row.verdict.arm} in {row.verdict.cell}"
     table = _spread_table(cell, arms, label=f"Quantiles of {piece} times, {name}")
     drawn = _drawn(step_chart(run, cell, arms), charts, label=f"Drawing of {piece} times, {name}")

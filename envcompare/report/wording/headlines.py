@@ -154,7 +154,8 @@ def _leading(judged: tuple[Verdict, ...]) -> Outcome:
 
 def _agreeing(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> str:
     """Return the lead for cells of one outcome: one cell with its interval, several by the mean."""
-    first, name, where = judged[0], run.reference_arm, _everywhere(judged)
+    first, where = judged[0], _everywhere(judged)
+    name = run.reference_in(first.cell_id)
     alone = len(judged) == 1
     by = f"{first.amount} " if alone and first.amount else ""
     match first.outcome:
@@ -219,7 +220,7 @@ def _differing(
 
     No mean is given: one of some cells would be a choice among them.
     """
-    name = run.reference_arm
+    name = run.reference_of(arm)
     phrases = {
         "slower": f"is slower than {name} in",
         "faster": f"takes less time than {name} in",
@@ -323,7 +324,7 @@ def candidates_text(run: RunComparison, comparisons: Iterable[Comparison]) -> st
 def _asked(run: RunComparison, arm: str) -> str:
     """Return the values of a parameter that an arm and the reference compare; empty for none."""
     values = {one.arm: one.parameters for one in run.arms}
-    before, after = values.get(run.reference_arm, {}), values.get(arm, {})
+    before, after = values.get(run.reference_of(arm), {}), values.get(arm, {})
     pairs = (f"{name} ({before.get(name, 'not set')} → {value})" for name, value in after.items())
     return visible(", ".join(pairs))
 

@@ -22,7 +22,7 @@ from envcompare.report.format.numbers import (
     unsigned_percent,
 )
 from envcompare.run_folder.records import FingerprintValue
-from envcompare.text import one_line, shortened, visible
+from envcompare.text import assigned, one_line, shortened, visible
 
 DIFFERENT_HOSTS: Final = "These cells are from hosts with different {}."
 """The caution beside a statement about several hosts."""
@@ -106,7 +106,7 @@ def caution_of(run: RunComparison, arm: str, hosts: Iterable[str]) -> str:
     by_key = {
         one.key: one.values
         for one in run.host_differences
-        if one.arm in {arm, run.reference_arm}
+        if one.arm in {arm, run.reference_of(arm)}
         and len({value for host, value in one.values.items() if host in shown}) > 1
     }
     return DIFFERENT_HOSTS.format(_what(by_key)) if by_key else ""
@@ -178,8 +178,7 @@ def _over_hosts(one: HostsEstimate, run: RunComparison) -> str:
 
 def work_of(one: HostsEstimate) -> str:
     """Name a workload with its parameters."""
-    values = (f"{name}={value}" for name, value in sorted(one.parameters.items()))
-    return visible(" ".join((one.workload, *values)))
+    return visible(" ".join((one.workload, *assigned(one.parameters))))
 
 
 def odd_names(one: HostsEstimate) -> str:

@@ -14,7 +14,7 @@ from envcompare.analysis.model.comparison import (
     RunComparison,
 )
 from envcompare.run_folder.records import CONTROL_SUFFIX, Scalar
-from envcompare.text import visible, visible_line
+from envcompare.text import assigned, visible, visible_line
 
 _LONGEST: Final = 180
 _TAIL: Final = 60  # names of templates often differ at their end alone
@@ -53,15 +53,18 @@ def _cells(run: RunComparison) -> dict[str, CellSummary | Comparison]:
 
 
 def _work_words(cells: dict[str, CellSummary | Comparison]) -> dict[str, list[str]]:
-    """Return the workload of each cell and the parameters that differ between cells."""
+    """Return the workload of each cell, what it is within, and the parameters that differ."""
     varied = _varied_parameters(cells.values())
     return {
         key: [
             cell.workload,
-            *(
-                f"{name}={value}"
-                for name, value in sorted(cell.parameters.items())
-                if (cell.workload, name) in varied
+            *[f"in {cell.within}"] * bool(cell.within),
+            *assigned(
+                {
+                    name: value
+                    for name, value in cell.parameters.items()
+                    if (cell.workload, name) in varied
+                }
             ),
         ]
         for key, cell in cells.items()
@@ -101,8 +104,21 @@ def compared_arms(run: RunComparison) -> tuple[str, ...]:
     return tuple(
         name
         for name in dict.fromkeys(names)
-        if name != run.reference_arm and name not in controls and not name.endswith(CONTROL_SUFFIX)
+        if name not in {*run.all_references, *controls} and not name.endswith(CONTROL_SUFFIX)
     )
+
+
+def arms_in(run: RunComparison, cell: CellSummary) -> tuple[str, ...]:
+    """Return the reference of a cell and the arms that are compared with it there."""
+    there = {one.arm for one in run.comparisons if one.cell == cell.id}
+    compared = (arm for arm in compared_arms(run) if arm in there or not cell.within)
+    return (run.reference_in(cell.id), *compared)
+
+
+def reference_name(run: RunComparison, *cells: str) -> str:
+    """Return the reference of these cells, or of all; "the reference" where they have several."""
+    names = {run.reference_in(cell) for cell in cells} or set(run.all_references)
+    return names.pop() if len(names) == 1 else "the reference"
 
 
 def short_name(name: str) -> str:

@@ -108,7 +108,7 @@ def _range(counts: list[int], noun: str) -> str:
 def guard_cautions(run: RunComparison) -> tuple[str, ...]:
     """Say what a reader must know before relying on a number of this run."""
     drifts = (
-        (cell.id, _ratio_drift(drift, run.reference_arm, of=_stretch_word([cell])))
+        (cell.id, _ratio_drift(drift, run.reference_in(cell.id), of=_stretch_word([cell])))
         for cell in run.cells
         for drift in _detected(cell, is_ratio=True)
     )

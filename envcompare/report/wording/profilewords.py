@@ -187,16 +187,15 @@ def untimed_words(run: RunComparison, arm: str) -> tuple[str, str]:
     That nothing was timed is said once where it holds for the whole run.
     """
     sentences = _kernel_sentences(run, arm)
-    idle = [one for one in (arm, run.reference_arm) if one in _arms_without_gpu_work(run)]
+    reference = run.reference_of(arm)
+    idle = [one for one in (arm, reference) if one in _arms_without_gpu_work(run)]
     if idle:
         one_holds = "profile {} holds" if len(idle) == 1 else "profiles {} hold"
         held = one_holds.format(f"of {listed(idle)}")
         sentences = (f"The {held} no GPU data: no kernel, copy or memset.", *sentences)
     elif not sentences:
-        sentences = (
-            f"{arm} and {run.reference_arm} have no profiles whose kernels can be compared.",
-        )
-    others = [one.arm for one in run.arms if one.arm != run.reference_arm]
+        sentences = (f"{arm} and {reference} have no profiles whose kernels can be compared.",)
+    others = [one.arm for one in run.arms if one.arm not in run.all_references]
     caution = NOT_TIMED if is_timed(run) or arm == others[0] else ""
     return sentences[0], " ".join((*sentences[1:], caution)).rstrip()
 

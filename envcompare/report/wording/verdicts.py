@@ -245,7 +245,7 @@ def _verb(found: list[FactDifference], singular: str, plural: str) -> str:
 
 def control_sentence(cell: CellSummary, *, label: str, run: RunComparison) -> str:
     """Say what the reference differs from itself, and what that forbids to claim."""
-    floor, name = cell.noise_floor, run.reference_arm
+    floor, name = cell.noise_floor, run.reference_in(cell.id)
     if floor is None:
         why = one_line(cell.reason) or f"{counted(cell.generations, 'generation')} ran"
         return visible(f"A/A control: not measured in {label} ({why}).")
