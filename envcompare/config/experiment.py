@@ -41,7 +41,7 @@ from envcompare.config.settings import (
 )
 from envcompare.config.workloads import Known, Workload, choose_workloads, table_of
 from envcompare.errors import ConfigError
-from envcompare.run_folder.records import ProfileChoice
+from envcompare.run_folder.records import ProfileChoice, TableRecord
 from envcompare.transport.hosts import HostSpec
 from envcompare.transport.inventory import Inventory, KnownHost
 
@@ -85,6 +85,7 @@ class Experiment:
     quiet_load: float | None
     stabilise: bool
     title: str
+    tables: tuple[TableRecord, ...]
     out: Path
     data: str | None
     download: bool
@@ -363,6 +364,7 @@ def _rest(settings: Settings) -> dict[str, Any]:
         **{name: getattr(settings, name) for name in _SAME},
         "has_startup": settings.startup,
         "out": Path(settings.out or "results"),
+        "tables": settings.tables or (),
         "connect_timeout_s": settings.connect_timeout,
         "host_patience_s": settings.host_patience,
         "wait_s": settings.wait,

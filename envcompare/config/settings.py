@@ -15,7 +15,7 @@ import tomli_w
 
 from envcompare.errors import ConfigError
 from envcompare.run_folder.disk import irregular
-from envcompare.run_folder.records import ProfileChoice, Scalar
+from envcompare.run_folder.records import ProfileChoice, Scalar, TableRecord
 from envcompare.text import parse_toml
 
 _MAX_THREADS = 4096  # what a worker accepts
@@ -122,6 +122,10 @@ class AllocationTable(
     qos: str | None = None
     constraint: str | None = None
     script_dir: str | None = None
+
+
+class ReportTable(TableRecord, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[tables]]` of the file: a table of the report."""
 
 
 class Settings(
@@ -317,6 +321,7 @@ class Settings(
         Option("Time the phases and operators of PyTorch in some rounds.", default=True),
     ] = None
     title: Annotated[str | None, Option("Title of the report.", default="")] = None
+    tables: tuple[ReportTable, ...] | None = None  # in a file alone
     out: Annotated[str | None, Option("Parent of run folders.", "DIR", default="results")] = None
     data: Annotated[str | None, Option("Folder with real data on the host.", "DIR")] = None
     download: Annotated[
@@ -516,6 +521,7 @@ _TABLES: dict[str, type[msgspec.Struct]] = {
     "workloads": WorkloadTable,
     "hosts": HostTable,
     "allocation": AllocationTable,
+    "tables": ReportTable,
 }
 
 

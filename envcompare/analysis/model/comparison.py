@@ -22,6 +22,7 @@ from envcompare.run_folder.records import (
     IdentityChange,
     Looks,
     Scalar,
+    TableRecord,
 )
 
 When = Literal["before", "after"]
@@ -161,15 +162,15 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PickedValue(msgspec.Struct, frozen=True, kw_only=True):
-    """A number read from the output of a plain command, in one arm of one cell.
+    """A number read from the output of a plain command, or returned by the `finish` of a workload.
 
-    Which way is better is not known, so that no verdict rests on it.
+    It is of one arm in one cell. Which way is better is not known, so that no verdict rests on it.
     """
 
     cell: str
     arm: str
     name: str
-    processes: int  # in which it was found
+    processes: int  # in which it was found, or generations of a workload
     median: float
     low: float  # the smallest and the largest seen
     high: float
@@ -393,6 +394,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     command_line: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()  # commands that put profiles into the run folder, as typed
     configuration: str = ""
+    tables: tuple[TableRecord, ...] = ()  # that were asked for
     preset: str
     margin: float
     target: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
@@ -154,18 +155,33 @@ def _peak(values: Iterable[int | None]) -> int | None:
 
 def picked_values(data: CellData) -> tuple[PickedValue, ...]:
     """Return every number of every arm of a cell; an arm that printed none is left out."""
-    runs = {arm.id: _runs(data, arm.id) for arm in data.run.arms}
-    names = dict.fromkeys(name for found in runs.values() for run in found for name in run.values)
+    told = {arm.id: _told(data, arm.id) for arm in data.run.arms}
+    names = dict.fromkeys(name for found in told.values() for numbers in found for name in numbers)
     return tuple(
         _picked(data, arm, name, values)
         for name in names
-        for arm, found in runs.items()
-        if (values := [run.values[name] for run in found if name in run.values])
+        for arm, found in told.items()
+        if (values := [numbers[name] for numbers in found if name in numbers])
     )
 
 
-def _runs(data: CellData, arm: str) -> list[ProcessRun]:
-    return [run for run in data.arm_blocks(arm) if isinstance(run, ProcessRun)]
+def _told(data: CellData, arm: str) -> list[dict[str, float]]:
+    """Return the numbers of each process of a command, or of each generation of a workload."""
+    if data.is_program:
+        return [run.values for run in data.arm_blocks(arm) if isinstance(run, ProcessRun)]
+    ended = (e.values for e in data.events if e.what == "generation" and e.arm == arm)
+    return [
+        {
+            name: float(one)
+            for name, one in values.items()
+            if isinstance(one, int | float) and _is_number(one) and name not in data.cell.parameters
+        }
+        for values in ended
+    ]
+
+
+def _is_number(value: float) -> bool:
+    return not isinstance(value, bool) and math.isfinite(value)
 
 
 def _picked(data: CellData, arm: str, name: str, values: Sequence[float]) -> PickedValue:

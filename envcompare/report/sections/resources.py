@@ -41,6 +41,7 @@ from envcompare.report.wording.labels import (
     arms_in,
     cell_labels,
     compared_arms,
+    has_programs,
     has_steps,
     reference_name,
 )
@@ -234,17 +235,28 @@ def picked_section(run: RunComparison) -> Section | None:
     if not run.picked:
         return None
     level = next((margin_percent(one.level) for one in run.picked), "")
-    intro = (
+    of_processes = (
         "The last match in the output of each process: median, range, and the change against "
-        f"{reference_name(run)} in the same round with its {level} interval, not widened. Which "
-        "way is better is not known, so no verdict is given."
+        f"{reference_name(run)} in the same round with its {level} interval, not widened. "
+    ) * has_programs(run)
+    of_generations = (
+        "What `finish` of a workload returned in each generation: median and range. "
+    ) * has_steps(run)
+    intro = (
+        f"{of_processes}{of_generations}Which way is better is not known, so no verdict is given."
     )
     return Section(
         anchor="picked",
-        title="Numbers the commands printed",
-        link="Printed numbers",
+        title=_picked_title(run),
+        link="Further numbers" if has_steps(run) else "Printed numbers",
         blocks=(Line(text=intro), _picked_table(run)),
     )
+
+
+def _picked_title(run: RunComparison) -> str:
+    printed, returned = "the commands printed", "the workloads returned"
+    said = (*(printed,) * has_programs(run), *(returned,) * has_steps(run))
+    return f"Numbers {' or '.join(said)}"
 
 
 def _picked_table(run: RunComparison) -> Table:
@@ -254,27 +266,34 @@ def _picked_table(run: RunComparison) -> Table:
         key=lambda picked: (picked.cell, picked.name, picked.arm not in run.all_references),
     )
     shown = [one for one in ordered if not one.arm.endswith(CONTROL_SUFFIX)]
+    programs = {cell.id for cell in run.cells if cell.is_program}
+    is_paired = any(one.log_ratio is not None for one in run.picked)
     return table_of(
-        "Numbers the commands printed",
+        _picked_title(run),
         shown,
         ("Workload", "name", lambda picked: labels.get(picked.cell, picked.cell)),
         ("Number", "name", lambda picked: picked.name),
         ("Environment", "name", lambda picked: picked.arm),
-        ("Median", "number", _picked_median),
-        ("Change", "number", lambda picked: _picked_change(picked, run.reference_in(picked.cell))),
+        (
+            "Median",
+            "number",
+            lambda picked: _picked_median(picked, is_of_program=picked.cell in programs),
+        ),
+        *((("Change", "number", lambda picked: _picked_change(picked, run)),) * is_paired),
     )
 
 
-def _picked_median(picked: PickedValue) -> Line:
+def _picked_median(picked: PickedValue, *, is_of_program: bool) -> Line:
     spread = "the same each time"
     if picked.low != picked.high:
         spread = f"{three_digits(picked.low)} to {three_digits(picked.high)}"
-    count = counted(picked.processes, "process", "processes")
+    words = ("process", "processes") if is_of_program else ("generation",)
+    count = counted(picked.processes, *words)
     return Line(text=three_digits(picked.median), below=(f"{spread}, {count}",))
 
 
-def _picked_change(picked: PickedValue, reference: str) -> Words:
-    if picked.arm == reference:
+def _picked_change(picked: PickedValue, run: RunComparison) -> Words:
+    if picked.arm == run.reference_in(picked.cell):
         return "reference"
     if picked.log_ratio is None:
         return NOT_MEASURED

@@ -1,0 +1,245 @@
+"""Tables that a run was asked for, as those of a study: its numbers and the printed ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from envcompare.analysis.model.comparison import CellSummary, RunComparison, StepTimes
+from envcompare.report.format.blocks import Block, Column, Items, Row, Section, Table
+from envcompare.report.format.numbers import NOT_MEASURED, listed, number_text
+from envcompare.report.wording.hostwords import device_sentences
+from envcompare.report.wording.labels import arms_in
+from envcompare.report.wording.profileterms import quantity_name
+from envcompare.run_folder.records import Scalar, TableRecord
+from envcompare.text import visible, visible_line
+
+_HEADS: Final = {
+    "step_ms": "ms a step",
+    "samples_per_s": "samples/s",
+    "time_ratio": "time ÷ reference",
+    "speed_up": "speed-up",
+    "efficiency": "efficiency, %",
+    "gpu_activities_ns": "all GPU activities, ms a step",
+}
+_WHERE: Final = "where"
+_MS: Final = 1e3
+_NS_IN_MS: Final = 1e-6
+_MB: Final = 1e-6
+Key = tuple[Scalar, ...]
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: what is looked up for each row is kept
+class _Measured:
+    """One arm in one cell, and what is known of it."""
+
+    run: RunComparison
+    cell: CellSummary
+    arm: str
+
+    def told(self, name: str) -> Scalar:
+        """Return what tells its row apart: workload, host or the value of a parameter."""
+        places: dict[str, Scalar] = {"workload": self.cell.workload, "host": self.cell.host}
+        return {**places, **self.cell.parameters, **self._parameters}.get(name)
+
+    @property
+    def where(self) -> str:
+        """Name the arm, and its host where the run has several."""
+        has_hosts = len({cell.host for cell in self.run.cells}) > 1
+        return f"{self.arm} on {self.cell.host}" if has_hosts else self.arm
+
+    @cached_property
+    def times(self) -> StepTimes | None:
+        """Return its step times."""
+        return next((one for one in self.cell.step_times if one.arm == self.arm), None)
+
+    def value(self, name: str) -> float | None:
+        """Return one of its numbers, in the unit of the head; None where it was not measured."""
+        times = self.times
+        match name:
+            case "step_ms":
+                return _MS * times.median_s if times else None
+            case "samples_per_s":
+                return times.samples_per_s if times else None
+            case "time_ratio":
+                return self._ratio
+            case "gpu_activities_ns":
+                return self._gpu_activities_ms
+        known = (self._peak(name), self._quantity(name), self._returned(name))
+        return next((one for one in known if one is not None), None)
+
+    @property
+    def _parameters(self) -> dict[str, Scalar]:
+        arms = (one for one in self.run.arms if (one.host, one.arm) == (self.cell.host, self.arm))
+        return next((one.parameters for one in arms), {})
+
+    @property
+    def _ratio(self) -> float | None:
+        if self.arm == self.run.reference_in(self.cell.id):
+            return 1.0 if self.times else None
+        place = (self.cell.id, self.arm)
+        found = (one.deciding for one in self.run.comparisons if (one.cell, one.arm) == place)
+        return next((math.exp(one.log_ratio) for one in found if one), None)
+
+    def _peak(self, name: str) -> float | None:
+        place = (self.cell.id, self.arm)
+        found = (one for one in self.run.memory if (one.cell, one.arm) == place)
+        peaks = (getattr(one, name, None) for one in found if name.endswith("_bytes"))
+        return next((_MB * peak for peak in peaks if peak is not None), None)
+
+    def _returned(self, name: str) -> float | None:
+        place = (self.cell.id, self.arm, name)
+        found = (one for one in self.run.picked if (one.cell, one.arm, one.name) == place)
+        return next((one.median for one in found), None)
+
+    @cached_property
+    def _quantities(self) -> dict[str, float]:
+        """Return the quantities of its profiles: of a step where they have one, times in ms."""
+        profiles = (one for one in self.run.profiles if one.cell == self.cell.id)
+        arms = (arm for one in profiles for arm in one.arms if arm.arm == self.arm)
+        values: dict[str, float] = {}
+        for row in (row for arm in arms for row in arm.quantities if row.gpu is None):
+            value = row.value if row.per_step is None else row.per_step
+            if value is not None:
+                values.setdefault(row.name, value * {"ns": _NS_IN_MS, "B": _MB}.get(row.unit, 1.0))
+        return values
+
+    def _quantity(self, name: str) -> float | None:
+        return self._quantities.get(name)
+
+    @property
+    def _gpu_activities_ms(self) -> float | None:
+        """Return the time in kernels, copies and memsets, as a profiler of the GPU sums them up."""
+        known = self._quantities
+        if "kernel_time_ns" not in known:
+            return None
+        copies = (name for name in known if name.startswith(("memcpy_", "memset_")))
+        return known["kernel_time_ns"] + sum(known[one] for one in copies if one.endswith("_ns"))
+
+
+def study_section(run: RunComparison) -> Section | None:
+    """Return the tables that were asked for, None where the run has none."""
+    if not run.tables:
+        return None
+    blocks = tuple(block for table in run.tables for block in _blocks(run, table))
+    has_printed = any(table.printed or table.measured_on for table in run.tables)
+    title = "Tables of the study" if has_printed else "Tables"
+    return Section(anchor="studies", title=title, link="Tables", blocks=blocks)
+
+
+def _blocks(run: RunComparison, table: TableRecord) -> Iterator[Block]:
+    measured = tuple(_all_measured(run, table))
+    heads = (*table.rows, _WHERE)
+    columns = (
+        *(Column(head=visible_line(name), kind="name", is_row_head=not place)
+          for place, name in enumerate(heads)),
+        *(Column(head=_head(name), kind="number") for name in table.values),
+    )  # fmt: skip
+    yield Table(
+        label=visible_line(table.title),
+        caption=visible_line(table.title),
+        columns=columns,
+        rows=tuple(_rows(table, measured)),
+        style="fit",
+    )
+    said = tuple(map(visible, (*_sources(run, table), *_unlike(table, measured), *table.notes)))
+    if said:
+        yield Items(items=said)
+
+
+def _all_measured(run: RunComparison, table: TableRecord) -> Iterator[_Measured]:
+    for cell in run.cells:
+        if not table.workloads or cell.workload in table.workloads:
+            yield from (_Measured(run=run, cell=cell, arm=arm) for arm in arms_in(run, cell))
+
+
+def _head(name: str) -> str:
+    if name in _HEADS:
+        return _HEADS[name]
+    end = {"ns": ", ms a step", "bytes": ", MB"}.get(name.rpartition("_")[2], "")
+    return visible_line(quantity_name(name)) + end
+
+
+def _rows(table: TableRecord, measured: tuple[_Measured, ...]) -> Iterator[Row]:
+    """Yield for each combination what was measured here, and below it what was printed."""
+    here: dict[Key, list[_Measured]] = {}
+    for one in measured:
+        here.setdefault(tuple(map(one.told, table.rows)), []).append(one)
+    printed: dict[Key, list[dict[str, Scalar]]] = {}
+    for row in table.printed:
+        printed.setdefault(tuple(map(row.get, table.rows)), []).append(row)
+    for key in dict.fromkeys((*here, *printed)):
+        told = tuple(_text(value) for value in key)
+        for one in here.get(key, ()):
+            values = (_value(one, name, table, measured) for name in table.values)
+            yield Row(cells=(*told, visible_line(one.where), *map(_number, values)))
+        for row in printed.get(key, ()):
+            where = visible_line(f"study, {row[_WHERE]}" if row.get(_WHERE) else "study")
+            texts = (_number(row[name]) if name in row else "not printed" for name in table.values)
+            yield Row(cells=(*told, where, *texts), style="control")
+
+
+def _value(
+    one: _Measured, name: str, table: TableRecord, measured: Iterable[_Measured]
+) -> float | None:
+    if name not in {"speed_up", "efficiency"}:
+        return one.value(name)
+    first = _first(one, table, measured)
+    rates = [each.value("samples_per_s") if each else None for each in (first, one)]
+    if first is None or rates[0] is None or rates[1] is None:
+        return None
+    counts = [each.told(table.rows[0]) for each in (first, one)]
+    before, after = (count if isinstance(count, int | float) else None for count in counts)
+    if name == "speed_up":
+        return rates[1] / rates[0]
+    return 100 * rates[1] / rates[0] * before / after if before and after else None
+
+
+def _first(one: _Measured, table: TableRecord, measured: Iterable[_Measured]) -> _Measured | None:
+    """Return the first row of the same arm and host in which only what leads the table differs."""
+
+    def others(each: _Measured) -> tuple[Scalar, ...]:
+        return (each.arm, each.cell.host, *map(each.told, table.rows[1:]))
+
+    return next((each for each in measured if others(each) == others(one)), None)
+
+
+def _text(value: Scalar) -> str:
+    if value is None:
+        return "default"
+    return visible_line(str(value).lower() if isinstance(value, bool) else str(value))
+
+
+def _number(value: Scalar) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return number_text(value)
+    return visible_line(value) if isinstance(value, str) else NOT_MEASURED
+
+
+def _sources(run: RunComparison, table: TableRecord) -> Iterator[str]:
+    """Say where the printed numbers are from, and what both were measured on."""
+    if table.source:
+        yield f"The study's numbers: {table.source}."
+    if table.measured_on:
+        here = listed(list(device_sentences(run)), most=4) or "on hardware that is not known"
+        builds = dict.fromkeys(one.version for host in run.hosts for one in host.torch)
+        torch = f", PyTorch {listed(list(builds))}" * (bool(builds) and "torch" not in here)
+        yield (
+            f"Measured {here}{torch}, preset {run.preset}, here; on {table.measured_on} in the "
+            "study."
+        )
+
+
+def _unlike(table: TableRecord, measured: Iterable[_Measured]) -> Iterator[str]:
+    """Say which parameters are others here than in the study."""
+    measured = tuple(measured)
+    unlike = [
+        f"{name} is {listed([_text(one) for one in here], most=4)} here and {_text(value)} there"
+        for name, value in table.parameters.items()
+        if (here := list(dict.fromkeys(one.told(name) for one in measured))) and here != [value]
+    ]
+    if unlike:
+        yield f"Other sizes than the study's: {'; '.join(unlike)}."
