@@ -132,22 +132,44 @@ def study_section(run: RunComparison) -> Section | None:
 
 def _blocks(run: RunComparison, table: TableRecord) -> Iterator[Block]:
     measured = tuple(_all_measured(run, table))
-    heads = (*table.rows, _WHERE)
-    columns = (
-        *(Column(head=visible_line(name), kind="name", is_row_head=not place)
-          for place, name in enumerate(heads)),
-        *(Column(head=_head(name), kind="number") for name in table.values),
-    )  # fmt: skip
+    lines = tuple(_lines(table, measured))
+    known = [place for place in range(len(table.values)) if any(one.knows(place) for one in lines)]
+    title, heads = visible_line(table.title), (*table.rows, _WHERE)
+    names = (
+        Column(head=visible_line(name), kind="name", is_row_head=not place)
+        for place, name in enumerate(heads)
+    )
+    numbers = (Column(head=_head(table.values[place]), kind="number") for place in known)
     yield Table(
-        label=visible_line(table.title),
-        caption=visible_line(table.title),
-        columns=columns,
-        rows=tuple(_rows(table, measured)),
+        label=title,
+        caption=title,
+        columns=(*names, *numbers),
+        rows=tuple(line.row(known) for line in lines),
         style="fit",
     )
-    said = tuple(map(visible, (*_sources(run, table), *_unlike(table, measured), *table.notes)))
+    lacking = [_head(name) for place, name in enumerate(table.values) if place not in known]
+    said = (*_sources(run, table), *_unlike(table, measured), *table.notes, *_unknown(lacking))
     if said:
-        yield Items(items=said)
+        yield Items(items=tuple(map(visible, said)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """One row: what tells it apart, where its numbers are from, and they."""
+
+    names: tuple[str, ...]
+    values: tuple[Scalar, ...]
+    is_printed: bool
+
+    def knows(self, place: int) -> bool:
+        """Say whether it has a value for a column."""
+        return self.values[place] is not None
+
+    def row(self, places: Iterable[int]) -> Row:
+        """Return it as a row with these of its values."""
+        missing = "not printed" if self.is_printed else NOT_MEASURED
+        texts = (_number(self.values[place]) or missing for place in places)
+        return Row(cells=(*self.names, *texts), style="control" * self.is_printed)
 
 
 def _all_measured(run: RunComparison, table: TableRecord) -> Iterator[_Measured]:
@@ -160,10 +182,10 @@ def _head(name: str) -> str:
     if name in _HEADS:
         return _HEADS[name]
     end = {"ns": ", ms a step", "bytes": ", MB"}.get(name.rpartition("_")[2], "")
-    return visible_line(quantity_name(name)) + end
+    return f"{visible_line(quantity_name(name))}{end}".replace(", ", ",\n")
 
 
-def _rows(table: TableRecord, measured: tuple[_Measured, ...]) -> Iterator[Row]:
+def _lines(table: TableRecord, measured: tuple[_Measured, ...]) -> Iterator[_Line]:
     """Yield for each combination what was measured here, and below it what was printed."""
     here: dict[Key, list[_Measured]] = {}
     for one in measured:
@@ -172,14 +194,15 @@ def _rows(table: TableRecord, measured: tuple[_Measured, ...]) -> Iterator[Row]:
     for row in table.printed:
         printed.setdefault(tuple(map(row.get, table.rows)), []).append(row)
     for key in dict.fromkeys((*here, *printed)):
-        told = tuple(_text(value) for value in key)
+        told = tuple(map(_text, key))
         for one in here.get(key, ()):
             values = (_value(one, name, table, measured) for name in table.values)
-            yield Row(cells=(*told, visible_line(one.where), *map(_number, values)))
+            names = (*told, visible_line(one.where))
+            yield _Line(names=names, values=tuple(values), is_printed=False)
         for row in printed.get(key, ()):
             where = visible_line(f"study, {row[_WHERE]}" if row.get(_WHERE) else "study")
-            texts = (_number(row[name]) if name in row else "not printed" for name in table.values)
-            yield Row(cells=(*told, where, *texts), style="control")
+            found = tuple(map(row.get, table.values))
+            yield _Line(names=(*told, where), values=found, is_printed=True)
 
 
 def _value(
@@ -214,9 +237,16 @@ def _text(value: Scalar) -> str:
 
 
 def _number(value: Scalar) -> str:
+    """Return a number or a text that was printed; empty where there is none."""
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return number_text(value)
-    return visible_line(value) if isinstance(value, str) else NOT_MEASURED
+    return visible_line(value) if isinstance(value, str) else ""
+
+
+def _unknown(heads: list[str]) -> Iterator[str]:
+    if heads:
+        names = listed([head.replace("\n", " ") for head in heads], most=9)
+        yield f"Neither measured here nor printed: {names}."
 
 
 def _sources(run: RunComparison, table: TableRecord) -> Iterator[str]:

@@ -33,6 +33,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "files": {"files": 20},
     "startup": {"until": "import", "package": "json"},
     "ddp": {"batch": 2, "side": 32},
+    "capacity": {"memory": 32, "channels": 4, "batch": 32},
 }
 # What the operators of a workload are, which have most of its time on a CPU.
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
@@ -149,7 +150,8 @@ def test_generations_repeat_wherever_they_are(
     + [("llama", {**SMALL["llama"], "work": work, "precision": "bf16"}) for work in WORKS]
     + [("unet", {**SMALL["unet"], "channels_last": True, "optimizer": "adam"})]
     + [("vgg16", {**SMALL["vgg16"], "swap_relu_pool": True})]
-    + [("files", {"files": 20, "pattern": "stat"}), ("startup", {})],
+    + [("files", {"files": 20, "pattern": "stat"}), ("startup", {})]
+    + [("capacity", {**SMALL["capacity"], "find": "batch", "kind": "linear"})],
 )
 def test_every_kind_of_a_workload_repeats(
     torch_interpreter: str, name: str, params: dict[str, Any]
@@ -252,6 +254,46 @@ def test_ranks_wait_for_each_other_in_each_step(start: Start, torch_interpreter:
     assert worker.ask("gen", seed=1, pad=0)["ok"]
     assert worker.ask("run", k=5)["voluntary_switches"] >= 5
     assert worker.ask("end")["result"] == {"ranks": 3, "backend": "gloo"}
+
+
+@pytest.mark.parametrize("kind", ["conv2d", "linear"])
+def test_what_fits_into_memory_is_what_its_outputs_take(
+    start: Start, torch_interpreter: str, kind: str
+) -> None:
+    """Outputs are kept for the pass backward: most of the limit is theirs, and never more."""
+    found = {}
+    for memory in (32, 64):
+        params = {"kind": kind, "memory": memory, "channels": 8, "layers": 2}
+        worker: Conversation = start(torch_interpreter)
+        assert worker.ask("hello", workload="capacity", params=params, threads=1)["ok"]
+        assert worker.ask("gen", seed=1, pad=0)["ok"]
+        assert worker.ask("run", k=1)["ok"]
+        ended = worker.ask("end")["result"]
+        found[memory] = ended["layers_that_fit"]
+        assert 5 <= ended["tries"] <= 14
+        worker.ask("quit")
+    output_mib = 16 * 8 * 48 * 48 * 4 / 2**20
+    assert all(0.6 * memory < output_mib * most < memory for memory, most in found.items())
+    assert output_mib * (found[64] - found[32]) == pytest.approx(32, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("params", "word"),
+    [
+        ({"devices": 2}, "several devices need a GPU each"),
+        ({"devices": 2, "layers": 1}, "'layers' is 1 and must be at least 2"),
+        ({"memory": 16, "side": 512, "layers": 1}, "not even 1 of layers fits into 16 MiB"),
+    ],
+)
+def test_a_capacity_that_cannot_be_found_says_why(
+    start: Start, torch_interpreter: str, params: dict[str, Any], word: str
+) -> None:
+    """Before a step."""
+    worker: Conversation = start(torch_interpreter)
+    said = worker.ask("hello", workload="capacity", params=params, threads=1, device="cpu")
+    said = worker.ask("gen", seed=1, pad=0) if said["ok"] else said
+    assert not said["ok"]
+    assert word in said["error"]["brief"]
 
 
 def test_a_start_uses_no_time_of_the_process_that_waits_for_it(
