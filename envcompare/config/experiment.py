@@ -124,7 +124,7 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
 
     Raises ConfigError for unknown names and impossible combinations.
     """
-    given = merge(flags, file)
+    given = merge(flags, _without_others(file, flags, known))
     usual = msgspec.structs.replace(
         DEFAULTS,
         seed=secrets.randbelow(2**31),
@@ -160,6 +160,15 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
         **rest,
         settings=settings,
     )
+
+
+def _without_others(file: Settings, flags: Settings, known: Known) -> Settings:
+    """Return the file without parameters of bundled workloads that flags leave out of it."""
+    if flags.workloads is None or isinstance(flags.workloads, dict) or not file.set:
+        return file
+    left_out = known.workloads.keys() - set(listed(flags.workloads))
+    kept = {name: values for name, values in file.set.items() if name not in left_out}
+    return msgspec.structs.replace(file, set=kept or None)
 
 
 def _by_values(

@@ -128,6 +128,18 @@ def test_every_study_can_be_planned_and_changed(tmp_path: Path, name: str) -> No
     assert line.rstrip().endswith(("?", "."))
 
 
+def test_a_part_of_a_study_can_be_run(tmp_path: Path) -> None:
+    """What the file sets for its other workloads is left out with them; a flag may not do so."""
+    part = ("plan", "--study", "amp", "--workloads", "mlp")
+    done = envcompare(*part, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "  local/mlp/" in done.stdout
+    assert "  local/lenet/" not in done.stdout
+    done = envcompare(*part, "--set", "lenet.batch=3", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--set names `lenet`, which does not run" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

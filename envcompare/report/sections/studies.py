@@ -23,7 +23,9 @@ _HEADS: Final = {
     "time_ratio": "time ÷ reference",
     "speed_up": "speed-up",
     "efficiency": "efficiency, %",
-    "gpu_activities_ns": "all GPU activities, ms a step",
+    "gpu_activities_ns": "all GPU activities,\nms a step",
+    "cuda_allocated_peak_bytes": "CUDA allocated, MB",
+    "cuda_reserved_peak_bytes": "CUDA reserved, MB",
 }
 _WHERE: Final = "where"
 _MS: Final = 1e3
@@ -179,10 +181,13 @@ def _all_measured(run: RunComparison, table: TableRecord) -> Iterator[_Measured]
 
 
 def _head(name: str) -> str:
+    """Return the head of a column; what a workload returned has the words of its name."""
     if name in _HEADS:
         return _HEADS[name]
     end = {"ns": ", ms a step", "bytes": ", MB"}.get(name.rpartition("_")[2], "")
-    return f"{visible_line(quantity_name(name))}{end}".replace(", ", ",\n")
+    words = quantity_name(name)
+    told = name.replace("_", " ") if words == name else f"{words}{end}"
+    return visible_line(told).replace(", ", ",\n")
 
 
 def _lines(table: TableRecord, measured: tuple[_Measured, ...]) -> Iterator[_Line]:
