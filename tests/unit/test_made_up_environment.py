@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import uuid
@@ -191,13 +192,13 @@ def test_values_are_judged_in_each_environment_by_itself(
     assert done.exit_code == 0, done.output
     (folder,) = (tmp_path / "out").iterdir()
     run = compare_run(RunFolder.open(folder))
-    judged = {
-        one.within: (one.arm, run.reference_in(one.cell), one.outcome) for one in run.compared
-    }
+    judged = {one.within: (one.arm, run.reference_in(one.cell)) for one in run.compared}
     assert judged == {
-        within: (f"{within}-n-300000", f"{within}-n-100000", "slower")
+        within: (f"{within}-n-300000", f"{within}-n-100000")
         for within in ("vm-host", "yielding-host")
     }
+    # a process that yields waits long on a busy machine: its verdict may be open, its estimate not
+    assert all(one.primary and one.primary.log_ratio > math.log(2) for one in run.compared)
     assert all(cell.noise_floor is not None for cell in run.cells)
     page = (folder / "report.html").read_text()
     assert "yielding-host-n-300000 against yielding-host-n-100000" in page
