@@ -27,7 +27,7 @@ from envcompare.profilers.toolbox import PROFILERS, find_rights, permission
 from envcompare.stack import Options, Progress, Request, room
 from envcompare.stack.host import find_python
 from envcompare.stack.tiers import Choice, choose, newest_major
-from envcompare.stack.venv import find_interpreter, host_version
+from envcompare.stack.venv import FirstPython, find_interpreter, first_python
 from envcompare.stack.wheelhouse import is_filled
 from envcompare.transport import Transport, shell
 from envcompare.transport.local import LOCAL
@@ -57,7 +57,8 @@ def diagnose(
 
     An arm is its environment and its stack; a GPU is left out where it is not to be used.
     """
-    python = options.python or host_version(transport, chosen=options.vm_python)
+    first = None if options.python else first_python(transport, chosen=options.vm_python)
+    python = options.python or (first or FirstPython()).version
     gpus = survey(transport) if may_use_gpu else None
     options = replace(options, python=python)
     wheels = _choose(transport, options, gpus)
@@ -67,7 +68,9 @@ def diagnose(
     ]
     software = {name: environment(name).traits.software for name, stack in arms if stack == "image"}
     findings += [
-        _python(transport, options, name) for name, kind in software.items() if kind == "venv"
+        _python(transport, options, name, first)
+        for name, kind in software.items()
+        if kind == "venv"
     ]
     if any(stack == "host" for _, stack in arms):
         findings.append(_host_python(transport, options))
@@ -82,8 +85,9 @@ def diagnose(
         "run-queue wait": _waits(facts),
         "cpu counters": _perf(facts),
         "cgroups": _cgroup(facts),
-        **{micro_vm.name: micro_vm.check(transport) for micro_vm in DETECTED},
     }
+    if any(environment(name).traits.is_isolated for name in environments):
+        helpful |= {micro_vm.name: micro_vm.check(transport) for micro_vm in DETECTED}
     kinds = tuple(
         dict.fromkeys(environment(name).traits.made_as for name, stack in arms if stack == "image")
     )
@@ -96,8 +100,12 @@ def _helpful(transport: Transport, checks: dict[str, Check]) -> list[Finding]:
     return [finding(transport.name, name, check, is_needed=False) for name, check in checks.items()]
 
 
-def _python(transport: Transport, options: Options, name: str) -> Finding:
+def _python(
+    transport: Transport, options: Options, name: str, first: FirstPython | None
+) -> Finding:
     def version() -> str:
+        if first and first.is_the_systems and not options.vm_python:
+            return f"{first.release} ({first.real_path})"
         python = find_interpreter(transport, python=options.python, chosen=options.vm_python)
         return f"{python.version} ({python.real_path})"
 
@@ -156,8 +164,7 @@ def _gpu(transport: Transport, gpus: HostGpus, environments: tuple[str, ...]) ->
     """Say whether there is a GPU; where one is, every environment has to reach it."""
     if not gpus.is_expected:
         none = Check(problem=Problem(brief="no NVIDIA GPU was found on the PCI bus", hint=_NO_GPU))
-        tools = (tool for tool in _profilers(transport) if tool.is_usable)
-        return [*_helpful(transport, {"gpu": none}), *tools]
+        return _helpful(transport, {"gpu": none})
     driver = check_driver(transport)
     names = ", ".join(gpu.name for gpu in gpus.gpus)
     is_named = driver.is_usable and names

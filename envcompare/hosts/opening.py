@@ -21,7 +21,7 @@ from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import Scalar
 from envcompare.stack.cache import host_cache
-from envcompare.stack.venv import host_version
+from envcompare.stack.venv import first_python
 from envcompare.text import spoken
 from envcompare.transport import Transport, shell
 from envcompare.transport.hosts import HostSpec, InterruptibleTransport, connect
@@ -84,7 +84,7 @@ def open_session(
             cache=host_cache(asked),
             uid=int(identity["uid"]),
             gid=int(identity["gid"]),
-            python=experiment.python or host_version(asked, chosen=experiment.vm_python),
+            python=experiment.python or first_python(asked, chosen=experiment.vm_python).version,
             gpus=gpu.survey(asked) if experiment.may_use_gpu else None,
             unused_gpus=None if experiment.may_use_gpu else gpu.glance(asked),
             machine=_machine(asked),

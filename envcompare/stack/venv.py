@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import NamedTuple
 
 import msgspec
 
@@ -49,13 +50,20 @@ for python in "$@"; do
 done
 exit 3
 """
+_TELL = """
+import sys
+from importlib.machinery import PathFinder
+print("%d.%d" % sys.version_info[:2], sys.version.split()[0], bool(PathFinder.find_spec("venv")))
+"""
 # Stops at the first that there are wheels for: to start Python is most of what a host is asked.
-_VERSIONS = r"""
-known=$1
-shift
+_FIRST = r"""
+known=$1 tell=$2
+shift 2
 for python in "$@"; do
-  version=$("$python" -IS -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
-  case " $known " in *" $version "*) echo "$version" && exit ;; esac
+  said=$("$python" -IS -c "$tell" 2>/dev/null)
+  case " $known " in
+    *" ${said%% *} "*) echo "$said $(readlink -f -- "$(command -v "$python")")" && exit ;;
+  esac
 done
 exit 0
 """
@@ -88,16 +96,30 @@ class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
         return hashlib.sha256(f"{self.real_path}\n{self.sha256}\n{self.build}".encode()).hexdigest()
 
 
-def host_version(transport: Transport, *, chosen: str | None) -> str:
-    """Return the minor version of the host's own Python, such as "3.10".
+class FirstPython(NamedTuple):
+    """The first Python of a host that wheels are there for; empty but for its version if none."""
 
-    It is that of the chosen interpreter, else of the first on the host that wheels are there for.
-    """
+    version: str = FALLBACK  # such as "3.10"
+    release: str = ""
+    has_venv: bool = False
+    real_path: str = ""
+
+    @property
+    def is_the_systems(self) -> bool:
+        """Tell whether it is what `find_interpreter` looks for first, and can make a venv."""
+        return self.has_venv and self.real_path == f"/usr/bin/python{self.version}"
+
+
+def first_python(transport: Transport, *, chosen: str | None) -> FirstPython:
+    """Return the chosen interpreter of a host, else the first there that wheels are there for."""
     names = [f"python{version}" for version in reversed(PYTHONS)]
     candidates = [chosen] if chosen else ["/usr/bin/python3", "python3", *names]
-    known = " ".join(PYTHONS)
-    said = shell(transport, _VERSIONS, known, *candidates, timeout_s=FOLDER_S).stdout.strip()
-    return said if said in PYTHONS else FALLBACK
+    answer = shell(transport, _FIRST, " ".join(PYTHONS), _TELL, *candidates, timeout_s=FOLDER_S)
+    words = answer.stdout.rstrip("\n").split(" ", 3)
+    if len(words) < 4 or words[0] not in PYTHONS:
+        return FirstPython()
+    version, release, has_venv, path = words
+    return FirstPython(version, release, has_venv == "True", path)
 
 
 def find_interpreter(transport: Transport, *, python: str, chosen: str | None) -> Interpreter:
