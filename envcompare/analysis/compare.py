@@ -14,6 +14,7 @@ from envcompare.analysis.model.comparison import (
     LadderStep,
     RunComparison,
 )
+from envcompare.analysis.model.profiling import CellProfiles
 from envcompare.analysis.profiles.profiled import explain
 from envcompare.analysis.timing.cells import CellData, summarise_cell
 from envcompare.analysis.timing.decompose import decompose
@@ -62,13 +63,7 @@ def compare_files(read: RunFiles) -> RunComparison:
     cells = tuple(summarise_cell(one) for one in data)
     m = count_comparisons(run.arms, len(run.cells))
     settled = primaries(data, design, m=m, steps=step_evidence(data))
-    differing = differences_by_cell(run, read.samples, read.fingerprints)
-    profiles = explain(read, data, differences=differing, settled=settled)
-    for profiled in profiles:
-        differing[profiled.cell] = (*differing.get(profiled.cell, ()), *profiled.betrayed)
-    ratios = {key[:2]: one.interval.mean for key, one in settled.items() if len(key) == 2}
-    for cell, clocks in clock_differences(read, data, ratios).items():
-        differing[cell] = (*differing.get(cell, ()), *clocks)
+    profiles, differing = _explained(read, data, settled=settled)
     shared = each_once(differing)
     judged = zip(data, cells, strict=True)
     comparisons = _comparisons(read, judged, differing=differing, settled=settled)
@@ -117,6 +112,20 @@ def compare_files(read: RunFiles) -> RunComparison:
         torn_lines=max(read.torn, read.lost),
         duration_s=duration_s(read.events) if read.events else None,
     )
+
+
+def _explained(
+    read: RunFiles, data: tuple[CellData, ...], *, settled: Mapping[Key, Primary]
+) -> tuple[tuple[CellProfiles, ...], dict[str, Differences]]:
+    """Return what profiles say, and by cell all in which arms differ, what profiles show too."""
+    differing = differences_by_cell(read.timed, read.samples, read.fingerprints)
+    profiles = explain(read, data, differences=differing, settled=settled)
+    for profiled in profiles:
+        differing[profiled.cell] = (*differing.get(profiled.cell, ()), *profiled.betrayed)
+    ratios = {key[:2]: one.interval.mean for key, one in settled.items() if len(key) == 2}
+    for cell, clocks in clock_differences(read, data, ratios).items():
+        differing[cell] = (*differing.get(cell, ()), *clocks)
+    return profiles, differing
 
 
 def _comparisons(
