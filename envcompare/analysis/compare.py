@@ -24,7 +24,7 @@ from envcompare.analysis.timing.descriptive import (
     startup_summaries,
 )
 from envcompare.analysis.timing.judge import Key, Primary, judge, primaries
-from envcompare.analysis.timing.ladder import ladder, step_evidence
+from envcompare.analysis.timing.ladder import Judged, ladder, step_evidence
 from envcompare.analysis.timing.measuredhosts import host_differences, summarise_hosts
 from envcompare.analysis.timing.overhosts import hosts_estimates
 from envcompare.analysis.timing.phases import cell_phases
@@ -99,7 +99,7 @@ def compare_files(read: RunFiles) -> RunComparison:
         over_hosts=hosts_estimates(comparisons, settled, margin=design.margin),
         cell_differences=of_cells(differing, shared=shared),
         decompositions=tuple(found for one in data for found in decompose(one)),
-        ladder=_ladder(read, data, cells, settled=settled),
+        ladder=_ladder(read, data, cells, settled=settled, comparisons=comparisons),
         startup=startup_summaries(read.samples, run, read.standing),
         memory=memory_summaries(read.samples),
         picked=tuple(found for one in data for found in picked_values(one)),
@@ -162,10 +162,15 @@ def _ladder(
     cells: Iterable[CellSummary],
     *,
     settled: Mapping[Key, Primary],
+    comparisons: Iterable[Comparison],
 ) -> tuple[LadderStep, ...]:
-    prints = {(one.cell, one.arm): one for one in read.fingerprints}
+    known = Judged(
+        settled=settled,
+        comparisons={(one.cell, one.arm): one for one in comparisons},
+        prints={(one.cell, one.arm): one for one in read.fingerprints},
+    )
     pairs = zip(data, cells, strict=True)
-    return tuple(step for pair in pairs for step in ladder(*pair, settled, prints))
+    return tuple(step for pair in pairs for step in ladder(*pair, known))
 
 
 def _references(cells: Iterable[CellData], arms: tuple[ArmRecord, ...]) -> dict[str, str]:

@@ -42,6 +42,7 @@ class Interval:
     restarts: int
     generations: int
     level: float
+    more_df: float = 0.0  # degrees of freedom beside those of restarts that are the units
     is_decided: bool = False  # the rule that ends a cell for a difference has found one
 
     @property
@@ -150,16 +151,16 @@ def restarts_needed(so_far: Interval, *, margin: float) -> int | None:
     if so_far.unit == "round":
         needed = math.ceil(so_far.restarts * (so_far.half_width / reach) ** 2)
         return max(needed, so_far.restarts) if needed <= MAX_FORECAST else None
-    scale = so_far.half_width / _width(so_far.restarts, so_far.level)
+    scale = so_far.half_width / _width(so_far.restarts, so_far)
     for restarts in _counts(so_far.restarts):
-        if scale * _width(restarts, so_far.level) <= reach:
+        if scale * _width(restarts, so_far) <= reach:
             return restarts
     return None
 
 
-def _width(count: int, level: float) -> float:
+def _width(count: int, like: Interval) -> float:
     """Return the half-width of a Student t interval over `count` values of spread 1."""
-    return student_factor(count - 1, level) / math.sqrt(count)
+    return student_factor(count - 1 + like.more_df, like.level) / math.sqrt(count)
 
 
 @lru_cache(maxsize=4096)

@@ -50,7 +50,7 @@ STRETCHES = 8  # in order of time, of which a jackknife leaves one out
 _LEAST_P, _HALVINGS = 1e-12, 40
 _CLEARLY = 2.0  # times the excess of its cell, before an arm has a spread of its own
 _DOUBT = 2.0  # of a spread that few restarts show, in degrees of freedom
-_UNIT_WEIGHT = 2.0  # degrees of freedom of what is expected of restarts that are the units
+_UNIT_WEIGHT = 2.0  # degrees of freedom that restarts which are the units have beside their own
 _SURE = 0.95  # that an arm scatters more than its cell, before its restarts are the units
 _ROUNDS_FOR_QUARTILES = 4  # of a restart
 ROUNDS_FOR_MEDIAN = 6
@@ -72,6 +72,17 @@ class Spread:
     prior_variance: float = PRIOR_SPREAD**2
     is_proven: bool = True  # of an arm alone: its cell and its rounds do not explain it
     of_cell: float | None = None  # variance of all its arms, where this one is of an arm alone
+
+    def beside(self, restarts: int) -> tuple[float, float]:
+        """Return the variance that other arms let expect of a restart, and its degrees of freedom.
+
+        What an arm shows itself counts once, in its own restarts: where its cell is as wide, only
+        the share of the evidence that is of the other arms has weight.
+        """
+        if self.of_cell is not None:
+            return self.of_cell, _UNIT_WEIGHT
+        others = 1 - (restarts - 1) / self.own_df if self.own_df > 0 else 1.0
+        return self.variance, _UNIT_WEIGHT * max(0.0, others)
 
     @property
     def is_wide(self) -> bool:
@@ -252,6 +263,11 @@ class RoundEvidence:
         return tuple(one for one in self.groups if len(one) >= ROUNDS_FOR_MEDIAN)
 
     @property
+    def _beside(self) -> tuple[float, float]:
+        """Return what moderates the restarts that are the units: nothing with `--strict`."""
+        return (0.0, 0.0) if self.is_strict else self.spread.beside(len(self._units))
+
+    @property
     def p_value(self) -> float:
         """Return the smallest error at which the printed interval would still exclude 0."""
         low, high = math.log(_LEAST_P), 0.0
@@ -285,13 +301,13 @@ class RoundEvidence:
             restarts=len(self._units),
             generations=self.generations,
             level=level,
+            more_df=self._beside[1] if self.is_by_restart else 0.0,
             is_decided=self.is_looked and abs(centre) > DECIDED_FACTOR * factor * half,
         )
 
     def _half_width(self, level: float) -> tuple[float, float]:
         if self.is_by_restart:
-            expected = None if self.is_strict else self.spread
-            return _by_restart(self._units, level, expected=expected, default=self.mean)
+            return _by_restart(self._units, level, beside=self._beside, default=self.mean)
         if not _is_enough(self.groups):
             return self.mean, math.inf
         alpha = 1 - level
@@ -309,22 +325,21 @@ def _concentration(groups: Groups) -> float:
 
 
 def _by_restart(
-    groups: Groups, level: float, *, expected: Spread | None, default: float
+    groups: Groups, level: float, *, beside: tuple[float, float], default: float
 ) -> tuple[float, float]:
     """Return the mean of the medians of restarts, and Student's width; `default` without one.
 
-    Their variance is moderated by that which their rounds and the spread of the cell let expect
-    (Smyth 2004, Statistical Applications in Genetics and Molecular Biology 3, article 3).
+    Their variance is moderated (Smyth 2004, Statistical Applications in Genetics and Molecular
+    Biology 3, article 3) by the one expected from their rounds and from what stands beside them: a
+    variance of restarts and its degrees of freedom.
     """
     medians = np.asarray([np.median(one) for one in groups])
     if medians.size < MIN_RESTARTS:
         return default, math.inf
-    variance, df = float(medians.var(ddof=1)), float(medians.size - 1)
-    if expected is not None:
-        among = expected.variance if expected.of_cell is None else expected.of_cell
-        prior = statistics.fmean(centre(one)[1] ** 2 for one in groups) + among
-        variance = (_UNIT_WEIGHT * prior + df * variance) / (_UNIT_WEIGHT + df)
-        df += _UNIT_WEIGHT
+    (among, weight), own_df = beside, medians.size - 1
+    prior = statistics.fmean(centre(one)[1] ** 2 for one in groups) + among
+    df = weight + own_df
+    variance = (weight * prior + own_df * float(medians.var(ddof=1))) / df
     return float(medians.mean()), student_factor(df, level) * math.sqrt(variance / medians.size)
 
 

@@ -193,7 +193,7 @@ def test_a_step_tells_what_differs_and_whether_software_does(run: RunComparison)
     assert rung(run, "overlay").changed == ()
     assert rung(run, "docker-host").is_confounded
     assert "shm.bytes" in rung(run, "docker-host").changed
-    assert rung(run, "namespaces").changed == ()  # of the plain process nothing is known here
+    assert rung(run, "namespaces").changed is None  # of the plain process nothing is known here
 
 
 def test_an_arm_that_did_other_work_is_no_rung_to_step_from(tmp_path: Path) -> None:
@@ -236,9 +236,21 @@ def test_the_first_screen_says_which_steps_change_the_time(run: RunComparison) -
     """In the words of the terminal too; a ladder without a decided step says so."""
     (said,) = ladder_sentences(run)
     assert said.startswith("Ladder, cnn, against the rung below: seccomp +")
-    assert said.endswith("; 2 other steps not found to change it.")
+    assert said.endswith("; 2 steps equivalent.")
     undecided = tuple(
         msgspec.structs.replace(step, outcome="inconclusive") for step in run.ladder if step.step
     )
     (open_,) = ladder_sentences(msgspec.structs.replace(run, ladder=undecided))
-    assert open_ == "Ladder, cnn: no step was found to change the time."
+    assert open_ == "Ladder, cnn, against the rung below: 4 steps inconclusive."
+    lost = tuple(
+        msgspec.structs.replace(step, outcome="not-run", step=None, below="") for step in run.ladder
+    )
+    (none,) = ladder_sentences(msgspec.structs.replace(run, ladder=lost))
+    assert none == "Ladder, cnn, against the rung below: no step was measured."
+
+
+def test_the_step_from_the_reference_is_the_comparison_of_its_arm(run: RunComparison) -> None:
+    """One pair of arms has one verdict on a page."""
+    found = rung(run, "namespaces")
+    (same,) = (one for one in run.comparisons if one.arm == "namespaces")
+    assert (found.outcome, found.step) == (same.outcome, same.deciding)

@@ -236,33 +236,43 @@ def test_wide_spread_makes_restarts_the_units(restarts: int) -> None:
     assert evidence(groups).interval(level=0.95).unit == "restart"
 
 
-def test_few_units_are_moderated_by_what_their_rounds_let_expect() -> None:
-    """By two degrees of freedom: Smyth's variance, by hand."""
-    groups = drawn(*[30] * 4, restart=0.1, seed=5)
-    found = evidence(groups)
+def test_units_of_the_only_arm_are_moderated_by_nothing() -> None:
+    """The spread of its cell is its own, which would count twice."""
+    found = evidence(drawn(*[30] * 4, restart=0.1, seed=5))
+    assert found.spread.is_wide
+    strict = replace(found, is_strict=True).interval(level=0.95)
+    assert found.interval(level=0.95).half_width == pytest.approx(strict.half_width)
+
+
+def test_few_units_are_moderated_by_the_other_arms_of_their_cell() -> None:
+    """By one degree of freedom beside two other arms: Smyth's variance, by hand."""
+    arms = [drawn(*[30] * 4, restart=0.1, seed=seed) for seed in (5, 6, 7)]
+    groups, pooled = arms[0], spread(arms)
     medians, errors = zip(*map(centre, groups), strict=True)
-    prior = np.mean(np.square(errors)) + found.spread.variance
-    variance = (2 * prior + 3 * np.var(medians, ddof=1)) / 5
-    half = 2.570582 * math.sqrt(variance / 4)  # Student's, 5 degrees of freedom
+    prior = np.mean(np.square(errors)) + pooled.variance
+    variance = (prior + 3 * np.var(medians, ddof=1)) / 4
+    half = 2.776445 * math.sqrt(variance / 4)  # Student's, 4 degrees of freedom
+    found = RoundEvidence(groups=groups, spread=own_spread(groups, pooled), generations=4)
     interval = found.interval(level=0.95)
+    assert interval.more_df == pytest.approx(1)
     assert (interval.unit, interval.mean) == ("restart", pytest.approx(np.mean(medians)))
     assert interval.half_width == pytest.approx(half)
 
 
 def test_an_arm_that_scatters_alone_is_moderated_by_its_cell() -> None:
-    """Its own spread would count twice."""
+    """By two degrees of freedom, and the spread of all arms: its own would count twice."""
     calm = [drawn(*[40] * 4, seed=seed) for seed in (1, 2)]
     groups = drawn(*[40] * 4, restart=0.1, seed=5)
     pooled = spread([groups, *calm])
     own = own_spread(groups, pooled)
     assert (own.is_wide, pooled.is_wide) == (True, False)
     assert own.of_cell == pooled.variance < own.variance
-    found, strict = (
-        RoundEvidence(groups=groups, spread=own, generations=4, is_strict=is_strict)
-        for is_strict in (False, True)
-    )
-    half = found.interval(level=0.999).half_width
-    assert half < 0.6 * strict.interval(level=0.999).half_width
+    medians, errors = zip(*map(centre, groups), strict=True)
+    prior = np.mean(np.square(errors)) + pooled.variance
+    variance = (2 * prior + 3 * np.var(medians, ddof=1)) / 5
+    half = 2.570582 * math.sqrt(variance / 4)  # Student's, 5 degrees of freedom
+    found = RoundEvidence(groups=groups, spread=own, generations=4).interval(level=0.95)
+    assert found.half_width == pytest.approx(half)
 
 
 def test_narrow_spread_leaves_rounds_the_units() -> None:

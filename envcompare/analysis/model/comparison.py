@@ -253,7 +253,8 @@ class LadderStep(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome  # of the step
     step: Estimate | None = None  # arm ÷ below, widened as the comparisons of the run
     why_not: str = ""  # it was not measured
-    changed: tuple[str, ...] = ()  # keys of the facts in which it differs from the rung below
+    # keys of the facts in which it differs from the rung below; None where they are not known
+    changed: tuple[str, ...] | None = ()
     is_confounded: bool = False
 
     @property

@@ -32,18 +32,16 @@ from envcompare.stats.intervals import (
     ALPHA,
     CONTROL_LEVEL,
     LOOK_FACTOR,
-    Evidence,
     Interval,
     restarts_needed,
     student_factor,
 )
 from envcompare.stats.metrics import MetricName
-from envcompare.stats.multiplicity import screen
-from envcompare.stats.typical import MIN_RESTARTS, MIN_ROUNDS, TYPICAL_SHARE, RoundEvidence
+from envcompare.stats.multiplicity import AnyEvidence, screen
+from envcompare.stats.typical import MIN_RESTARTS, MIN_ROUNDS, TYPICAL_SHARE
 from envcompare.stats.verdicts import verdict
 
 Key = tuple[str, ...]  # cell and arm, and of a step of the ladder the arm below
-AnyEvidence = Evidence | RoundEvidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,13 +7,13 @@ and widening.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from envcompare.analysis.model.comparison import CellSummary, LadderStep, Outcome
+from envcompare.analysis.model.comparison import CellSummary, Comparison, LadderStep, Outcome
 from envcompare.analysis.timing.cells import CellData, to_estimate
 from envcompare.analysis.timing.judge import (
-    AnyEvidence,
     Key,
     Primary,
     did_other_work,
@@ -21,8 +21,18 @@ from envcompare.analysis.timing.judge import (
 )
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.run_folder.records import ArmRecord, FactDifference, FingerprintRecord
+from envcompare.stats.multiplicity import AnyEvidence
 
 _HOW = "engine.options"  # it says how the change of a rung is made, and is no further change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What is known of a run when its ladder is looked at."""
+
+    settled: Mapping[Key, Primary]
+    comparisons: Mapping[Key, Comparison]  # with the reference, by cell and arm
+    prints: Mapping[tuple[str, str], FingerprintRecord]  # by cell and arm
 
 
 def step_evidence(cells: Iterable[CellData]) -> dict[Key, AnyEvidence | None]:
@@ -48,17 +58,13 @@ def _steps(data: CellData) -> tuple[tuple[ArmRecord, ArmRecord], ...]:
 def ladder(
     data: CellData,
     summary: CellSummary,
-    settled: Mapping[Key, Primary],
-    prints: Mapping[tuple[str, str], FingerprintRecord],
+    known: Judged,
 ) -> tuple[LadderStep, ...]:
-    """Return every rung of the run in a cell, from the lowest up; those not measured as well.
-
-    `prints` are the fingerprints by cell and arm.
-    """
+    """Return every rung of the run in a cell, from the lowest up; those not measured as well."""
     below = {arm.id: lower for arm, lower in _steps(data)}
     rungs = (arm for arm in data.run.arms if arm.rung)
     return tuple(
-        _measured(data, summary, (arm, below[arm.id]), settled, prints)
+        _measured(data, summary, (arm, below[arm.id]), known)
         if arm.id in below
         else _alone(data, arm)
         for arm in rungs
@@ -74,7 +80,7 @@ def _alone(data: CellData, arm: ArmRecord) -> LadderStep:
     elif data.arm_blocks(arm.id):
         outcome, why = "reference", ""
     else:
-        outcome, why = "not-run", "no round of it was measured"
+        outcome, why = "not-run", "no round was measured"
     return _rung(data, arm, outcome, why_not=why)
 
 
@@ -82,26 +88,28 @@ def _measured(
     data: CellData,
     summary: CellSummary,
     step: tuple[ArmRecord, ArmRecord],
-    settled: Mapping[Key, Primary],
-    prints: Mapping[tuple[str, str], FingerprintRecord],
+    known: Judged,
 ) -> LadderStep:
     arm, below = step
-    key = (data.cell.id, arm.id) if below.is_reference else (data.cell.id, arm.id, below.id)
-    primary = settled.get(key)
-    if primary is None:
+    same = known.comparisons.get((data.cell.id, arm.id)) if below.is_reference else None
+    primary = known.settled.get((data.cell.id, arm.id, below.id))
+    if same is not None and same.deciding is not None:
+        outcome, estimate = same.outcome, same.deciding
+    elif primary is not None:
+        against = data.against(below.id)
+        estimate = to_estimate(
+            against, arm.id, metric=data.metric[0], ratio=primary.interval, is_widened=True
+        )
+        outcome, _, _ = outcome_of(against, estimate, summary.noise_floor, primary)
+    else:
         return _rung(data, arm, "not-run", why_not="no round of both rungs was measured")
-    against = data.against(below.id)
-    estimate = to_estimate(
-        against, arm.id, metric=data.metric[0], ratio=primary.interval, is_widened=True
-    )
-    outcome, _, _ = outcome_of(against, estimate, summary.noise_floor, primary)
-    differing = _differences(data.cell.id, arm, below, prints)
+    differing = _differences(data.cell.id, arm, below, known.prints)
     return replace(
         _rung(data, arm, outcome),
         below=below.id,
         step=estimate,
-        changed=tuple(one.key for one in differing),
-        is_confounded=any(one.fact_class == "confounder" for one in differing),
+        changed=None if differing is None else tuple(each.key for each in differing),
+        is_confounded=any(each.fact_class == "confounder" for each in differing or ()),
     )
 
 
@@ -123,10 +131,13 @@ def _differences(
     arm: ArmRecord,
     below: ArmRecord,
     prints: Mapping[tuple[str, str], FingerprintRecord],
-) -> tuple[FactDifference, ...]:
-    """Return the facts in which a rung differs from the one below, but for what names the arms."""
+) -> tuple[FactDifference, ...] | None:
+    """Return the facts in which a rung differs from the one below, but for what names the arms.
+
+    None where those of one of them are not known.
+    """
     if not {(cell, arm.id), (cell, below.id)} <= prints.keys():
-        return ()
+        return None
     return tuple(
         one
         for one in compare_fingerprints(prints[cell, below.id], prints[cell, arm.id])

@@ -106,6 +106,8 @@ def _changed(step: LadderStep) -> Line:
     """Return the names of the facts in which a rung differs from the one below, or why not."""
     if step.why_not:
         return Line(text=sentence(f"{WORDS[step.outcome]}: {step.why_not}"))
+    if step.changed is None:
+        return Line(text="not known: a fingerprint is missing")
     names = (fact(key).name for key in step.changed)
     mixed = ("software differs as well: the step is not that of the rung alone",)
     nothing = "nothing else that was recorded" if step.below else ""

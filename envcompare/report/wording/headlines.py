@@ -394,11 +394,13 @@ def _ladder_sentence(run: RunComparison, cell: str, *, label: str) -> str:
         for step in decided
         if step.step is not None
     )
-    rest = len(steps) - len(decided)
-    if not told:
-        return f"Ladder, {label}: no step was found to change the time."
-    others = f"; {counted(rest, 'other step')} not found to change it" if rest else ""
-    return f"Ladder, {label}, against the rung below: {told}{others}."
+    equal, open_ = (
+        sum(step.outcome == outcome for step in steps) for outcome in ("equivalent", "inconclusive")
+    )
+    rest = [f"{counted(equal, 'step')} equivalent"] * bool(equal)
+    rest += [f"{counted(open_, 'step')} inconclusive"] * bool(open_)
+    said = "; ".join((told, *rest) if told else rest) or "no step was measured"
+    return f"Ladder, {label}, against the rung below: {said}."
 
 
 def split_sentence(one: Decomposition, *, label: str) -> str:
