@@ -100,6 +100,12 @@ def streams() -> tuple[Stream, ...]:
             draw=lambda g: _levels(Spread(restart=0.02), g.standard_normal),
             is_beyond=True,
         ),
+        Stream(
+            name="restarts-5",
+            note="normal rounds of 5 %, normal restarts of 5 %: beyond the goals",
+            draw=lambda g: _levels(Spread(restart=0.05), g.standard_normal),
+            is_beyond=True,
+        ),
         *(recorded(RECORDED) if RECORDED.exists() else ()),
     )
 

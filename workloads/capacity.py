@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 from typing import Any, Callable, ClassVar
@@ -17,7 +18,11 @@ from torch import nn  # noqa: TID251
 MOST = 1 << 16  # of layers or samples that are tried
 _FITS, _TOO_MUCH, _BROKEN = 0, 3, 4  # how a try ends
 # PyTorch names its own errors so; oneDNN does where it cannot have what a convolution needs.
-_NO_MEMORY = re.compile(r"memory|bad_alloc|could not create a primitive", re.IGNORECASE)
+_NO_MEMORY = re.compile(
+    r"out of memory|can't allocate memory|cannot allocate memory|not enough memory|bad_alloc"
+    r"|ALLOC_FAILED|could not create a (?:primitive|memory)",
+    re.IGNORECASE,
+)
 _SIZED = re.compile(r"VmData:\s+([0-9]+) kB")
 # One import of PyTorch for all tries. No try shares a process with another, nor with what is timed.
 _SEARCH = """
@@ -166,23 +171,27 @@ def largest(fits: Callable[[int], bool], low: int) -> int:
 
 
 def _in_own_process(work: Callable[[], None]) -> bool:
-    """Say whether the work fits into memory; a kernel that kills it for memory says no as well."""
+    """Say whether the work fits into memory; a kernel that kills it for memory says no as well.
+
+    Raises RuntimeError where it ended for another reason.
+    """
     child = os.fork()
     if not child:
         os._exit(_outcome(work))
     status = os.waitpid(child, 0)[1]
-    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == _BROKEN:
-        raise RuntimeError("a try failed of something else than memory")
-    return os.WIFEXITED(status) and os.WEXITSTATUS(status) == _FITS
+    code = os.waitstatus_to_exitcode(status)
+    if code not in {_FITS, _TOO_MUCH, -signal.SIGKILL}:
+        raise RuntimeError(f"a try ended with {code}, for another reason than memory")
+    return code == _FITS
 
 
 def _outcome(work: Callable[[], None]) -> int:
     try:
         work()
-    except (MemoryError, RuntimeError) as error:
+    except BaseException as error:  # noqa: BLE001 — nothing of the parent's may run in a child
         if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
             return _TOO_MUCH
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
         sys.stderr.flush()
         return _BROKEN
     return _FITS

@@ -237,7 +237,8 @@ def is_meant_same(one: ArmRecord, other: ArmRecord) -> bool:
 
 def counterpart(arm: ArmRecord, arms: tuple[ArmRecord, ...]) -> ArmRecord:
     """Return the arm to compare with: the reference, or the first that should be the same."""
-    ordered = sorted(arms, key=lambda one: not one.is_reference)
+    known = (one for one in arms if one.within == arm.within)
+    ordered = sorted(known, key=lambda one: not one.is_reference)
     alike = next((one for one in ordered if is_meant_same(one, arm)), arm)
     return ordered[0] if alike is arm else alike
 

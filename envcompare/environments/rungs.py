@@ -17,7 +17,7 @@ from envcompare.config.arms import Rung, Traits
 from envcompare.environments import Check, Isolation, ask, kill_marked, unusable
 from envcompare.environments.bubblewrap import START, STARTED, Bubblewrap, start
 from envcompare.environments.vm import show_host
-from envcompare.errors import Problem
+from envcompare.errors import Problem, UnusableError
 from envcompare.stack import Prepared, Request
 from envcompare.stack.cache import host_cache
 from envcompare.stack.diagnosis import last_line
@@ -34,9 +34,9 @@ _SCOPE = (
     *("systemd-run", "--user", "--scope", "--quiet", "--collect"),
     *("-p", "CPUWeight=100", "-p", "MemoryAccounting=yes", "-p", "TasksAccounting=yes", "--"),
 )
-# The bus of the user's systemd is found by this; a session without a login has it not.
+# The bus of the user's systemd is found by this; a session without a login does not have it.
 _WITH_BUS = 'export XDG_RUNTIME_DIR="${XDG_RUNTIME_DIR:-/run/user/$(id -u)}"; exec "$@"'
-_SCOPE_FAILED = ("Failed to start transient scope", "Failed to connect to")
+_SCOPE_FAILED = re.compile(r"Failed to (?:start transient scope|connect to (?:user scope )?bus)")
 _CGROUP_PROBE = r"""
 [ -e /sys/fs/cgroup/cgroup.controllers ] || exit 3
 command -v systemd-run >/dev/null || exit 4
@@ -106,7 +106,7 @@ for rule in profile["syscalls"]:
             conditions = (Condition * len(one))(*map(condition, one))
             call("seccomp_rule_add_array", context, done, number, len(one), conditions)
             rules += 1
-partial = "%s/seccomp.partial.%d" % (sys.argv[2], os.getpid())
+partial = "%s/seccomp-%012x.partial" % (sys.argv[2], os.getpid())
 with open(partial, "wb") as file:
     call("seccomp_export_bpf", context, file.fileno())
 path = "%s/seccomp-%s" % (sys.argv[2], hashlib.sha256(open(partial, "rb").read()).hexdigest())
@@ -121,7 +121,7 @@ shift 2
 [ -e "$profile" ] || exit 3
 folder=$(mktemp -d) || exit 5
 trap 'rm -rf "$folder"' EXIT
-made=$(python3 -c "$compile" "$profile" "$folder") || exit 6
+made=$(python3 -I -c "$compile" "$profile" "$folder") || exit 6
 exec 9<"${made%% *}"
 "$@" --seccomp 9 --ro-bind / / --dev /dev --proc /proc grep -E '^Seccomp:' /proc/self/status
 """
@@ -199,19 +199,27 @@ class LayeredBubblewrap:
         return replace(prepared, layers=layers, identity=identity)
 
     def find_layers(self, transport: Transport) -> tuple[Layers, tuple[tuple[str, str], ...]]:
-        """Return the layers up to its own that the host can give, and what the filter is."""
+        """Return the layers up to its own that the host can give, and what the filter is.
+
+        Raises UnusableError where its own is not among them.
+        """
         below = _BUBBLEWRAP.check(transport)
         order = tuple(_PROBES)
         wanted = order[: order.index(self.layer) + 1]
-        given = [one for one in wanted if _PROBES[one](transport, below).is_usable]
-        if _SECCOMP not in given:
-            return tuple((one, "") for one in given), ()
+        checks = {layer: _PROBES[layer](transport, below) for layer in wanted}
+        own = checks[self.layer]
+        if not own.is_usable:
+            brief = f"{self.name} is not usable on {transport.name}"
+            raise UnusableError(brief, details=own.reason, hint=own.hint)
+        usable = [layer for layer, check in checks.items() if check.is_usable]
+        if _SECCOMP not in usable:
+            return tuple((layer, "") for layer in usable), ()
         path, identity = _keep_filter(transport)
-        return tuple((one, path if one == _SECCOMP else "") for one in given), identity
+        return tuple((layer, path if layer == _SECCOMP else "") for layer in usable), identity
 
     def explain(self, exit_code: int, stderr: str) -> Problem | None:
         """Say what `bwrap` complained about, or the user's systemd, which ends with 1 as well."""
-        if exit_code == 1 and stderr.startswith(_SCOPE_FAILED):
+        if exit_code == 1 and _SCOPE_FAILED.match(stderr):
             return Problem(brief=f"no control group was made: {last_line(stderr)}")
         return _BUBBLEWRAP.explain(exit_code, stderr)
 
@@ -288,7 +296,7 @@ def _keep_filter(transport: Transport) -> tuple[str, tuple[tuple[str, str], ...]
     """Return the path of the compiled profile in the cache of the host, and what it is."""
     cache = host_cache(transport)
     make_folder(transport, cache)
-    said = shell(transport, 'python3 -c "$@"', _COMPILE, _PROFILE, cache).stdout
+    said = shell(transport, 'python3 -I -c "$@"', _COMPILE, _PROFILE, cache).stdout
     told = _COMPILED.match(said)
     if told is None:
         hint = f"envcompare doctor tries to compile {_PROFILE} there"

@@ -44,7 +44,7 @@ def startup_summaries(
     references = references_of(run)
     cells: dict[str, list[Startup]] = {}
     for sample in samples:
-        if isinstance(sample, Startup) and sample.status == "ok":
+        if isinstance(sample, Startup) and sample.status == "ok" and sample.cell in references:
             cells.setdefault(sample.cell, []).append(sample)
     refusals = {
         e.cell: str(e.values.get("why", "")) for e in events if e.values.get("cold") is False

@@ -116,13 +116,16 @@ def _check_two(before: ReadRun, after: ReadRun) -> None:
             details="a run cannot be compared with itself",
             hint="name two runs, or one for the verdicts of that run",
         )
-    if first.reference_arm != second.reference_arm:
-        raise ConfigError(
-            "the two runs have different references",
-            details=f"{first.reference_arm} in {first.run_id}, {second.reference_arm} in "
-            f"{second.run_id}: their ratios compare different things",
-            hint=f"run again with --reference {first.reference_arm}",
-        )
+    common = {one.id for one in first.cells} & {one.id for one in second.cells}
+    pairs = {(first.reference_in(cell), second.reference_in(cell)) for cell in common}
+    for ours, theirs in pairs or {(first.reference_arm, second.reference_arm)}:
+        if ours != theirs:
+            raise ConfigError(
+                "the two runs have different references",
+                details=f"{ours} in {first.run_id}, {theirs} in {second.run_id}: their ratios "
+                "compare different things",
+                hint=f"run again with --reference {ours}",
+            )
 
 
 def _compared(run: RunComparison) -> dict[Key, Comparison]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -107,8 +107,16 @@ class Sweep:
 
 def sweeps(run: RunComparison) -> tuple[Sweep, ...]:
     """Return every sweep of the run, in the order of its cells."""
-    arms = compared_arms(run)
     comparisons = {(one.cell, one.arm): one for one in run.comparisons}
+
+    def arms_of(cells: Mapping[float, str]) -> tuple[str, ...]:
+        """Return the arms that are compared in one of the cells."""
+        return tuple(
+            arm
+            for arm in compared_arms(run)
+            if any((cell, arm) in comparisons for cell in cells.values())
+        )
+
     return tuple(
         Sweep(
             host=host,
@@ -116,15 +124,15 @@ def sweeps(run: RunComparison) -> tuple[Sweep, ...]:
             parameter=parameter,
             fixed=fixed,
             values=tuple(sorted(cells)),
-            arms=arms,
+            arms=arms_of(cells),
             points=tuple(
                 SweepPoint(value=value, arm=arm, comparison=comparisons.get((cells[value], arm)))
-                for arm in arms
+                for arm in arms_of(cells)
                 for value in sorted(cells)
             ),
         )
         for (host, workload, parameter, fixed), cells in _grouped(run).items()
-        if len(cells) > 1 and arms
+        if len(cells) > 1 and arms_of(cells)
     )
 
 

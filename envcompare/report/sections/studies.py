@@ -150,7 +150,12 @@ def _blocks(run: RunComparison, table: TableRecord) -> Iterator[Block]:
         style="fit",
     )
     lacking = [_head(name) for place, name in enumerate(table.values) if place not in known]
-    said = (*_sources(run, table), *_unlike(table, measured), *table.notes, *_unknown(lacking))
+    said = (
+        *_sources(run, table, has_measured=bool(measured)),
+        *_unlike(table, measured),
+        *table.notes,
+        *_unknown(lacking),
+    )
     if said:
         yield Items(items=tuple(map(visible, said)))
 
@@ -227,10 +232,12 @@ def _value(
 
 
 def _first(one: _Measured, table: TableRecord, measured: Iterable[_Measured]) -> _Measured | None:
-    """Return the first row of the same arm and host in which only what leads the table differs."""
+    """Return the first row of the same arm and work in which only what leads the table differs."""
 
-    def others(each: _Measured) -> tuple[Scalar, ...]:
-        return (each.arm, each.cell.host, *map(each.told, table.rows[1:]))
+    def others(each: _Measured) -> tuple[object, ...]:
+        parameters = {name: each.told(name) for name in each.cell.parameters}
+        parameters.pop(table.rows[0], None)
+        return (each.arm, each.cell.host, each.cell.workload, *parameters.items())
 
     return next((each for each in measured if others(each) == others(one)), None)
 
@@ -254,11 +261,13 @@ def _unknown(heads: list[str]) -> Iterator[str]:
         yield f"Neither measured here nor printed: {names}."
 
 
-def _sources(run: RunComparison, table: TableRecord) -> Iterator[str]:
+def _sources(run: RunComparison, table: TableRecord, *, has_measured: bool) -> Iterator[str]:
     """Say where the printed numbers are from, and what both were measured on."""
     if table.source:
         yield f"The study's numbers: {table.source}."
-    if table.measured_on:
+    if table.measured_on and not has_measured:
+        yield f"The study measured on {table.measured_on}; nothing of this table was measured here."
+    elif table.measured_on:
         here = listed(list(device_sentences(run)), most=4) or "on hardware that is not known"
         builds = dict.fromkeys(one.version for host in run.hosts for one in host.torch)
         torch = f", PyTorch {listed(list(builds))}" * (bool(builds) and "torch" not in here)
