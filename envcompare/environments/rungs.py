@@ -1,7 +1,7 @@
 """The rungs of the ladder between namespaces and Docker: bubblewrap with a layer more on each.
 
 A rung adds one layer to those below it that the host can give: a control group of its own, the
-filter of system calls that container engines load, an overlay as root. Each is tried on the host
+filter of system calls that container engines load, an overlay as the root. Each is tried on the host
 before it is offered, and its effect is looked for in /proc.
 """
 
@@ -270,7 +270,7 @@ def _check_seccomp(transport: Transport, below: Check) -> Check:
 
 
 def _check_overlay(transport: Transport, below: Check) -> Check:
-    """Say whether bwrap can mount an overlay as root."""
+    """Say whether bwrap can mount an overlay as the root file system."""
     result = _probe(transport, _OVERLAY_PROBE, *START)
     if isinstance(result, Check):
         return result

@@ -15,6 +15,7 @@ import msgspec
 from envcompare.config.plan import derive_seed, shuffled
 from envcompare.environments.registry import environment
 from envcompare.errors import (
+    CommandTimeoutError,
     EnvcompareError,
     NothingTracedError,
     Problem,
@@ -25,7 +26,7 @@ from envcompare.errors import (
     WorkloadError,
 )
 from envcompare.measure.context import CellContext, Values, failure_of
-from envcompare.measure.helpers import helper_quantities, list_helpers, used_ns
+from envcompare.measure.helpers import HelperProcess, helper_quantities, list_helpers, used_ns
 from envcompare.measure.replies import Hello, LaunchSpec, Profiled
 from envcompare.measure.worker import Worker
 from envcompare.profilers import Answer, Pass, Profiler, ProfilerRun
@@ -202,6 +203,19 @@ class ProfilePass:
                     self._keep(self._missing(arm, kind, failed(error, profiler)), failure)
                     failure = None  # it is one, whatever it has cost
 
+    @property
+    def _helpers(self) -> tuple[str, ...]:
+        """Return the programs that may work beside a worker of any arm."""
+        places = (environment(self.host.environments[arm]) for arm in self.arms)
+        return tuple(dict.fromkeys(name for place in places for name in place.traits.helpers))
+
+    def _seen_helpers(self, names: tuple[str, ...]) -> tuple[HelperProcess, ...] | None:
+        """Return the processes of these names; None where the host does not answer in time."""
+        try:
+            return list_helpers(self.host.transport, names)
+        except CommandTimeoutError:
+            return None
+
     def _profiler(self, kind: PassName) -> Profiler:
         name, _ = self.host.toolbox.passes[kind]
         return self.host.toolbox.profilers[name]
@@ -227,11 +241,13 @@ class ProfilePass:
         name, asked = INSIDE[kind]
         out = f"{self.host.scratch(worker.arm)}/{asked.file}" if asked.file else ""
         limit = limit_s(asked.limit_s, self._steps, self._step_s)
-        where = environment(self.host.environments[worker.arm])
-        helpers = where.traits.helpers if kind == "host" else ()
-        before = list_helpers(self.host.transport, helpers)
+        # of all arms, in each of them: some work for others on the host all the time
+        helpers = self._helpers if kind == "host" else ()
+        before = self._seen_helpers(helpers)
         reply = worker.profile(kind, self._steps, out=out, limit_s=limit)
-        used = used_ns(before, list_helpers(self.host.transport, helpers))
+        after = self._seen_helpers(helpers)
+        is_known = before is not None and after is not None
+        used = used_ns(helpers, before or (), after or ()) if is_known else {}
         has_gpu = hello.device == "cuda"
         most_bytes = MOST_BYTES if has_gpu else KEPT_BYTES  # only a trace of a GPU is read
         try:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from envcompare.analysis.model.profiling import Ledger
-from envcompare.measure.helpers import Helper, helper_quantities, list_helpers, used_ns
+from envcompare.measure.helpers import HelperProcess, helper_quantities, list_helpers, used_ns
 from envcompare.report.wording.profileterms import quantity_name
 from envcompare.report.wording.profilewords import helper_sentences, largest_parts
 from envcompare.transport.local import LOCAL
@@ -62,33 +62,33 @@ def test_what_a_helper_used_is_what_the_kernel_says(tmp_path: Path) -> None:
         _work(other, 5)
         time.sleep(0.05)  # until it sleeps
         spent = _spent_ns(ours) - begun
-        used = used_ns(before, list_helpers(LOCAL, ("squashfuse_ll", "conmon")))
+        names = ("squashfuse_ll", "conmon")
+        used = used_ns(names, before, list_helpers(LOCAL, names))
     assert used["squashfuse_ll"] == pytest.approx(spent, rel=0.02)
     assert spent > 50e6
+    assert used["conmon"] == 0
     assert "another_fuse" not in used
 
 
-def test_an_environment_without_helpers_asks_nothing() -> None:
-    """The bare host has none."""
-    assert list_helpers(LOCAL, ()) == ()
-
-
-def _process(**changes: int) -> Helper:
-    return Helper(**{
-        "name": "exe", "pid": 7, "parent": 1, "began": 5, "threads": 2,
+def _process(**changes: int | str) -> HelperProcess:
+    return HelperProcess(**{
+        "name": "exe", "pid": 7, "parent": 1, "began": 5, "threads": ",7,8",
         "exact_ns": 100, "ticked_ns": 0, **changes,
     })  # type: ignore[arg-type]  # fmt: skip
 
 
 def test_a_thread_that_has_ended_is_counted_in_ticks() -> None:
     """What lives no more is in the ticks of its process alone."""
-    then, now = _process(), _process(threads=1, exact_ns=50, ticked_ns=10_000_000)
-    assert used_ns((then,), (now,)) == {"exe": 10_000_000}
+    then = _process()
+    for threads in (",7", ",7,9"):  # gone, or another in its place
+        now = _process(threads=threads, exact_ns=50, ticked_ns=10_000_000)
+        assert used_ns(("exe",), (then,), (now,)) == {"exe": 10_000_000}
 
 
 def test_a_number_that_was_given_anew_is_another_process() -> None:
     """All of what it has used counts, and nothing is taken off for the one before."""
-    assert used_ns((_process(exact_ns=900),), (_process(began=9, exact_ns=40),)) == {"exe": 40}
+    before, after = _process(exact_ns=900), _process(began=9, exact_ns=40)
+    assert used_ns(("exe",), (before,), (after,)) == {"exe": 40}
 
 
 def test_helpers_are_named_beside_the_parts_of_a_step() -> None:
@@ -100,7 +100,7 @@ def test_helpers_are_named_beside_the_parts_of_a_step() -> None:
         reference_ns=4_000_000, arm_ns=14_000_000, change_ns=10_000_000,
         helpers={"squashfuse_ll": 5_000_000, "dockerd": 20_000},
     )  # fmt: skip
-    assert largest_parts(ledger).endswith("; CPU time beside it: squashfuse_ll +5.00 ms")
+    assert largest_parts(ledger).endswith("; CPU time outside the workload: squashfuse_ll +5.00 ms")
     first, second = helper_sentences(ledger, reference="vm")
     assert first == (
         "Beside the workload, squashfuse_ll used 5.00 ms of CPU time a step more than with vm; "

@@ -299,9 +299,10 @@ def _helpers(cell: _ProfiledCell, arm: str) -> dict[str, int]:
     steps = (host.steps if host else None) or 1
     least = _steps_ns(cell).get(arm, 0.0) / 1000
     more = {
-        program: ((value or 0.0) - (theirs.get(name) or 0.0)) / steps
+        program: (value - before) / steps
         for name, value in ours.items()
         if (program := helper_of(name))
+        if value is not None and (before := theirs.get(name)) is not None
     }
     return {name: round(ns) for name, ns in more.items() if ns > least}
 

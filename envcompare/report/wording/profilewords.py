@@ -235,7 +235,7 @@ def largest_parts(ledger: Ledger) -> str:
         for name, ns in ledger.helpers.items()
         if ns >= _LEAST_SHARE * abs(ledger.change_ns)
     ]
-    return f"{whole}; CPU time beside it: {listed(beside)}" if beside else whole
+    return f"{whole}; CPU time outside the workload: {listed(beside)}" if beside else whole
 
 
 def _signed(ns: float) -> str:
