@@ -1,8 +1,8 @@
 """The rungs of the ladder between namespaces and Docker: bubblewrap with a layer more on each.
 
 A rung adds one layer to those below it that the host can give: a control group of its own, the
-filter of system calls that container engines load, an overlay as the root. Each is tried on the host
-before it is offered, and its effect is looked for in /proc.
+filter of system calls that container engines load, an overlay as the root. Each is tried on the
+host before it is offered, and its effect is looked for in /proc.
 """
 
 from __future__ import annotations
