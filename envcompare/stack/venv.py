@@ -46,7 +46,7 @@ code=$1 minor=$2
 shift 2
 for python in "$@"; do
   path=$(command -v "$python") || continue
-  "$path" -IS -c "$code" "$minor" && exit 0
+  "$path" -I -c "$code" "$minor" && exit 0
 done
 exit 3
 """
@@ -60,7 +60,7 @@ _FIRST = r"""
 known=$1 tell=$2
 shift 2
 for python in "$@"; do
-  said=$("$python" -IS -c "$tell" 2>/dev/null)
+  said=$("$python" -I -c "$tell" 2>/dev/null)
   case " $known " in
     *" ${said%% *} "*) echo "$said $(readlink -f -- "$(command -v "$python")")" && exit ;;
   esac

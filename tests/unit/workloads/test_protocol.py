@@ -188,7 +188,7 @@ def test_failure_names_phase_and_step_when_the_workload_raises(
     ("change", "phase", "brief"),
     [
         ({"workload": "/nowhere/file.py:Toy"}, "import", "no workload file /nowhere/file.py"),
-        ({"workload": "vgg"}, "import", "no workload 'vgg'; there are alexnet, cnn, "),
+        ({"workload": "vgg"}, "import", "no workload 'vgg'; there are alexnet, capacity, cnn, "),
         ({"params": {"fails_in": "load"}}, "data", "failed in load"),
         ({"params": {"fails_in": "init"}}, "setup", "failed in init"),
         (
