@@ -307,7 +307,7 @@ class HostRun:
     def leave(self) -> None:
         """Remove what is left on the host, and end the connection.
 
-        With a job that has ended went all its processes.
+        The processes of a job end with it, where Slurm tracks them by cgroup.
         """
         held_by = self.session.host.job
         if held_by and held_by.loss:
