@@ -25,7 +25,6 @@ from envcompare.text import counted, escaped_json
 if TYPE_CHECKING:
     from envcompare.config.plan import Plan
     from envcompare.doctor.findings import HostExamination
-    from envcompare.run_folder.results import RunFolder
     from envcompare.runner.cellrun import Job
 
 _AGAIN = ("allow_mismatch", "wait")  # what may differ when a run is resumed
@@ -87,14 +86,14 @@ def run(
         folder = RunFolder.open(resume)
     else:
         experiment, plan, hosts = planned(*settings_of(values), accept_many=yes)
-        if experiment.allocation:
-            check_available(experiment.allocation)
+        check_available(experiment.allocation)
         record = walk.run_record(plan, experiment, command_line=command_line())
         folder = RunFolder.create(experiment.out, record)
     run_id = folder.run_id
     with locked(folder.path, by="run") as doubt:
         if resume is not None:
             experiment, plan, hosts = resumed(folder, again)
+            check_available(experiment.allocation)
         if doubt:
             display.say(doubt)
         folder.listener = print_event if events else None
@@ -240,7 +239,8 @@ def clean(
     """
     from envcompare.cli.planning import places_of, resolved
     from envcompare.config.settings import Settings
-    from envcompare.hosts.allocation import forget
+    from envcompare.hosts.allocation import forget, jobs_of
+    from envcompare.run_folder.lock import locked
     from envcompare.run_folder.results import RunFolder
     from envcompare.runner import preparing
 
@@ -253,8 +253,9 @@ def clean(
             )
         folder = RunFolder.open(run_folder)
         experiment, hosts, run_id = places_of(folder, again)
-        for job in _jobs_of(folder):
-            forget(run_id, job)
+        if jobs := jobs_of(folder.read_events().events):
+            with locked(folder.path, by="run"):  # a client that lives is not robbed of its job
+                forget(run_id, jobs)
         outcome = preparing.clean_everywhere(experiment, hosts, display, run_id=run_id)
     else:
         experiment, hosts = resolved(*settings_of(values))
@@ -262,13 +263,6 @@ def clean(
         outcome = free(experiment, hosts, display)
     print_lines(outcome.lines)
     sys.exit(outcome.exit_code)
-
-
-def _jobs_of(folder: RunFolder) -> tuple[str, ...]:
-    """Return the scheduler's jobs that a run was measured in."""
-    events = folder.read_events().events
-    jobs = (str(event.values["job"]) for event in events if event.what == "allocated")
-    return tuple(dict.fromkeys(jobs))
 
 
 def _size(planned: Plan) -> str:

@@ -52,7 +52,12 @@ def planned(
     experiment, made, hosts = _planned(flags, file, accept_many=accept_many)
     if experiment.allocation:
         cells = len(made.cells) // len(hosts)
-        check_time(experiment.allocation, cells=cells, budget_s=experiment.budget_s)
+        check_time(
+            experiment.allocation,
+            cells=cells,
+            budget_s=experiment.budget_s,
+            jobs=experiment.jobs,
+        )
     return experiment, made, hosts
 
 

@@ -22,8 +22,10 @@ _WORD = re.compile(r"[A-Za-z0-9_.:@+&|*-]+")  # each stands in the script that s
 PATH = re.compile(r"/[A-Za-z0-9_.:@+/-]*")  # Parsl hands it to a shell as it is
 # A type may begin with a digit, as in gpu:1g.10gb:7, and a count may end with a letter, as in 2K.
 _GRES = re.compile(
-    r"(?P<name>[A-Za-z_][\w-]*)(?::(?P<type>(?![0-9]+[KM]?$)[\w.-]+(?=:|$)))?(?::(?P<count>[0-9]+)[KM]?)?"
+    r"(?P<name>[A-Za-z_][\w-]*)(?::(?P<type>(?![0-9]+[KMGTP]?$)[\w.-]+(?=:|$)))?"
+    r"(?::(?P<count>[0-9]+)(?P<unit>[KMGTP]?))?"
 )
+_UNITS = " KMGTP"  # powers of 1024
 _FORM = "the form is slurm:KEY=VALUE,…, as in slurm:partition=gpu,gres=gpu:1,time=01:00:00,nodes=2"
 _JOB, _NODES, _END = "SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", "SLURM_JOB_END_TIME"
 _PLANNED = ("pbs", "lsf", "gridengine", "sge", "kubernetes")  # Parsl has a provider for each
@@ -40,10 +42,10 @@ class Gres:
     def __str__(self) -> str:
         return ":".join(filter(None, (self.name, self.type, str(self.count))))
 
-    def holds(self, wanted: Gres) -> bool:
-        """Tell whether this much is what is wanted, or more of it."""
-        is_same = self.name == wanted.name and wanted.type in {"", self.type}
-        return is_same and self.count >= wanted.count
+    def is_met_by(self, node: tuple[Gres, ...]) -> bool:
+        """Tell whether a node has this much or more, of all types together where any will do."""
+        kinds = (each for each in node if each.name == self.name and self.type in {"", each.type})
+        return sum(each.count for each in kinds) >= self.count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +63,16 @@ class Allocation:
         return tuple(f"{SLURM}-{number}" for number in range(1, self.nodes + 1))
 
     @property
-    def gres(self) -> tuple[Gres, ...]:
-        """Return the generic resources that each node is to have."""
-        return parse_gres(self.request.gres) if self.request and self.request.gres else ()
+    def gres(self) -> Gres | None:
+        """Return the generic resource that each node is to have; None where none is asked for."""
+        return parse_gres(self.request.gres) if self.request and self.request.gres else None
+
+    @property
+    def wish(self) -> str:
+        """Say what is asked for: "2 nodes with gres=gpu:1"."""
+        gres = self.request.gres if self.request else None
+        nodes = counted(self.nodes, "node") if self.nodes > 1 else "a node"
+        return nodes + (f" with gres={gres}" if gres else "")
 
 
 def parse_allocation(
@@ -82,22 +91,23 @@ def parse_allocation(
     return Allocation(nodes=request.nodes, time_s=_seconds(request.time), request=request)
 
 
-def parse_gres(text: str) -> tuple[Gres, ...]:
+def parse_gres(text: str) -> Gres:
     """Read what each node is to have, as in `gpu:a100:2`; raises ConfigError for another form."""
-    wanted = offered_gres(text)
-    if len(wanted) < len(text.split(",")):
+    match = _GRES.fullmatch(text)
+    if match is None:
         raise _wrong(f"gres={text}", "the form is NAME, NAME:COUNT, NAME:TYPE or NAME:TYPE:COUNT")
-    return wanted
+    return _gres(match)
 
 
 def offered_gres(text: str) -> tuple[Gres, ...]:
     """Return what a node has, as `sinfo` writes it: `gpu:a100:2(S:0-1),tmp:1`, or `(null)`."""
     items = re.sub(r"\([^)]*\)", "", text).split(",")
-    return tuple(
-        Gres(name=match["name"], type=match["type"] or "", count=int(match["count"] or 1))
-        for match in map(_GRES.fullmatch, items)
-        if match
-    )
+    return tuple(_gres(match) for match in map(_GRES.fullmatch, items) if match)
+
+
+def _gres(match: re.Match[str]) -> Gres:
+    count = int(match["count"] or 1) * 1024 ** _UNITS.index(match["unit"] or " ")
+    return Gres(name=match["name"], type=match["type"] or "", count=count)
 
 
 def check_allocation(arms: Sequence[Arm], *, hosts: object) -> None:
@@ -122,16 +132,23 @@ def check_allocation(arms: Sequence[Arm], *, hosts: object) -> None:
         )
 
 
-def check_time(allocation: Allocation, *, cells: int, budget_s: float) -> None:
-    """Refuse a time that is shorter than the budgets of the cells of a node, in seconds."""
-    needed_s = cells * budget_s
+def check_time(allocation: Allocation, *, cells: int, budget_s: float, jobs: int) -> None:
+    """Refuse a time that is shorter than the budgets of the cells of a node, in seconds.
+
+    Of more nodes than are worked on at once (`jobs`) the last wait for the first.
+    """
+    turns = math.ceil(allocation.nodes / jobs)
+    needed_s = turns * cells * budget_s
     if allocation.time_s < needed_s:
         whose = "the job has left" if allocation.job else "the allocation asks for"
+        at_once = f", {jobs} of {allocation.nodes} nodes at once," if turns > 1 else ""
         raise ConfigError(
             f"the time of the allocation is shorter than the plan: {_clock(allocation.time_s)}",
-            details=f"{counted(cells, 'cell')} on each node of at most {budget_s:.0f} s take up to "
-            f"{_clock(needed_s)}, and {whose} less; making the software ready comes on top",
-            hint=f"ask for more than time={_clock(needed_s)}, or lower --budget",
+            details=f"{counted(cells, 'cell')} on each node of at most {budget_s:.0f} s{at_once} "
+            f"take up to {_clock(needed_s)}, and {whose} less; making the software ready comes on "
+            "top",
+            hint=f"ask for more than time={_clock(needed_s)}, or lower --budget"
+            + " or raise --jobs" * (turns > 1),
         )
 
 

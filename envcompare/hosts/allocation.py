@@ -7,18 +7,18 @@ there when they answer, and the job is over when none does and it is not listed 
 
 from __future__ import annotations
 
-import math
 import shlex
+import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from envcompare.command import Command
-from envcompare.config.scheduling import PATH, Allocation, Gres, offered_gres
-from envcompare.config.settings import AllocationTable, closest
+from envcompare.config.scheduling import PATH, Allocation
+from envcompare.config.settings import AllocationTable
 from envcompare.errors import (
     CommandTimeoutError,
     ConfigError,
@@ -26,20 +26,33 @@ from envcompare.errors import (
     TransportError,
     UnusableError,
 )
+from envcompare.hosts import claims
+from envcompare.hosts.partitions import check_partition
 from envcompare.interrupt import Interruption
+from envcompare.run_folder.records import Event
 from envcompare.stack.cache import local_cache
-from envcompare.text import age_text, counted
-from envcompare.transport import Process, make_folder, remove_folder, run, shell
-from envcompare.transport.hosts import HostSpec
+from envcompare.text import age_text
+from envcompare.transport import (
+    Process,
+    make_folder,
+    make_new_folder,
+    remove_folder,
+    run,
+    shell,
+)
+from envcompare.transport.hosts import HostSpec, InterruptibleTransport
 from envcompare.transport.local import LOCAL
-from envcompare.transport.srun import SlurmJob, SrunTransport
+from envcompare.transport.srun import STARTED, SlurmJob, SrunTransport
+from envcompare.transport.streams import Drain
 
 if TYPE_CHECKING:
     from parsl.providers import SlurmProvider
 
 _EXTRA: Final = "envcompare-bench[allocation]"
 # A client that is gone before it has taken the nodes must not hold them until their time is over.
-_PILOT: Final = "sleep {patience}; if [ -e {kept} ]; then exec sleep 2147483647; fi"
+_PILOT: Final = """sleep {patience}
+if [ -e {kept}"$SLURM_JOB_ID" ]; then exec sleep 2147483647; fi
+echo "the nodes did not answer in time: nothing took them within {patience} s" >&2"""
 # The step ends with the client, however that ends, and then the job with it.
 _KEEP: Final = ': >"$1" || exit; echo kept; cat >/dev/null; exec scancel "$SLURM_JOB_ID"'
 _NAMES: Final = 'printf "%s\\n" "$SLURMD_NODENAME"'
@@ -48,25 +61,32 @@ cat -- "$1"/*.stderr 2>/dev/null | tail -n 1
 scontrol --oneliner show job "$2" 2>/dev/null | grep -o 'JobState=[A-Z_]* Reason=[^ ]*'
 :
 """
-_PATIENCE_S: Final = 90
+_PATIENCE_S: Final = 300  # more than the longest pause, a roll call and the answer of the keeper
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _TICK_S: Final = 0.2  # in which Ctrl-C is noticed
 _SAY_EVERY_S: Final = 60.0
 _MISSING_S: Final = 20.0  # a job may be listed late
 _SHARED_S: Final = 30.0  # a network file system may show a new file late
+_ANSWER_S: Final = 60.0
+_COMMAND_S: Final = 60  # of Parsl
 _END_S: Final = 60.0
-_ANSWER_BYTES: Final = 100
+_CLAIM: Final = "allocation"  # among the folders of hosts in that of a run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a run asks for; `nodes` are those that an earlier part of it was measured on."""
+    """What a run asks for; `nodes` and `jobs` are those of earlier parts of it.
+
+    `note_job` is called with the number of the job once it is submitted.
+    """
 
     allocation: Allocation
     run_id: str
     nodes: tuple[str, ...]
+    jobs: tuple[str, ...]
     interruption: Interruption
     say: Callable[[str], None]
+    note_job: Callable[[str], None]
 
     @property
     def leftovers(self) -> str:
@@ -78,47 +98,16 @@ class Request:
         """Return the folder of the job's script and its output."""
         table = self.allocation.request
         chosen = table.script_dir if table else None
-        return f"{chosen}/envcompare-{self.run_id}" if chosen else f"{self.leftovers}/allocation"
+        return f"{chosen}/envcompare-{self.run_id}" if chosen else self.claim
 
     @property
-    def kept(self) -> str:
-        """Return the file by which the job sees that this client has taken its nodes."""
-        return f"{self.script_dir}/kept"
+    def claim(self) -> str:
+        """Return the folder whose claim keeps a `clean` away as long as this client lives."""
+        return f"{self.leftovers}/{_CLAIM}"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Partition:
-    """A partition of a cluster: the longest time, and what each of its nodes has."""
-
-    name: str
-    is_default: bool
-    limit: str  # as Slurm writes it
-    nodes: tuple[tuple[Gres, ...], ...]
-
-    @property
-    def limit_s(self) -> float:
-        """Return the longest time of a job; [DAYS-][HH:]MM:SS, or a word where there is none."""
-        days, _, clock = self.limit.rpartition("-")
-        parts = clock.split(":")
-        if not all(part.isdecimal() for part in (*parts, days or "0")):
-            return math.inf
-        hours, minutes, seconds = (0, 0, *map(int, parts))[-3:]
-        return float(int(days or 0) * 86_400 + hours * 3600 + minutes * 60 + seconds)
-
-    @property
-    def offer(self) -> str:
-        """Say what it has: "2 nodes, up to gpu:a100:4 each"."""
-        most = max(self.nodes, key=lambda node: sum(gres.count for gres in node))
-        each = f", up to {','.join(map(str, most))} each" if most else ", without GRES"
-        return counted(len(self.nodes), "node") + each
-
-    def has_room(self, allocation: Allocation) -> bool:
-        """Tell whether so many of its nodes have what is asked for."""
-        wanted = allocation.gres
-        fitting = [
-            node for node in self.nodes if all(any(g.holds(w) for g in node) for w in wanted)
-        ]
-        return len(fitting) >= allocation.nodes
+    def kept(self, job: str = "") -> str:
+        """Return the file by which a job sees that this client has taken its nodes."""
+        return f"{self.script_dir}/kept-{job}"
 
 
 @contextmanager
@@ -130,55 +119,30 @@ def granted(request: Request, hosts: tuple[HostSpec, ...]) -> Iterator[tuple[Hos
     """
     if request.allocation.job:
         job = SlurmJob(id=request.allocation.job, on_loss=_on_loss(request))
-        yield _placed(hosts, job, _roll_call(job, len(hosts)), request)
+        yield _placed(hosts, job, _roll_call(job, len(hosts), request), request)
         return
-    make_folder(LOCAL, request.script_dir)
-    provider = _provider(request)
-    job = SlurmJob(id=_submitted(provider, request), on_loss=_on_loss(request))
+    job, provider, claim = _submitted(request)
     keeper: Process | None = None
     try:
-        nodes = _await_nodes(job, provider, request)
+        request.note_job(job.id)
+        request.say(f"asked Slurm for {request.allocation.wish}: job {job.id}")
+        nodes = _await_nodes(job, request)
         keeper = _keep(job, nodes[0], request)
         yield _placed(hosts, job, nodes, request)
     finally:
         _end_keeper(keeper)
         _give_back(job, provider, request)
+        claim.kill()
 
 
-def partitions() -> tuple[Partition, ...]:
-    """Return the partitions of the cluster that this machine is a login node of.
-
-    Raises UnusableError where there is none.
-    """
-    argv = ("sinfo", "--noheader", "--Node", "--format=%P|%l|%G")
-    listing = run(LOCAL, Command(argv=argv))
-    lines = [line.split("|", 2) for line in listing.stdout.splitlines() if line.count("|") > 1]
-    if not (listing.succeeded and lines):
-        raise UnusableError(
-            "Slurm does not answer on this machine",
-            details=listing.tail(1) or "it lists no partition",
-            hint="run envcompare on a login node of the cluster, where `sinfo` lists partitions",
-        )
-    limits = {name: limit for name, limit, _ in lines}
-    return tuple(
-        Partition(
-            name=name.rstrip("*"),
-            is_default=name.endswith("*"),
-            limit=limit,
-            nodes=tuple(offered_gres(gres) for each, _, gres in lines if each == name),
-        )
-        for name, limit in limits.items()
-    )
-
-
-def check_available(allocation: Allocation) -> None:
+def check_available(allocation: Allocation | None) -> None:
     """Refuse what the cluster does not have, before anything is submitted.
 
     Raises ConfigError for an unknown partition, for a time that it does not allow, and for nodes
     or GPUs that it does not have; UnusableError where Parsl or Slurm is missing.
     """
-    table = allocation.request
-    if table is None:
+    table = allocation.request if allocation else None
+    if allocation is None or table is None:
         return
     _require_parsl()
     if not (table.script_dir or PATH.fullmatch(str(local_cache()))):
@@ -186,54 +150,55 @@ def check_available(allocation: Allocation) -> None:
             f"the path {local_cache()} holds characters that the job's script cannot",
             hint="name another folder that the nodes share with the key script-dir",
         )
-    partition = _chosen(table.partition)
-    if allocation.time_s > partition.limit_s:
-        raise ConfigError(
-            f"--allocation time={table.time} is longer than the partition allows",
-            details=f"a job in {partition.name} may last {partition.limit}",
-            hint="ask for less time, or for another partition; `sinfo -o '%R %l'` lists limits",
-        )
-    if not partition.has_room(allocation):
-        raise ConfigError(
-            f"--allocation: the partition {partition.name} does not have {_wish(table)}",
-            details=f"it has {partition.offer}",
-            hint="ask for fewer nodes or GPUs, or for another partition; `sinfo -o '%R %D %G'` "
-            "lists them",
-        )
+    check_partition(allocation, table)
 
 
-def _chosen(name: str | None) -> Partition:
-    known = partitions()
-    for partition in known:
-        if partition.name == name or (name is None and partition.is_default):
-            return partition
-    names = tuple(partition.name for partition in known)
-    if name is None:
-        raise ConfigError("--allocation names no partition", hint=f"known: {', '.join(names)}")
-    raise ConfigError(f"--allocation: unknown partition `{name}`", hint=closest(name, names))
+def jobs_of(events: Iterable[Event]) -> tuple[str, ...]:
+    """Return the jobs that a run asked for or was measured in."""
+    jobs = (str(e.values.get("job", "")) for e in events if e.what in {"submitted", "allocated"})
+    return tuple(dict.fromkeys(jobs))
 
 
-def forget(run_id: str, job: str) -> None:
-    """Remove what a run whose client was killed left in the cache that the nodes share.
+def forget(run_id: str, jobs: tuple[str, ...]) -> None:
+    """Cancel the jobs of a run whose client was killed, and remove what it left in the cache.
 
-    Raises UnusableError while its job is there: it ends with its client.
+    Raises UnusableError while its client lives, and where a job of it stays.
     """
-    if SlurmJob(id=job, on_loss=lambda _: None).is_listed():
-        raise UnusableError(
-            f"the run {run_id} may still be measuring: its job {job} is there",
-            details="the job ends by itself when its client does",
-            hint=f"wait, or end it with: scancel {job}",
-        )
+    for claim in claims.survey(LOCAL, str(local_cache())):
+        if (claim.run_id, claim.host, claim.state) == (run_id, _CLAIM, "live"):
+            raise claims.refusal(claim, "this machine")
+    _cancel_left(run_id, jobs)
+    for job in map(_job, jobs):
+        if job.state():
+            raise UnusableError(
+                f"the run {run_id} may still be measuring: its job {job.id} is there",
+                details="envcompare did not submit it, or it does not end",
+                hint=f"wait, or end it with: scancel {job.id}",
+            )
     remove_folder(LOCAL, _folder(run_id))
+
+
+def _cancel_left(run_id: str, jobs: tuple[str, ...]) -> None:
+    """Cancel jobs that a client which was killed left, by their name too, and await their end.
+
+    Raises TransportError where Slurm does not answer.
+    """
+    for job in map(_job, jobs):
+        if job.state(name=_job_name(run_id)):
+            run(LOCAL, Command(argv=("scancel", job.id)))
+            _has_ended(job)
+
+
+def _job(number: str) -> SlurmJob:
+    return SlurmJob(id=number, on_loss=lambda _: None)
+
+
+def _job_name(run_id: str) -> str:
+    return f"envcompare-{run_id}"
 
 
 def _folder(run_id: str) -> str:
     return str(local_cache() / "runs" / run_id)
-
-
-def _wish(table: AllocationTable) -> str:
-    of_each = f" with gres={table.gres}" if table.gres else ""
-    return f"{table.nodes} nodes{of_each}" if table.nodes > 1 else f"a node{of_each}"
 
 
 def _require_parsl() -> None:
@@ -272,27 +237,54 @@ def _provider(request: Request) -> SlurmProvider:
         scheduler_options="\n".join(lines),
         exclusive=table.exclusive,
         launcher=SimpleLauncher(),
-        cmd_timeout=60,
+        cmd_timeout=_COMMAND_S,
     )
     provider.script_dir = request.script_dir
     return provider
 
 
-def _submitted(provider: SlurmProvider, request: Request) -> str:
+def _submitted(request: Request) -> tuple[SlurmJob, SlurmProvider, Process]:
+    """Return the job, who submitted it, and the claim; where that fails nothing of it is left."""
+    _cancel_left(request.run_id, request.jobs)
+    claim = _claimed(request)
+    try:
+        provider, number = _asked(request)
+    except BaseException:
+        _remove_folders(request)
+        claim.kill()
+        raise
+    return SlurmJob(id=number, on_loss=_on_loss(request)), provider, claim
+
+
+def _claimed(request: Request) -> Process:
+    """Make the folders anew, and claim them: `clean` would remove those of a run in the queue."""
+    if request.script_dir == request.claim:
+        make_folder(LOCAL, request.leftovers)
+    make_new_folder(LOCAL, request.script_dir)
+    return claims.hold(LOCAL, request.claim)
+
+
+def _asked(request: Request) -> tuple[SlurmProvider, str]:
+    """Submit the job by a provider, and return both; raises UnusableError where Slurm does not."""
     from parsl.providers.errors import SubmitException  # noqa: PLC0415 — as above
 
-    pilot = _PILOT.format(patience=_PATIENCE_S, kept=shlex.quote(request.kept))
+    pilot = _PILOT.format(patience=_PATIENCE_S, kept=shlex.quote(request.kept()))
     try:
-        job = str(provider.submit(pilot, 1, job_name="envcompare"))
+        provider = _provider(request)
+        return provider, str(provider.submit(pilot, 1, job_name=_job_name(request.run_id)))
     except SubmitException as error:
-        remove_folder(LOCAL, request.script_dir)
         raise UnusableError(
             "Slurm does not accept the job",
             details=(error.stderr or error.stdout or str(error)).strip().splitlines()[-1],
             hint="change what --allocation asks for; `sinfo` and `sacctmgr show assoc` list limits",
         ) from error
-    request.say(f"asked Slurm for {_wish(_table(request))}: job {job}")
-    return job
+    except subprocess.TimeoutExpired as error:
+        raise UnusableError(
+            "Slurm does not answer",
+            details=f"`{error.cmd}` did not end within {error.timeout:g} s",
+            hint="try again later, and look at `squeue --me`: a job that was submitted all the "
+            f"same ends by itself within {_PATIENCE_S} s of its start",
+        ) from error
 
 
 def _table(request: Request) -> AllocationTable:
@@ -300,46 +292,68 @@ def _table(request: Request) -> AllocationTable:
     return request.allocation.request
 
 
-def _await_nodes(job: SlurmJob, provider: SlurmProvider, request: Request) -> tuple[str, ...]:
+def _await_nodes(job: SlurmJob, request: Request) -> tuple[str, ...]:
     """Wait in the queue until all nodes answer, and return their names.
 
     Raises UnusableError where the job is gone, and InterruptedRunError when the user stops.
     """
     began = said = time.monotonic()
-    pause_s = _FIRST_PAUSE_S
+    pause_s, was_listed = _FIRST_PAUSE_S, False
     while True:
         _pause(request, pause_s)
         pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
-        status = provider.status([job.id])[0]
-        if status.state.name not in {"PENDING", "HELD"}:  # one that was missing once is COMPLETED
+        state = _state(job)
+        was_listed = was_listed or bool(state)
+        if state in STARTED:
             with suppress(TransportError, CommandTimeoutError):
-                return _roll_call(job, request.allocation.nodes)
+                return _roll_call(job, request.allocation.nodes, request)
         now = time.monotonic()
-        if (status.terminal or now - began > _MISSING_S) and _is_gone(job):
+        if state == "" and (was_listed or now - began > _MISSING_S):
             raise _not_granted(job, request)
         if now - said > _SAY_EVERY_S:
             said = now
             request.say(f"job {job.id} waits in the queue, for {age_text(now - began)} so far")
 
 
-def _is_gone(job: SlurmJob) -> bool:
-    """Tell whether Slurm answers, and does not list the job."""
+def _state(job: SlurmJob) -> str | None:
+    """Return the state of the job, empty where it is gone; None where Slurm does not answer."""
     try:
-        return not job.is_listed()
+        return job.state()
     except TransportError:
-        return False
+        return None
+
+
+def _has_ended(job: SlurmJob) -> bool:
+    """Wait until Slurm does not list the job any more; False where that takes too long."""
+    until = time.monotonic() + _END_S
+    while not (is_gone := _state(job) == "") and time.monotonic() < until:
+        time.sleep(_FIRST_PAUSE_S)
+    return is_gone
+
+
+def _comes_true(condition: Callable[[], bool], request: Request, within_s: float) -> bool:
+    """Tell whether it comes true in time; raises InterruptedRunError when the user stops."""
+    until = time.monotonic() + within_s
+    while not (is_true := condition()) and time.monotonic() < until:
+        _pause(request, _TICK_S)
+    return is_true
 
 
 def _pause(request: Request, pause_s: float) -> None:
     until = time.monotonic() + pause_s
     while time.monotonic() < until:
-        if request.interruption.is_requested:
-            raise InterruptedRunError(
-                "the run was interrupted before it had its nodes",
-                details="the job was taken back; nothing was measured in this part of the run",
-                hint="start the run again, or continue it with --resume",
-            )
+        _check(request)
         time.sleep(_TICK_S)
+
+
+def _check(request: Request) -> None:
+    if request.interruption.is_requested:
+        what = "" if request.allocation.job else "the job was taken back; "
+        raise InterruptedRunError(
+            "the run was interrupted before it had its nodes",
+            details=f"{what}nothing was measured in this part of the run",
+            hint="start the run again, or continue it with --resume",
+        )
 
 
 def _not_granted(job: SlurmJob, request: Request) -> UnusableError:
@@ -353,9 +367,15 @@ def _not_granted(job: SlurmJob, request: Request) -> UnusableError:
     )
 
 
-def _roll_call(job: SlurmJob, count: int) -> tuple[str, ...]:
-    """Return the names of the nodes of a job as each of them says; raises TransportError."""
-    answer = run(LOCAL, job.step("/bin/sh", "-c", _NAMES, nodes=count))
+def _roll_call(job: SlurmJob, count: int, request: Request) -> tuple[str, ...]:
+    """Return the names of the nodes of a job as each of them says.
+
+    Raises TransportError where not all answer, CommandTimeoutError where that takes too long, and
+    InterruptedRunError when the user stops meanwhile.
+    """
+    asked = InterruptibleTransport(LOCAL, request.interruption, ends_at_once=True)
+    answer = run(asked, job.step("/bin/sh", "-c", _NAMES, nodes=count))
+    _check(request)  # what was killed while it was asked has said nothing
     names = sorted(answer.stdout.split())
     if not answer.succeeded or len(names) != count:
         raise TransportError(
@@ -367,21 +387,30 @@ def _roll_call(job: SlurmJob, count: int) -> tuple[str, ...]:
 
 
 def _keep(job: SlurmJob, node: str, request: Request) -> Process:
-    """Let the job live as long as this client does; raises UnusableError where it cannot."""
-    keeper = SrunTransport(node, job, node).spawn(
-        Command(argv=("/bin/sh", "-c", _KEEP, "sh", request.kept))
-    )
-    said = keeper.stdout.readline(_ANSWER_BYTES)
-    until = time.monotonic() + _SHARED_S
-    while said and not Path(request.kept).exists():
-        if time.monotonic() > until:
-            said = b""
-        time.sleep(_TICK_S)
-    if said:
-        return keeper
+    """Let the job live as long as this client does.
+
+    Raises UnusableError where it cannot, and InterruptedRunError when the user stops meanwhile.
+    """
+    kept = request.kept(job.id)
+    step = Command(argv=("/bin/sh", "-c", _KEEP, "sh", kept))
+    keeper = SrunTransport(node, job, node).spawn(step)
+    said = Drain(keeper.stdout)
+    try:
+        answers = _comes_true(lambda: bool(said.text() or not said.is_alive()), request, _ANSWER_S)
+        if said.text() and _comes_true(Path(kept).exists, request, _SHARED_S):
+            return keeper
+    except BaseException:
+        keeper.kill()
+        raise
     keeper.kill()
-    if _is_gone(job):
+    if _state(job) == "":
         raise _not_granted(job, request)
+    if not answers:
+        raise TransportError(
+            f"{node} of job {job.id} did not answer within {_ANSWER_S:g} s",
+            details="it gave its name just before",
+            hint=f"see `scontrol show job {job.id}`, and start the run again",
+        )
     raise UnusableError(
         f"{request.script_dir} is not shared between this machine and {node}",
         details="what the node writes there is not seen here",
@@ -426,12 +455,14 @@ def _end_keeper(keeper: Process | None) -> None:
 
 def _give_back(job: SlurmJob, provider: SlurmProvider, request: Request) -> None:
     """Cancel the job, wait until it is gone, and remove what is left of the run in the cache."""
-    until = time.monotonic() + _END_S
-    provider.cancel([job.id])
-    while not (is_gone := _is_gone(job)) and time.monotonic() < until:
-        time.sleep(_FIRST_PAUSE_S)
-    if not is_gone:
+    with suppress(subprocess.TimeoutExpired):
+        provider.cancel([job.id])
+    if _has_ended(job):
+        _remove_folders(request)
+    else:
         request.say(f"job {job.id} may still hold its nodes; cancel it with: scancel {job.id}")
-        return
+
+
+def _remove_folders(request: Request) -> None:
     for folder in (request.script_dir, request.leftovers):
         remove_folder(LOCAL, folder)

@@ -26,7 +26,7 @@ EventKind = Literal[
     "stopped",
     "round-dropped", "generation", "calibrated", "swept", "note", "waited", "caution", "not-marked",
     "profiled",
-    "imported", "identity", "wheels", "allocated",
+    "imported", "identity", "wheels", "submitted", "allocated",
 ]  # fmt: skip
 Scalar = str | int | float | bool | None
 FingerprintValue = Scalar | tuple[Scalar, ...]

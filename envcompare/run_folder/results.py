@@ -481,8 +481,12 @@ def _why_none(path: Path) -> str:
 
 
 def duration_s(events: Iterable[Event]) -> float:
-    """Return the seconds between the events of a run, without the pauses before resumptions."""
-    return _sum_between_s(events, after_pause="run-resumed")
+    """Return the seconds between the events of a run.
+
+    Without the pauses before resumptions, and without the time in the queue of a scheduler.
+    """
+    begun = (event for event in events if event.what != "submitted")
+    return _sum_between_s(begun, after_pause="run-resumed")
 
 
 def elapsed_s(events: Iterable[Event]) -> float:

@@ -65,25 +65,32 @@ def run(job: Job) -> int:
     The nodes of an allocation are asked for first, and given back whatever happens. Raises
     ConfigError where a resumed run finds other software, hosts or data than it began with.
     """
-    prior = job.folder.read_events().events
+    events = job.folder.read_events().events
     asked = job.experiment.allocation
     if asked is None:
-        return _walk(job, prior)
+        return _walk(job, events)
+    prior = tuple(e for e in events if e.what != "submitted")  # of which alone nothing was begun
     request = allocation.Request(
         allocation=asked,
         run_id=job.folder.run_id,
         nodes=_nodes_of(job.hosts, prior),
+        jobs=allocation.jobs_of(events),
         interruption=job.interruption,
         say=job.display.say,
+        note_job=lambda number: job.note("submitted", values={"job": number}),
     )
     with allocation.granted(request, job.hosts) as hosts:
         return _walk(replace(job, hosts=hosts), prior)
 
 
 def _nodes_of(hosts: tuple[HostSpec, ...], prior: tuple[Event, ...]) -> tuple[str, ...]:
-    """Return the nodes that an earlier part of the run was measured on; a cell is of one node."""
+    """Return the nodes that an earlier part of the run was measured on; a cell is of one node.
+
+    None where those of some hosts are not known: then nothing was measured yet.
+    """
     known = {e.host: str(e.values["node"]) for e in prior if e.what == "allocated"}
-    return tuple(known[host.label] for host in hosts if host.label in known)
+    nodes = tuple(known[host.label] for host in hosts if host.label in known)
+    return nodes if len(nodes) == len(hosts) else ()
 
 
 def _walk(job: Job, prior: tuple[Event, ...]) -> int:

@@ -23,19 +23,20 @@ _APART = ("/bin/sh", "-c", 'exec 3>&2 2>/dev/null; exec "$@"', "sh")
 _STDERR = "--error=/proc/self/fd/3"
 # The shell stays as the parent: srun's own 128 + n would also be that of a step that was ended.
 _LAUNCH = ("/bin/sh", "-c", '"$@"; exit "$?"', "sh")
-_FAILED = 112  # what srun is told to exit with where it fails itself (SLURM_EXIT_ERROR)
+_FAILED = 112  # the exit code of srun where it fails itself (SLURM_EXIT_ERROR)
+_LIST = ("squeue", "--me", "--noheader", "--format=%A|%T|%j")  # number, state, name
 _PROBE_S = 60.0
 _KILL_S = 10.0
 # States in which a job has its nodes, or will have them again (JOB STATE CODES of squeue)
-_LIVING = frozenset({
-    "CONFIGURING", "PENDING", "RESIZING", "RUNNING", "SIGNALING", "STAGE_OUT", "STOPPED",
-    "SUSPENDED",
+_WAITING = frozenset({"CONFIGURING", "PENDING"})
+STARTED = frozenset({
+    "RESIZING", "RUNNING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED",
 })  # fmt: skip
 
 
 @dataclass(slots=True, eq=False)
 class SlurmJob:
-    """A job whose nodes are measured; `on_loss` is told once why it has ended too early."""
+    """A job whose nodes are measured; `on_loss` is called once, with why it ended too early."""
 
     id: str
     on_loss: Callable[[str], None]
@@ -43,7 +44,7 @@ class SlurmJob:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def lose(self, why: str) -> None:
-        """Note that the job has ended, and tell it once."""
+        """Note that the job has ended, and call `on_loss` once."""
         with self._lock:
             is_news = not self.loss
             self.loss = self.loss or why
@@ -61,22 +62,27 @@ class SlurmJob:
         options = (f"--jobid={self.id}", *how, *count, *where)
         return Command(argv=("srun", *options, *argv), env=(("SLURM_EXIT_ERROR", str(_FAILED)),))
 
-    def is_listed(self, states: frozenset[str] | None = None) -> bool:
-        """Tell whether Slurm lists the job, in one of the states where some are given.
+    def state(self, *, name: str = "") -> str:
+        """Return the state in which Slurm lists the job, empty where it does not list it.
 
         A job that is not listed has given its nodes back; one that is listed may have lost them.
-        Raises TransportError where Slurm does not answer.
+        With a name a job is meant whose own begins so. Raises TransportError where Slurm does not
+        answer.
         """
         silence = f"Slurm does not say what became of job {self.id}"
         hint = "check `squeue --me` on this machine; a run can be resumed"
         try:
-            listing = run(LOCAL, Command(argv=("squeue", "--me", "--noheader", "--format=%A %T")))
+            listing = run(LOCAL, Command(argv=_LIST))
         except CommandTimeoutError as error:
             raise TransportError(silence, details=error.brief, hint=hint) from error
         if not listing.succeeded:
             raise TransportError(silence, details=listing.tail(1), hint=hint)
-        jobs = (line.split() for line in listing.stdout.splitlines())
-        return any(each == self.id and (not states or state in states) for each, state in jobs)
+        for line in listing.stdout.splitlines():
+            number, _, rest = line.partition("|")
+            state, _, its_name = rest.partition("|")
+            if number == self.id and its_name.startswith(name):
+                return state
+        return ""
 
 
 class _StepProcess:
@@ -165,7 +171,7 @@ class SrunTransport:
         if done.succeeded:
             return
         why = done.tail(1) or "srun gave no message"
-        if not self._job.is_listed(_LIVING):
+        if self._job.state() not in STARTED | _WAITING:
             self._job.lose(why)
         raise self._lost(why, brief)
 

@@ -206,19 +206,46 @@ def test_job_goes_with_a_client_that_is_killed(cluster: Cluster) -> None:
     assert cluster.left() == ""
 
 
-def test_client_that_waits_in_the_queue_takes_its_job_back(cluster: Cluster) -> None:
-    """Ctrl-C is heard while the nodes are another's."""
+@pytest.fixture
+def taken(cluster: Cluster) -> Iterator[str]:
+    """Give the job of another user of the login that has all nodes."""
     other = "sbatch --parsable --nodes=2 --exclusive --time=5 --output=/dev/null --wrap='sleep 300'"
     job = cluster.run(other).strip()
     assert eventually(lambda: cluster.run(f"squeue --noheader --job={job} --format=%t") == "R\n")
+    yield job
+    cluster.run(f"scancel {job}; :")
+    assert eventually(lambda: cluster.left() == "")
+
+
+def test_client_that_waits_in_the_queue_takes_its_job_back(cluster: Cluster, taken: str) -> None:
+    """Ctrl-C is heard while the nodes are another's, and no `clean` removes what it needs."""
     process = cluster.measuring("queued", *SHORT, "--allocation", "slurm:time=00:10:00")
     assert eventually(lambda: "PD" in cluster.run("squeue --noheader --format=%t"))
+    assert "is still running on local" in cluster.run("envcompare clean", code=UNUSABLE)
     as_root(LOGIN, "pkill -INT -u bench -f '[e]nvcompare run'")
     output, _ = process.communicate(timeout=60)
     assert process.returncode == INTERRUPTED, output
-    assert cluster.run("squeue --noheader --format=%A").split() == [job]
-    cluster.run(f"scancel {job}")
-    assert eventually(lambda: cluster.left() == "")
+    assert cluster.run("squeue --noheader --format=%A").split() == [taken]
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_job_of_a_client_that_was_killed_in_the_queue_is_cancelled(
+    cluster: Cluster, taken: str, *, is_resumed: bool
+) -> None:
+    """The run names its job before it has nodes, so that whoever goes on with it finds the job."""
+    out = f"killed-in-queue-{is_resumed}"
+    process = cluster.measuring(out, *SHORT, "--allocation", "slurm:time=00:10:00")
+    assert eventually(lambda: cluster.events(out, "submitted") != [])
+    as_root(LOGIN, "pkill -KILL -u bench -f '[e]nvcompare run'")
+    process.communicate(timeout=30)
+    (left,) = (event["values"]["job"] for event in cluster.events(out, "submitted"))
+    assert set(cluster.run("squeue --noheader --format=%A").split()) == {taken, left}
+    if is_resumed:
+        cluster.run(f"scontrol hold {left}; scancel {taken}; envcompare run --resume {out}/*")
+        assert [event["state"] for event in cluster.events(out, "cell-ended")] == ["ok"]
+    else:
+        cluster.run(f"envcompare clean --run {out}/*")
+    assert left not in cluster.run("squeue --noheader --format=%A").split()
 
 
 def test_nodes_of_the_job_around_are_measured_and_kept(cluster: Cluster) -> None:

@@ -70,6 +70,19 @@ def test_time_in_which_others_are_served_is_not_a_cells_own() -> None:
     assert duration_s(events) == 900.0
 
 
+def test_time_in_the_queue_of_a_scheduler_is_no_part_of_a_run() -> None:
+    """Neither before it begins nor before it goes on."""
+    events = (
+        Event(t=0.0, what="submitted"),
+        Event(t=900.0, what="run-started"),
+        Event(t=910.0, what="interrupted"),
+        Event(t=2000.0, what="submitted"),
+        Event(t=5000.0, what="run-resumed"),
+        Event(t=5005.0, what="run-ended"),
+    )
+    assert duration_s(events) == 15.0
+
+
 def test_events_of_an_older_run_have_their_times_alone() -> None:
     """They are compared as they were."""
     events = (Event(t=1.0, what="cell-started"), Event(t=3.5, what="cell-ended"))

@@ -19,6 +19,7 @@ from envcompare.config.scheduling import (
     check_time,
     offered_gres,
     parse_allocation,
+    parse_gres,
 )
 from envcompare.config.settings import (
     AllocationTable,
@@ -28,7 +29,7 @@ from envcompare.config.settings import (
     settings_toml,
 )
 from envcompare.errors import ConfigError
-from envcompare.hosts.allocation import Partition
+from envcompare.hosts.partitions import Partition
 from envcompare.text import parse_toml
 from envcompare.transport.hosts import parse_hosts
 
@@ -53,7 +54,7 @@ def test_text_names_nodes_time_and_resources() -> None:
     """Each key is one of the scheduler's options; a colon belongs to the value."""
     allocation = parsed(FULL)
     assert (allocation.nodes, allocation.time_s) == (2, 3600.0)
-    assert allocation.gres == (Gres(name="gpu", type="a100", count=1),)
+    assert allocation.gres == Gres(name="gpu", type="a100", count=1)
     assert allocation.hosts == ("slurm-1", "slurm-2")
     assert allocation.request == AllocationTable(
         scheduler="slurm", partition="gpu", gres="gpu:a100:1", time="01:00:00", nodes=2
@@ -160,10 +161,19 @@ def test_inside_of_no_job_is_refused() -> None:
 def test_time_that_is_shorter_than_the_plan_is_refused() -> None:
     """The budgets of all cells of a node have to fit, and the hint says how long they are."""
     allocation = parsed("slurm:time=00:19:59")
-    check_time(allocation, cells=1, budget_s=600)
+    check_time(allocation, cells=1, budget_s=600, jobs=1)
     with pytest.raises(ConfigError, match="shorter than the plan: 00:19:59") as caught:
-        check_time(allocation, cells=2, budget_s=600)
+        check_time(allocation, cells=2, budget_s=600, jobs=1)
     assert "time=00:20:00" in caught.value.hint
+
+
+def test_nodes_that_are_not_worked_on_at_once_take_turns() -> None:
+    """Of 64 nodes and 32 jobs the second half begins when the first has ended."""
+    allocation = parsed("slurm:time=00:19:59,nodes=64")
+    check_time(allocation, cells=1, budget_s=600, jobs=64)
+    with pytest.raises(ConfigError, match="shorter than the plan") as caught:
+        check_time(allocation, cells=1, budget_s=600, jobs=32)
+    assert "32 of 64 nodes at once, take up to 00:20:00" in caught.value.details
 
 
 def test_plan_that_does_not_fit_ends_with_exit_code_2(tmp_path: Path) -> None:
@@ -210,7 +220,8 @@ def test_run_keeps_what_it_asked_for_so_that_it_can_be_resumed() -> None:
         ("gpu:a100:4,gpu:v100:2", (("gpu", "a100", 4), ("gpu", "v100", 2))),
         ("gpu:1g.10gb:7", (("gpu", "1g.10gb", 7),)),
         ("gpu:h100-80gb", (("gpu", "h100-80gb", 1),)),
-        ("shard:gpu:2K,what?", (("shard", "gpu", 2),)),
+        ("shard:gpu:2K,what?", (("shard", "gpu", 2048),)),
+        ("tmp:3M,shard:1", (("tmp", "", 3 * 2**20), ("shard", "", 1))),
         ("(null)", ()),
     ],
 )
@@ -219,12 +230,14 @@ def test_resources_of_a_node_are_read(text: str, expected: tuple[tuple[str, str,
     assert tuple((each.name, each.type, each.count) for each in offered_gres(text)) == expected
 
 
-def test_resource_holds_what_it_has_enough_of() -> None:
-    """A wish without a type is met by any type."""
-    has = Gres(name="gpu", type="a100", count=2)
-    assert has.holds(Gres(name="gpu", type="", count=2))
-    assert not has.holds(Gres(name="gpu", type="a100", count=3))
-    assert not has.holds(Gres(name="gpu", type="v100", count=1))
+@pytest.mark.parametrize(
+    ("wish", "is_met"),
+    [("gpu:4", True), ("gpu:5", False), ("gpu:a100:2", True), ("gpu:a100:3", False)],
+)
+def test_wish_without_a_type_is_met_by_all_types_together(wish: str, *, is_met: bool) -> None:
+    """Slurm itself gives a job GPUs of two types where it names none."""
+    node = offered_gres("gpu:a100:2,gpu:v100:2,tmp:9")
+    assert parse_gres(wish).is_met_by(node) is is_met
 
 
 @pytest.mark.parametrize(

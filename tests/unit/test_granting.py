@@ -1,0 +1,289 @@
+"""The job of an allocation, from its folders to its end, with programs in the place of Slurm's.
+
+The real ones are asked in tests/engines/test_allocations.py; here they hang, fail or come late.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import envcompare
+
+from envcompare.cli.planning import planned
+from envcompare.config.scheduling import parse_allocation
+from envcompare.config.settings import Settings
+from envcompare.errors import InterruptedRunError, UnusableError
+from envcompare.hosts import allocation, claims
+from envcompare.interrupt import Interruption
+from envcompare.run_folder.records import Event, event_now
+from envcompare.run_folder.results import RunFolder
+from envcompare.runner import walk
+from envcompare.transport.local import LOCAL
+from envcompare.transport.srun import SlurmJob
+
+RUN, NAME = "20260102-030405-0a1b", "envcompare-20260102-030405-0a1b.1700000000.5"
+
+
+@dataclass(frozen=True, slots=True)
+class Slurm:
+    """A folder of programs that are found before those of the system, and the jobs they list."""
+
+    folder: Path
+
+    def program(self, name: str, script: str) -> None:
+        """Put a script of sh in the place of a program."""
+        path = self.folder / name
+        path.write_text(f"#!/bin/sh\ncd {shlex.quote(str(self.folder))} || exit\n{script}\n")
+        path.chmod(0o755)
+
+    def listing(self, *lines: str) -> None:
+        """Let `squeue` list these jobs, and `scancel` end them all."""
+        (self.folder / "jobs").write_text("".join(f"{line}\n" for line in lines))
+        self.program("squeue", "cat jobs")
+        self.program("scancel", 'echo "$*" >>cancelled; : >jobs')
+
+    @property
+    def cancelled(self) -> str:
+        """Return what `scancel` was asked for."""
+        path = self.folder / "cancelled"
+        return path.read_text() if path.exists() else ""
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    """Give a cluster without jobs, and this machine a cache of its own."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    cluster = Slurm(tmp_path / "bin")
+    cluster.listing()
+    return cluster
+
+
+def requested(options: str = "", **changes: Any) -> allocation.Request:
+    """Return the request of a run for one node."""
+    asked = parse_allocation(f"slurm:time=00:10:00{options}", {}, now_s=0)
+    assert asked is not None
+    fields: dict[str, Any] = {"nodes": (), "jobs": (), "interruption": Interruption()}
+    fields |= {"say": lambda _: None, "note_job": lambda _: None, **changes}
+    return allocation.Request(allocation=asked, run_id=RUN, **fields)
+
+
+def job(number: str = "7") -> SlurmJob:
+    """Return a job of which nothing is said when it is lost."""
+    return SlurmJob(id=number, on_loss=lambda _: None)
+
+
+def test_pilot_goes_on_only_for_the_client_of_its_own_job(tmp_path: Path) -> None:
+    """A job whose client was killed ends, though a later job of the same run is measured."""
+    script = allocation._PILOT.format(patience=0, kept=shlex.quote(f"{tmp_path}/kept-"))
+    argv, environ = ("sh", "-c", script), {**os.environ, "SLURM_JOB_ID": "6"}
+    (tmp_path / "kept-7").touch()
+    ended = subprocess.run(argv, env=environ, stderr=subprocess.PIPE, timeout=60, check=True)
+    assert ended.stderr.startswith(b"the nodes did not answer in time")
+    (tmp_path / "kept-6").touch()
+    with pytest.raises(subprocess.TimeoutExpired):
+        subprocess.run(argv, env=environ, timeout=1, check=False)
+
+
+def test_job_has_the_state_that_squeue_lists_for_its_number(slurm: Slurm) -> None:
+    """That of another number, or name where one is given, is none of its own."""
+    slurm.listing(f"70|RUNNING|{NAME}", f"7|PENDING|{NAME}", "8|RUNNING|a | name")
+    states = [job(number).state() for number in ("7", "8", "9")]
+    named = [job("8").state(name=name) for name in ("a |", f"envcompare-{RUN}")]
+    assert (states, named) == (["PENDING", "RUNNING", ""], ["RUNNING", ""])
+
+
+def test_folder_of_the_job_is_made_anew_and_follows_no_link(slurm: Slurm, tmp_path: Path) -> None:
+    """Others may write to a folder that the user names, and an earlier job had the same one."""
+    theirs, chosen = tmp_path / "theirs", tmp_path / "chosen"
+    theirs.mkdir()
+    chosen.mkdir()
+    (theirs / "kept-7").touch()
+    (chosen / f"envcompare-{RUN}").symlink_to(theirs)
+    request = requested(f",script-dir={chosen}")
+    allocation._claimed(request).kill()
+    made = Path(request.script_dir)
+    assert (made.is_symlink(), list(made.iterdir())) == (False, [])
+    assert [path.name for path in theirs.iterdir()] == ["kept-7"]
+
+
+@pytest.mark.parametrize("is_chosen", [False, True])
+def test_run_in_the_queue_is_claimed_as_long_as_its_client_lives(
+    slurm: Slurm, tmp_path: Path, *, is_chosen: bool
+) -> None:
+    """`clean` leaves the cache to a run that is live, and to no other."""
+    request = requested(f",script-dir={tmp_path}" if is_chosen else "")
+    claim = allocation._claimed(request)
+    cache = str(tmp_path / "cache" / "envcompare")
+    assert [each.state for each in claims.survey(LOCAL, cache)] == ["live"]
+    claim.kill()
+    until = time.monotonic() + 30  # a process that was killed may still be listed
+    while claims.survey(LOCAL, cache)[0].state == "live" and time.monotonic() < until:
+        time.sleep(0.1)
+    assert [each.state for each in claims.survey(LOCAL, cache)] == ["dead"]
+
+
+def test_jobs_that_a_killed_client_left_are_cancelled(slurm: Slurm) -> None:
+    """`--resume` asks for a new job, and `clean --run` removes the folder once the old is gone."""
+    folder = Path(requested().leftovers)
+    folder.mkdir(parents=True)
+    slurm.listing(f"7|PENDING|{NAME}")
+    allocation.forget(RUN, ("6", "7"))
+    assert (slurm.cancelled, folder.exists()) == ("7\n", False)
+
+
+def test_job_that_the_run_did_not_ask_for_is_not_cancelled(slurm: Slurm) -> None:
+    """It is that of the user around it, or has got its number since then."""
+    slurm.listing("7|RUNNING|interactive")
+    with pytest.raises(UnusableError, match="its job 7 is there"):
+        allocation.forget(RUN, ("7",))
+    assert slurm.cancelled == ""
+
+
+def test_job_of_a_client_that_lives_is_not_cancelled(slurm: Slurm) -> None:
+    """A `clean --run` in another terminal must not end what is being measured."""
+    slurm.listing(f"7|RUNNING|{NAME}")
+    claim = allocation._claimed(requested())
+    with pytest.raises(UnusableError, match=f"the run {RUN} is still running"):
+        allocation.forget(RUN, ("7",))
+    claim.kill()
+    assert slurm.cancelled == ""
+
+
+def test_nodes_are_taken_whatever_the_accounting_says(slurm: Slurm) -> None:
+    """The state of squeue is enough; sacct asks a database that may be down."""
+    slurm.program("sacct", "exit 1")
+    slurm.listing(f"7|RUNNING|{NAME}")
+    slurm.program("srun", "echo c1")
+    assert allocation._await_nodes(job(), requested()) == ("c1",)
+
+
+def test_job_that_leaves_the_queue_without_nodes_was_not_granted(slurm: Slurm) -> None:
+    """What Slurm does not list any more will not get nodes."""
+    slurm.program("squeue", f"[ -e asked ] || echo '7|PENDING|{NAME}'; : >asked")
+    with pytest.raises(UnusableError, match="job 7 ended before its nodes could be used"):
+        allocation._await_nodes(job(), requested())
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda request: allocation._roll_call(job(), 1, request),
+        lambda request: allocation._keep(job(), "c1", request),
+    ],
+    ids=["roll call", "keeper"],
+)
+def test_stop_is_heard_while_a_node_does_not_answer(
+    slurm: Slurm, wait: Callable[[allocation.Request], object]
+) -> None:
+    """The question is killed; its answer is not waited for."""
+    slurm.program("srun", "sleep 20; : >answered")
+    request = requested()
+    threading.Timer(0.5, request.interruption.request).start()
+    with pytest.raises(InterruptedRunError):
+        wait(request)
+    assert not (slurm.folder / "answered").exists()
+
+
+def test_folder_that_the_node_does_not_share_is_named(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node has written its file, and it is not seen here."""
+    monkeypatch.setattr(allocation, "_SHARED_S", 0.5)
+    slurm.listing(f"7|RUNNING|{NAME}")
+    slurm.program("srun", "echo kept; exec cat")
+    with pytest.raises(UnusableError, match="is not shared between this machine and c1"):
+        allocation._keep(job(), "c1", requested())
+
+
+class Hangs:
+    """A provider whose commands do not end in time."""
+
+    def cancel(self, _jobs: list[str]) -> None:
+        """Raise what Parsl lets through."""
+        raise subprocess.TimeoutExpired("scancel 7", 60)
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_scancel_that_hangs_keeps_nothing_else_from_being_done(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch, *, is_listed: bool
+) -> None:
+    """The job may end by its keeper; where it does not, the user is told."""
+    monkeypatch.setattr(allocation, "_END_S", 0)
+    said: list[str] = []
+    request = requested(say=said.append)
+    allocation._claimed(request).kill()
+    slurm.listing(*[f"7|RUNNING|{NAME}"] * is_listed)
+    provider: Any = Hangs()
+    allocation._give_back(job(), provider, request)
+    told = ["job 7 may still hold its nodes; cancel it with: scancel 7"]
+    assert (said, Path(request.leftovers).exists()) == (told * is_listed, is_listed)
+
+
+# Parsl leaves a program that it waits for no longer: its process is not that of other tests.
+CLIENT = """
+from envcompare.cli import main
+from envcompare.hosts import allocation
+allocation._COMMAND_S = 1
+main()
+"""
+
+
+@pytest.mark.parametrize("program", ["sacct", "sbatch"])
+def test_slurm_that_does_not_answer_is_said_and_leaves_nothing(
+    slurm: Slurm, tmp_path: Path, program: str
+) -> None:
+    """Parsl raises an error of Python's there."""
+    pytest.importorskip("parsl")
+    slurm.program("sinfo", "echo 'main*|infinite|(null)'")
+    for name in ("sacct", "sbatch"):
+        slurm.program(name, "exec sleep 5" if name == program else "exit 1")
+    words = ("run", "--envs", "vm", "--workloads", "cnn", "--allocation", "slurm:time=10:00:00")
+    argv = (sys.executable, "-c", CLIENT, *words)
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, "error: Slurm does not answer" in done.stderr) == (3, True), done
+    assert f"`{program}" in done.stderr
+    assert list((tmp_path / "cache" / "envcompare" / "runs").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("placed", "nodes"),
+    [
+        ({"slurm-1": "c1", "slurm-2": "c2"}, ("c1", "c2")),
+        ({"slurm-1": "c1"}, ()),  # the client was killed between the two
+        ({}, ()),
+    ],
+)
+def test_resumed_run_asks_for_nodes_that_are_known_of_all_hosts(
+    placed: dict[str, str], nodes: tuple[str, ...]
+) -> None:
+    """A part of them would be refused for ever, and nothing was measured on them."""
+    settings = Settings(envs="vm", workloads="cnn", allocation="slurm:time=10:00:00,nodes=2")
+    _, _, hosts = planned(settings, Settings(), accept_many=True)
+    events: tuple[Event, ...] = tuple(
+        event_now("allocated", host=host, values={"node": node, "job": "7"})
+        for host, node in placed.items()
+    )
+    assert walk._nodes_of(hosts, events) == nodes
+
+
+def test_resumption_checks_what_it_needs_as_a_new_run_does(tmp_path: Path) -> None:
+    """Parsl may have gone since the run began: that is no fault of envcompare."""
+    given = Settings(envs="vm", workloads="cnn", allocation="slurm:time=10:00:00")
+    experiment, plan, _ = planned(given, Settings(), accept_many=True)
+    record = walk.run_record(plan, experiment, command_line=("envcompare", "run"))
+    folder = RunFolder.create(tmp_path, record)
+    (tmp_path / "parsl.py").write_text("raise ImportError('not there')\n")
+    done = envcompare("run", "--resume", str(folder.path), cwd=tmp_path)
+    assert (done.returncode, "--allocation needs Parsl" in done.stderr) == (3, True), done.stderr
