@@ -163,7 +163,8 @@ class Generation:
 
     def _run_round(self, number: int) -> None:
         steps = self.steps or MIN_STEPS
-        steps = warmup_steps(steps, self.block_s) if number == _WARMUP else steps
+        if number == _WARMUP:
+            steps = warmup_steps(steps, self.block_s, has_gpu=self.context.has_gpu)
         for order, arm in enumerate(self._order(f"round {number}")):
             limit_s = block_limit_s(expected_block_s(self._first_step_s))
             ran = self.workers.ask(arm, _steps(steps, limit_s))

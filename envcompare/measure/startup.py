@@ -26,7 +26,7 @@ from envcompare.run_folder.records import Design, Startup
 
 SHARE = 0.2  # of the budget of a cell
 MAX_REPETITIONS = 5  # of each kind, warm and cold
-_TRAIN_S = 0.3  # at most; as long as a warm-up
+_TRAIN_S = 0.3  # at most
 _PARTS = ("engine", "import", "data", "build", "first_step", "train", "exit")
 # 1 drops the page cache alone (kernel: Documentation/admin-guide/sysctl/vm.rst)
 _DROP_CACHES = "sync && echo 1 >/proc/sys/vm/drop_caches"

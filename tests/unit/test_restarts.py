@@ -96,7 +96,7 @@ def test_resumed_cell_takes_the_steps_of_its_blocks_where_no_calibration_was_not
     Turns([Lockstep(made, Roster(made), earlier)]).measure()
     measured = [one for one in kept(made) if isinstance(one, Block)]
     assert {one.k for one in measured if not one.warmup} == {3}
-    assert {one.k for one in measured if one.warmup} == {9}  # 0.3 s of blocks of 90 ms
+    assert {one.k for one in measured if one.warmup} == {3}  # 0.1 s of blocks of 90 ms
 
 
 def rounds_of(made: CellContext, *earlier: Block) -> _Rounds:
