@@ -27,6 +27,7 @@ import numpy as np
 from scipy import stats
 
 from bookkeeping import Conditions, Places, Watch, benchmark
+from envcompare.measure.noise import NoiseMemory
 from envcompare.run_folder.records import Block, Startup
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.intervals import ALPHA, Interval
@@ -37,6 +38,7 @@ from envcompare.stats.typical import (
     TYPICAL_SHARE,
     Groups,
     RoundEvidence,
+    Spread,
     own_spread,
     ratio_of_sums,
     spread,
@@ -50,6 +52,7 @@ REFERENCE, CONTROL = "docker", "docker~control"
 COMPARED = ("second", "third")
 PLANNED = len(COMPARED) * len(WORKLOADS)  # comparisons that a run's intervals are widened for
 PAIR = ("--workloads", ",".join(WORKLOADS))
+ENOUGH_TO_LEARN = 2  # degrees of freedom of a control, as the product asks for
 SIZES = tuple(range(32, 96, 4))
 SWEEP = ("--workloads", "rnn", "--set", f"rnn.hidden={','.join(map(str, SIZES))}")
 FLAGS = (
@@ -67,6 +70,7 @@ class Found:
     load: float
     printed: Interval
     alone: Interval  # as printed were it the only comparison
+    taught: Interval  # as printed with what the runs before have taught of the host
     mean: Interval
     share: float  # of the cell's time in measured blocks
 
@@ -155,7 +159,7 @@ def _kept(block: Block) -> list[Any]:
 def write_page(places: Places) -> str:
     """Write the page of the trials that are kept, and return it."""
     trials, sweeps = (_read(places, f"{name}-*.json.gz") for name in ("trial", "sweep"))
-    found = [one for trial in trials for one in _found(trial)]
+    found = list(_found_in_turn(trials))
     measured = [trial["conditions"] for trial in trials]
     page = _page(found, measured, budget_s=trials[0]["budget_s"] if trials else 0.0)
     page += "".join(_sweep_section(sweep) for sweep in sweeps)
@@ -170,7 +174,7 @@ def _read(places: Places, pattern: str) -> list[dict[str, Any]]:
 
 def _sweep_section(sweep: dict[str, Any]) -> str:
     """Say how narrow the cells of a sweep are, and what their launches would cost each alone."""
-    known = [one for one in _found(sweep) if math.isfinite(one.printed.half_width)]
+    known = [one for one in _found(sweep, Spread()) if math.isfinite(one.printed.half_width)]
     cells = sweep["cells"].values()
     restarts = [len({kept[1] for kept in cell["blocks"]}) for cell in cells]
     took_s = sum(cell["elapsed_s"] for cell in cells)
@@ -201,11 +205,29 @@ def _sweep_section(sweep: dict[str, Any]) -> str:
     )
 
 
-def _found(trial: dict[str, Any]) -> Iterator[Found]:
-    """Yield the comparisons of a trial; the control is one more equal arm."""
-    conditions = trial["conditions"]
-    load = (conditions["load_before"] + conditions["load_after"]) / 2
-    for cell, kept in trial["cells"].items():
+def _found_in_turn(trials: Iterable[dict[str, Any]]) -> Iterator[Found]:
+    """Yield the comparisons of all trials, each knowing the noise of those before."""
+    memory = NoiseMemory()
+    for trial in trials:
+        yield from _found(trial, memory.spread)
+        for kept in trial["cells"].values():
+            cell = _Cell.of(kept)
+            control = spread([cell.groups[CONTROL]] if CONTROL in cell.groups else [])
+            if control.own_df >= ENOUGH_TO_LEARN:
+                memory = memory.with_cell(control)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cell:
+    """What the blocks of a cell say: the typical steps paired with the reference's, and sums."""
+
+    groups: dict[str, Groups]  # of the arms that are compared; the control is one more equal arm
+    sums: dict[str, dict[Round, float]]
+    odd: set[int]
+    measured_s: float
+
+    @classmethod
+    def of(cls, kept: dict[str, Any]) -> _Cell:
         typical: dict[str, dict[Round, float]] = {}
         sums: dict[str, dict[Round, float]] = {}
         for arm, restart, number, _, step, whole in kept["blocks"]:
@@ -214,23 +236,39 @@ def _found(trial: dict[str, Any]) -> Iterator[Found]:
                 sums.setdefault(arm, {})[restart, 0, number] = whole
         odd = {one.restart for one in odd_restarts(typical)}
         arms = [arm for arm in (*COMPARED, CONTROL) if arm in typical]
-        groups = {arm: _groups(typical[arm], typical[REFERENCE], odd) for arm in arms}
-        pooled = spread(groups.values())
-        spent_s = sum(wall for *_, wall, step, _ in kept["blocks"] if step) / 1e9
-        for arm in arms:
-            evidence = RoundEvidence(
-                groups=groups[arm],
-                spread=own_spread(groups[arm], pooled),
-                generations=len(groups[arm]),
-                is_looked=len(groups[arm]) > 2,
-            )
+        return cls(
+            groups={arm: _groups(typical[arm], typical[REFERENCE], odd) for arm in arms},
+            sums=sums,
+            odd=odd,
+            measured_s=sum(wall for *_, wall, step, _ in kept["blocks"] if step) / 1e9,
+        )
+
+    def evidence(self, arm: str, prior: Spread) -> RoundEvidence:
+        pooled = spread(self.groups.values(), prior)
+        return RoundEvidence(
+            groups=self.groups[arm],
+            spread=own_spread(self.groups[arm], pooled, prior),
+            generations=len(self.groups[arm]),
+            is_looked=len(self.groups[arm]) > 2,
+        )
+
+
+def _found(trial: dict[str, Any], taught: Spread) -> Iterator[Found]:
+    """Yield the comparisons of a trial; `taught` is the noise that the host is known for."""
+    conditions = trial["conditions"]
+    load = (conditions["load_before"] + conditions["load_after"]) / 2
+    for name, kept in trial["cells"].items():
+        cell = _Cell.of(kept)
+        for arm in cell.groups:
+            evidence = cell.evidence(arm, Spread())
             yield Found(
-                workload=cell.split("/")[1],
+                workload=name.split("/")[1],
                 load=load,
                 printed=evidence.printed(alpha=ALPHA / PLANNED),
                 alone=evidence.printed(alpha=ALPHA),
-                mean=_mean(sums[arm], sums[REFERENCE], odd, evidence),
-                share=spent_s / kept["elapsed_s"],
+                taught=cell.evidence(arm, taught).printed(alpha=ALPHA / PLANNED),
+                mean=_mean(cell.sums[arm], cell.sums[REFERENCE], cell.odd, evidence),
+                share=cell.measured_s / kept["elapsed_s"],
             )
 
 
@@ -276,14 +314,15 @@ def _page(found: list[Found], measured: list[Conditions], *, budget_s: float) ->
         "",
         "## Width, and what it decides",
         "",
-        "| workload | with an interval | half-width, as printed for 4 | for 1 | of the mean "
-        f"| *equivalent* within ±{MARGIN:.0%} | RMSE | time in blocks |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| workload | with an interval | half-width, as printed for 4 | for 1 | for 4, taught "
+        f"| of the mean | *equivalent* within ±{MARGIN:.0%} | RMSE | time in blocks |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
         *(_width(name, [one for one in found if one.workload == name]) for name in WORKLOADS),
         "",
         "Half-widths are medians. A cell without an interval had one restart: its launches took "
         "the budget. *equivalent* is what the printed interval of the typical step "
-        "decides, at the end of the budget.",
+        "decides, at the end of the budget. *taught*: the same blocks, analysed with the noise "
+        "memory that the controls of the runs before would have left.",
         "",
         "## By load",
         "",
@@ -298,6 +337,7 @@ def _errors(found: list[Found]) -> Iterator[str]:
     kinds: dict[str, Callable[[Found], Interval]] = {
         "typical step, as printed for 4 comparisons": lambda one: one.printed,
         "typical step, as printed for 1": lambda one: one.alone,
+        "typical step, as printed for 4, taught": lambda one: one.taught,
         "mean, as printed for 4": lambda one: one.mean,
     }
     for name, of in kinds.items():
@@ -312,11 +352,12 @@ def _errors(found: list[Found]) -> Iterator[str]:
 def _width(name: str, found: list[Found]) -> str:
     known = [one for one in found if math.isfinite(one.printed.half_width)]
     if not known:
-        return f"| {name} | 0 | – | – | – | – | – | – |"
+        return f"| {name} | 0 | – | – | – | – | – | – | – |"
     outcomes = [verdict(o.printed.low, o.printed.high, margin=MARGIN) for o in known]
     widths = (
         _median(one.printed.half_width for one in known),
         _median(one.alone.half_width for one in known),
+        _median(one.taught.half_width for one in known),
         _median(one.mean.half_width for one in known),
     )
     rmse = math.sqrt(float(np.mean([one.printed.mean**2 for one in known])))
