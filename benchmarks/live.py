@@ -30,7 +30,7 @@ from bookkeeping import Conditions, Places, Watch, benchmark
 from envcompare.measure.noise import NoiseMemory
 from envcompare.run_folder.records import Block, Startup
 from envcompare.run_folder.results import RunFolder
-from envcompare.stats.intervals import ALPHA, Interval
+from envcompare.stats.intervals import ALPHA, Interval, student_factor
 from envcompare.stats.metrics import METRICS, typical_ns
 from envcompare.stats.oddworkers import odd_restarts
 from envcompare.stats.pairs import Round
@@ -42,6 +42,7 @@ from envcompare.stats.typical import (
     own_spread,
     ratio_of_sums,
     spread,
+    spread_of_rounds,
 )
 from envcompare.stats.verdicts import verdict
 
@@ -52,6 +53,7 @@ REFERENCE, CONTROL = "docker", "docker~control"
 COMPARED = ("second", "third")
 PLANNED = len(COMPARED) * len(WORKLOADS)  # comparisons that a run's intervals are widened for
 PAIR = ("--workloads", ",".join(WORKLOADS))
+GOAL = 0.6  # of the time in blocks
 ENOUGH_TO_LEARN = 2  # degrees of freedom of a control, as the product asks for
 SIZES = tuple(range(32, 96, 4))
 SWEEP = ("--workloads", "rnn", "--set", f"rnn.hidden={','.join(map(str, SIZES))}")
@@ -162,6 +164,7 @@ def write_page(places: Places) -> str:
     found = list(_found_in_turn(trials))
     measured = [trial["conditions"] for trial in trials]
     page = _page(found, measured, budget_s=trials[0]["budget_s"] if trials else 0.0)
+    page += _spending_section(trials) if trials else ""
     page += "".join(_sweep_section(sweep) for sweep in sweeps)
     places.write_page(PAGE, page, measured + [sweep["conditions"] for sweep in sweeps])
     return page
@@ -251,6 +254,79 @@ class _Cell:
             generations=len(self.groups[arm]),
             is_looked=len(self.groups[arm]) > 2,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spending:
+    """How a cell spent its time on its restarts: launches against rounds.
+
+    After a time T the squared half-width is (L + g) (z² s² r ÷ g + t² τ²) ÷ T, with L what a
+    restart costs beside its rounds, g the time of these, r that of one, s and τ the scatter of
+    rounds and of restarts (docs/measurement.md).
+    """
+
+    rest_s: float
+    rounds_s: float
+    of_rounds: float  # z² s² r
+    of_restarts: float  # t² τ²
+
+    @classmethod
+    def of(cls, cell: _Cell, elapsed_s: float, restarts: int) -> _Spending:
+        """Return the means over the restarts of a cell."""
+        known = [one for one in map(spread_of_rounds, cell.groups.values()) if one is not None]
+        pooled, level = spread(cell.groups.values()), 1 - TYPICAL_SHARE * ALPHA / PLANNED
+        rounds = max(sum(map(len, groups)) for groups in cell.groups.values())
+        factor = float(stats.norm.ppf((1 + level) / 2)) * _median(known)
+        return cls(
+            rest_s=(elapsed_s - cell.measured_s) / restarts,
+            rounds_s=cell.measured_s / restarts,
+            of_rounds=factor**2 * cell.measured_s / rounds,
+            of_restarts=student_factor(pooled.df, level) ** 2 * pooled.variance,
+        )
+
+    @property
+    def best_s(self) -> float:
+        """Return the time of rounds at which the half-width is least."""
+        return math.sqrt(self.rest_s * self.of_rounds / self.of_restarts)
+
+    def width(self, rounds_s: float) -> float:
+        """Return the half-width, up to a factor."""
+        rounds, whole_s = self.of_rounds / rounds_s, self.rest_s + rounds_s
+        return math.sqrt(whole_s * (rounds + self.of_restarts))
+
+
+def _spending_section(trials: Iterable[dict[str, Any]]) -> str:
+    """Say whether more of the time in blocks would have made intervals narrower."""
+    lines = [
+        "",
+        "## What more time in blocks would do",
+        "",
+        "More time in the blocks of a restart leaves time for fewer restarts. By the formula of "
+        "the plan, with what each cell cost and how far it scattered (medians):",
+        "",
+        "| workload | a restart beside its blocks | in blocks | best | half-width against the best "
+        f"| at {GOAL:.0%} of the time in blocks |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    cells: dict[str, list[_Spending]] = {}
+    for trial in trials:
+        for name, kept in trial["cells"].items():
+            restarts = len({block[1] for block in kept["blocks"]})
+            spending = _Spending.of(_Cell.of(kept), kept["elapsed_s"], restarts)
+            cells.setdefault(name.split("/")[1], []).append(spending)
+    for name, spent in cells.items():
+        rest_s, rounds_s, best_s = (
+            _median(getattr(one, part) for one in spent)
+            for part in ("rest_s", "rounds_s", "best_s")
+        )
+        now = _median(one.width(one.rounds_s) / one.width(one.best_s) for one in spent) - 1
+        goal = GOAL / (1 - GOAL)
+        then = _median(one.width(goal * one.rest_s) / one.width(one.best_s) for one in spent) - 1
+        lines.append(
+            f"| {name} | {rest_s:.1f} s | {rounds_s:.1f} s | {best_s:.1f} s | {now:+.1%} "
+            f"| {then:+.1%} |"
+        )
+    return "\n".join([*lines, ""])
 
 
 def _found(trial: dict[str, Any], taught: Spread) -> Iterator[Found]:
