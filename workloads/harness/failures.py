@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import traceback
 from typing import Any, Iterator
 
@@ -71,6 +72,17 @@ def _unforeseen(cause: BaseException) -> dict[str, str]:
     message = str(cause).strip().splitlines()
     return {
         "brief": type(cause).__name__ + (f": {message[0]}" if message else ""),
-        "hint": "",
+        "hint": _install_hint(cause),
         "traceback": "\n".join(lines.rstrip().splitlines()[-TRACEBACK_LINES:]),
     }
+
+
+def _install_hint(cause: BaseException) -> str:
+    """Return what to try where a module is missing, empty for any other failure."""
+    if not isinstance(cause, ModuleNotFoundError) or not cause.name:
+        return ""
+    package = cause.name.split(".")[0]
+    return (
+        f"install {package} for {sys.executable}, which is the Python of this arm, or, for bundled "
+        "workloads, leave out what chooses the host's own files: envcompare installs it then"
+    )

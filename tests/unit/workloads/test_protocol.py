@@ -249,6 +249,7 @@ def test_import_failure_keeps_its_traceback(start: Start, tmp_path: Path) -> Non
     error = start().ask("hello", workload=f"{path}:Toy")["error"]
     assert error["phase"] == "import"
     assert error["brief"] == "ModuleNotFoundError: No module named 'no_such_module_here'"
+    assert error["hint"].startswith("install no_such_module_here for /")
     assert "broken.py" in error["traceback"]
 
 
