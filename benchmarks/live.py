@@ -61,7 +61,7 @@ FLAGS = (
     *("--device", "cpu", "--margin", str(100 * MARGIN)),
     *("--target", "0.001", "--no-noise-memory", "--profile", "none"),
 )
-BANDS = ((0.0, 2.0), (2.0, 4.0), (4.0, math.inf))  # of the load, from and below
+BANDS = ((0.0, 2.0), (2.0, 4.0), (4.0, 6.0), (6.0, math.inf))  # of the load, from and below
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
