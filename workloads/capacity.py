@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import resource
-import signal
 import subprocess
 import sys
-from typing import Any, Callable, ClassVar
+from typing import Any, ClassVar
 
 import torch  # noqa: TID251  its home is workloads/
+from harness.fitting import (
+    FITS,
+    be_killed_first,
+    in_own_process,
+    largest,
+    limit_gpu,
+    limit_private,
+)
 from harness.parameters import ParameterError, require
 from torch import nn  # noqa: TID251
 
 MOST = 1 << 16  # of layers or samples that are tried
-_FITS, _TOO_MUCH, _BROKEN = 0, 3, 4  # how a try ends
-# PyTorch names its own errors so; oneDNN does where it cannot have what a convolution needs.
-_NO_MEMORY = re.compile(
-    r"out of memory|can't allocate memory|cannot allocate memory|not enough memory|bad_alloc"
-    r"|ALLOC_FAILED|could not create a (?:primitive|memory)",
-    re.IGNORECASE,
-)
-_SIZED = re.compile(r"VmData:\s+([0-9]+) kB")
 # One import of PyTorch for all tries. No try shares a process with another, nor with what is timed.
 _SEARCH = """
 import json, sys
@@ -150,51 +147,12 @@ def search(params: dict[str, Any], device: str) -> dict[str, int]:
     def fits(count: int) -> bool:
         nonlocal tries
         tries += 1
-        return _in_own_process(lambda: _try({**params, params["find"]: count}, device))
+        return in_own_process(lambda: _try({**params, params["find"]: count}, device)) == FITS
 
     least = params["devices"] if params["find"] == "layers" else 1
     if not fits(least):
         raise RuntimeError(f"not even {least} of {params['find']} fits into {params['memory']} MiB")
-    return {"fits": largest(fits, least), "tries": tries}
-
-
-def largest(fits: Callable[[int], bool], low: int) -> int:
-    """Return the largest count up to MOST that fits, where `low` and all between them do."""
-    high = 2 * low
-    while high <= MOST and fits(high):
-        low, high = high, 2 * high
-    high = min(high, MOST + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
-
-
-def _in_own_process(work: Callable[[], None]) -> bool:
-    """Say whether the work fits into memory; a kernel that kills it for memory says no as well.
-
-    Raises RuntimeError where it ended for another reason.
-    """
-    child = os.fork()
-    if not child:
-        os._exit(_outcome(work))
-    status = os.waitpid(child, 0)[1]
-    code = os.waitstatus_to_exitcode(status)
-    if code not in {_FITS, _TOO_MUCH, -signal.SIGKILL}:
-        raise RuntimeError(f"a try ended with {code}, for another reason than memory")
-    return code == _FITS
-
-
-def _outcome(work: Callable[[], None]) -> int:
-    try:
-        work()
-    except BaseException as error:  # noqa: BLE001 — nothing of the parent's may run in a child
-        if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
-            return _TOO_MUCH
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
-        sys.stderr.flush()
-        return _BROKEN
-    return _FITS
+    return {"fits": largest(fits, least, MOST), "tries": tries}
 
 
 def _try(params: dict[str, Any], device: str) -> None:
@@ -203,27 +161,13 @@ def _try(params: dict[str, Any], device: str) -> None:
     The limit is that of private memory beyond what the process has, or of each GPU's allocator.
     """
     torch.set_num_threads(1)
-    _be_killed_first()
+    be_killed_first()
     limit = params["memory"] << 20
     if device == "cpu":
-        most = _private_bytes() + limit
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+        limit_private(limit)
     for place in range(params["devices"] if device == "cuda" else 0):
-        whole = torch.cuda.get_device_properties(place).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, limit / whole), place)
+        limit_gpu(limit, place)
     stack = Stack(params, device)
     stack.train(stack.inputs())
     if device == "cuda":
         torch.cuda.synchronize()
-
-
-def _be_killed_first() -> None:
-    """Let a kernel that runs out of memory, or out of that of a container, end this try alone."""
-    with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-        file.write("1000")
-
-
-def _private_bytes() -> int:
-    with open("/proc/self/status", encoding="ascii") as file:
-        found = _SIZED.search(file.read())
-    return int(found[1]) << 10 if found else 0

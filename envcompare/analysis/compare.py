@@ -37,6 +37,7 @@ from envcompare.analysis.timing.surroundings import (
     each_once,
     of_cells,
 )
+from envcompare.analysis.timing.throughput import batch_sweeps
 from envcompare.fingerprint.identity import noted_changes
 from envcompare.run_folder.records import (
     ArmRecord,
@@ -107,6 +108,7 @@ def compare_files(read: RunFiles) -> RunComparison:
         phases=tuple(
             found for one in data if (found := cell_phases(one, read.marked.get(one.cell.id, ())))
         ),
+        batch_sweeps=batch_sweeps(data, read.events),
         failures=_failures(read.standing),
         identity_changes=noted_changes(read.events),
         torn_lines=max(read.torn, read.lost),

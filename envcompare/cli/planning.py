@@ -142,6 +142,7 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
         f"design: margin ±{margin}, half-width target {target},",
         f"  at most {design.budget_s:.0f} s a cell, at least {design.min_restarts} restarts",
         f"profiles: {PROFILES[design.profile]}",
+        *_search_lines(experiment),
         f"cells: {len(plan.cells)}, at most {longest_s / 60:.0f} min where hosts take turns;",
         f"  the intervals are widened for {counted(plan.comparisons, 'comparison')}",
     ]
@@ -150,6 +151,15 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
     if len(plan.cells) > _SHOWN_CELLS:
         lines.append(f"  … and {len(plan.cells) - _SHOWN_CELLS} more")
     return tuple(lines)
+
+
+def _search_lines(experiment: Experiment) -> list[str]:
+    if experiment.search is None:
+        return []
+    return [
+        f"search: tried in every arm before the timing, within {experiment.search.limit};",
+        "  a batch that does not fit in all of them is not measured",
+    ]
 
 
 def _host_lines(experiment: Experiment) -> list[str]:

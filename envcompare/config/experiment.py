@@ -23,6 +23,7 @@ from envcompare.config.arms import (
     with_values,
 )
 from envcompare.config.scheduling import Allocation, check_allocation, parse_allocation
+from envcompare.config.search import BatchSearch, parse_search, with_sizes
 from envcompare.config.settings import (
     DEFAULTS,
     PRESETS,
@@ -61,6 +62,7 @@ class Experiment:
     allocation: Allocation | None  # whose nodes are the hosts
     jobs: int
     workloads: tuple[Workload, ...]
+    search: BatchSearch | None  # whose sizes are values of the workloads
     preset: Preset
     margin: float
     target: float
@@ -114,7 +116,7 @@ _SAME = (
     & {field.name for field in msgspec.structs.fields(Settings)}
 ) - {
     *("reference", "hosts", "allocation", "workloads", "preset", "margin", "target", "pin", "out"),
-    "device",
+    *("device", "search"),
 }
 """What an experiment takes from the settings as it is."""
 
@@ -137,7 +139,8 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
     options = (given_options,) if isinstance(given_options, str) else (given_options or ())
     arms = with_options(parse_arms(items, known.environments), options)
     rest = _rest(settings)
-    workloads = choose_workloads(settings, known)
+    search = parse_search(settings.search)
+    workloads = with_sizes(search, choose_workloads(settings, known), known)
     if settings.compare is not None:
         arms, workloads = _by_values(settings.compare, arms, workloads, known=known)
     if settings.restarts is not None and any(one.program is not None for one in workloads):
@@ -156,6 +159,7 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
         allocation=allocation,
         inventory=_inventory(flags, file),
         workloads=workloads,
+        search=search,
         **_measuring(settings),
         **rest,
         settings=settings,

@@ -214,6 +214,15 @@ class Settings(
             group="what",
         ),
     ] = None
+    search: Annotated[
+        str | None,
+        Option(
+            "Find the largest batch that fits and the smallest that is fast: sizes that double "
+            "from the workload's own, each a cell.",
+            "batch[=FIRST-LAST][,memory=MIB]",
+            group="what",
+        ),
+    ] = None
     preset: Annotated[Preset | None, Option("", default="default")] = None
     margin: Annotated[
         float | None,

@@ -294,16 +294,30 @@ def _own_workload(item: str, given: dict[str, _Given]) -> Workload:
     if class_name not in declared:
         hint = closest(class_name, tuple(declared)) if declared else "it defines no class at all"
         raise ConfigError(f"{path} has no class {class_name}", hint=hint)
-    try:
-        info = _workload_info(_lineage(declared[class_name], _shared_classes()), name=name)
-    except ValueError:  # computed as the class is made: the worker checks them
-        info = WorkloadInfo(name=name, summary="", parameters={})
     return Workload(
         name=name,
         path=path.resolve(),
         class_name=class_name,
-        parameters=_parameters(info, given.get(name, {}), is_complete=False),
+        parameters=_parameters(
+            _own_info(declared, class_name, name), given.get(name, {}), is_complete=False
+        ),
     )
+
+
+def _own_info(declared: dict[str, ast.ClassDef], class_name: str, name: str) -> WorkloadInfo:
+    """Return what a class of the user's declares; nothing where that is computed."""
+    try:
+        return _workload_info(_lineage(declared[class_name], _shared_classes()), name=name)
+    except ValueError:  # computed as the class is made: the worker checks them
+        return WorkloadInfo(name=name, summary="", parameters={})
+
+
+def info_of(workload: Workload, known: Known) -> WorkloadInfo:
+    """Return what a chosen workload declares; a plain command declares nothing."""
+    if workload.path is not None:
+        return _own_info(_classes(workload.path), workload.class_name, workload.name)
+    nothing = WorkloadInfo(name=workload.name, summary="", parameters={})
+    return nothing if workload.program is not None else known.workloads[workload.name]
 
 
 def parse_program(name: str, table: WorkloadTable) -> Program:

@@ -32,6 +32,7 @@ from envcompare.report.sections.method import failures_section, method_section, 
 from envcompare.report.sections.profilefolds import power_section
 from envcompare.report.sections.resources import memory_section, picked_section, startup_section
 from envcompare.report.sections.studies import study_section
+from envcompare.report.sections.throughput import batches_section
 from envcompare.report.sections.why import Sheet, cells_beside_folds, fold_anchors, why_section
 from envcompare.report.wording.headlines import headlines
 from envcompare.report.wording.hostwords import device_sentences
@@ -87,6 +88,7 @@ def _sections(run: RunComparison, files: tuple[str, ...]) -> tuple[Section, ...]
         why,
         comparisons_section(run, rows, axis, folds=folds, files=files),
         study_section(run),
+        batches_section(run),
         picked_section(run),
         roofline,
         sweeps,

@@ -23,7 +23,7 @@ EventKind = Literal[
     "run-started", "run-resumed", "run-ended", "interrupted",
     "host-ready", "host-lost", "host-failed", "host-retried",
     "arm-ready", "arm-failed", "cell-started", "cell-failed", "cell-ended", "restart", "turn",
-    "stopped",
+    "stopped", "batch-fits",
     "round-dropped", "generation", "calibrated", "swept", "note", "waited", "caution", "not-marked",
     "profiled",
     "imported", "identity", "wheels", "submitted", "allocated",

@@ -66,6 +66,7 @@ from envcompare.run_folder.results import (
     standing,
     waited_s,
 )
+from envcompare.runner.batchsearch import SizeCheck
 from envcompare.stats.intervals import Interval
 from envcompare.stats.typical import Spread, prior_of
 from envcompare.text import counted
@@ -81,7 +82,7 @@ _NO_STEPS = Lacking(
 _ENOUGH_TO_LEARN = 2  # degrees of freedom: with two restarts an odd worker is not recognised
 _UNSEEN = "ended before its software could be compared with that of the first part"
 # beside failures, and how generations of the reference begin; of what was calibrated, the plan
-_SAID = ("caution", "waited", "calibrated")
+_SAID = ("caution", "waited", "calibrated", "batch-fits")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +136,7 @@ class CellRun:
     _context: CellContext | None = None
     _roster: Roster | None = None
     _lockstep: Lockstep | None = None
+    _why_skipped: str = ""
 
     def __post_init__(self) -> None:
         """Begin with what every cell is shown, and what an earlier part of the run found."""
@@ -171,6 +173,9 @@ class CellRun:
         roster = self._roster = self._make_roster(context)
         if self.cell.workload.program is not None:
             return None
+        self._why_skipped = self._why_not(context)
+        if self._why_skipped:
+            return None
         self._lockstep = Lockstep(context, roster, self.prior, self._tuning())
         # noted in each part of a run: only the last one stands
         context.note("calibrated", values={EXPECTED_SPREAD: math.sqrt(context.noise.variance)})
@@ -196,6 +201,8 @@ class CellRun:
         """
         if self._unusable:
             return "failed", self._unusable
+        if self._why_skipped:
+            return "skipped", self._why_skipped
         context, roster = self._context, self._roster
         assert context is not None
         assert roster is not None
@@ -229,6 +236,19 @@ class CellRun:
         if planned and not planned & self.session.arms.keys():
             return "no arm to compare with the reference is usable here"
         return ""
+
+    def _why_not(self, context: CellContext) -> str:
+        """Say why a batch of a search is not measured; empty where it is, and of other cells."""
+        search = self.job.experiment.search
+        if search is None:
+            return ""
+        return SizeCheck(
+            search=search,
+            cell=self.cell,
+            plan=self.job.plan,
+            folder=self.job.folder,
+            folders=self.folders,
+        ).why_not(context)
 
     def _expected(self) -> Spread:
         """Return how far restarts are expected to scatter on this host, the same when resumed."""

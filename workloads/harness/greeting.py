@@ -41,7 +41,7 @@ def _settle_as_asked(request: dict[str, Any]) -> int:
         _check_types(request)
     threads = whole_number(request, "threads", least=1, most=4096) if "threads" in request else 1
     with phase("process"):
-        _settle_process(threads, request.get("cpus"))
+        settle_process(threads, request.get("cpus"))
     return threads
 
 
@@ -155,7 +155,7 @@ def _check_types(request: dict[str, Any]) -> None:
         raise ProtocolError(f"'generation' of hello must be one of {', '.join(PLACES)}")
 
 
-def _settle_process(threads: int, cpus: list[int] | None) -> None:
+def settle_process(threads: int, cpus: list[int] | None) -> None:
     """Set the thread variables and the CPUs, before anything reads them.
 
     OpenBLAS always gets one thread: its pool starts at import and would make a fork unsafe.

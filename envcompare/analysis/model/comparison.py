@@ -12,6 +12,7 @@ import msgspec
 
 from envcompare.analysis.model.phases import CellPhases
 from envcompare.analysis.model.profiling import CellProfiles
+from envcompare.analysis.model.throughput import BatchSweep
 from envcompare.errors import Phase
 from envcompare.run_folder.records import (
     SCHEMA,
@@ -425,6 +426,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     picked: tuple[PickedValue, ...] = ()
     profiles: tuple[CellProfiles, ...] = ()
     phases: tuple[CellPhases, ...] = ()
+    batch_sweeps: tuple[BatchSweep, ...] = ()
     failures: tuple[FailureRow, ...] = ()
     identity_changes: tuple[IdentityChange, ...] = ()  # measured on after a resumption
     torn_lines: int = 0

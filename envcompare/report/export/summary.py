@@ -17,6 +17,7 @@ from envcompare.report.sections.profiletables import (
     partly_measured,
     quantity_lines,
 )
+from envcompare.report.sections.throughput import batch_tables, sweep_name
 from envcompare.report.wording.headlines import Headline, headlines
 from envcompare.report.wording.hostwords import device_sentences, host_sentences
 from envcompare.report.wording.labels import cell_labels, piece_word, reference_name
@@ -47,6 +48,7 @@ def summary(run: RunComparison) -> tuple[PlainBlock, ...]:
         *map(_headline, leading),
         *_verdict_tables(run, [verdict for one in leading for verdict in one.verdicts]),
         *([] if is_timed(run) else _quantity_tables(run)),
+        *_batch_tables(run),
         Items(items=notes(run), style="note"),
     )
 
@@ -80,6 +82,12 @@ def _verdict_tables(run: RunComparison, verdicts: list[Verdict]) -> Iterator[Tab
             for one in verdicts
         ),
     )  # fmt: skip
+
+
+def _batch_tables(run: RunComparison) -> Iterator[PlainBlock]:
+    for sweep in run.batch_sweeps:
+        yield Line(strong=f"Batches of {sweep_name(run, sweep)}")
+        yield from batch_tables(run, sweep)
 
 
 def _verdict_text(verdict: Verdict) -> str:

@@ -1,0 +1,109 @@
+"""Throughput by batch: the cells of a sweep over batches, the knee of each arm, and what fits."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import get_args
+
+from envcompare.analysis.model.throughput import ArmSizes, BatchSweep, Limit, SizeRate
+from envcompare.analysis.timing.cells import CellData
+from envcompare.run_folder.records import CellRecord, Event
+from envcompare.stats.intervals import interval
+from envcompare.stats.knees import knee
+
+_BATCH = "batch"
+_LEVEL = 0.95
+
+
+def batch_sweeps(data: Iterable[CellData], events: Iterable[Event]) -> tuple[BatchSweep, ...]:
+    """Return each set of two cells or more that differ in the parameter `batch` alone."""
+    works: dict[object, list[CellData]] = {}
+    for one in data:
+        size = one.cell.parameters.get(_BATCH)
+        if isinstance(size, int) and not isinstance(size, bool):
+            works.setdefault(_work(one.cell), []).append(one)
+    fits = [event for event in events if event.what == "batch-fits"]
+    return tuple(_sweep(cells, fits) for cells in works.values() if len(cells) > 1)
+
+
+def _work(cell: CellRecord) -> tuple[object, ...]:
+    others = tuple(sorted(_others(cell).items()))
+    return cell.host, cell.workload, cell.within, others
+
+
+def _others(cell: CellRecord) -> dict[str, object]:
+    return {name: value for name, value in cell.parameters.items() if name != _BATCH}
+
+
+def _sweep(data: list[CellData], events: Iterable[Event]) -> BatchSweep:
+    data = sorted(data, key=_size)
+    first, ids = data[0], {one.cell.id for one in data}
+    fits = {event.arm: event for event in events if event.cell in ids}
+    arms = [arm.id for arm in first.run.arms if not arm.is_control]
+    return BatchSweep(
+        host=first.cell.host,
+        workload=first.cell.workload,
+        parameters={k: v for k, v in first.cell.parameters.items() if k != _BATCH},
+        within=first.cell.within,
+        sizes=tuple(map(_size, data)),
+        cells=tuple(one.cell.id for one in data),
+        is_searched=bool(fits),
+        arms=tuple(_arm(data, arm, fits.get(arm)) for arm in arms),
+    )
+
+
+def _size(data: CellData) -> int:
+    return int(str(data.cell.parameters[_BATCH]))
+
+
+def _arm(data: list[CellData], arm: str, fit: Event | None) -> ArmSizes:
+    rates = {_size(one): logs for one in data if (logs := _log_rates(one, arm))}
+    found = knee(rates)
+    values = fit.values if fit else {}
+    limits: tuple[Limit, ...] = get_args(Limit)
+    return ArmSizes(
+        arm=arm,
+        rates=tuple(_rate(one, rates[_size(one)]) for one in data if _size(one) in rates),
+        best=found.best if found else None,
+        knee_low=found.low if found else None,
+        knee_high=found.high if found else None,
+        knee_restarts=found.restarts if found else 0,
+        largest=_whole(values, "largest"),
+        beyond=_whole(values, "beyond"),
+        limited_by=next((one for one in limits if one == values.get("limited_by")), None),
+        memory_mib=_whole(values, "memory_mib"),
+        device=str(values.get("device", "")),
+        reason="" if fit is None or fit.values else fit.text,
+    )
+
+
+def _whole(values: Mapping[str, object], name: str) -> int | None:
+    value = values.get(name)
+    return value if isinstance(value, int) else None
+
+
+def _log_rates(data: CellData, arm: str) -> dict[int, float]:
+    """Return the logarithm of samples a second by restart: of its median round."""
+    metric, _ = data.metric
+    odd = {one.restart for one in data.readings.odd}
+    rounds: dict[int, list[float]] = {}
+    for (restart, _, _), log_ns in data.readings.logarithms(metric).get(arm, {}).items():
+        if restart not in odd:
+            rounds.setdefault(restart, []).append(log_ns)
+    samples = math.log(_size(data) * 1e9)
+    return {restart: samples - statistics.median(logs) for restart, logs in rounds.items()}
+
+
+def _rate(data: CellData, logs: Mapping[int, float]) -> SizeRate:
+    found = interval(tuple(logs.values()), level=_LEVEL)
+    assert found is not None
+    return SizeRate(
+        batch=_size(data),
+        cell=data.cell.id,
+        samples_per_s=math.exp(found.mean),
+        low=None if found.low is None else math.exp(found.low),
+        high=None if found.high is None else math.exp(found.high),
+        restarts=found.restarts,
+    )

@@ -1,0 +1,134 @@
+"""The search for batches: `--search batch` as sizes that double, each a cell of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from envcompare.config.workloads import Known, Workload, WorkloadInfo, info_of
+from envcompare.errors import ConfigError
+from envcompare.run_folder.records import Scalar
+
+BATCH = "batch"
+DOUBLINGS = 6  # from the first size, where no last one is named
+CPU_MEMORY_MIB = 1024  # of a try on a CPU, where no limit is named; a GPU has its own
+_MOST = 1 << 16  # samples of a batch
+_SIZES = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
+_FORM = "the form is batch, batch=FIRST-LAST or batch=FIRST-LAST,memory=MIB"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSearch:
+    """The first and the last size, None for the workload's own, and a limit of memory in MiB."""
+
+    first: int | None = None
+    last: int | None = None
+    memory_mib: int | None = None
+
+    def sizes(self, own: int) -> tuple[int, ...]:
+        """Return the sizes that are tried, by doubling; `own` is the batch of the workload."""
+        first = self.first or own
+        last = self.last or min(first << DOUBLINGS, _MOST)
+        return tuple(_doubled(first, last))
+
+    @property
+    def limit(self) -> str:
+        """Say within what memory a try runs."""
+        if self.memory_mib:
+            return f"{self.memory_mib} MiB for PyTorch on a GPU, of private memory on a CPU"
+        return f"all of a GPU, {CPU_MEMORY_MIB} MiB of private memory on a CPU"
+
+
+def _doubled(size: int, last: int) -> Iterator[int]:
+    while size <= last:
+        yield size
+        size *= 2
+
+
+def parse_search(text: str | None) -> BatchSearch | None:
+    """Parse `batch[=FIRST-LAST][,memory=MIB]`; None stays None.
+
+    Raises ConfigError for anything else, and for sizes of which there are not two.
+    """
+    if text is None:
+        return None
+    what, *rest = (part.strip() for part in text.split(","))
+    kind, equals, span = what.partition("=")
+    sizes = _SIZES.fullmatch(span) if equals else None
+    if kind != BATCH or bool(equals) != bool(sizes):
+        raise _not_understood(text, f"{_FORM}; nothing but batch can be searched for")
+    search = BatchSearch(memory_mib=_memory(text, rest))
+    if sizes is None:
+        return search
+    first, last = int(sizes[1]), int(sizes[2])
+    if not 1 <= first <= last // 2 or last > _MOST:
+        raise _not_understood(
+            text, f"FIRST is at least 1, LAST at least twice as much and at most {_MOST}"
+        )
+    return replace(search, first=first, last=last)
+
+
+def _memory(text: str, rest: list[str]) -> int | None:
+    if not rest:
+        return None
+    name, _, number = rest[0].partition("=")
+    if len(rest) > 1 or name != "memory" or not number.isdecimal() or not 16 <= int(number) < 1e9:
+        raise _not_understood(text, f"{_FORM}; MIB is a whole number from 16 up")
+    return int(number)
+
+
+def _not_understood(text: str, details: str) -> ConfigError:
+    return ConfigError(
+        f"--search {text} is not understood",
+        details=details,
+        hint="for example --search batch, or --search batch=16-1024",
+    )
+
+
+def with_sizes(
+    search: BatchSearch | None, workloads: tuple[Workload, ...], known: Known
+) -> tuple[Workload, ...]:
+    """Return the workloads with the sizes of the search as values of their batch.
+
+    Raises ConfigError for a workload without a batch, and for one whose batch is set already.
+    """
+    if search is None:
+        return workloads
+    return tuple(_with_sizes(search, workload, known) for workload in workloads)
+
+
+def _with_sizes(search: BatchSearch, workload: Workload, known: Known) -> Workload:
+    info = info_of(workload, known)
+    own = info.parameters.get(BATCH)
+    if type(own) is not int or own < 1:
+        able = [name for name, one in known.workloads.items() if BATCH in one.parameters]
+        raise ConfigError(
+            f"--search batch: {workload.name} has no parameter `{BATCH}`",
+            details=f"bundled workloads that have it: {', '.join(able)}",
+            hint="choose with --workloads, or declare `batch` in the PARAMS of your class",
+        )
+    if BATCH in dict(workload.parameters):
+        raise ConfigError(
+            f"--search batch and --set {workload.name}.batch exclude each other",
+            details="the search chooses the sizes",
+            hint="leave --set out and name the sizes as in --search batch=16-1024, or leave "
+            "--search out: the report of several batches has their throughput and knee as well",
+        )
+    sizes = search.sizes(own)
+    _check_range(info, sizes)
+    values: tuple[tuple[str, tuple[Scalar, ...]], ...] = (*workload.parameters, (BATCH, sizes))
+    return replace(workload, parameters=tuple(sorted(values)))
+
+
+def _check_range(info: WorkloadInfo, sizes: tuple[int, ...]) -> None:
+    """Refuse sizes that the workload does not take."""
+    least, most = info.ranges.get(BATCH, (None, None))
+    too_small = isinstance(least, int | float) and sizes[0] < least
+    if too_small or (isinstance(most, int | float) and sizes[-1] > most):
+        raise ConfigError(
+            f"--search batch: {info.name} does not take a batch of "
+            f"{sizes[0] if too_small else sizes[-1]}",
+            details=f"it declares that it takes {least} to {most}",
+            hint="name sizes in that range, as in --search batch=16-1024",
+        )

@@ -1,0 +1,188 @@
+"""The search for batches: what it plans, what it refuses, and what it says of the knee."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from experiments import known
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envcompare.config.experiment import Experiment, resolve
+from envcompare.config.plan import make_plan
+from envcompare.config.search import BatchSearch, parse_search
+from envcompare.config.settings import Settings, WorkloadTable
+from envcompare.errors import ConfigError
+from envcompare.stats.knees import SHARE, knee
+
+KNOWN = known(cnn={"batch": 64, "lr": 0.1}, mlp={"batch": 1}, startup={"until": "import"})
+OWN = """
+class Net:
+    PARAMS = {parameters}
+
+    def step(self):
+        return 0.0
+"""
+
+
+def experiment(**flags: Any) -> Experiment:
+    """Resolve these flags over the defaults."""
+    return resolve(Settings(**{"envs": "vm", **flags}), Settings(), known=KNOWN)
+
+
+def sizes_of(found: Experiment) -> dict[str, tuple[object, ...]]:
+    """Return the batches of each workload."""
+    return {one.name: dict(one.parameters)["batch"] for one in found.workloads}
+
+
+def test_sizes_double_from_the_batch_of_each_workload() -> None:
+    """Each size is a cell, beside the values of other parameters."""
+    found = experiment(workloads="cnn,mlp", search="batch", set={"cnn": {"lr": (0.1, 0.2)}})
+    assert sizes_of(found) == {
+        "cnn": (64, 128, 256, 512, 1024, 2048, 4096),
+        "mlp": (1, 2, 4, 8, 16, 32, 64),
+    }
+    cells = make_plan(found, ("local",), accept_many=False).cells
+    assert [cell.id for cell in cells[:2]] == [
+        "local/cnn/batch=64,lr=0.1",
+        "local/cnn/batch=64,lr=0.2",
+    ]
+    assert len(cells) == 2 * 7 + 7
+
+
+def test_first_last_and_memory_are_taken_as_named() -> None:
+    """The last size is one that doubling reaches."""
+    found = experiment(workloads="cnn", search="batch=16-100,memory=256")
+    assert found.search == BatchSearch(first=16, last=100, memory_mib=256)
+    assert sizes_of(found) == {"cnn": (16, 32, 64)}
+
+
+def test_a_search_plans_the_same_when_it_is_resumed() -> None:
+    """The settings keep what was asked for, and no sizes."""
+    found = experiment(workloads="cnn", search="batch")
+    again = resolve(Settings(), found.settings, known=KNOWN)
+    assert again.workloads == found.workloads
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "knee", "batch=8", "batch=8-15", "batch=0-8", "batch=1-65537", "batch=-8", "batch,memory=8",
+        "batch,memory=1.5", "batch,cores=2", "batch,memory=64,memory=64", "batch=", "", "batch,",
+    ],
+)  # fmt: skip
+def test_a_search_for_anything_else_is_refused(text: str) -> None:
+    """With the form that is understood."""
+    with pytest.raises(ConfigError, match="is not understood") as refused:
+        parse_search(text)
+    assert "--search batch" in refused.value.hint
+
+
+def test_a_workload_without_a_batch_is_refused(tmp_path: Any) -> None:
+    """A bundled one, a plain command, and a class that declares none."""
+    path = tmp_path / "net.py"
+    path.write_text(OWN.format(parameters="{'width': 8}"))
+    command = {"job": WorkloadTable(command="true")}
+    for flags in ({"workloads": "startup"}, {"workloads": command}, {"workload": f"{path}:Net"}):
+        with pytest.raises(ConfigError, match="has no parameter `batch`") as refused:
+            experiment(search="batch", **flags)
+        assert "cnn, mlp" in refused.value.details
+
+
+def test_a_class_of_the_users_is_searched_from_its_own_batch(tmp_path: Any) -> None:
+    """As its PARAMS declare it."""
+    path = tmp_path / "net.py"
+    path.write_text(OWN.format(parameters="{'batch': 3}"))
+    found = experiment(search="batch", workload=f"{path}:Net")
+    assert sizes_of(found) == {"net-Net": (3, 6, 12, 24, 48, 96, 192)}
+
+
+def test_a_batch_that_is_set_as_well_is_refused() -> None:
+    """By a flag or by the file."""
+    with pytest.raises(ConfigError, match="exclude each other"):
+        experiment(workloads="cnn", search="batch", set={"cnn": {"batch": 8}})
+
+
+def rates(*samples_per_s: float, restarts: int = 4, noise: float = 0.0) -> dict[int, Any]:
+    """Return log throughputs of doubling batches; what a restart adds is large and cancels."""
+    drawn = np.random.default_rng(1).normal(0, noise, (len(samples_per_s), restarts))
+    return {
+        1 << power: {
+            restart: math.log(rate) + 0.3 * restart + drawn[power][restart]
+            for restart in range(restarts)
+        }
+        for power, rate in enumerate(samples_per_s)
+    }
+
+
+def test_the_knee_is_the_smallest_batch_near_the_best() -> None:
+    """The best may be a larger one, and restarts may differ from each other."""
+    found = knee(rates(100, 180, 240, 250, 252, noise=0.002))
+    assert found is not None
+    assert (found.decided, found.best) == (4, 16)
+
+
+def test_a_knee_at_the_edge_is_not_decided() -> None:
+    """95 % of the best is as near to the one as to the other: both ends are named."""
+    found = knee(rates(100, 150, 237.5, 250, noise=0.002))
+    assert found is not None
+    assert (found.decided, found.low, found.high) == (None, 4, 8)
+
+
+def test_one_restart_decides_nothing() -> None:
+    """It says nothing of how far restarts scatter."""
+    found = knee(rates(100, 180, 240, restarts=1))
+    assert found is not None
+    assert (found.decided, found.low, found.high, found.half_width) == (None, 1, None, math.inf)
+
+
+def test_without_two_batches_in_a_restart_there_is_no_knee() -> None:
+    """Nor without any."""
+    assert knee({}) is None
+    assert knee({8: {0: 1.0}}) is None
+    assert knee({8: {0: 1.0}, 16: {1: 1.0}}) is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.floats(10, 1000), min_size=2, max_size=7),
+    st.floats(0, 0.05),
+)
+def test_what_is_claimed_of_a_knee_holds_together(levels: list[float], noise: float) -> None:
+    """The best reaches the share if anything does, and the ends are in order and measured."""
+    values = rates(*levels, noise=noise)
+    found = knee(values)
+    assert found is not None
+    assert found.low in values
+    assert found.low <= found.best
+    assert found.high is None or found.low <= found.high
+
+
+def test_a_true_knee_is_rarely_missed_by_a_claim() -> None:
+    """Of 400 runs at a noise of 1 % at most 5 % claim another one, and most claim the true one."""
+    truth = [100.0, 150.0, 190.0, 212.0, 214.0]
+    assert min(1 << p for p, one in enumerate(truth) if one >= SHARE * max(truth)) == 8
+    drawn = np.random.default_rng(7)
+    claims: Counter[int | None] = Counter()
+    for _ in range(400):
+        values = {
+            1 << p: {r: math.log(one) + drawn.normal(0, 0.01) for r in range(4)}
+            for p, one in enumerate(truth)
+        }
+        found = knee(values)
+        assert found is not None
+        claims[found.decided] += 1
+    assert claims[8] > 200
+    assert sum(claims.values()) - claims[8] - claims[None] <= 0.05 * 400
+
+
+def test_sizes_stay_in_order() -> None:
+    """Whatever is asked for."""
+    sizes = BatchSearch(first=3, last=1000).sizes(64)
+    assert all(later == 2 * size for size, later in pairwise(sizes))
+    assert sizes[-1] <= 1000

@@ -1,0 +1,193 @@
+"""What fits into memory, each try in a process of its own; as a program: the largest batch.
+
+The program tries the sizes it is given until one does not fit, then searches between the last two.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import re
+import resource
+import signal
+import struct
+import sys
+from typing import Any, Callable
+
+# PyTorch names its own errors so; oneDNN does where it cannot have what a convolution needs.
+_NO_MEMORY = re.compile(
+    r"out of memory|can't allocate memory|cannot allocate memory|not enough memory|bad_alloc"
+    r"|ALLOC_FAILED|could not create a (?:primitive|memory)",
+    re.IGNORECASE,
+)
+_SIZED = re.compile(r"VmData:\s+([0-9]+) kB")
+FITS, TOO_MUCH, BROKEN, REFUSED = 0, 3, 4, 5  # how a try ends
+SHARE = 1 / 32  # of a batch, by which it is known: tries of large ones take long
+STEPS = 2  # of a try: an optimiser has its state from the first step on
+
+
+def largest(fits: Callable[[int], bool], low: int, most: int, *, share: float = 0.0) -> int:
+    """Return the largest count up to `most` that fits, where `low` and all between them do.
+
+    The next one that was tried is larger by 1, or by less than this share of it.
+    """
+    high = 2 * low
+    while high <= most and fits(high):
+        low, high = high, 2 * high
+    high = min(high, most + 1)
+    while high - low > max(1, share * high):
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def in_own_process(work: Callable[[], None]) -> int:
+    """Return how the work ended; a kernel that kills it for memory says `TOO_MUCH` as well.
+
+    Raises RuntimeError where it ended for another reason.
+    """
+    child = os.fork()
+    if not child:
+        os._exit(_outcome(work))
+    status = os.waitpid(child, 0)[1]
+    code = os.waitstatus_to_exitcode(status)
+    if code == -signal.SIGKILL:
+        return TOO_MUCH
+    if code not in {FITS, TOO_MUCH, REFUSED}:
+        raise RuntimeError(f"a try ended with {code}, for another reason than memory")
+    return code
+
+
+def _outcome(work: Callable[[], None]) -> int:
+    from harness.failures import HintedError  # noqa: PLC0415  the program sets its path first
+
+    try:
+        work()
+    except BaseException as error:  # noqa: BLE001 — nothing of the parent's may run in a child
+        if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
+            return TOO_MUCH
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        sys.stderr.flush()
+        return REFUSED if isinstance(error, HintedError) else BROKEN
+    return FITS
+
+
+def limit_private(limit: int) -> None:
+    """Let this process have so many bytes of private memory beyond what it has."""
+    most = _private_bytes() + limit
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+def be_killed_first() -> None:
+    """Let a kernel that runs out of memory, or out of that of a container, end this try alone."""
+    with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("1000")
+
+
+def _private_bytes() -> int:
+    with open("/proc/self/status", encoding="ascii") as file:
+        found = _SIZED.search(file.read())
+    return int(found[1]) << 10 if found else 0
+
+
+class Tries:
+    """Tries batches of a workload; keeps how each ended, and what it used of a GPU."""
+
+    def __init__(self, asked: dict[str, Any], kind: type, device: str) -> None:
+        self._asked, self._kind, self._device = asked, kind, device
+        self.memory_mib: int = asked["memory_mib"][device]  # 0 is all of a GPU
+        self._used = mmap.mmap(-1, 16)  # of the GPU: in use by then, and in all; from the child
+        self.ends: dict[int, int] = {}
+        self.shares: dict[int, float] = {}  # of the memory of the GPU, by batch
+
+    def fits(self, batch: int) -> bool:
+        """Say whether so large a batch can be trained on."""
+        if batch not in self.ends:
+            self._used[:] = struct.pack("<QQ", 0, 1)
+            self.ends[batch] = in_own_process(lambda: self._train(batch))
+            used, whole = struct.unpack("<QQ", self._used)
+            self.shares[batch] = used / whole
+        return self.ends[batch] == FITS
+
+    def _train(self, batch: int) -> None:
+        """Train within the limit; what cannot be had, and what is refused, raises."""
+        from harness import torchparts  # noqa: PLC0415  see above
+        from harness.loading import Workload  # noqa: PLC0415
+
+        torchparts.limit_threads(self._asked["threads"])
+        be_killed_first()
+        limit = self.memory_mib << 20
+        if self._device == "cpu":
+            limit_private(limit)
+        elif limit:
+            limit_gpu(limit, 0)
+        work = Workload(self._kind, {**self._asked["params"], "batch": batch})
+        work.load(self._asked["data"])
+        trained = work.fresh()
+        trained.setup(1, self._device)
+        for _ in range(STEPS):
+            trained.step()
+        torchparts.wait_for_device(self._device)
+        if self._device == "cuda":
+            free, whole = sys.modules["torch"].cuda.mem_get_info()
+            self._used[:] = struct.pack("<QQ", whole - free, whole)
+
+
+def limit_gpu(limit: int, place: int) -> None:
+    """Let PyTorch have so many bytes of a GPU."""
+    cuda = sys.modules["torch"].cuda
+    whole = cuda.get_device_properties(place).total_memory
+    cuda.set_per_process_memory_fraction(min(1.0, limit / whole), place)
+
+
+def find(asked: dict[str, Any]) -> dict[str, Any]:
+    """Return the largest batch that fits, what ends it, and the largest size that is measurable.
+
+    That is one that fits as often as there are arms beside each other: all of them are alive while
+    they are measured in turns. On a CPU the limit is of each process.
+    """
+    from harness import torchparts  # noqa: PLC0415  see above
+    from harness.loading import load_class  # noqa: PLC0415
+    from harness.places import in_fork  # noqa: PLC0415
+
+    kind = load_class(asked["workload"])
+    torchparts.import_what_optimizers_need()
+    torchparts.limit_threads(1)  # no pool of threads before a fork
+    device = in_fork(lambda: {"device": torchparts.choose_device(asked["device"])})["device"]
+    tries, sizes = Tries(asked, kind, device), asked["sizes"]
+    if not tries.fits(sizes[0]):
+        return {"largest": 0, "measurable": 0, **_told(tries, device)}
+    most = largest(tries.fits, sizes[0], sizes[-1], share=SHARE)
+    beside = [size for size in sizes if size <= most and tries.fits(size)]
+    if device == "cuda":
+        beside = [size for size in beside if tries.shares[size] * asked["beside"] <= 1]
+    measurable = beside[-1] if beside else 0
+    return {"largest": most, "measurable": measurable, **_told(tries, device)}
+
+
+def _told(tries: Tries, device: str) -> dict[str, Any]:
+    """Return the smallest that does not fit, None where all do, and what kept it from that."""
+    beyond = min((size for size, end in tries.ends.items() if end != FITS), default=None)
+    limits = {FITS: "cap", TOO_MUCH: "memory", REFUSED: "workload"}
+    limit = limits[FITS if beyond is None else tries.ends[beyond]]
+    told = {"beyond": beyond, "limited_by": limit, "tries": len(tries.ends), "device": device}
+    return {**told, "memory_mib": tries.memory_mib}
+
+
+def main(arguments: list[str]) -> int:
+    """Search for what the argument asks for, and write one line of JSON to stdout."""
+    sink = os.dup(1)
+    os.dup2(2, 1)  # what a workload prints is no part of the answer
+    asked: dict[str, Any] = json.loads(arguments[0])
+    from harness.greeting import settle_process  # noqa: PLC0415  after stdout is out of the way
+
+    settle_process(asked["threads"], asked["cpus"])
+    os.write(sink, json.dumps(find(asked)).encode() + b"\n")
+    return 0
+
+
+if __name__ == "__main__":
+    # what it imports stands beside the workloads, not beside this file
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    sys.exit(main(sys.argv[1:]))
