@@ -32,6 +32,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: int  # of a process, or that PyTorch may have of a GPU; 0 is all of it
     device: Literal["cpu", "cuda"]
     tries: int
+    said: str = ""  # by the workload, of what it does not take
 
     def values(self) -> dict[str, Scalar]:
         """Return it as the values of an event."""
@@ -75,6 +76,7 @@ def search_fit(command: Command, run_inside: Callable[[Command], CommandResult])
     if not done.succeeded or not said:
         return done.tail(1) or f"the search ended with exit code {done.exit_code}"
     fit = read_json(said[-1], Fit)
-    if not fit.largest and fit.limited_by == "workload":
-        return done.tail(1) or "the workload refused the first size"
-    return fit
+    if fit.limited_by != "workload":
+        return fit
+    why = done.tail(1) or "the workload did not say why"
+    return msgspec.structs.replace(fit, said=why) if fit.largest else why

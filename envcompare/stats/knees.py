@@ -1,23 +1,26 @@
 """The knee of a throughput: the smallest batch that is nearly as fast as the fastest, if proven.
 
 A restart runs every batch in the same launch, so that batches are the treatments and restarts the
-blocks of a randomized complete block design (Montgomery, Design and Analysis of Experiments,
-chapter 4): what a restart adds to all batches cancels, and the residual variance is pooled over
-them, with (restarts − 1)(batches − 1) degrees of freedom. The intervals of the ratios of all pairs
-of batches hold together at 95 % (Bonferroni), since the fastest is chosen by the same numbers.
+blocks of a randomized block design (Montgomery, Design and Analysis of Experiments, chapter 4):
+log throughput = batch + restart + rest, by least squares, since cells that end early leave blocks
+incomplete. What a restart adds to all batches cancels. The intervals of the ratios of all pairs of
+batches hold together at 95 % (Bonferroni), since the fastest is chosen by the same numbers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from envcompare.stats.intervals import ALPHA, student_factor
 
+Floats = NDArray[np.float64]
 SHARE: Final = 0.95  # of the best throughput, that the knee has at least
 
 
@@ -28,8 +31,7 @@ class Knee:
     best: int
     low: int  # all smaller ones are proven to stay below the share
     high: int | None  # the smallest that is proven to reach it, whatever is the fastest
-    restarts: int
-    half_width: float  # of the log ratio of two batches; infinite with one restart
+    restarts: int  # with two batches or more
 
     @property
     def decided(self) -> int | None:
@@ -38,38 +40,58 @@ class Knee:
 
 
 def knee(rates: Mapping[int, Mapping[int, float]]) -> Knee | None:
-    """Return the knee of log throughputs by batch and restart; None without two to compare.
-
-    Restarts that lack a batch are left out.
-    """
+    """Return the knee of log throughputs by batch and restart; None without two to compare."""
     batches = sorted(rates)
-    common = sorted(set.intersection(*(set(rates[one]) for one in batches))) if batches else []
-    if len(batches) < 2 or not common:
+    met = Counter(restart for values in rates.values() for restart in values)
+    restarts = sorted(restart for restart, count in met.items() if count > 1)
+    apart, half = _differences([[rates[b].get(r) for r in restarts] for b in batches])
+    if len(batches) < 2 or not np.isfinite(apart).all():
         return None
-    values = np.asarray([[rates[batch][restart] for restart in common] for batch in batches])
-    means = values.mean(axis=1)
-    half = _half_width(values)
-    apart = means[:, None] - means[None, :]  # of a batch over another; 0 over itself
-    is_itself = np.eye(len(batches), dtype=bool)
-    reached = ((apart - half >= math.log(SHARE)) | is_itself).all(axis=1)
-    excluded = (apart + half < math.log(SHARE)).any(axis=1)
-    proven = [batch for batch, is_proven in zip(batches, reached, strict=True) if is_proven]
+    lowest, highest = apart - half, apart + half
+    np.fill_diagonal(lowest, 0.0)  # a batch over itself
+    log_share = math.log(SHARE)
+    proven = [one for one, end in zip(batches, lowest.min(axis=1), strict=True) if end >= log_share]
+    left = [one for one, end in zip(batches, highest.min(axis=1), strict=True) if end >= log_share]
     return Knee(
-        best=batches[int(means.argmax())],
-        low=next(batch for batch, is_out in zip(batches, excluded, strict=True) if not is_out),
+        best=batches[int(apart[:, 0].argmax())],
+        low=left[0],
         high=proven[0] if proven else None,
-        restarts=len(common),
-        half_width=half,
+        restarts=len(restarts),
     )
 
 
-def _half_width(values: np.ndarray) -> float:
-    """Return the half-width of the difference of two rows (batches) of values by restart."""
-    count, restarts = values.shape
-    if restarts < 2:
-        return math.inf
-    rest = values - values.mean(axis=1, keepdims=True) - values.mean(axis=0) + values.mean()
-    df = (restarts - 1) * (count - 1)
-    pairs = count * (count - 1) // 2
-    error = math.sqrt(2 * float((rest**2).sum()) / df / restarts)
-    return student_factor(df, 1 - ALPHA / pairs) * error
+def _differences(values: Sequence[Sequence[float | None]]) -> tuple[Floats, Floats]:
+    """Return the differences of all pairs of rows and their half-widths, infinite if not known.
+
+    Rows are batches, columns restarts. The differences are nan where no chain of restarts joins
+    all rows.
+    """
+    count, blocks = len(values), len(values[0]) if values else 0
+    known = [
+        (row, at, value)
+        for row, of_row in enumerate(values)
+        for at, value in enumerate(of_row)
+        if value is not None
+    ]
+    design = np.zeros((len(known), count + blocks))
+    for place, (row, at, _) in enumerate(known):
+        design[place, row] = design[place, count + at] = 1
+    rank = int(np.linalg.matrix_rank(design)) if known else 0
+    if not known or rank < count + blocks - 1:
+        return _all(count, np.nan), _all(count, np.nan)
+    measured = np.asarray([value for *_, value in known])
+    inverse = np.linalg.pinv(design.T @ design)
+    fitted = inverse @ design.T @ measured
+    apart = fitted[:count, None] - fitted[None, :count]
+    df = len(known) - rank
+    if df < 1:
+        return apart, _all(count, np.inf)
+    spread = float(((measured - design @ fitted) ** 2).sum()) / df
+    own = np.diag(inverse)[:count]
+    variance = own[:, None] + own[None, :] - 2 * inverse[:count, :count]
+    level = 1 - ALPHA / (count * (count - 1) // 2)
+    return apart, student_factor(df, level) * np.sqrt(spread * variance.clip(0))
+
+
+def _all(count: int, value: float) -> Floats:
+    return np.full((count, count), value)

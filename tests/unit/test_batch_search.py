@@ -138,7 +138,16 @@ def test_one_restart_decides_nothing() -> None:
     """It says nothing of how far restarts scatter."""
     found = knee(rates(100, 180, 240, restarts=1))
     assert found is not None
-    assert (found.decided, found.low, found.high, found.half_width) == (None, 1, None, math.inf)
+    assert (found.decided, found.low, found.high, found.restarts) == (None, 1, None, 1)
+
+
+def test_a_batch_that_ended_early_spoils_no_other() -> None:
+    """Its restarts are compared with the same ones of the others."""
+    values = rates(100, 180, 248, 250, 252, noise=0.002)
+    values[16] = {restart: values[16][restart] for restart in (1, 2)}
+    found = knee(values)
+    assert found is not None
+    assert (found.decided, found.best) == (4, 16)
 
 
 def test_without_two_batches_in_a_restart_there_is_no_knee() -> None:

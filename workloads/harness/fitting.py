@@ -22,7 +22,7 @@ _NO_MEMORY = re.compile(
     re.IGNORECASE,
 )
 _SIZED = re.compile(r"VmData:\s+([0-9]+) kB")
-FITS, TOO_MUCH, BROKEN, REFUSED = 0, 3, 4, 5  # how a try ends
+FITS, TOO_MUCH, BROKEN = 0, 3, 4  # how a try ends
 SHARE = 1 / 32  # of a batch, by which it is known: tries of large ones take long
 STEPS = 2  # of a try: an optimiser has its state from the first step on
 
@@ -42,10 +42,11 @@ def largest(fits: Callable[[int], bool], low: int, most: int, *, share: float = 
     return low
 
 
-def in_own_process(work: Callable[[], None]) -> int:
+def in_own_process(work: Callable[[], None], *, may_break: bool = False) -> int:
     """Return how the work ended; a kernel that kills it for memory says `TOO_MUCH` as well.
 
-    Raises RuntimeError where it ended for another reason.
+    Raises RuntimeError where it ended for another reason, unless that `may_break` it: then it is
+    `BROKEN`, and its last words stand on stderr.
     """
     child = os.fork()
     if not child:
@@ -54,14 +55,12 @@ def in_own_process(work: Callable[[], None]) -> int:
     code = os.waitstatus_to_exitcode(status)
     if code == -signal.SIGKILL:
         return TOO_MUCH
-    if code not in {FITS, TOO_MUCH, REFUSED}:
+    if code not in {FITS, TOO_MUCH} and not (may_break and code == BROKEN):
         raise RuntimeError(f"a try ended with {code}, for another reason than memory")
     return code
 
 
 def _outcome(work: Callable[[], None]) -> int:
-    from harness.failures import HintedError  # noqa: PLC0415  the program sets its path first
-
     try:
         work()
     except BaseException as error:  # noqa: BLE001 — nothing of the parent's may run in a child
@@ -69,7 +68,7 @@ def _outcome(work: Callable[[], None]) -> int:
             return TOO_MUCH
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         sys.stderr.flush()
-        return REFUSED if isinstance(error, HintedError) else BROKEN
+        return BROKEN
     return FITS
 
 
@@ -105,13 +104,13 @@ class Tries:
         """Say whether so large a batch can be trained on."""
         if batch not in self.ends:
             self._used[:] = struct.pack("<QQ", 0, 1)
-            self.ends[batch] = in_own_process(lambda: self._train(batch))
+            self.ends[batch] = in_own_process(lambda: self._train(batch), may_break=True)
             used, whole = struct.unpack("<QQ", self._used)
             self.shares[batch] = used / whole
         return self.ends[batch] == FITS
 
     def _train(self, batch: int) -> None:
-        """Train within the limit; what cannot be had, and what is refused, raises."""
+        """Train within the limit; what cannot be had raises."""
         from harness import torchparts  # noqa: PLC0415  see above
         from harness.loading import Workload  # noqa: PLC0415
 
@@ -169,7 +168,7 @@ def find(asked: dict[str, Any]) -> dict[str, Any]:
 def _told(tries: Tries, device: str) -> dict[str, Any]:
     """Return the smallest that does not fit, None where all do, and what kept it from that."""
     beyond = min((size for size, end in tries.ends.items() if end != FITS), default=None)
-    limits = {FITS: "cap", TOO_MUCH: "memory", REFUSED: "workload"}
+    limits = {FITS: "cap", TOO_MUCH: "memory", BROKEN: "workload"}
     limit = limits[FITS if beyond is None else tries.ends[beyond]]
     told = {"beyond": beyond, "limited_by": limit, "tries": len(tries.ends), "device": device}
     return {**told, "memory_mib": tries.memory_mib}

@@ -31,13 +31,13 @@ class ArmSizes(msgspec.Struct, frozen=True, kw_only=True):
     best: int | None = None  # the batch of the highest throughput
     knee_low: int | None = None  # no smaller batch has 95 % of the best throughput
     knee_high: int | None = None  # the smallest that has; null: not proven of any
-    knee_restarts: int = 0  # that have all batches
+    knee_restarts: int = 0  # that tell of it
     largest: int | None = None  # that fits; null where it is not known or was not searched for
     beyond: int | None = None  # the smallest that was tried and does not fit
     limited_by: Limit | None = None
     memory_mib: int | None = None  # of a process, or of PyTorch on a GPU; 0 is the whole GPU
     device: str = ""
-    reason: str = ""  # why it is not known what fits
+    reason: str = ""  # why it is not known what fits, or what the workload said
 
     @property
     def knee(self) -> int | None:

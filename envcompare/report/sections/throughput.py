@@ -15,7 +15,7 @@ from envcompare.report.format.numbers import (
 )
 from envcompare.report.sections.fields import Field, grid_of, table_of
 from envcompare.report.wording.verdicts import SYMBOLS, WORDS
-from envcompare.text import assigned, sentence
+from envcompare.text import assigned, counted, one_line
 
 _INTRO: Final = (
     "Samples a second of the typical step at each batch, with the 95 % interval over restarts. The "
@@ -24,8 +24,8 @@ _INTRO: Final = (
     "show that it has, and that no smaller one has. Environments are compared at equal batch."
 )
 _SEARCHED: Final = (
-    "Each size was tried in a process of its own. The largest batch that fits is known to 1 in 32; "
-    "sizes that do not fit in every environment were not measured."
+    "Each size was tried in a process of its own. The largest batch that fits is found to within "
+    "3 %; sizes that do not fit in every environment were not measured."
 )
 
 
@@ -70,17 +70,16 @@ def _environments(run: RunComparison, sweep: BatchSweep) -> Table:
 
 def _largest(arm: ArmSizes) -> Line:
     if arm.largest is None:
-        return Line(text="not known", below=(sentence(arm.reason),))
-    if not arm.largest:
-        return Line(text="none", below=(f"{arm.beyond} does not fit: {_limit(arm)}",))
+        return Line(text="not known", below=(f"({one_line(arm.reason)})",))
     if arm.limited_by == "cap":
-        return Line(text=f"{arm.largest} or more", below=("no larger one was tried",))
-    return Line(text=str(arm.largest), below=(f"{arm.beyond} does not fit: {_limit(arm)}",))
+        return Line(text=f"{arm.largest} or more", below=("(no larger one was tried)",))
+    beyond = f"({arm.beyond} does not fit: {_limit(arm)})"
+    return Line(text=str(arm.largest or "none"), below=(beyond,))
 
 
 def _limit(arm: ArmSizes) -> str:
     if arm.limited_by == "workload":
-        return "the workload or its data allow no more"
+        return one_line(arm.reason)
     if arm.device == "cpu":
         return f"{arm.memory_mib} MiB of private memory, beyond Python and PyTorch"
     return f"{arm.memory_mib} MiB on the GPU" if arm.memory_mib else "the memory of the GPU"
@@ -93,11 +92,10 @@ def _knee(arm: ArmSizes) -> Line:
     measured = [rate.batch for rate in arm.rates]
     if arm.knee is None:
         ends = f"{arm.knee_low} to {arm.knee_high or measured[-1]}"
-        why = f"between {ends}, by {arm.knee_restarts} restarts"
-        return Line(text="not decided", below=(f"{why}; more restarts may decide",))
+        told = f"({ends}, by {counted(arm.knee_restarts, 'restart')})"
+        return Line(text="not decided", below=(told,))
     is_end = arm.knee == measured[-1]
-    open_end = "the largest that was measured: throughput may go on rising" if is_end else ""
-    return Line(text=str(arm.knee), below=(open_end,) if open_end else ())
+    return Line(text=str(arm.knee), below=("(the largest that was measured)",) * is_end)
 
 
 def _sizes(run: RunComparison, sweep: BatchSweep) -> Table:
@@ -110,12 +108,12 @@ def _sizes(run: RunComparison, sweep: BatchSweep) -> Table:
         (
             ("batch", "number"),
             *((f"{arm}, samples/s", "number") for arm in arms),
-            *((f"time ÷ {reference}: {arm}", "number") for arm in arms if arm != reference),
+            *((f"{arm}, time against {reference}", "number") for arm in arms if arm != reference),
         ),
         (
             (
                 str(size),
-                *(_rate(rates.get((cell, arm)), _why_not(run, cell)) for arm in arms),
+                *(_rate(rates.get((cell, arm)), _why_not(run, cell, arm)) for arm in arms),
                 *(_ratio(compared.get((cell, arm))) for arm in arms if arm != reference),
             )
             for size, cell in zip(sweep.sizes, sweep.cells, strict=True)
@@ -123,17 +121,20 @@ def _sizes(run: RunComparison, sweep: BatchSweep) -> Table:
     )
 
 
-def _why_not(run: RunComparison, cell: str) -> str:
-    found = (one for one in run.cells if one.id == cell)
-    return next((one.reason for one in found if one.state != "ok"), "")
+def _why_not(run: RunComparison, cell: str, arm: str) -> str:
+    """Return why a size was not measured, told once: in the column of the reference."""
+    is_told = arm == run.reference_in(cell)
+    found = (one for one in run.cells if one.id == cell and one.state != "ok")
+    return next((one.reason for one in found if is_told), "")
 
 
 def _rate(rate: SizeRate | None, why_not: str) -> Line:
     if rate is None:
-        return Line(text=NOT_MEASURED, below=(sentence(why_not),), style="said")
+        told = (f"({one_line(why_not)})",) if why_not else ()
+        return Line(text=NOT_MEASURED, below=told, style="said")
     if rate.low is None or rate.high is None:
-        return Line(text=three_digits(rate.samples_per_s), below=("no interval",))
-    ends = f"{three_digits(rate.low)} to {three_digits(rate.high)}"
+        return Line(text=three_digits(rate.samples_per_s), below=("(no interval)",))
+    ends = f"({three_digits(rate.low)} to {three_digits(rate.high)})"
     return Line(text=three_digits(rate.samples_per_s), below=(ends,))
 
 
