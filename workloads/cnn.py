@@ -52,6 +52,7 @@ class Cnn:
         "dropout2": (0, 1),
     }
     DATA: ClassVar[str] = "harness.formats.digits"
+    METRICS: ClassVar[tuple[str, ...]] = ("accuracy",)
 
     def __init__(self, **params: Any) -> None:  # noqa: ANN401  checked against PARAMS and RANGES
         self.params = params
@@ -62,7 +63,9 @@ class Cnn:
     def load(self, data: str | None) -> None:
         """Read the digits; pixels stay bytes until a step takes them."""
         self._train = read_digits(data, train=True)
-        self._test = read_digits(data, train=False) if self.params["evaluate"] else None
+        self._data, self._test = data, None
+        if self.params["evaluate"]:
+            self._test = read_digits(data, train=False)
         self._batches = Batches(self._train, self.batch, subset=self.params["subset"])
         self.steps_per_epoch = self._batches.per_epoch
 
@@ -88,14 +91,19 @@ class Cnn:
 
     def finish(self) -> dict[str, Any] | None:
         """Return the accuracy on the test set where `evaluate` is set."""
+        return self.evaluate() if self.params["evaluate"] else None
+
+    def evaluate(self) -> dict[str, float]:
+        """Return the accuracy on the test set, which is read when it is first asked for."""
         if self._test is None:
-            return None
+            self._test = read_digits(self._data, train=False)
         self._model.eval()
         right = 0
         with torch.no_grad():
             for images, labels in zip(*(part.split(500) for part in self._test)):
                 guesses = self._model(_normal(images.to(self._device))).argmax(1)
                 right += int((guesses.cpu() == labels).sum())
+        self._model.train()
         return {"accuracy": right / len(self._test[1])}
 
     def _build(self) -> nn.Module:

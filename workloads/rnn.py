@@ -40,6 +40,7 @@ class Rnn:
         "layers": (1, None),
     }
     DATA: ClassVar[str] = "harness.formats.reviews"
+    METRICS: ClassVar[tuple[str, ...]] = ("accuracy",)
 
     def __init__(self, **params: Any) -> None:  # noqa: ANN401  checked against PARAMS and RANGES
         self.params = params
@@ -51,7 +52,9 @@ class Rnn:
         reviews = read_reviews(data, "train", at_most=params["subset"])
         self._vocabulary = vocabulary_of(reviews, params["vocabulary"])
         self._batches = Batches(self._tensors(reviews), self.batch, subset=params["subset"])
-        self._test = self._tensors(read_reviews(data, "test")) if params["evaluate"] else None
+        self._data, self._test = data, None
+        if params["evaluate"]:
+            self._test = self._tensors(read_reviews(data, "test"))
         self.steps_per_epoch = self._batches.per_epoch
 
     def setup(self, seed: int, device: str) -> None:
@@ -88,14 +91,19 @@ class Rnn:
 
     def finish(self) -> dict[str, Any] | None:
         """Return the accuracy on the test set where `evaluate` is set."""
+        return self.evaluate() if self.params["evaluate"] else None
+
+    def evaluate(self) -> dict[str, float]:
+        """Return the accuracy on the test set, which is read when it is first asked for."""
         if self._test is None:
-            return None
+            self._test = self._tensors(read_reviews(self._data, "test"))
         self._model.eval()
         right = 0
         with torch.no_grad():
             for words, sentiments in zip(*(part.split(500) for part in self._test)):
                 guesses = self._logits(words.to(self._device)).cpu() > 0
                 right += int((guesses == (sentiments > 0.5)).sum())
+        self._model.train()
         return {"accuracy": right / len(self._test[1])}
 
     def _logits(self, words: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,13 @@ from envcompare.config.arms import (
     with_values,
 )
 from envcompare.config.scheduling import Allocation, check_allocation, parse_allocation
-from envcompare.config.search import BatchSearch, parse_search, with_sizes
+from envcompare.config.search import (
+    BatchSearch,
+    parse_search,
+    parse_until,
+    require_metric,
+    with_sizes,
+)
 from envcompare.config.settings import (
     DEFAULTS,
     PRESETS,
@@ -42,7 +48,7 @@ from envcompare.config.settings import (
 )
 from envcompare.config.workloads import Known, Workload, choose_workloads, table_of
 from envcompare.errors import ConfigError
-from envcompare.run_folder.records import ProfileChoice, TableRecord
+from envcompare.run_folder.records import Goal, ProfileChoice, TableRecord
 from envcompare.transport.hosts import HostSpec
 from envcompare.transport.inventory import Inventory, KnownHost
 
@@ -63,6 +69,7 @@ class Experiment:
     jobs: int
     workloads: tuple[Workload, ...]
     search: BatchSearch | None  # whose sizes are values of the workloads
+    until: Goal | None
     preset: Preset
     margin: float
     target: float
@@ -116,7 +123,7 @@ _SAME = (
     & {field.name for field in msgspec.structs.fields(Settings)}
 ) - {
     *("reference", "hosts", "allocation", "workloads", "preset", "margin", "target", "pin", "out"),
-    *("device", "search"),
+    *("device", "search", "until"),
 }
 """What an experiment takes from the settings as it is."""
 
@@ -141,6 +148,8 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
     rest = _rest(settings)
     search = parse_search(settings.search)
     workloads = with_sizes(search, choose_workloads(settings, known), known)
+    until = parse_until(settings.until)
+    require_metric(until, workloads, known)
     if settings.compare is not None:
         arms, workloads = _by_values(settings.compare, arms, workloads, known=known)
     if settings.restarts is not None and any(one.program is not None for one in workloads):
@@ -160,6 +169,7 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
         inventory=_inventory(flags, file),
         workloads=workloads,
         search=search,
+        until=until,
         **_measuring(settings),
         **rest,
         settings=settings,

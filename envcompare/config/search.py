@@ -1,20 +1,23 @@
-"""The search for batches: `--search batch` as sizes that double, each a cell of its own."""
+"""What is looked for beside times: batches that fit (`--search`), and a goal (`--until`)."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from envcompare.config.workloads import Known, Workload, WorkloadInfo, info_of
 from envcompare.errors import ConfigError
-from envcompare.run_folder.records import Scalar
+from envcompare.run_folder.records import Goal, Scalar
 
 BATCH = "batch"
 DOUBLINGS = 6  # from the first size, where no last one is named
 CPU_MEMORY_MIB = 1024  # of a try on a CPU, where no limit is named; a GPU has its own
 _MOST = 1 << 16  # samples of a batch
 _SIZES = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
+_GOAL = re.compile(r"(\w+)=([0-9.eE+-]+)(?:,\s*epochs=([0-9]{1,5}))?")
+EPOCHS = 20  # at most, where no number is named
 _FORM = "the form is batch, batch=FIRST-LAST or batch=FIRST-LAST,memory=MIB"
 
 
@@ -131,4 +134,39 @@ def _check_range(info: WorkloadInfo, sizes: tuple[int, ...]) -> None:
             f"{sizes[0] if too_small else sizes[-1]}",
             details=f"it declares that it takes {least} to {most}",
             hint="name sizes in that range, as in --search batch=16-1024",
+        )
+
+
+def parse_until(text: str | None) -> Goal | None:
+    """Parse `METRIC=VALUE[,epochs=N]`; None stays None. Raises ConfigError for anything else."""
+    if text is None:
+        return None
+    found = _GOAL.fullmatch(text.strip())
+    try:
+        value = float(found[2]) if found else math.nan
+    except ValueError:
+        value = math.nan
+    epochs = int(found[3] or EPOCHS) if found else 0
+    if found is None or not math.isfinite(value) or epochs < 1:
+        raise ConfigError(
+            f"--until {text} is not understood",
+            details="the form is METRIC=VALUE or METRIC=VALUE,epochs=N, with at least one epoch",
+            hint="for example --until accuracy=0.95, or --until accuracy=0.95,epochs=40",
+        )
+    return Goal(metric=found[1], value=value, epochs=epochs)
+
+
+def require_metric(goal: Goal | None, workloads: tuple[Workload, ...], known: Known) -> None:
+    """Raise ConfigError for a workload that does not tell the metric of a goal."""
+    for workload in workloads if goal else ():
+        assert goal is not None
+        metrics = info_of(workload, known).metrics
+        if goal.metric in metrics:
+            continue
+        able = [name for name, one in known.workloads.items() if goal.metric in one.metrics]
+        raise ConfigError(
+            f"--until {goal.metric}={goal.value:g}: {workload.name} does not tell `{goal.metric}`",
+            details=f"it tells {', '.join(metrics) or 'no metric of held-out data'}; bundled "
+            f"workloads that tell `{goal.metric}`: {', '.join(able) or 'none'}",
+            hint="choose with --workloads; a class of your own tells it by METRICS and `evaluate`",
         )

@@ -223,6 +223,15 @@ class Settings(
             group="what",
         ),
     ] = None
+    until: Annotated[
+        str | None,
+        Option(
+            "After the timing, train until a metric of held-out data is reached, and report epochs "
+            "and seconds.",
+            "accuracy=VALUE[,epochs=N]",
+            group="what",
+        ),
+    ] = None
     preset: Annotated[Preset | None, Option("", default="default")] = None
     margin: Annotated[
         float | None,

@@ -46,6 +46,7 @@ class WorkloadInfo:
     parameters: dict[str, Scalar]
     ranges: dict[str, Range] = field(default_factory=dict)
     bottleneck: str = ""  # what most of its time goes to
+    metrics: tuple[str, ...] = ()  # that its `evaluate` returns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +135,7 @@ def _workload_info(lineage: list[ast.ClassDef], *, name: str) -> WorkloadInfo:
         parameters=_merged(lineage, "PARAMS"),
         ranges=_merged(lineage, "RANGES"),
         bottleneck=_declared(lineage[-1], "BOTTLENECK") or "",
+        metrics=tuple(_declared(lineage[-1], "METRICS")),
     )
 
 

@@ -92,6 +92,13 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     loss: float | None = None
 
 
+class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
+    """How well the workload does on data that it does not train on."""
+
+    values: dict[str, float | None]  # JSON has no nan: that of a loss is null
+    wall_ns: Count
+
+
 class Profiled(msgspec.Struct, frozen=True, kw_only=True):
     """K steps were run for one kind of profile; without a value there is a reason."""
 

@@ -29,6 +29,7 @@ from envcompare.masking import LineMask, masked
 from envcompare.measure.replies import (
     PROTOCOL,
     Ended,
+    Evaluated,
     Found,
     Generated,
     Hello,
@@ -162,6 +163,11 @@ class Worker:
             if times is not None:
                 self._refuse_other_steps("run", len(times), steps)
         return ran
+
+    def evaluate(self, limit_s: float) -> Evaluated:
+        """Ask the workload how well it does on data that it does not train on."""
+        self._send("evaluate", {})
+        return self._receive("evaluate", Evaluated, limit_s)
 
     def profile(self, kind: str, steps: int, *, out: str, limit_s: float) -> Profiled:
         """Run `steps` steps for one kind of profile, whose file goes to `out` on the host.

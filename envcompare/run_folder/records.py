@@ -195,6 +195,25 @@ class EnergyBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     schema: Literal[2] = SCHEMA
 
 
+class Epoch(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="epoch"):
+    """One epoch of one arm on the way to a goal, with what the workload reached by its end.
+
+    Its time enters no comparison of steps.
+    """
+
+    cell: str
+    arm: str
+    restart: Annotated[Count, Meta(description="of the way to the goal, from 0")]
+    epoch: Annotated[Count, Meta(description="from 1")]
+    order: Annotated[Count, Meta(description="position of the arm within its epoch, from 0")]
+    k: Count
+    wall_ns: Annotated[Count, Meta(description="of its steps, the first one included")]
+    evaluate_ns: Annotated[Count, Meta(description="afterwards; in no other time")]
+    value: Annotated[float | None, Meta(description="of the goal's metric; null is no number")]
+    is_last: Annotated[bool, Meta(description="the goal is reached, or no epoch is left")] = False
+    schema: Literal[2] = SCHEMA
+
+
 class MarkedBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="marked"):
     """Steps of one arm with marks, after the rounds of a restart: where their time went.
 
@@ -222,7 +241,7 @@ class MarkedBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
 Measured = Block | ProcessRun
 """What a verdict can rest on."""
 
-Sample = Block | Startup | Memory | ProcessRun | GpuReading | EnergyBlock | MarkedBlock
+Sample = Block | Startup | Memory | ProcessRun | GpuReading | EnergyBlock | Epoch | MarkedBlock
 OfRestart = Block | Memory | MarkedBlock
 
 
@@ -327,6 +346,14 @@ class CellRecord(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
 
 
+class Goal(msgspec.Struct, frozen=True, kw_only=True):
+    """What the way to a goal ends with: a metric at a value or above, or so many epochs."""
+
+    metric: str
+    value: float
+    epochs: Annotated[int, Meta(ge=1)]
+
+
 Looks = Literal["unknown", "doubling"]
 """When a cell is looked at: after its least restarts and each doubling of them."""
 
@@ -358,6 +385,7 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
         bool, Meta(description="phases and operators are timed in some rounds of each restart")
     ] = False
     screen: bool = False
+    until: Annotated[Goal | None, Meta(description="trained to, after the timing")] = None
     looks: Annotated[
         Looks, Meta(description="when cells were looked at; unknown where it was not recorded")
     ] = "unknown"

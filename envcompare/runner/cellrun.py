@@ -23,6 +23,7 @@ from envcompare.hosts.folders import LAUNCHER, WORKER, CellFolders
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.masking import masked
+from envcompare.measure.accuracy import AccuracyPass
 from envcompare.measure.context import Budget, CellContext, Facts, Variables, failure_of
 from envcompare.measure.energy import EnergyPass
 from envcompare.measure.limits import REASONS, CellEnd
@@ -44,6 +45,7 @@ from envcompare.run_folder.profiles import Lacking
 from envcompare.run_folder.records import (
     CellState,
     EnergyBlock,
+    Epoch,
     Event,
     EventKind,
     FactDifference,
@@ -219,6 +221,7 @@ class CellRun:
             self._learn(lockstep)
         if lockstep.stopped_by == "failure":
             return "failed", _why_failed(roster)
+        self._train(context, roster)
         self._profile(context, roster)
         return "ok", f"stopped by {lockstep.stopped_by}: {_live(lockstep.intervals())}"
 
@@ -299,6 +302,21 @@ class CellRun:
         if self.is_retried or not stops:
             return None
         return next((end for end in ends if end == stops[-1]), None)
+
+    def _train(self, context: CellContext, roster: Roster) -> None:
+        """Train the arms that were measured until they reach the goal, where there is one."""
+        goal = self.plan.design.until
+        if goal is None:
+            return
+        training = AccuracyPass(
+            context=context,
+            goal=goal,
+            arms=tuple(arm for arm in context.arms if arm not in roster.failed),
+            launch=lambda arm: self._launch(arm, context.variables(0)),
+            prior=[sample for sample in self.prior if isinstance(sample, Epoch)],
+        )
+        self.job.display.say(f"  {self.cell.id}: training (outside the budget)")
+        self.job.display.say(f"  {self.cell.id}: {training.measure()}")
 
     def _profile(self, context: CellContext, roster: Roster) -> None:
         """Profile what was measured, unless nobody asked for it."""
@@ -384,11 +402,12 @@ class CellRun:
     def sample(self, sample: Sample) -> None:
         """Keep one measurement; that of a resumed arm once it is seen to be what it was.
 
-        No fingerprint is taken in the energy pass, as in that of the profilers.
+        No fingerprint is taken in the energy pass and on the way to a goal, as in the profiles.
         """
         if isinstance(sample, OfRestart):
             sample = msgspec.structs.replace(sample, part=self._part)
-        held = None if isinstance(sample, GpuReading | EnergyBlock) else self._held.get(sample.arm)
+        is_apart = isinstance(sample, GpuReading | EnergyBlock | Epoch)
+        held = None if is_apart else self._held.get(sample.arm)
         if held is None:
             self.job.folder.append_sample(sample)
         else:

@@ -40,7 +40,7 @@ class Job:
 
 
 class Generation:
-    """Answers `gen`, `run`, `profile`, `facts` and `end` for one fresh copy of the workload."""
+    """Answers all requests from `gen` to `end` for one fresh copy of the workload."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -58,6 +58,7 @@ class Generation:
         ops = {
             "gen": self._build,
             "run": self._run,
+            "evaluate": self._evaluate,
             "profile": self._profile,
             "facts": self._facts,
             "end": self._end,
@@ -98,6 +99,13 @@ class Generation:
         fields = self._clock.measure(self._object.step, k, done=self._steps)
         self._steps += k
         return fields
+
+    def _evaluate(self, _request: dict[str, Any]) -> dict[str, Any]:
+        """Ask the workload how well it does on data that it does not train on."""
+        start_ns = time.monotonic_ns()
+        with phase("step", self._steps):
+            found = {name: float(value) for name, value in self._object.evaluate().items()}
+        return {"values": found, "wall_ns": time.monotonic_ns() - start_ns}
 
     def _profile(self, request: dict[str, Any]) -> dict[str, Any]:
         k = whole_number(request, "k", least=1)

@@ -1,5 +1,6 @@
-"""Protocol 1 over stdin and stdout: `hello`, `gen`, `run`, `profile`, `facts`, `end`, `quit`.
+"""Protocol 1 over stdin and stdout.
 
+The requests are `hello`, `gen`, `run`, `evaluate`, `profile`, `facts`, `end` and `quit`.
 After `import` the worker stays: from `hello` to `quit` a fork of it answers, and there may be many.
 """
 
@@ -72,6 +73,7 @@ class Server:
             "hello": self._hello,
             "gen": self._gen,
             "run": self._forward,
+            "evaluate": self._forward,
             "profile": self._forward,
             "facts": self._facts,
             "end": self._forward,

@@ -19,6 +19,7 @@ from envcompare.run_folder.records import (
     Block,
     CellRecord,
     EnergyBlock,
+    Epoch,
     Event,
     FingerprintRecord,
     FingerprintValue,
@@ -265,7 +266,7 @@ def _fault(sample: Sample) -> str:
         return "" if sample.phases else "steps without a phase"
     if isinstance(sample, Block) and not sample.k == len(sample.wall_ns) > 0:
         return f"{len(sample.wall_ns)} times of {sample.k} steps"
-    if isinstance(sample, EnergyBlock):
+    if isinstance(sample, EnergyBlock | Epoch):
         return "" if sample.k > 0 and sample.wall_ns > 0 else "no steps, or no time of them"
     # that a clock jumped is why a block was dropped
     return "a time below 0" if sample.status == "ok" and min(_times_ns(sample)) < 0 else ""

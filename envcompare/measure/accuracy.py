@@ -1,0 +1,159 @@
+"""The way to a goal: after the timing every arm trains, epoch by epoch in turns, until it is there.
+
+All arms of a restart have the same seeds, so that they should take the same number of epochs; what
+an environment can change is the time of each.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from envcompare.config.plan import derive_seed, shuffled
+from envcompare.errors import StillRunningError, WorkloadError
+from envcompare.measure.context import CellContext, failure_of
+from envcompare.measure.profile import started
+from envcompare.measure.replies import Hello
+from envcompare.measure.worker import Worker
+from envcompare.run_folder.records import Epoch, Goal
+from envcompare.text import counted
+
+_MOST_STEPS: Final = 500  # in a call: a worker answers with the times of each
+_CALL_LIMIT_S: Final = 3600.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Training:
+    """One arm on its way, and what of its first epoch was done as the model was built."""
+
+    worker: Worker
+    steps_per_epoch: int
+    first_step_ns: int
+
+
+@dataclass(slots=True, kw_only=True)
+class AccuracyPass:
+    """Trains every arm to the goal, as often as the cell has restarts at least.
+
+    It takes as long again as the budget of the cell at most, beside one restart; an epoch that has
+    begun is finished.
+    """
+
+    context: CellContext
+    goal: Goal
+    arms: tuple[str, ...]
+    launch: Callable[[str], Worker]
+    prior: Sequence[Epoch] = ()  # of this cell, before an interruption
+    _training: dict[str, _Training] = field(default_factory=dict)
+    _reached: int = 0
+
+    def measure(self) -> str:
+        """Train, and say in a line how often the goal was reached.
+
+        Raises TransportError when the host is lost and InterruptedRunError when the user stops.
+        """
+        began, design = time.monotonic(), self.context.design
+        first = 1 + max((one.restart for one in self.prior), default=-1)
+        done, restarts = 0, design.restarts or design.min_restarts
+        try:
+            for restart in range(first, restarts):
+                spent_s = time.monotonic() - began
+                if done and spent_s * (done + 1) / done > design.budget_s:
+                    break
+                self._run(restart, until_s=began + design.budget_s)
+                done += 1
+        except StillRunningError as error:
+            self.context.note("note", text=f"no arm was trained further: {error.brief}")
+        goal = f"{self.goal.metric} {self.goal.value:g}"
+        tried = f"{counted(done, 'restart')} of {counted(len(self.arms), 'arm')}"
+        return f"trained to {goal} in {tried}: reached {counted(self._reached, 'time')}"
+
+    def _run(self, restart: int, *, until_s: float) -> None:
+        with ExitStack() as stack:
+            for arm in shuffled(self.arms, self._seed("launch", restart)):
+                with self._surviving(arm):
+                    self._start(arm, restart, stack)
+            for epoch in range(1, self.goal.epochs + 1):
+                order = shuffled(tuple(self._training), self._seed(f"epoch {epoch}", restart))
+                is_last = epoch == self.goal.epochs or time.monotonic() >= until_s
+                for place, arm in enumerate(order):
+                    self.context.check_interruption()
+                    with self._surviving(arm):
+                        self._train(arm, restart, epoch, order=place, is_last=is_last)
+            self._training.clear()
+
+    def _seed(self, purpose: str, restart: int) -> int:
+        return derive_seed(self.context.seed, f"until {purpose}", self.context.cell, restart)
+
+    def _start(self, arm: str, restart: int, stack: ExitStack) -> None:
+        """Build the model of an arm, the same as in all others."""
+        self.context.check_interruption()
+        spec = msgspec.structs.replace(
+            self.context.spec_of(arm), generation="rebuild", fingerprint=False
+        )
+        worker, hello = stack.enter_context(started(lambda: self.launch(arm), spec))
+        worker.send_begin(self._seed("model", restart) % 2**31, 0)
+        self._training[arm] = _Training(
+            worker=worker,
+            steps_per_epoch=_steps_per_epoch(hello),
+            first_step_ns=worker.await_begin().first_step_ns,
+        )
+
+    def _train(self, arm: str, restart: int, epoch: int, *, order: int, is_last: bool) -> None:
+        """Train an arm for an epoch and ask how well it does; keep both."""
+        training = self._training[arm]
+        steps = training.steps_per_epoch - (epoch == 1)  # the first one built the model
+        times_ns = [training.first_step_ns] if epoch == 1 else []
+        while steps:
+            k = min(steps, _MOST_STEPS)
+            times_ns += training.worker.run(k, _CALL_LIMIT_S).wall_ns
+            steps -= k
+        evaluated = training.worker.evaluate(_CALL_LIMIT_S)
+        value = evaluated.values.get(self.goal.metric)
+        is_reached = value is not None and value >= self.goal.value
+        sample = Epoch(
+            cell=self.context.cell,
+            arm=arm,
+            restart=restart,
+            epoch=epoch,
+            order=order,
+            k=len(times_ns),
+            wall_ns=sum(times_ns),
+            evaluate_ns=evaluated.wall_ns,
+            value=value,
+            is_last=is_reached or is_last,
+        )
+        self.context.recorder.sample(sample)
+        self._reached += is_reached
+        if sample.is_last:
+            self._training.pop(arm).worker.quit()
+
+    @contextmanager
+    def _surviving(self, arm: str) -> Iterator[None]:
+        """Note why an arm is trained no further; what breaks the protocol is its failure."""
+        try:
+            yield
+        except StillRunningError:
+            raise
+        except WorkloadError as error:
+            self.context.check_interruption()
+            if arm in self._training:
+                self._training.pop(arm).worker.kill()
+            failure = failure_of(error) if error.phase == "protocol" else None
+            text = f"it was trained no further: {error.brief}"
+            self.context.note("note", arm=arm, text=text, failure=failure)
+
+
+def _steps_per_epoch(hello: Hello) -> int:
+    if not hello.steps_per_epoch:
+        raise WorkloadError(
+            "the workload does not tell how many steps an epoch has",
+            hint="set `steps_per_epoch` in its `load`",
+            phase="data",
+        )
+    return hello.steps_per_epoch
