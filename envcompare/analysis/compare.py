@@ -16,6 +16,7 @@ from envcompare.analysis.model.comparison import (
 )
 from envcompare.analysis.model.profiling import CellProfiles
 from envcompare.analysis.profiles.profiled import explain
+from envcompare.analysis.timing.accuracy import cell_training
 from envcompare.analysis.timing.cells import CellData, summarise_cell
 from envcompare.analysis.timing.decompose import decompose
 from envcompare.analysis.timing.descriptive import (
@@ -109,6 +110,10 @@ def compare_files(read: RunFiles) -> RunComparison:
             found for one in data if (found := cell_phases(one, read.marked.get(one.cell.id, ())))
         ),
         batch_sweeps=batch_sweeps(data, read.events),
+        until=design.until,
+        training=tuple(
+            way for one in data if (way := cell_training(one, read.epochs.get(one.cell.id, ())))
+        ),
         failures=_failures(read.standing),
         identity_changes=noted_changes(read.events),
         torn_lines=max(read.torn, read.lost),

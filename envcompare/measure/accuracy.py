@@ -18,7 +18,7 @@ from envcompare.config.plan import derive_seed, shuffled
 from envcompare.errors import StillRunningError, WorkloadError
 from envcompare.measure.context import CellContext, failure_of
 from envcompare.measure.profile import started
-from envcompare.measure.replies import Hello
+from envcompare.measure.replies import Hello, Ran
 from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import Epoch, Goal
 from envcompare.text import counted
@@ -59,9 +59,9 @@ class AccuracyPass:
         """
         began, design = time.monotonic(), self.context.design
         first = 1 + max((one.restart for one in self.prior), default=-1)
-        done, restarts = 0, design.restarts or design.min_restarts
+        done, missing = 0, (design.restarts or design.min_restarts) - self._complete
         try:
-            for restart in range(first, restarts):
+            for restart in range(first, first + missing):
                 spent_s = time.monotonic() - began
                 if done and spent_s * (done + 1) / done > design.budget_s:
                     break
@@ -72,6 +72,15 @@ class AccuracyPass:
         goal = f"{self.goal.metric} {self.goal.value:g}"
         tried = f"{counted(done, 'restart')} of {counted(len(self.arms), 'arm')}"
         return f"trained to {goal} in {tried}: reached {counted(self._reached, 'time')}"
+
+    @property
+    def _complete(self) -> int:
+        """Count the restarts before an interruption in which every arm came to an end."""
+        ends: dict[int, set[str]] = {}
+        for one in self.prior:
+            if one.is_last:
+                ends.setdefault(one.restart, set()).add(one.arm)
+        return sum(set(self.arms) <= arms for arms in ends.values())
 
     def _run(self, restart: int, *, until_s: float) -> None:
         with ExitStack() as stack:
@@ -109,10 +118,14 @@ class AccuracyPass:
         training = self._training[arm]
         steps = training.steps_per_epoch - (epoch == 1)  # the first one built the model
         times_ns = [training.first_step_ns] if epoch == 1 else []
+        waits_ns: list[int | None] = []
         while steps:
             k = min(steps, _MOST_STEPS)
-            times_ns += training.worker.run(k, _CALL_LIMIT_S).wall_ns
+            ran = training.worker.run(k, _CALL_LIMIT_S)
+            times_ns += ran.wall_ns
+            waits_ns.append(_outside_ns(ran))
             steps -= k
+        known_ns = [wait for wait in waits_ns if wait is not None]
         evaluated = training.worker.evaluate(_CALL_LIMIT_S)
         value = evaluated.values.get(self.goal.metric)
         is_reached = value is not None and value >= self.goal.value
@@ -124,6 +137,7 @@ class AccuracyPass:
             order=order,
             k=len(times_ns),
             wall_ns=sum(times_ns),
+            wait_ns=sum(known_ns) if len(known_ns) == len(waits_ns) else None,
             evaluate_ns=evaluated.wall_ns,
             value=value,
             is_last=is_reached or is_last,
@@ -147,6 +161,11 @@ class AccuracyPass:
             failure = failure_of(error) if error.phase == "protocol" else None
             text = f"it was trained no further: {error.brief}"
             self.context.note("note", arm=arm, text=text, failure=failure)
+
+
+def _outside_ns(ran: Ran) -> int | None:
+    """Return the wait for a CPU that others held; a stop by a quota is the environment's own."""
+    return None if ran.wait_ns is None else max(0, ran.wait_ns - (ran.throttled_ns or 0))
 
 
 def _steps_per_epoch(hello: Hello) -> int:

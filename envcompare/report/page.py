@@ -20,6 +20,7 @@ from envcompare.report.export.summary import warnings
 from envcompare.report.format.blocks import Section
 from envcompare.report.format.marks import axis as shared_axis
 from envcompare.report.format.numbers import FIGURE, listed
+from envcompare.report.sections.accuracy import training_section
 from envcompare.report.sections.answer import answer_section, overview_section
 from envcompare.report.sections.charted import ladder_section, roofline_section, sweeps_section
 from envcompare.report.sections.comparisons import comparison_rows, comparisons_section
@@ -89,6 +90,7 @@ def _sections(run: RunComparison, files: tuple[str, ...]) -> tuple[Section, ...]
         comparisons_section(run, rows, axis, folds=folds, files=files),
         study_section(run),
         batches_section(run),
+        training_section(run),
         picked_section(run),
         roofline,
         sweeps,

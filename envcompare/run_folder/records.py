@@ -208,6 +208,10 @@ class Epoch(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="ep
     order: Annotated[Count, Meta(description="position of the arm within its epoch, from 0")]
     k: Count
     wall_ns: Annotated[Count, Meta(description="of its steps, the first one included")]
+    wait_ns: Annotated[
+        Count | None,
+        Meta(description="for a CPU that others held, in all steps but the first; null: unknown"),
+    ] = None
     evaluate_ns: Annotated[Count, Meta(description="afterwards; in no other time")]
     value: Annotated[float | None, Meta(description="of the goal's metric; null is no number")]
     is_last: Annotated[bool, Meta(description="the goal is reached, or no epoch is left")] = False

@@ -406,8 +406,11 @@ class CellRun:
         """
         if isinstance(sample, OfRestart):
             sample = msgspec.structs.replace(sample, part=self._part)
-        is_apart = isinstance(sample, GpuReading | EnergyBlock | Epoch)
-        held = None if is_apart else self._held.get(sample.arm)
+        held = (
+            None
+            if isinstance(sample, GpuReading | EnergyBlock | Epoch)
+            else self._held.get(sample.arm)
+        )
         if held is None:
             self.job.folder.append_sample(sample)
         else:

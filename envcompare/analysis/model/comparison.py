@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from envcompare.analysis.model.accuracy import CellTraining
 from envcompare.analysis.model.phases import CellPhases
 from envcompare.analysis.model.profiling import CellProfiles
 from envcompare.analysis.model.throughput import BatchSweep
@@ -20,6 +21,7 @@ from envcompare.run_folder.records import (
     FactDifference,
     Failure,
     FingerprintValue,
+    Goal,
     IdentityChange,
     Looks,
     Scalar,
@@ -427,6 +429,8 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     profiles: tuple[CellProfiles, ...] = ()
     phases: tuple[CellPhases, ...] = ()
     batch_sweeps: tuple[BatchSweep, ...] = ()
+    until: Goal | None = None  # that was trained to
+    training: tuple[CellTraining, ...] = ()  # of each cell, to that goal
     failures: tuple[FailureRow, ...] = ()
     identity_changes: tuple[IdentityChange, ...] = ()  # measured on after a resumption
     torn_lines: int = 0

@@ -114,6 +114,11 @@ class RunFiles:
         return by_cell(one for one in self.samples if isinstance(one, GpuReading))
 
     @cached_property
+    def epochs(self) -> dict[str, list[Epoch]]:
+        """Return the epochs on the way to a goal by cell."""
+        return by_cell(sample for sample in self.samples if isinstance(sample, Epoch))
+
+    @cached_property
     def marked(self) -> dict[str, list[MarkedBlock]]:
         """Return the marked blocks by cell."""
         return by_cell(sample for sample in self.samples if isinstance(sample, MarkedBlock))

@@ -10,6 +10,7 @@ import msgspec
 from envcompare.analysis.model.comparison import FailureRow, RunComparison
 from envcompare.report.format.blocks import Column, Heading, Items, Line, PlainBlock, Row, Table
 from envcompare.report.format.numbers import NOT_MEASURED, listed
+from envcompare.report.sections.accuracy import goal_text, training_table
 from envcompare.report.sections.comparisons import step_times
 from envcompare.report.sections.profiletables import (
     QuantityLine,
@@ -49,6 +50,7 @@ def summary(run: RunComparison) -> tuple[PlainBlock, ...]:
         *_verdict_tables(run, [verdict for one in leading for verdict in one.verdicts]),
         *([] if is_timed(run) else _quantity_tables(run)),
         *_batch_tables(run),
+        *_training_tables(run),
         Items(items=notes(run), style="note"),
     )
 
@@ -88,6 +90,14 @@ def _batch_tables(run: RunComparison) -> Iterator[PlainBlock]:
     for sweep in run.batch_sweeps:
         yield Line(strong=f"Batches of {sweep_name(run, sweep)}")
         yield from batch_tables(run, sweep)
+
+
+def _training_tables(run: RunComparison) -> Iterator[PlainBlock]:
+    labels = cell_labels(run)
+    for one in run.training if run.until else ():
+        assert run.until is not None
+        yield Line(strong=f"Time to {goal_text(run.until)} in {labels.get(one.cell, one.cell)}")
+        yield training_table(run, one)
 
 
 def _verdict_text(verdict: Verdict) -> str:

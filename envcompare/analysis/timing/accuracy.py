@@ -1,0 +1,126 @@
+"""Epochs and seconds to a goal: of each arm in a cell, and against the reference epoch by epoch."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+from envcompare.analysis.model.accuracy import ArmTraining, CellTraining, EpochPoint
+from envcompare.analysis.timing.cells import CellData
+from envcompare.run_folder.records import ArmRecord, Epoch, Goal
+from envcompare.stats.intervals import Interval, interval
+
+_LEVEL = 0.95
+_Ways = Mapping[int, Sequence[Epoch]]
+"""restart → its epochs in their order."""
+
+
+def cell_training(data: CellData, epochs: Iterable[Epoch]) -> CellTraining | None:
+    """Return what the epochs of a cell say; None where it has none, or no goal."""
+    goal, kept = data.run.design.until, tuple(epochs)
+    if goal is None or not kept:
+        return None
+    ways = {arm.id: _ways(one for one in kept if one.arm == arm.id) for arm in data.run.arms}
+    reference = ways[data.reference.id]
+    return CellTraining(
+        cell=data.cell.id,
+        is_net=_is_net(data, kept),
+        arms=tuple(
+            _arm(arm, ways[arm.id], reference, goal, is_net=_is_net(data, kept))
+            for arm in data.run.arms
+        ),
+        **_agreement(kept),
+    )
+
+
+def _is_net(data: CellData, epochs: Iterable[Epoch]) -> bool:
+    """Tell whether times are compared without waits, as those of steps are."""
+    return data.metric[0] == "net" and all(
+        one.wait_ns is not None and one.wait_ns < one.wall_ns for one in epochs
+    )
+
+
+def _ways(epochs: Iterable[Epoch]) -> _Ways:
+    """Return the restarts that came to an end; what an interruption cut off says too little."""
+    restarts: dict[int, list[Epoch]] = {}
+    for one in epochs:
+        restarts.setdefault(one.restart, []).append(one)
+    return {
+        restart: sorted(way, key=lambda one: one.epoch)
+        for restart, way in restarts.items()
+        if any(one.is_last for one in way)
+    }
+
+
+def _arm(arm: ArmRecord, ways: _Ways, reference: _Ways, goal: Goal, *, is_net: bool) -> ArmTraining:
+    there = [way for way in ways.values() if _is_reached(way[-1], goal)]
+    seconds = interval([math.log(_seconds(way)) for way in there], level=_LEVEL)
+    ratio = None if arm.is_reference else _ratio(ways, reference, is_net=is_net)
+    return ArmTraining(
+        arm=arm.id,
+        is_control=arm.is_control,
+        restarts=len(ways),
+        reached=len(there),
+        epochs=tuple(way[-1].epoch for way in there),
+        most_epochs=max((way[-1].epoch for way in ways.values()), default=0),
+        best=max(
+            (one.value for way in ways.values() for one in way if one.value is not None),
+            default=None,
+        ),
+        seconds=math.exp(seconds.mean) if seconds else None,
+        seconds_low=_exp(seconds.low) if seconds else None,
+        seconds_high=_exp(seconds.high) if seconds else None,
+        log_ratio=ratio.mean if ratio else None,
+        ratio_low=ratio.low if ratio else None,
+        ratio_high=ratio.high if ratio else None,
+        points=tuple(_points(tuple(ways.values()))),
+    )
+
+
+def _is_reached(last: Epoch, goal: Goal) -> bool:
+    return last.value is not None and last.value >= goal.value
+
+
+def _seconds(way: Sequence[Epoch]) -> float:
+    return max(1, sum(one.wall_ns for one in way)) / 1e9
+
+
+def _exp(log: float | None) -> float | None:
+    return None if log is None else math.exp(log)
+
+
+def _ratio(ways: _Ways, reference: _Ways, *, is_net: bool) -> Interval | None:
+    """Return the mean log ratio of the time of an epoch over restarts, paired by epoch."""
+
+    def log_ns(one: Epoch) -> float:
+        return math.log(max(1, one.wall_ns - (one.wait_ns or 0) * is_net))
+
+    restarts = []
+    for restart in sorted(ways.keys() & reference.keys()):
+        pairs = zip(ways[restart], reference[restart], strict=False)
+        restarts.append(statistics.fmean(log_ns(one) - log_ns(other) for one, other in pairs))
+    return interval(restarts, level=_LEVEL)
+
+
+def _points(ways: Sequence[Sequence[Epoch]]) -> Iterable[EpochPoint]:
+    for epoch in range(1, max(map(len, ways), default=0) + 1):
+        come = [way[:epoch] for way in ways if len(way) >= epoch]
+        values = [way[-1].value for way in come]
+        known = [value for value in values if value is not None]
+        yield EpochPoint(
+            epoch=epoch,
+            seconds=statistics.median(map(_seconds, come)),
+            value=statistics.median(known) if known else None,
+            restarts=len(come),
+        )
+
+
+def _agreement(epochs: Iterable[Epoch]) -> dict[str, int]:
+    """Count the epochs in which all arms had the same value, and those in which they had not."""
+    values: dict[tuple[int, int], list[float | None]] = {}
+    for one in epochs:
+        values.setdefault((one.restart, one.epoch), []).append(one.value)
+    several = [found for found in values.values() if len(found) > 1]
+    same = sum(len(set(found)) == 1 for found in several)
+    return {"same_values": same, "other_values": len(several) - same}

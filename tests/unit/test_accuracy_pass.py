@@ -1,0 +1,238 @@
+"""The way to a goal: what is planned and refused, how arms are trained, and what is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benches import Kept, bench
+from experiments import known
+from msgspec.structs import replace as changed
+
+from envcompare.analysis.compare import compare_run
+from envcompare.config.experiment import Experiment, resolve
+from envcompare.config.plan import make_plan
+from envcompare.config.search import EPOCHS, parse_until
+from envcompare.config.settings import Settings
+from envcompare.config.workloads import catalogue
+from envcompare.errors import ConfigError
+from envcompare.measure.accuracy import AccuracyPass
+from envcompare.measure.context import CellContext
+from envcompare.report.page import render
+from envcompare.run_folder.records import Epoch, Goal
+from envcompare.run_folder.results import RunFolder
+
+GOAL = Goal(metric="accuracy", value=0.9, epochs=8)
+WORKLOAD = """
+import os
+
+class Learns:
+    METRICS = ("accuracy",)
+    batch = 1
+    steps_per_epoch = 3
+
+    def setup(self, seed, device):
+        self.seed, self.steps = seed, 0
+
+    def step(self):
+        self.steps += 1
+        return float(self.seed)
+
+    def evaluate(self):
+        return {"accuracy": 0.1 * self.steps}
+
+class HardlyLearns(Learns):
+    def evaluate(self):
+        return {"accuracy": 0.3}
+
+class FailsInDocker(Learns):
+    def evaluate(self):
+        if os.environ["ENVCOMPARE_ENVIRONMENT"] == "docker":
+            raise ValueError("no such file")
+        return super().evaluate()
+
+class Endless(Learns):
+    steps_per_epoch = None
+"""
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Callable[[str], CellContext]]:
+    """Return a cell on this machine."""
+    path = tmp_path / "learns.py"
+    path.write_text(WORKLOAD)
+    contexts: list[CellContext] = []
+
+    def make(name: str) -> CellContext:
+        contexts.append(bench(tmp_path, f"{path}:{name}", until=GOAL))
+        return contexts[-1]
+
+    yield make
+    for context in contexts:
+        folder_of(context).close()
+
+
+def folder_of(context: CellContext) -> RunFolder:
+    """Return where the samples of a cell are kept."""
+    assert isinstance(context.recorder, Kept)
+    return context.recorder.folder
+
+
+def training(context: CellContext, goal: Goal = GOAL, **fields: Any) -> AccuracyPass:
+    """Return the pass over all arms."""
+    return AccuracyPass(
+        context=context,
+        goal=goal,
+        arms=context.arms,
+        launch=lambda arm: context.launch(arm, ()),
+        **fields,
+    )
+
+
+def epochs(context: CellContext) -> list[Epoch]:
+    """Return the epochs that were kept."""
+    samples = folder_of(context).read_samples().samples
+    return [sample for sample in samples if isinstance(sample, Epoch)]
+
+
+def test_every_arm_trains_from_the_same_model_until_the_goal(
+    made: Callable[[str], CellContext],
+) -> None:
+    """Nine steps are three epochs of three; the first one has the step that built the model."""
+    context = made("Learns")
+    said = training(context).measure()
+    restarts = context.design.min_restarts
+    told = f"{restarts} restarts of 3 arms: reached {3 * restarts} times"
+    assert said == f"trained to accuracy 0.9 in {told}"
+    found = epochs(context)
+    assert [(one.restart, one.epoch) for one in found] == [
+        (restart, epoch) for restart in range(restarts) for epoch in (1, 2, 3) for _ in range(3)
+    ]
+    assert {(one.k, one.epoch, round(one.value or 0, 6), one.is_last) for one in found} == {
+        (3, 1, 0.3, False), (3, 2, 0.6, False), (3, 3, 0.9, True),
+    }  # fmt: skip
+
+
+def test_the_report_has_epochs_seconds_and_whether_arms_agree(
+    made: Callable[[str], CellContext],
+) -> None:
+    """Equal seeds lead to equal epochs; the reference has no ratio to itself."""
+    context = made("Learns")
+    training(context).measure()
+    folder_of(context).close()
+    run = compare_run(folder_of(context))
+    (cell,) = run.training
+    restarts = context.design.min_restarts
+    assert [(arm.arm, arm.epochs) for arm in cell.arms] == [
+        (arm, (3,) * restarts) for arm in ("vm", "docker", "vm~control")
+    ]
+    assert (cell.same_values, cell.other_values) == (3 * restarts, 0)
+    vm, docker, _ = cell.arms
+    assert vm.log_ratio is None
+    assert docker.log_ratio is not None
+    assert docker.seconds is not None
+    assert docker.seconds_low is not None
+    assert docker.seconds_low <= docker.seconds
+    assert [point.epoch for point in docker.points] == [1, 2, 3]
+    page = render(run)
+    assert "Time to accuracy 0.9" in page
+    assert f"In {3 * restarts} of {3 * restarts} epochs all environments had the same" in page
+
+
+def test_a_goal_that_is_never_reached_ends_with_the_epochs(
+    made: Callable[[str], CellContext],
+) -> None:
+    """The report says so, with the best value."""
+    context = made("HardlyLearns")
+    said = training(context).measure()
+    assert said.endswith("reached 0 times")
+    folder_of(context).close()
+    run = compare_run(folder_of(context))
+    assert {(arm.reached, arm.most_epochs, arm.best) for arm in run.training[0].arms} == {
+        (0, GOAL.epochs, 0.3)
+    }
+    assert "not reached within 8 epochs" in render(run)
+
+
+def test_a_pass_that_is_out_of_time_ends_its_first_restart(
+    made: Callable[[str], CellContext],
+) -> None:
+    """After the epoch that has begun, in all arms alike; the report says that time was up."""
+    context = made("HardlyLearns")
+    late = replace(context, design=changed(context.design, budget_s=0.0))
+    training(late).measure()
+    assert {(one.restart, one.epoch, one.is_last) for one in epochs(context)} == {(0, 1, True)}
+    folder_of(context).close()
+    assert "not reached within 1 epoch, when time was up" in render(compare_run(folder_of(context)))
+
+
+def test_an_arm_that_fails_ends_no_other(made: Callable[[str], CellContext]) -> None:
+    """What it says is noted."""
+    context = made("FailsInDocker")
+    training(context).measure()
+    assert {one.arm for one in epochs(context) if one.is_last} == {"vm", "vm~control"}
+    notes = [event.text for event in folder_of(context).read_events().events if event.arm]
+    assert any("it was trained no further" in text and "no such file" in text for text in notes)
+
+
+def test_a_workload_without_epochs_is_not_trained(made: Callable[[str], CellContext]) -> None:
+    """It is said what it lacks."""
+    context = made("Endless")
+    assert training(context).measure().endswith("reached 0 times")
+    texts = [event.text for event in folder_of(context).read_events().events]
+    assert any("does not tell how many steps an epoch has" in text for text in texts)
+
+
+def test_a_resumed_pass_trains_in_the_restarts_that_are_missing(
+    made: Callable[[str], CellContext],
+) -> None:
+    """One that an interruption cut off is trained anew under a number of its own."""
+    context = made("Learns")
+    training(context).measure()
+    whole = epochs(context)
+    cut = [one for one in whole if one.restart == 0] + [
+        one for one in whole if (one.restart, one.epoch) == (1, 1)
+    ]
+    training(context, prior=cut).measure()
+    later = epochs(context)[len(whole) :]
+    assert {one.restart for one in later} == set(range(2, context.design.min_restarts + 1))
+
+
+def experiment(**flags: Any) -> Experiment:
+    """Resolve these flags over the defaults, with the bundled workloads."""
+    bundled = known()
+    return resolve(
+        Settings(**{"envs": "vm", **flags}),
+        Settings(),
+        known=type(bundled)(environments=bundled.environments, workloads=catalogue()),
+    )
+
+
+def test_a_goal_is_part_of_the_design() -> None:
+    """So that a run is resumed with the same one."""
+    found = experiment(workloads="cnn,rnn", until="accuracy=0.95")
+    goal = Goal(metric="accuracy", value=0.95, epochs=EPOCHS)
+    assert make_plan(found, ("local",), accept_many=False).design.until == goal
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["accuracy", "accuracy=", "=0.9", "accuracy=high", "accuracy=0.9,epochs=0", "accuracy=nan",
+     "accuracy=0.9,steps=3", "accuracy=1e999", ""],
+)  # fmt: skip
+def test_another_form_of_a_goal_is_refused(text: str) -> None:
+    """With the form that is understood."""
+    with pytest.raises(ConfigError, match="is not understood"):
+        parse_until(text)
+
+
+def test_a_workload_without_the_metric_is_refused() -> None:
+    """With the workloads that have it."""
+    with pytest.raises(ConfigError, match="mlp does not tell `accuracy`") as refused:
+        experiment(workloads="cnn,mlp", until="accuracy=0.95")
+    assert "cnn, rnn" in refused.value.details
+    with pytest.raises(ConfigError, match="cnn does not tell `loss`"):
+        experiment(workloads="cnn", until="loss=0.1")
