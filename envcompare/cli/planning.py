@@ -55,7 +55,7 @@ def planned(
         check_time(
             experiment.allocation,
             cells=cells,
-            budget_s=experiment.budget_s,
+            budget_s=experiment.budget_s * (1 + (experiment.until is not None)),
             jobs=experiment.jobs,
         )
     return experiment, made, hosts
@@ -143,6 +143,7 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
         f"  at most {design.budget_s:.0f} s a cell, at least {design.min_restarts} restarts",
         f"profiles: {PROFILES[design.profile]}",
         *_search_lines(experiment),
+        *_until_lines(plan),
         f"cells: {len(plan.cells)}, at most {longest_s / 60:.0f} min where hosts take turns;",
         f"  the intervals are widened for {counted(plan.comparisons, 'comparison')}",
     ]
@@ -160,6 +161,14 @@ def _search_lines(experiment: Experiment) -> list[str]:
         f"search: tried in every arm before the timing, within {experiment.search.limit};",
         "  a batch that does not fit in all of them is not measured",
     ]
+
+
+def _until_lines(plan: Plan) -> list[str]:
+    goal = plan.design.until
+    if goal is None:
+        return []
+    most = f"{counted(goal.epochs, 'epoch')}, and as long again as the budget"
+    return [f"training: after the timing, to {goal.metric} {goal.value:g} within {most} at most"]
 
 
 def _host_lines(experiment: Experiment) -> list[str]:

@@ -39,7 +39,8 @@ class SizeCheck:
                 known[arm] = self._search(context, arm)
         batch = int(str(dict(self.cell.parameters)[BATCH]))
         reasons = (_why_not(arm, values, batch) for arm, values in known.items())
-        unknown = "" if any(known.values()) else "the largest batch is not known in any arm"
+        is_known = any("largest" in values for values in known.values())
+        unknown = "" if is_known else "the largest batch is not known in any arm"
         return next(filter(None, reasons), unknown)
 
     def _known(self) -> dict[str, Mapping[str, Scalar]]:
@@ -49,7 +50,7 @@ class SizeCheck:
         return {e.arm: e.values for e in events if e.what == "batch-fits" and e.cell in alike}
 
     def _search(self, context: CellContext, arm: str) -> Mapping[str, Scalar]:
-        """Search in an arm and record what was found; nothing where that is not known."""
+        """Search in an arm and record what was found, or the reason why it is not known."""
         session, limit = self.folders.session, self.search.memory_mib
         ready = session.arms[arm]
         params = {**context.spec.params, **context.values.get(arm, {})}
@@ -64,7 +65,7 @@ class SizeCheck:
         )
         inside = partial(session.run_inside, ready, mounts=self.folders.mounts, timeout_s=LIMIT_S)
         found = search_fit(command, inside)
-        values = found.values() if isinstance(found, Fit) else {}
+        values = found.values() if isinstance(found, Fit) else {"reason": found}
         context.note("batch-fits", arm=arm, text=_told(arm, found), values=values)
         return values
 

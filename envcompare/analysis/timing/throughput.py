@@ -75,7 +75,7 @@ def _arm(data: list[CellData], arm: str, fit: Event | None) -> ArmSizes:
         limited_by=next((one for one in limits if one == values.get("limited_by")), None),
         memory_mib=_whole(values, "memory_mib"),
         device=str(values.get("device", "")),
-        reason="" if fit is None else str(values.get("said", "")) or fit.text * (not values),
+        reason=str(values.get("reason") or values.get("said") or ""),
     )
 
 
