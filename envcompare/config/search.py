@@ -39,8 +39,8 @@ class BatchSearch:
     def limit(self) -> str:
         """Say within what memory a try runs."""
         if self.memory_mib:
-            return f"{self.memory_mib} MiB for PyTorch on a GPU, of private memory on a CPU"
-        return f"all of a GPU, {CPU_MEMORY_MIB} MiB of private memory on a CPU"
+            return f"{self.memory_mib} MiB of a GPU, or of private memory on a CPU"
+        return f"the memory of a GPU, or {CPU_MEMORY_MIB} MiB of private memory on a CPU"
 
 
 def _doubled(size: int, last: int) -> Iterator[int]:
@@ -158,8 +158,9 @@ def parse_until(text: str | None) -> Goal | None:
 
 def require_metric(goal: Goal | None, workloads: tuple[Workload, ...], known: Known) -> None:
     """Raise ConfigError for a workload that does not tell the metric of a goal."""
-    for workload in workloads if goal else ():
-        assert goal is not None
+    if goal is None:
+        return
+    for workload in workloads:
         metrics = info_of(workload, known).metrics
         if goal.metric in metrics:
             continue

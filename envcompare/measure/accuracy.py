@@ -7,8 +7,8 @@ an environment can change is the time of each.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,7 +16,7 @@ import msgspec
 
 from envcompare.config.plan import derive_seed, shuffled
 from envcompare.errors import StillRunningError, WorkloadError
-from envcompare.measure.context import CellContext, failure_of
+from envcompare.measure.context import CellContext, surviving
 from envcompare.measure.profile import started
 from envcompare.measure.replies import Hello, Ran
 from envcompare.measure.worker import Worker
@@ -147,20 +147,14 @@ class AccuracyPass:
         if sample.is_last:
             self._training.pop(arm).worker.quit()
 
-    @contextmanager
-    def _surviving(self, arm: str) -> Iterator[None]:
-        """Note why an arm is trained no further; what breaks the protocol is its failure."""
-        try:
-            yield
-        except StillRunningError:
-            raise
-        except WorkloadError as error:
-            self.context.check_interruption()
-            if arm in self._training:
-                self._training.pop(arm).worker.kill()
-            failure = failure_of(error) if error.phase == "protocol" else None
-            text = f"it was trained no further: {error.brief}"
-            self.context.note("note", arm=arm, text=text, failure=failure)
+    def _surviving(self, arm: str) -> AbstractContextManager[None]:
+        """Note why an arm is trained no further."""
+        what = "it was trained no further"
+        return surviving(self.context, arm, what=what, drop=lambda: self._drop(arm))
+
+    def _drop(self, arm: str) -> None:
+        if arm in self._training:
+            self._training.pop(arm).worker.kill()
 
 
 def _outside_ns(ran: Ran) -> int | None:

@@ -14,7 +14,13 @@ from typing_extensions import Unpack
 
 from envcompare.command import CommandResult
 from envcompare.config.plan import derive_seed
-from envcompare.errors import EnvcompareError, InterruptedRunError, Phase, WorkloadError
+from envcompare.errors import (
+    EnvcompareError,
+    InterruptedRunError,
+    Phase,
+    StillRunningError,
+    WorkloadError,
+)
 from envcompare.interrupt import Interruption
 from envcompare.masking import masked
 from envcompare.measure.replies import LaunchSpec
@@ -202,3 +208,23 @@ def failure_of(error: EnvcompareError, phase: Phase = "process") -> Failure:
     return msgspec.structs.replace(
         failure, phase=error.phase, exit_code=error.worker_exit_code, log=error.log
     )
+
+
+@contextmanager
+def surviving(
+    context: CellContext, arm: str, *, what: str, drop: Callable[[], None]
+) -> Iterator[None]:
+    """Let a pass beside the timing go on where a worker of an arm fails in the body.
+
+    `what` no longer happens is noted with the reason; what breaks the protocol is a failure of the
+    arm. Raises StillRunningError where something goes on computing.
+    """
+    try:
+        yield
+    except StillRunningError:
+        raise
+    except WorkloadError as error:
+        context.check_interruption()
+        drop()
+        failure = failure_of(error) if error.phase == "protocol" else None
+        context.note("note", arm=arm, text=f"{what}: {error.brief}", failure=failure)

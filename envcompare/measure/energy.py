@@ -8,16 +8,16 @@ shorter than that.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
 from envcompare.config.plan import derive_seed, shuffled
-from envcompare.errors import StillRunningError, WorkloadError
-from envcompare.measure.context import CellContext, failure_of
+from envcompare.errors import StillRunningError
+from envcompare.measure.context import CellContext, surviving
 from envcompare.measure.profile import limit_s, started, warmed_up
 from envcompare.measure.replies import Ran
 from envcompare.measure.worker import Worker
@@ -128,20 +128,15 @@ class EnergyPass:
         self.context.recorder.sample(block)
         self._taken += 1
 
-    @contextmanager
-    def _surviving(self, arm: str) -> Iterator[None]:
-        """Note why an arm has no further blocks; what breaks the protocol is its failure."""
-        try:
-            yield
-        except StillRunningError:
-            raise
-        except WorkloadError as error:
-            self.context.check_interruption()
-            if arm in self._workers:  # what still runs would be taken for the power of others
-                self._workers.pop(arm).kill()
-            failure = failure_of(error) if error.phase == "protocol" else None
-            text = f"no further energy was measured: {error.brief}"
-            self.context.note("note", arm=arm, text=text, failure=failure)
+    def _surviving(self, arm: str) -> AbstractContextManager[None]:
+        """Note why an arm has no further blocks."""
+        what = "no further energy was measured"
+        return surviving(self.context, arm, what=what, drop=lambda: self._drop(arm))
+
+    def _drop(self, arm: str) -> None:
+        """End the worker of an arm: what still runs would be taken for the power of others."""
+        if arm in self._workers:
+            self._workers.pop(arm).kill()
 
 
 def _lasted_ns(calls: Sequence[Ran]) -> int:

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-import msgspec
-
 from envcompare.config.plan import Cell, Plan
 from envcompare.config.search import BATCH, CPU_MEMORY_MIB, BatchSearch
 from envcompare.hosts.folders import CellFolders
@@ -53,19 +51,17 @@ class SizeCheck:
         """Search in an arm and record what was found, or the reason why it is not known."""
         session, limit = self.folders.session, self.search.memory_mib
         ready = session.arms[arm]
-        params = {**context.spec.params, **context.values.get(arm, {})}
-        sizes = dict(self.cell.workload.parameters)[BATCH]
         command = fitting_command(
             ready.prepared.python,
             session.workloads,
-            msgspec.structs.replace(context.spec, params=params),
-            sizes=[int(str(size)) for size in sizes],
+            context.spec_of(arm),
+            sizes=[int(str(size)) for size in dict(self.cell.workload.parameters)[BATCH]],
             memory_mib={"cpu": limit or CPU_MEMORY_MIB, "cuda": limit or 0},
             beside=len(context.arms),
         )
         inside = partial(session.run_inside, ready, mounts=self.folders.mounts, timeout_s=LIMIT_S)
         found = search_fit(command, inside)
-        values = found.values() if isinstance(found, Fit) else {"reason": found}
+        values: dict[str, Scalar] = found.values() if isinstance(found, Fit) else {"reason": found}
         context.note("batch-fits", arm=arm, text=_told(arm, found), values=values)
         return values
 
