@@ -14,7 +14,9 @@ from envcompare.run_folder.records import Goal, Scalar
 BATCH = "batch"
 DOUBLINGS = 6  # from the first size, where no last one is named
 CPU_MEMORY_MIB = 1024  # of a try on a CPU, where no limit is named; a GPU has its own
-_MOST = 1 << 16  # samples of a batch
+_MOST = 1 << 20  # samples of a batch that is named
+_MEMORY = re.compile(r"memory=([0-9]{1,9})")
+_LEAST_MIB = 16
 _SIZES = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 _GOAL = re.compile(r"(\w+)=([0-9.eE+-]+)(?:,\s*epochs=([0-9]{1,5}))?")
 EPOCHS = 20  # at most, where no number is named
@@ -32,8 +34,7 @@ class BatchSearch:
     def sizes(self, own: int) -> tuple[int, ...]:
         """Return the sizes that are tried, by doubling; `own` is the batch of the workload."""
         first = self.first or own
-        last = self.last or min(first << DOUBLINGS, _MOST)
-        return tuple(_doubled(first, last))
+        return tuple(_doubled(first, self.last or first << DOUBLINGS))
 
     @property
     def limit(self) -> str:
@@ -75,10 +76,10 @@ def parse_search(text: str | None) -> BatchSearch | None:
 def _memory(text: str, rest: list[str]) -> int | None:
     if not rest:
         return None
-    name, _, number = rest[0].partition("=")
-    if len(rest) > 1 or name != "memory" or not number.isdecimal() or not 16 <= int(number) < 1e9:
-        raise _not_understood(text, f"{_FORM}; MIB is a whole number from 16 up")
-    return int(number)
+    named = _MEMORY.fullmatch(rest[0])
+    if len(rest) > 1 or named is None or int(named[1]) < _LEAST_MIB:
+        raise _not_understood(text, f"{_FORM}; MIB is a whole number from {_LEAST_MIB} up")
+    return int(named[1])
 
 
 def _not_understood(text: str, details: str) -> ConfigError:
@@ -141,23 +142,23 @@ def parse_until(text: str | None) -> Goal | None:
     """Parse `METRIC=VALUE[,epochs=N]`; None stays None. Raises ConfigError for anything else."""
     if text is None:
         return None
-    found = _GOAL.fullmatch(text.strip())
+    parts = _GOAL.fullmatch(text.strip())
     try:
-        value = float(found[2]) if found else math.nan
+        value = float(parts[2]) if parts else math.nan
     except ValueError:
         value = math.nan
-    epochs = int(found[3] or EPOCHS) if found else 0
-    if found is None or not math.isfinite(value) or epochs < 1:
+    epochs = int(parts[3] or EPOCHS) if parts else 0
+    if parts is None or not math.isfinite(value) or epochs < 1:
         raise ConfigError(
             f"--until {text} is not understood",
             details="the form is METRIC=VALUE or METRIC=VALUE,epochs=N, with at least one epoch",
             hint="for example --until accuracy=0.95, or --until accuracy=0.95,epochs=40",
         )
-    return Goal(metric=found[1], value=value, epochs=epochs)
+    return Goal(metric=parts[1], value=value, epochs=epochs)
 
 
 def require_metric(goal: Goal | None, workloads: tuple[Workload, ...], known: Known) -> None:
-    """Raise ConfigError for a workload that does not tell the metric of a goal."""
+    """Raise ConfigError for a workload that does not report the metric of a goal."""
     if goal is None:
         return
     for workload in workloads:
@@ -166,8 +167,8 @@ def require_metric(goal: Goal | None, workloads: tuple[Workload, ...], known: Kn
             continue
         able = [name for name, one in known.workloads.items() if goal.metric in one.metrics]
         raise ConfigError(
-            f"--until {goal.metric}={goal.value:g}: {workload.name} does not tell `{goal.metric}`",
-            details=f"it tells {', '.join(metrics) or 'no metric of held-out data'}; bundled "
-            f"workloads that tell `{goal.metric}`: {', '.join(able) or 'none'}",
-            hint="choose with --workloads; a class of your own tells it by METRICS and `evaluate`",
+            f"--until {goal.metric}: {workload.name} does not report `{goal.metric}`",
+            details=f"it reports {', '.join(metrics) or 'no metric of held-out data'}; bundled "
+            f"workloads that report `{goal.metric}`: {', '.join(able) or 'none'}",
+            hint="choose with --workloads; a class of your own needs METRICS and `evaluate`",
         )

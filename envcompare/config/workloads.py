@@ -135,8 +135,15 @@ def _workload_info(lineage: list[ast.ClassDef], *, name: str) -> WorkloadInfo:
         parameters=_merged(lineage, "PARAMS"),
         ranges=_merged(lineage, "RANGES"),
         bottleneck=_declared(lineage[-1], "BOTTLENECK") or "",
-        metrics=tuple(_declared(lineage[-1], "METRICS")),
+        metrics=_names(_declared(lineage[-1], "METRICS")),
     )
+
+
+def _names(declared: object) -> tuple[str, ...]:
+    """Return the texts of a tuple or list; of anything else nothing."""
+    if not isinstance(declared, tuple | list):
+        return ()
+    return tuple(name for name in declared if isinstance(name, str))
 
 
 def _declared(node: ast.ClassDef, attribute: str) -> Any:  # noqa: ANN401 — any literal

@@ -13,6 +13,7 @@ from envcompare.measure.context import CellContext
 from envcompare.measure.fitting import LIMIT_S, Fit, fitting_command, search_fit
 from envcompare.run_folder.records import Scalar
 from envcompare.run_folder.results import RunFolder
+from envcompare.text import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +61,9 @@ class SizeCheck:
             beside=len(context.arms),
         )
         inside = partial(session.run_inside, ready, mounts=self.folders.mounts, timeout_s=LIMIT_S)
-        found = search_fit(command, inside)
-        values: dict[str, Scalar] = found.values() if isinstance(found, Fit) else {"reason": found}
-        context.note("batch-fits", arm=arm, text=_told(arm, found), values=values)
+        fit = search_fit(command, inside)
+        values: dict[str, Scalar] = fit.values() if isinstance(fit, Fit) else {"reason": fit}
+        context.note("batch-fits", arm=arm, text=_told(arm, fit), values=values)
         return values
 
 
@@ -72,16 +73,18 @@ def _work(cell: Cell) -> tuple[object, ...]:
     return cell.host, cell.workload.name, cell.within, others
 
 
-def _told(arm: str, found: Fit | str) -> str:
-    if isinstance(found, str):
-        return f"the largest batch in {arm} is not known: {found}"
-    return f"the largest batch that fits in {arm}: {found.largest} ({found.tries} tries)"
+def _told(arm: str, fit: Fit | str) -> str:
+    if isinstance(fit, str):
+        return f"the largest batch in {arm} is not known: {fit}"
+    tries = counted(fit.tries, "try", "tries")
+    return f"the largest batch that fits in {arm}: {fit.largest or 'none'} ({tries})"
 
 
 def _why_not(arm: str, values: Mapping[str, Scalar], batch: int) -> str:
     largest, measurable = values.get("largest"), values.get("measurable")
     if isinstance(largest, int) and batch > largest:
-        return f"a batch of {batch} does not fit in {arm}: the largest that fits is {largest}"
+        why = f"the largest that fits is {largest}" if largest else "no size does"
+        return f"a batch of {batch} does not fit in {arm}: {why}"
     if isinstance(measurable, int) and batch > measurable:
         return f"a batch of {batch} does not fit into the GPU once for each arm at the same time"
     return ""

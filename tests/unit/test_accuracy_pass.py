@@ -231,8 +231,8 @@ def test_another_form_of_a_goal_is_refused(text: str) -> None:
 
 def test_a_workload_without_the_metric_is_refused() -> None:
     """With the workloads that have it."""
-    with pytest.raises(ConfigError, match="mlp does not tell `accuracy`") as refused:
+    with pytest.raises(ConfigError, match="mlp does not report `accuracy`") as refused:
         experiment(workloads="cnn,mlp", until="accuracy=0.95")
     assert "cnn, rnn" in refused.value.details
-    with pytest.raises(ConfigError, match="cnn does not tell `loss`"):
+    with pytest.raises(ConfigError, match="cnn does not report `loss`"):
         experiment(workloads="cnn", until="loss=0.1")

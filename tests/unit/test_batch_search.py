@@ -72,8 +72,10 @@ def test_a_search_plans_the_same_when_it_is_resumed() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "knee", "batch=8", "batch=8-15", "batch=0-8", "batch=1-65537", "batch=-8", "batch,memory=8",
-        "batch,memory=1.5", "batch,cores=2", "batch,memory=64,memory=64", "batch=", "", "batch,",
+        "knee", "batch=8", "batch=8-15", "batch=0-8", "batch=1-1048577", "batch=-8",
+        "batch,memory=8",
+        "batch,memory=1.5", "batch,memory=" + "9" * 5000, "batch,cores=2", "batch=", "", "batch,",
+        "batch,memory=64,memory=64",
     ],
 )  # fmt: skip
 def test_a_search_for_anything_else_is_refused(text: str) -> None:

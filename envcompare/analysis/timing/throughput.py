@@ -9,7 +9,7 @@ from typing import get_args
 
 from envcompare.analysis.model.throughput import ArmSizes, BatchSweep, Limit, SizeRate
 from envcompare.analysis.timing.cells import CellData
-from envcompare.run_folder.records import CellRecord, Event
+from envcompare.run_folder.records import CellRecord, Event, Scalar
 from envcompare.stats.intervals import interval
 from envcompare.stats.knees import knee
 
@@ -22,18 +22,17 @@ def batch_sweeps(data: Iterable[CellData], events: Iterable[Event]) -> tuple[Bat
     works: dict[object, list[CellData]] = {}
     for one in data:
         size = one.cell.parameters.get(_BATCH)
-        if isinstance(size, int) and not isinstance(size, bool):
+        if isinstance(size, int) and not isinstance(size, bool) and size > 0:
             works.setdefault(_work(one.cell), []).append(one)
     fits = [event for event in events if event.what == "batch-fits"]
     return tuple(_sweep(cells, fits) for cells in works.values() if len(cells) > 1)
 
 
 def _work(cell: CellRecord) -> tuple[object, ...]:
-    others = tuple(sorted(_others(cell).items()))
-    return cell.host, cell.workload, cell.within, others
+    return cell.host, cell.workload, cell.within, tuple(sorted(_others(cell).items()))
 
 
-def _others(cell: CellRecord) -> dict[str, object]:
+def _others(cell: CellRecord) -> dict[str, Scalar]:
     return {name: value for name, value in cell.parameters.items() if name != _BATCH}
 
 
@@ -45,7 +44,7 @@ def _sweep(data: list[CellData], events: Iterable[Event]) -> BatchSweep:
     return BatchSweep(
         host=first.cell.host,
         workload=first.cell.workload,
-        parameters={k: v for k, v in first.cell.parameters.items() if k != _BATCH},
+        parameters=_others(first.cell),
         within=first.cell.within,
         sizes=tuple(map(_size, data)),
         cells=tuple(one.cell.id for one in data),
@@ -60,16 +59,16 @@ def _size(data: CellData) -> int:
 
 def _arm(data: list[CellData], arm: str, fit: Event | None) -> ArmSizes:
     rates = {_size(one): logs for one in data if (logs := _log_rates(one, arm))}
-    found = knee(rates)
+    bend = knee(rates)
     values = fit.values if fit else {}
     limits: tuple[Limit, ...] = get_args(Limit)
     return ArmSizes(
         arm=arm,
         rates=tuple(_rate(one, rates[_size(one)]) for one in data if _size(one) in rates),
-        best=found.best if found else None,
-        knee_low=found.low if found else None,
-        knee_high=found.high if found else None,
-        knee_restarts=found.restarts if found else 0,
+        best=bend.best if bend else None,
+        knee_low=bend.low if bend else None,
+        knee_high=bend.high if bend else None,
+        knee_restarts=bend.restarts if bend else 0,
         largest=_whole(values, "largest"),
         beyond=_whole(values, "beyond"),
         limited_by=next((one for one in limits if one == values.get("limited_by")), None),
@@ -97,13 +96,13 @@ def _log_rates(data: CellData, arm: str) -> dict[int, float]:
 
 
 def _rate(data: CellData, logs: Mapping[int, float]) -> SizeRate:
-    found = interval(tuple(logs.values()), level=_LEVEL)
-    assert found is not None
+    mean = interval(tuple(logs.values()), level=_LEVEL)
+    assert mean is not None
     return SizeRate(
         batch=_size(data),
         cell=data.cell.id,
-        samples_per_s=math.exp(found.mean),
-        low=None if found.low is None else math.exp(found.low),
-        high=None if found.high is None else math.exp(found.high),
-        restarts=found.restarts,
+        samples_per_s=math.exp(mean.mean),
+        low=None if mean.low is None else math.exp(mean.low),
+        high=None if mean.high is None else math.exp(mean.high),
+        restarts=mean.restarts,
     )
