@@ -9,8 +9,8 @@ from typing import Literal
 import msgspec
 
 from envcompare.command import Command, CommandResult
-from envcompare.errors import CommandTimeoutError, StillRunningError
-from envcompare.measure.replies import LaunchSpec
+from envcompare.errors import CommandTimeoutError, OutputLimitError, StillRunningError
+from envcompare.measure.replies import Amount, LaunchSpec
 from envcompare.run_folder.records import Scalar
 from envcompare.transport import read_json
 
@@ -25,13 +25,13 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     `measurable` is the largest of the sizes asked for of which every arm can hold one at a time.
     """
 
-    largest: int
-    measurable: int
-    beyond: int | None  # the smallest that was tried and does not fit
+    largest: Amount
+    measurable: Amount
+    beyond: Amount | None  # the smallest that was tried and does not fit
     limited_by: Literal["memory", "workload", "cap"]
-    memory_mib: int  # of a process, or that PyTorch may have of a GPU; 0 is all of it
+    memory_mib: Amount  # of a process, or that PyTorch may have of a GPU; 0 is all of it
     device: Literal["cpu", "cuda"]
-    tries: int
+    tries: Amount
     said: str = ""  # by the workload, of what it does not take
 
     def values(self) -> dict[str, Scalar]:
@@ -70,12 +70,15 @@ def search_fit(command: Command, run_inside: Callable[[Command], CommandResult])
         done = run_inside(command)
     except CommandTimeoutError:
         return f"the search did not finish within {LIMIT_S:.0f} s"
-    except StillRunningError as error:
+    except (OutputLimitError, StillRunningError) as error:
         return f"{error.brief}: {error.details}"
     said = done.stdout.strip().splitlines()
     if not done.succeeded or not said:
         return done.tail(1) or f"the search ended with exit code {done.exit_code}"
-    fit = read_json(said[-1], Fit)
+    try:
+        fit = read_json(said[-1], Fit)
+    except msgspec.MsgspecError as error:
+        return f"the answer of the search is not understood: {error}"
     if fit.limited_by != "workload":
         return fit
     why = done.tail(1) or "the workload did not say why"

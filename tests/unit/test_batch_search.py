@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -13,12 +14,16 @@ from experiments import known
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from envcompare.command import Command
 from envcompare.config.experiment import Experiment, resolve
 from envcompare.config.plan import make_plan
 from envcompare.config.search import BatchSearch, parse_search
 from envcompare.config.settings import Settings, WorkloadTable
 from envcompare.errors import ConfigError
+from envcompare.measure.fitting import Fit, search_fit
 from envcompare.stats.knees import SHARE, knee
+from envcompare.transport import run
+from envcompare.transport.local import LOCAL
 
 KNOWN = known(cnn={"batch": 64, "lr": 0.1}, mlp={"batch": 1}, startup={"until": "import"})
 OWN = """
@@ -197,3 +202,34 @@ def test_sizes_stay_in_order() -> None:
     sizes = BatchSearch(first=3, last=1000).sizes(64)
     assert all(later == 2 * size for size, later in pairwise(sizes))
     assert sizes[-1] <= 1000
+
+
+ANSWER = (
+    '{"largest":9,"measurable":8,"beyond":10,"limited_by":"workload","memory_mib":64,'
+    '"device":"cpu","tries":5}'
+)
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("echo no torch >&2; exit 3", "no torch"),
+        ("exit 3", "exit code 3"),
+        ("echo {}", "is not understood"),
+        (f"echo '{ANSWER.replace('9', '-9')}'", "is not understood"),
+        (f"echo 'no data' >&2; echo '{ANSWER.replace('9', '0', 1)}'", "no data"),
+    ],
+)
+def test_a_search_without_an_answer_has_a_reason(script: str, told: str) -> None:
+    """Whatever the program in the arm does."""
+    fit = search_fit(Command(argv=("sh", "-c", script)), partial(run, LOCAL))
+    assert isinstance(fit, str)
+    assert told in fit
+
+
+def test_what_the_workload_said_stands_beside_what_fits() -> None:
+    """It is the last line of its output."""
+    script = f"echo one >&2; echo 'no more data' >&2; echo '{ANSWER}'"
+    fit = search_fit(Command(argv=("sh", "-c", script)), partial(run, LOCAL))
+    assert isinstance(fit, Fit)
+    assert (fit.largest, fit.said) == (9, "no more data")
