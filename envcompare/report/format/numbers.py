@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
@@ -73,6 +73,15 @@ def signed_interval(low: float | None, high: float | None) -> str:
     sign = "+" if low > 0 else MINUS
     texts = (_near_zero(end, sign=sign) or signed(end) for end in (low, high))
     return f"{' to '.join(texts)} %"
+
+
+def ends_text(low: float | None, high: float | None, say: Callable[[float], str]) -> str:
+    """Return "1.20 s to 1.31 s" of numbers above 0, or that there is no interval worth reading."""
+    if low is None or high is None:
+        return "no interval"
+    if low <= 0 or math.log(high / low) > 2 * _HARDLY_KNOWN:
+        return "not known to a factor of 2"
+    return f"{say(low)} to {say(high)}"
 
 
 def unsigned_percent(log_ratio: float) -> str:

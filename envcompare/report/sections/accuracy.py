@@ -10,6 +10,7 @@ from envcompare.report.format.blocks import Block, Fold, Heading, Line, Section,
 from envcompare.report.format.numbers import (
     NOT_MEASURED,
     duration,
+    ends_text,
     signed_interval,
     signed_percent,
     three_digits,
@@ -90,10 +91,8 @@ def _reached(arm: ArmTraining, goal: Goal | None) -> Line:
 def _seconds(arm: ArmTraining) -> Line:
     if arm.seconds is None:
         return Line(text="–")
-    if arm.seconds_low is None or arm.seconds_high is None:
-        return Line(text=duration(arm.seconds), below=("(no interval)",))
-    ends = f"({duration(arm.seconds_low)} to {duration(arm.seconds_high)})"
-    return Line(text=duration(arm.seconds), below=(ends,))
+    ends = ends_text(arm.seconds_low, arm.seconds_high, duration)
+    return Line(text=duration(arm.seconds), below=(f"({ends})",))
 
 
 def _ratio(arm: ArmTraining) -> Line:

@@ -9,6 +9,7 @@ from envcompare.analysis.model.throughput import ArmSizes, BatchSweep, SizeRate
 from envcompare.report.format.blocks import Heading, Line, Section, Table
 from envcompare.report.format.numbers import (
     NOT_MEASURED,
+    ends_text,
     signed_interval,
     signed_percent,
     three_digits,
@@ -132,10 +133,8 @@ def _rate(rate: SizeRate | None, why_not: str) -> Line:
     if rate is None:
         told = (f"({one_line(why_not)})",) if why_not else ()
         return Line(text=NOT_MEASURED, below=told, style="said")
-    if rate.low is None or rate.high is None:
-        return Line(text=three_digits(rate.samples_per_s), below=("(no interval)",))
-    ends = f"({three_digits(rate.low)} to {three_digits(rate.high)})"
-    return Line(text=three_digits(rate.samples_per_s), below=(ends,))
+    ends = ends_text(rate.low, rate.high, three_digits)
+    return Line(text=three_digits(rate.samples_per_s), below=(f"({ends})",))
 
 
 def _ratio(comparison: Comparison | None) -> Line:
