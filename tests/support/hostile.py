@@ -10,8 +10,10 @@ from goldenruns import golden_run
 from msgspec import inspect
 from profilepages import cell_profiles, roofline
 
+from envcompare.analysis.model.accuracy import ArmTraining, CellTraining, EpochPoint
 from envcompare.analysis.model.comparison import (
     ArmSummary,
+    CellSummary,
     Decomposition,
     Drift,
     Estimate,
@@ -20,7 +22,8 @@ from envcompare.analysis.model.comparison import (
     PickedValue,
     RunComparison,
 )
-from envcompare.run_folder.records import FactDifference
+from envcompare.analysis.model.throughput import ArmSizes, BatchSweep, Limit, SizeRate
+from envcompare.run_folder.records import FactDifference, Goal
 
 EVIL: Final = (
     "</script><script>alert(1)</script><img src=x onerror=alert(1)><!-- --!> <![CDATA[]]> &lt;b",
@@ -113,8 +116,65 @@ def full_run() -> RunComparison:
             for one in run.failures
         ),
         arms=(*run.arms, _gone()),
+        batch_sweeps=(_batches(first, run.cells[1]),),
+        until=Goal(metric="accuracy", value=0.9, epochs=4),
+        training=(CellTraining(cell=first.id, arms=tuple(map(_trained, ("vm", "docker")))),),
         torn_lines=1,
         is_complete=False,
+    )
+
+
+def _batches(*cells: CellSummary) -> BatchSweep:
+    """Return a search over two batches, whose end has another reason in each arm."""
+    limits: tuple[tuple[str, Limit], ...] = (("vm", "memory"), ("docker", "workload"))
+    return BatchSweep(
+        host=cells[0].host,
+        workload=cells[0].workload,
+        parameters={"optimizer": "sgd"},
+        sizes=(8, 16),
+        cells=tuple(cell.id for cell in cells),
+        is_searched=True,
+        arms=tuple(
+            ArmSizes(
+                arm=arm,
+                rates=tuple(
+                    _rate(cell.id, size) for cell, size in zip(cells, (8, 16), strict=True)
+                ),
+                best=16,
+                knee_low=8,
+                knee_high=16,
+                knee_restarts=4,
+                largest=20,
+                beyond=21,
+                limited_by=limit,
+                memory_mib=0,
+                device="cuda",
+                reason="no more data",
+            )
+            for arm, limit in limits
+        ),
+    )
+
+
+def _rate(cell: str, size: int) -> SizeRate:
+    return SizeRate(batch=size, cell=cell, samples_per_s=12.5, low=11.5, high=13.5, restarts=4)
+
+
+def _trained(arm: str) -> ArmTraining:
+    return ArmTraining(
+        arm=arm,
+        restarts=4,
+        reached=3,
+        epochs=(2, 2, 3),
+        most_epochs=4,
+        best=0.925,
+        training_s=21.5,
+        training_low_s=20.5,
+        training_high_s=22.5,
+        log_ratio=None if arm == "vm" else 0.02,
+        ratio_low=None if arm == "vm" else 0.01,
+        ratio_high=None if arm == "vm" else 0.03,
+        points=(EpochPoint(epoch=1, training_s=10.5, value=0.525, restarts=4),),
     )
 
 

@@ -133,9 +133,9 @@ def test_the_report_has_epochs_seconds_and_whether_arms_agree(
     vm, docker, _ = cell.arms
     assert vm.log_ratio is None
     assert docker.log_ratio is not None
-    assert docker.seconds is not None
-    assert docker.seconds_low is not None
-    assert docker.seconds_low <= docker.seconds
+    assert docker.training_s is not None
+    assert docker.training_low_s is not None
+    assert docker.training_low_s <= docker.training_s
     assert [point.epoch for point in docker.points] == [1, 2, 3]
     page = render(run)
     assert "Time to accuracy 0.9" in page

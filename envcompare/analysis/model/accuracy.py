@@ -9,7 +9,7 @@ class EpochPoint(msgspec.Struct, frozen=True, kw_only=True):
     """What was reached by the end of an epoch: medians over the restarts that have come so far."""
 
     epoch: int
-    seconds: float  # of training so far, without evaluation
+    training_s: float  # of training so far, without evaluation
     value: float | None
     restarts: int
 
@@ -24,9 +24,9 @@ class ArmTraining(msgspec.Struct, frozen=True, kw_only=True):
     epochs: tuple[int, ...] = ()  # that each restart took which reached the goal
     most_epochs: int = 0  # of any restart
     best: float | None = None  # value of any epoch
-    seconds: float | None = None  # to the goal: geometric mean of those that reached it
-    seconds_low: float | None = None
-    seconds_high: float | None = None
+    training_s: float | None = None  # to the goal: geometric mean of those that reached it
+    training_low_s: float | None = None
+    training_high_s: float | None = None
     log_ratio: float | None = None  # time of an epoch against the reference, paired by epoch
     ratio_low: float | None = None
     ratio_high: float | None = None

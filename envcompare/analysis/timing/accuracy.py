@@ -68,9 +68,9 @@ def _arm(arm: ArmRecord, ways: _Ways, reference: _Ways, goal: Goal, *, is_net: b
             (one.value for way in ways.values() for one in way if one.value is not None),
             default=None,
         ),
-        seconds=math.exp(seconds.mean) if seconds else None,
-        seconds_low=_exp(seconds.low) if seconds else None,
-        seconds_high=_exp(seconds.high) if seconds else None,
+        training_s=math.exp(seconds.mean) if seconds else None,
+        training_low_s=_exp(seconds.low) if seconds else None,
+        training_high_s=_exp(seconds.high) if seconds else None,
         log_ratio=ratio.mean if ratio else None,
         ratio_low=ratio.low if ratio else None,
         ratio_high=ratio.high if ratio else None,
@@ -110,7 +110,7 @@ def _points(ways: Sequence[Sequence[Epoch]]) -> Iterable[EpochPoint]:
         known = [value for value in values if value is not None]
         yield EpochPoint(
             epoch=epoch,
-            seconds=statistics.median(map(_seconds, come)),
+            training_s=statistics.median(map(_seconds, come)),
             value=statistics.median(known) if known else None,
             restarts=len(come),
         )

@@ -89,10 +89,10 @@ def _reached(arm: ArmTraining, goal: Goal | None) -> Line:
 
 
 def _seconds(arm: ArmTraining) -> Line:
-    if arm.seconds is None:
+    if arm.training_s is None:
         return Line(text="–")
-    ends = ends_text(arm.seconds_low, arm.seconds_high, duration)
-    return Line(text=duration(arm.seconds), below=(f"({ends})",))
+    ends = ends_text(arm.training_low_s, arm.training_high_s, duration)
+    return Line(text=duration(arm.training_s), below=(f"({ends})",))
 
 
 def _ratio(arm: ArmTraining) -> Line:
@@ -138,4 +138,4 @@ def _point(point: EpochPoint | None) -> Line:
     if point is None:
         return Line(text="–")
     value = NOT_MEASURED if point.value is None else f"{point.value:.4g}"
-    return Line(text=value, below=(f"(after {duration(point.seconds)})",))
+    return Line(text=value, below=(f"(after {duration(point.training_s)})",))

@@ -25,8 +25,9 @@ _INTRO: Final = (
     "show that it has, and that no smaller one has. Environments are compared at equal batch."
 )
 _SEARCHED: Final = (
-    "Each size was tried in a process of its own. The largest batch that fits is found to within "
-    "3 %; sizes that do not fit in every environment were not measured."
+    "Each size was tried in a process of its own. The largest batch that fits is found by "
+    "bisection, to within a few percent; sizes that do not fit in every environment were not "
+    "measured."
 )
 
 
