@@ -258,7 +258,7 @@ def test_import_failure_keeps_its_traceback(start: Start, tmp_path: Path) -> Non
     [
         ("{nonsense", "not a JSON line"),
         ("[1]", 'a request is a JSON object with a text "op"'),
-        ('{"op":"dance"}', "no operation 'dance'; there are import, hello, gen, run, profile, "),
+        ('{"op":"dance"}', "no operation 'dance'; there are import, hello, gen, run, evaluate, "),
         ('{"op":"run","k":1}', "no generation is alive"),
         ('{"op":"hello","workload":"cnn"}', "hello was said already"),
     ],
