@@ -124,6 +124,12 @@ def full_run() -> RunComparison:
     )
 
 
+_SIZED: Final[dict[str, Any]] = {
+    "best": 16, "knee_low": 8, "knee_high": 16, "knee_restarts": 4, "largest": 20, "beyond": 21,
+    "memory_mib": 0, "device": "cuda", "reason": "no more data",
+}  # fmt: skip
+
+
 def _batches(*cells: CellSummary) -> BatchSweep:
     """Return a search over two batches, whose end has another reason in each arm."""
     limits: tuple[tuple[str, Limit], ...] = (("vm", "memory"), ("docker", "workload"))
@@ -137,19 +143,9 @@ def _batches(*cells: CellSummary) -> BatchSweep:
         arms=tuple(
             ArmSizes(
                 arm=arm,
-                rates=tuple(
-                    _rate(cell.id, size) for cell, size in zip(cells, (8, 16), strict=True)
-                ),
-                best=16,
-                knee_low=8,
-                knee_high=16,
-                knee_restarts=4,
-                largest=20,
-                beyond=21,
+                rates=tuple(_rate(cell.id, 8) for cell in cells),
                 limited_by=limit,
-                memory_mib=0,
-                device="cuda",
-                reason="no more data",
+                **_SIZED,
             )
             for arm, limit in limits
         ),
