@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
+from pathlib import Path
 
 from envcompare.config.experiment import Experiment
 from envcompare.config.plan import Plan
@@ -22,7 +23,8 @@ from envcompare.fingerprint.identity import (
     refused,
     resumed_text,
 )
-from envcompare.hosts import allocation
+from envcompare.hosts import allocation, following
+from envcompare.hosts.granting import granted
 from envcompare.hosts.opening import boot_id, hosts_at_once
 from envcompare.hosts.session import HostSession
 from envcompare.run_folder.records import (
@@ -77,10 +79,26 @@ def run(job: Job) -> int:
         jobs=allocation.jobs_of(events),
         interruption=job.interruption,
         say=job.display.say,
-        note_job=lambda number: job.note("submitted", values={"job": number}),
+        note_job=lambda given: job.note(
+            "submitted", values={"job": given.id, "scheduler": given.scheduler}
+        ),
     )
-    with allocation.granted(request, job.hosts) as hosts:
+    if asked.is_fetched:
+        return _fetch(job, request)
+    with granted(request, job.hosts) as hosts:
         return _walk(replace(job, hosts=hosts), prior)
+
+
+def _fetch(job: Job, request: allocation.Request) -> int:
+    """Have a run measured by a client in a job and fetched, and return its exit code."""
+    words = ("--allow-mismatch",) * job.experiment.allow_mismatch
+    words += ("--retry-failed",) * job.retries_failed
+    mirror = following.Mirror(folder=job.folder, room=Path(request.script_dir), words=words)
+    code = following.measured(request, mirror, job.experiment.settings)
+    if code is None:
+        _note_end(job)
+    job.folder.close()
+    return code or 0
 
 
 def _nodes_of(hosts: tuple[HostSpec, ...], prior: tuple[Event, ...]) -> tuple[str, ...]:
@@ -128,6 +146,7 @@ def _note_begin(job: Job, what: EventKind) -> None:
     for host in job.hosts:
         if host.job is not None:
             values: dict[str, Scalar] = {"node": host.node, "job": host.job.id}
+            values["scheduler"] = host.job.scheduler
             job.note("allocated", host=host.label, values=values)
 
 
