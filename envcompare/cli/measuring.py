@@ -99,7 +99,8 @@ def run(
         if doubt:
             display.say(doubt)
         folder.listener = print_event if events else None
-        display.say(f"run {run_id}: {_size(plan)}")
+        if is_concluded:
+            display.say(f"run {run_id}: {_size(plan)}")
         job = Job(
             folder=folder,
             plan=plan,
