@@ -301,9 +301,9 @@ def _asked(request: Request, pilot: str) -> tuple[ClusterProvider, str]:
     from parsl.providers.errors import SubmitException  # noqa: PLC0415 — as above
 
     scheduler = _NAMES_OF[request.allocation.scheduler]
-    provider = _provider(request)
-    said = _recorded(provider)
     try:
+        provider = _provider(request)
+        said = _recorded(provider)
         number = str(provider.submit(pilot, 1, job_name=_job_name(request.run_id)))
     except SubmitException as error:
         raise _refused(scheduler, error.stderr or error.stdout or str(error)) from error

@@ -14,6 +14,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -27,7 +28,7 @@ from envcompare.hosts.allocation import AnyJob, Request, pause, state_of, submit
 from envcompare.run_folder.disk import replace_file
 from envcompare.run_folder.results import RunFolder
 from envcompare.text import age_text
-from envcompare.transport import shell
+from envcompare.transport import not_copied, shell
 from envcompare.transport.local import LOCAL
 
 _JOURNALS: Final = ("events.jsonl", "samples.jsonl")  # read in this order, written in the other
@@ -86,24 +87,38 @@ class Mirror:
         return self.room / "run"
 
     def begin(self, settings: Settings) -> str:
-        """Copy the run folder, and return the script by which a job goes on with the copy."""
-        hidden = shutil.ignore_patterns(".*", "comparison.json", "report.html")
-        shutil.copytree(self.folder.path, self.copy, ignore=hidden)
-        inside = settings_toml(msgspec.structs.replace(settings, allocation=INSIDE))
-        record = msgspec.structs.replace(self.folder.read_run(), configuration=inside)
-        RunFolder(self.copy).write_json("run.json", record)
-        for name in RunFolder(self.copy).file_names():
-            self._note(name)
-        self._taken = {name: len(self._read(name, 0)) for name in _JOURNALS}
+        """Copy the run folder, and return the script by which a job goes on with the copy.
+
+        Raises CopyError where the folder that the nodes share does not take it.
+        """
+        try:
+            self._copy(settings)
+        except OSError as error:
+            raise not_copied(str(self.folder.path), str(self.copy), str(error)) from error
         self.show(0)
         command = (sys.executable, "-m", "envcompare", "run", "--resume", str(self.copy))
         words = (*command, "--measure-only", *self.words)
         return _SCRIPT.format(room=shlex.quote(str(self.room)), command=shlex.join(words))
 
+    def _copy(self, settings: Settings) -> None:
+        """Copy what a client needs to go on: inside a job it asks for no allocation."""
+        hidden = shutil.ignore_patterns(".*", "comparison.json", "report.html")
+        shutil.copytree(self.folder.path, self.copy, ignore=hidden)
+        inside = settings_toml(msgspec.structs.replace(settings, allocation=INSIDE))
+        record = msgspec.structs.replace(self.folder.read_run(), configuration=inside)
+        copied = RunFolder(self.copy)
+        copied.write_json("run.json", record)
+        self._stamps = {name: self._stamp(name) for name in copied.file_names()}
+        self._taken = {name: len(self._read(name, 0)) for name in _JOURNALS}
+
     def show(self, stops: int) -> None:
-        """Show the job that this client lives, and how often it was asked to stop."""
+        """Show the job that this client lives, and how often it was asked to stop.
+
+        Where that cannot be written, the job ends as if this client were gone.
+        """
         self._turn += 1
-        replace_file(self.room / "client", f"{self._turn} {stops}\n".encode())
+        with suppress(OSError):
+            replace_file(self.room / "client", f"{self._turn} {stops}\n".encode())
 
     def read(self, name: str) -> str:
         """Return what the job wrote to a file, empty where it is not there.
@@ -128,18 +143,22 @@ class Mirror:
         self._said += len(whole)
         yield from whole.decode(errors="replace").splitlines()
 
-    def fetch(self) -> None:
-        """Bring here what is new in the copy.
+    def fetch(self) -> bool:
+        """Bring here what is new in the copy; False where that cannot be read now.
 
         An event stands for samples and files that were there before it: it is read first, and
         written last.
         """
-        news = {name: self._read(name, self._taken[name]) for name in _JOURNALS}
-        if news["events.jsonl"]:
-            self._fetch_files()
+        try:
+            news = {name: self._read(name, self._taken[name]) for name in _JOURNALS}
+            if news["events.jsonl"]:
+                self._fetch_files()
+        except OSError:  # of a network file system: the next turn reads it again
+            return False
         for name in reversed(_JOURNALS):
             self.folder.append_journal(name, news[name])
             self._taken[name] += len(news[name])
+        return True
 
     def _read(self, name: str, begin: int) -> bytes:
         """Return the whole lines of a journal in the copy from a byte on."""
@@ -153,16 +172,14 @@ class Mirror:
 
     def _fetch_files(self) -> None:
         for name in RunFolder(self.copy).file_names():
-            if name not in _KEPT_HERE and self._stamp(name) != self._stamps.get(name):
-                self._note(name)
+            stamp = self._stamp(name)
+            if name not in _KEPT_HERE and stamp != self._stamps.get(name):
                 self.folder.write_bytes(name, (self.copy / name).read_bytes())
+                self._stamps[name] = stamp
 
     def _stamp(self, name: str) -> tuple[int, int]:
         status = (self.copy / name).stat()
         return status.st_size, status.st_mtime_ns
-
-    def _note(self, name: str) -> None:
-        self._stamps[name] = self._stamp(name)
 
 
 @dataclass(slots=True)
@@ -244,10 +261,10 @@ def _follow(watch: _Watch, mirror: Mirror, request: Request) -> int | None:
     pulse, forced_s = _Pulse(), 0.0
     while True:
         code = mirror.read("exit")
-        mirror.fetch()
+        is_whole = mirror.fetch()
         for line in mirror.said():
             request.say(line)
-        if code:
+        if code and is_whole:
             return _judged(int(code), request)
         watch.look()
         if why := _loss(watch, pulse, mirror):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from cluster import (
     eventually,
     installed_on,
 )
+from lab import docker_client
 
 pytestmark = [pytest.mark.engine("gridengine"), pytest.mark.timeout(420)]
 
@@ -30,6 +32,7 @@ _LEFT = f"{JOBS}; ps -u bench -o args= | grep -E '[q]sub|[a]llocation'"
 _AT_LENGTH = pytest.mark.skipif(
     "ENVCOMPARE_CANCELS" not in os.environ, reason="script/allocations runs it: it takes minutes"
 )
+ENDLESS = ("--quick", "--restarts", "3", "--rounds", "900", "--steps", "20", "--budget", "900")
 _END_CLIENT = "pkill -{} -u bench -f '[e]nvcompare run'"
 
 
@@ -107,7 +110,7 @@ def test_job_that_is_cancelled_at_any_time_leaves_nothing(cluster: Cluster, seed
 def test_time_limit_ends_the_run_as_interrupted(cluster: Cluster) -> None:
     """Grid Engine kills the job at its h_rt, in the midst of a cell."""
     # the budget fits into the time, and making ready comes on top
-    options = (*LONG, "--budget", "30", "--target", "0.001", "--min-restarts", "9")
+    options = ("--quick", "--restarts", "3", "--rounds", "900", "--steps", "20", "--budget", "30")
     output = cluster.measure(
         "late", *options, "--allocation", "gridengine:time=00:00:30", code=INTERRUPTED
     )
@@ -123,7 +126,8 @@ def test_client_that_is_stopped_keeps_what_was_measured(cluster: Cluster) -> Non
     as_root(LOGIN, _END_CLIENT.format("INT"))
     output, _ = process.communicate(timeout=60)
     assert process.returncode == INTERRUPTED, output
-    assert len(cluster.events(out, "interrupted")) == 1
+    assert cluster.lines(out, "events.jsonl")[-1]["what"] == "interrupted"
+    assert cluster.events(out, "cell-ended") == []
     assert cluster.left() == ""
 
 
@@ -150,6 +154,41 @@ def test_job_of_a_client_that_was_killed_ends_by_clean_or_by_itself(cluster: Clu
     assert eventually(lambda: are_measured(cluster, out))
     as_root(LOGIN, _END_CLIENT.format("KILL"))
     process.communicate(timeout=30)
+    cluster.run(f"envcompare clean --run {out}/*")
+    assert cluster.left() == ""
+
+
+@_AT_LENGTH
+def test_job_of_a_client_that_was_killed_ends_by_itself(cluster: Cluster) -> None:
+    """It sees that nobody waits for it any more; what it left in the cache goes with a `clean`."""
+    out = "alone"
+    process = cluster.measuring(out, *ENDLESS, "--allocation", "gridengine:time=00:20:00")
+    assert eventually(lambda: are_measured(cluster, out))
+    as_root(LOGIN, _END_CLIENT.format("KILL"))
+    process.communicate(timeout=30)
+    run_id = cluster.run(f"basename {out}/*").strip()
+    assert eventually(lambda: cluster.left().split() == [run_id], seconds=200)
+    cluster.run(f"envcompare clean --run {out}/*")
+    assert cluster.left() == ""
+
+
+@_AT_LENGTH
+@pytest.mark.timeout(900)
+def test_node_that_hangs_ends_the_run_as_interrupted(cluster: Cluster) -> None:
+    """Grid Engine lists its job as running; once the node is back, nothing of it is left there."""
+    out, docker = "hung", docker_client()
+    process = cluster.measuring(out, *ENDLESS, "--allocation", "gridengine:time=00:20:00")
+    assert eventually(lambda: are_measured(cluster, out))
+    node = str(cluster.events(out, "allocated")[0]["values"]["node"])
+    subprocess.run([docker, "pause", node], check=True)
+    try:
+        output, _ = process.communicate(timeout=400)
+    finally:
+        subprocess.run([docker, "unpause", node], check=True)
+    assert process.returncode == INTERRUPTED, output
+    assert "no sign of life" in output
+    assert "cancel it with: qdel" in output
+    assert eventually(lambda: cluster.run(JOBS) == "", seconds=120)
     cluster.run(f"envcompare clean --run {out}/*")
     assert cluster.left() == ""
 

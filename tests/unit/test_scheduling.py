@@ -110,7 +110,7 @@ def test_unknown_key_names_the_likely_one() -> None:
     assert "did you mean `partition`" in caught.value.hint
 
 
-@pytest.mark.parametrize("name", ["pbs", "lsf", "gridengine"])
+@pytest.mark.parametrize("name", ["pbs", "lsf", "kubernetes"])
 def test_other_schedulers_are_refused_by_name(name: str) -> None:
     """What was not tried is not offered."""
     with pytest.raises(ConfigError, match=f"{name} is not supported yet"):
