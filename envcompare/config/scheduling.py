@@ -123,8 +123,10 @@ def resources_of(text: str) -> dict[str, str]:
     items = text.split("+") if text else []
     if not all(map(_RESOURCE.fullmatch, items)):
         raise _wrong(f"resources={text}", "the form is NAME=AMOUNT or NAME=AMOUNT+NAME=AMOUNT")
-    pairs = [item.partition("=") for item in items]
-    return {name: amount for name, _, amount in pairs}
+    resources = {name: amount for name, _, amount in (item.partition("=") for item in items)}
+    if "h_rt" in resources:
+        raise _wrong(f"resources={text}", "h_rt is what time=HH:MM:SS asks for")
+    return resources
 
 
 def parse_gres(text: str) -> Gres:

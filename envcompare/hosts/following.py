@@ -288,7 +288,8 @@ def _judged(code: int, request: Request) -> int | None:
 def _loss(watch: _Watch, pulse: _Pulse, mirror: Mirror) -> str:
     """Say why the job is lost; empty where it goes on."""
     if pulse.missed(mirror.read("node")) > _NODE_TURNS:
-        return "its node has shown no sign of life for a while"
+        listed = f"; its state is {watch.state}" if watch.state else ""
+        return f"its node has shown no sign of life for a while{listed}"
     if watch.is_gone and watch.lasts_s("") > _LATE_S:
         return f"job {watch.job.id} is not listed any more, and left no exit code"
     return ""
