@@ -37,19 +37,21 @@ _TURN_S: Final = 2
 # Turns without a sign of life: a count of them, not a time, so that a file system that hangs and
 # comes back costs neither side the other.
 _CLIENT_TURNS, _KILL_TURNS, _NODE_TURNS = 30, 90, 45
+# What waits beside the measured work starts no process: `read` waits for what never comes.
 _SCRIPT: Final = f"""room={{room}}
-{{command}} >"$room/said" 2>&1 </dev/null &
+exec 3<> <(:)
+{{command}} >"$room/said" 2>&1 </dev/null 3<&- &
 inner=$! turn=0 quiet=0 last= asked=0
 while kill -0 "$inner" 2>/dev/null; do
   turn=$((turn + 1))
-  echo "$turn" >"$room/node.part" && mv "$room/node.part" "$room/node"
+  echo "$turn" >"$room/node"
   seen= stops=0
   read -r seen stops <"$room/client"
   if [ "$seen" = "$last" ]; then quiet=$((quiet + 1)); else quiet=0 last=$seen; fi
   if [ "$quiet" -ge {_CLIENT_TURNS} ] && [ "$asked" = 0 ]; then stops=1; fi
   if [ "$quiet" -ge {_KILL_TURNS} ]; then kill -KILL "$inner"; fi
   if [ "${{{{stops:-0}}}}" -gt "$asked" ]; then asked=$((asked + 1)); kill -TERM "$inner"; fi
-  sleep {_TURN_S}
+  read -r -t {_TURN_S} -u 3 || [ "$?" -gt 128 ] || sleep {_TURN_S}
 done
 wait "$inner"
 echo "$?" >"$room/exit.part" && mv "$room/exit.part" "$room/exit"

@@ -153,7 +153,7 @@ def running(mirror: following.Mirror, client: str) -> subprocess.Popen[bytes]:
     mirror.begin(SETTINGS)
     command = f"sh -c {shlex.quote(client)}"
     script = following._SCRIPT.format(room=mirror.room, command=command)
-    return subprocess.Popen(("bash", "-c", script.replace("sleep 2", "sleep 0.1")))
+    return subprocess.Popen(("bash", "-c", script.replace("-t 2", "-t 0.1")))
 
 
 def test_exit_code_of_the_client_is_left_after_all_that_it_wrote(mirror: following.Mirror) -> None:
@@ -172,7 +172,10 @@ def test_job_whose_client_here_falls_silent_is_stopped(mirror: following.Mirror)
 
 def test_each_ctrl_c_reaches_the_client_in_the_job(mirror: following.Mirror) -> None:
     """The first ends it after its block, the second at once."""
-    job = running(mirror, "n=0; trap 'n=$((n + 1))' TERM; while [ $n -lt 2 ]; do sleep 0.1; done")
+    counted = "n=0; trap 'n=$((n + 1))' TERM; echo ready; while [ $n -lt 2 ]; do sleep 0.1; done"
+    job = running(mirror, counted)
+    while not list(mirror.said()):
+        time.sleep(0.1)
     for stops in (1, 1, 1, 2, 2, 2):
         assert job.poll() is None or stops == 2
         mirror.show(stops)
