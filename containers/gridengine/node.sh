@@ -9,7 +9,7 @@ until_true() { until "$@" >/dev/null 2>&1; do sleep 0.2; done; }
 
 # change NAME SHOW MODIFY EXPRESSION: read a part of the configuration with qconf, edit it, and write it back.
 change() {
-  qconf "$2" ${5:+"$5"} | sed -E "$4" >"/run/$1" && qconf "$3" "/run/$1"
+  qconf "$2" | sed -E "$4" >"/run/$1" && qconf "$3" "/run/$1"
 }
 
 # The master has no host and no queue at first, and takes orders from its own machine alone.

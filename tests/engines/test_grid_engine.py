@@ -147,14 +147,19 @@ def test_client_that_waits_in_the_queue_takes_its_job_back(cluster: Cluster) -> 
     assert eventually(lambda: cluster.left() == "")
 
 
-def test_job_of_a_client_that_was_killed_ends_by_clean_or_by_itself(cluster: Cluster) -> None:
-    """The run names its job; the job sees that nobody waits for it, and ends within minutes."""
-    out = "killed"
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_job_of_a_client_that_was_killed_is_deleted(cluster: Cluster, *, is_resumed: bool) -> None:
+    """The run names its job, so that whoever goes on with it, or removes it, finds the job."""
+    out = f"killed-{is_resumed}"
     process = cluster.measuring(out, *LONG, "--allocation", "gridengine:time=00:10:00")
     assert eventually(lambda: are_measured(cluster, out))
     as_root(LOGIN, _END_CLIENT.format("KILL"))
     process.communicate(timeout=30)
-    cluster.run(f"envcompare clean --run {out}/*")
+    if is_resumed:
+        cluster.run(f"envcompare run --resume {out}/*")
+        assert [event["state"] for event in cluster.events(out, "cell-ended")] == ["ok"]
+    else:
+        cluster.run(f"envcompare clean --run {out}/*")
     assert cluster.left() == ""
 
 
