@@ -147,7 +147,7 @@ def test_client_that_waits_in_the_queue_takes_its_job_back(cluster: Cluster) -> 
     assert eventually(lambda: cluster.left() == "")
 
 
-@pytest.mark.parametrize("is_resumed", [False, True])
+@pytest.mark.parametrize("is_resumed", [False, pytest.param(True, marks=_AT_LENGTH)])
 def test_job_of_a_client_that_was_killed_is_deleted(cluster: Cluster, *, is_resumed: bool) -> None:
     """The run names its job, so that whoever goes on with it, or removes it, finds the job."""
     out = f"killed-{is_resumed}"
