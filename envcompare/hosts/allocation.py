@@ -1,8 +1,8 @@
 """Ask a scheduler for nodes, by Parsl's execution providers, and give them back in every case.
 
-One job holds all nodes of a run, and all arms of their cells; it only waits while steps of it are
-measured. What the scheduler says of its state starts nothing and ends nothing by itself: nodes are
-there when they answer, and the job is over when none does and it is not listed as living.
+One job holds all nodes of a run, and all arms of their cells. What is measured is a step of it
+(`granting.py`) or a client within it (`following.py`). What the scheduler says of its state starts
+nothing and ends nothing by itself.
 """
 
 from __future__ import annotations
