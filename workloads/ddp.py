@@ -29,12 +29,14 @@ class Ddp:
     """Trains a network of the zoo on `ranks` processes that average their gradients in each step.
 
     They talk by gloo on CPUs and by NCCL on GPUs, of which each rank has its own, over the loopback
-    device, since containers have no network. `batch` is that of one rank.
+    device, since containers have no network. `batch` is that of one rank. With `parallel` each rank
+    has a copy of the model (`ddp`), or a part of all its parameters (`fsdp`).
     """
 
     BOTTLENECK: ClassVar[str] = "waiting for other processes and copying between them"
     PARAMS: ClassVar[dict[str, Any]] = {
         "ranks": 2,
+        "parallel": "ddp",
         "model": "mlp",
         "batch": 16,
         "side": 64,
@@ -43,6 +45,7 @@ class Ddp:
     }
     RANGES: ClassVar[dict[str, Any]] = {  # least and most; the choices of a text
         "ranks": (1, 64),
+        "parallel": ("ddp", "fsdp"),
         "model": ("mlp", "alexnet", "vgg16", "resnet18", "resnet50"),
         "batch": (2, None),
         "side": (32, None),
@@ -53,6 +56,7 @@ class Ddp:
     def __init__(self, **params: Any) -> None:  # noqa: ANN401  checked against PARAMS and RANGES
         self._params, self._ranks = params, params["ranks"]
         self.batch = params["ranks"] * params["batch"]
+        self.processes = params["ranks"]
 
     def setup(self, seed: int, device: str) -> None:
         """Start the other processes, and join them."""
@@ -108,7 +112,7 @@ class Team(NamedTuple):
 
 
 class Rank:
-    """One of the processes, with a copy of the model and a part of the batch of its own."""
+    """One of the processes, with a part of the batch of its own."""
 
     def __init__(self, team: Team, number: int) -> None:
         os.environ.update({"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"})
@@ -123,13 +127,14 @@ class Rank:
             world_size=params["ranks"],
         )
         place = f"cuda:{number}" if is_on_gpu else team.device
+        if is_on_gpu:
+            torch.cuda.set_device(place)
         torch.manual_seed(team.seed)  # the same weights everywhere
         kind: Any = load_class(params["model"])
         given = {name: params[name] for name in ("batch", "side", "hidden") if name in kind.PARAMS}
         self._work = kind(**{**kind.PARAMS, **given})
-        ids = [number] if is_on_gpu else None
-        model = self._work.model().to(place)
-        self._model = nn.parallel.DistributedDataParallel(model, device_ids=ids)
+        spread = _shard if params["parallel"] == "fsdp" else _replicate
+        self._model = spread(self._work.model().to(place), place)
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=params["lr"])
         torch.manual_seed(team.seed + 1 + number)
         self._inputs, self._targets = (part.to(place) for part in self._work.data())
@@ -141,3 +146,26 @@ class Rank:
         loss.backward()
         self._optimizer.step()
         return loss.detach()
+
+
+def _replicate(model: nn.Module, place: str) -> nn.Module:
+    """Give each rank a copy of the model; gradients are averaged while others are computed."""
+    ids = [place] if place.startswith("cuda") else None
+    return nn.parallel.DistributedDataParallel(model, device_ids=ids)
+
+
+def _shard(model: nn.Module, place: str) -> nn.Module:
+    """Give each rank a part of every parameter; a layer is gathered while it computes."""
+    try:
+        from torch.distributed.fsdp import fully_shard  # noqa: PLC0415, TID251
+    except ImportError as error:
+        raise RuntimeError(
+            f"parallel=fsdp needs PyTorch 2.6 or newer; this is {torch.__version__}"
+        ) from error
+    mesh = torch.distributed.device_mesh.init_device_mesh(
+        place.partition(":")[0], (torch.distributed.get_world_size(),)
+    )
+    for layer in model.children():
+        if next(layer.parameters(), None) is not None:
+            fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)

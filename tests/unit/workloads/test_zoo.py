@@ -252,8 +252,26 @@ def test_ranks_wait_for_each_other_in_each_step(start: Start, torch_interpreter:
     worker: Conversation = start(torch_interpreter)
     assert worker.ask("hello", workload="ddp", params={"batch": 2, "ranks": 3}, threads=1)["ok"]
     assert worker.ask("gen", seed=1, pad=0)["ok"]
-    assert worker.ask("run", k=5)["voluntary_switches"] >= 5
+    measured = worker.ask("run", k=5)
+    assert measured["voluntary_switches"] >= 5
+    assert measured["wait_ns"] is measured["all_wait_ns"] is None  # the others wait as well
     assert worker.ask("end")["result"] == {"ranks": 3, "backend": "gloo"}
+
+
+def test_sharded_ranks_do_the_work_of_those_with_whole_models(
+    start: Start, torch_interpreter: str
+) -> None:
+    """Loss by loss: only where the parameters lie differs."""
+    losses = []
+    for parallel in ("ddp", "fsdp"):
+        worker: Conversation = start(torch_interpreter)
+        params = {"batch": 2, "ranks": 2, "parallel": parallel}
+        assert worker.ask("hello", workload="ddp", params=params, threads=1)["ok"]
+        begun = worker.ask("gen", seed=1, pad=0)
+        assert begun["ok"], begun
+        losses.append((begun["checksum"], worker.ask("run", k=3)["loss"]))
+        worker.ask("end")
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["conv2d", "linear"])
