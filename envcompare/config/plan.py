@@ -28,6 +28,7 @@ class Cell:
     workload: Workload
     parameters: tuple[tuple[str, Scalar], ...]
     within: str = ""
+    hosts: tuple[str, ...] = ()  # over which its ranks are spread
 
     def record(self) -> CellRecord:
         """Return the cell as run.json keeps it."""
@@ -38,6 +39,7 @@ class Cell:
             parameters=dict(self.parameters),
             is_program=self.workload.program is not None,
             within=self.within,
+            hosts=self.hosts,
         )
 
 
@@ -122,6 +124,7 @@ def _cells(experiment: Experiment, hosts: tuple[str, ...]) -> list[Cell]:
                 workload=workload,
                 parameters=parameters,
                 within=within,
+                hosts=experiment.hosts if experiment.rendezvous else (),
             )
             cells.append(cell)
     return cells

@@ -393,6 +393,7 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
     parameters: dict[str, Scalar] = {}  # without `ranks`
     arm: str
     ranks: int
+    hosts: tuple[str, ...] = ()  # over which ranks are spread, that of the first rank among them
     samples_per_s: float | None = None
     speed_up: float | None = None  # of the samples in a second; the geometric mean over restarts
     speed_up_low: float | None = None  # Student t over restarts, at 95 %, not widened

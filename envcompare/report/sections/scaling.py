@@ -15,6 +15,7 @@ from envcompare.report.format.numbers import (
     three_digits,
 )
 from envcompare.report.sections.fields import table_of
+from envcompare.run_folder.records import CONTROL_SUFFIX
 from envcompare.text import assigned, visible
 
 _INTRO: Final = (
@@ -50,7 +51,7 @@ def scaling_table(run: RunComparison) -> Table:
         ("Work", "name", _work),
         *((("Host", "name", lambda one: visible(one.host)),) * (len(hosts) > 1)),
         ("Environment", "name", lambda one: visible(one.arm)),
-        ("Ranks", "number", lambda one: str(one.ranks)),
+        ("Ranks", "number", _ranks),
         ("samples/s", "number", lambda one: _number(one.samples_per_s)),
         ("Speed-up", "number", _speed_up),
         ("Efficiency", "number", lambda one: _percent(one.efficiency)),
@@ -70,6 +71,11 @@ def scaling_table(run: RunComparison) -> Table:
 
 def _work(one: Scaling) -> str:
     return visible(" ".join((one.workload, *assigned(one.parameters))))
+
+
+def _ranks(one: Scaling) -> Words:
+    where = f"over {', '.join(map(visible, one.hosts))}" if one.hosts else ""
+    return Line(text=str(one.ranks), below=(where,))
 
 
 def _number(value: float | None) -> str:
@@ -99,7 +105,8 @@ def _networks(run: RunComparison) -> Iterator[str]:
     """Yield what each environment gives its ranks to exchange data by."""
     hosts = dict.fromkeys(one.host for one in run.scaling)
     for arm in run.arms:
-        if arm.host in hosts and "network.interfaces" in arm.facts:
+        is_told = arm.host in hosts and "network.interfaces" in arm.facts
+        if is_told and not arm.arm.endswith(CONTROL_SUFFIX):
             where = f" on {visible(arm.host)}" * (len(hosts) > 1)
             yield f"{visible(arm.arm)}{where}: {_network(arm)}."
 
