@@ -396,7 +396,7 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ()  # over which ranks are spread, that of the first rank among them
     samples_per_s: float | None = None
     speed_up: float | None = None  # of the samples in a second; the geometric mean over restarts
-    speed_up_low: float | None = None  # Student t over restarts, at 95 %, not widened
+    speed_up_low: float | None = None  # Student t over three restarts or more, 95 %, not widened
     speed_up_high: float | None = None
     restarts: int = 0  # that measured both
     efficiency: float | None = None  # the speed-up divided by the ranks

@@ -16,6 +16,7 @@ from envcompare.stats.intervals import Interval, interval
 RANKS: Final = "ranks"
 """The parameter of a workload that says how many processes share its work."""
 LEVEL: Final = 0.95
+_FEWEST: Final = 3  # restarts of an interval: that of two says next to nothing
 _NS: Final = 1e-9
 _PERCENT: Final = 0.01
 # quantities of torch.profiler, each with what one unit of it is
@@ -87,7 +88,9 @@ def _speed_up(gain: Interval | None) -> dict[str, Any]:
     """Return the speed-up with its ends, where an interval of logarithms has them."""
     if gain is None:
         return {}
-    ends = {"speed_up": gain.mean, "speed_up_low": gain.low, "speed_up_high": gain.high}
+    ends: dict[str, float | None] = {"speed_up": gain.mean}
+    if gain.restarts >= _FEWEST:
+        ends |= {"speed_up_low": gain.low, "speed_up_high": gain.high}
     known = {name: math.exp(end) for name, end in ends.items() if end is not None}
     return {**known, "restarts": gain.restarts}
 

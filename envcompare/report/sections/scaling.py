@@ -16,7 +16,7 @@ from envcompare.report.format.numbers import (
 )
 from envcompare.report.sections.fields import table_of
 from envcompare.run_folder.records import CONTROL_SUFFIX
-from envcompare.text import assigned, visible
+from envcompare.text import assigned, counted, visible
 
 _INTRO: Final = (
     "A rank is a process with a batch of its own, so that the work of a step grows with the ranks. "
@@ -89,9 +89,9 @@ def _percent(share: float | None) -> str:
 def _speed_up(one: Scaling) -> Words:
     if one.ranks == 1 or one.speed_up is None:
         return "1" if one.ranks == 1 else NOT_MEASURED
-    if one.speed_up_low is None or one.speed_up_high is None:
-        return three_digits(one.speed_up)
-    ends = f"{three_digits(one.speed_up_low)} to {three_digits(one.speed_up_high)}"
+    ends = f"{counted(one.restarts, 'restart')}, no interval"
+    if one.speed_up_low is not None and one.speed_up_high is not None:
+        ends = f"{three_digits(one.speed_up_low)} to {three_digits(one.speed_up_high)}"
     return Line(text=three_digits(one.speed_up), below=(ends,))
 
 
