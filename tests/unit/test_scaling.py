@@ -9,6 +9,7 @@ import pytest
 from builders import blocks, design, run_record
 from msgspec.structs import replace
 
+import envcompare
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.cli.planning import planned
@@ -92,6 +93,15 @@ def test_collectives_are_those_of_a_step_under_the_profiler(tmp_path: Path) -> N
     one = compared(tmp_path).scaling[0]
     assert (one.collective_s, one.collective_exposed_s) == pytest.approx((0.004, 0.003))
     assert (one.collective_share, one.collective_exposed_share) == pytest.approx((0.4, 0.3))
+
+
+def test_the_frame_has_the_rows_of_the_analysis(tmp_path: Path) -> None:
+    """A script finds what the page shows."""
+    folder = ranked(tmp_path, hosts=("gpu01", "gpu02"))
+    frame = envcompare.read(folder).scaling
+    assert frame["arm"].tolist() == ["vm", "docker"] * 2
+    assert frame["hosts"].fillna("").tolist() == [""] * 2 + ["gpu01,gpu02"] * 2
+    assert frame["efficiency"].tolist() == pytest.approx([1.0, 1.0, 0.8, 0.625])
 
 
 def test_without_one_rank_there_is_no_speed_up_and_the_page_says_what_to_add(
