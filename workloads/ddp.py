@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+from datetime import timedelta
 from typing import IO, Any, ClassVar, NamedTuple
 
 import torch  # noqa: TID251  its home is workloads/
@@ -32,7 +33,8 @@ rank = Rank(Team(**json.loads(sys.argv[2])), int(sys.argv[3]))
 for _ in sys.stdin:
     rank.train()
 """
-_JOIN_LIMIT_S = 60.0  # for a host whose processes have been started
+_JOIN_LIMIT_S = 45.0  # for a host whose processes have been started
+_LIMIT = timedelta(seconds=_JOIN_LIMIT_S)
 _PAUSE_S = 0.2  # between tries to reach a generation that may not have begun
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR, netdevice(7)
 
@@ -190,7 +192,7 @@ def start_rank(team: Team, rank: int, lines: Any) -> subprocess.Popen[bytes]:  #
 def _store(team: Team) -> Any:  # noqa: ANN401  PyTorch has no common type of stores
     host, colon, port = team.store.rpartition(":")
     if colon:
-        return torch.distributed.TCPStore(host, int(port), wait_for_workers=False)
+        return torch.distributed.TCPStore(host, int(port), wait_for_workers=False, timeout=_LIMIT)
     return torch.distributed.FileStore(team.store, team.params["ranks"])
 
 
@@ -223,15 +225,28 @@ def _gather(team: Team) -> tuple[Team, Any, list[IO[bytes]]]:
     Each connection begins with a line that says, with the token of the run, for whom it is: a host,
     which is told of the team, or a rank, which gets a line for each step.
     """
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = torch.distributed.TCPStore(address, 0, is_master=True, wait_for_workers=False)
-    team = team._replace(store=f"{address}:{store.port}", interface=interface_of(address))
-    with socket.create_server((address, port), backlog=64) as listener:
+    address = os.environ["MASTER_ADDR"]
+    with _listening(address, int(os.environ["MASTER_PORT"])) as listener:
+        store = torch.distributed.TCPStore(
+            address, 0, is_master=True, wait_for_workers=False, timeout=_LIMIT
+        )
+        team = team._replace(store=f"{address}:{store.port}", interface=interface_of(address))
         hosts = _accepted(listener, [f"host {host}" for host in range(1, len(team.parts))])
         for host in hosts:
             host.sendall(json.dumps(team._asdict()).encode() + b"\n")
         ranks = _accepted(listener, [f"rank {rank}" for part in team.parts[1:] for rank in part])
     return team, store, [connection.makefile("wb") for connection in (*ranks, *hosts)]
+
+
+def _listening(address: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((address, port), backlog=64)
+    except OSError as error:
+        why = os.strerror(error.errno or 0)
+        raise RuntimeError(
+            f"the ranks of other hosts cannot join at {address}, port {port}: {why}; does "
+            "this environment have the network of its host?"
+        ) from error
 
 
 def _accepted(listener: socket.socket, wanted: list[str]) -> list[socket.socket]:
@@ -249,8 +264,8 @@ def _accepted(listener: socket.socket, wanted: list[str]) -> list[socket.socket]
             if time.monotonic() < deadline:
                 continue
             raise RuntimeError(
-                f"{missing[0]} did not join within {_JOIN_LIMIT_S:.0f} s: is "
-                f"{os.environ['MASTER_ADDR']} reached from its host, at any port?"
+                f"{missing[0]} did not join within {_JOIN_LIMIT_S:.0f} s: can its host reach "
+                f"{os.environ['MASTER_ADDR']}? Its log in the run folder may say more"
             ) from error
         if said[0] == token and said[2] in missing:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -14,7 +14,7 @@ from envcompare.report.format.numbers import (
     size,
     three_digits,
 )
-from envcompare.report.sections.fields import table_of
+from envcompare.report.sections.fields import Field, table_of
 from envcompare.run_folder.records import CONTROL_SUFFIX
 from envcompare.text import assigned, counted, visible
 
@@ -36,8 +36,11 @@ def scaling_section(run: RunComparison) -> Section | None:
     """Return what several ranks bring, None where no workload set `ranks`."""
     if not run.scaling:
         return None
-    has_base = any(one.speed_up is not None for one in run.scaling)
-    notes = (_COLLECTIVES, *((_NO_BASE,) * (not has_base)), *_networks(run))
+    notes = (
+        *(_COLLECTIVES,) * _has_collectives(run),
+        *(_NO_BASE,) * all(one.speed_up is None for one in run.scaling),
+        *_networks(run),
+    )
     blocks = (Line(text=_INTRO), scaling_table(run), Items(items=notes, style="small"))
     return Section(anchor="scaling", title="Several ranks", link="Ranks", blocks=blocks)
 
@@ -45,16 +48,7 @@ def scaling_section(run: RunComparison) -> Section | None:
 def scaling_table(run: RunComparison) -> Table:
     """Return a row for each environment and number of ranks."""
     hosts = {one.host for one in run.scaling}
-    return table_of(
-        "Several ranks",
-        sorted(run.scaling, key=lambda one: (_work(one), one.host)),
-        ("Work", "name", _work),
-        *((("Host", "name", lambda one: visible(one.host)),) * (len(hosts) > 1)),
-        ("Environment", "name", lambda one: visible(one.arm)),
-        ("Ranks", "number", _ranks),
-        ("samples/s", "number", lambda one: _number(one.samples_per_s)),
-        ("Speed-up", "number", _speed_up),
-        ("Efficiency", "number", lambda one: _percent(one.efficiency)),
+    exchanges: tuple[Field[Scaling], ...] = (
         (
             "Collectives, of a step",
             "number",
@@ -65,8 +59,24 @@ def scaling_table(run: RunComparison) -> Table:
             "number",
             lambda one: _part(one.collective_exposed_share, one.collective_exposed_s),
         ),
+    )
+    return table_of(
+        "Several ranks",
+        sorted(run.scaling, key=lambda one: (_work(one), one.host)),
+        ("Work", "name", _work),
+        *((("Host", "name", lambda one: visible(one.host)),) * (len(hosts) > 1)),
+        ("Environment", "name", lambda one: visible(one.arm)),
+        ("Ranks", "number", _ranks),
+        ("samples/s", "number", lambda one: _number(one.samples_per_s)),
+        ("Speed-up", "number", _speed_up),
+        ("Efficiency", "number", lambda one: _percent(one.efficiency)),
+        *(exchanges if _has_collectives(run) else ()),
         style="fit",
     )
+
+
+def _has_collectives(run: RunComparison) -> bool:
+    return any(one.collective_s is not None for one in run.scaling)
 
 
 def _work(one: Scaling) -> str:
