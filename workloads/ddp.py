@@ -89,6 +89,7 @@ class Ddp:
             params=self._params,
             seed=seed,
             threads=torch.get_num_threads(),
+            cpus=own_cpus(),
             parts=parts,
         )
         self._hosts, store = hosts, None
@@ -127,6 +128,7 @@ class Team(NamedTuple):
     params: dict[str, Any]
     seed: int
     threads: int
+    cpus: list[int] | None  # that they are bound to
     parts: list[list[int]]  # the ranks of each host
 
 
@@ -168,6 +170,12 @@ class Rank:
         loss.backward()
         self._optimizer.step()
         return loss.detach()
+
+
+def own_cpus() -> list[int] | None:
+    """Return the CPUs that this process is bound to; None where it may use all."""
+    cpus = sorted(os.sched_getaffinity(0))
+    return cpus if len(cpus) < (os.cpu_count() or 1) else None
 
 
 def require_gpus(device: str, ranks: int) -> None:
@@ -299,7 +307,10 @@ def join() -> None:
 
 
 def _serve(team: Team, leader: socket.socket) -> None:
-    """Run the ranks of this host until they end."""
+    """Run the ranks of this host until they end, with the CPUs and threads of the others."""
+    if team.cpus is not None:
+        os.sched_setaffinity(0, team.cpus)
+    os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(team.threads)))
     address = leader.getsockname()[0]
     team = team._replace(interface=interface_of(address))
     own = team.parts[int(os.environ["GROUP_RANK"])]

@@ -65,8 +65,9 @@ def _planned(
     flags: Settings, file: Settings, *, accept_many: bool
 ) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
     experiment, hosts = _resolved(flags, file)
-    measured = tuple(host.label for host in leading(experiment, hosts))
-    made = make_plan(experiment, measured, accept_many=accept_many)
+    ordered = leading(experiment, hosts)
+    labels = tuple(host.label for host in ordered)
+    made = make_plan(experiment, labels, accept_many=accept_many)
     return experiment, made, hosts
 
 

@@ -187,7 +187,7 @@ def _check_spread(workloads: tuple[Workload, ...], settings: Settings) -> None:
 
 
 def leading(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> tuple[HostSpec, ...]:
-    """Return the hosts that cells are measured on: all, or the one of the first rank.
+    """Return the hosts, that of the first rank first where ranks are spread over them.
 
     Raises ConfigError where --rendezvous names none of several hosts.
     """
@@ -200,7 +200,7 @@ def leading(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> tuple[HostSp
             details=f"hosts: {', '.join(one.label for one in hosts)}",
             hint="name two hosts or more, as in --hosts gpu01,gpu02 --rendezvous gpu01",
         )
-    return named
+    return (*named, *(one for one in hosts if one not in named))
 
 
 def _without_others(file: Settings, flags: Settings, known: Known) -> Settings:

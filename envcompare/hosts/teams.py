@@ -50,7 +50,7 @@ class HostTeam:
         """Return the names of the hosts, that of the first rank first."""
         return tuple(one.host.label for one in (self.leader, *self.others))
 
-    def lacks(self, arm: str) -> UnusableError | StackError | None:
+    def lacks(self, arm: str) -> UnusableError | None:
         """Return why an arm of the leader cannot have ranks on the others; None where it can."""
         own = dict(self.leader.arms[arm].prepared.software)
         for other in self.others:

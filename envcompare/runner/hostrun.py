@@ -140,7 +140,8 @@ class HostRun:
                 isinstance(error, StackError) and self.job.experiment.allow_mismatch
             ):
                 continue
-            self.job.fail("arm-failed", error, phase="environment", host=self.label, arm=arm)
+            phase: Phase = "environment" if type(error) is UnusableError else "stack"
+            self.job.fail("arm-failed", error, phase=phase, host=self.label, arm=arm)
             del self.session.arms[arm]
 
     @property
@@ -351,10 +352,13 @@ def led_by_first(job: Job, hosts: list[HostRun]) -> list[HostRun]:
     if job.experiment.rendezvous is None:
         return hosts
     first = next((one for one in hosts if one.label in measured), None)
-    others = tuple(one for one in hosts if one is not first)
+    named = [spec.label for spec in job.hosts]
+    others = sorted(
+        (one for one in hosts if one is not first), key=lambda one: named.index(one.label)
+    )
     if first is not None and len(hosts) == len(job.hosts):
-        return [first] if first.survives_or_leaves(lambda: first.lead(others)) else []
-    missing = {spec.label for spec in job.hosts} - {one.label for one in hosts}
+        return [first] if first.survives_or_leaves(lambda: first.lead(tuple(others))) else []
+    missing = set(named) - {one.label for one in hosts}
     error = UnusableError(
         f"ranks cannot lie on {', '.join(sorted(missing))}",
         details="it failed, as told above, and nothing is measured without it",

@@ -77,7 +77,7 @@ def _rows(
             parameters=_others(data.cell),
             arm=times.arm,
             ranks=ranks,
-            hosts=data.cell.hosts if ranks > 1 else (),
+            hosts=data.cell.hosts[:ranks] if ranks > 1 else (),
             samples_per_s=times.samples_per_s,
             **speed_up,
             **seen.get((data.cell.id, times.arm), {}),
