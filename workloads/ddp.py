@@ -36,6 +36,7 @@ for _ in sys.stdin:
 _JOIN_LIMIT_S = 45.0  # for a host whose processes have been started
 _LIMIT = timedelta(seconds=_JOIN_LIMIT_S)
 _PAUSE_S = 0.2  # between tries to reach a generation that may not have begun
+_PAUSE_AFTER_ERROR_S = 5.0
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR, netdevice(7)
 
 
@@ -301,8 +302,12 @@ def join() -> None:
                 told = leader.makefile("rb").readline()
                 if told:
                     _serve(Team(**json.loads(told)), leader)
-        except OSError:
-            pass
+        except ConnectionRefusedError:
+            pass  # no generation has begun
+        except (OSError, RuntimeError) as error:
+            sys.stderr.write(f"the ranks of this host cannot join: {error}\n")
+            sys.stderr.flush()
+            time.sleep(_PAUSE_AFTER_ERROR_S)
         time.sleep(_PAUSE_S)
 
 
