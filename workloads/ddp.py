@@ -117,7 +117,8 @@ class Ddp:
         torch.distributed.destroy_process_group()
         self._folder.cleanup()
         told = {"ranks": self._ranks, "backend": self._rank.backend}
-        return {**told, "hosts": self._hosts} if self._hosts > 1 else told
+        # a text, since it is no result to be compared
+        return {**told, "hosts": str(self._hosts)} if self._hosts > 1 else told
 
 
 class Team(NamedTuple):

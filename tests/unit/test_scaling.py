@@ -117,7 +117,7 @@ def test_page_and_markdown_show_ranks_and_what_they_exchange_data_by(tmp_path: P
     """The network of each environment stands with them, since it costs time."""
     run = compared(tmp_path, hosts=("gpu01", "gpu02"))
     page = re.sub(r"<[^>]+>", " ", render(run))
-    assert "over gpu01, gpu02" in page
+    assert "(on gpu01, gpu02)" in page
     assert "docker: network devices lo; shared memory (/dev/shm)" in page
     text = markdown(summary(run))
     assert "Speed-up" in text

@@ -84,7 +84,7 @@ def _work(one: Scaling) -> str:
 
 
 def _ranks(one: Scaling) -> Words:
-    where = f"over {', '.join(map(visible, one.hosts))}" if one.hosts else ""
+    where = f"(on {', '.join(map(visible, one.hosts))})" if one.hosts else ""
     return Line(text=str(one.ranks), below=(where,))
 
 
@@ -99,16 +99,16 @@ def _percent(share: float | None) -> str:
 def _speed_up(one: Scaling) -> Words:
     if one.ranks == 1 or one.speed_up is None:
         return "1" if one.ranks == 1 else NOT_MEASURED
-    ends = f"{counted(one.restarts, 'restart')}, no interval"
+    ends = f"({counted(one.restarts, 'restart')}: no interval)"
     if one.speed_up_low is not None and one.speed_up_high is not None:
-        ends = f"{three_digits(one.speed_up_low)} to {three_digits(one.speed_up_high)}"
+        ends = f"({three_digits(one.speed_up_low)} to {three_digits(one.speed_up_high)})"
     return Line(text=three_digits(one.speed_up), below=(ends,))
 
 
 def _part(share: float | None, seconds: float | None) -> Words:
     if seconds is None:
         return NOT_MEASURED
-    return Line(text=_percent(share), below=(duration(seconds),))
+    return Line(text=_percent(share), below=(f"({duration(seconds)})",))
 
 
 def _networks(run: RunComparison) -> Iterator[str]:

@@ -283,7 +283,7 @@ def test_ranks_of_another_host_compute_along_in_each_generation(
             assert begun["ok"], begun
             assert [begun["checksum"], worker.ask("run", k=2)["loss"]] == pytest.approx(expected)
             ended = worker.ask("end")["result"]
-            assert ended == {"ranks": 3, "backend": "gloo", "hosts": 2}
+            assert ended == {"ranks": 3, "backend": "gloo", "hosts": "2"}
         assert other.stdin is not None
         other.stdin.close()
         assert other.wait(timeout=30) == 0
