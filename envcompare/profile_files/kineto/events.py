@@ -41,8 +41,8 @@ _COPY: Final = re.compile(r"Memcpy ([HDA]to[HDA]|PtoP)|Copy([HD])\w+To([HD])")
 _SETS: Final = ("memset", "fillbuffer")
 _PLACES: Final[dict[str, int]] = {kind: place for place, kind in enumerate(KINDS)}
 _STEP: Final = re.compile(r"ProfilerStep#(\d+)")
-EXCHANGE: Final = re.compile(r"(?:gloo|mpi|ucc):\w+")
-"""What the backends of torch.distributed that exchange data by the host call it."""
+EXCHANGE: Final = re.compile(r"gloo:\w+")
+"""What the backend of torch.distributed that exchanges data by the host calls it."""
 
 # An operator has a namespace. That of c10d hands an exchange to its backend; hooks that wait for
 # one run in those of autograd, whose nodes, such as AddmmBackward0, have none.
