@@ -27,7 +27,7 @@ Generation = Literal["auto", "fork", "rebuild"]
 Device = Literal["auto", "cpu", "cuda"]
 Variant = Literal["auto", "cpu", "cuda", "cu130", "cu128", "cu126"]
 Group = Literal["where", "allocation", "what", "how", "stack", "ssh", "lock"]
-"""Environments and hosts; nodes of a scheduler; workloads; how they are measured; software;
+"""Environments and hosts; what hosts do together; workloads; how they are measured; software;
 connections; whose turn."""
 
 
@@ -178,6 +178,15 @@ class Settings(
             "time=01:00:00,nodes=2, or Grid Engine for a node, as in gridengine:queue=gpu.q,"
             "time=01:00:00; `inside` measures on the nodes of the job it runs in.",
             "SCHEDULER:KEY=VALUE,…",
+            group="allocation",
+        ),
+    ] = None
+    rendezvous: Annotated[
+        str | None,
+        Option(
+            "Spread the ranks of `ddp` over all --hosts; this one has the first rank, and is "
+            "measured.",
+            "HOST",
             group="allocation",
         ),
     ] = None

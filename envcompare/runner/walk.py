@@ -36,7 +36,7 @@ from envcompare.run_folder.records import (
 )
 from envcompare.run_folder.results import new_run_id, standing
 from envcompare.runner.cellrun import Job
-from envcompare.runner.hostrun import HostRun, open_host, retried_hosts
+from envcompare.runner.hostrun import HostRun, led_by_first, open_host, retried_hosts
 from envcompare.runner.kernels import KernelTurns
 from envcompare.transport.hosts import LOCAL, HostSpec
 from envcompare.transport.local import LocalTransport
@@ -117,21 +117,26 @@ def _walk(job: Job, prior: tuple[Event, ...]) -> int:
     Several hosts are worked at, each prepared and then measured whatever the others do. Where that
     would disturb a measurement they take turns: hosts that share a kernel, and this machine, which
     sends and builds for the others. With `retries_failed` hosts that were given up are gone back to
-    once, at the end.
+    once, at the end, but not where ranks lie on all of them.
     """
     here = boot_id(LocalTransport()) or LOCAL
     turns = KernelTurns(here=here, interruption=job.interruption)
+    is_spread = job.experiment.rendezvous is not None
     with hosts_at_once(job.display, job.experiment.jobs) as pool:
         if prior:
             again = _ready_again(job, turns, pool, prior)
             futures = [pool.submit(host.measure, turns) for host in again]
+        elif is_spread:
+            _note_begin(job, "run-started")
+            _work_together(job, turns, pool)
+            futures = []
         else:
             _note_begin(job, "run-started")
             specs = sorted(job.hosts, key=lambda spec: spec.is_local)
             futures = [pool.submit(_work_at, job, turns, spec) for spec in specs]
         for future in futures:
             future.result()
-        if job.retries_failed and not job.interruption.is_requested:
+        if job.retries_failed and not is_spread and not job.interruption.is_requested:
             retried = [pool.submit(_work_again_at, job, turns, spec) for spec in retried_hosts(job)]
             for future in retried:
                 future.result()
@@ -158,6 +163,22 @@ def _work_at(job: Job, turns: KernelTurns, spec: HostSpec) -> None:
         host.measure(turns)
 
 
+def _work_together(job: Job, turns: KernelTurns, pool: ThreadPoolExecutor) -> None:
+    """Lock and prepare all hosts of a new run with spread ranks, and measure on the first."""
+    opened = pool.map(lambda spec: open_host(job, spec, turns), job.hosts)
+    hosts = _prepared(turns, pool, [host for host in opened if host])
+    for first in led_by_first(job, hosts):
+        _check_identities(job, [host.session for host in hosts], ())
+        first.measure(turns)
+
+
+def _prepared(turns: KernelTurns, pool: ThreadPoolExecutor, opened: list[HostRun]) -> list[HostRun]:
+    """Lock hosts, in an order that is the same for all clients, and prepare them; return those."""
+    locked = [host for host in sorted(opened, key=lambda host: host.place) if host.lock()]
+    is_ready = pool.map(lambda host: host.prepare(turns), locked)
+    return [host for host, is_well in zip(locked, is_ready, strict=True) if is_well]
+
+
 def _work_again_at(job: Job, turns: KernelTurns, spec: HostSpec) -> None:
     """Go back to a host that was given up; it must be what it was before."""
     job.note("host-retried", host=spec.label)
@@ -182,17 +203,14 @@ def _ready_again(
     with job.folder.holding_events():
         _note_begin(job, "run-resumed")
         opened = pool.map(lambda spec: open_host(job, spec, turns), job.hosts)
-        in_order = sorted((host for host in opened if host), key=lambda host: host.place)
-        locked = [host for host in in_order if host.lock()]
-        is_ready = pool.map(lambda host: host.prepare(turns), locked)
-        hosts = [host for host, is_well in zip(locked, is_ready, strict=True) if is_well]
+        hosts = _prepared(turns, pool, [host for host in opened if host])
         try:
             _check_identities(job, [host.session for host in hosts], prior)
         except ConfigError:
             for host in hosts:
                 host.leave()
             raise
-    return hosts
+    return led_by_first(job, hosts)
 
 
 def _check_identities(job: Job, sessions: list[HostSession], prior: tuple[Event, ...]) -> None:

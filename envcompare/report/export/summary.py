@@ -17,6 +17,7 @@ from envcompare.report.sections.profiletables import (
     partly_measured,
     quantity_lines,
 )
+from envcompare.report.sections.scaling import scaling_table
 from envcompare.report.wording.headlines import Headline, headlines
 from envcompare.report.wording.hostwords import device_sentences, host_sentences
 from envcompare.report.wording.labels import cell_labels, piece_word, reference_name
@@ -46,6 +47,7 @@ def summary(run: RunComparison) -> tuple[PlainBlock, ...]:
         *(Line(text=text, style="warning") for text in warnings(run)),
         *map(_headline, leading),
         *_verdict_tables(run, [verdict for one in leading for verdict in one.verdicts]),
+        *([scaling_table(run)] if run.scaling else []),
         *([] if is_timed(run) else _quantity_tables(run)),
         Items(items=notes(run), style="note"),
     )
