@@ -203,6 +203,28 @@ QUANTITIES: Final = {
 }
 """A row for each quantity that profiles, or readings beside the timing, tell of an arm."""
 
+SCALING: Final = {
+    "run_id": _RUN["run_id"],
+    "host": _PLACE["host"],
+    "workload": _PLACE["workload"],
+    "cell": _PLACE["cell"],
+    "parameters": Column("text", "Its parameters without `ranks` as `k=v,k=v`, sorted"),
+    "arm": Column("text", "The environment that was measured"),
+    "ranks": Column("whole number", "Processes that share the work, each with a batch of its own"),
+    "hosts": Column("text", "Over which they are spread; missing where all are on one"),
+    "samples_per_s": Column("number", "Samples in a second, of all ranks"),
+    "speed_up": Column("number", "The same ÷ that of one rank of the environment"),
+    "speed_up_low": Column("number", "Lower end of its interval at 95 %, over the restarts"),
+    "speed_up_high": Column("number", "Upper end of its interval"),
+    "restarts": Column("whole number", "Launches of the environments that measured both"),
+    "efficiency": Column("number", "The speed-up ÷ the ranks"),
+    "collective_s": Column("number", "Of a step of the first rank, in which any collective ran"),
+    "collective_exposed_s": Column("number", "The same while nothing computed there"),
+    "collective_share": Column("number", "Of the time of the steps that were profiled"),
+    "collective_exposed_share": Column("number", "Likewise, of what is exposed"),
+}
+"""A row for each environment and number of ranks, of cells that set `ranks`."""
+
 _OF_QUANTITY: Final = (
     "value", "value_per_step", "value_unit", "value_rule", "value_scope", "value_source",
     "value_pass", "value_agreement", "reference_value", "reference_value_per_step",

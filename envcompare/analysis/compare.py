@@ -30,6 +30,7 @@ from envcompare.analysis.timing.measuredhosts import host_differences, summarise
 from envcompare.analysis.timing.overhosts import hosts_estimates
 from envcompare.analysis.timing.phases import cell_phases
 from envcompare.analysis.timing.runfiles import RunFiles, read_files
+from envcompare.analysis.timing.scaling import scaling
 from envcompare.analysis.timing.surroundings import (
     Differences,
     candidates,
@@ -101,6 +102,7 @@ def compare_files(read: RunFiles) -> RunComparison:
         over_hosts=hosts_estimates(comparisons, settled, margin=design.margin),
         cell_differences=of_cells(differing, shared=shared),
         decompositions=tuple(found for one in data for found in decompose(one)),
+        scaling=scaling(data, cells, profiles),
         ladder=_ladder(read, data, cells, settled=settled, comparisons=comparisons),
         startup=startup_summaries(read.samples, run, read.standing),
         memory=memory_summaries(read.samples),

@@ -22,6 +22,7 @@ from envcompare.analysis.columns import (
     DIFFERENCES,
     QUANTITIES,
     SAMPLES,
+    SCALING,
     TABLE,
     Column,
     Kind,
@@ -65,12 +66,14 @@ class RunFrames:
     samples:     a row for each timed step, or whole process of a plain command.
     differences: a row for each property in which an environment differs from the reference.
     quantities:  a row for each quantity that profiles or GPU readings tell of an environment.
+    scaling:     a row for each environment and number of ranks, with speed-up and collectives.
     """
 
     comparisons: pd.DataFrame
     samples: pd.DataFrame
     differences: pd.DataFrame
     quantities: pd.DataFrame
+    scaling: pd.DataFrame
 
 
 def read_frames(path: Path) -> RunFrames:
@@ -92,6 +95,7 @@ def read_frames(path: Path) -> RunFrames:
         samples=_sample_frame(files),
         differences=_difference_frame(run),
         quantities=_quantity_frame(run),
+        scaling=_frame(_scaling_rows(run), SCALING),
     )
 
 
@@ -275,6 +279,12 @@ def _quantity_rows(run: RunComparison) -> Iterator[Row]:
                 "is_timed": arm.is_timed,
             }
             yield from (place | _of_quantity(row) for row in of_arm.quantities)
+
+
+def _scaling_rows(run: RunComparison) -> Iterator[Row]:
+    for one in run.scaling:
+        told = {"parameters": ",".join(assigned(one.parameters)), "hosts": ",".join(one.hosts)}
+        yield asdict(one) | told | {"run_id": run.run_id}
 
 
 def _of_quantity(row: QuantityRow) -> Row:

@@ -55,6 +55,7 @@ _AGAIN = ("allow_mismatch", "wait")  # what may differ when a run is resumed
     "times. With --resume also measure again, with its whole budget, each cell in which an arm "
     "failed.",
 )
+@click.option("--measure-only", is_flag=True, hidden=True)  # who fetches the run writes its report
 @click.pass_obj
 def run(
     display: Display,
@@ -75,6 +76,7 @@ def run(
     from envcompare.runner import walk
     from envcompare.runner.cellrun import Job
 
+    is_concluded = not values.pop("measure_only")
     if resume is not None:
         again = Settings(**{name: values.pop(name) for name in _AGAIN})
         if any(value not in (None, ()) for value in values.values()):
@@ -97,7 +99,8 @@ def run(
         if doubt:
             display.say(doubt)
         folder.listener = print_event if events else None
-        display.say(f"run {run_id}: {_size(plan)}")
+        if is_concluded:
+            display.say(f"run {run_id}: {_size(plan)}")
         job = Job(
             folder=folder,
             plan=plan,
@@ -106,11 +109,11 @@ def run(
             display=display,
             retries_failed=retry_failed,
         )
-        exit_code = _measured(job)
+        exit_code = _measured(job, is_concluded=is_concluded)
     sys.exit(exit_code)
 
 
-def _measured(job: Job) -> int:
+def _measured(job: Job, *, is_concluded: bool) -> int:
     """Carry out a run, write its report and print its summary; return the exit code.
 
     Raises InterruptedRunError where the user stopped it.
@@ -120,10 +123,11 @@ def _measured(job: Job) -> int:
 
     with handling_signals(job.interruption, job.display.say):
         exit_code = walk.run(job)
-    from envcompare.cli.conclusion import conclude, show_summary  # not beside what is measured
+    if is_concluded:
+        from envcompare.cli.conclusion import conclude, show_summary  # not beside what is measured
 
-    comparison, report = conclude(job.folder)
-    show_summary(comparison, report, job.display if job.folder.listener else None)
+        comparison, report = conclude(job.folder)
+        show_summary(comparison, report, job.display if job.folder.listener else None)
     if job.interruption.is_requested:
         raise InterruptedRunError(
             "the run was interrupted",

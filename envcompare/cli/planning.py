@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from envcompare.command import shown_text
-from envcompare.config.experiment import Experiment, resolve, standalone
+from envcompare.config.experiment import Experiment, leading, resolve, standalone
 from envcompare.config.plan import Cell, Plan, derive_seed, make_plan, shuffled
 from envcompare.config.scheduling import check_time
 from envcompare.config.settings import Settings, parse_settings, settings_toml
@@ -65,7 +65,9 @@ def _planned(
     flags: Settings, file: Settings, *, accept_many: bool
 ) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
     experiment, hosts = _resolved(flags, file)
-    made = make_plan(experiment, tuple(host.label for host in hosts), accept_many=accept_many)
+    ordered = leading(experiment, hosts)
+    labels = tuple(host.label for host in ordered)
+    made = make_plan(experiment, labels, accept_many=accept_many)
     return experiment, made, hosts
 
 

@@ -29,6 +29,8 @@ _IMAGE = re.compile(
 )
 
 
+_NETWORK = {"--network", "--net"}
+
 CounterAccess = Literal["login", "root", "granted"]
 """Who may read a GPU's counters in an environment where the driver restricts them: a login that is
 an administrator, root of the host alone, or whoever may use the engine, which grants the right."""
@@ -158,6 +160,30 @@ def with_options(arms: tuple[Arm, ...], items: tuple[str, ...]) -> tuple[Arm, ..
             _refuse_fixed(item, words, traits[each])
             by_arm[each] = (*by_arm.get(each, ()), *words)
     return tuple(replace(arm, options=by_arm.get(arm.id, ())) for arm in arms)
+
+
+def on_network(arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
+    """Return the arms with the network of the host, where a container has none unless asked for.
+
+    Raises ConfigError for an arm that cannot be given one.
+    """
+    without = [arm.id for arm in arms if not arm.traits.has_network and not _takes_options(arm)]
+    if without:
+        raise ConfigError(
+            f"--rendezvous: {', '.join(without)} cannot reach another host",
+            details="its processes are started without a network",
+            hint="leave it out of --envs: vm, docker and singularity have one, for example",
+        )
+    return tuple(
+        arm
+        if arm.traits.has_network or _NETWORK & {word.partition("=")[0] for word in arm.options}
+        else replace(arm, options=(*arm.options, "--network", "host"))
+        for arm in arms
+    )
+
+
+def _takes_options(arm: Arm) -> bool:
+    return arm.traits.fixed_options is not None
 
 
 def with_values(arms: tuple[Arm, ...], name: str, values: tuple[Scalar, ...]) -> tuple[Arm, ...]:

@@ -18,6 +18,7 @@ from envcompare.config.arms import (
     chosen_reference,
     chosen_stacks,
     expand_stacks,
+    on_network,
     parse_arms,
     with_options,
     with_values,
@@ -53,6 +54,8 @@ from envcompare.transport.hosts import HostSpec
 from envcompare.transport.inventory import Inventory, KnownHost
 
 MAX_CELLS = 200
+SPREAD = "ddp"
+"""The workload whose ranks may lie on several hosts."""
 _MAX_CPUS = 8192  # the most a Linux kernel is built for (NR_CPUS)
 _CPUS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 
@@ -67,6 +70,7 @@ class Experiment:
     inventory: Inventory
     allocation: Allocation | None  # whose nodes are the hosts
     jobs: int
+    rendezvous: str | None  # the host of the first rank, where ranks are spread over all hosts
     workloads: tuple[Workload, ...]
     search: BatchSearch | None  # whose sizes are values of the workloads
     until: Goal | None
@@ -150,6 +154,9 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
     workloads = with_sizes(search, choose_workloads(settings, known), known)
     until = parse_until(settings.until)
     require_metric(until, workloads, known)
+    if settings.rendezvous is not None:
+        arms = on_network(arms)
+        _check_spread(workloads, settings)
     if settings.compare is not None:
         arms, workloads = _by_values(settings.compare, arms, workloads, known=known)
     if settings.restarts is not None and any(one.program is not None for one in workloads):
@@ -174,6 +181,46 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
         **rest,
         settings=settings,
     )
+
+
+def _check_spread(workloads: tuple[Workload, ...], settings: Settings) -> None:
+    """Raise ConfigError for what cannot be spread over hosts."""
+    others = [one.name for one in workloads if one.name != SPREAD or one.path or one.program]
+    if others:
+        raise ConfigError(
+            f"--rendezvous: {', '.join(others)} has no ranks on several hosts",
+            details=f"{SPREAD} is the workload whose ranks may lie on several hosts",
+            hint=f"give --workloads {SPREAD}, and measure the others in a run of their own",
+        )
+    if settings.search is not None:
+        raise ConfigError(
+            "--rendezvous and --search exclude each other",
+            details="a try runs on one host, and the ranks are spread over several",
+            hint=f"find the batch of a rank on one host, and give it with --set {SPREAD}.batch=N",
+        )
+    if settings.allocation is not None:
+        raise ConfigError(
+            "--rendezvous and --allocation exclude each other",
+            details="which nodes a scheduler gives is not known before",
+            hint="name the hosts with --hosts",
+        )
+
+
+def leading(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> tuple[HostSpec, ...]:
+    """Return the hosts, that of the first rank first where ranks are spread over them.
+
+    Raises ConfigError where --rendezvous names none of several hosts.
+    """
+    if experiment.rendezvous is None:
+        return hosts
+    named = tuple(one for one in hosts if experiment.rendezvous in {one.label, str(one)})
+    if not named or len(hosts) < 2:
+        raise ConfigError(
+            f"--rendezvous {experiment.rendezvous} is none of several --hosts",
+            details=f"hosts: {', '.join(one.label for one in hosts)}",
+            hint="name two hosts or more, as in --hosts gpu01,gpu02 --rendezvous gpu01",
+        )
+    return (*named, *(one for one in hosts if one not in named))
 
 
 def _without_others(file: Settings, flags: Settings, known: Known) -> Settings:

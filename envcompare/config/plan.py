@@ -28,6 +28,7 @@ class Cell:
     workload: Workload
     parameters: tuple[tuple[str, Scalar], ...]
     within: str = ""
+    hosts: tuple[str, ...] = ()  # over which its ranks are spread
 
     def record(self) -> CellRecord:
         """Return the cell as run.json keeps it."""
@@ -38,6 +39,7 @@ class Cell:
             parameters=dict(self.parameters),
             is_program=self.workload.program is not None,
             within=self.within,
+            hosts=self.hosts,
         )
 
 
@@ -77,7 +79,7 @@ class Plan:
 
 
 def make_plan(experiment: Experiment, hosts: tuple[str, ...], *, accept_many: bool) -> Plan:
-    """Return the plan for these host labels.
+    """Return the plan for these host labels; of ranks spread over them the first is measured.
 
     Raises ConfigError above 200 cells unless `accept_many`.
     """
@@ -110,7 +112,9 @@ def shuffled(items: tuple[str, ...], seed: int) -> tuple[str, ...]:
 def _cells(experiment: Experiment, hosts: tuple[str, ...]) -> list[Cell]:
     cells: list[Cell] = []
     places = tuple(dict.fromkeys(arm.within for arm in experiment.arms))
-    for host, workload, within in itertools.product(hosts, experiment.workloads, places):
+    spread = hosts if experiment.rendezvous else ()
+    measured = hosts[:1] if spread else hosts
+    for host, workload, within in itertools.product(measured, experiment.workloads, places):
         names = tuple(name for name, _ in workload.parameters)
         for values in itertools.product(*(values for _, values in workload.parameters)):
             parameters = tuple(zip(names, values, strict=True))
@@ -122,6 +126,7 @@ def _cells(experiment: Experiment, hosts: tuple[str, ...]) -> list[Cell]:
                 workload=workload,
                 parameters=parameters,
                 within=within,
+                hosts=spread,
             )
             cells.append(cell)
     return cells

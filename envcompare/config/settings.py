@@ -27,7 +27,7 @@ Generation = Literal["auto", "fork", "rebuild"]
 Device = Literal["auto", "cpu", "cuda"]
 Variant = Literal["auto", "cpu", "cuda", "cu130", "cu128", "cu126"]
 Group = Literal["where", "allocation", "what", "how", "stack", "ssh", "lock"]
-"""Environments and hosts; nodes of a scheduler; workloads; how they are measured; software;
+"""Environments and hosts; what hosts do together; workloads; how they are measured; software;
 connections; whose turn."""
 
 
@@ -121,6 +121,11 @@ class AllocationTable(
     account: str | None = None
     qos: str | None = None
     constraint: str | None = None
+    queue: str | None = None  # this and what follows are of Grid Engine
+    pe: str | None = None
+    slots: int | None = None
+    resources: str | None = None
+    project: str | None = None
     script_dir: str | None = None
 
 
@@ -170,8 +175,18 @@ class Settings(
         str | AllocationTable | None,
         Option(
             "Ask Slurm for nodes and measure on them, as in slurm:partition=gpu,gres=gpu:a100:1,"
-            "time=01:00:00,nodes=2; `inside` measures on the nodes of the job it runs in.",
-            "slurm:KEY=VALUE,…",
+            "time=01:00:00,nodes=2, or Grid Engine for a node, as in gridengine:queue=gpu.q,"
+            "time=01:00:00; `inside` measures on the nodes of the job it runs in.",
+            "SCHEDULER:KEY=VALUE,…",
+            group="allocation",
+        ),
+    ] = None
+    rendezvous: Annotated[
+        str | None,
+        Option(
+            "Spread the ranks of `ddp` over all --hosts; this one has the first rank, and is "
+            "measured.",
+            "HOST",
             group="allocation",
         ),
     ] = None

@@ -213,6 +213,13 @@ FACTS: Final[tuple[Fact, ...]] = (
         "`--sif-compression none` or `sandbox` for a SIF, `--cold-start` to see it",
     )),
     Fact("mount.scratch", name="the file system of the scratch folder"),
+    Fact("network", "varied", purpose=Purpose(
+        "A container has network devices of its own: here the loopback device alone, unless "
+        "`--docker-options` gives it others",
+        "this affects processes that exchange data, such as the ranks of `ddp`",
+        "`--docker-options '--network host'` gives docker arms those of the host",
+    )),
+    Fact("network.interfaces", name="the network devices", is_plural=True, is_whole=True),
     Fact("no_new_privs", "varied", purpose=Purpose(
         "Apptainer, and Docker with `no-new-privileges`, do not let a process gain privileges",
         "this affects no step of a workload",

@@ -32,6 +32,7 @@ from envcompare.measure.worker import Worker
 from envcompare.profilers import Answer, Pass, Profiler, ProfilerRun
 from envcompare.profilers.quarantine import KEPT_BYTES, MOST_BYTES, READ_LOG, Quarantine, quarantine
 from envcompare.profilers.toolbox import WORKER_PROFILERS, Toolbox
+from envcompare.profilers.torch import has_exchanges
 from envcompare.run_folder.profiles import Lack, Lacking, PassName, Profile, ProfileRecord
 from envcompare.run_folder.records import Failure
 from envcompare.run_folder.results import RunFolder
@@ -249,15 +250,16 @@ class ProfilePass:
         is_known = before is not None and after is not None
         used = used_ns(helpers, before or (), after or ()) if is_known else {}
         has_gpu = hello.device == "cuda"
-        most_bytes = MOST_BYTES if has_gpu else KEPT_BYTES  # only a trace of a GPU is read
+        most_bytes = MOST_BYTES if has_gpu else KEPT_BYTES
         try:
             raw = self._written(worker.arm, asked.file, most_bytes) if reply.file else None
+            is_read = raw and (has_gpu or has_exchanges(reply.values))
             answer = Answer(
                 kind=asked,
                 values=reply.values,
                 steps=reply.k,
                 reason=reply.reason,
-                trace=raw if has_gpu else None,
+                trace=raw if is_read else None,
             )
             profile = WORKER_PROFILERS[name].read(answer)
         except ProfileError as error:

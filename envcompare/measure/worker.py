@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -97,6 +97,7 @@ class Worker:
         self._log_left_bytes = LOG_LIMIT_BYTES  # for the cell that it serves
         self._answers_left_bytes = ANSWERS_LIMIT_BYTES
         self.stays = False  # for several cells, each served by a fork
+        self.beside: tuple[Worker, ...] = ()  # that compute along on other hosts, and end with it
         # arms of the host whose workers have said that they use a GPU
         self._on_gpu = set[str]() if on_gpu is None else on_gpu
         self._lines: queue.Queue[bytes] = queue.Queue()
@@ -253,6 +254,11 @@ class Worker:
         Killing the client of an engine does not end what runs inside. Raises StillRunningError
         where it cannot be shown to have ended.
         """
+        with ExitStack() as killing:
+            for worker in (self, *self.beside):
+                killing.callback(worker._kill)  # noqa: SLF001 — of the same class
+
+    def _kill(self) -> None:
         self._close_stdin()
         self._dies.set()
         try:

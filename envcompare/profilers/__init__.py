@@ -136,7 +136,7 @@ class Answer:
     values: dict[str, Any]  # as the profiler gave them
     steps: int
     reason: str = ""  # what the values lack, and why
-    trace: Path | None = None  # that the worker wrote, where it used a GPU
+    trace: Path | None = None  # of a GPU, or of processes that exchange data
 
 
 class Profiler(Protocol):

@@ -1,13 +1,14 @@
-"""PyTorch's own profilers in the worker: model FLOPs, and operators with a trace of the GPU."""
+"""PyTorch's own profilers in the worker: model FLOPs, and operators with their trace."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from envcompare.profile_files import read
+from envcompare.profile_files.kineto.events import EXCHANGE
 from envcompare.profilers import Answer, Pass, converted
 from envcompare.run_folder.profiles import Note, Operator, Profile, Quantity
 
@@ -47,8 +48,20 @@ class Torch:
         return _operators(answer)
 
 
+def has_exchanges(values: dict[str, Any]) -> bool:
+    """Tell whether the operators of an answer hold exchanges between processes by the host.
+
+    Raises ProfileError where the values are not those of torch.profiler.
+    """
+    traced = converted(values, _Traced, what="the operators of torch.profiler")
+    return any(EXCHANGE.fullmatch(one.name) for one in traced.operators)
+
+
 def _operators(answer: Answer) -> Profile:
-    """Return the table of operators, which is whole, with what the trace tells of the GPU."""
+    """Return the table of operators, which is whole, with what the trace tells beside it.
+
+    That is the work of the GPU, or how long processes exchanged data by the host.
+    """
     traced = converted(answer.values, _Traced, what="the operators of torch.profiler")
     table = Profile(
         tool="torch",
@@ -60,6 +73,9 @@ def _operators(answer: Answer) -> Profile:
     if answer.trace is None:
         return table
     kernels = read("kineto", (answer.trace,))
+    if kernels.quantities and not (kernels.kernels or kernels.copies):
+        files, quantities = (answer.trace.name,), kernels.quantities
+        return msgspec.structs.replace(table, quantities=quantities, files=files)
     return msgspec.structs.replace(
         kernels,
         version=table.version or kernels.version,

@@ -32,6 +32,7 @@ from envcompare.report.sections.environments import (
 from envcompare.report.sections.method import failures_section, method_section, reproduce_section
 from envcompare.report.sections.profilefolds import power_section
 from envcompare.report.sections.resources import memory_section, picked_section, startup_section
+from envcompare.report.sections.scaling import scaling_section
 from envcompare.report.sections.studies import study_section
 from envcompare.report.sections.throughput import batches_section
 from envcompare.report.sections.why import Sheet, cells_beside_folds, fold_anchors, why_section
@@ -88,6 +89,7 @@ def _sections(run: RunComparison, files: tuple[str, ...]) -> tuple[Section, ...]
         ladder,
         why,
         comparisons_section(run, rows, axis, folds=folds, files=files),
+        scaling_section(run),
         study_section(run),
         batches_section(run),
         training_section(run),

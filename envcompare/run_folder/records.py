@@ -348,6 +348,9 @@ class CellRecord(msgspec.Struct, frozen=True, kw_only=True):
     within: Annotated[
         str, Meta(description="the arms that are compared in it; empty: all of the run")
     ] = ""
+    hosts: Annotated[
+        tuple[str, ...], Meta(description="over which its ranks are spread; empty: its host alone")
+    ] = ()
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True):

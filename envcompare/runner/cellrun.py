@@ -21,6 +21,7 @@ from envcompare.fingerprint.comparing import changed_software, compare_fingerpri
 from envcompare.fingerprint.evidence import entries
 from envcompare.hosts.folders import LAUNCHER, WORKER, CellFolders
 from envcompare.hosts.session import HostSession
+from envcompare.hosts.teams import HostTeam
 from envcompare.interrupt import Interruption
 from envcompare.masking import masked
 from envcompare.measure.accuracy import AccuracyPass
@@ -130,6 +131,7 @@ class CellRun:
     prior: tuple[Sample, ...] = ()  # of the part measured before an interruption
     prior_events: tuple[Event, ...] = ()
     is_retried: bool = False  # it ended before, and has its whole budget again
+    team: HostTeam | None = None  # of hosts over which its ranks are spread
     plan: Plan = field(init=False)  # with the arms of this cell alone
     folders: CellFolders = field(init=False)
     _part: int = field(init=False)  # how often the cell was begun before
@@ -515,18 +517,27 @@ class CellRun:
     ) -> Worker:
         log, log_name = self._log_of(arm)
         program = WORKER if self.cell.workload.program is None else LAUNCHER
-        return self.folders.launch(
-            arm,
-            program,
-            variables=variables,
-            profiler=profiler,
-            is_timed=is_timed,
-            log=log,
-            log_name=log_name,
-        )
+
+        def start(variables: Variables) -> Worker:
+            return self.folders.launch(
+                arm,
+                program,
+                variables=variables,
+                profiler=profiler,
+                is_timed=is_timed,
+                log=log,
+                log_name=log_name,
+            )
+
+        if self.team is None:
+            return start(variables)
+        return self.team.launch(arm, start, variables=variables, log_of=self._log_on)
 
     def _log_of(self, arm: str) -> tuple[Path, str]:
-        log = self.job.folder.log_path(self.cell.host, self.cell.id, arm)
+        return self._log_on(self.cell.host, arm)
+
+    def _log_on(self, host: str, arm: str) -> tuple[Path, str]:
+        log = self.job.folder.log_path(host, self.cell.id, arm)
         return log, str(log.relative_to(self.job.folder.path))
 
 

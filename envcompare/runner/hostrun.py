@@ -20,6 +20,7 @@ from envcompare.errors import (
     HostHeldError,
     InterruptedRunError,
     Phase,
+    StackError,
     TransportError,
     UnusableError,
     as_known,
@@ -30,6 +31,7 @@ from envcompare.hosts import hostlock
 from envcompare.hosts.hostlock import Asker, HostLock
 from envcompare.hosts.opening import open_session
 from envcompare.hosts.session import HostSession
+from envcompare.hosts.teams import HostTeam
 from envcompare.run_folder.records import ArmRecord, Design, Event, Sample
 from envcompare.run_folder.results import RunFolder, standing, standing_samples
 from envcompare.runner.cellgroup import give_up, run_cells, sharing
@@ -87,6 +89,8 @@ class HostRun:
 
     job: Job
     session: HostSession
+    others: tuple[HostRun, ...] = ()  # on which ranks of its cells lie
+    team: HostTeam | None = None
     _lock: HostLock = field(default_factory=HostLock)
     _losses: int = 0
     _ended: set[str] = field(default_factory=set)  # cells, since this run began or was resumed
@@ -121,6 +125,24 @@ class HostRun:
                 prepare_host(self.job, self.session, is_regained=is_retried)
 
         return self.survives_or_leaves(act)
+
+    def lead(self, others: tuple[HostRun, ...]) -> None:
+        """Take over hosts on which ranks of the cells of this one lie; arms that cannot are out.
+
+        Raises as `HostTeam.of`.
+        """
+        self.others = others
+        self.team = team = HostTeam.of(self.session, tuple(one.session for one in others))
+        self.job.note("note", host=self.label, values={"ranks on": ", ".join(team.labels)})
+        for arm in tuple(self.session.arms):
+            error = team.lacks(arm)
+            if error is None or (
+                isinstance(error, StackError) and self.job.experiment.allow_mismatch
+            ):
+                continue
+            phase: Phase = "environment" if type(error) is UnusableError else "stack"
+            self.job.fail("arm-failed", error, phase=phase, host=self.label, arm=arm)
+            del self.session.arms[arm]
 
     @property
     def kernel(self) -> str:
@@ -209,6 +231,7 @@ class HostRun:
             prior=tuple(sample for sample in samples if sample.cell == cell.id),
             prior_events=events,
             is_retried=is_retried,
+            team=self.team,
         )
         has_ended = any(e.what == "cell-ended" and e.state == "ok" for e in events)
         if (
@@ -224,7 +247,7 @@ class HostRun:
         """Tell whether the host answers again before the patience with it is over."""
         self._losses += 1
         patience_s = self.job.experiment.host_patience_s
-        if self._losses > _MOST_LOSSES or patience_s <= 0:
+        if self._losses > _MOST_LOSSES or patience_s <= 0 or self.team is not None:
             return False
         self.session.abandon()
         self.job.note("host-lost", host=self.label, text=error.brief)
@@ -309,6 +332,8 @@ class HostRun:
 
         The processes of a job end with it, where Slurm tracks them by cgroup.
         """
+        for other in self.others:
+            other.leave()
         held_by = self.session.host.job
         if held_by and held_by.loss:
             self.session.abandon()
@@ -316,6 +341,34 @@ class HostRun:
             for text in self.session.close():
                 _tell_swept(self.job, self.session, text)
         self._lock.release()
+
+
+def led_by_first(job: Job, hosts: list[HostRun]) -> list[HostRun]:
+    """Return the hosts to measure on; of a run with spread ranks that of the first rank alone.
+
+    It leads those of all others; where one of them failed nothing is measured, which is recorded.
+    """
+    measured = {cell.host for cell in job.plan.cells}
+    if job.experiment.rendezvous is None:
+        return hosts
+    first = next((one for one in hosts if one.label in measured), None)
+    named = [spec.label for spec in job.hosts]
+    others = sorted(
+        (one for one in hosts if one is not first), key=lambda one: named.index(one.label)
+    )
+    if first is not None and len(hosts) == len(job.hosts):
+        return [first] if first.survives_or_leaves(lambda: first.lead(tuple(others))) else []
+    missing = set(named) - {one.label for one in hosts}
+    error = UnusableError(
+        f"ranks cannot lie on {', '.join(sorted(missing))}",
+        details="it failed, as told above, and nothing is measured without it",
+        hint="mend it, or leave it out of --hosts",
+    )
+    for label in measured - missing:
+        job.fail("host-failed", error, phase="environment", host=label)
+    for one in hosts:
+        one.leave()
+    return []
 
 
 def _has_failed(events: tuple[Event, ...]) -> bool:

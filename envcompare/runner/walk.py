@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
+from pathlib import Path
 
 from envcompare.config.experiment import Experiment
 from envcompare.config.plan import Plan
@@ -22,7 +23,8 @@ from envcompare.fingerprint.identity import (
     refused,
     resumed_text,
 )
-from envcompare.hosts import allocation
+from envcompare.hosts import allocation, following
+from envcompare.hosts.granting import granted
 from envcompare.hosts.opening import boot_id, hosts_at_once
 from envcompare.hosts.session import HostSession
 from envcompare.run_folder.records import (
@@ -34,7 +36,7 @@ from envcompare.run_folder.records import (
 )
 from envcompare.run_folder.results import new_run_id, standing
 from envcompare.runner.cellrun import Job
-from envcompare.runner.hostrun import HostRun, open_host, retried_hosts
+from envcompare.runner.hostrun import HostRun, led_by_first, open_host, retried_hosts
 from envcompare.runner.kernels import KernelTurns
 from envcompare.transport.hosts import LOCAL, HostSpec
 from envcompare.transport.local import LocalTransport
@@ -77,10 +79,26 @@ def run(job: Job) -> int:
         jobs=allocation.jobs_of(events),
         interruption=job.interruption,
         say=job.display.say,
-        note_job=lambda number: job.note("submitted", values={"job": number}),
+        note_job=lambda given: job.note(
+            "submitted", values={"job": given.id, "scheduler": given.scheduler}
+        ),
     )
-    with allocation.granted(request, job.hosts) as hosts:
+    if asked.is_fetched:
+        return _fetch(job, request)
+    with granted(request, job.hosts) as hosts:
         return _walk(replace(job, hosts=hosts), prior)
+
+
+def _fetch(job: Job, request: allocation.Request) -> int:
+    """Have a run measured by a client in a job and fetched, and return its exit code."""
+    words = ("--allow-mismatch",) * job.experiment.allow_mismatch
+    words += ("--retry-failed",) * job.retries_failed
+    mirror = following.Mirror(folder=job.folder, room=Path(request.script_dir), words=words)
+    code = following.measured(request, mirror, job.experiment.settings)
+    if code is None:
+        _note_end(job)
+    job.folder.close()
+    return code or 0
 
 
 def _nodes_of(hosts: tuple[HostSpec, ...], prior: tuple[Event, ...]) -> tuple[str, ...]:
@@ -99,21 +117,26 @@ def _walk(job: Job, prior: tuple[Event, ...]) -> int:
     Several hosts are worked at, each prepared and then measured whatever the others do. Where that
     would disturb a measurement they take turns: hosts that share a kernel, and this machine, which
     sends and builds for the others. With `retries_failed` hosts that were given up are gone back to
-    once, at the end.
+    once, at the end, but not where ranks lie on all of them.
     """
     here = boot_id(LocalTransport()) or LOCAL
     turns = KernelTurns(here=here, interruption=job.interruption)
+    is_spread = job.experiment.rendezvous is not None
     with hosts_at_once(job.display, job.experiment.jobs) as pool:
         if prior:
             again = _ready_again(job, turns, pool, prior)
             futures = [pool.submit(host.measure, turns) for host in again]
+        elif is_spread:
+            _note_begin(job, "run-started")
+            _work_together(job, turns, pool)
+            futures = []
         else:
             _note_begin(job, "run-started")
             specs = sorted(job.hosts, key=lambda spec: spec.is_local)
             futures = [pool.submit(_work_at, job, turns, spec) for spec in specs]
         for future in futures:
             future.result()
-        if job.retries_failed and not job.interruption.is_requested:
+        if job.retries_failed and not is_spread and not job.interruption.is_requested:
             retried = [pool.submit(_work_again_at, job, turns, spec) for spec in retried_hosts(job)]
             for future in retried:
                 future.result()
@@ -128,6 +151,7 @@ def _note_begin(job: Job, what: EventKind) -> None:
     for host in job.hosts:
         if host.job is not None:
             values: dict[str, Scalar] = {"node": host.node, "job": host.job.id}
+            values["scheduler"] = host.job.scheduler
             job.note("allocated", host=host.label, values=values)
 
 
@@ -137,6 +161,22 @@ def _work_at(job: Job, turns: KernelTurns, spec: HostSpec) -> None:
     if host is not None and host.lock() and host.prepare(turns):
         _check_identities(job, [host.session], ())
         host.measure(turns)
+
+
+def _work_together(job: Job, turns: KernelTurns, pool: ThreadPoolExecutor) -> None:
+    """Lock and prepare all hosts of a new run with spread ranks, and measure on the first."""
+    opened = pool.map(lambda spec: open_host(job, spec, turns), job.hosts)
+    hosts = _prepared(turns, pool, [host for host in opened if host])
+    for first in led_by_first(job, hosts):
+        _check_identities(job, [host.session for host in hosts], ())
+        first.measure(turns)
+
+
+def _prepared(turns: KernelTurns, pool: ThreadPoolExecutor, opened: list[HostRun]) -> list[HostRun]:
+    """Lock hosts, in an order that is the same for all clients, and prepare them; return those."""
+    locked = [host for host in sorted(opened, key=lambda host: host.place) if host.lock()]
+    is_ready = pool.map(lambda host: host.prepare(turns), locked)
+    return [host for host, is_well in zip(locked, is_ready, strict=True) if is_well]
 
 
 def _work_again_at(job: Job, turns: KernelTurns, spec: HostSpec) -> None:
@@ -163,17 +203,14 @@ def _ready_again(
     with job.folder.holding_events():
         _note_begin(job, "run-resumed")
         opened = pool.map(lambda spec: open_host(job, spec, turns), job.hosts)
-        in_order = sorted((host for host in opened if host), key=lambda host: host.place)
-        locked = [host for host in in_order if host.lock()]
-        is_ready = pool.map(lambda host: host.prepare(turns), locked)
-        hosts = [host for host, is_well in zip(locked, is_ready, strict=True) if is_well]
+        hosts = _prepared(turns, pool, [host for host in opened if host])
         try:
             _check_identities(job, [host.session for host in hosts], prior)
         except ConfigError:
             for host in hosts:
                 host.leave()
             raise
-    return hosts
+    return led_by_first(job, hosts)
 
 
 def _check_identities(job: Job, sessions: list[HostSession], prior: tuple[Event, ...]) -> None:

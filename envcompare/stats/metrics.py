@@ -127,7 +127,7 @@ _Kind = Literal["process", "gpu", "blind", "plain"]
 def primary_metric(blocks: Iterable[Measured], *, threads: int) -> tuple[MetricName, str]:
     """Choose the metric of the verdict and say why where it is not `net`.
 
-    `net` is defined where one thread computes on a CPU and the kernel tells the run-queue wait.
+    `net` is defined where one thread computes on a CPU and its run-queue wait is known.
     """
     return _metric_of({_kind(block) for block in blocks}, threads=threads)
 
@@ -148,7 +148,10 @@ def _metric_of(kinds: set[_Kind], *, threads: int) -> tuple[MetricName, str]:
     if "gpu" in kinds:
         return "wall", "the work runs on a GPU"
     if "blind" in kinds:
-        return "wall", "the kernel does not tell the run-queue wait (schedstat)"
+        return "wall", (
+            "the run-queue wait is not known: the kernel does not tell it (schedstat), or several "
+            "processes compute"
+        )
     return "net", ""
 
 

@@ -12,6 +12,7 @@ from envcompare.command import Command
 from envcompare.errors import ConfigError
 from envcompare.interrupt import Interruption
 from envcompare.transport import Process, Transport
+from envcompare.transport.gridengine import GridEngineJob, JobTransport
 from envcompare.transport.inventory import Inventory
 from envcompare.transport.local import LocalTransport
 from envcompare.transport.srun import SlurmJob, SrunTransport
@@ -36,8 +37,8 @@ class HostSpec:
     label: str
     destination: Destination
     tags: tuple[str, ...] | None = None  # of the inventory; None where it does not name the host
-    job: SlurmJob | None = None  # that has the host for this run, a node of it
-    node: str = ""  # as Slurm calls it
+    job: SlurmJob | GridEngineJob | None = None  # that has the host for this run, a node of it
+    node: str = ""  # as the scheduler calls it
 
     @property
     def is_local(self) -> bool:
@@ -88,6 +89,8 @@ def _note_place(places: dict[Destination, str], destination: Destination, place:
 
 def connect(spec: HostSpec, *, options: SshOptions | None = None) -> Transport:
     """Open the transport to a host; `local` is this machine."""
+    if isinstance(spec.job, GridEngineJob):
+        return JobTransport()
     if spec.job is not None:
         return SrunTransport(spec.label, spec.job, spec.node)
     if spec.is_local:

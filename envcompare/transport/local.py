@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, BinaryIO, ClassVar
 
 from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError, UnusableError
@@ -136,6 +136,8 @@ def _code_of(ended: os.waitid_result | None) -> int | None:
 class LocalTransport:
     """Carries commands and files to this machine."""
 
+    process: ClassVar[type[LocalProcess]] = LocalProcess
+
     @property
     def name(self) -> str:
         """Name the host as the user writes it."""
@@ -153,7 +155,7 @@ class LocalTransport:
         UnusableError where the system refuses it, as an argument that is too long.
         """
         try:
-            return LocalProcess(command, launch=launch)
+            return self.process(command, launch=launch)
         except (OSError, ValueError) as error:
             raise UnusableError(
                 f"cannot start {' '.join(command.argv[:2])[:80]!r} on local",

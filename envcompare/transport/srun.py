@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError, TransportError, UnusableError
@@ -38,10 +39,16 @@ STARTED = frozenset({
 class SlurmJob:
     """A job whose nodes are measured; `on_loss` is called once, with why it ended too early."""
 
+    scheduler: ClassVar[str] = "slurm"
     id: str
     on_loss: Callable[[str], None]
     loss: str = ""
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def ending(self) -> tuple[str, ...]:
+        """Return the command that ends it."""
+        return ("scancel", self.id)
 
     def lose(self, why: str) -> None:
         """Note that the job has ended, and call `on_loss` once."""

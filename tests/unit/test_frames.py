@@ -15,7 +15,14 @@ from goldenruns import KEPT, golden_run
 from imports import two_arms
 
 import envcompare
-from envcompare.analysis.columns import COMPARISONS, DIFFERENCES, QUANTITIES, SAMPLES, Column
+from envcompare.analysis.columns import (
+    COMPARISONS,
+    DIFFERENCES,
+    QUANTITIES,
+    SAMPLES,
+    SCALING,
+    Column,
+)
 from envcompare.analysis.frames import comparison_frame
 from envcompare.run_folder.records import ProcessRun, Sample
 from envcompare.run_folder.results import RunFolder
@@ -26,6 +33,7 @@ COLUMNS = {
     "samples": SAMPLES,
     "differences": DIFFERENCES,
     "quantities": QUANTITIES,
+    "scaling": SCALING,
 }
 DTYPES = {
     "text": ("string", "category"),
@@ -195,7 +203,7 @@ def test_examples_of_the_guide_print_what_it_shows(
     assert outcome.failed == 0
 
 
-@pytest.mark.parametrize("name", ["samples", "differences", "quantities"])
+@pytest.mark.parametrize("name", ["samples", "differences", "quantities", "scaling"])
 def test_guide_describes_every_column(name: str) -> None:
     """In its order, with its kind and meaning."""
     text = PAGE.read_text(encoding="utf-8")

@@ -12,18 +12,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commandline import envcompare
+from programs import Programs, first_on_path
 
 from envcompare.cli.planning import planned
 from envcompare.config.scheduling import parse_allocation
 from envcompare.config.settings import Settings
 from envcompare.errors import InterruptedRunError, UnusableError
-from envcompare.hosts import allocation, claims
+from envcompare.hosts import allocation, claims, granting
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import Event, event_now
 from envcompare.run_folder.results import RunFolder
@@ -34,17 +34,8 @@ from envcompare.transport.srun import SlurmJob
 RUN, NAME = "20260102-030405-0a1b", "envcompare-20260102-030405-0a1b.1700000000.5"
 
 
-@dataclass(frozen=True, slots=True)
-class Slurm:
-    """A folder of programs that are found before those of the system, and the jobs they list."""
-
-    folder: Path
-
-    def program(self, name: str, script: str) -> None:
-        """Put a script of sh in the place of a program."""
-        path = self.folder / name
-        path.write_text(f"#!/bin/sh\ncd {shlex.quote(str(self.folder))} || exit\n{script}\n")
-        path.chmod(0o755)
+class Slurm(Programs):
+    """The programs of a cluster, and the jobs they list."""
 
     def listing(self, *lines: str) -> None:
         """Let `squeue` list these jobs, and `scancel` end them all."""
@@ -62,10 +53,7 @@ class Slurm:
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
     """Give a cluster without jobs, and this machine a cache of its own."""
-    (tmp_path / "bin").mkdir()
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    cluster = Slurm(tmp_path / "bin")
+    cluster = Slurm(first_on_path(tmp_path, monkeypatch))
     cluster.listing()
     return cluster
 
@@ -86,7 +74,7 @@ def job(number: str = "7") -> SlurmJob:
 
 def test_pilot_goes_on_only_for_the_client_of_its_own_job(tmp_path: Path) -> None:
     """A job whose client was killed ends, though a later job of the same run is measured."""
-    script = allocation._PILOT.format(patience=0, kept=shlex.quote(f"{tmp_path}/kept-"))
+    script = granting._PILOT.format(patience=0, kept=shlex.quote(f"{tmp_path}/kept-"))
     argv, environ = ("sh", "-c", script), {**os.environ, "SLURM_JOB_ID": "6"}
     (tmp_path / "kept-7").touch()
     ended = subprocess.run(argv, env=environ, stderr=subprocess.PIPE, timeout=60, check=True)
@@ -139,7 +127,7 @@ def test_jobs_that_a_killed_client_left_are_cancelled(slurm: Slurm) -> None:
     folder = Path(requested().leftovers)
     folder.mkdir(parents=True)
     slurm.listing(f"7|PENDING|{NAME}")
-    allocation.forget(RUN, ("6", "7"))
+    allocation.forget(RUN, (job("6"), job("7")))
     assert (slurm.cancelled, folder.exists()) == ("7\n", False)
 
 
@@ -147,7 +135,7 @@ def test_job_that_the_run_did_not_ask_for_is_not_cancelled(slurm: Slurm) -> None
     """It is that of the user around it, or has got its number since then."""
     slurm.listing("7|RUNNING|interactive")
     with pytest.raises(UnusableError, match="its job 7 is there"):
-        allocation.forget(RUN, ("7",))
+        allocation.forget(RUN, (job("7"),))
     assert slurm.cancelled == ""
 
 
@@ -156,7 +144,7 @@ def test_job_of_a_client_that_lives_is_not_cancelled(slurm: Slurm) -> None:
     slurm.listing(f"7|RUNNING|{NAME}")
     claim = allocation._claimed(requested())
     with pytest.raises(UnusableError, match=f"the run {RUN} is still running"):
-        allocation.forget(RUN, ("7",))
+        allocation.forget(RUN, (job("7"),))
     claim.kill()
     assert slurm.cancelled == ""
 
@@ -166,21 +154,21 @@ def test_nodes_are_taken_whatever_the_accounting_says(slurm: Slurm) -> None:
     slurm.program("sacct", "exit 1")
     slurm.listing(f"7|RUNNING|{NAME}")
     slurm.program("srun", "echo c1")
-    assert allocation._await_nodes(job(), requested()) == ("c1",)
+    assert granting._await_nodes(job(), requested()) == ("c1",)
 
 
 def test_job_that_leaves_the_queue_without_nodes_was_not_granted(slurm: Slurm) -> None:
     """What Slurm does not list any more will not get nodes."""
     slurm.program("squeue", f"[ -e asked ] || echo '7|PENDING|{NAME}'; : >asked")
     with pytest.raises(UnusableError, match="job 7 ended before its nodes could be used"):
-        allocation._await_nodes(job(), requested())
+        granting._await_nodes(job(), requested())
 
 
 @pytest.mark.parametrize(
     "wait",
     [
-        lambda request: allocation._roll_call(job(), 1, request),
-        lambda request: allocation._keep(job(), "c1", request),
+        lambda request: granting._roll_call(job(), 1, request),
+        lambda request: granting._keep(job(), "c1", request),
     ],
     ids=["roll call", "keeper"],
 )
@@ -200,11 +188,11 @@ def test_folder_that_the_node_does_not_share_is_named(
     slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The node has written its file, and it is not seen here."""
-    monkeypatch.setattr(allocation, "_SHARED_S", 0.5)
+    monkeypatch.setattr(granting, "_SHARED_S", 0.5)
     slurm.listing(f"7|RUNNING|{NAME}")
     slurm.program("srun", "echo kept; exec cat")
     with pytest.raises(UnusableError, match="is not shared between this machine and c1"):
-        allocation._keep(job(), "c1", requested())
+        granting._keep(job(), "c1", requested())
 
 
 class Hangs:

@@ -19,8 +19,10 @@ Stamps = tuple[list[int], list[int], Any]
 class BlockClock:
     """Measures blocks of steps in the thread that made it."""
 
-    def __init__(self, *, cuda: bool) -> None:
+    def __init__(self, *, cuda: bool, processes: int = 1) -> None:
         self._cuda = cuda
+        # of several processes each waits for the others' CPUs too, which is not seen from here
+        self._tells_waits = processes == 1
         self._cpu_group = own_group("cpu")
         # Three fields: time on a CPU, time waiting for one, slices (kernel: sched-stats.rst).
         self._schedstat = f"{TASKS}/{threading.get_native_id()}/schedstat"
@@ -34,7 +36,7 @@ class BlockClock:
         """
         before = self._counters()
         # Last before the block and first after it: a wait beside the block is none of its own.
-        before["wait_ns"] = _wait_ns(self._schedstat)
+        before["wait_ns"] = self._wait_ns()
         if self._cuda:
             (wall, cpu, loss), gpu_ns = self._time_on_gpu(step, k, done)
         else:
@@ -72,14 +74,17 @@ class BlockClock:
     def _counters(self) -> dict[str, int | None]:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         return {
-            "wait_ns": _wait_ns(self._schedstat),
-            "all_wait_ns": _all_wait_ns(),
+            "wait_ns": self._wait_ns(),
+            "all_wait_ns": _all_wait_ns() if self._tells_waits else None,
             "throttled_ns": throttled_ns(self._cpu_group),
             "voluntary_switches": usage.ru_nvcsw,
             "involuntary_switches": usage.ru_nivcsw,
             "minor_faults": usage.ru_minflt,
             "major_faults": usage.ru_majflt,
         }
+
+    def _wait_ns(self) -> int | None:
+        return _wait_ns(self._schedstat) if self._tells_waits else None
 
 
 def _wait_ns(schedstat: str) -> int | None:

@@ -131,6 +131,8 @@ class Tries:
         if self._device == "cuda":
             free, whole = sys.modules["torch"].cuda.mem_get_info()
             self._used[:] = struct.pack("<QQ", whole - free, whole)
+        if hasattr(trained, "finish"):
+            trained.finish()  # ends the processes that it started
 
 
 def limit_gpu(limit: int, place: int) -> None:

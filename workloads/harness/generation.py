@@ -47,7 +47,7 @@ class Generation:
         self._steps = 0
         self._start_ns = used_times_ns(resource.RUSAGE_SELF)
         torchparts.limit_threads(job.threads)
-        self._clock = BlockClock(cuda=job.device == "cuda")
+        self._clock = BlockClock(cuda=job.device == "cuda", processes=job.workload.processes)
         self._object: Any = None
         self._pad = b""
         self._peak_bytes: int | None = None  # of what was done before `facts` or a profile

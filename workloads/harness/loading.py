@@ -50,6 +50,11 @@ class Workload:
         return int(getattr(self._object, "batch", 1))
 
     @property
+    def processes(self) -> int:
+        """Give the number of processes that compute in a step."""
+        return int(getattr(self._object, "processes", 1))
+
+    @property
     def steps_per_epoch(self) -> int | None:
         """Give how many steps see the whole training data once, where the workload knows it."""
         steps = getattr(self._object, "steps_per_epoch", None)

@@ -387,6 +387,28 @@ class HostsEstimate(msgspec.Struct, frozen=True, kw_only=True):
     odd_hosts: tuple[str, ...] = ()  # far from the others, the farthest first
 
 
+class Scaling(msgspec.Struct, frozen=True, kw_only=True):
+    """What an arm makes of several ranks, against one rank of the same arm and work."""
+
+    cell: str
+    host: str
+    workload: str
+    parameters: dict[str, Scalar] = {}  # without `ranks`
+    arm: str
+    ranks: int
+    hosts: tuple[str, ...] = ()  # over which ranks are spread, that of the first rank among them
+    samples_per_s: float | None = None
+    speed_up: float | None = None  # of the samples in a second; the geometric mean over restarts
+    speed_up_low: float | None = None  # Student t over three restarts or more, 95 %, not widened
+    speed_up_high: float | None = None
+    restarts: int = 0  # that measured both
+    efficiency: float | None = None  # the speed-up divided by the ranks
+    collective_s: float | None = None  # of a step of the first rank, under torch.profiler
+    collective_exposed_s: float | None = None  # while nothing computes
+    collective_share: float | None = None  # of the time of a step
+    collective_exposed_share: float | None = None
+
+
 class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     """comparison.json: all that the report draws."""
 
@@ -422,6 +444,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     # By cell, the differences of which the cell has other evidence than `differences` says.
     cell_differences: dict[str, tuple[FactDifference, ...]] = {}
     decompositions: tuple[Decomposition, ...] = ()
+    scaling: tuple[Scaling, ...] = ()  # of cells that set `ranks`
     ladder: tuple[LadderStep, ...] = ()  # from the lowest rung up, cell after cell
     startup: tuple[StartupSummary, ...] = ()
     memory: tuple[MemorySummary, ...] = ()

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from envcompare.profile_files.activity import (
-    Shape,
     Table,
     api_calls,
     copy_groups,
@@ -20,6 +19,7 @@ from envcompare.profile_files.activity import (
     first_duplicate,
     in_launch_order,
     kernel_groups,
+    union_ns,
     with_gpu_times,
     without_memsets,
 )
@@ -27,6 +27,7 @@ from envcompare.profile_files.derive import with_quantities
 from envcompare.profile_files.kineto.events import (
     OCCUPANCY_PARTS,
     EventRows,
+    computing,
     operator_sums,
     owners,
     read_rows,
@@ -72,7 +73,8 @@ def read(path: Path) -> Profile:
         timed,
         quantities=(
             *_occupancy(rows),
-            *_collectives(kernels, tuple(rows.shapes), is_rocm=is_rocm),
+            *_collectives(kernels, rows, is_rocm=is_rocm),
+            *_host_collectives(rows, operators),
             *(without_memsets(copies, source=_SOURCE, hidden=hidden) if has_gpu else ()),
         ),
         notes=tuple(_notes(trace, has_gpu=has_gpu)),
@@ -198,14 +200,15 @@ def _is_collective(name: str) -> bool:
     return _is_nccl(name) or _OTHERS.search(name.partition("<")[0]) is not None
 
 
-def _collectives(kernels: Table, shapes: tuple[Shape, ...], *, is_rocm: bool) -> Iterator[Quantity]:
+def _collectives(kernels: Table, rows: EventRows, *, is_rocm: bool) -> Iterator[Quantity]:
     """Yield shares and exposed time of exchanges between GPUs; nothing where there is none.
 
     The share of NCCL is of its own kernels; on AMD GPUs they are RCCL's.
     """
 
     def of_names(fits: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
-        return np.isin(kernels["group"], [at for at, shape in enumerate(shapes) if fits(shape[0])])
+        named = [at for at, shape in enumerate(rows.shapes) if fits(shape[0])]
+        return np.isin(kernels["group"], named)
 
     is_exchange = of_names(_is_collective)
     if not is_exchange.any():
@@ -215,11 +218,39 @@ def _collectives(kernels: Table, shapes: tuple[Shape, ...], *, is_rocm: bool) ->
     for device in np.unique(kernels["device"]).tolist():
         here = kernels["device"] == device
         exchange, others = kernels[here & is_exchange], kernels[here & ~is_exchange]
-        value = exposed_ns((exchange["start"], exchange["end"]), (others["start"], others["end"]))
-        yield Quantity(
-            name="collective_exposed_ns", value=float(value), unit="ns", rule="difference",
-            source=_SOURCE, scope=f"GPU {device}: no other kernel runs", gpu=device,
-        )  # fmt: skip
+        scope = f"GPU {device}: no other kernel runs"
+        for quantity in _exchanged(exchange, others, rows.steps_ns, scope):
+            yield replace(quantity, gpu=device)
+
+
+def _host_collectives(rows: EventRows, operators: Table) -> Iterator[Quantity]:
+    """Yield time and exposed time of exchanges by the host; nothing where there is none."""
+    exchanges = rows.exchanges.table()
+    if len(exchanges):
+        scope = f"{counted(len(exchanges), 'collective')} on the host: no operator computes"
+        computed = computing(operators, tuple(rows.names))
+        yield from _exchanged(exchanges, computed, rows.steps_ns, scope)
+
+
+def _exchanged(exchanges: Table, others: Table, steps_ns: int, scope: str) -> Iterator[Quantity]:
+    """Yield how long any exchange ran, alone and in all, and what part of the steps that is."""
+    of, under = ((table["start"], table["end"]) for table in (exchanges, others))
+    lasted, exposed = union_ns(*of), exposed_ns(of, under)
+    where = scope.partition(":")[0]
+    yield Quantity(
+        name="collective_ns", value=float(lasted), unit="ns", rule="union", source=_SOURCE,
+        scope=where,
+    )  # fmt: skip
+    yield Quantity(
+        name="collective_exposed_ns", value=float(exposed), unit="ns", rule="difference",
+        source=_SOURCE, scope=scope,
+    )  # fmt: skip
+    for name, part_ns in (("collective", lasted), ("collective_exposed", exposed)):
+        if steps_ns:
+            yield Quantity(
+                name=f"{name}_step_share", value=100.0 * part_ns / steps_ns, unit="%",
+                rule="ratio of sums", source=_SOURCE, scope=where,
+            )  # fmt: skip
 
 
 def _share(kernels: Table, is_counted: npt.NDArray[np.bool_], name: str) -> Quantity:

@@ -41,6 +41,12 @@ _COPY: Final = re.compile(r"Memcpy ([HDA]to[HDA]|PtoP)|Copy([HD])\w+To([HD])")
 _SETS: Final = ("memset", "fillbuffer")
 _PLACES: Final[dict[str, int]] = {kind: place for place, kind in enumerate(KINDS)}
 _STEP: Final = re.compile(r"ProfilerStep#(\d+)")
+EXCHANGE: Final = re.compile(r"gloo:\w+")
+"""What the backend of torch.distributed that exchanges data by the host calls it."""
+
+# An operator has a namespace. That of c10d hands an exchange to its backend; hooks that wait for
+# one run in those of autograd, whose nodes, such as AddmmBackward0, have none.
+_COMPUTES: Final = re.compile(r"(?!c10d::|(?:torch::)?autograd::)[\w.]+::")
 _OCCUPANCY: Final = "est. achieved occupancy %"
 OCCUPANCY_PARTS: Final = 1000
 _CUDA: Final = 1
@@ -65,6 +71,8 @@ class EventRows:
     counters: dict[str, tuple[int, dict[str, float]]] = field(default_factory=dict)
     dropped: set[str] = field(default_factory=set)
     steps: set[str] = field(default_factory=set)
+    steps_ns: int = 0  # they take in all
+    exchanges: Rows = field(default_factory=lambda: Rows("start", "end"))  # between processes
     occupancy_weighted: int = 0
     occupancy_ns: int = 0
 
@@ -209,8 +217,12 @@ def _operator(trace: Trace, number: int, event: Event, rows: EventRows) -> None:
 
 
 def _annotation(trace: Trace, number: int, event: Event, rows: EventRows) -> None:
-    if match := _STEP.fullmatch(_text(trace, number, event)):
+    name = _text(trace, number, event)
+    if match := _STEP.fullmatch(name):
         rows.steps.add(match[1])
+        rows.steps_ns += trace.duration_ns(number, event)
+    elif EXCHANGE.fullmatch(name):
+        rows.exchanges.add(*_times(trace, number, event), number)
 
 
 def _memory(trace: Trace, number: int, event: Event, rows: EventRows) -> None:
@@ -323,6 +335,12 @@ def operator_sums(
     return tuple(
         sorted(rows, key=lambda row: (-(row.self_device_ns or 0), -row.self_cpu_ns, row.name))
     )
+
+
+def computing(operators: Table, names: Sequence[str]) -> Table:
+    """Return the operators that compute, without what calls them and may wait in between."""
+    kept = [at for at, name in enumerate(names) if _COMPUTES.match(name)]
+    return operators[np.isin(operators["name"], kept)]
 
 
 def _operator_row(name: str, cells: Sequence[int], *, has_gpu: bool, has_memory: bool) -> Operator:

@@ -18,6 +18,7 @@ from envcompare.report.sections.profiletables import (
     partly_measured,
     quantity_lines,
 )
+from envcompare.report.sections.scaling import scaling_table
 from envcompare.report.sections.throughput import batch_tables, sweep_name
 from envcompare.report.wording.headlines import Headline, headlines
 from envcompare.report.wording.hostwords import device_sentences, host_sentences
@@ -48,6 +49,7 @@ def summary(run: RunComparison) -> tuple[PlainBlock, ...]:
         *(Line(text=text, style="warning") for text in warnings(run)),
         *map(_headline, leading),
         *_verdict_tables(run, [verdict for one in leading for verdict in one.verdicts]),
+        *([scaling_table(run)] if run.scaling else []),
         *([] if is_timed(run) else _quantity_tables(run)),
         *_batch_tables(run),
         *_training_tables(run),

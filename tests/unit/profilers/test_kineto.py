@@ -151,6 +151,24 @@ def test_share_of_nccl_is_of_its_kernels_and_collectives_are_all(tmp_path: Path)
     assert value(profile, "collective_exposed_ns") == 30_000
 
 
+def test_collectives_of_the_host_are_exposed_where_no_operator_computes(tmp_path: Path) -> None:
+    """Gloo says what it does in a thread of its own; what waits for it is no computation."""
+    profile = of(
+        tmp_path,
+        event("user_annotation", "ProfilerStep#3", 0, 200),
+        operator("autograd::engine::evaluate_function: Hook", 0, 150),
+        operator("AddmmBackward0", 10, 60),
+        operator("aten::mm", 20, 30),
+        operator("c10d::allreduce_", 50, 60),
+        {**event("user_annotation", "gloo:all_reduce", 40, 60), "tid": BACKWARD},
+        {**event("user_annotation", "gloo:all_reduce", 90, 20), "tid": BACKWARD + 1},
+    )
+    assert value(profile, "collective_ns") == 70_000
+    assert value(profile, "collective_exposed_ns") == 60_000
+    assert value(profile, "collective_step_share") == pytest.approx(35.0)
+    assert value(profile, "collective_exposed_step_share") == pytest.approx(30.0)
+
+
 def test_collectives_without_nccl_give_it_no_share(tmp_path: Path) -> None:
     """A share of 0 was measured: NCCL ran nothing."""
     names = (

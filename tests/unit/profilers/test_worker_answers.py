@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kinetotraces import kernel, operator, write
+from kinetotraces import event, kernel, operator, write
 
 from envcompare.errors import ProfileError
 from envcompare.profilers import Answer, Pass
 from envcompare.profilers.toolbox import WORKER_PROFILERS
+from envcompare.profilers.torch import has_exchanges
 from envcompare.run_folder.profiles import PassName, Profile
 
 OPERATORS = {
@@ -77,3 +78,19 @@ def test_a_trace_tells_the_kernels_and_the_table_the_operators(tmp_path: Path) -
     assert [(row.name, row.calls, row.total_ns) for row in both.kernels] == [("k", 1, 1000.0)]
     assert [(row.name, row.cpu_ns) for row in both.operators] == [("aten::mm", 2.0)]
     assert both.busy_ns == 1000.0
+
+
+def test_a_trace_without_a_gpu_tells_how_long_ranks_exchanged_data(tmp_path: Path) -> None:
+    """All else of it stands in the table of operators."""
+    exchange = event("user_annotation", "gloo:all_reduce", 5, 4)
+    trace = write(tmp_path / "torch.json.gz", [exchange, operator("aten::add", 0, 7)])
+    row = {"name": "gloo:all_reduce", "calls": 1, "self_cpu_ns": 0.0, "cpu_ns": 4000.0}
+    assert has_exchanges({"operators": [row]})
+    assert not has_exchanges(OPERATORS)
+    told = found("torch", OPERATORS, trace=trace)
+    assert told is not None
+    assert (told.tool, told.files) == ("torch", ("torch.json.gz",))
+    assert [(one.name, one.value) for one in told.quantities] == [
+        ("collective_ns", 4000.0),
+        ("collective_exposed_ns", 2000.0),
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -252,8 +253,58 @@ def test_ranks_wait_for_each_other_in_each_step(start: Start, torch_interpreter:
     worker: Conversation = start(torch_interpreter)
     assert worker.ask("hello", workload="ddp", params={"batch": 2, "ranks": 3}, threads=1)["ok"]
     assert worker.ask("gen", seed=1, pad=0)["ok"]
-    assert worker.ask("run", k=5)["voluntary_switches"] >= 5
+    measured = worker.ask("run", k=5)
+    assert measured["voluntary_switches"] >= 5
+    assert measured["wait_ns"] is measured["all_wait_ns"] is None  # the others wait as well
     assert worker.ask("end")["result"] == {"ranks": 3, "backend": "gloo"}
+
+
+def test_ranks_of_another_host_compute_along_in_each_generation(
+    start: Start, torch_interpreter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They do the work that ranks beside the first do, and end with their input."""
+    params = {"batch": 2, "ranks": 3}
+    alone: Conversation = start(torch_interpreter)
+    assert alone.ask("hello", workload="ddp", params=params, threads=1)["ok"]
+    expected = [alone.ask("gen", seed=1, pad=0)["checksum"], alone.ask("run", k=2)["loss"]]
+    alone.ask("end")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    team = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ENVCOMPARE_TEAM": "token"}
+    for name, value in {**team, "GROUP_WORLD_SIZE": "2", "GROUP_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    program = (torch_interpreter, str(WORKER.parents[1] / "ddp.py"))
+    other = subprocess.Popen(program, stdin=subprocess.PIPE)
+    try:
+        worker: Conversation = start(torch_interpreter)
+        assert worker.ask("hello", workload="ddp", params=params, threads=1)["ok"]
+        for _ in range(2):
+            begun = worker.ask("gen", seed=1, pad=0)
+            assert begun["ok"], begun
+            assert [begun["checksum"], worker.ask("run", k=2)["loss"]] == pytest.approx(expected)
+            ended = worker.ask("end")["result"]
+            assert ended == {"ranks": 3, "backend": "gloo", "hosts": "2"}
+        assert other.stdin is not None
+        other.stdin.close()
+        assert other.wait(timeout=30) == 0
+    finally:
+        other.kill()
+
+
+def test_sharded_ranks_do_the_work_of_those_with_whole_models(
+    start: Start, torch_interpreter: str
+) -> None:
+    """Loss by loss: only where the parameters lie differs."""
+    losses = []
+    for parallel in ("ddp", "fsdp"):
+        worker: Conversation = start(torch_interpreter)
+        params = {"batch": 2, "ranks": 2, "parallel": parallel}
+        assert worker.ask("hello", workload="ddp", params=params, threads=1)["ok"]
+        begun = worker.ask("gen", seed=1, pad=0)
+        assert begun["ok"], begun
+        losses.append((begun["checksum"], worker.ask("run", k=3)["loss"]))
+        worker.ask("end")
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["conv2d", "linear"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import socket
 import sys
 from functools import partial
 from typing import Any
@@ -33,7 +34,14 @@ def confinement(data: str | None) -> dict[str, Any]:
         "mount.python": attempt(lambda: mount_of(os.path.realpath(sys.executable))),
         "mount.data": None if data is None else attempt(lambda: mount_of(data)),
         "mount.scratch": attempt(lambda: mount_of(scratch)),
+        "network.interfaces": attempt(_interfaces),
     }
+
+
+def _interfaces() -> str:
+    """Return the network devices of this process, but the host's ends of those of containers."""
+    names = (name for _, name in socket.if_nameindex())
+    return ", ".join(sorted(name for name in names if not name.startswith("veth")))
 
 
 def scheduling(process: str = "self") -> dict[str, Any]:

@@ -1,0 +1,336 @@
+"""A run that is measured by a client inside a job: started there, watched, and fetched.
+
+For schedulers that give no way to a node from outside. The client there works on a copy of the run
+folder on a file system that both share. What arrives in the copy is brought here as it comes, and
+nothing else counts: how a job ended is known by the exit code that it left, never by its state.
+Each side sees by a number that the other keeps changing whether it is still alive.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from envcompare.config.scheduling import INSIDE
+from envcompare.config.settings import Settings, settings_toml
+from envcompare.errors import ConfigError, EnvcompareError, InterruptedRunError, UnusableError
+from envcompare.hosts.allocation import AnyJob, Request, pause, state_of, submitted
+from envcompare.run_folder.disk import replace_file
+from envcompare.run_folder.results import RunFolder
+from envcompare.text import age_text
+from envcompare.transport import not_copied, shell
+from envcompare.transport.local import LOCAL
+
+_JOURNALS: Final = ("events.jsonl", "samples.jsonl")  # read in this order, written in the other
+_KEPT_HERE: Final = frozenset({*_JOURNALS, "run.json", "comparison.json", "report.html"})
+_TURN_S: Final = 2
+# Turns without a sign of life: a count of them, not a time, so that a file system that hangs and
+# comes back costs neither side the other.
+_CLIENT_TURNS, _KILL_TURNS, _NODE_TURNS = 30, 90, 45
+# What waits beside the measured work starts no process: `read` waits for what never comes.
+_SCRIPT: Final = f"""room={{room}}
+exec 3<> <(:)
+{{command}} >"$room/said" 2>&1 </dev/null 3<&- &
+inner=$! turn=0 quiet=0 last= asked=0
+while kill -0 "$inner" 2>/dev/null; do
+  turn=$((turn + 1))
+  echo "$turn" >"$room/node"
+  seen= stops=0
+  read -r seen stops <"$room/client"
+  if [ "$seen" = "$last" ]; then quiet=$((quiet + 1)); else quiet=0 last=$seen; fi
+  if [ "$quiet" -ge {_CLIENT_TURNS} ] && [ "$asked" = 0 ]; then stops=1; fi
+  if [ "$quiet" -ge {_KILL_TURNS} ]; then kill -KILL "$inner"; fi
+  if [ "${{{{stops:-0}}}}" -gt "$asked" ]; then asked=$((asked + 1)); kill -TERM "$inner"; fi
+  read -r -t {_TURN_S} -u 3 || [ "$?" -gt 128 ] || sleep {_TURN_S}
+done
+wait "$inner"
+echo "$?" >"$room/exit.part" && mv "$room/exit.part" "$room/exit"
+"""
+_WHY: Final = r"""
+cat -- "$1"/*.stderr 2>/dev/null | tail -n 1
+qstat -j "$2" 2>/dev/null | sed -n 's/^error reason *[0-9]*: *//p'
+:
+"""
+_ASK_EVERY_S: Final = 10.0
+_SAY_EVERY_S: Final = 60.0
+_MISSING_S: Final = 20.0  # a job may be listed late
+_SHARED_S: Final = 60.0  # a network file system may show a new file late
+_LATE_S: Final = 5.0  # and an exit code after its job has gone
+_FORCED_S: Final = 30.0  # in which a client that is killed cleans up
+_ENDS: Final = frozenset({0, 3, 4})  # exit codes of a run that came to its end
+_SIGNALLED: Final = 128
+
+
+@dataclass(slots=True, kw_only=True)
+class Mirror:
+    """The folder that both clients see, with the copy of the run folder, and what is here of it."""
+
+    folder: RunFolder
+    room: Path
+    words: tuple[str, ...] = ()  # further options of the client there
+    _taken: dict[str, int] = field(default_factory=dict)  # bytes of each journal
+    _stamps: dict[str, tuple[int, int]] = field(default_factory=dict)  # of files as they were taken
+    _said: int = 0
+    _turn: int = 0
+
+    @property
+    def copy(self) -> Path:
+        """Return the copy of the run folder."""
+        return self.room / "run"
+
+    def begin(self, settings: Settings) -> str:
+        """Copy the run folder, and return the script by which a job goes on with the copy.
+
+        Raises CopyError where the folder that the nodes share does not take it.
+        """
+        try:
+            self._copy(settings)
+        except OSError as error:
+            raise not_copied(str(self.folder.path), str(self.copy), str(error)) from error
+        self.show(0)
+        command = (sys.executable, "-m", "envcompare", "run", "--resume", str(self.copy))
+        words = (*command, "--measure-only", *self.words)
+        return _SCRIPT.format(room=shlex.quote(str(self.room)), command=shlex.join(words))
+
+    def _copy(self, settings: Settings) -> None:
+        """Copy what a client needs to go on: inside a job it asks for no allocation."""
+        hidden = shutil.ignore_patterns(".*", "comparison.json", "report.html")
+        shutil.copytree(self.folder.path, self.copy, ignore=hidden)
+        inside = settings_toml(msgspec.structs.replace(settings, allocation=INSIDE))
+        record = msgspec.structs.replace(self.folder.read_run(), configuration=inside)
+        copied = RunFolder(self.copy)
+        copied.write_json("run.json", record)
+        self._stamps = {name: self._stamp(name) for name in copied.file_names()}
+        self._taken = {name: len(self._read(name, 0)) for name in _JOURNALS}
+
+    def show(self, stops: int) -> None:
+        """Show the job that this client lives, and how often it was asked to stop.
+
+        Where that cannot be written, the job ends as if this client were gone.
+        """
+        self._turn += 1
+        with suppress(OSError):
+            replace_file(self.room / "client", f"{self._turn} {stops}\n".encode())
+
+    def read(self, name: str) -> str:
+        """Return what the job wrote to a file, empty where it is not there.
+
+        The folder is listed first, by which a network file system looks for files anew.
+        """
+        try:
+            is_there = name in os.listdir(self.room)  # noqa: PTH208 — names are enough
+            return (self.room / name).read_text().strip() if is_there else ""
+        except OSError:
+            return ""
+
+    def said(self) -> Iterator[str]:
+        """Yield the lines that the client there has printed since the last time."""
+        try:
+            with (self.room / "said").open("rb") as file:
+                file.seek(self._said)
+                lines = file.read()
+        except OSError:
+            return
+        whole = lines[: lines.rfind(b"\n") + 1]
+        self._said += len(whole)
+        yield from whole.decode(errors="replace").splitlines()
+
+    def fetch(self) -> bool:
+        """Bring here what is new in the copy; False where that cannot be read now.
+
+        An event stands for samples and files that were there before it: it is read first, and
+        written last.
+        """
+        try:
+            news = {name: self._read(name, self._taken[name]) for name in _JOURNALS}
+            if news["events.jsonl"]:
+                self._fetch_files()
+        except OSError:  # of a network file system: the next turn reads it again
+            return False
+        for name in reversed(_JOURNALS):
+            self.folder.append_journal(name, news[name])
+            self._taken[name] += len(news[name])
+        return True
+
+    def _read(self, name: str, begin: int) -> bytes:
+        """Return the whole lines of a journal in the copy from a byte on."""
+        path = self.copy / name
+        if not path.exists():
+            return b""
+        with path.open("rb") as file:
+            file.seek(begin)
+            lines = file.read()
+        return lines[: lines.rfind(b"\n") + 1]
+
+    def _fetch_files(self) -> None:
+        for name in RunFolder(self.copy).file_names():
+            stamp = self._stamp(name)
+            if name not in _KEPT_HERE and stamp != self._stamps.get(name):
+                self.folder.write_bytes(name, (self.copy / name).read_bytes())
+                self._stamps[name] = stamp
+
+    def _stamp(self, name: str) -> tuple[int, int]:
+        status = (self.copy / name).stat()
+        return status.st_size, status.st_mtime_ns
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What the scheduler lists of a job, asked now and then."""
+
+    job: AnyJob
+    began: float = field(default_factory=time.monotonic)
+    asked: float = field(default_factory=time.monotonic)
+    said: float = field(default_factory=time.monotonic)
+    state: str | None = None  # until it is known
+    was_listed: bool = False
+    since: float = 0.0  # of this state
+
+    def look(self) -> None:
+        """Ask for the state, unless that was done a moment ago."""
+        now = time.monotonic()
+        if now - self.asked < min(_ASK_EVERY_S, (now - self.began) / 2):
+            return
+        self.asked = now
+        state = state_of(self.job)
+        if state is not None and state != self.state:
+            self.state, self.since = state, now
+        self.was_listed = self.was_listed or bool(state)
+
+    def lasts_s(self, state: str) -> float:
+        """Return for how long the job has had a state, 0 where it has another."""
+        return time.monotonic() - self.since if self.state == state else 0.0
+
+    @property
+    def is_gone(self) -> bool:
+        """Tell whether the job is listed no more, or never came."""
+        is_late = time.monotonic() - self.began > _MISSING_S
+        return self.state == "" and (self.was_listed or is_late)
+
+    def tell(self, request: Request) -> None:
+        """Say now and then that the job waits."""
+        now = time.monotonic()
+        if now - self.said > _SAY_EVERY_S:
+            self.said = now
+            waited = age_text(now - self.began)
+            request.say(f"job {self.job.id} waits in the queue, for {waited} so far")
+
+
+def measured(request: Request, mirror: Mirror, settings: Settings) -> int | None:
+    """Measure in a job, and return the exit code of the client there; None where it was lost.
+
+    Raises UnusableError where the job does not begin or the client there ends early, and
+    InterruptedRunError when the user stops before it begins.
+    """
+    with submitted(request, lambda _: mirror.begin(settings)) as job:
+        watch = _Watch(job)
+        _await_begin(watch, mirror, request)
+        code = _follow(watch, mirror, request)
+    if code is None or code in _ENDS or request.interruption.is_requested:
+        return code
+    raise _ended_early(code, job)
+
+
+def _await_begin(watch: _Watch, mirror: Mirror, request: Request) -> None:
+    """Wait in the queue until the job shows that it lives."""
+    while not (mirror.read("node") or mirror.read("exit")):
+        mirror.show(0)
+        pause(request, _TURN_S)
+        watch.look()
+        if watch.is_gone or "E" in (watch.state or ""):
+            raise _not_begun(watch.job, request)
+        if watch.lasts_s("r") > _SHARED_S:
+            raise UnusableError(
+                f"job {watch.job.id} runs, and nothing of it is seen in {request.script_dir}",
+                details=_why(watch.job, request),
+                hint="name a folder on a file system that all nodes share with the key script-dir",
+            )
+        watch.tell(request)
+
+
+def _follow(watch: _Watch, mirror: Mirror, request: Request) -> int | None:
+    """Fetch what the job writes until it has ended; None where the client there was lost."""
+    pulse, forced_s = _Pulse(), 0.0
+    while True:
+        code = mirror.read("exit")
+        is_whole = mirror.fetch()
+        for line in mirror.said():
+            request.say(line)
+        if code and is_whole:
+            return _judged(int(code), request)
+        watch.look()
+        if why := _loss(watch, pulse, mirror):
+            request.lose(why)
+            return None
+        stopping = request.interruption
+        mirror.show(stopping.is_requested + stopping.is_forced)
+        time.sleep(_TURN_S)
+        forced_s += _TURN_S * stopping.is_forced
+        if forced_s > _FORCED_S:
+            return None
+
+
+def _judged(code: int, request: Request) -> int | None:
+    """Return the exit code of the client in a job, None where it was killed."""
+    if code > _SIGNALLED:
+        request.lose(f"envcompare was ended in the job, with exit code {code}")
+    return code if code <= InterruptedRunError.exit_code else None
+
+
+def _loss(watch: _Watch, pulse: _Pulse, mirror: Mirror) -> str:
+    """Say why the job is lost; empty where it goes on."""
+    if pulse.missed(mirror.read("node")) > _NODE_TURNS:
+        listed = f"; its state is {watch.state}" if watch.state else ""
+        return f"its node has shown no sign of life for a while{listed}"
+    if watch.is_gone and watch.lasts_s("") > _LATE_S:
+        return f"job {watch.job.id} is not listed any more, and left no exit code"
+    return ""
+
+
+@dataclass(slots=True)
+class _Pulse:
+    """How often in turn a number was read that should have changed."""
+
+    last: str = ""
+    count: int = 0
+
+    def missed(self, now: str) -> int:
+        """Return how often the number has not changed, this time included."""
+        self.count = self.count + 1 if now == self.last else 0
+        self.last = now
+        return self.count
+
+
+def _not_begun(job: AnyJob, request: Request) -> UnusableError:
+    return UnusableError(
+        f"job {job.id} ended before anything was measured",
+        details=_why(job, request),
+        hint=f"if nobody cancelled it, check that {request.script_dir} and the folder that "
+        "envcompare was started in are on file systems that the nodes share",
+    )
+
+
+def _why(job: AnyJob, request: Request) -> str:
+    """Return what the job and its scheduler say."""
+    said = shell(LOCAL, _WHY, request.script_dir, job.id).stdout.splitlines()
+    return "; ".join(line.strip() for line in said if line.strip()) or "it left no message"
+
+
+def _ended_early(code: int, job: AnyJob) -> EnvcompareError:
+    kind = ConfigError if code == ConfigError.exit_code else UnusableError
+    return kind(
+        f"envcompare ended in job {job.id} with exit code {code}",
+        details="it printed why, which stands above",
+        hint="mend what it names; if it was not found or does not start there, check that its "
+        f"Python, {sys.executable}, is on a file system that the nodes share",
+    )

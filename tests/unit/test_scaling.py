@@ -1,0 +1,170 @@
+"""Several ranks: where they may lie, and what they bring against one rank of each environment."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from builders import blocks, design, run_record
+from msgspec.structs import replace
+
+import envcompare
+from envcompare.analysis.compare import compare_run
+from envcompare.analysis.model.comparison import RunComparison
+from envcompare.cli.planning import planned
+from envcompare.config.settings import Settings
+from envcompare.errors import ConfigError
+from envcompare.report.export.summary import summary
+from envcompare.report.format.markdown import markdown
+from envcompare.report.page import render
+from envcompare.run_folder.profiles import Profile, ProfileRecord, Quantity
+from envcompare.run_folder.records import CellRecord, Event, FingerprintRecord
+from envcompare.run_folder.results import RunFolder
+
+_ARMS = ("vm", "docker", "vm~control")
+
+
+def ranked(out: Path, *, counts: tuple[int, ...] = (1, 2), hosts: tuple[str, ...] = ()) -> Path:
+    """Return a run in which a step of two ranks takes 1.25 times as long, 1.6 in docker."""
+    cells = tuple(
+        CellRecord(
+            id=f"local/ddp/ranks={count}", host="local", workload="ddp",
+            parameters={"ranks": count}, hosts=hosts,
+        )
+        for count in counts
+    )  # fmt: skip
+    folder = RunFolder.create(out, run_record(cells=cells, design=design()))
+    folder.append_event(Event(t=1.0, what="run-started"))
+    for cell, count in zip(cells, counts, strict=True):
+        factors = {"vm": 1.25, "docker": 1.6, "vm~control": 1.25}
+        times = {arm: factors[arm] if count > 1 else 1.0 for arm in _ARMS}
+        for sample in blocks(times, noise=0.0):
+            folder.append_sample(replace(sample, cell=cell.id))
+        values = {"batch": 16 * count, "device": "cpu", "code": "c0de"}
+        for arm in _ARMS:
+            at = {"host": "local", "cell": cell.id, "arm": arm}
+            folder.append_event(Event(t=2.0, what="note", values=values, **at))
+            facts = {"network.interfaces": "lo", "shm.bytes": 64 << 20}
+            folder.write_fingerprint(FingerprintRecord(facts=facts, taken="step", **at))
+            folder.write_profile(exchanged(cell.id, arm))
+    folder.append_event(Event(t=5.0, what="run-ended"))
+    folder.close()
+    return folder.path
+
+
+def exchanged(cell: str, arm: str) -> ProfileRecord:
+    """Return a profile of two steps with 8 ms of collectives, 6 ms of them exposed."""
+    told = (
+        ("collective_ns", 8e6, "ns", "union"),
+        ("collective_exposed_ns", 6e6, "ns", "difference"),
+        ("collective_step_share", 40.0, "%", "ratio of sums"),
+        ("collective_exposed_step_share", 30.0, "%", "ratio of sums"),
+    )
+    quantities = tuple(
+        Quantity(name=name, value=value, unit=unit, rule=rule, source="torch.profiler")
+        for name, value, unit, rule in told
+    )
+    profile = Profile(tool="torch", quantities=quantities, steps=2)
+    return ProfileRecord(
+        host="local", cell=cell, arm=arm, kind="torch", name="torch", steps=2, profile=profile
+    )
+
+
+def compared(out: Path, **changes: tuple[int, ...] | tuple[str, ...]) -> RunComparison:
+    """Return what analysis finds in it."""
+    return compare_run(RunFolder.open(ranked(out, **changes)))  # type: ignore[arg-type]
+
+
+def test_speed_up_is_of_the_samples_of_the_same_environment(tmp_path: Path) -> None:
+    """Twice the batch in 1.25 times the time is 1.6 times as fast; the control has no row."""
+    found = {(one.arm, one.ranks): one for one in compared(tmp_path).scaling}
+    assert found.keys() == {(arm, count) for arm in ("vm", "docker") for count in (1, 2)}
+    for arm, speed_up in (("vm", 1.6), ("docker", 1.25)):
+        two = found[arm, 2]
+        assert two.speed_up == pytest.approx(speed_up, rel=1e-6)
+        assert two.efficiency == pytest.approx(speed_up / 2, rel=1e-6)
+        assert two.restarts == 4
+    assert found["vm", 1].speed_up == pytest.approx(1.0)
+
+
+def test_collectives_are_those_of_a_step_under_the_profiler(tmp_path: Path) -> None:
+    """Times in seconds, shares as fractions."""
+    one = compared(tmp_path).scaling[0]
+    assert (one.collective_s, one.collective_exposed_s) == pytest.approx((0.004, 0.003))
+    assert (one.collective_share, one.collective_exposed_share) == pytest.approx((0.4, 0.3))
+
+
+def test_the_frame_has_the_rows_of_the_analysis(tmp_path: Path) -> None:
+    """A script finds what the page shows."""
+    folder = ranked(tmp_path, hosts=("gpu01", "gpu02"))
+    frame = envcompare.read(folder).scaling
+    assert frame["arm"].tolist() == ["vm", "docker"] * 2
+    assert frame["hosts"].fillna("").tolist() == [""] * 2 + ["gpu01,gpu02"] * 2
+    assert frame["efficiency"].tolist() == pytest.approx([1.0, 1.0, 0.8, 0.625])
+
+
+def test_without_one_rank_there_is_no_speed_up_and_the_page_says_what_to_add(
+    tmp_path: Path,
+) -> None:
+    """A number against nothing would be one of another kind."""
+    run = compared(tmp_path, counts=(2, 4))
+    assert {one.speed_up for one in run.scaling} == {None}
+    assert "Without ranks=1 of the same work there is no speed-up" in render(run)
+
+
+def test_page_and_markdown_show_ranks_and_what_they_exchange_data_by(tmp_path: Path) -> None:
+    """The network of each environment stands with them, since it costs time."""
+    run = compared(tmp_path, hosts=("gpu01", "gpu02"))
+    page = re.sub(r"<[^>]+>", " ", render(run))
+    assert "(on gpu01, gpu02)" in page
+    assert "docker: network devices lo; shared memory (/dev/shm)" in page
+    text = markdown(summary(run))
+    assert "Speed-up" in text
+    assert "80.0 %" in text
+
+
+def test_a_run_without_ranks_has_no_such_section(tmp_path: Path) -> None:
+    """Nothing is said of what was not asked for."""
+    folder = RunFolder.create(tmp_path, run_record())
+    folder.close()
+    assert 'id="scaling"' not in render(compare_run(RunFolder.open(folder.path)))
+
+
+def spread(**changes: object) -> Settings:
+    """Return the settings of a run whose ranks lie on two hosts."""
+    given = {"envs": "vm,docker", "hosts": "gpu01,gpu02", "workloads": "ddp",
+             "set": {"ddp": {"ranks": (1, 2)}}, "rendezvous": "gpu01"}  # fmt: skip
+    return Settings(**{**given, **changes})  # type: ignore[arg-type]
+
+
+def test_ranks_over_hosts_are_measured_on_the_first_with_a_network_in_each_arm() -> None:
+    """The cells tell the hosts; an option of the user wins."""
+    _, plan, hosts = planned(spread(), Settings(), accept_many=False)
+    assert [host.label for host in hosts] == ["gpu01", "gpu02"]
+    assert {cell.host for cell in plan.cells} == {"gpu01"}
+    assert {cell.hosts for cell in plan.cells} == {("gpu01", "gpu02")}
+    assert [arm.options for arm in plan.arms] == [(), ("--network", "host"), ()]
+    _, plan, _ = planned(spread(docker_options=("--network=fast",)), Settings(), accept_many=False)
+    assert plan.arms[1].options == ("--network=fast",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rendezvous": "gpu03"}, "--rendezvous gpu03 is none of several --hosts"),
+        ({"hosts": "gpu01"}, "--rendezvous gpu01 is none of several --hosts"),
+        ({"envs": "vm,podman"}, "--rendezvous: podman cannot reach another host"),
+        ({"workloads": "ddp,mlp"}, "--rendezvous: mlp has no ranks on several hosts"),
+        (
+            {"hosts": None, "allocation": "slurm:time=01:00:00,nodes=2"},
+            "--rendezvous and --allocation exclude each other",
+        ),
+    ],
+)
+def test_what_cannot_be_spread_over_hosts_is_refused(
+    changes: dict[str, object], words: str
+) -> None:
+    """Before any host is reached."""
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        planned(spread(**changes), Settings(), accept_many=False)
