@@ -115,6 +115,14 @@ def test_a_batch_that_is_set_as_well_is_refused() -> None:
         experiment(workloads="cnn", search="batch", set={"cnn": {"batch": 8}})
 
 
+def test_a_search_over_ranks_on_several_hosts_is_refused() -> None:
+    """A try runs on one."""
+    spread = {"workloads": "ddp", "hosts": "a,b", "rendezvous": "a", "search": "batch"}
+    flags = Settings(envs="vm", **spread)
+    with pytest.raises(ConfigError, match="--rendezvous and --search exclude each other"):
+        resolve(flags, Settings(), known=known(ddp={"batch": 8}))
+
+
 def rates(*samples_per_s: float, restarts: int = 4, noise: float = 0.0) -> dict[int, Any]:
     """Return log throughputs of doubling batches; what a restart adds is large and cancels."""
     drawn = np.random.default_rng(1).normal(0, noise, (len(samples_per_s), restarts))
