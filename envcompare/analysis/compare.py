@@ -238,5 +238,6 @@ def _failures(events: tuple[Event, ...]) -> tuple[FailureRow, ...]:
             **msgspec.structs.asdict(event.failure),
         )
         for event in events
-        if event.failure is not None
+        # what the plan said would not be run stands with the comparisons
+        if event.failure is not None and event.failure.phase != "plan"
     )

@@ -14,12 +14,14 @@ import msgspec
 
 from envcompare.config.arms import (
     Arm,
+    Place,
     check_image,
     chosen_reference,
     chosen_stacks,
     expand_stacks,
     on_network,
     parse_arms,
+    parse_places,
     with_options,
     with_values,
 )
@@ -92,6 +94,7 @@ class Experiment:
     tables: tuple[TableRecord, ...]
     out: Path
     data: str | None
+    places: tuple[Place, ...]  # of the data; empty where nothing was asked for
     download: bool
     base_image: str | None
     variant: Variant
@@ -152,6 +155,12 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
             "--restarts and --rounds are not for plain commands",
             details="a command has no rounds within a restart: each process is a fresh start",
             hint="leave them out, or measure the command in a run of its own",
+        )
+    if settings.place is not None and any(one.program is not None for one in workloads):
+        raise ConfigError(
+            "--place is not for plain commands",
+            details="only a workload is told where its data lie",
+            hint="leave it out, or make the command a class",
         )
     allocation = parse_allocation(settings.allocation, os.environ, now_s=time.time())
     if allocation is not None:
@@ -414,6 +423,7 @@ def _rest(settings: Settings) -> dict[str, Any]:
         **{name: getattr(settings, name) for name in _SAME},
         "has_startup": settings.startup,
         "out": Path(settings.out or "results"),
+        "places": parse_places(settings.place),
         "tables": settings.tables or (),
         "connect_timeout_s": settings.connect_timeout,
         "host_patience_s": settings.host_patience,
