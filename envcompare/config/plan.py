@@ -13,10 +13,15 @@ from envcompare.config.arms import Place
 from envcompare.config.experiment import MAX_CELLS, Experiment
 from envcompare.config.workloads import Workload
 from envcompare.errors import ConfigError
-from envcompare.run_folder.records import CONTROL_SUFFIX, ArmRecord, CellRecord, Design, Scalar
+from envcompare.run_folder.records import (
+    CONTROL_SUFFIX,
+    PLACE_OF_DATA,
+    ArmRecord,
+    CellRecord,
+    Design,
+    Scalar,
+)
 from envcompare.run_folder.results import arms_within, count_comparisons
-
-PLACE_OF_DATA = "place.data"  # no parameter of a workload: their names have no dots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
