@@ -156,12 +156,7 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
             details="a command has no rounds within a restart: each process is a fresh start",
             hint="leave them out, or measure the command in a run of its own",
         )
-    if settings.place is not None and any(one.program is not None for one in workloads):
-        raise ConfigError(
-            "--place is not for plain commands",
-            details="only a workload is told where its data lie",
-            hint="leave it out, or make the command a class",
-        )
+    _check_placed(workloads, settings)
     allocation = parse_allocation(settings.allocation, os.environ, now_s=time.time())
     if allocation is not None:
         check_allocation(arms, hosts=settings.hosts)
@@ -178,6 +173,16 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
     )
 
 
+def _check_placed(workloads: tuple[Workload, ...], settings: Settings) -> None:
+    """Raise ConfigError where data would be placed for a plain command."""
+    if settings.place is not None and any(one.program is not None for one in workloads):
+        raise ConfigError(
+            "--place is not for plain commands",
+            details="only a workload is told where its data lie",
+            hint="leave it out, or make the command a class",
+        )
+
+
 def _check_spread(workloads: tuple[Workload, ...], settings: Settings) -> None:
     """Raise ConfigError for what cannot be spread over hosts."""
     others = [one.name for one in workloads if one.name != SPREAD or one.path or one.program]
@@ -186,6 +191,12 @@ def _check_spread(workloads: tuple[Workload, ...], settings: Settings) -> None:
             f"--rendezvous: {', '.join(others)} has no ranks on several hosts",
             details=f"{SPREAD} is the workload whose ranks may lie on several hosts",
             hint=f"give --workloads {SPREAD}, and measure the others in a run of their own",
+        )
+    if settings.place is not None:
+        raise ConfigError(
+            "--rendezvous and --place exclude each other",
+            details="ranks on other hosts are given no data, which could lie anywhere",
+            hint="leave one of them out",
         )
     if settings.allocation is not None:
         raise ConfigError(

@@ -113,6 +113,13 @@ def test_a_command_has_no_place_for_data(tmp_path: Path) -> None:
         resolve(settings, Settings(), known=known(cnn={}))
 
 
+def test_ranks_on_several_hosts_have_no_place_for_data() -> None:
+    """Those of other hosts are given none."""
+    settings = Settings(workloads="ddp", hosts="a,b", rendezvous="a", place="data=tmpfs")
+    with pytest.raises(ConfigError, match="--rendezvous and --place exclude each other"):
+        resolve(settings, Settings(), known=known(ddp={"ranks": 2}))
+
+
 def test_the_place_stands_in_the_configuration_of_a_run() -> None:
     """By which it is resumed."""
     experiment, _ = planned(place="data=bind,tmpfs")
