@@ -7,54 +7,92 @@ import os
 import random
 import tempfile
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, Callable, ClassVar
 
 from harness.parameters import ParameterError
+from harness.placement import Placement, drop, resident_share
 
+MADE_FILES = 1000  # of the data set
 WRITTEN_BYTES = 4096  # of a file that the workload writes, the page size of most machines
 
 
 class Files:
-    """Looks at, reads or writes small files: of the software, or in the scratch folder.
+    """Looks at, reads or writes small files: of the software, of a data set, in the scratch folder.
 
     Those of the software lie where the environment keeps it: on the disk of a VM, in the layers of
-    an image, in the SquashFS of a SIF. They are in the page cache after the first step. A step
-    takes each file once, in an order of the seed.
+    an image, in the SquashFS of a SIF. Those of the data set lie where `--place` puts it, and are
+    taken where it is given. All are in the page cache after the first step, unless `cache` is
+    `cold`: then each file is dropped from it once it is read. A step takes each file once, in an
+    order of the seed.
     """
 
     BOTTLENECK: ClassVar[str] = "opening, reading and writing small files"
     PARAMS: ClassVar[dict[str, Any]] = {
         "pattern": "read",
-        "place": "software",
+        "cache": "warm",
+        "place": "auto",
         "package": "torch",
         "files": 500,
     }
     RANGES: ClassVar[dict[str, Any]] = {  # least and most; the choices of a text
         "pattern": ("stat", "read", "write"),
-        "place": ("software", "scratch"),
+        "cache": ("warm", "cold"),
+        "place": ("auto", "software", "data", "scratch"),
         "files": (1, None),
     }
 
-    def __init__(self, pattern: str, place: str, package: str, files: int) -> None:
+    def __init__(self, pattern: str, cache: str, place: str, package: str, files: int) -> None:
         if pattern == "write" and place == "software":
             raise ParameterError(
-                "pattern 'write' needs place 'scratch': installed software is not modified"
+                "pattern 'write' needs place 'data' or 'scratch': installed software is not "
+                "modified"
             )
-        self._take = {"stat": _size, "read": _read, "write": _write}[pattern]
+        if cache == "cold" and pattern != "read":
+            raise ParameterError(
+                f"cache 'cold' is not for pattern {pattern!r}: names and inodes cannot be dropped "
+                "without root, nor what is not yet on the disk"
+            )
+        takes = {"stat": _size, "read": _read_cold if cache == "cold" else _read, "write": _write}
+        self._take = takes[pattern]
+        self._writes, self._is_cold = pattern == "write", cache == "cold"
         self._place, self._package, self._files = place, package, files
+        self._data: str | None = None
+
+    @staticmethod
+    def make(folder: str) -> None:
+        """Write a data set of small files, as large as sources and thumbnails are."""
+        drawn = random.Random(0)  # what it is drawn from is no secret
+        for number in range(MADE_FILES):
+            part = Path(folder, f"{number // 100:02}")
+            part.mkdir(exist_ok=True)
+            content = drawn.randbytes(drawn.randint(512, 4096)).hex()
+            (part / f"{number:04}.txt").write_text(content)
+
+    def load(self, data: str | None) -> None:
+        """Remember where the data set is."""
+        self._data = data
 
     def setup(self, seed: int, device: str) -> None:  # noqa: ARG002  no device is used
         """Find the files, or write them, and settle their order."""
         self._scratch = None
-        if self._place == "software":
+        place = self._place if self._place != "auto" else self._usual_place()
+        if place == "software":
             paths = _files_of(self._package, self._files)
+        elif place == "data" and not self._writes:
+            paths = _files_in(self._data, self._files)
         else:
             # HOME is the scratch folder of an arm, which is removed after it.
-            self._scratch = tempfile.TemporaryDirectory(dir=os.environ.get("HOME"))
+            around = Placement.room() if place == "data" else os.environ.get("HOME")
+            self._scratch = tempfile.TemporaryDirectory(dir=around)
             paths = [f"{self._scratch.name}/{number}" for number in range(self._files)]
             for path in paths:
                 _write(path)
         self._paths = random.Random(seed).sample(paths, len(paths))
+
+    def _usual_place(self) -> str:
+        """Return what is taken unless it is chosen: the data where the run has placed them."""
+        own = "scratch" if self._writes else "software"
+        return "data" if Placement.name else own
 
     def step(self) -> float:
         """Take each file once; return a number that depends on their sizes and their order."""
@@ -62,12 +100,27 @@ class Files:
         sizes = [take(path) for path in self._paths]
         return sum(place * size for place, size in enumerate(sizes, 1)) / 1e9
 
-    def finish(self) -> dict[str, int]:
-        """Remove what was written; return how many bytes the files have."""
-        found = sum(map(_size, self._paths))
+    def finish(self) -> dict[str, float]:
+        """Remove what was written; return how many bytes the files have, and how many are cached.
+
+        After steps that drop each file the share in the page cache is 0 where dropping works.
+        """
+        found: dict[str, float] = {"files": len(self._paths), "bytes": sum(map(_size, self._paths))}
+        shares = [resident_share(path) for path in self._paths] if self._is_cold else []
+        known = [share for share in shares if share is not None]
+        if known:
+            found["cached"] = sum(known) / len(known)
         if self._scratch is not None:
             self._scratch.cleanup()
-        return {"files": len(self._paths), "bytes": found}
+        return found
+
+
+def _files_in(data: str | None, count: int) -> list[str]:
+    """Return the first files of a data set."""
+    paths = sorted(str(path) for path in Path(data or ".").rglob("*") if path.is_file())
+    if data is None or len(paths) < count:
+        raise ParameterError(f"parameter 'files' is {count}, and the data has {len(paths)} here")
+    return paths[:count]
 
 
 def _files_of(package: str, count: int) -> list[str]:
@@ -89,15 +142,22 @@ def _size(path: str) -> int:
     return os.stat(path).st_size
 
 
-def _read(path: str) -> int:
+def _read(path: str, *, ending: Callable[[int], None] | None = None) -> int:
     handle = os.open(path, os.O_RDONLY)
     try:
         size = 0
         while part := os.read(handle, 1 << 20):
             size += len(part)
+        if ending is not None:
+            ending(handle)
         return size
     finally:
         os.close(handle)
+
+
+def _read_cold(path: str) -> int:
+    """Read a file that the step before has dropped from the page cache, and drop it again."""
+    return _read(path, ending=drop)
 
 
 def _write(path: str) -> int:

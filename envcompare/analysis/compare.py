@@ -229,7 +229,8 @@ def _arm_state(
     failed = [e for e in events if e.what == "arm-failed" and e.host == host and e.arm == arm.id]
     of_arm = [c for c in comparisons if c.host == host and c.arm == arm.id]
     if failed and not any(c.primary for c in of_arm):
-        return "failed", failed[-1].text
+        is_planned = all(e.failure and e.failure.phase == "plan" for e in failed)
+        return "skipped" if is_planned else "failed", failed[-1].text
     if any(e.what == "arm-ready" and e.host == host and e.arm == arm.id for e in events):
         return "ok", ""
     return "skipped", "not started"
@@ -245,5 +246,6 @@ def _failures(events: tuple[Event, ...]) -> tuple[FailureRow, ...]:
             **msgspec.structs.asdict(event.failure),
         )
         for event in events
-        if event.failure is not None
+        # what the plan said would not be run stands with the comparisons
+        if event.failure is not None and event.failure.phase != "plan"
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from envcompare.command import shown_text
 from envcompare.config.experiment import Experiment, leading, resolve, standalone
-from envcompare.config.plan import Cell, Plan, derive_seed, make_plan, shuffled
+from envcompare.config.plan import Cell, Plan, derive_seed, make_plan, not_placed, shuffled
 from envcompare.config.scheduling import check_time
 from envcompare.config.settings import Settings, parse_settings, settings_toml
 from envcompare.config.workloads import Known, catalogue
@@ -150,7 +152,9 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
         f"  the intervals are widened for {counted(plan.comparisons, 'comparison')}",
     ]
     for cell in plan.cells[:_SHOWN_CELLS]:
-        lines += [f"  {cell.id}", *(f"      {line}" for line in _orders(plan, cell))]
+        refused = not_placed(experiment, cell.place)
+        lines += [f"  {cell.id}", *(f"      {line}" for line in _orders(plan, cell, refused))]
+        lines += [f"      not run: {arm}: {reason}" for arm, reason in refused.items()]
     if len(plan.cells) > _SHOWN_CELLS:
         lines.append(f"  … and {len(plan.cells) - _SHOWN_CELLS} more")
     return tuple(lines)
@@ -196,8 +200,8 @@ def _arm_text(plan: Plan, arm_id: str) -> str:
     return f"{text} (the reference again: A/A control)" if arm.is_control else text
 
 
-def _orders(plan: Plan, cell: Cell) -> list[str]:
-    arms = tuple(arm.id for arm in plan.of(cell).arms)
+def _orders(plan: Plan, cell: Cell, refused: Collection[str]) -> list[str]:
+    arms = tuple(arm.id for arm in plan.of(cell).arms if arm.id not in refused)
     if cell.workload.program is not None:
         seeds = (derive_seed(plan.seed, "process", cell.id, n) for n in range(_SHOWN_ROUNDS))
         rounds = (" ".join(shuffled(arms, seed)) for seed in seeds)

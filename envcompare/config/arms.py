@@ -6,8 +6,8 @@ import itertools
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple, get_args
 
 from envcompare.config.settings import Settings, closest, listed
 from envcompare.errors import ConfigError
@@ -35,6 +35,20 @@ CounterAccess = Literal["login", "root", "granted"]
 """Who may read a GPU's counters in an environment where the driver restricts them: a login that is
 an administrator, root of the host alone, or whoever may use the engine, which grants the right."""
 SoftwareKind = Literal["venv", "image", "sif"]
+Place = Literal["bind", "image", "overlay", "tmpfs", "sif"]
+PLACES: tuple[Place, ...] = get_args(Place)
+
+
+class Placing(NamedTuple):
+    """How an environment has data at a place, or why it cannot.
+
+    They lie in `folder` inside, where `{run}` and `{arm}` stand for the names of both; without one
+    they stay in the folder of the host. What is not `is_held` by the image is copied by the worker.
+    """
+
+    folder: str = ""
+    is_held: bool = False
+    refusal: str = ""
 
 
 class Rung(NamedTuple):
@@ -62,7 +76,13 @@ class Traits:
     short_switches: tuple[str, ...] = ()  # further short options of it that take no value
     helpers: tuple[str, ...] = ()  # processes that work for it beside the worker, by /proc/PID/comm
     rung: Rung | None = None  # of the ladder, on the host's own files
+    places: Mapping[Place, Placing] = field(default_factory=dict)  # of data, beside `bind`
     refusal: str = ""  # why it is known and cannot be compared
+
+    def placing(self, place: Place) -> Placing:
+        """Return how data lie at a place; every environment shows a folder of the host."""
+        usual = Placing() if place == "bind" else Placing(refusal=f"it has no place `{place}`")
+        return self.places.get(place, usual)
 
     @property
     def made_as(self) -> SoftwareKind:
@@ -110,6 +130,29 @@ def chosen_stacks(settings: Settings) -> tuple[str, ...]:
         if stack not in _STACKS:
             raise ConfigError(f"unknown stack `{stack}` in --stacks", hint=closest(stack, _STACKS))
     return stacks
+
+
+def parse_places(text: str | None) -> tuple[Place, ...]:
+    """Parse `data=PLACE[,PLACE…]`; empty where nothing was asked for.
+
+    Raises ConfigError for what is no place, or named twice.
+    """
+    if text is None:
+        return ()
+    kind, _, named = text.partition("=")
+    names = listed(named)
+    if kind != "data" or not names:
+        raise ConfigError(
+            f"--place {text} is not understood",
+            details="the form is data=PLACE[,PLACE…]",
+            hint="for example --place data=bind,tmpfs",
+        )
+    known = {str(place): place for place in PLACES}
+    for name in names:
+        if name not in known or names.count(name) > 1:
+            what = "names a place twice" if name in known else f"names an unknown place `{name}`"
+            raise ConfigError(f"--place {text} {what}", hint=closest(name, PLACES))
+    return tuple(known[name] for name in names)
 
 
 def parse_arms(items: tuple[str, ...], environments: Mapping[str, Traits]) -> tuple[Arm, ...]:

@@ -14,12 +14,14 @@ import msgspec
 
 from envcompare.config.arms import (
     Arm,
+    Place,
     check_image,
     chosen_reference,
     chosen_stacks,
     expand_stacks,
     on_network,
     parse_arms,
+    parse_places,
     with_options,
     with_values,
 )
@@ -101,6 +103,7 @@ class Experiment:
     tables: tuple[TableRecord, ...]
     out: Path
     data: str | None
+    places: tuple[Place, ...]  # of the data; empty where nothing was asked for
     download: bool
     base_image: str | None
     variant: Variant
@@ -165,6 +168,7 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
             details="a command has no rounds within a restart: each process is a fresh start",
             hint="leave them out, or measure the command in a run of its own",
         )
+    _check_placed(workloads, settings)
     allocation = parse_allocation(settings.allocation, os.environ, now_s=time.time())
     if allocation is not None:
         check_allocation(arms, hosts=settings.hosts)
@@ -183,6 +187,16 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
     )
 
 
+def _check_placed(workloads: tuple[Workload, ...], settings: Settings) -> None:
+    """Raise ConfigError where data would be placed for a plain command."""
+    if settings.place is not None and any(one.program is not None for one in workloads):
+        raise ConfigError(
+            "--place is not for plain commands",
+            details="only a workload is told where its data lie",
+            hint="leave it out, or make the command a class",
+        )
+
+
 def _check_spread(workloads: tuple[Workload, ...], settings: Settings) -> None:
     """Raise ConfigError for what cannot be spread over hosts."""
     others = [one.name for one in workloads if one.name != SPREAD or one.path or one.program]
@@ -197,6 +211,12 @@ def _check_spread(workloads: tuple[Workload, ...], settings: Settings) -> None:
             "--rendezvous and --search exclude each other",
             details="a try runs on one host, and the ranks are spread over several",
             hint=f"find the batch of a rank on one host, and give it with --set {SPREAD}.batch=N",
+        )
+    if settings.place is not None:
+        raise ConfigError(
+            "--rendezvous and --place exclude each other",
+            details="ranks on other hosts are given no data, which could lie anywhere",
+            hint="leave one of them out",
         )
     if settings.allocation is not None:
         raise ConfigError(
@@ -373,6 +393,12 @@ def _check_together(settings: Settings) -> None:
             details="the wheels of the variant cpu have no CUDA",
             hint="leave one of them out",
         )
+    if settings.search is not None and settings.place is not None:
+        raise ConfigError(
+            "--search and --place exclude each other",
+            details="a try reads the data where they are without a place",
+            hint="find the batch first, and give it with --set W.batch=N beside --place",
+        )
     if (settings.restarts is None) != (settings.rounds is None):
         raise ConfigError(
             "--restarts and --rounds belong together",
@@ -434,6 +460,7 @@ def _rest(settings: Settings) -> dict[str, Any]:
         **{name: getattr(settings, name) for name in _SAME},
         "has_startup": settings.startup,
         "out": Path(settings.out or "results"),
+        "places": parse_places(settings.place),
         "tables": settings.tables or (),
         "connect_timeout_s": settings.connect_timeout,
         "host_patience_s": settings.host_patience,

@@ -9,16 +9,24 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from envcompare.config.arms import Place
 from envcompare.config.experiment import MAX_CELLS, Experiment
 from envcompare.config.workloads import Workload
 from envcompare.errors import ConfigError
-from envcompare.run_folder.records import CONTROL_SUFFIX, ArmRecord, CellRecord, Design, Scalar
+from envcompare.run_folder.records import (
+    CONTROL_SUFFIX,
+    PLACE_OF_DATA,
+    ArmRecord,
+    CellRecord,
+    Design,
+    Scalar,
+)
 from envcompare.run_folder.results import arms_within, count_comparisons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """Host × workload × parameters; all arms are compared inside it.
+    """Host × workload × parameters × place of the data; all arms are compared inside it.
 
     Where values are compared within several arms of `--envs`, each of these has cells of its own.
     """
@@ -29,6 +37,7 @@ class Cell:
     parameters: tuple[tuple[str, Scalar], ...]
     within: str = ""
     hosts: tuple[str, ...] = ()  # over which its ranks are spread
+    place: Place | None = None  # of the data; None where --place was not given
 
     def record(self) -> CellRecord:
         """Return the cell as run.json keeps it."""
@@ -36,7 +45,7 @@ class Cell:
             id=self.id,
             host=self.host,
             workload=self.workload.name,
-            parameters=dict(self.parameters),
+            parameters=dict(_told(self.parameters, self.place)),
             is_program=self.workload.program is not None,
             within=self.within,
             hosts=self.hosts,
@@ -111,14 +120,16 @@ def shuffled(items: tuple[str, ...], seed: int) -> tuple[str, ...]:
 
 def _cells(experiment: Experiment, hosts: tuple[str, ...]) -> list[Cell]:
     cells: list[Cell] = []
-    places = tuple(dict.fromkeys(arm.within for arm in experiment.arms))
+    withins = tuple(dict.fromkeys(arm.within for arm in experiment.arms))
     spread = hosts if experiment.rendezvous else ()
     measured = hosts[:1] if spread else hosts
-    for host, workload, within in itertools.product(measured, experiment.workloads, places):
+    for host, workload, within in itertools.product(measured, experiment.workloads, withins):
         names = tuple(name for name, _ in workload.parameters)
-        for values in itertools.product(*(values for _, values in workload.parameters)):
+        given = itertools.product(*(values for _, values in workload.parameters))
+        for values, place in itertools.product(given, experiment.places or (None,)):
             parameters = tuple(zip(names, values, strict=True))
-            text = ",".join(f"{name}={value}" for name, value in parameters) or "default"
+            told = _told(parameters, place)
+            text = ",".join(f"{name}={value}" for name, value in told) or "default"
             name = f"{workload.name}@{within}" if within else workload.name
             cell = Cell(
                 id=f"{host}/{name}/{text}",
@@ -127,9 +138,26 @@ def _cells(experiment: Experiment, hosts: tuple[str, ...]) -> list[Cell]:
                 parameters=parameters,
                 within=within,
                 hosts=spread,
+                place=place,
             )
             cells.append(cell)
     return cells
+
+
+def _told(
+    parameters: tuple[tuple[str, Scalar], ...], place: Place | None
+) -> tuple[tuple[str, Scalar], ...]:
+    """Return the parameters as a cell is named by them: the place of the data is one of them."""
+    placed = () if place is None else ((PLACE_OF_DATA, place),)
+    return tuple(sorted((*parameters, *placed)))
+
+
+def not_placed(experiment: Experiment, place: Place | None) -> dict[str, str]:
+    """Return the arms that cannot have data at a place, each with the reason."""
+    if place is None:
+        return {}
+    reasons = {arm.id: arm.traits.placing(place).refusal for arm in experiment.arms}
+    return {arm: reason for arm, reason in reasons.items() if reason}
 
 
 def planned_arms(experiment: Experiment) -> tuple[ArmRecord, ...]:

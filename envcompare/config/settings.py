@@ -357,6 +357,14 @@ class Settings(
     tables: tuple[ReportTable, ...] | None = None  # in a file alone
     out: Annotated[str | None, Option("Parent of run folders.", "DIR", default="results")] = None
     data: Annotated[str | None, Option("Folder with real data on the host.", "DIR")] = None
+    place: Annotated[
+        str | None,
+        Option(
+            "Where the data lie in each arm: bind, image, overlay, tmpfs, sif; each is a cell.",
+            "data=PLACE,…",
+            group="what",
+        ),
+    ] = None
     download: Annotated[
         bool | None, Option("Download the real data on the host.", default=False)
     ] = None

@@ -10,10 +10,11 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from envcompare.command import Command, CommandResult
-from envcompare.config.arms import Traits
+from envcompare.config.arms import Place, Traits
+from envcompare.config.settings import Compression
 from envcompare.errors import (
     CommandTimeoutError,
     EnvcompareError,
@@ -34,6 +35,8 @@ _WORKER = "ENVCOMPARE_WORKER"
 SWEEP_S = 60.0
 READS_ALL = "DAC_OVERRIDE"
 """The capability that root inside keeps: it reads what it is shown, whoever owns the files."""
+UPPER = "upper"
+"""The folder of a scratch where an environment keeps what is written to its overlay."""
 _AWAY_S = 60.0  # an engine may restart
 
 # The marks are looked for in the environment of each process, never in its arguments, so that the
@@ -168,6 +171,7 @@ class Isolation:
     capabilities: tuple[str, ...] = ()  # as Docker names them; only root has the use of them
     options: tuple[str, ...] = ()  # of the engine's command, that the user has given
     layers: tuple[tuple[str, str], ...] = ()  # as `Prepared` names them
+    place: Place | None = None  # of the data, where it was asked for
     is_timed: bool = False  # what is timed gets the file system that a user's own start has
 
 
@@ -280,6 +284,20 @@ class Environment(Protocol):
 
         With the mark of a worker only what was started with it. Raises StillRunningError where it
         cannot be shown within two minutes that all of it has ended.
+        """
+        ...
+
+
+@runtime_checkable
+class HoldsData(Protocol):
+    """An environment whose images can hold data; it stands in the file of the environment."""
+
+    def hold(
+        self, transport: Transport, isolation: Isolation, data: str, *, compression: Compression
+    ) -> str:
+        """Return the reference of an image with a folder of the host in it, at its own place.
+
+        It is removed with the run. Raises StackError where it cannot be made.
         """
         ...
 

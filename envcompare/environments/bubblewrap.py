@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from envcompare.command import Command
-from envcompare.config.arms import Rung, Traits
+from envcompare.config.arms import Placing, Rung, Traits
 from envcompare.environments import (
     Check,
     Gpu,
@@ -103,6 +103,12 @@ class Bubblewrap:
         has_network=False,
         counters="root",
         rung=Rung(2, "namespaces", "namespaces"),
+        places={
+            "image": Placing(refusal="its image is a folder of the disk, as the place `bind` is"),
+            "overlay": Placing(refusal="it lays no overlay over the files"),
+            "tmpfs": Placing(folder="/dev/shm/envcompare-data"),  # noqa: S108 — inside
+            "sif": Placing(refusal="it runs no SIF"),
+        },
     )
     engine: ClassVar[None] = None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from envcompare.command import Command
-from envcompare.config.arms import Traits
+from envcompare.config.arms import Placing, Traits
 from envcompare.environments import (
     Check,
     Environment,
@@ -98,7 +98,16 @@ class Charliecloud:
     """
 
     name: ClassVar[str] = "charliecloud"
-    traits: ClassVar[Traits] = Traits(reference="file", counters="root")
+    traits: ClassVar[Traits] = Traits(
+        reference="file",
+        counters="root",
+        places={
+            "image": Placing(refusal="its image is a folder of the disk, as the place `bind` is"),
+            "overlay": Placing(folder="/var/tmp/envcompare-data"),  # noqa: S108 — inside
+            "tmpfs": Placing(folder="/tmp/envcompare-data"),  # noqa: S108 — inside
+            "sif": Placing(refusal="it runs no SIF"),
+        },
+    )
     engine: ClassVar[None] = None
 
     def wrap(self, command: Command, isolation: Isolation) -> Command:

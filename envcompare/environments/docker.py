@@ -11,7 +11,8 @@ from functools import partial
 from typing import ClassVar
 
 from envcompare.command import Command, CommandResult
-from envcompare.config.arms import Rung, Traits
+from envcompare.config.arms import Place, Placing, Rung, Traits
+from envcompare.config.settings import Compression
 from envcompare.environments import (
     READS_ALL,
     Check,
@@ -69,6 +70,10 @@ while :; do
   rounds=$((rounds + 1))
   sleep 0.1 || sleep 1
 done
+case $label in envcompare.run=*)
+  images=$("$program" image ls --quiet --no-trunc --filter "label=$label")
+  [ -z "$images" ] || "$program" image rm --force $images >/dev/null || exit 7 ;;
+esac
 set -- $removed
 echo "$#"
 """
@@ -77,6 +82,16 @@ echo "$#"
 _FEW_RIGHTS = (("--cap-drop", "ALL"), ("--security-opt", "no-new-privileges"))
 _FEW_PROCESSES = ("--pids-limit", "8192")
 _READ_ONLY = (("--read-only",), ("--tmpfs", "/tmp:exec"), ("--tmpfs", "/var/tmp:exec"))  # noqa: S108
+HELD = "/envcompare-data"
+"""Where an image holds data; where a tmpfs for them is mounted, too."""
+PLACES: dict[Place, Placing] = {
+    "image": Placing(folder=HELD, is_held=True),
+    "overlay": Placing(folder="/var/tmp/envcompare-data"),  # noqa: S108 — inside
+    "tmpfs": Placing(folder=f"{HELD}/data"),
+    "sif": Placing(refusal="it runs no SIF"),
+}
+"""The places of engines with Docker's command line: `/var/tmp` is in the container's own layer."""
+_TMPFS = ("--mount", f"type=tmpfs,destination={HELD},tmpfs-mode=1777")
 _TRIES = 20
 _TRIES_OF_WORKER = 60  # one that ran a moment ago: its daemon restarts, and will answer again
 _ADVICE = ("See 'docker", "Run 'docker")  # the client ends its complaints with one of these
@@ -221,6 +236,7 @@ class Docker:
         short_switches=("-P", "-q"),
         helpers=("dockerd", "containerd", "containerd-shim"),
         rung=Rung(6, "docker"),
+        places=PLACES,
     )
     engine: ClassVar[Engine] = ENGINE
 
@@ -285,6 +301,17 @@ class Docker:
         """Return an image of the host's engine: the workload image, the user's, or a skeleton."""
         return prepared_image(self, request)
 
+    def hold(
+        self,
+        transport: Transport,
+        isolation: Isolation,
+        data: str,
+        *,
+        compression: Compression,  # noqa: ARG002 — layers have none
+    ) -> str:
+        """Return the ID of the image with the data in a layer of their own."""
+        return held_in_layer(image_store(transport), isolation, data)
+
     def explain(self, exit_code: int, stderr: str) -> Problem | None:
         """Say what `docker run` complained about; 125 to 127 are its own exit codes."""
         if exit_code not in {125, 126, 127}:
@@ -321,10 +348,24 @@ def prepared_image(where: Environment, request: Request) -> Prepared:
     return proven(where, request, of_workloads(there, name=built.name))
 
 
+def held_in_layer(
+    store: ImageStore, isolation: Isolation, data: str, *, options: tuple[str, ...] = ()
+) -> str:
+    """Return the ID of an image with data in a layer, which goes with the run.
+
+    `options` make them the caller's. Raises StackError.
+    """
+    labels = (
+        *("--label", f"{_RUN_LABEL}={isolation.run_id}"),
+        *("--label", f"{_WORKER_LABEL}={isolation.worker}"),
+    )
+    return images.with_data(store, isolation.reference, data, target=HELD, options=labels + options)
+
+
 def remove_labelled(transport: Transport, program: str, *, run_id: str, worker: str) -> int:
     """Remove the containers of a run or a worker from an engine; return how many there were.
 
-    Raises as `swept`.
+    The images that a run has put data into go with it. Raises as `swept`.
     """
     label = f"{_WORKER_LABEL}={worker}" if worker else f"{_RUN_LABEL}={run_id}"
     tries = _TRIES_OF_WORKER if worker else _TRIES
@@ -343,6 +384,7 @@ def shown(
     return (
         *("--workdir", command.cwd or isolation.scratch or "/"),
         *mount_options(isolation.mounts, isolation.scratch),
+        *(_TMPFS if isolation.place == "tmpfs" else ()),
         *_gpu_options(isolation.gpu),
         *(word for name, value in variables for word in ("--env", f"{name}={value}")),
     )
@@ -481,12 +523,13 @@ def limits(
 
 
 def _may_be_read_only(isolation: Isolation) -> bool:
-    """Tell whether nothing but scratch folders need be written to in the container.
+    """Tell whether nothing but scratch folders and mounts need be written to in the container.
 
     What is timed may write where it does in a container that a user starts. CDI and the NVIDIA
     toolkit write the loader cache of the image anew.
     """
-    return not isolation.is_timed and isolation.gpu.way in {"none", "devices"}
+    is_written = isolation.is_timed or isolation.place == "overlay"
+    return not is_written and isolation.gpu.way in {"none", "devices"}
 
 
 def _is_overruled(option: tuple[str, ...], given: tuple[str, ...]) -> bool:

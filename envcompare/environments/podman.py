@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from envcompare.command import Command
 from envcompare.config.arms import Traits
+from envcompare.config.settings import Compression
 from envcompare.environments import (
     Check,
     Isolation,
@@ -19,7 +20,9 @@ from envcompare.environments import (
 )
 from envcompare.environments.docker import (
     CDI_PROBE,
+    PLACES,
     gpu_way,
+    held_in_layer,
     image_store,
     limits,
     of_user,
@@ -132,6 +135,7 @@ class Podman:
         counters="root",
         limit_command="podman run",
         helpers=("conmon", "fuse-overlayfs"),
+        places=PLACES,
     )
     engine: ClassVar[Engine] = ENGINE
 
@@ -200,6 +204,19 @@ class Podman:
         source, built = held_or_built(beside, recipe, local=local, progress=progress)
         there = images.deliver(store, built, local=source, progress=progress)
         return proven(self, request, of_workloads(there, name=built.name))
+
+    def hold(
+        self,
+        transport: Transport,
+        isolation: Isolation,
+        data: str,
+        *,
+        compression: Compression,  # noqa: ARG002 — layers have none
+    ) -> str:
+        """Return the ID of the image with the data in a layer of their own."""
+        owner = ("--userns", "keep-id", *user_option(isolation))
+        store = ImageStore(engine=ENGINE, transport=transport)
+        return held_in_layer(store, isolation, data, options=owner)
 
     def explain(self, exit_code: int, stderr: str) -> Problem | None:
         """Say what `podman run` complained about; 125 to 127 are its own exit codes."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from envcompare.command import Command, CommandResult
-from envcompare.config.arms import Rung, Traits
+from envcompare.config.arms import Place, Placing, Rung, Traits
 from envcompare.environments import Check, Isolation, ask, kill_marked, unusable
 from envcompare.environments.bubblewrap import START, STARTED, Bubblewrap, start
 from envcompare.environments.vm import show_host
@@ -26,6 +26,7 @@ from envcompare.transport import Transport, make_folder, not_understood, shell
 
 _BUBBLEWRAP = Bubblewrap()
 _CGROUP, _SECCOMP, _OVERLAY = "cgroup", "seccomp", "overlay"
+_UPPER_LAYER = Placing(folder="/var/tmp/envcompare-data")  # noqa: S108 — inside
 Layers = tuple[tuple[str, str], ...]
 """Layers around the namespaces from the lowest on: name, and the file or folder that it needs."""
 
@@ -153,7 +154,9 @@ class LayeredBubblewrap:
     @property
     def traits(self) -> Traits:
         """Return those of `bubblewrap`, on another rung."""
-        return replace(_BUBBLEWRAP.traits, aliases=(), rung=self.rung)
+        plain = _BUBBLEWRAP.traits
+        overlay: dict[Place, Placing] = {"overlay": _UPPER_LAYER} if self.layer == _OVERLAY else {}
+        return replace(plain, aliases=(), rung=self.rung, places={**plain.places, **overlay})
 
     def wrap(self, command: Command, isolation: Isolation) -> Command:
         """Return the `bwrap` of `bubblewrap` with the layers around it."""

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from envcompare.command import Command
-from envcompare.config.arms import Traits
+from envcompare.config.arms import Placing, Traits
+from envcompare.config.settings import Compression
 from envcompare.environments import (
     READS_ALL,
+    UPPER,
     Check,
     Gpu,
     Isolation,
@@ -33,7 +35,13 @@ from envcompare.errors import Problem, StackError, UnusableError
 from envcompare.stack import Prepared, Request, sif
 from envcompare.stack import image as images
 from envcompare.stack.building import held_or_built
-from envcompare.stack.diagnosis import DISK_FULL, USER_NAMESPACES, Symptom, last_line, recognise
+from envcompare.stack.diagnosis import (
+    DISK_FULL,
+    USER_NAMESPACES,
+    Symptom,
+    last_line,
+    recognise,
+)
 from envcompare.stack.engine import ImageStore, bind, mount_options
 from envcompare.stack.host import make_root
 from envcompare.text import spoken
@@ -66,6 +74,7 @@ export SINGULARITY_TMPDIR="$folder" SINGULARITY_CACHEDIR="$folder"
 "$engine" exec --containall --no-home --cleanenv --pwd / probe.sif /envcompare-probe
 exit 0
 """
+_HELD = "/envcompare-data"
 _MISSING = "neither apptainer nor singularity is installed"
 _MISSING_HINT = "install Apptainer (https://apptainer.org/docs/admin/latest/installation.html)"
 _STARTED = re.compile(r"envcompare-probe\W+(?:no such file|executable file not found)")
@@ -157,6 +166,12 @@ class Singularity:
         is_default=True,
         counters="root",
         helpers=("squashfuse_ll", "squashfuse", "fuse-overlayfs", "fuse2fs"),
+        places={
+            "image": Placing(folder=_HELD, is_held=True),
+            "overlay": Placing(folder=_HELD),
+            "tmpfs": Placing(folder="/dev/shm/envcompare-data"),  # noqa: S108 — inside
+            "sif": Placing(folder=_HELD, is_held=True),
+        },
     )
     engine: ClassVar[None] = None
 
@@ -168,12 +183,14 @@ class Singularity:
         of `--containall` holds 64 MB.
         """
         variables = variables_inside(self.name, command, isolation)
+        is_overlay = isolation.place == "overlay"
         scratch = bind(isolation.scratch, target="/tmp", is_read_only=False)  # noqa: S108 - inside
         argv = (
             *(isolation.engine or "apptainer", "-q", "exec"),
             *self.engine_options(isolation),
             *("--pwd", command.cwd or isolation.scratch or "/"),
             *(("--mount", scratch) if isolation.scratch else ()),
+            *(("--overlay", f"{isolation.scratch}/{UPPER}") if is_overlay else ()),
             *mount_options(isolation.mounts, isolation.scratch),
             *_gpu_options(isolation.gpu),
             isolation.reference,
@@ -272,6 +289,21 @@ class Singularity:
         )
         identity = (*_sif_identity(given), *_origin(transport, given.path))
         return proven(self, request, started(self, request, prepared, identity))
+
+    def hold(
+        self, transport: Transport, isolation: Isolation, data: str, *, compression: Compression
+    ) -> str:
+        """Return the path of a SIF with the data beside the software, compressed alike."""
+        if compression == "sandbox":
+            raise StackError(
+                "a sandbox holds no data of a run",
+                details="it is a folder of the host, which later runs use",
+                hint="use --place data=bind, or another --sif-compression",
+            )
+        target = f"{isolation.scratch}/{UPPER}/held-{isolation.worker}.sif"
+        source = (isolation.reference, data, _HELD)
+        program = isolation.engine
+        return sif.with_data(transport, target, source, program=program, compression=compression)
 
     def explain(self, exit_code: int, stderr: str) -> Problem | None:
         """Say what the engine complained about: it ends with 255, or 1 before it has begun."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from envcompare.command import Command
-from envcompare.config.arms import Rung, Traits
+from envcompare.config.arms import Placing, Rung, Traits
 from envcompare.environments import Check, Isolation, ask, kill_marked, marks, unusable
 from envcompare.environments.software import proven, wheelhouse
 from envcompare.errors import Problem
@@ -25,6 +25,7 @@ _LEADING = (
 )  # fmt: skip
 # $@: the variables that lead the loader. A folder of the driver counts where the loader finds no
 # libcuda.so.1 by itself, as on Container-Optimized OS.
+_TMPFS = "/dev/shm/envcompare-"  # noqa: S108 — a folder there is the user's alone
 _LOGIN = r"""
 libcuda='libcuda\.so\.1 \(libc6,(x86-64|AArch64)'
 for name; do
@@ -48,7 +49,17 @@ class Vm:
 
     name: ClassVar[str] = "vm"
     traits: ClassVar[Traits] = Traits(
-        is_default=True, is_isolated=False, software="venv", rung=Rung(1, "plain process")
+        is_default=True,
+        is_isolated=False,
+        software="venv",
+        rung=Rung(1, "plain process"),
+        # its files are the host's own: on the disk wherever a container has them
+        places={
+            "image": Placing(),
+            "overlay": Placing(),
+            "tmpfs": Placing(folder=f"{_TMPFS}{{run}}/{{arm}}"),
+            "sif": Placing(),
+        },
     )
     engine: ClassVar[None] = None
 
@@ -104,7 +115,9 @@ class Vm:
         return Problem(brief=f"the program cannot be started on the host: {line}")
 
     def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
-        """Kill the processes of this user that a run or a worker left."""
+        """Kill the processes of this user that a run or a worker left, and drop a run's tmpfs."""
+        if not worker:
+            shell(transport, 'rm -rf -- "$1"', f"{_TMPFS}{run_id}")
         return kill_marked(transport, self.name, run_id=run_id, worker=worker)
 
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from envcompare.command import Command
+from envcompare.config.arms import Arm, Place
 from envcompare.config.experiment import Experiment
 from envcompare.config.workloads import Workload
 from envcompare.environments import new_worker_mark
-from envcompare.errors import WorkloadError
+from envcompare.errors import UnusableError, WorkloadError
 from envcompare.hosts.session import HostSession
 from envcompare.masking import masked
 from envcompare.measure.context import Variables
-from envcompare.measure.replies import LaunchSpec, fault_in
+from envcompare.measure.replies import LaunchSpec, Placed, fault_in
 from envcompare.measure.worker import Worker
 from envcompare.profilers import ProfilerRun
+from envcompare.run_folder.disk import distinct_name
 from envcompare.run_folder.records import Scalar
 from envcompare.stack import Mount
 from envcompare.transport import make_folder, shell
@@ -33,6 +35,8 @@ class CellFolders:
 
     session: HostSession
     shown: tuple[Mount, ...] = ()  # beside those of every cell
+    place: Place | None = None  # of the data
+    held: dict[str, str] = field(default_factory=dict)  # images with the data in them, by arm
 
     @property
     def mounts(self) -> tuple[Mount, ...]:
@@ -87,6 +91,30 @@ class CellFolders:
             self._show(data)
         return data or ""
 
+    def place_data(
+        self, arm: Arm, data: str, experiment: Experiment, *, control: str = ""
+    ) -> Placed | None:
+        """Return where the data lie in an arm, and put them into its image if that is the place.
+
+        A control starts from the image of its arm, which has its data first. None where no place
+        was asked for. Raises StackError or UnusableError where they cannot be.
+        """
+        if self.place is None:
+            return None
+        placing = arm.traits.placing(self.place)
+        if placing.refusal:
+            raise UnusableError(
+                f"no data at `{self.place}` in {arm.environment}: {placing.refusal}",
+                hint="leave the place or the arm out",
+            )
+        name = control or arm.id
+        self.session.make_upper(name)
+        if placing.is_held:
+            held = self.held.get(arm.id) or self.session.hold(arm.id, data, experiment)
+            self.held[name] = held
+        folder = placing.folder.format(run=self.session.run_id, arm=distinct_name(name))
+        return Placed(name=self.place, folder=folder, is_held=placing.is_held)
+
     def spec(
         self, workload: Workload, parameters: dict[str, Scalar], data: str, experiment: Experiment
     ) -> LaunchSpec:
@@ -129,6 +157,8 @@ class CellFolders:
             worker=mark,
             profiler=profiler,
             is_timed=is_timed,
+            place=self.place,
+            reference=self.held.get(arm, ""),
         )
         return Worker(
             lambda: self.session.spawn(wrapped),

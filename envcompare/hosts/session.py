@@ -11,8 +11,17 @@ import msgspec
 
 from envcompare import bundled
 from envcompare.command import Command, CommandResult
+from envcompare.config.arms import Place
 from envcompare.config.experiment import Experiment
-from envcompare.environments import Check, Isolation, gpu, new_worker_mark, run_wrapped
+from envcompare.environments import (
+    UPPER,
+    Check,
+    HoldsData,
+    Isolation,
+    gpu,
+    new_worker_mark,
+    run_wrapped,
+)
 from envcompare.environments.registry import ENVIRONMENTS, IMAGE_BUILDER, environment
 from envcompare.environments.software import inside
 from envcompare.errors import (
@@ -394,11 +403,13 @@ class HostSession:
         worker: str,
         profiler: ProfilerRun | None = None,
         is_timed: bool = False,
+        place: Place | None = None,
+        reference: str = "",
     ) -> Command:
         """Return the command as it runs in the environment of an arm, which sees these mounts.
 
         A profiler stands around the command, inside the environment. What is started with it is
-        found again by the mark of the worker.
+        found again by the mark of the worker. A `reference` is of an image with the data in it.
         """
         needed = profiler.mounts if profiler else ()
         isolation = replace(
@@ -408,12 +419,29 @@ class HostSession:
             scratch=self.scratch(ready.arm.id),
             capabilities=profiler.capabilities if profiler else (),
             is_timed=is_timed,
+            place=place,
         )
+        if reference:
+            isolation = replace(isolation, reference=reference)
         if isolation.capabilities:
             self._privileged.add(ready.arm.id)
         command = profiler.wrap(command) if profiler else command
         command = replace(command, env=(*ready.prepared.variables, *command.env))
         return environment(ready.arm.environment).wrap(command, isolation)
+
+    def hold(self, arm: str, data: str, experiment: Experiment) -> str:
+        """Return the reference of an image of an arm that has the data in it, where it can have.
+
+        Raises StackError or UnusableError where it cannot be made.
+        """
+        where = environment(self.arms[arm].arm.environment)
+        if not isinstance(where, HoldsData):
+            raise UnusableError(
+                f"{where.name} has no image for the data", hint="leave --place data=image out"
+            )
+        isolation = replace(self._isolation(self.arms[arm]), scratch=self.scratch(arm))
+        compression = experiment.sif_compression
+        return where.hold(self.transport, isolation, data, compression=compression)
 
     def _isolation(self, ready: ReadyArm) -> Isolation:
         return Isolation(
@@ -520,6 +548,10 @@ class HostSession:
     def taken(self, arm: str) -> str:
         """Return the folder for what an arm has left in its scratch; no arm is shown this one."""
         return f"{self.folder}/taken-{distinct_name(arm)}"
+
+    def make_upper(self, arm: str) -> None:
+        """Make the folder in which an arm keeps what is written to an overlay."""
+        make_folder(self.transport, f"{self.scratch(arm)}/{UPPER}")
 
     def scratch(self, arm: str) -> str:
         """Return the folder of the host that an arm, and nothing else, may write to."""

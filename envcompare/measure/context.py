@@ -23,7 +23,7 @@ from envcompare.errors import (
 )
 from envcompare.interrupt import Interruption
 from envcompare.masking import masked
-from envcompare.measure.replies import LaunchSpec
+from envcompare.measure.replies import LaunchSpec, Placed
 from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import (
     Design,
@@ -145,6 +145,7 @@ class CellContext:
     waited_s: float = 0.0  # for a quiet machine, before an interruption
     has_gpu: bool = False  # which the workload is to use
     values: dict[str, Values] = field(default_factory=dict)  # of parameters, by arm
+    placed: dict[str, Placed] = field(default_factory=dict)  # where the data lie, by arm
     noise: Spread = field(default_factory=Spread)  # how far restarts are expected to scatter here
 
     @property
@@ -154,7 +155,8 @@ class CellContext:
 
     def spec_of(self, arm: str) -> LaunchSpec:
         """Return what a worker of an arm is told: its own parameters beside those of the cell."""
-        return with_parameters(self.spec, self.values.get(arm, {}))
+        spec = with_parameters(self.spec, self.values.get(arm, {}))
+        return msgspec.structs.replace(spec, place=self.placed.get(arm))
 
     def is_same_work(self, arm: str) -> bool:
         """Tell whether an arm has the same parameters as the reference."""

@@ -51,7 +51,7 @@ class HelperProcess(msgspec.Struct, frozen=True, kw_only=True):
 def list_helpers(transport: Transport, names: Sequence[str]) -> tuple[HelperProcess, ...]:
     """Return the processes of a host that have one of these names, whoever runs them.
 
-    A process that was started by one of the same name is left out: in gVisor it is the workload.
+    A process that was started by one of the same name is left out: it may be the workload.
     """
     if not names:
         return ()

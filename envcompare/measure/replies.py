@@ -137,6 +137,17 @@ class Quit(msgspec.Struct, frozen=True, kw_only=True):
     max_rss_bytes: Amount
 
 
+class Placed(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the data lie in an arm: in `folder` inside, else in the folder of the host.
+
+    What is not `is_held` there by the image is copied to it by the worker.
+    """
+
+    name: str
+    folder: str = ""
+    is_held: bool = False
+
+
 class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What `hello` tells the worker to be."""
 
@@ -147,6 +158,7 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     cpus: tuple[int, ...] | None
     generation: str
     device: str
+    place: Placed | None = None
     fingerprint: bool = True  # taken once an arm, and again after its first steps
 
 

@@ -17,6 +17,8 @@ from envcompare.errors import Phase
 
 SCHEMA: Literal[2] = 2
 CONTROL_SUFFIX = "~control"
+PLACE_OF_DATA = "place.data"
+"""Names the place of the data among the parameters of a cell; those of workloads have no dots."""
 
 CellState = Literal["ok", "failed", "timeout", "skipped", "unreachable"]
 EventKind = Literal[

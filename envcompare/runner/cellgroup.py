@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 def sharing(cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
     """Return the cells of a host in groups that share launches, in the order of the plan.
 
-    They have the same arms.
+    They have the same arms, and their data at the same place.
 
     A file of the user's is imported beside nothing else: what it sets is for itself alone. A plain
     command is launched anew for each run of it.
@@ -39,7 +39,7 @@ def sharing(cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
     groups: dict[object, list[Cell]] = {}
     for cell in cells:
         workload = cell.workload
-        key = cell.id if workload.program is not None else (workload.path, cell.within)
+        key = cell.id if workload.program is not None else (workload.path, cell.within, cell.place)
         groups.setdefault(key, []).append(cell)
     return [tuple(group) for group in groups.values()]
 

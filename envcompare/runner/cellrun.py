@@ -12,11 +12,12 @@ from pathlib import Path
 import msgspec
 from typing_extensions import Unpack
 
+from envcompare.config.arms import Arm
 from envcompare.config.experiment import Experiment
-from envcompare.config.plan import Cell, Plan
+from envcompare.config.plan import Cell, Plan, not_placed
 from envcompare.config.workloads import Program
 from envcompare.console import Display
-from envcompare.errors import EnvcompareError, Phase, Problem
+from envcompare.errors import EnvcompareError, Phase, Problem, UnusableError
 from envcompare.fingerprint.comparing import changed_software, compare_fingerprints
 from envcompare.fingerprint.evidence import entries
 from envcompare.hosts.folders import LAUNCHER, WORKER, CellFolders
@@ -35,6 +36,7 @@ from envcompare.measure.pool import WorkerPool
 from envcompare.measure.processes import ProcessPass
 from envcompare.measure.profile import ProfilePass, ProfilingHost
 from envcompare.measure.quiet import QuietGate
+from envcompare.measure.replies import Placed
 from envcompare.measure.roofs import LIMIT_S, measure_roofs, roofs_command
 from envcompare.measure.startup import StartupPass
 from envcompare.measure.worker import Worker
@@ -145,7 +147,7 @@ class CellRun:
     def __post_init__(self) -> None:
         """Begin with what every cell is shown, and what an earlier part of the run found."""
         self.plan = self.job.plan.of(self.cell)
-        self.folders = CellFolders(session=self.session)
+        self.folders = CellFolders(session=self.session, place=self.cell.place)
         self._part = sum(event.what == "cell-started" for event in self.prior_events)
         records = self.job.folder.read_fingerprints() if self.prior_events else ()
         self._first = {record.arm: record for record in records if record.cell == self.cell.id}
@@ -162,6 +164,7 @@ class CellRun:
         arms = {arm.id for arm in self.plan.arms} & self.session.arms.keys()
         if not self.is_retried:
             arms -= {e.arm for e in standing(self.prior_events) if e.what == "arm-failed"}
+        arms -= not_placed(self.job.experiment, self.cell.place).keys()
         restarts = PlannedRestarts.of(design, self.prior)
         return design.restarts is None or restarts.are_done(arms)
 
@@ -485,10 +488,12 @@ class CellRun:
             data = self.folders.show_command(workload.program.cwd, self.job.experiment.data)
         else:
             data = self.folders.prepare_data(workload, parameters, self.job.experiment)
+        placed = self._place(data)
+        usable = (arm.id for arm in self.plan.arms if arm.id in self.session.arms)
         return CellContext(
             cell=self.cell.id,
             host=self.cell.host,
-            arms=tuple(arm.id for arm in self.plan.arms if arm.id in self.session.arms),
+            arms=tuple(arm for arm in usable if arm in placed or self.cell.place is None),
             reference=self.plan.reference,
             control=self.plan.control,
             launch=self._launch,
@@ -504,8 +509,54 @@ class CellRun:
             waited_s=0.0 if self.is_retried else waited_s(self.prior_events),
             has_gpu=self.session.has_gpu and self.job.experiment.device != "cpu",
             values={arm.id: arm.parameters for arm in self.plan.arms if arm.parameters},
+            placed=placed,
             noise=Spread() if workload.program is not None else self._expected(),
         )
+
+    def _place(self, data: str) -> dict[str, Placed]:
+        """Put the data at the place of the cell, in every arm that can have them there.
+
+        Raises what stops the reference, and UnusableError where nothing is left to compare with it.
+        """
+        reference, control = self.plan.reference, self.plan.control
+        planned = {arm.id for arm in self.plan.arms} & self.session.arms.keys()
+        arms = [arm for arm in self.job.experiment.arms if arm.id in planned]
+        placed = {arm.id: place for arm in arms if (place := self._place_in(arm, data))}
+        first = next(arm for arm in arms if arm.id == reference)
+        again = self.folders.place_data(first, data, self.job.experiment, control=control)
+        if again is None:
+            return placed
+        placed[control] = again
+        if len(arms) > 1 and placed.keys() == {reference, control}:
+            raise UnusableError(
+                f"no arm to compare with {reference} can have its data at `{self.cell.place}`",
+                hint="name another place with --place, or other arms with --envs",
+            )
+        return placed
+
+    def _place_in(self, arm: Arm, data: str) -> Placed | None:
+        """Put the data at the place in an arm; one that cannot have them there is not run."""
+        place = self.cell.place
+        if place and arm.traits.placing(place).is_held:
+            self.job.display.say(f"  {self.cell.id}: putting the data into the image of {arm.id}")
+        try:
+            return self.folders.place_data(arm, data, self.job.experiment)
+        except UnusableError as error:
+            if arm.id == self.plan.reference:
+                raise
+            is_planned = arm.id in not_placed(self.job.experiment, place)
+            phase: Phase = "plan" if is_planned else "environment"
+            failure = failure_of(error, phase)
+            failed = event_now(
+                "arm-failed",
+                host=self.cell.host,
+                cell=self.cell.id,
+                arm=arm.id,
+                text=failure.brief,
+                failure=failure,
+            )
+            self.event(failed)
+            return None
 
     def _launch(
         self,

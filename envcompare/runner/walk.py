@@ -240,5 +240,6 @@ def _note_end(job: Job) -> None:
 
 
 def _exit_code(events: tuple[Event, ...]) -> int:
-    failures = [event.failure for event in events if event.failure is not None]
-    return min((exit_code_of(failure.phase) for failure in failures), default=0)
+    """Return the smallest code of the failures; what is not run as planned is none."""
+    phases = (event.failure.phase for event in events if event.failure is not None)
+    return min((exit_code_of(phase) for phase in phases if phase != "plan"), default=0)

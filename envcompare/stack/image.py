@@ -25,12 +25,14 @@ from envcompare.stack.wheelhouse import LOCK_LABEL, Wheelhouse, steps
 from envcompare.text import spoken
 from envcompare.transport import (
     ANSWER_S,
+    CONTENT_S,
     FOLDER_S,
     Process,
     Told,
     Transport,
     not_understood,
     read_json,
+    run,
 )
 from envcompare.transport.streams import Drain, StallWatch
 
@@ -63,6 +65,16 @@ _LOAD = r"""
 said=$("$1" load --quiet) || exit
 echo "$said"
 [ -z "$2" ] || "$1" tag "${said##* }" "$2"
+"""
+# $1: the program; $2: the image; $3: the data; $4: where they stand inside; the rest: options.
+# A container that is never started is copied to, and kept as an image with the same labels.
+_HOLD = r"""
+program=$1 image=$2 data=$3 inside=$4
+shift 4
+container=$("$program" create --pull never "$@" --entrypoint "" "$image" true) || exit
+trap '"$program" rm --force "$container" >/dev/null' EXIT
+"$program" cp --archive "$data" "$container:$inside" >&2 &&
+  "$program" commit --change "LABEL $KEPT" "$container"
 """
 
 
@@ -385,6 +397,22 @@ def _copy(writer: Process, reader: Process, told: Told, watch: StallWatch) -> No
         writer.kill()  # the reader ended early, and its exit code says why
     finally:
         reader.stdin.close()
+
+
+def with_data(
+    store: ImageStore, reference: str, data: str, *, target: str, options: tuple[str, ...]
+) -> str:
+    """Return the ID of an image on top of another, with a folder of the host in its last layer.
+
+    `options` are those of the container that is made for it and never started. Raises StackError.
+    """
+    words = (store.engine.program, reference, data, target, *options)
+    script = Command(argv=("sh", "-c", _HOLD, "sh", *words), env=(("KEPT", f"{LOCK_LABEL}=data"),))
+    result = run(store.transport, script, timeout_s=CONTENT_S)
+    if result.succeeded:
+        return result.stdout.strip().splitlines()[-1]
+    what, hint = "putting the data into an image", store.engine.room_hint
+    raise failure(store.transport, what, result.stderr, hint=hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

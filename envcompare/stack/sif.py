@@ -64,6 +64,19 @@ mv "$work/image" "$target" || exit
 digest "$target" >"$work/sum" && mv "$work/sum" "$target.sha256" && cat "$target.sha256"
 """
 _HEADER = 'head -c 128 -- "$1" | od -An -v -tx1 && wc -c <"$1"'
+# $1: where the new SIF goes; $2: the image; $3: the data; $4: where they stand inside; the rest:
+# what builds it.
+_HOLD = r"""
+umask 022
+target=$1 image=$2 data=$3 inside=$4
+shift 4
+mkdir -p "${target%/*}/tmp" || exit
+export APPTAINER_TMPDIR="${target%/*}/tmp" APPTAINER_CACHEDIR="${target%/*}/tmp"
+export SINGULARITY_TMPDIR="$APPTAINER_TMPDIR" SINGULARITY_CACHEDIR="$APPTAINER_TMPDIR"
+printf 'Bootstrap: localimage\nFrom: %s\n%%files\n  %s %s\n' \
+  "$image" "$data" "$inside" >"$target.def"
+"$@" "$target" "$target.def"
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +117,26 @@ def make(store: ImageStore, wanted: Wanted) -> Sif:
         make_folder(transport, target.rpartition("/")[0])
         digest = _brought(store, wanted, target)
     return Sif(path=target, sha256=digest, compression=wanted.compression)
+
+
+def with_data(
+    transport: Transport,
+    target: str,
+    source: tuple[str, str, str],
+    *,
+    program: str,
+    compression: Compression,
+) -> str:
+    """Make a SIF with a folder of the host in it, and return its path, the target.
+
+    The source is another SIF, the folder, and its path inside. Raises StackError.
+    """
+    build = (program, "-q", "build", "--force", *_BUILD_FLAGS[compression])
+    result = shell(transport, _HOLD, target, *source, *build, timeout_s=CONTENT_S)
+    if not result.succeeded:
+        hint = "run it again, or leave out --place data=image,sif"
+        raise failure(transport, "making a SIF with the data", result.stderr, hint=hint)
+    return target
 
 
 def given(transport: Transport, path: str, *, local: Transport, progress: Progress) -> Sif:

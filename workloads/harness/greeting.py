@@ -14,6 +14,7 @@ from harness.formats.data import data_hash
 from harness.generation import Job, whole_number
 from harness.loading import Workload, code_hash, load_class
 from harness.pinning import pin
+from harness.placement import Placement
 from harness.places import in_fork, unsafe_to_fork
 
 PLACES = ("auto", "fork", "rebuild")
@@ -56,6 +57,8 @@ def greet(request: dict[str, Any]) -> tuple[Job, dict[str, Any]]:
     with phase("setup"):
         started, keeps_off_gpu = _start_device(request)
         workload = Workload(kind, request.get("params") or {})
+    with phase("data"):
+        request = Placement.settle(request)  # before what is timed: users have data there already
     # One thread until the fork: a child cannot use the threads of a pool its parent has started.
     torchparts.limit_threads(1)
     start_ns = time.monotonic_ns()
@@ -141,6 +144,7 @@ def _check_types(request: dict[str, Any]) -> None:
         "workload": str,
         "params": (dict, type(None)),
         "data": (str, type(None)),
+        "place": (dict, type(None)),
         "cpus": (list, type(None)),
         "generation": str,
         "device": str,

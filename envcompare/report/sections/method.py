@@ -257,6 +257,7 @@ def _from_comparison(run: RunComparison, comparison: Comparison, *, label: str) 
 def _states(run: RunComparison) -> Iterator[_Failure]:
     """Yield the arms and cells that did not end well and whose failure stands nowhere else."""
     failed = {(one.host, one.arm) for one in run.failures}
+    failed |= {(one.host, one.arm) for one in run.comparisons if one.failure is not None}
     for arm in run.arms:
         if arm.state != "ok" and (arm.host, arm.arm) not in failed:
             where = f"{arm.arm} on host {arm.host}"

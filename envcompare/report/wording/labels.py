@@ -13,7 +13,7 @@ from envcompare.analysis.model.comparison import (
     Estimate,
     RunComparison,
 )
-from envcompare.run_folder.records import CONTROL_SUFFIX, Scalar
+from envcompare.run_folder.records import CONTROL_SUFFIX, PLACE_OF_DATA, Scalar
 from envcompare.text import assigned, visible, visible_line
 
 _LONGEST: Final = 180
@@ -53,7 +53,10 @@ def _cells(run: RunComparison) -> dict[str, CellSummary | Comparison]:
 
 
 def _work_words(cells: dict[str, CellSummary | Comparison]) -> dict[str, list[str]]:
-    """Return the workload of each cell, what it is within, and the parameters that differ."""
+    """Return the workload of each cell, what it is within, and the parameters that differ.
+
+    The place of the data is told in any case.
+    """
     varied = _varied_parameters(cells.values())
     return {
         key: [
@@ -92,7 +95,7 @@ def _varied_parameters(cells: Iterable[CellSummary | Comparison]) -> set[tuple[s
     for cell in cells:
         for name, value in cell.parameters.items():
             seen.setdefault((cell.workload, name), set()).add(value)
-    return {key for key, values in seen.items() if len(values) > 1}
+    return {key for key, values in seen.items() if len(values) > 1 or key[1] == PLACE_OF_DATA}
 
 
 def compared_arms(run: RunComparison) -> tuple[str, ...]:

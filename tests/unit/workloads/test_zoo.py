@@ -367,7 +367,8 @@ def test_a_start_uses_no_time_of_the_process_that_waits_for_it(
 @pytest.mark.parametrize(
     ("params", "word"),
     [
-        ({"pattern": "write"}, "needs place 'scratch'"),
+        ({"pattern": "write", "place": "software"}, "needs place 'data' or 'scratch'"),
+        ({"pattern": "stat", "cache": "cold"}, "cache 'cold' is not for pattern 'stat'"),
         ({"package": "mypy", "files": 10**6}, "the package 'mypy' has"),
         ({"package": "no_such_package"}, "the package 'no_such_package' has 0 here"),
         ({"package": "no_such.package"}, "the package 'no_such.package' has 0 here"),

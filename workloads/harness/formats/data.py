@@ -146,6 +146,18 @@ def prepare(target: str, source: Source, *, download: bool) -> str:
     return found
 
 
+def copied(source: str, target: str) -> str:
+    """Return the path of a copy of a data folder or file in `target`, made unless it is there."""
+    path = target if os.path.isdir(source) else os.path.join(target, os.path.basename(source))
+    if not os.path.exists(path):
+        with _whole_or_absent(target) as folder:
+            if os.path.isdir(source):
+                shutil.copytree(source, folder, dirs_exist_ok=True)
+            else:
+                shutil.copy2(source, folder)
+    return path
+
+
 def _must_remake(target: str, origin: str) -> bool:
     """Return whether existing data must be made anew; raise DataError where it must not be."""
     folder = Folder(target)

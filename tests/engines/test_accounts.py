@@ -1,0 +1,188 @@
+"""The CPU time that a run tells of an arm, against what the kernel's own accounts of it say."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from lab import Lab
+from runs import BASE
+
+from envcompare.cli.planning import resolved
+from envcompare.config.plan import make_plan
+from envcompare.config.settings import Settings
+from envcompare.environments.registry import environment
+from envcompare.hosts.folders import CellFolders
+from envcompare.hosts.opening import open_session
+from envcompare.hosts.session import HostSession
+from envcompare.interrupt import Interruption
+from envcompare.measure.helpers import list_helpers, used_ns
+from envcompare.measure.worker import Worker
+from envcompare.stack import Progress
+
+ARMS = ("vm", "docker", "singularity", "podman", "charliecloud", "bubblewrap")
+pytestmark = [pytest.mark.engine(name) for name in ("ssh", *ARMS[1:], "gvisor")]
+_RUN_S = 4.0
+_TICKS_NS = 50e6  # of 10 ms, in which the kernel tells each of some processes
+# As root of the host: of the processes that carry the marks of an arm, and of all they started, the
+# ticks of the kernel (proc_pid_stat(5)); those of other processes by name; and the account of the
+# control group of the arm, where it is not the one that everything else is in.
+ACCOUNT = r"""
+import json, os, sys
+run, arm, names = sys.argv[1], sys.argv[2], set(sys.argv[3].split())
+tick_ns = 10**9 // os.sysconf("SC_CLK_TCK")
+
+def read(path):
+    try:
+        return open(path, "rb").read()
+    except OSError:
+        return b""
+
+def group(pid):
+    for line in read(f"/proc/{pid}/cgroup").decode().splitlines():
+        number, controllers, path = line.split(":", 2)
+        if "cpuacct" in controllers.split(","):
+            return f"/sys/fs/cgroup/cpuacct{path}/cpuacct.usage"
+    return ""
+
+used, parents, comms, marked = {}, {}, {}, set()
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    stat = read(f"/proc/{pid}/stat").decode(errors="replace")
+    if not stat:
+        continue
+    left, _, right = stat.rpartition(")")
+    fields = right.split()
+    used[pid], parents[pid] = (int(fields[11]) + int(fields[12])) * tick_ns, fields[1]
+    comms[pid] = left.partition("(")[2]
+    marks = read(f"/proc/{pid}/environ").split(b"\0")
+    if {f"ENVCOMPARE_RUN={run}".encode(), f"ENVCOMPARE_ARM={arm}".encode()} <= set(marks):
+        marked.add(pid)
+tree, grown = set(marked), True
+if not tree:  # the kernel of gVisor keeps its processes to itself: they are those that runsc starts
+    tree = {pid for pid, comm in comms.items() if comm in ("exe", "runsc-sandbox", "runsc-gofer")}
+while grown:
+    grown = {pid for pid, parent in parents.items() if parent in tree} - tree
+    tree |= grown
+beside = sum(ns for pid, ns in used.items() if comms[pid] in names and pid not in tree)
+here, own = group("self"), {group(pid) for pid in marked}
+own.discard(here)
+kept = [read(path) for path in own]
+print(json.dumps({
+    "tree_ns": sum(used[pid] for pid in tree),
+    "beside_ns": beside,
+    "group_ns": int(kept[0]) if len(kept) == 1 and kept[0] else None,
+}))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What a block of steps cost by the run's own account, and by those of the kernel, in ns."""
+
+    worker: int
+    helpers: int
+    tree: int
+    group: int | None
+    beside: int  # of helpers that no process of the arm has started
+
+    @property
+    def ledger(self) -> int:
+        """Return what the run adds up for the arm."""
+        return self.worker + self.helpers
+
+    @property
+    def account(self) -> int:
+        """Return what the kernel says: the control group's account is of all its processes."""
+        return (self.tree if self.group is None else self.group) + self.beside
+
+
+@pytest.fixture(scope="module")
+def settings() -> Settings:
+    """Give settings that read small files in every environment."""
+    return Settings(
+        envs=",".join((*ARMS, "gvisor")), workloads="files", base_image=BASE, device="cpu",
+        set={"files": {"files": 500}},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def session(lab: Lab, settings: Settings) -> Iterator[HostSession]:
+    """Open the lab host, with every environment ready there."""
+    experiment, hosts = resolved(Settings(hosts=lab.alias), settings)
+    run_id = f"20260101-000000-{uuid.uuid4().hex[:4]}"
+    with closing(open_session(hosts[0], experiment, run_id, Interruption())) as opened:
+        opened.claim()
+        for arm in make_plan(experiment, (lab.alias,), accept_many=False).arms:
+            if not arm.is_control:
+                opened.add_arm(arm, experiment, Progress(print))
+        opened.stage()
+        yield opened
+
+
+def _account(lab: Lab, session: HostSession, arm: str, names: tuple[str, ...]) -> dict[str, int]:
+    words = (session.run_id, arm, " ".join(names))
+    said: dict[str, int] = json.loads(lab.as_root("python3", "-c", ACCOUNT, *words))
+    return said
+
+
+def _compared(lab: Lab, session: HostSession, arm: str, worker: Worker) -> Compared:
+    """Run steps for some seconds between two looks of both kinds."""
+    names = environment(session.arms[arm].arm.environment).traits.helpers
+    few = worker.run(5, 60.0)
+    steps = max(5, round(_RUN_S * 5e9 / sum(few.wall_ns)))
+    first, seen = _account(lab, session, arm, names), list_helpers(session.transport, names)
+    ran = worker.run(steps, 120.0)
+    helpers = used_ns(names, seen, list_helpers(session.transport, names))
+    then = _account(lab, session, arm, names)
+    has_group = None not in {first["group_ns"], then["group_ns"]}
+    return Compared(
+        worker=sum(ran.cpu_ns),
+        helpers=sum(helpers.values()),
+        tree=then["tree_ns"] - first["tree_ns"],
+        group=then["group_ns"] - first["group_ns"] if has_group else None,
+        beside=then["beside_ns"] - first["beside_ns"],
+    )
+
+
+def _measured(
+    lab: Lab, session: HostSession, settings: Settings, *, arm: str, log: Path
+) -> Compared:
+    """Launch a worker of an arm, and compare what some seconds of its steps cost."""
+    experiment, _ = resolved(Settings(hosts=lab.alias), settings)
+    folders = CellFolders(session=session)
+    workload = experiment.workloads[0]
+    data = folders.prepare_data(workload, {}, experiment)
+    worker = folders.launch(arm, log=log, log_name=arm)
+    try:
+        worker.send_hello(folders.spec(workload, {"files": 500}, data, experiment))
+        worker.await_hello()
+        worker.send_begin(1, 0)
+        worker.await_begin()
+        return _compared(lab, session, arm, worker)
+    finally:
+        worker.kill()
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_the_cpu_time_of_an_arm_is_what_the_kernel_has_accounted(
+    lab: Lab, session: HostSession, settings: Settings, tmp_path: Path, arm: str
+) -> None:
+    """Worker and helpers add up to it within 2 %, and the ticks of the two looks."""
+    found = _measured(lab, session, settings, arm=arm, log=tmp_path / arm)
+    assert (found.group is not None) == (arm == "docker"), found
+    assert abs(found.ledger - found.account) <= 0.02 * found.account + _TICKS_NS, found
+
+
+def test_nothing_is_counted_twice_where_the_kernel_of_gvisor_counts(
+    lab: Lab, session: HostSession, settings: Settings, tmp_path: Path
+) -> None:
+    """Its clock has ticks of 10 ms, and counts its own work as that of the workload."""
+    found = _measured(lab, session, settings, arm="gvisor", log=tmp_path / "gvisor")
+    assert found.worker % 10**7 == 0
+    assert found.worker > 0.9 * found.tree, found
+    assert found.helpers < 0.05 * found.tree, found

@@ -1,0 +1,83 @@
+"""Data at each place in real engines: where they lie, what is not run, and what is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from commandline import envcompare
+from lab import Lab
+from runs import BASE, run_folder
+
+from envcompare.analysis.compare import compare_run
+from envcompare.run_folder.records import Block
+from envcompare.run_folder.results import RunFolder
+
+ARMS = ("vm", "docker", "singularity", "podman")
+pytestmark = [pytest.mark.engine(name) for name in ("ssh", *ARMS[1:])]
+# The file system that the worker finds below its data, by the place.
+FOUND = {
+    "bind": dict.fromkeys(ARMS, "ext4"),
+    "image": {"vm": "ext4", "docker": "overlay", "singularity": "overlay", "podman": "overlay"},
+    "overlay": {"vm": "ext4", "docker": "overlay", "singularity": "overlay", "podman": "overlay"},
+    "tmpfs": dict.fromkeys(ARMS, "tmpfs"),
+    "sif": {"vm": "ext4", "singularity": "overlay"},  # that of the engine, over the SquashFS
+}
+IMAGES = "docker image ls -aq --no-trunc; su bench -c 'podman image ls -aq --no-trunc'"
+
+
+def run_files(lab: Lab, path: Path, places: str, *more: str) -> RunFolder:
+    """Run the workload with its data at these places, and return the run folder."""
+    done = envcompare(
+        *("run", "--hosts", lab.alias, "--envs", ",".join(ARMS), "--workloads", "files"),
+        *("--place", f"data={places}", "--restarts", "1", "--rounds", "3", "--no-marks"),
+        *("--base-image", BASE, "--no-quiet-gate", "--no-startup", "--profile", "none"),
+        *("--device", "cpu", "--out", "out", *more),
+        cwd=path,
+    )
+    assert done.returncode == 0, done.stderr
+    found = run_folder(path / "out")
+    assert found is not None
+    return RunFolder.open(found)
+
+
+def test_the_data_lie_where_they_were_asked_for_in_every_arm(lab: Lab, tmp_path: Path) -> None:
+    """What an engine does not have is not run, for a reason, and nothing of the run is left."""
+    before = lab.as_root("sh", "-c", IMAGES)
+    folder = run_files(lab, tmp_path, ",".join(FOUND), "--set", "files.files=50")
+    kinds: dict[str, dict[str, str]] = {}
+    for record in folder.read_fingerprints():
+        place = record.cell.rpartition("=")[2]
+        kind = str(record.facts["mount.data"]).split(" ")[0]
+        kinds.setdefault(place, {})[record.arm] = kind
+    assert kinds == {place: {**found, "vm~control": found["vm"]} for place, found in FOUND.items()}
+    judged = compare_run(folder)
+    refused = {
+        (one.parameters["place.data"], one.arm): one.reason.brief if one.reason else ""
+        for one in judged.compared
+        if one.outcome == "not-run"
+    }
+    assert refused == {
+        ("sif", arm): f"no data at `sif` in {arm}: it runs no SIF" for arm in ("docker", "podman")
+    }
+    assert judged.failures == ()
+    assert lab.left_of(folder.run_id) == ""
+    assert lab.as_root("sh", "-c", IMAGES) == before
+    assert lab.as_root("sh", "-c", "ls /dev/shm | grep envcompare || true") == ""
+
+
+def test_small_files_are_written_and_dropped_at_their_place(lab: Lab, tmp_path: Path) -> None:
+    """A file that was read is gone from the page cache of each, as mincore(2) says inside."""
+    sets = ("--set", "files.cache=cold", "--set", "files.files=50")
+    folder = run_files(lab, tmp_path, "bind,image", *sets)
+    blocks = [one for one in folder.read_samples().samples if isinstance(one, Block)]
+    assert {one.arm for one in blocks} == {*ARMS, "vm~control"}
+    ends = [one for one in folder.read_events().events if one.what == "generation"]
+    assert {one.arm for one in ends} == {*ARMS, "vm~control"}
+    assert {one.values["cached"] for one in ends} == {0.0}
+    (tmp_path / "written").mkdir()
+    sets = ("--set", "files.pattern=write", "--set", "files.files=20")
+    written = run_files(lab, tmp_path / "written", "bind,overlay,tmpfs", *sets)
+    arms = [one.arm for one in written.read_samples().samples if isinstance(one, Block)]
+    assert {*arms} == {*ARMS, "vm~control"}
+    assert lab.left_of(written.run_id) == ""
