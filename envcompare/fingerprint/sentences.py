@@ -59,6 +59,15 @@ def describe(difference: FactDifference) -> str:
     return f"{name} {word(before)} → {word(after)}"
 
 
+def value_text(key: str, value: FingerprintValue) -> str:
+    """Return the value of a fact in a few words: "0-3", "32768 MiB", "seven, eight and 2 more"."""
+    if key == "cpu.affinity":
+        return _spans(value)
+    if isinstance(value, tuple):
+        return visible_line(first_few([str(each) for each in value], most=3)) or "nothing more"
+    return _size(value) if key.endswith((".bytes", "_bytes")) else _word(value)
+
+
 def _parts(differing: tuple[str, ...]) -> str:
     """Name the first packages with their first file: "torch 2.13.0: torch/__init__.py"."""
     files: dict[str, dict[str, None]] = {}

@@ -28,6 +28,7 @@ from envcompare.report.sections.environments import (
     gpu_sentence,
     hosts_facts,
 )
+from envcompare.report.sections.hostgroups import groups_section
 from envcompare.report.sections.method import failures_section, method_section, reproduce_section
 from envcompare.report.sections.profilefolds import power_section
 from envcompare.report.sections.resources import memory_section, picked_section, startup_section
@@ -82,6 +83,7 @@ def _sections(run: RunComparison, files: tuple[str, ...]) -> tuple[Section, ...]
         untimed = (answer, why, roofline, sweeps, power, *ends)
         return tuple(section for section in untimed if section)
     every = (
+        groups_section(run),
         answer,
         overview_section(run, rows),
         ladder,

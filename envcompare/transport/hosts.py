@@ -26,7 +26,7 @@ LOCAL = "local"
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(?:@[A-Za-z0-9_.+-]+)?")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 _LONGEST = 253
-_GROUPED = re.compile(r"([^=/@]*)=(.*)", re.DOTALL)
+_GROUPED = re.compile(r"((?:[^-=/@][^=/@]*)?)=(.*)", re.DOTALL)
 _GROUP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 _MOST_NAMED = 4
 _GROUPS = "for example --hosts metal=gpu01+gpu02,cloud=vm01"

@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from envcompare.analysis.model.hostgroups import GroupDifference, GroupEstimate
 from envcompare.analysis.model.phases import CellPhases
 from envcompare.analysis.model.profiling import CellProfiles
 from envcompare.errors import Phase
@@ -19,6 +20,7 @@ from envcompare.run_folder.records import (
     FactDifference,
     Failure,
     FingerprintValue,
+    HostGroup,
     IdentityChange,
     Looks,
     Scalar,
@@ -438,6 +440,9 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[HostSummary, ...] = ()  # what was timed on them
     host_differences: tuple[HostDifference, ...] = ()  # between hosts, in one arm
     over_hosts: tuple[HostsEstimate, ...] = ()  # where two hosts or more compared the same
+    groups: tuple[HostGroup, ...] = ()  # of hosts that are compared, the others with the first
+    group_differences: tuple[GroupDifference, ...] = ()  # what tells their machines apart first
+    group_estimates: tuple[GroupEstimate, ...] = ()  # times, then what environments cost
     # By cell, the differences of which the cell has other evidence than `differences` says.
     cell_differences: dict[str, tuple[FactDifference, ...]] = {}
     decompositions: tuple[Decomposition, ...] = ()

@@ -18,6 +18,14 @@ from envcompare.report.sections.profiletables import (
     quantity_lines,
 )
 from envcompare.report.sections.scaling import scaling_table
+from envcompare.report.wording.groupwords import (
+    MACHINES_ALIKE,
+    basis_texts,
+    difference_texts,
+    estimate_sentence,
+    group_names,
+    groups_title,
+)
 from envcompare.report.wording.headlines import Headline, headlines
 from envcompare.report.wording.hostwords import device_sentences, host_sentences
 from envcompare.report.wording.labels import cell_labels, piece_word, reference_name
@@ -29,13 +37,14 @@ from envcompare.report.wording.profilewords import (
     profile_cautions,
     why_sentences,
 )
-from envcompare.report.wording.verdicts import Verdict, control_sentence, margin_sentence
+from envcompare.report.wording.verdicts import SYMBOLS, Verdict, control_sentence, margin_sentence
 from envcompare.text import cause_line, flat, one_line, visible
 
 INCOMPLETE: Final = "it was interrupted, has not ended, or lost a part of its samples"
 _MOST_CAUTIONS: Final = 5
 _MOST_QUANTITIES: Final = 20
 _MOST_CELLS: Final = 6
+_MOST_DIFFERENCES: Final = 12
 
 
 def summary(run: RunComparison) -> tuple[PlainBlock, ...]:
@@ -45,6 +54,7 @@ def summary(run: RunComparison) -> tuple[PlainBlock, ...]:
         Heading(text=_title(run)),
         *_devices(run),
         *(Line(text=text, style="warning") for text in warnings(run)),
+        *_groups(run),
         *map(_headline, leading),
         *_verdict_tables(run, [verdict for one in leading for verdict in one.verdicts]),
         *([scaling_table(run)] if run.scaling else []),
@@ -56,6 +66,22 @@ def summary(run: RunComparison) -> tuple[PlainBlock, ...]:
 def _devices(run: RunComparison) -> Iterator[Items]:
     if told := tuple(f"measured {text}" for text in device_sentences(run)):
         yield Items(items=told, style="note")
+
+
+def _groups(run: RunComparison) -> Iterator[PlainBlock]:
+    """Say what differs between groups of hosts, how they compare, and what that rests on."""
+    if not run.groups:
+        return
+    differing = difference_texts(run)
+    yield Line(strong=groups_title(run), below=group_names(run))
+    yield Line(
+        text="What differs between the groups:" if differing else MACHINES_ALIKE,
+        below=differing[:_MOST_DIFFERENCES],
+    )
+    for one in run.group_estimates:
+        text = f"{SYMBOLS[one.outcome]} {estimate_sentence(run, one)}"
+        yield Line(text=text, style=one.outcome)
+    yield Items(items=basis_texts(run), style="note")
 
 
 def _headline(headline: Headline) -> Line:
