@@ -18,6 +18,7 @@ from envcompare.report.sections.profiletables import (
     quantity_lines,
 )
 from envcompare.report.sections.scaling import scaling_table
+from envcompare.report.sections.studies import study_blocks
 from envcompare.report.wording.groupwords import (
     MACHINES_ALIKE,
     basis_texts,
@@ -59,6 +60,7 @@ def summary(run: RunComparison) -> tuple[PlainBlock, ...]:
         *_verdict_tables(run, [verdict for one in leading for verdict in one.verdicts]),
         *([scaling_table(run)] if run.scaling else []),
         *([] if is_timed(run) else _quantity_tables(run)),
+        *study_blocks(run),
         Items(items=notes(run), style="note"),
     )
 
