@@ -100,7 +100,7 @@ def compare_files(read: RunFiles) -> RunComparison:
         differences=shared,
         hosts=summarise_hosts(read),
         host_differences=host_differences(read),
-        over_hosts=hosts_estimates(comparisons, settled, margin=design.margin),
+        over_hosts=hosts_estimates(comparisons, settled, margin=design.margin, of_hosts=run.groups),
         groups=run.groups,
         group_differences=group_differences(read),
         group_estimates=group_estimates(read, data, settled),

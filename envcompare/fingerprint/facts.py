@@ -158,6 +158,7 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("cpu.model", name="the processor"),
     Fact("cpu.no_turbo", name="the setting of Turbo Boost"),
     Fact("cpu.online", name="the list of online CPUs"),
+    Fact("hypervisor", "host", "the hypervisor"),
     Fact("kernel", "host"),
     Fact("kernel.clocksource", name="the clock source of the kernel"),
     Fact("kernel.release", name="the kernel", restore="boot the original kernel"),

@@ -371,11 +371,12 @@ class HostDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostsEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """What several hosts say together of an arm; the host is a random effect."""
+    """What several hosts, all of one group, say together of an arm; the host is a random effect."""
 
     workload: str
     parameters: dict[str, Scalar] = {}
     arm: str
+    group: str = ""  # of hosts; empty: all of the run
     hosts: int  # that have measured it
     log_ratio: float  # the mean of hosts like these
     low: float
