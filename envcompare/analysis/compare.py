@@ -23,7 +23,7 @@ from envcompare.analysis.timing.descriptive import (
     picked_values,
     startup_summaries,
 )
-from envcompare.analysis.timing.hostgroups import group_differences, group_estimates
+from envcompare.analysis.timing.hostgroups import Costs, group_differences, group_estimates
 from envcompare.analysis.timing.judge import Key, Primary, judge, primaries
 from envcompare.analysis.timing.ladder import Judged, ladder, step_evidence
 from envcompare.analysis.timing.measuredhosts import host_differences, summarise_hosts
@@ -103,7 +103,7 @@ def compare_files(read: RunFiles) -> RunComparison:
         over_hosts=hosts_estimates(comparisons, settled, margin=design.margin, of_hosts=run.groups),
         groups=run.groups,
         group_differences=group_differences(read),
-        group_estimates=group_estimates(read, data, settled),
+        group_estimates=group_estimates(read, data, Costs.of(settled, comparisons, cells)),
         cell_differences=of_cells(differing, shared=shared),
         decompositions=tuple(found for one in data for found in decompose(one)),
         scaling=scaling(data, cells, profiles),

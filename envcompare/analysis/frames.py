@@ -232,6 +232,7 @@ def _group_rows(run: RunComparison) -> Iterator[Row]:
             "log_ratio_low": one.low,
             "log_ratio_high": one.high,
             "failure": one.why_not,
+            "control_failed": bool(one.failed_controls),
             "is_control": False,
             "is_primary": False,
             "is_widened": one.log_ratio is not None,

@@ -164,6 +164,7 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("kernel.release", name="the kernel", restore="boot the original kernel"),
     Fact("kernel.version", name="the build of the kernel"),
     Fact("memory", "host"),
+    Fact("memory.total_bytes", name="the memory"),
     Fact("numa", "host"),
     Fact("smt", "host", "the setting of SMT"),
     Fact("vulnerabilities", "host"),

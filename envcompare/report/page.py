@@ -108,7 +108,8 @@ def _default_title(run: RunComparison) -> str:
     arms = listed((*run.all_references, *compared_arms(run)), most=5)
     if not is_timed(run):
         return f"What do the profiles of {arms} say?"
-    return f"How fast is the same work in {arms}?"
+    where = f", on {listed([group.name for group in run.groups])}" if run.groups else ""
+    return f"How fast is the same work in {arms}{where}?"
 
 
 def _meta(run: RunComparison) -> tuple[str, ...]:

@@ -319,3 +319,23 @@ def test_a_run_without_groups_has_none_of_it(tmp_path: Path) -> None:
     run = replace(measured(tmp_path / "run", TWO), groups=(), group_estimates=())
     assert 'id="groups"' not in render(run)
     assert "groups of machines" not in markdown(summary(run))
+
+
+def test_what_a_failed_control_gives_by_itself_is_no_difference_of_costs(tmp_path: Path) -> None:
+    """The reference differed from itself by 30 % on a host; a fifth is no claim beside that."""
+    cells = tuple(CellRecord(id=f"{h}/cnn/default", host=h, workload="cnn") for h in ("h1", "h2"))
+    groups = (HostGroup(name="metal", hosts=("h1",)), HostGroup(name="cloud", hosts=("h2",)))
+    found = {}
+    for control in (1.0, 1.3):
+        folder = RunFolder.create(
+            tmp_path / f"run{control}", run_record(cells=cells, groups=groups)
+        )
+        for cell, cost in zip(cells, (1.0, 1.2), strict=True):
+            for one in blocks({"vm": 1.0, "docker": cost, "vm~control": control}):
+                folder.append_sample(replace(one, cell=cell.id))
+        folder.close()
+        run = compare_run(folder)
+        found[control] = estimate(run, "docker", "vm")
+        assert any("control failed on h1 and h2" in t for t in basis_texts(run)) == (control > 1)
+    assert (found[1.0].outcome, found[1.0].failed_controls) == ("slower", ())
+    assert (found[1.3].outcome, found[1.3].failed_controls) == ("inconclusive", ("h1", "h2"))

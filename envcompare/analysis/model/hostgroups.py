@@ -48,6 +48,8 @@ class GroupEstimate(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None = None
     level: float | None = None  # widened for the number of statements of its kind
     unit: Literal["host", "restart"] = "host"  # what scatters; restarts where a group is one host
+    # Hosts whose reference differed from itself: no claim on costs below that was kept.
+    failed_controls: tuple[str, ...] = ()
     is_confounded: bool = False  # software of the arm differs between the groups as well
     why_not: str = ""  # it was not measured
 

@@ -15,9 +15,10 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
+from envcompare.analysis.model.comparison import CellSummary, Comparison
 from envcompare.analysis.model.hostgroups import GroupDifference, GroupEstimate
 from envcompare.analysis.timing.cells import CellData
-from envcompare.analysis.timing.judge import Key, Primary
+from envcompare.analysis.timing.judge import Key, Primary, claimed
 from envcompare.analysis.timing.runfiles import RunFiles
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.fingerprint.facts import CLASS_ORDER
@@ -52,8 +53,33 @@ def _pairs(read: RunFiles) -> tuple[_Pair, ...]:
     return tuple((groups[0], group) for group in groups[1:])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What each cell says of its environments: settled ratios, and controls that failed."""
+
+    settled: Mapping[Key, Primary]
+    floors: Mapping[str, float]  # by cell, the log ratio by which the reference differs from itself
+
+    @classmethod
+    def of(
+        cls,
+        settled: Mapping[Key, Primary],
+        comparisons: Iterable[Comparison],
+        cells: Iterable[CellSummary],
+    ) -> Costs:
+        """Gather them of a run."""
+        failed = {one.cell for one in comparisons if one.control_failed}
+        known = {cell.id: cell.noise_floor for cell in cells if cell.id in failed}
+        floors = {
+            cell: max(abs(floor.low or 0.0), abs(floor.high or 0.0))
+            for cell, floor in known.items()
+            if floor is not None
+        }
+        return cls(settled=settled, floors=floors)
+
+
 def group_estimates(
-    read: RunFiles, cells: Iterable[CellData], settled: Mapping[Key, Primary]
+    read: RunFiles, cells: Iterable[CellData], costs: Costs
 ) -> tuple[GroupEstimate, ...]:
     """Return every group against the first one: the times of each arm, then what each arm costs.
 
@@ -73,25 +99,19 @@ def group_estimates(
     times = _together([_of_times(*one, level=1 - ALPHA / len(planned)) for one in planned], read)
     compared = [one for one in planned if one[2] != one[1][0].reference.id]
     effects = _together(
-        [_of_effect(*one, settled, level=1 - ALPHA / len(compared)) for one in compared], read
+        [_of_effect(*one, costs, level=1 - ALPHA / len(compared)) for one in compared], read
     )
     return (*times, *effects)
 
 
 def _together(made: Sequence[GroupEstimate], read: RunFiles) -> Iterator[GroupEstimate]:
-    """Give the estimates with their verdicts, and whether software differs as well."""
+    """Give the estimates, and whether software differs as well."""
     unlike = {
         (one.group, one.arm) for one in group_differences(read) if one.fact_class == "confounder"
     }
     for one in made:
         arms = {(one.group, arm) for arm in (one.arm, one.against)}
-        outcome = verdict(one.low, one.high, margin=read.run.design.margin)
-        is_measured = one.log_ratio is not None
-        yield replace(
-            one,
-            outcome=outcome if is_measured else "not-run",
-            is_confounded=is_measured and bool(arms & unlike),
-        )
+        yield replace(one, is_confounded=one.log_ratio is not None and bool(arms & unlike))
 
 
 def _base(pair: _Pair, data: CellData, arm: str) -> GroupEstimate:
@@ -111,9 +131,10 @@ def _of_times(pair: _Pair, data: list[CellData], arm: str, *, level: float) -> G
     measured = [one for one in data if one.arm_blocks(arm)]
     metrics: set[MetricName] = {one.metric[0] for one in measured}
     metric = metrics.pop() if len(metrics) == 1 else "wall"
+    margin = data[0].run.design.margin
     known = {one.cell.host: _time(one, arm, metric, level=level) for one in measured}
     values = {host: value for host, value in known.items() if value is not None}
-    made = _estimate(_base(pair, data[0], arm), pair, values, level=level)
+    made = _estimate(_base(pair, data[0], arm), pair, values, level=level, margin=margin)
 
     def seconds(logs: dict[str, float]) -> dict[str, float]:
         return {host: _NS_IN_S * math.exp(value) for host, value in logs.items()}
@@ -146,17 +167,34 @@ def _time(data: CellData, arm: str, metric: MetricName, *, level: float) -> _Val
 
 
 def _of_effect(
-    pair: _Pair, data: list[CellData], arm: str, settled: Mapping[Key, Primary], *, level: float
+    pair: _Pair, data: list[CellData], arm: str, costs: Costs, *, level: float
 ) -> GroupEstimate:
-    """Return how the ratio of an arm to the reference compares."""
+    """Return how the ratio of an arm to the reference compares.
+
+    What the failed controls of both groups can make by themselves is not claimed.
+    """
     reference, metric = data[0].reference.id, data[0].metric[0]
     values = {
         one.cell.host: value
         for one in data
-        if (value := _effect(settled.get((one.cell.id, arm)))) is not None
+        if (value := _effect(costs.settled.get((one.cell.id, arm)))) is not None
     }
-    made = _estimate(_base(pair, data[0], arm), pair, values, level=level)
-    return replace(made, against=reference, metric=metric)
+    margin = data[0].run.design.margin
+    made = _estimate(_base(pair, data[0], arm), pair, values, level=level, margin=margin)
+    failed = {
+        one.cell.host: costs.floors[one.cell.id] for one in data if one.cell.id in costs.floors
+    }
+    floor = sum(max((failed.get(h, 0.0) for h in side), default=0.0) for side in _sides(made))
+    told = tuple(host for side in _sides(made) for host in side if host in failed)
+    made = replace(made, against=reference, metric=metric, failed_controls=told)
+    claim = claimed(made.outcome, made.log_ratio or 0.0, margin=margin)
+    is_kept = not told or claim > floor or made.outcome == "not-run"
+    return made if is_kept else replace(made, outcome="inconclusive")
+
+
+def _sides(made: GroupEstimate) -> tuple[Iterable[str], Iterable[str]]:
+    """Return the hosts of both groups that were measured."""
+    return made.reference_values, made.values
 
 
 def _effect(primary: Primary | None) -> _Value | None:
@@ -170,7 +208,7 @@ def _effect(primary: Primary | None) -> _Value | None:
 
 
 def _estimate(
-    base: GroupEstimate, pair: _Pair, values: Mapping[str, _Value], *, level: float
+    base: GroupEstimate, pair: _Pair, values: Mapping[str, _Value], *, level: float, margin: float
 ) -> GroupEstimate:
     """Return the second group against the first, from the hosts of each that have a value."""
     sides = [{host: values[host] for host in group.hosts if host in values} for group in pair]
@@ -192,6 +230,7 @@ def _estimate(
     mean = second[0].value - first[0].value if ends is None else ends.mean
     return replace(
         base,
+        outcome=verdict(ends.low, ends.high, margin=margin) if ends else "inconclusive",
         log_ratio=mean,
         low=ends and ends.low,
         high=ends and ends.high,

@@ -29,8 +29,8 @@ from envcompare.report.format.numbers import (
 from envcompare.report.sections.fields import table_of
 from envcompare.report.wording.groupwords import (
     MACHINES_ALIKE,
+    MIXED,
     basis_texts,
-    claim,
     estimate_sentence,
     estimates_of,
     group_names,
@@ -41,6 +41,7 @@ from envcompare.report.wording.groupwords import (
     subject,
     work_of,
 )
+from envcompare.report.wording.labels import piece_word
 from envcompare.report.wording.verdicts import SYMBOLS, WORDS
 from envcompare.run_folder.records import HostGroup
 from envcompare.text import visible
@@ -48,6 +49,7 @@ from envcompare.text import visible
 _EFFECTS: Final = (
     "How far the ratio of an environment to the one it is compared with differs between the groups."
 )
+_COSTS: Final = {"slower": "costs more", "faster": "costs less", "equivalent": "costs the same"}
 _NS: Final = 1e9
 
 
@@ -78,7 +80,10 @@ def groups_section(run: RunComparison) -> Section | None:
 
 def _effects(run: RunComparison) -> tuple[Block, ...]:
     heading = Heading(text="What environments cost in each group")
-    return (heading, Line(text=_EFFECTS), _costs(run))
+    sentences = (
+        Line(text=estimate_sentence(run, one)) for one in estimates_of(run, are_effects=True)
+    )
+    return (heading, Line(text=_EFFECTS), *sentences, _costs(run))
 
 
 def _sentences(run: RunComparison, estimates: tuple[GroupEstimate, ...]) -> tuple[Block, ...]:
@@ -105,7 +110,7 @@ def _differences(run: RunComparison, told: tuple[GroupDifference, ...], label: s
             for group in others
         ),
         ("Seen in", "text", lambda one: visible(one.arm)),
-        ("Between and within", "text", _reach),
+        ("On", "text", _reach),
     )
 
 
@@ -128,7 +133,14 @@ def _software(run: RunComparison) -> tuple[Block, ...]:
     return (Fold(summary=f"{mark} ({len(told)})", is_open=False, blocks=(table,)),)
 
 
+def _names(run: RunComparison) -> tuple[str, str]:
+    """Name the first group, and the other or the others."""
+    first, *others = run.groups
+    return visible(first.name), visible(others[0].name) if len(others) == 1 else "the other"
+
+
 def _times(run: RunComparison) -> Table:
+    (first, other), piece = _names(run), piece_word(run)
     return table_of(
         "Times of the groups",
         estimates_of(run, are_effects=False),
@@ -138,30 +150,36 @@ def _times(run: RunComparison) -> Table:
         ("Verdict", "text", _verdict),
         ("Change", "number", _change),
         ("Interval", "text", _interval),
-        ("Typical step here", "number", lambda one: _typical(one.reference_values)),
-        ("Typical step there", "number", lambda one: _typical(one.values)),
+        (f"Typical {piece}, {first}", "number", lambda one: _typical(one.reference_values)),
+        (f"Typical {piece}, {other}", "number", lambda one: _typical(one.values)),
         ("Unit", "text", _unit),
     )
 
 
 def _costs(run: RunComparison) -> Table:
+    first, other = _names(run)
     return table_of(
         "What environments cost in each group",
         estimates_of(run, are_effects=True),
         ("Workload", "name", work_of),
         ("Environment", "name", subject),
         ("Groups", "name", lambda one: visible(f"{one.reference_group} → {one.group}")),
-        ("Verdict", "text", lambda one: visible(claim(run, one))),
-        ("In the first", "number", lambda one: _mean(one.reference_values)),
-        ("In the second", "number", lambda one: _mean(one.values)),
+        ("Verdict", "text", _cost_verdict),
+        (f"Cost in {first}", "number", lambda one: _mean(one.reference_values)),
+        (f"Cost in {other}", "number", lambda one: _mean(one.values)),
         ("Difference", "number", _change),
         ("Interval", "text", _interval),
     )
 
 
 def _verdict(one: GroupEstimate) -> Words:
-    mixed = (Span(text=" ⚠ confounded"),) if one.is_confounded else ()
+    mixed = (Span(text=MIXED),) if one.is_confounded else ()
     return Line(before=(_badge(one),), after=mixed, text=one.why_not)
+
+
+def _cost_verdict(one: GroupEstimate) -> str:
+    mixed = MIXED * one.is_confounded
+    return f"{SYMBOLS[one.outcome]} {_COSTS.get(one.outcome, WORDS[one.outcome])}{mixed}"
 
 
 def _change(one: GroupEstimate) -> str:

@@ -21,6 +21,7 @@ from envcompare.run_folder.records import FingerprintValue, HostGroup
 from envcompare.text import assigned, visible
 
 MACHINES_ALIKE: Final = "The machines do not differ in anything that envcompare records."
+MIXED: Final = " ⚠ confounded"
 _MOST_HOSTS: Final = 4
 _UNPAIRED: Final = (
     "Times of different machines are compared here, measured at moments of their own. Nothing "
@@ -37,6 +38,10 @@ _NO_SPREAD: Final = (
 _TWO_MACHINES: Final = (
     "Each group has one host, so that each interval comes from restarts. It is about the machines "
     "{} and {}, and says nothing about other hosts of {} and {}."
+)
+_FAILED: Final = (
+    "The A/A control failed on {}: what it gave by itself is not claimed as a difference of what "
+    "environments cost."
 )
 _LEVEL: Final = (
     "The intervals of the times together err in 5 % of the runs at most, and so do those of what "
@@ -115,7 +120,7 @@ def estimate_sentence(run: RunComparison, one: GroupEstimate) -> str:
     """Return "cnn in vm: cloud is 8.4 % slower than metal (8.0 to 8.7 %)."."""
     work = work_of(one)
     lead = f"{work}, {subject(one)}" if one.against else f"{work} in {one.arm}"
-    return visible(f"{lead}: {claim(run, one)}.")
+    return visible(f"{lead}: {claim(run, one)}{MIXED * one.is_confounded}.")
 
 
 def claim(run: RunComparison, one: GroupEstimate) -> str:
@@ -180,6 +185,9 @@ def basis_texts(run: RunComparison) -> tuple[str, ...]:
     if "host" in units:
         single = [group.name for group in run.groups if len(group.hosts) == 1]
         said += [_OVER_HOSTS, *map(_NO_SPREAD.format, single)]
+    failed = dict.fromkeys(host for one in run.group_estimates for host in one.failed_controls)
+    if failed:
+        said.append(_FAILED.format(listed(tuple(failed), most=_MOST_HOSTS)))
     confounded = dict.fromkeys(one.arm for one in run.group_estimates if one.is_confounded)
     if confounded:
         said.append(

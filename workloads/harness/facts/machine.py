@@ -69,7 +69,9 @@ def _hypervisor() -> str | None:
     if "hypervisor" not in flags.split():
         return "none"
     names = (read_text(f"{_DMI}/{name}") for name in ("sys_vendor", "product_name"))
-    return " ".join(name.strip() for name in names if name) or "one that gives no name"
+    vendor, product = (name.strip() if name else "" for name in names)
+    named = product if product.startswith(vendor) else f"{vendor} {product}".strip()
+    return named or "one that gives no name"
 
 
 def _boost() -> bool | None:
