@@ -149,10 +149,12 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("python.executable", "identity"),
     Fact("sif.sha256", "identity", "the SIF", restore="restore the original SIF"),
     # what cannot differ on one host
-    Fact("arch", "host"),
+    Fact("arch", "host", "the architecture"),
     Fact("cgroup.version", "host"),
     Fact("cpu", "host", way="limit", with_what="CPUs"),
     Fact("cpu.boost", name="the setting of CPU boost", missing=_CLOCK),
+    Fact("cpu.count", name="the number of CPUs"),
+    Fact("cpu.flags_sha256", name="the features of the processor"),
     Fact("cpu.governor", name="the frequency governor", missing=_CLOCK),
     Fact("cpu.microcode", name="the microcode"),
     Fact("cpu.model", name="the processor"),

@@ -184,8 +184,8 @@ def test_two_machines_are_compared_over_restarts_and_said_to_be_two_machines(
     assert found.reference_values["h1"] == pytest.approx(0.010, rel=0.01)
     (said,) = (text for text in basis_texts(run) if "restarts" in text)
     assert said == (
-        "Each group has one host, so that each interval comes from restarts. It is about the "
-        "machines h1 and h2, and says nothing about other hosts of metal and cloud."
+        "One host of each group was measured, so that each interval comes from restarts. It is "
+        "about the machines h1 and h2, and says nothing about other hosts of metal and cloud."
     )
 
 
@@ -265,7 +265,11 @@ def test_software_that_differs_between_groups_confounds_them(tmp_path: Path) -> 
     run = measured(tmp_path / "run", TWO, facts=facts)
     assert estimate(run, "vm").is_confounded
     assert any("software differs between the groups" in text for text in basis_texts(run))
-    assert not estimate(measured(tmp_path / "other", TWO), "vm").is_confounded
+    processors = {"h2": {"torch.cpu_capability": "AVX2", "gpu.name": "L4"}}
+    run = measured(tmp_path / "other", TWO, facts=processors)
+    assert not estimate(run, "vm").is_confounded
+    assert {one.key for one in run.group_differences} == {"torch.cpu_capability", "gpu.name"}
+    assert {one.fact_class for one in run.group_differences} == {"host"}
 
 
 def test_alike_machines_are_said_to_be_alike(tmp_path: Path) -> None:

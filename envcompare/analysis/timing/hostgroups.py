@@ -35,6 +35,7 @@ from envcompare.stats.verdicts import Ends, difference, verdict
 
 _NS_IN_S: Final = 1e-9
 _UNTOLD: Final = frozenset({"identity", "varied"})  # what names an arm, and what it does on purpose
+_OF_MACHINE: Final = ("gpu.", "torch.cpu_capability")  # between hosts these are no software
 _DRAWN: Final = "env.PYTHONHASHSEED"  # anew in each cell
 _Pair = tuple[HostGroup, HostGroup]
 
@@ -173,20 +174,21 @@ def _of_effect(
 
     What the failed controls of both groups can make by themselves is not claimed.
     """
-    reference, metric = data[0].reference.id, data[0].metric[0]
-    values = {
-        one.cell.host: value
-        for one in data
-        if (value := _effect(costs.settled.get((one.cell.id, arm)))) is not None
-    }
+    found = {one.cell.host: _effect(costs.settled.get((one.cell.id, arm))) for one in data}
+    values = {host: value for host, value in found.items() if value is not None}
+    metrics = {one.metric[0] for one in data if one.cell.host in values}
     margin = data[0].run.design.margin
-    made = _estimate(_base(pair, data[0], arm), pair, values, level=level, margin=margin)
+    base = replace(_base(pair, data[0], arm), against=data[0].reference.id)
+    if len(metrics) > 1:
+        return replace(base, why_not="judged on net time on some hosts and on wall time on others")
+    base = replace(base, metric=next(iter(metrics), ""))
+    made = _estimate(base, pair, values, level=level, margin=margin)
     failed = {
         one.cell.host: costs.floors[one.cell.id] for one in data if one.cell.id in costs.floors
     }
     floor = sum(max((failed.get(h, 0.0) for h in side), default=0.0) for side in _sides(made))
     told = tuple(host for side in _sides(made) for host in side if host in failed)
-    made = replace(made, against=reference, metric=metric, failed_controls=told)
+    made = replace(made, failed_controls=told)
     claim = claimed(made.outcome, made.log_ratio or 0.0, margin=margin)
     is_kept = not told or claim > floor or made.outcome == "not-run"
     return made if is_kept else replace(made, outcome="inconclusive")
@@ -253,8 +255,8 @@ def _between_two(first: _Value, second: _Value) -> Ends | None:
 def group_differences(read: RunFiles) -> tuple[GroupDifference, ...]:
     """Return in what groups differ from the first: the machines as the reference saw them first.
 
-    What also differs in the same way within a group is left out, as are the facts that name an arm
-    or that its environment sets on purpose.
+    Left out is what has the same values in both groups, what names an arm, and what its environment
+    sets on purpose.
     """
     arms = [arm for arm in read.timed.arms if not arm.is_control]
     arms.sort(key=lambda arm: not arm.is_reference)
@@ -305,7 +307,7 @@ def _told(records: Mapping[str, FingerprintRecord], hosts: Sequence[str]) -> dic
         for one in compare_fingerprints(records[hosts[0]], records[host]):
             if one.fact_class in _UNTOLD or one.part_of or one.key == _DRAWN:
                 continue
-            found: FactClass = "host" if one.key.startswith("gpu.") else one.fact_class
+            found: FactClass = "host" if one.key.startswith(_OF_MACHINE) else one.fact_class
             known = keys.setdefault(one.key, found)
             keys[one.key] = min(known, found, key=CLASS_ORDER.index)
     return keys

@@ -46,6 +46,7 @@ _MOST_CAUTIONS: Final = 5
 _MOST_QUANTITIES: Final = 20
 _MOST_CELLS: Final = 6
 _MOST_DIFFERENCES: Final = 12
+_MOST_STATEMENTS: Final = 20
 
 
 def summary(run: RunComparison) -> tuple[PlainBlock, ...]:
@@ -80,9 +81,11 @@ def _groups(run: RunComparison) -> Iterator[PlainBlock]:
         text="What differs between the groups:" if differing else MACHINES_ALIKE,
         below=differing[:_MOST_DIFFERENCES],
     )
-    for one in run.group_estimates:
+    for one in run.group_estimates[:_MOST_STATEMENTS]:
         text = f"{SYMBOLS[one.outcome]} {estimate_sentence(run, one)}"
         yield Line(text=text, style=one.outcome)
+    if (left_out := len(run.group_estimates) - _MOST_STATEMENTS) > 0:
+        yield Line(text=f"and {left_out} more in report.html")
     yield Items(items=basis_texts(run), style="note")
 
 

@@ -98,11 +98,10 @@ def _badge(one: GroupEstimate) -> Span:
 
 
 def _differences(run: RunComparison, told: tuple[GroupDifference, ...], label: str) -> Table:
-    ordered = sorted(told, key=lambda one: not one.is_apart)
     first, *others = run.groups
     return table_of(
         label,
-        ordered,
+        told,
         ("Property", "name", lambda one: fact(one.key).name),
         (visible(first.name), "text", lambda one: visible(side_text(one, first))),
         *(

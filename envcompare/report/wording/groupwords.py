@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from envcompare.analysis.model.comparison import RunComparison
@@ -32,12 +31,12 @@ _OVER_HOSTS: Final = (
     "groups of hosts like these."
 )
 _NO_SPREAD: Final = (
-    "{} has one host. It is taken to scatter as the hosts of the other group do, which nothing "
-    "here shows."
+    "One host of {} was measured. It is taken to scatter as the hosts of the other group do, which "
+    "nothing here shows."
 )
 _TWO_MACHINES: Final = (
-    "Each group has one host, so that each interval comes from restarts. It is about the machines "
-    "{} and {}, and says nothing about other hosts of {} and {}."
+    "One host of each group was measured, so that each interval comes from restarts. It is about "
+    "the machines {} and {}, and says nothing about other hosts of {} and {}."
 )
 _FAILED: Final = (
     "The A/A control failed on {}: what it gave by itself is not claimed as a difference of what "
@@ -68,14 +67,22 @@ def _group(run: RunComparison, name: str) -> HostGroup:
 
 
 def difference_texts(run: RunComparison) -> tuple[str, ...]:
-    """Say what differs between the machines of the groups, what differs in all hosts first."""
-    ordered = sorted(machine_differences(run), key=lambda one: not one.is_apart)
-    return tuple(f"{fact(one.key).name}: {values_text(run, one)}" for one in ordered)
+    """Say what differs between the machines of the groups."""
+    machines = machine_differences(run)
+    return tuple(f"{fact(one.key).name}: {values_text(run, one)}" for one in machines)
 
 
 def machine_differences(run: RunComparison) -> tuple[GroupDifference, ...]:
-    """Return the properties of the machines in which groups differ."""
-    return tuple(one for one in run.group_differences if one.fact_class == "host")
+    """Return the properties of the machines in which groups differ.
+
+    Those that part all hosts come first, and within them the long list of mitigations last.
+    """
+    machines = (one for one in run.group_differences if one.fact_class == "host")
+
+    def rank(one: GroupDifference) -> tuple[bool, bool]:
+        return not one.is_apart, one.key.startswith("vulnerabilities.")
+
+    return tuple(sorted(machines, key=rank))
 
 
 def software_differences(run: RunComparison) -> tuple[GroupDifference, ...]:
@@ -175,16 +182,22 @@ def _effect_claim(run: RunComparison, one: GroupEstimate) -> str:
 
 def basis_texts(run: RunComparison) -> tuple[str, ...]:
     """Say what the intervals rest on and what they are not about."""
-    units = {one.unit for one in run.group_estimates if one.log_ratio is not None}
-    said = [_UNPAIRED]
-    if "restart" in units:
-        said += [
-            _TWO_MACHINES.format(first.hosts[0], other.hosts[0], first.name, other.name)
-            for first, other in _single_pairs(run)
-        ]
-    if "host" in units:
-        single = [group.name for group in run.groups if len(group.hosts) == 1]
-        said += [_OVER_HOSTS, *map(_NO_SPREAD.format, single)]
+    known = [one for one in run.group_estimates if one.log_ratio is not None]
+    of_two = dict.fromkeys(
+        (*one.reference_values, *one.values, one.reference_group, one.group)
+        for one in known
+        if one.unit == "restart"
+    )
+    over_hosts = [one for one in known if one.unit == "host"]
+    single = dict.fromkeys(
+        name
+        for one in over_hosts
+        for name, values in ((one.reference_group, one.reference_values), (one.group, one.values))
+        if len(values) == 1
+    )
+    said = [_UNPAIRED, *(_TWO_MACHINES.format(*pair) for pair in of_two)]
+    said += [_OVER_HOSTS] * bool(over_hosts)
+    said += map(_NO_SPREAD.format, single)
     failed = dict.fromkeys(host for one in run.group_estimates for host in one.failed_controls)
     if failed:
         said.append(_FAILED.format(listed(tuple(failed), most=_MOST_HOSTS)))
@@ -195,11 +208,6 @@ def basis_texts(run: RunComparison) -> tuple[str, ...]:
             f"{listed(tuple(confounded))}: the part of each cannot be told apart."
         )
     return tuple(map(visible, (*said, _LEVEL)))
-
-
-def _single_pairs(run: RunComparison) -> Iterable[tuple[HostGroup, HostGroup]]:
-    first, *others = run.groups
-    return [(first, other) for other in others if len(first.hosts) == len(other.hosts) == 1]
 
 
 def estimates_of(run: RunComparison, *, are_effects: bool) -> tuple[GroupEstimate, ...]:
