@@ -76,17 +76,23 @@ def _groups(run: RunComparison) -> Iterator[PlainBlock]:
     if not run.groups:
         return
     differing = difference_texts(run)
-    yield Line(strong=groups_title(run), below=group_names(run))
-    yield Line(
-        text="What differs between the groups:" if differing else MACHINES_ALIKE,
-        below=differing[:_MOST_DIFFERENCES],
-    )
+    yield Line(strong=groups_title(run))
+    yield Items(items=group_names(run))
+    yield Line(text="What differs between the groups:" if differing else MACHINES_ALIKE)
+    if differing:
+        yield Items(items=_first(differing))
     for one in run.group_estimates[:_MOST_STATEMENTS]:
         text = f"{SYMBOLS[one.outcome]} {estimate_sentence(run, one)}"
         yield Line(text=text, style=one.outcome)
     if (left_out := len(run.group_estimates) - _MOST_STATEMENTS) > 0:
         yield Line(text=f"and {left_out} more in report.html")
     yield Items(items=basis_texts(run), style="note")
+
+
+def _first(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the first texts, and how many stand in the report alone."""
+    more = len(texts) - _MOST_DIFFERENCES
+    return texts if more <= 0 else (*texts[:-more], f"and {more} more in report.html")
 
 
 def _headline(headline: Headline) -> Line:
