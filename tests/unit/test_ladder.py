@@ -156,6 +156,7 @@ def test_the_step_to_the_reference_is_the_comparison_of_the_rung_below_turned(
     assert step.step.log_ratio == -below.deciding.log_ratio
     assert step.step.low == -below.deciding.high
     assert found.planned_comparisons == 8
+    assert "step from namespaces" in render(found)
     assert {one.step.level for one in found.ladder if one.step} == {step.step.level}
 
 

@@ -51,6 +51,8 @@ _EFFECTS: Final = (
 )
 _COSTS: Final = {"slower": "costs more", "faster": "costs less", "equivalent": "costs the same"}
 _NS: Final = 1e9
+_MOST_SENTENCES: Final = 8
+_MOST_ROWS: Final = 20
 
 
 def groups_section(run: RunComparison) -> Section | None:
@@ -71,7 +73,7 @@ def groups_section(run: RunComparison) -> Section | None:
             *_software(run),
             Heading(text="Time of the same work"),
             *_sentences(run, estimates_of(run, are_effects=False)),
-            _times(run),
+            _folded(_times(run)),
             *(_effects(run) if effects else ()),
             Items(items=basis_texts(run)),
         ),
@@ -80,16 +82,25 @@ def groups_section(run: RunComparison) -> Section | None:
 
 def _effects(run: RunComparison) -> tuple[Block, ...]:
     heading = Heading(text="What environments cost in each group")
-    sentences = (
-        Line(text=estimate_sentence(run, one)) for one in estimates_of(run, are_effects=True)
-    )
-    return (heading, Line(text=_EFFECTS), *sentences, _costs(run))
+    effects = estimates_of(run, are_effects=True)[:_MOST_SENTENCES]
+    sentences = (Line(text=estimate_sentence(run, one)) for one in effects)
+    return (heading, Line(text=_EFFECTS), *sentences, _folded(_costs(run)))
+
+
+def _folded(table: Table) -> Block:
+    """Return a table, behind its name where it would push the answer far down."""
+    if len(table.rows) <= _MOST_ROWS:
+        return table
+    return Fold(summary=f"{table.label} ({len(table.rows)})", is_open=False, blocks=(table,))
 
 
 def _sentences(run: RunComparison, estimates: tuple[GroupEstimate, ...]) -> tuple[Block, ...]:
     """Lead with the arm that all others are compared with."""
     leading = [one for one in estimates if one.arm in run.all_references]
-    return tuple(Line(before=(_badge(one),), text=estimate_sentence(run, one)) for one in leading)
+    return tuple(
+        Line(before=(_badge(one),), text=estimate_sentence(run, one))
+        for one in leading[:_MOST_SENTENCES]
+    )
 
 
 def _badge(one: GroupEstimate) -> Span:
