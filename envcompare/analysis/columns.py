@@ -80,7 +80,9 @@ _MEASURED: Final = {
     "log_ratio_high": Column("number", "Upper end of its interval"),
     "level": Column("number", "Level of the interval before it was widened for looking"),
     "margin": Column("number", "A ratio within 1 ± this is called equivalent"),
-    "unit": Column("text", "What the interval counts: round, restart or process"),
+    "unit": Column(
+        "text", "What the interval counts: round, restart or process; of groups host or restart"
+    ),
     "restarts": Column("whole number", "Launches of the environments behind the estimate"),
     "generations": Column("whole number", "Fresh starts of the workers behind it"),
     "rounds": Column("whole number", "Passes through all arms behind it"),
@@ -116,9 +118,17 @@ _WHY: Final = {
 _ESTIMATE: Final = {
     "estimate_of": Column(
         "text",
-        "typical (step), mean (of all steps), p90 (90th percentile of the steps) or process; else "
+        "typical (step), mean (of all steps), p90 (90th percentile of the steps) or process; step "
+        "of the ladder, from the rung below; group-time or group-effect, of groups of hosts; else "
         "missing",
     ),
+}
+_PLACED: Final = {
+    "rung": Column("text", "Of a step of the ladder: what the arm adds to `reference_arm`"),
+    "group": Column(
+        "text", "The group of hosts that is compared: its time, or what the arm costs there"
+    ),
+    "reference_group": Column("text", "The group of hosts that it is compared with"),
 }
 _TAIL: Final = {
     "slow_share": Column(
@@ -129,8 +139,11 @@ _TAIL: Final = {
     "slow_share_difference_low": Column("number", "Lower end of its interval, at 95 %"),
     "slow_share_difference_high": Column("number", "Upper end of its interval, at 95 %"),
 }
-COMPARISONS: Final = {**_MEASURED, **_FAILED, **_WHY, **_ESTIMATE, **_TAIL}
-"""A row for each comparison and metric; the reference is no row, its times are columns."""
+COMPARISONS: Final = {**_MEASURED, **_FAILED, **_WHY, **_ESTIMATE, **_TAIL, **_PLACED}
+"""A row for each comparison and metric; the reference is no row, its times are columns.
+
+Behind them stands a row for each step of the ladder, and for each statement on groups of hosts.
+"""
 
 SAMPLES: Final = {
     "run_id": _RUN["run_id"],
@@ -243,5 +256,6 @@ TABLE: Final = {
     "value_page": QUANTITIES["value_page"],
     **_ESTIMATE,
     **_TAIL,
+    **_PLACED,
 }
 """The columns of the table that is written as CSV and Parquet; docs/schema/comparisons.md."""

@@ -24,6 +24,7 @@ from envcompare.analysis.timing.descriptive import (
     picked_values,
     startup_summaries,
 )
+from envcompare.analysis.timing.hostgroups import Costs, group_differences, group_estimates
 from envcompare.analysis.timing.judge import Key, Primary, judge, primaries
 from envcompare.analysis.timing.ladder import Judged, ladder, step_evidence
 from envcompare.analysis.timing.measuredhosts import host_differences, summarise_hosts
@@ -33,6 +34,7 @@ from envcompare.analysis.timing.runfiles import RunFiles, read_files
 from envcompare.analysis.timing.scaling import scaling
 from envcompare.analysis.timing.surroundings import (
     Differences,
+    Surroundings,
     candidates,
     clock_differences,
     differences_by_cell,
@@ -66,7 +68,8 @@ def compare_files(read: RunFiles) -> RunComparison:
     cells = tuple(summarise_cell(one) for one in data)
     m = count_comparisons(run.arms, len(run.cells))
     settled = primaries(data, design, m=m, steps=step_evidence(data))
-    profiles, differing = _explained(read, data, settled=settled)
+    around = Surroundings.of(read)
+    profiles, differing = _explained(read, data, around, settled=settled)
     shared = each_once(differing)
     judged = zip(data, cells, strict=True)
     comparisons = _comparisons(read, judged, differing=differing, settled=settled)
@@ -99,11 +102,14 @@ def compare_files(read: RunFiles) -> RunComparison:
         differences=shared,
         hosts=summarise_hosts(read),
         host_differences=host_differences(read),
-        over_hosts=hosts_estimates(comparisons, settled, margin=design.margin),
+        over_hosts=hosts_estimates(comparisons, settled, margin=design.margin, of_hosts=run.groups),
+        groups=run.groups,
+        group_differences=group_differences(read),
+        group_estimates=group_estimates(read, data, Costs.of(settled, comparisons, cells)),
         cell_differences=of_cells(differing, shared=shared),
         decompositions=tuple(found for one in data for found in decompose(one)),
         scaling=scaling(data, cells, profiles),
-        ladder=_ladder(read, data, cells, settled=settled, comparisons=comparisons),
+        ladder=_ladder(around, data, cells, settled=settled, comparisons=comparisons),
         startup=startup_summaries(read.samples, run, read.standing),
         memory=memory_summaries(read.samples),
         picked=tuple(found for one in data for found in picked_values(one)),
@@ -124,15 +130,19 @@ def compare_files(read: RunFiles) -> RunComparison:
 
 
 def _explained(
-    read: RunFiles, data: tuple[CellData, ...], *, settled: Mapping[Key, Primary]
+    read: RunFiles,
+    data: tuple[CellData, ...],
+    around: Surroundings,
+    *,
+    settled: Mapping[Key, Primary],
 ) -> tuple[tuple[CellProfiles, ...], dict[str, Differences]]:
     """Return what profiles say, and by cell all in which arms differ, what profiles show too."""
-    differing = differences_by_cell(read.timed, read.samples, read.fingerprints)
+    differing = differences_by_cell(around)
     profiles = explain(read, data, differences=differing, settled=settled)
     for profiled in profiles:
         differing[profiled.cell] = (*differing.get(profiled.cell, ()), *profiled.betrayed)
     ratios = {key[:2]: one.interval.mean for key, one in settled.items() if len(key) == 2}
-    for cell, clocks in clock_differences(read, data, ratios).items():
+    for cell, clocks in clock_differences(around, data, ratios).items():
         differing[cell] = (*differing.get(cell, ()), *clocks)
     return profiles, differing
 
@@ -166,7 +176,7 @@ def _comparisons(
 
 
 def _ladder(
-    read: RunFiles,
+    around: Surroundings,
     data: Iterable[CellData],
     cells: Iterable[CellSummary],
     *,
@@ -176,7 +186,8 @@ def _ladder(
     known = Judged(
         settled=settled,
         comparisons={(one.cell, one.arm): one for one in comparisons},
-        prints={(one.cell, one.arm): one for one in read.fingerprints},
+        prints={(one.cell, one.arm): one for one in around.read.fingerprints},
+        surroundings=around,
     )
     pairs = zip(data, cells, strict=True)
     return tuple(step for pair in pairs for step in ladder(*pair, known))

@@ -100,8 +100,12 @@ def read_frames(path: Path) -> RunFrames:
 
 
 def comparison_frame(run: RunComparison) -> Frame:
-    """Return the comparisons, in the order of comparison.json; COMPARISONS has the columns."""
-    frame = _frame(_comparison_rows(run), COMPARISONS)
+    """Return the comparisons, in the order of comparison.json; COMPARISONS has the columns.
+
+    Steps of the ladder and groups of hosts follow, none of them primary.
+    """
+    rows = chain(_comparison_rows(run), _step_rows(run), _group_rows(run))
+    frame = _frame(rows, COMPARISONS)
     for end in ("", "_low", "_high"):
         frame[f"ratio{end}"] = frame[f"log_ratio{end}"].map(_ratio)
     return frame
@@ -188,6 +192,52 @@ def _comparison_rows(run: RunComparison) -> Iterator[Row]:
             yield row | _of_estimate(estimate) | {"is_primary": is_primary, "estimate_of": of}
         if comparison.tail is not None and comparison.tail.p90_log_ratio is not None:
             yield row | _of_percentile(comparison.primary, comparison.tail)
+
+
+def _step_rows(run: RunComparison) -> Iterator[Row]:
+    """Yield each measured step of the ladder, from the rung below, which is its reference."""
+    arms = {(one.host, one.arm): one for one in run.arms}
+    cells = {cell.id: cell for cell in run.cells}
+    for step in run.ladder:
+        if step.step is None:
+            continue
+        arm, cell = arms.get((step.host, step.arm)), cells.get(step.cell)
+        yield {
+            **_of_run(run),
+            **asdict(step),
+            **_of_parameters(step.parameters),
+            **_of_estimate(step.step),
+            "environment": arm and arm.environment,
+            "stack": arm and arm.stack,
+            "stopped_by": cell and cell.stopped_by,
+            "reference_arm": step.below,
+            "is_control": False,
+            "is_primary": False,
+            "estimate_of": "step",
+        }
+
+
+def _group_rows(run: RunComparison) -> Iterator[Row]:
+    """Yield what groups of hosts say against each other; it is of no single cell."""
+    arms = {one.arm: one for one in run.arms}
+    for one in run.group_estimates:
+        arm = arms.get(one.arm)
+        yield {
+            **_of_run(run),
+            **asdict(one),
+            **_of_parameters(one.parameters),
+            "environment": arm and arm.environment,
+            "stack": arm and arm.stack,
+            "reference_arm": one.against,
+            "log_ratio_low": one.low,
+            "log_ratio_high": one.high,
+            "failure": one.why_not,
+            "control_failed": bool(one.failed_controls),
+            "is_control": False,
+            "is_primary": False,
+            "is_widened": one.log_ratio is not None,
+            "estimate_of": "group-effect" if one.against else "group-time",
+        }
 
 
 def _of_run(run: RunComparison) -> Row:

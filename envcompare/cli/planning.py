@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import msgspec
 
@@ -17,8 +18,8 @@ from envcompare.errors import ConfigError, RunFolderError
 from envcompare.fingerprint.identity import is_known, unknown
 from envcompare.run_folder.records import ProfileChoice
 from envcompare.run_folder.results import RunFolder, configuration_of, written_samples
-from envcompare.text import assigned, counted, masked_toml
-from envcompare.transport.hosts import HostSpec, parse_hosts
+from envcompare.text import assigned, counted, first_few, masked_toml
+from envcompare.transport.hosts import HostSpec, host_groups, parse_hosts
 from envcompare.version import __version__
 
 PROFILES: dict[ProfileChoice, str] = {
@@ -70,7 +71,7 @@ def _planned(
     ordered = leading(experiment, hosts)
     labels = tuple(host.label for host in ordered)
     made = make_plan(experiment, labels, accept_many=accept_many)
-    return experiment, made, hosts
+    return experiment, replace(made, groups=host_groups(hosts)), hosts
 
 
 def resumed(folder: RunFolder, again: Settings) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
@@ -97,6 +98,7 @@ def resumed(folder: RunFolder, again: Settings) -> tuple[Experiment, Plan, tuple
         (record.cells, tuple(cell.record() for cell in made.cells), "the plan of cells"),
         (tuple(arm for arm in record.arms if arm.is_timed), made.arms, "the plan of arms"),
         (record.design, made.design, "the design"),
+        (record.groups, made.groups, "the groups of hosts"),
     )
     for before, now, what in same:
         if before != now:
@@ -141,6 +143,7 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
         "experiment (as a configuration file):",
         *(f"  {line}" for line in masked_toml(settings_toml(experiment.settings)).splitlines()),
         *_host_lines(experiment),
+        *_group_lines(plan),
         "arms:",
         *(f"  {arm.id}: {_arm_text(plan, arm.id)}" for arm in plan.arms),
         f"design: margin ±{margin}, half-width target {target},",
@@ -189,6 +192,19 @@ def _host_lines(experiment: Experiment) -> list[str]:
     more = [f"  … and {len(lines) - _SHOWN_HOSTS} more"] * (len(lines) > _SHOWN_HOSTS)
     at_once = min(experiment.jobs, len(lines))
     return [f"hosts: {len(lines)}, {at_once} at once", *lines[:_SHOWN_HOSTS], *more]
+
+
+def _group_lines(plan: Plan) -> list[str]:
+    """Return the groups of hosts that are compared, with their hosts."""
+    if not plan.groups:
+        return []
+    first = plan.groups[0].name
+    lines = [
+        f"  {group.name}: {first_few(group.hosts, most=_SHOWN_HOSTS)}"
+        + " (the others are compared with it)" * (group.name == first)
+        for group in plan.groups
+    ]
+    return [f"groups of hosts: {len(plan.groups)}", *lines]
 
 
 def _arm_text(plan: Plan, arm_id: str) -> str:

@@ -327,7 +327,7 @@ def _inventory(*layers: Settings) -> Inventory:
     tables = (layer.hosts for layer in layers if isinstance(layer.hosts, dict))
     return Inventory(
         hosts={
-            name: KnownHost(address=host.address or name, tags=host.tags)
+            name: KnownHost(address=host.address or name, tags=host.tags, group=host.group)
             for table in tables
             for name, host in table.items()
         },
@@ -360,10 +360,13 @@ def standalone(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> Experimen
 
 
 def _named(hosts: tuple[HostSpec, ...]) -> tuple[str, ...] | dict[str, HostTable]:
-    """Return the hosts that take part; with their names and tags where the file has some."""
-    if all(host.tags is None for host in hosts):
+    """Return the hosts that take part; with names, tags and groups where there are some."""
+    if not any(host.tags is not None or host.group for host in hosts):
         return tuple(map(str, hosts))
-    return {host.label: HostTable(address=str(host), tags=host.tags or ()) for host in hosts}
+    return {
+        host.label: HostTable(address=str(host), tags=host.tags or (), group=host.group)
+        for host in hosts
+    }
 
 
 def _measuring(settings: Settings) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from envcompare.run_folder.records import (
     ArmRecord,
     CellRecord,
     Design,
+    HostGroup,
     Scalar,
 )
 from envcompare.run_folder.results import arms_within, count_comparisons
@@ -60,6 +61,7 @@ class Plan:
     arms: tuple[ArmRecord, ...]
     design: Design
     seed: int
+    groups: tuple[HostGroup, ...] = ()  # of hosts that are compared
 
     def of(self, cell: Cell) -> Plan:
         """Return the plan with the arms that are compared in a cell alone."""

@@ -98,6 +98,7 @@ class HostTable(
 
     address: str | None = None
     tags: tuple[str, ...] = ()
+    group: str = ""  # of hosts that is compared with others
 
 
 class AllocationTable(
@@ -164,7 +165,7 @@ class Settings(
         _Words | dict[str, HostTable] | None,
         Option(
             "user@host[:port], names from ~/.ssh/config, a file with one host per line, or @GROUP "
-            "and tag:TAG of the configuration file.",
+            "and tag:TAG of the configuration file. NAME=HOST+HOST,NAME=HOST compares groups.",
             "HOST,…",
             default_text="this machine",
             group="where",

@@ -27,6 +27,7 @@ SEPARATE: Final = "To separate the causes: "  # what a remedy follows in a sente
 _DIGESTS: Final = frozenset(
     {"sha256", "flags", "git", "flags_sha256", "build_sha256", "libpython_sha256"}
 )
+_SHOWN_OF_DIGEST: Final = 12
 _MOST_PARTS: Final = 2
 _LONGEST: Final = 60  # of a value in a sentence
 _STABILISED: Final = ("env.MALLOC_MMAP_THRESHOLD_", "env.MALLOC_TRIM_THRESHOLD_")
@@ -57,6 +58,17 @@ def describe(difference: FactDifference) -> str:
         return f"{name} ({visible_line(str(before))} → {visible_line(str(after))})"
     word = _size if difference.key.endswith((".bytes", "_bytes")) else _word
     return f"{name} {word(before)} → {word(after)}"
+
+
+def value_text(key: str, value: FingerprintValue) -> str:
+    """Return the value of a fact in a few words: "0-3", "32768 MiB", "seven, eight and 2 more"."""
+    if key == "cpu.affinity":
+        return _spans(value)
+    if key.rpartition(".")[2] in _DIGESTS:
+        return _word(value)[:_SHOWN_OF_DIGEST]
+    if isinstance(value, tuple):
+        return visible_line(first_few([str(each) for each in value], most=3)) or "nothing more"
+    return _size(value) if key.endswith((".bytes", "_bytes")) else _word(value)
 
 
 def _parts(differing: tuple[str, ...]) -> str:

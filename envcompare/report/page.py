@@ -29,6 +29,7 @@ from envcompare.report.sections.environments import (
     gpu_sentence,
     hosts_facts,
 )
+from envcompare.report.sections.hostgroups import groups_section
 from envcompare.report.sections.method import failures_section, method_section, reproduce_section
 from envcompare.report.sections.profilefolds import power_section
 from envcompare.report.sections.resources import memory_section, picked_section, startup_section
@@ -84,6 +85,7 @@ def _sections(run: RunComparison, files: tuple[str, ...]) -> tuple[Section, ...]
         untimed = (answer, why, roofline, sweeps, power, *ends)
         return tuple(section for section in untimed if section)
     every = (
+        groups_section(run),
         answer,
         overview_section(run, rows),
         ladder,
@@ -110,7 +112,8 @@ def _default_title(run: RunComparison) -> str:
     arms = listed((*run.all_references, *compared_arms(run)), most=5)
     if not is_timed(run):
         return f"What do the profiles of {arms} say?"
-    return f"How fast is the same work in {arms}?"
+    where = f", on {listed([group.name for group in run.groups])}" if run.groups else ""
+    return f"How fast is the same work in {arms}{where}?"
 
 
 def _meta(run: RunComparison) -> tuple[str, ...]:

@@ -430,6 +430,13 @@ class TableRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     ] = ()
 
 
+class HostGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Hosts of a run that stand together for one side of a comparison."""
+
+    name: str
+    hosts: tuple[str, ...]
+
+
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """run.json: everything that was decided before the first measurement."""
 
@@ -444,6 +451,10 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     cells: tuple[CellRecord, ...]
     configuration: Annotated[str, Meta(description="the resolved experiment as TOML text")] = ""
     tables: tuple[TableRecord, ...] = ()
+    groups: Annotated[
+        tuple[HostGroup, ...],
+        Meta(description="of hosts that are compared, the others with the first; none: no groups"),
+    ] = ()
     controller: dict[str, Scalar] = {}
     schema: Literal[2] = SCHEMA
 

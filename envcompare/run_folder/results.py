@@ -68,13 +68,14 @@ def new_run_id(now: datetime | None = None) -> str:
 def count_comparisons(arms: tuple[ArmRecord, ...], cells: int) -> int:
     """Return m: cell × timed arm that is neither reference nor control, at least 1.
 
-    A rung of the ladder is compared with the rung below as well, where that is not the reference.
+    A rung of the ladder is compared with the rung below as well, where neither is the reference.
     Where each cell has the arms of one reference, these are as many in all of them.
     """
     compared = (arm for arm in arms if arm.is_timed)
     with_reference = sum(not (arm.is_reference or arm.is_control) for arm in compared)
     rungs = [arm for arm in arms if arm.rung]
-    steps = sum(not below.is_reference for below in rungs[:-1])
+    pairs = zip(rungs[1:], rungs, strict=False)
+    steps = sum(not (arm.is_reference or below.is_reference) for arm, below in pairs)
     references = max(1, sum(arm.is_reference for arm in arms))
     return max(1, cells * (with_reference + steps) // references)
 

@@ -7,6 +7,11 @@ the root of Σ w_i (y_i − μ)² = k − 1 with w_i = 1 / (s_i² + τ²) and μ
 interval is μ ± t_{k−1} √(q / Σ w_i) with q = max(1, Σ w_i (y_i − μ)² / (k − 1)), after Hartung and
 Knapp 2001 (Statistics in Medicine 20:3875–3889) and Sidik and Jonkman 2002 (ibid. 21:3153–3159);
 that q is not below 1 is from Röver, Knapp and Friede 2015 (BMC Medical Research Methodology 15:99).
+
+Two groups of hosts differ by the difference of their means. Nothing pairs hosts of different
+groups, and each group scatters by a τ of its own, so that the half-widths of both add up as
+squares (Banerjee 1960, see `verdicts`): in simulations that covered 97 % and more, where an
+interval after Welch covered 90 % with two hosts against six whose scatter is a fifth of theirs.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ import numpy as np
 from scipy import optimize
 
 from envcompare.stats.intervals import student_factor
+from envcompare.stats.verdicts import Ends, difference
 
 MIN_HOSTS = 2
 _MIN_TO_NAME_ODD = 5  # hosts; below that none can be told to be the odd one
@@ -38,22 +44,77 @@ class OverHosts:
     hosts: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mean:
+    """A mean with its standard error and the degrees of freedom of that."""
+
+    mean: float
+    error: float
+    df: float
+    tau: float = 0.0
+    scale: float = 1.0  # q, by which hosts scatter more than their errors and τ tell
+
+    def single(self, value: float, error: float) -> Mean:
+        """Return what one host of a further group tells if hosts scatter there as they do here."""
+        spread = math.sqrt(self.scale * (max(error, _TINY) ** 2 + self.tau**2))
+        return Mean(mean=value, error=spread, df=self.df)
+
+    def ends(self, level: float) -> Ends:
+        """Return it with Student's interval."""
+        half = student_factor(self.df, level) * self.error
+        return Ends(mean=self.mean, low=self.mean - half, high=self.mean + half)
+
+
 def over_hosts(
     values: Sequence[float], errors: Sequence[float], *, level: float
 ) -> OverHosts | None:
     """Return what several hosts say together; None below two of them."""
     if len(values) < MIN_HOSTS:
         return None
+    pooled = _pooled(values, errors)
+    ends = pooled.ends(level)
+    return OverHosts(
+        mean=ends.mean, low=ends.low, high=ends.high, tau=pooled.tau, hosts=len(values)
+    )
+
+
+def _pooled(values: Sequence[float], errors: Sequence[float]) -> Mean:
+    """Return the mean of two hosts or more."""
     y = np.asarray(values, dtype=float)
     variances = np.maximum(np.asarray(errors, dtype=float), _TINY) ** 2
     tau_squared = _between(y, variances)
     weights = 1 / (variances + tau_squared)
     mean = float(weights @ y / weights.sum())
     scale = max(1.0, float(weights @ (y - mean) ** 2) / (y.size - 1))
-    half = student_factor(y.size - 1, level) * math.sqrt(scale / float(weights.sum()))
-    return OverHosts(
-        mean=mean, low=mean - half, high=mean + half, tau=math.sqrt(tau_squared), hosts=y.size
+    return Mean(
+        mean=mean,
+        error=math.sqrt(scale / float(weights.sum())),
+        df=y.size - 1,
+        tau=math.sqrt(tau_squared),
+        scale=scale,
     )
+
+
+HostValues = tuple[Sequence[float], Sequence[float]]
+"""The value of each host of a group, and its standard error."""
+
+
+def between_groups(first: HostValues, second: HostValues, *, level: float) -> Ends | None:
+    """Return second − first with an interval whose unit is the host.
+
+    A group of one host is taken to scatter as the other group does. None where neither group has
+    two hosts: then nothing tells how hosts of a group differ.
+    """
+    groups = first, second
+    pooled = [_pooled(*each) if len(each[0]) >= MIN_HOSTS else None for each in groups]
+    known = next((each for each in pooled if each is not None), None)
+    if known is None or not all(len(values) for values, _ in groups):
+        return None
+    means = [
+        known.single(values[0], errors[0]) if each is None else each
+        for each, (values, errors) in zip(pooled, groups, strict=True)
+    ]
+    return difference(means[0].ends(level), means[1].ends(level))
 
 
 def _between(y: np.ndarray, variances: np.ndarray) -> float:

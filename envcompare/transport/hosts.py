@@ -11,6 +11,8 @@ from pathlib import Path
 from envcompare.command import Command
 from envcompare.errors import ConfigError
 from envcompare.interrupt import Interruption
+from envcompare.run_folder.records import HostGroup
+from envcompare.text import first_few
 from envcompare.transport import Process, Transport
 from envcompare.transport.gridengine import GridEngineJob, JobTransport
 from envcompare.transport.inventory import Inventory
@@ -24,6 +26,10 @@ LOCAL = "local"
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(?:@[A-Za-z0-9_.+-]+)?")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 _LONGEST = 253
+_GROUPED = re.compile(r"((?:[^-=/@][^=/@]*)?)=(.*)", re.DOTALL)
+_GROUP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
+_MOST_NAMED = 4
+_GROUPS = "for example --hosts metal=gpu01+gpu02,cloud=vm01"
 _FORMS = (
     "write user@host, user@host:port, [IPv6]:port, a name from ~/.ssh/config, a file, or @GROUP "
     "or tag:TAG of the configuration file"
@@ -37,6 +43,7 @@ class HostSpec:
     label: str
     destination: Destination
     tags: tuple[str, ...] | None = None  # of the inventory; None where it does not name the host
+    group: str = ""  # of hosts that is compared with others
     job: SlurmJob | GridEngineJob | None = None  # that has the host for this run, a node of it
     node: str = ""  # as the scheduler calls it
 
@@ -52,29 +59,100 @@ class HostSpec:
 def parse_hosts(values: Sequence[str], inventory: Inventory | None = None) -> tuple[HostSpec, ...]:
     """Read the values of `--hosts`, each a list with commas, whose items may be files.
 
+    `NAME=HOST+HOST` makes a group of hosts that is compared with the others.
+
     Raises ConfigError for what cannot be a host, for a group or tag that the inventory does not
-    have, and for a host that is named twice; groups and tags may have hosts in common.
+    have, for a host that is named twice, and for groups that cannot be compared; groups and tags of
+    the inventory may have hosts in common.
     """
     known = inventory or Inventory()
     places: dict[Destination, str] = {}  # of the hosts that are named by themselves
     names: dict[Destination, str] = {}
-    for place, item in _items(values):
+    groups: dict[Destination, str] = {}
+    for place, item, group in _items(values):
         members = known.members(item, place)
         for name in (item,) if members is None else members:
             destination = _parse(known.address(name), place)
             names.setdefault(destination, name)
+            _note_group(groups, destination, group)
             if members is None:
                 _note_place(places, destination, place)
     if not names:
         raise ConfigError("no host is named", details="the list of hosts is empty", hint=_FORMS)
+    in_file = {name: host.group for name, host in known.hosts.items()}
+    of_hosts = (
+        groups
+        if any(groups.values())
+        else _several({destination: in_file.get(name, "") for destination, name in names.items()})
+    )
+    _check_groups(of_hosts)
     return tuple(
         HostSpec(
             label=label,
             destination=destination,
             tags=known.hosts[name].tags if name in known.hosts else None,
+            group=of_hosts.get(destination, ""),
         )
         for label, (destination, name) in zip(_labels(names, known), names.items(), strict=True)
     )
+
+
+def host_groups(hosts: Sequence[HostSpec]) -> tuple[HostGroup, ...]:
+    """Return the groups of hosts that are compared, in their order; none where hosts have none."""
+    names = dict.fromkeys(host.group for host in hosts if host.group)
+    return tuple(
+        HostGroup(name=name, hosts=tuple(host.label for host in hosts if host.group == name))
+        for name in names
+    )
+
+
+def _several(groups: Mapping[Destination, str]) -> Mapping[Destination, str]:
+    """Return the groups of a file; none where all hosts chosen from it are of the same one."""
+    return groups if len(set(groups.values())) > 1 else {}
+
+
+def _note_group(groups: dict[Destination, str], destination: Destination, group: str) -> None:
+    known = groups.setdefault(destination, group)
+    if known != group and known and group:
+        raise ConfigError(
+            f"host '{destination}' is in two groups",
+            details=f"in {known} and in {group}; each host belongs to one side of the comparison",
+            hint="leave it out of one of them",
+        )
+    groups[destination] = known or group
+
+
+def _check_groups(groups: Mapping[Destination, str]) -> None:
+    """Raise ConfigError unless every host is in one of two groups or more, or none is in any."""
+    names = tuple(dict.fromkeys(filter(None, groups.values())))
+    if not names:
+        return
+    for name in names:
+        if not _GROUP_NAME.fullmatch(name):
+            raise ConfigError(
+                f"{name[:80]!r} cannot be the name of a group of hosts",
+                details="a name has letters, digits, '.', '_' and '-', 40 at most",
+                hint=_GROUPS,
+            )
+    alone = [str(host) for host, group in groups.items() if not group]
+    if alone:
+        raise ConfigError(
+            f"{first_few(alone, most=_MOST_NAMED)}: in no group, while other hosts are",
+            details=f"groups of hosts are compared here: {', '.join(names)}",
+            hint=f"put every host into a group, {_GROUPS}",
+        )
+    if len(names) < 2:
+        raise ConfigError(
+            f"there is only one group of hosts, {names[0]}",
+            details="groups are compared with each other, which takes two or more",
+            hint=f"name a second group, {_GROUPS}, or name the hosts without a group",
+        )
+    if len({name.lower() for name in names}) < len(names):
+        raise ConfigError(
+            "two groups of hosts have names that differ in upper and lower case alone",
+            details=f"the groups are {', '.join(names)}",
+            hint="give them names that a reader can tell apart",
+        )
 
 
 def _note_place(places: dict[Destination, str], destination: Destination, place: str) -> None:
@@ -132,15 +210,46 @@ class InterruptibleTransport:
         return process
 
 
-def _items(values: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield each host as written, with the place that an error names."""
+def _items(values: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield each host as written, with the place that an error names, and its group."""
+    named: set[str] = set()
     for value in values:
         for item in value.split(","):
             text = item.strip()
-            if "/" in text or (text and _is_file(text)):
-                yield from _lines(Path(text))
-            elif text or value.strip():
-                yield "--hosts", text
+            grouped = None if text and _is_file(text) else _GROUPED.fullmatch(text)
+            if grouped is None:
+                yield from _of_item(text, is_given=bool(value.strip()))
+                continue
+            group, hosts = (part.strip() for part in grouped.groups())
+            _check_new(group, hosts, named)
+            for host in hosts.split("+"):
+                yield from _of_item(host.strip(), group=group)
+
+
+def _check_new(group: str, hosts: str, named: set[str]) -> None:
+    """Raise ConfigError for a group without a name or a host, and for one that is named again."""
+    if not group or not all(host.strip() for host in hosts.split("+")):
+        raise ConfigError(
+            f"--hosts {group}={hosts}: " + ("a host is missing" if group else "no name of a group"),
+            details="a group of hosts is NAME=HOST+HOST",
+            hint=_GROUPS,
+        )
+    if group in named:
+        raise ConfigError(
+            f"the group of hosts {group} is named twice",
+            details="all hosts of a group are joined by '+'",
+            hint=f"write {group}=HOST+HOST, or give the second group another name",
+        )
+    named.add(group)
+
+
+def _of_item(
+    text: str, *, group: str = "", is_given: bool = True
+) -> Iterator[tuple[str, str, str]]:
+    if "/" in text or (text and _is_file(text)):
+        yield from ((place, line, group) for place, line in _lines(Path(text)))
+    elif text or is_given:
+        yield "--hosts", text, group
 
 
 def _is_file(text: str) -> bool:

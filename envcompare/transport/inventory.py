@@ -17,6 +17,7 @@ class KnownHost:
 
     address: str
     tags: tuple[str, ...] = ()
+    group: str = ""  # that it is compared in; empty: in none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -66,3 +67,37 @@ def test_the_others_are_measured_and_not_measured_again(lab: Lab, tmp_path: Path
     assert done.folder
     resume(done.folder, exit_code=3)
     assert done.lines("samples.jsonl") == samples
+
+
+def test_groups_of_hosts_are_compared_with_what_differs_first(lab: Lab, tmp_path: Path) -> None:
+    """One machine in each group: a program that takes longer on the second, but not in namespaces.
+
+    Those hide /etc/hostname from it. The sentence says that it is about two machines; a gate on
+    groups is hit, and going on keeps them.
+    """
+    first, second = REACHED
+    slow = f"case $(cat /etc/hostname) in {second}*) sleep 0.06;; *) sleep 0.02;; esac"
+    done = envcompare(
+        tmp_path,
+        *("--hosts", f"metal={first},cloud={second}", "--envs", "vm@host,bubblewrap@host"),
+        *("--no-quiet-gate", "--budget", "8"),
+        *("--command", f"sh -c '{slow}'", "--command-dir", "/home/bench"),
+    )
+    assert done.exit_code == 0, done.stderr
+    assert done.folder
+    assert "Two groups of machines: metal and cloud" in done.stdout
+    found = json.loads((done.folder / "comparison.json").read_text())
+    assert [group["name"] for group in found["groups"]] == ["metal", "cloud"]
+    plain, hidden, cost = found["group_estimates"]
+    assert [one["arm"] for one in (plain, hidden)] == ["vm-host", "bubblewrap-host"]
+    assert (plain["unit"], plain["outcome"]) == ("restart", "slower")
+    assert (cost["arm"], cost["against"], cost["outcome"]) == (
+        "bubblewrap-host", "vm-host", "faster",
+    )  # fmt: skip
+    page = (done.folder / "report.html").read_text()
+    assert page.index('id="groups"') < page.index('id="answer"')
+    assert f"It is about the machines {first} and {second}" in page
+    judged = [sys.executable, "-m", "envcompare", "compare", str(done.folder)]
+    gated = subprocess.run([*judged, "--fail-on", "groups:slower:20%"], check=False, timeout=300)
+    assert gated.returncode == 1
+    resume(done.folder, exit_code=0)

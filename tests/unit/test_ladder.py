@@ -12,6 +12,7 @@ from chartpages import svg_of, texts_of
 from experiments import known
 
 from envcompare.analysis.compare import compare_run
+from envcompare.analysis.frames import comparison_frame
 from envcompare.analysis.model.comparison import LadderStep, RunComparison
 from envcompare.config.arms import LADDER, expand_stacks, parse_arms
 from envcompare.config.experiment import resolve
@@ -20,6 +21,7 @@ from envcompare.config.settings import Settings
 from envcompare.environments.registry import ENVIRONMENTS, all_traits
 from envcompare.errors import ConfigError
 from envcompare.report.charts.forests import ladder_charts
+from envcompare.report.export.exports import csv_text
 from envcompare.report.page import render
 from envcompare.report.wording.headlines import ladder_sentences
 from envcompare.run_folder.records import (
@@ -70,7 +72,8 @@ def measured(
 ) -> RunComparison:
     """Write the folder of a run of the ladder and analyse it."""
     made = RunFolder.create(folder, run_record(arms=arms, design=design(screen=screen)))
-    for sample in blocks(RATIOS):
+    planned = {arm.id for arm in arms}
+    for sample in blocks({arm: ratio for arm, ratio in RATIOS.items() if arm in planned}):
         made.append_sample(sample)
     failure = Failure(phase="environment", brief="it is not usable", details=WHY)
     at = {"host": "local", "cell": CELL, "arm": "cgroup"}
@@ -126,6 +129,67 @@ def test_steps_are_counted_among_the_comparisons_but_the_one_that_is_an_arms_own
     assert count_comparisons(ARMS, 3) == 3 * (5 + 4)
     others = (ArmRecord(id="vm", environment="vm", is_reference=True), *ARMS[1:-1])
     assert count_comparisons(others, 1) == 5 + 4
+
+
+def with_reference(name: str) -> tuple[ArmRecord, ...]:
+    """Return the ladder with another rung as the reference, and no control."""
+    return tuple(msgspec.structs.replace(arm, is_reference=arm.id == name) for arm in ARMS[:-1])
+
+
+def test_a_reference_within_the_ladder_shares_the_steps_on_both_of_its_sides() -> None:
+    """The step to it is a comparison too; with the highest rung as the reference, one is."""
+    assert count_comparisons(with_reference("seccomp"), 1) == 5 + 3
+    assert count_comparisons(with_reference("docker-host"), 1) == 5 + 4
+
+
+def test_the_step_to_the_reference_is_the_comparison_of_the_rung_below_turned(
+    tmp_path: Path,
+) -> None:
+    """One pair of arms has one interval, at the level of all others."""
+    found = measured(tmp_path / "run", arms=with_reference("seccomp"))
+    step = rung(found, "seccomp")
+    (below,) = (one for one in found.comparisons if one.arm == "namespaces")
+    assert (below.outcome, step.outcome, step.below) == ("faster", "slower", "namespaces")
+    assert step.step is not None
+    assert below.deciding is not None
+    assert below.deciding.high is not None
+    assert step.step.log_ratio == -below.deciding.log_ratio
+    assert step.step.low == -below.deciding.high
+    assert found.planned_comparisons == 8
+    assert "step from namespaces" in render(found)
+    assert {one.step.level for one in found.ladder if one.step} == {step.step.level}
+
+
+@pytest.mark.parametrize(("throttled_ns", "is_confounded"), [(0, False), (400_000_000, True)])
+def test_a_quota_that_stopped_a_rung_confounds_its_step(
+    tmp_path: Path, throttled_ns: int, *, is_confounded: bool
+) -> None:
+    """It is seen in the samples of the two rungs; one never reached is not felt."""
+    made = RunFolder.create(tmp_path / "run", run_record(arms=ARMS))
+    for sample in blocks(RATIOS):
+        stopped = throttled_ns if sample.arm == "overlay" else 0
+        made.append_sample(msgspec.structs.replace(sample, throttled_ns=stopped))
+    for arm, quota in (("seccomp", None), ("overlay", 2.0)):
+        facts: dict[str, FingerprintValue] = {"cgroup.cpu_quota": quota}
+        made.write_fingerprint(FingerprintRecord(host="local", arm=arm, cell=CELL, facts=facts))
+    made.close()
+    found = rung(compare_run(made), "overlay")
+    assert found.changed == ("cgroup.cpu_quota",)
+    assert found.is_confounded == is_confounded
+
+
+def test_steps_are_rows_of_the_frame_and_the_table(run: RunComparison) -> None:
+    """Each with the rung below as its reference, and none of them primary."""
+    frame = comparison_frame(run)
+    steps = frame[frame["estimate_of"] == "step"]
+    assert list(steps["arm"]) == ["namespaces", "seccomp", "overlay", "docker-host"]
+    assert list(steps["reference_arm"]) == ["vm-host", "namespaces", "seccomp", "overlay"]
+    assert list(steps["rung"]) == ["namespaces", "+ seccomp", "+ overlay root", "docker"]
+    assert not steps["is_primary"].any()
+    last = rung(run, "docker-host").step
+    assert last is not None
+    assert steps["log_ratio"].iloc[-1] == last.log_ratio
+    assert csv_text(run).count(",step,") == len(steps)
 
 
 @pytest.mark.parametrize("name", ["kata", "firecracker"])

@@ -19,6 +19,8 @@ from envcompare.analysis.model.comparison import PickedValue, RunComparison, Tor
 from envcompare.cli.planning import resolved
 from envcompare.config.settings import Settings, parse_settings, read_settings
 from envcompare.errors import ConfigError
+from envcompare.report.export.summary import summary
+from envcompare.report.format.markdown import markdown
 from envcompare.report.page import render
 from envcompare.report.sections.studies import study_section
 from envcompare.report.wording.profileterms import quantity_name
@@ -118,7 +120,34 @@ def test_numbers_that_a_workload_returned_are_values_of_a_table() -> None:
     found = rows_of(replace(run, picked=(number,), memory=(memory,)))
     assert found[1] == ["1", "vm", "0.950", "120"]
     assert found[2][2:] == ["not measured", "not measured"]
-    assert said_by(run)[-1].endswith("accuracy, peak resident memory, MB and occupancy achieved.")
+    assert said_by(run)[-1].endswith(
+        "accuracy, peak resident memory, MB and occupancy achieved, %."
+    )
+
+
+def test_quantities_have_their_units_in_the_heads() -> None:
+    """Shares and rates are in percent; what a workload returned has none."""
+    names = (
+        "occupancy",
+        "collective_share",
+        "l2_hit_rate",
+        "power_w",
+        "dram_bytes_per_s",
+        "loss_c",
+    )
+    table = swept(values=names, printed=({"batch": 1, **dict.fromkeys(names, 5.0)},))
+    heads = [head.rpartition(",")[2] for head in rows_of(table)[0][2:]]
+    assert heads == ["%", "%", "%", "W", "B/s", "loss c"]
+
+
+def test_the_tables_stand_in_markdown_and_the_terminal_too() -> None:
+    """Below their titles, with the sentences below the table on the page."""
+    run = swept(values=("step_ms", "samples_per_s"), source="a *table*")
+    text = markdown(summary(run))
+    assert "**By batch**" in text
+    assert "| batch | where | ms a step | samples/s |" in text
+    assert "| 2 | vm | 20 | 150 |" in text
+    assert "The study's numbers: a \\*table\\*." in text
 
 
 def test_a_run_without_tables_has_no_such_section() -> None:

@@ -11,6 +11,7 @@ from typing import Final, Literal
 import msgspec
 
 from envcompare.analysis.model.accuracy import CellTraining
+from envcompare.analysis.model.hostgroups import GroupDifference, GroupEstimate
 from envcompare.analysis.model.phases import CellPhases
 from envcompare.analysis.model.profiling import CellProfiles
 from envcompare.analysis.model.throughput import BatchSweep
@@ -22,6 +23,7 @@ from envcompare.run_folder.records import (
     Failure,
     FingerprintValue,
     Goal,
+    HostGroup,
     IdentityChange,
     Looks,
     Scalar,
@@ -372,11 +374,12 @@ class HostDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostsEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """What several hosts say together of an arm; the host is a random effect."""
+    """What several hosts, all of one group, say together of an arm; the host is a random effect."""
 
     workload: str
     parameters: dict[str, Scalar] = {}
     arm: str
+    group: str = ""  # of hosts; empty: all of the run
     hosts: int  # that have measured it
     log_ratio: float  # the mean of hosts like these
     low: float
@@ -441,6 +444,9 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[HostSummary, ...] = ()  # what was timed on them
     host_differences: tuple[HostDifference, ...] = ()  # between hosts, in one arm
     over_hosts: tuple[HostsEstimate, ...] = ()  # where two hosts or more compared the same
+    groups: tuple[HostGroup, ...] = ()  # of hosts that are compared, the others with the first
+    group_differences: tuple[GroupDifference, ...] = ()  # what tells their machines apart first
+    group_estimates: tuple[GroupEstimate, ...] = ()  # times, then what environments cost
     # By cell, the differences of which the cell has other evidence than `differences` says.
     cell_differences: dict[str, tuple[FactDifference, ...]] = {}
     decompositions: tuple[Decomposition, ...] = ()

@@ -1,17 +1,24 @@
 """The ladder: each rung against the rung below, so that a difference is that of one change; pure.
 
 The comparisons are those of the run with another arm as the reference: the same rounds, estimator
-and widening.
+and widening. A step that begins or ends at the reference is the comparison of the other arm.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from msgspec.structs import replace
 
-from envcompare.analysis.model.comparison import CellSummary, Comparison, LadderStep, Outcome
+from envcompare.analysis.model.comparison import (
+    CellSummary,
+    Comparison,
+    Estimate,
+    LadderStep,
+    Outcome,
+)
 from envcompare.analysis.timing.cells import CellData, to_estimate
 from envcompare.analysis.timing.judge import (
     Key,
@@ -19,10 +26,12 @@ from envcompare.analysis.timing.judge import (
     did_other_work,
     outcome_of,
 )
+from envcompare.analysis.timing.surroundings import Surroundings
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.run_folder.records import ArmRecord, FactDifference, FingerprintRecord
 from envcompare.stats.multiplicity import AnyEvidence
 
+_TURNED: Final[dict[Outcome, Outcome]] = {"slower": "faster", "faster": "slower"}
 _HOW = "engine.options"  # it says how the change of a rung is made, and is no further change
 
 
@@ -33,6 +42,7 @@ class Judged:
     settled: Mapping[Key, Primary]
     comparisons: Mapping[Key, Comparison]  # with the reference, by cell and arm
     prints: Mapping[tuple[str, str], FingerprintRecord]  # by cell and arm
+    surroundings: Surroundings
 
 
 def step_evidence(cells: Iterable[CellData]) -> dict[Key, AnyEvidence | None]:
@@ -41,7 +51,7 @@ def step_evidence(cells: Iterable[CellData]) -> dict[Key, AnyEvidence | None]:
         (data.cell.id, arm.id, below.id): data.against(below.id).evidence(arm.id, data.metric[0])
         for data in cells
         for arm, below in _steps(data)
-        if not below.is_reference
+        if not (arm.is_reference or below.is_reference)
     }
 
 
@@ -91,10 +101,10 @@ def _measured(
     known: Judged,
 ) -> LadderStep:
     arm, below = step
-    same = known.comparisons.get((data.cell.id, arm.id)) if below.is_reference else None
+    same = _same(data.cell.id, arm, below, known.comparisons)
     primary = known.settled.get((data.cell.id, arm.id, below.id))
-    if same is not None and same.deciding is not None:
-        outcome, estimate = same.outcome, same.deciding
+    if same is not None:
+        outcome, estimate = same
     elif primary is not None:
         against = data.against(below.id)
         estimate = to_estimate(
@@ -103,7 +113,7 @@ def _measured(
         outcome, _, _ = outcome_of(against, estimate, summary.noise_floor, primary)
     else:
         return _rung(data, arm, "not-run", why_not="no round of both rungs was measured")
-    differing = _differences(data.cell.id, arm, below, known.prints)
+    differing = _differences(data, step, known, ratio=estimate.log_ratio)
     return replace(
         _rung(data, arm, outcome),
         below=below.id,
@@ -111,6 +121,22 @@ def _measured(
         changed=None if differing is None else tuple(each.key for each in differing),
         is_confounded=any(each.fact_class == "confounder" for each in differing or ()),
     )
+
+
+def _same(
+    cell: str, arm: ArmRecord, below: ArmRecord, comparisons: Mapping[Key, Comparison]
+) -> tuple[Outcome, Estimate] | None:
+    """Return the comparison with the reference that a step is, turned where it ends there."""
+    if below.is_reference:
+        found = comparisons.get((cell, arm.id))
+        return (found.outcome, found.deciding) if found and found.deciding else None
+    found = comparisons.get((cell, below.id)) if arm.is_reference else None
+    if found is None or found.deciding is None:
+        return None
+    there = found.deciding
+    low, high = (None if end is None else -end for end in (there.high, there.low))
+    turned = replace(there, log_ratio=-there.log_ratio, low=low, high=high)
+    return _TURNED.get(found.outcome, found.outcome), turned
 
 
 def _rung(data: CellData, arm: ArmRecord, outcome: Outcome, *, why_not: str = "") -> LadderStep:
@@ -127,19 +153,21 @@ def _rung(data: CellData, arm: ArmRecord, outcome: Outcome, *, why_not: str = ""
 
 
 def _differences(
-    cell: str,
-    arm: ArmRecord,
-    below: ArmRecord,
-    prints: Mapping[tuple[str, str], FingerprintRecord],
+    data: CellData, step: tuple[ArmRecord, ArmRecord], known: Judged, *, ratio: float
 ) -> tuple[FactDifference, ...] | None:
     """Return the facts in which a rung differs from the one below, but for what names the arms.
 
-    None where those of one of them are not known.
+    Stops by a quota and the clocks of a GPU that were seen in the two are among them. None where
+    the facts of one of them are not known.
     """
-    if not {(cell, arm.id), (cell, below.id)} <= prints.keys():
+    (arm, below), cell = step, data.cell.id
+    if not {(cell, arm.id), (cell, below.id)} <= known.prints.keys():
         return None
+    context = known.surroundings.context(cell, (below.id, arm.id))
+    prints = known.prints[cell, below.id], known.prints[cell, arm.id]
+    clocks = known.surroundings.clocks(data, (below.id, arm.id), ratio)
     return tuple(
         one
-        for one in compare_fingerprints(prints[cell, below.id], prints[cell, arm.id])
+        for one in (*compare_fingerprints(*prints, context), *clocks)
         if one.fact_class != "identity" and not one.part_of and one.key != _HOW
     )

@@ -5,35 +5,46 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from msgspec.structs import replace
+
 from envcompare.analysis.model.comparison import Comparison, HostsEstimate
 from envcompare.analysis.timing.judge import Key, Primary
+from envcompare.run_folder.records import HostGroup
 from envcompare.stats.intervals import ALPHA
 from envcompare.stats.overhosts import MIN_HOSTS, odd_hosts, over_hosts
 from envcompare.stats.verdicts import verdict
 
 _MEASURED: Final = frozenset({"slower", "faster", "equivalent", "inconclusive"})
-_Place = tuple[str, str, str]  # workload, parameters, arm
+_Place = tuple[str, str, str, str]  # workload, parameters, arm, group of hosts
 
 
 def hosts_estimates(
-    comparisons: Iterable[Comparison], settled: Mapping[Key, Primary], *, margin: float
+    comparisons: Iterable[Comparison],
+    settled: Mapping[Key, Primary],
+    *,
+    margin: float,
+    of_hosts: Iterable[HostGroup] = (),
 ) -> tuple[HostsEstimate, ...]:
-    """Return a statement for each workload and arm that two hosts or more have compared.
+    """Return a statement for each workload and arm that two hosts or more of a group have compared.
 
     All of them together err in 5 % of the runs at most, by Bonferroni.
     """
+    of_host = {host: group.name for group in of_hosts for host in group.hosts}
     groups: dict[_Place, list[Comparison]] = {}
     for one in comparisons:
         known = settled.get((one.cell, one.arm))
         if known is None or known.error is None or one.outcome not in _MEASURED:
             continue
-        groups.setdefault((one.workload, str(sorted(one.parameters.items())), one.arm), []).append(
-            one
-        )
-    several = [group for group in groups.values() if len(group) >= MIN_HOSTS]
+        parameters = str(sorted(one.parameters.items()))
+        place = one.workload, parameters, one.arm, of_host.get(one.host, "")
+        groups.setdefault(place, []).append(one)
+    several = {place: group for place, group in groups.items() if len(group) >= MIN_HOSTS}
     level = 1 - ALPHA / max(1, len(several))
-    made = (_estimate(group, settled, level=level, margin=margin) for group in several)
-    return tuple(one for one in made if one)
+    made = (
+        (place[-1], _estimate(group, settled, level=level, margin=margin))
+        for place, group in several.items()
+    )
+    return tuple(replace(one, group=name) for name, one in made if one)
 
 
 def _estimate(

@@ -19,7 +19,6 @@ from envcompare.fingerprint.sentences import other_options
 from envcompare.run_folder.records import (
     Block,
     FactDifference,
-    FingerprintRecord,
     GpuReading,
     Memory,
     ProcessRun,
@@ -57,29 +56,58 @@ class _Seen:
         self.is_program = self.is_program or isinstance(sample, ProcessRun)
 
 
-def differences_by_cell(
-    run: RunRecord, samples: Iterable[Sample], fingerprints: Iterable[FingerprintRecord]
-) -> dict[str, Differences]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What was seen around any two arms of a run while they were measured."""
+
+    read: RunFiles
+    seen: Mapping[tuple[str, str], _Seen]  # by cell and arm
+
+    @classmethod
+    def of(cls, read: RunFiles) -> Surroundings:
+        """Go through the samples of a run."""
+        seen: dict[tuple[str, str], _Seen] = {}
+        for sample in read.samples:
+            if not isinstance(sample, GpuReading):  # it is of a GPU, which all arms share
+                seen.setdefault((sample.cell, sample.arm), _Seen()).take(sample)
+        return cls(read=read, seen=seen)
+
+    def context(self, cell: str, names: tuple[str, str]) -> ArmsContext:
+        """Return what is known of two arms in a cell beside their facts."""
+        both = [self.seen.get((cell, name), _Seen()) for name in names]
+        return _context(self.read.timed, names, both)
+
+    def clocks(self, data: CellData, names: tuple[str, str], ratio: float) -> Differences:
+        """Return whether a GPU ran at other clocks in the second of two arms, at most once.
+
+        `ratio` is their log ratio.
+        """
+        reference, other = (_clocks(self.read, data, name) for name in names)
+        if reference is None or other is None:
+            return ()
+        margin = math.log1p(self.read.run.design.margin)
+        difference = _of_clocks(reference, other, ratio, margin)
+        if difference is None:
+            return ()
+        return (replace(difference, host=data.cell.host, arm=names[1]),)
+
+
+def differences_by_cell(around: Surroundings) -> dict[str, Differences]:
     """Compare the fingerprints of each cell with the reference's of that cell."""
-    seen: dict[tuple[str, str], _Seen] = {}
-    for sample in samples:
-        if not isinstance(sample, GpuReading):  # it is of a GPU, which all arms share
-            seen.setdefault((sample.cell, sample.arm), _Seen()).take(sample)
-    references = references_of(run)
-    at = {(one.cell, one.arm): one for one in fingerprints}
+    references = references_of(around.read.timed)
+    at = {(one.cell, one.arm): one for one in around.read.fingerprints}
     differences: dict[str, Differences] = {}
     for (cell, arm), record in at.items():
         reference = references.get(cell, "")
         if arm != reference and (cell, reference) in at:
-            both = [seen.get((cell, one), _Seen()) for one in (reference, arm)]
-            pair = _pair(run, (reference, arm), both)
+            pair = around.context(cell, (reference, arm))
             of_arm = compare_fingerprints(at[cell, reference], record, pair)
             differences[cell] = (*differences.get(cell, ()), *of_arm)
     return differences
 
 
 def clock_differences(
-    read: RunFiles, cells: Iterable[CellData], found: Mapping[tuple[str, str], float]
+    around: Surroundings, cells: Iterable[CellData], found: Mapping[tuple[str, str], float]
 ) -> dict[str, Differences]:
     """Return by cell the arms that a GPU ran at another clock than the reference.
 
@@ -87,21 +115,15 @@ def clock_differences(
     lifts it above the margin, is a confounder: a GPU at its power cap or too hot slows whoever runs
     on it then.
     """
-    margin = math.log1p(read.run.design.margin)
     differences: dict[str, Differences] = {}
     for data in cells:
-        cell = data.cell
-        clocks = {arm.id: _clocks(read, data, arm.id) for arm in data.run.arms}
-        reference = clocks[data.reference.id]
-        for arm, other in clocks.items():
-            ratio = found.get((cell.id, arm))
-            if reference is None or other is None or ratio is None or arm == data.reference.id:
-                continue
-            difference = _of_clocks(reference, other, ratio, margin)
-            if difference is not None:
-                placed = replace(difference, host=cell.host, arm=arm)
-                differences[cell.id] = (*differences.get(cell.id, ()), placed)
-    return differences
+        cell, reference = data.cell.id, data.reference.id
+        for arm in data.run.arms:
+            ratio = found.get((cell, arm.id))
+            if ratio is not None and arm.id != reference:
+                clocks = around.clocks(data, (reference, arm.id), ratio)
+                differences[cell] = (*differences.get(cell, ()), *clocks)
+    return {cell: found for cell, found in differences.items() if found}
 
 
 def _clocks(read: RunFiles, data: CellData, arm: str) -> Clocks | None:
@@ -184,7 +206,7 @@ def of_cells(by_cell: dict[str, Differences], *, shared: Differences) -> dict[st
     return {cell: found for cell, found in otherwise.items() if found}
 
 
-def _pair(run: RunRecord, names: tuple[str, str], both: list[_Seen]) -> ArmsContext:
+def _context(run: RunRecord, names: tuple[str, str], both: list[_Seen]) -> ArmsContext:
     arms = {arm.id: arm for arm in run.arms}
     throttled = [value for one in both for value in one.throttled_ns]
     peaks = [value for one in both for value in one.peak_bytes]

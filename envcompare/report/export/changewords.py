@@ -150,7 +150,7 @@ def _finding_sentence(result: GateResult, finding: GateFinding, naming: _Naming)
     bound = f"{result.percent or 0:.12g} %"
     match finding.finding:
         case "hit":
-            return f"gate {gate} hit: {_hit(state, finding, naming, bound=bound)}"
+            return f"gate {gate} hit: {_hit(result, finding, naming, bound=bound)}"
         case "unjudged":
             is_measured = state == "confounded" and finding.outcome not in {"failed", "not-run"}
             unseen = _NOT_DESCRIBED_TWICE if naming.is_change else _NOT_DESCRIBED
@@ -160,8 +160,8 @@ def _finding_sentence(result: GateResult, finding: GateFinding, naming: _Naming)
             return f"gate {gate} passed, not beyond doubt: {_open(result, finding, naming)}"
 
 
-def _hit(state: str, finding: GateFinding, naming: _Naming, *, bound: str) -> str:
-    name = naming.name(finding)
+def _hit(result: GateResult, finding: GateFinding, naming: _Naming, *, bound: str) -> str:
+    name, state = naming.name(finding), result.state
     match state:
         case "inconclusive":
             reason = one_line(reasons_text(finding.reasons))
@@ -169,6 +169,7 @@ def _hit(state: str, finding: GateFinding, naming: _Naming, *, bound: str) -> st
             return f"{name} is inconclusive ({_interval(finding)}){why}"
         case "confounded":
             whose = "its software changed as well" if naming.is_change else (
+                "software differs besides the machines" if result.is_of_groups else
                 "not only its environment differs"
             )  # fmt: skip
             return f"{name} is confounded, since {whose}"
@@ -192,9 +193,8 @@ def _open(gate: GateResult, finding: GateFinding, naming: _Naming) -> str:
         figures = f"{naming.name(finding)} has {_interval(finding)}"
         beyond = f"that all of it is beyond {gate.percent or 0:.12g}% is not shown"
         return f"{figures}: {beyond}{_more(finding, naming)}"
-    hint = "" if "inconclusive" in naming.gates else (
-        "; add --fail-on inconclusive to fail on it"
-    )  # fmt: skip
+    other = f"{'groups:' * gate.is_of_groups}inconclusive"
+    hint = "" if other in naming.gates else f"; add --fail-on {other} to fail on it"
     reach = _reach(gate.state, finding)
     return f"{naming.name(finding)} is inconclusive and {reach}{_more(finding, naming)}{hint}"
 

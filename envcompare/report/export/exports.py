@@ -81,11 +81,15 @@ def _table(run: RunComparison) -> Frame:
         for one in run.comparisons
         if one.reason is not None
     }
-    columns = ("cell", "arm", "reason", "value_unlike", "value_page", "value_rule")
+    columns = ("cell", "arm", "rung", "reason", "value_unlike", "value_page", "value_rule")
     rows = zip(*(frame[name].fillna("") for name in columns), strict=True)
     reasons = (
-        (reason, told.get((cell, arm)), why_no_ratio(unlike, page=page, rule=rule))
-        for cell, arm, reason, unlike, page, rule in rows
+        (
+            reason,
+            None if rung else told.get((cell, arm)),
+            why_no_ratio(unlike, page=page, rule=rule),
+        )
+        for cell, arm, rung, reason, unlike, page, rule in rows
     )
     texts = [visible("; ".join(filter(None, parts))) or None for parts in reasons]
     return frame.assign(reason=texts).astype({"reason": "string"})

@@ -19,7 +19,16 @@ from envcompare.report.sections.profiletables import (
     quantity_lines,
 )
 from envcompare.report.sections.scaling import scaling_table
+from envcompare.report.sections.studies import study_blocks
 from envcompare.report.sections.throughput import batch_tables, sweep_name
+from envcompare.report.wording.groupwords import (
+    MACHINES_ALIKE,
+    basis_texts,
+    difference_texts,
+    estimate_sentence,
+    group_names,
+    groups_title,
+)
 from envcompare.report.wording.headlines import Headline, headlines
 from envcompare.report.wording.hostwords import device_sentences, host_sentences
 from envcompare.report.wording.labels import cell_labels, piece_word, reference_name
@@ -31,13 +40,15 @@ from envcompare.report.wording.profilewords import (
     profile_cautions,
     why_sentences,
 )
-from envcompare.report.wording.verdicts import Verdict, control_sentence, margin_sentence
+from envcompare.report.wording.verdicts import SYMBOLS, Verdict, control_sentence, margin_sentence
 from envcompare.text import cause_line, flat, one_line, visible
 
 INCOMPLETE: Final = "it was interrupted, has not ended, or lost a part of its samples"
 _MOST_CAUTIONS: Final = 5
 _MOST_QUANTITIES: Final = 20
 _MOST_CELLS: Final = 6
+_MOST_DIFFERENCES: Final = 12
+_MOST_STATEMENTS: Final = 20
 
 
 def summary(run: RunComparison) -> tuple[PlainBlock, ...]:
@@ -47,12 +58,14 @@ def summary(run: RunComparison) -> tuple[PlainBlock, ...]:
         Heading(text=_title(run)),
         *_devices(run),
         *(Line(text=text, style="warning") for text in warnings(run)),
+        *_groups(run),
         *map(_headline, leading),
         *_verdict_tables(run, [verdict for one in leading for verdict in one.verdicts]),
         *([scaling_table(run)] if run.scaling else []),
         *([] if is_timed(run) else _quantity_tables(run)),
         *_batch_tables(run),
         *_training_tables(run),
+        *study_blocks(run),
         Items(items=notes(run), style="note"),
     )
 
@@ -60,6 +73,30 @@ def summary(run: RunComparison) -> tuple[PlainBlock, ...]:
 def _devices(run: RunComparison) -> Iterator[Items]:
     if told := tuple(f"measured {text}" for text in device_sentences(run)):
         yield Items(items=told, style="note")
+
+
+def _groups(run: RunComparison) -> Iterator[PlainBlock]:
+    """Say what differs between groups of hosts, how they compare, and what that rests on."""
+    if not run.groups:
+        return
+    differing = difference_texts(run)
+    yield Line(strong=groups_title(run))
+    yield Items(items=group_names(run))
+    yield Line(text="What differs between the groups:" if differing else MACHINES_ALIKE)
+    if differing:
+        yield Items(items=_first(differing))
+    for one in run.group_estimates[:_MOST_STATEMENTS]:
+        text = f"{SYMBOLS[one.outcome]} {estimate_sentence(run, one)}"
+        yield Line(text=text, style=one.outcome)
+    if (left_out := len(run.group_estimates) - _MOST_STATEMENTS) > 0:
+        yield Line(text=f"and {left_out} more in report.html")
+    yield Items(items=basis_texts(run), style="note")
+
+
+def _first(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the first texts, and how many stand in the report alone."""
+    more = len(texts) - _MOST_DIFFERENCES
+    return texts if more <= 0 else (*texts[:-more], f"and {more} more in report.html")
 
 
 def _headline(headline: Headline) -> Line:

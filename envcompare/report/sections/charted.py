@@ -85,7 +85,11 @@ def _rungs(run: RunComparison, cell: str, label: str) -> Table:
         (
             f"Against {run.reference_arm}",
             "number",
-            lambda step: _rung_cell(compared.get(step.arm), step),
+            lambda step: (
+                Line(text="–")
+                if step.arm == run.reference_in(cell)
+                else _rung_cell(compared.get(step.arm), step)
+            ),
         ),
         ("Against the rung below", "number", lambda step: _rung_cell(step, step)),
         ("Differs from the rung below in", "text", _changed),

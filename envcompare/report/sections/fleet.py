@@ -44,10 +44,14 @@ def over_hosts_blocks(run: RunComparison) -> tuple[Block, ...]:
         ("Mean change", "number", lambda one: signed_percent(one.log_ratio)),
         ("Interval", "text", lambda one: signed_interval(one.low, one.high)),
         ("Spread of hosts", "number", lambda one: f"±{unsigned_percent(one.tau)}"),
-        ("Hosts", "number", lambda one: str(one.hosts)),
+        ("Hosts", "number", _hosts),
         ("Far from the others", "text", odd_names),
     )
     return (Line(text=_TOGETHER), table)
+
+
+def _hosts(one: HostsEstimate) -> str:
+    return visible(f"{one.hosts} of {one.group}") if one.group else str(one.hosts)
 
 
 def _badge(one: HostsEstimate) -> Words:

@@ -9,7 +9,15 @@ from functools import cached_property
 from typing import Final
 
 from envcompare.analysis.model.comparison import CellSummary, RunComparison, StepTimes
-from envcompare.report.format.blocks import Block, Column, Items, Row, Section, Table
+from envcompare.report.format.blocks import (
+    Column,
+    Items,
+    Line,
+    PlainBlock,
+    Row,
+    Section,
+    Table,
+)
 from envcompare.report.format.numbers import NOT_MEASURED, listed, number_text
 from envcompare.report.wording.hostwords import device_sentences
 from envcompare.report.wording.labels import arms_in
@@ -27,6 +35,11 @@ _HEADS: Final = {
     "cuda_allocated_peak_bytes": "CUDA allocated, MB",
     "cuda_reserved_peak_bytes": "CUDA reserved, MB",
 }
+_UNITS: Final = {
+    "ns": "ms a step", "bytes": "MB", "share": "%", "occupancy": "%", "rate": "%",
+    "efficiency": "%", "intensity": "FLOP/B", "w": "W", "j": "J", "mhz": "MHz", "c": "°C",
+}  # fmt: skip
+"""By the end of a quantity's name, as its values are shown here."""
 _WHERE: Final = "where"
 _MS: Final = 1e3
 _NS_IN_MS: Final = 1e-6
@@ -132,7 +145,14 @@ def study_section(run: RunComparison) -> Section | None:
     return Section(anchor="studies", title=title, link="Tables", blocks=blocks)
 
 
-def _blocks(run: RunComparison, table: TableRecord) -> Iterator[Block]:
+def study_blocks(run: RunComparison) -> Iterator[PlainBlock]:
+    """Yield the same tables for the terminal and Markdown, each below its title."""
+    for table in run.tables:
+        yield Line(strong=visible_line(table.title))
+        yield from _blocks(run, table)
+
+
+def _blocks(run: RunComparison, table: TableRecord) -> Iterator[Table | Items]:
     measured = tuple(_all_measured(run, table))
     lines = tuple(_lines(table, measured))
     known = [place for place in range(len(table.values)) if any(one.knows(place) for one in lines)]
@@ -189,9 +209,9 @@ def _head(name: str) -> str:
     """Return the head of a column; what a workload returned has the words of its name."""
     if name in _HEADS:
         return _HEADS[name]
-    end = {"ns": ", ms a step", "bytes": ", MB"}.get(name.rpartition("_")[2], "")
     words = quantity_name(name)
-    told = name.replace("_", " ") if words == name else f"{words}{end}"
+    unit = "B/s" if name.endswith("_bytes_per_s") else _UNITS.get(name.rpartition("_")[2], "")
+    told = name.replace("_", " ") if words == name else ", ".join(filter(None, (words, unit)))
     return visible_line(told).replace(", ", ",\n")
 
 

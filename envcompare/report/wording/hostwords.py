@@ -173,7 +173,8 @@ def _over_hosts(one: HostsEstimate, run: RunComparison) -> str:
     if one.tau >= _LEAST_SPREAD:
         spread = f"hosts differ by ±{unsigned_percent(one.tau)}"
     subject = f"{work_of(one)} in {one.arm}"
-    return f"Over {one.hosts} hosts, {subject} is {claim} ({figures}); {spread}{odd}."
+    of_group = f" of {one.group}" if one.group else ""
+    return f"Over {one.hosts} hosts{of_group}, {subject} is {claim} ({figures}); {spread}{odd}."
 
 
 def work_of(one: HostsEstimate) -> str:

@@ -11,12 +11,13 @@ from harness.facts.cgroups import read_text
 
 _CPUS = "/sys/devices/system/cpu"
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage"
+_DMI = "/sys/class/dmi/id"
 _CLOCK = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 
 
 def machine() -> dict[str, Any]:
     """Return the facts of the machine; on one host they are the same in every environment."""
-    return {**_kernel(), **_cpu(), **_vulnerabilities(), **_memory()}
+    return {**_kernel(), **_cpu(), "hypervisor": _hypervisor(), **_vulnerabilities(), **_memory()}
 
 
 def _kernel() -> dict[str, Any]:
@@ -58,6 +59,19 @@ def _cpu() -> dict[str, Any]:
         "smt.active": attempt(lambda: bool(int(read_text(f"{_CPUS}/smt/active") or ""))),
         "numa.nodes": attempt(_numa_nodes),
     }
+
+
+def _hypervisor() -> str | None:
+    """Return the machine that a hypervisor shows, or that there is none; x86 alone tells it."""
+    flags = cpu_fields().get("flags")
+    if flags is None:
+        return None
+    if "hypervisor" not in flags.split():
+        return "none"
+    names = (read_text(f"{_DMI}/{name}") for name in ("sys_vendor", "product_name"))
+    vendor, product = (name.strip() if name else "" for name in names)
+    named = product if product.startswith(vendor) else f"{vendor} {product}".strip()
+    return named or "one that gives no name"
 
 
 def _boost() -> bool | None:

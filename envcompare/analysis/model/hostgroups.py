@@ -1,0 +1,61 @@
+"""What groups of hosts say against each other, as types: a part of comparison.json."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from envcompare.run_folder.records import FactClass, FingerprintValue, Scalar
+
+GroupOutcome = Literal["slower", "faster", "equivalent", "inconclusive", "not-run"]
+
+
+class GroupDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """A property in which two groups of hosts differ, as one of the arms saw it."""
+
+    group: str
+    reference_group: str
+    arm: str
+    key: str
+    fact_class: FactClass  # host: of the machine, which is what is compared
+    values: dict[str, FingerprintValue]  # by host; of a list what not all hosts have
+    is_apart: bool  # no host of the one group is as a host of the other
+
+
+class GroupEstimate(msgspec.Struct, frozen=True, kw_only=True):
+    """A group of hosts against another, in one workload and arm.
+
+    Of times it is the log ratio of the typical step there ÷ here. Where `against` names an arm it
+    is that of arm ÷ `against` there, less the same here: how far the effect of an environment
+    differs.
+    """
+
+    group: str
+    reference_group: str
+    workload: str
+    parameters: dict[str, Scalar] = {}
+    within: str = ""  # as of its cells
+    arm: str
+    against: str = ""  # empty: times are compared
+    outcome: GroupOutcome
+    metric: str = ""
+    # By host, in the order of its group: seconds of the typical step, or the log ratio to `against`
+    values: dict[str, float] = {}
+    reference_values: dict[str, float] = {}
+    log_ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    level: float | None = None  # widened for the number of statements of its kind
+    unit: Literal["host", "restart"] = "host"  # what scatters; restarts where a group is one host
+    # Hosts whose reference differed from itself: no claim on costs below that was kept.
+    failed_controls: tuple[str, ...] = ()
+    is_confounded: bool = False  # software of the arm differs between the groups as well
+    why_not: str = ""  # it was not measured
+
+    @property
+    def place(self) -> str:
+        """What it is of, as a cell is named: the groups, the workload and its parameters."""
+        values = ",".join(f"{name}={value}" for name, value in sorted(self.parameters.items()))
+        work = f"{self.workload}@{self.within}" if self.within else self.workload
+        return f"{self.reference_group}→{self.group}/{work}/{values or 'default'}"

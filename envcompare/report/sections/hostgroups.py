@@ -1,0 +1,216 @@
+"""Groups of hosts against each other: what differs between them first, then times and costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model.hostgroups import GroupDifference, GroupEstimate
+from envcompare.fingerprint.facts import fact
+from envcompare.report.format.blocks import (
+    Block,
+    Fold,
+    Heading,
+    Items,
+    Line,
+    Section,
+    Span,
+    Table,
+    Words,
+)
+from envcompare.report.format.numbers import (
+    NOT_MEASURED,
+    signed_interval,
+    signed_percent,
+    time_text,
+)
+from envcompare.report.sections.fields import table_of
+from envcompare.report.wording.groupwords import (
+    MACHINES_ALIKE,
+    MIXED,
+    basis_texts,
+    estimate_sentence,
+    estimates_of,
+    group_names,
+    groups_title,
+    machine_differences,
+    side_text,
+    software_differences,
+    subject,
+    work_of,
+)
+from envcompare.report.wording.labels import piece_word
+from envcompare.report.wording.verdicts import SYMBOLS, WORDS
+from envcompare.run_folder.records import HostGroup
+from envcompare.text import visible
+
+_EFFECTS: Final = (
+    "How far the ratio of an environment to the one it is compared with differs between the groups."
+)
+_COSTS: Final = {"slower": "costs more", "faster": "costs less", "equivalent": "costs the same"}
+_NS: Final = 1e9
+_MOST_SENTENCES: Final = 8
+_MOST_ROWS: Final = 20
+
+
+def groups_section(run: RunComparison) -> Section | None:
+    """Return what differs between the groups, their times, and what environments cost in each."""
+    if not run.groups:
+        return None
+    machines = machine_differences(run)
+    differing = _differences(run, machines, "What differs between the groups")
+    effects = estimates_of(run, are_effects=True)
+    return Section(
+        anchor="groups",
+        title=groups_title(run),
+        link="Groups",
+        blocks=(
+            Items(items=group_names(run)),
+            Heading(text="What differs between the groups"),
+            differing if machines else Line(text=MACHINES_ALIKE),
+            *_software(run),
+            Heading(text="Time of the same work"),
+            *_sentences(run, estimates_of(run, are_effects=False)),
+            _folded(_times(run)),
+            *(_effects(run) if effects else ()),
+            Items(items=basis_texts(run)),
+        ),
+    )
+
+
+def _effects(run: RunComparison) -> tuple[Block, ...]:
+    heading = Heading(text="What environments cost in each group")
+    effects = estimates_of(run, are_effects=True)[:_MOST_SENTENCES]
+    sentences = (Line(text=estimate_sentence(run, one)) for one in effects)
+    return (heading, Line(text=_EFFECTS), *sentences, _folded(_costs(run)))
+
+
+def _folded(table: Table) -> Block:
+    """Return a table, behind its name where it would push the answer far down."""
+    if len(table.rows) <= _MOST_ROWS:
+        return table
+    return Fold(summary=f"{table.label} ({len(table.rows)})", is_open=False, blocks=(table,))
+
+
+def _sentences(run: RunComparison, estimates: tuple[GroupEstimate, ...]) -> tuple[Block, ...]:
+    """Lead with the arm that all others are compared with."""
+    leading = [one for one in estimates if one.arm in run.all_references]
+    return tuple(
+        Line(before=(_badge(one),), text=estimate_sentence(run, one))
+        for one in leading[:_MOST_SENTENCES]
+    )
+
+
+def _badge(one: GroupEstimate) -> Span:
+    text = f"{SYMBOLS[one.outcome]} {WORDS[one.outcome]}"
+    return Span(text=text, style=f"badge {one.outcome}")
+
+
+def _differences(run: RunComparison, told: tuple[GroupDifference, ...], label: str) -> Table:
+    first, *others = run.groups
+    return table_of(
+        label,
+        told,
+        ("Property", "name", lambda one: fact(one.key).name),
+        (visible(first.name), "text", lambda one: visible(side_text(one, first))),
+        *(
+            (visible(group.name), "text", lambda one, group=group: _other(one, group))
+            for group in others
+        ),
+        ("Seen in", "text", lambda one: visible(one.arm)),
+        ("On", "text", _reach),
+    )
+
+
+def _other(one: GroupDifference, group: HostGroup) -> str:
+    """Return the values of a group; a difference of another group says nothing of it."""
+    return visible(side_text(one, group)) if one.group == group.name else "as the first"
+
+
+def _reach(one: GroupDifference) -> str:
+    return "all hosts of the groups" if one.is_apart else "some hosts; others are alike"
+
+
+def _software(run: RunComparison) -> tuple[Block, ...]:
+    told = software_differences(run)
+    if not told:
+        return ()
+    is_open = any(one.fact_class == "confounder" for one in told)
+    table = _differences(run, told, "Software that differs between the groups")
+    mark = "⚠ Software and settings differ as well" if is_open else "Settings differ as well"
+    return (Fold(summary=f"{mark} ({len(told)})", is_open=False, blocks=(table,)),)
+
+
+def _names(run: RunComparison) -> tuple[str, str]:
+    """Name the first group, and the other or the others."""
+    first, *others = run.groups
+    return visible(first.name), visible(others[0].name) if len(others) == 1 else "the other"
+
+
+def _times(run: RunComparison) -> Table:
+    (first, other), piece = _names(run), piece_word(run)
+    return table_of(
+        "Times of the groups",
+        estimates_of(run, are_effects=False),
+        ("Workload", "name", work_of),
+        ("Environment", "name", subject),
+        ("Groups", "name", lambda one: visible(f"{one.group} ÷ {one.reference_group}")),
+        ("Verdict", "text", _verdict),
+        ("Change", "number", _change),
+        ("Interval", "text", _interval),
+        (f"Typical {piece}, {first}", "number", lambda one: _typical(one.reference_values)),
+        (f"Typical {piece}, {other}", "number", lambda one: _typical(one.values)),
+        ("Unit", "text", _unit),
+    )
+
+
+def _costs(run: RunComparison) -> Table:
+    first, other = _names(run)
+    return table_of(
+        "What environments cost in each group",
+        estimates_of(run, are_effects=True),
+        ("Workload", "name", work_of),
+        ("Environment", "name", subject),
+        ("Groups", "name", lambda one: visible(f"{one.reference_group} → {one.group}")),
+        ("Verdict", "text", _cost_verdict),
+        (f"Cost in {first}", "number", lambda one: _mean(one.reference_values)),
+        (f"Cost in {other}", "number", lambda one: _mean(one.values)),
+        ("Difference", "number", _change),
+        ("Interval", "text", _interval),
+    )
+
+
+def _verdict(one: GroupEstimate) -> Words:
+    mixed = (Span(text=MIXED),) if one.is_confounded else ()
+    return Line(before=(_badge(one),), after=mixed, text=one.why_not)
+
+
+def _cost_verdict(one: GroupEstimate) -> str:
+    mixed = MIXED * one.is_confounded
+    return f"{SYMBOLS[one.outcome]} {_COSTS.get(one.outcome, WORDS[one.outcome])}{mixed}"
+
+
+def _change(one: GroupEstimate) -> str:
+    return NOT_MEASURED if one.log_ratio is None else signed_percent(one.log_ratio)
+
+
+def _interval(one: GroupEstimate) -> str:
+    return "" if one.log_ratio is None else signed_interval(one.low, one.high)
+
+
+def _unit(one: GroupEstimate) -> str:
+    return f"{one.unit}s" if one.log_ratio is not None else ""
+
+
+def _typical(seconds: Mapping[str, float]) -> str:
+    """Return the geometric mean over hosts."""
+    if not seconds:
+        return NOT_MEASURED
+    mean = sum(math.log(each) for each in seconds.values()) / len(seconds)
+    return time_text(_NS * math.exp(mean))
+
+
+def _mean(ratios: Mapping[str, float]) -> str:
+    return signed_percent(sum(ratios.values()) / len(ratios)) if ratios else NOT_MEASURED

@@ -1,0 +1,215 @@
+"""Groups of hosts against each other, in sentences: what differs, how much, how far to trust it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model.hostgroups import GroupDifference, GroupEstimate
+from envcompare.fingerprint.facts import fact
+from envcompare.fingerprint.sentences import value_text
+from envcompare.report.format.numbers import (
+    listed,
+    margin_percent,
+    signed_interval,
+    signed_percent,
+    unsigned_interval,
+    unsigned_percent,
+)
+from envcompare.run_folder.records import FingerprintValue, HostGroup
+from envcompare.text import assigned, visible
+
+MACHINES_ALIKE: Final = "The machines do not differ in anything that envcompare records."
+MIXED: Final = " ⚠ confounded"
+_MOST_HOSTS: Final = 4
+_UNPAIRED: Final = (
+    "Times of different machines are compared here, measured at moments of their own. Nothing "
+    "pairs them, so that a busy neighbor or a slow hour of one machine does not cancel."
+)
+_OVER_HOSTS: Final = (
+    "The unit is the host: each interval comes from how hosts of a group differ, and holds for "
+    "groups of hosts like these."
+)
+_NO_SPREAD: Final = (
+    "One host of {} was measured. It is taken to scatter as the hosts of the other group do, which "
+    "nothing here shows."
+)
+_TWO_MACHINES: Final = (
+    "One host of each group was measured, so that each interval comes from restarts. It is about "
+    "the machines {} and {}, and says nothing about other hosts of {} and {}."
+)
+_FAILED: Final = (
+    "The A/A control failed on {}: what it gave by itself is not claimed as a difference of what "
+    "environments cost."
+)
+_LEVEL: Final = (
+    "The intervals of the times together err in 5 % of the runs at most, and so do those of what "
+    "environments cost."
+)
+
+
+def groups_title(run: RunComparison) -> str:
+    """Return "Two groups of machines: metal and cloud"."""
+    count = {2: "Two", 3: "Three", 4: "Four"}.get(len(run.groups), str(len(run.groups)))
+    names = listed([group.name for group in run.groups], most=_MOST_HOSTS)
+    return visible(f"{count} groups of machines: {names}")
+
+
+def group_names(run: RunComparison) -> tuple[str, ...]:
+    """Name each group with its hosts."""
+    return tuple(
+        visible(f"{group.name}: {listed(group.hosts, most=_MOST_HOSTS)}") for group in run.groups
+    )
+
+
+def _group(run: RunComparison, name: str) -> HostGroup:
+    return next(group for group in run.groups if group.name == name)
+
+
+def difference_texts(run: RunComparison) -> tuple[str, ...]:
+    """Say what differs between the machines of the groups."""
+    machines = machine_differences(run)
+    return tuple(f"{fact(one.key).name}: {values_text(run, one)}" for one in machines)
+
+
+def machine_differences(run: RunComparison) -> tuple[GroupDifference, ...]:
+    """Return the properties of the machines in which groups differ.
+
+    Those that part all hosts come first, and within them the long list of mitigations last.
+    """
+    machines = (one for one in run.group_differences if one.fact_class == "host")
+
+    def rank(one: GroupDifference) -> tuple[bool, bool]:
+        return not one.is_apart, one.key.startswith("vulnerabilities.")
+
+    return tuple(sorted(machines, key=rank))
+
+
+def software_differences(run: RunComparison) -> tuple[GroupDifference, ...]:
+    """Return what differs beside the machines, the confounders first."""
+    return tuple(one for one in run.group_differences if one.fact_class != "host")
+
+
+def values_text(run: RunComparison, one: GroupDifference) -> str:
+    """Return the values of both groups: "AMD EPYC in metal, Intel Xeon in cloud"."""
+    names = one.reference_group, one.group
+    return visible("; ".join(f"{side_text(one, _group(run, name))} in {name}" for name in names))
+
+
+def side_text(one: GroupDifference, group: HostGroup) -> str:
+    """Return the values of a group, each with its hosts where they are several."""
+    hosts: dict[str, list[str]] = {}
+    for host in group.hosts:
+        if host in one.values:
+            hosts.setdefault(_value(one.key, one.values[host]), []).append(host)
+    if len(hosts) == 1:
+        return next(iter(hosts))
+    told = (f"{value} on {listed(names, most=_MOST_HOSTS)}" for value, names in hosts.items())
+    return ", ".join(told)
+
+
+def _value(key: str, value: FingerprintValue) -> str:
+    return "not known" if value is None else value_text(key, value)
+
+
+def work_of(one: GroupEstimate) -> str:
+    """Name the workload of an estimate with its parameters."""
+    within = f"in {one.within}" if one.within else ""
+    return visible(" ".join(filter(None, (one.workload, within, *assigned(one.parameters)))))
+
+
+def subject(one: GroupEstimate) -> str:
+    """Name what is compared: an arm, or what it costs against another."""
+    return visible(f"{one.arm} against {one.against}" if one.against else one.arm)
+
+
+def estimate_sentence(run: RunComparison, one: GroupEstimate) -> str:
+    """Return "cnn in vm: cloud is 8.4 % slower than metal (8.0 to 8.7 %)."."""
+    work = work_of(one)
+    lead = f"{work}, {subject(one)}" if one.against else f"{work} in {one.arm}"
+    return visible(f"{lead}: {claim(run, one)}{MIXED * one.is_confounded}.")
+
+
+def claim(run: RunComparison, one: GroupEstimate) -> str:
+    """Say how the group compares with the first one."""
+    if one.log_ratio is None:
+        return f"not compared, since it was {one.why_not}"
+    if one.against:
+        return _effect_claim(run, one)
+    return _time_claim(run, one)
+
+
+def _time_claim(run: RunComparison, one: GroupEstimate) -> str:
+    size = one.log_ratio or 0.0
+    figures = unsigned_interval(one.low, one.high)
+    match one.outcome:
+        case "slower":
+            said = f"{unsigned_percent(size)} slower than {one.reference_group} ({figures})"
+        case "faster":
+            less = f"{unsigned_percent(size)} less time"
+            said = f"faster: {less} than {one.reference_group} ({figures})"
+        case _:
+            said = _undecided(run, one, f"than {one.reference_group}")
+    return f"{one.group} is {said}"
+
+
+def _undecided(run: RunComparison, one: GroupEstimate, than: str) -> str:
+    interval = f"{signed_percent(one.log_ratio or 0.0)}, {signed_interval(one.low, one.high)}"
+    if one.outcome == "equivalent":
+        band = f"±{margin_percent(run.margin)}"
+        return f"equivalent to {one.reference_group} within {band} ({interval})"
+    return f"not shown to be slower or faster {than}: inconclusive ({interval})"
+
+
+def _effect_claim(run: RunComparison, one: GroupEstimate) -> str:
+    figures = f"{signed_percent(one.log_ratio or 0.0)}, {signed_interval(one.low, one.high)}"
+    match one.outcome:
+        case "slower":
+            return f"{one.arm} costs more in {one.group} than in {one.reference_group} ({figures})"
+        case "faster":
+            return f"{one.arm} costs less in {one.group} than in {one.reference_group} ({figures})"
+        case "equivalent":
+            return (
+                f"the same in {one.group} and {one.reference_group} "
+                f"within ±{margin_percent(run.margin)} ({figures})"
+            )
+        case _:
+            return (
+                f"not shown to differ between {one.reference_group} and {one.group}: "
+                f"inconclusive ({figures})"
+            )
+
+
+def basis_texts(run: RunComparison) -> tuple[str, ...]:
+    """Say what the intervals rest on and what they are not about."""
+    known = [one for one in run.group_estimates if one.log_ratio is not None]
+    of_two = dict.fromkeys(
+        (*one.reference_values, *one.values, one.reference_group, one.group)
+        for one in known
+        if one.unit == "restart"
+    )
+    over_hosts = [one for one in known if one.unit == "host"]
+    single = dict.fromkeys(
+        name
+        for one in over_hosts
+        for name, values in ((one.reference_group, one.reference_values), (one.group, one.values))
+        if len(values) == 1
+    )
+    said = [_UNPAIRED, *(_TWO_MACHINES.format(*pair) for pair in of_two)]
+    said += [_OVER_HOSTS] * bool(over_hosts)
+    said += map(_NO_SPREAD.format, single)
+    failed = dict.fromkeys(host for one in run.group_estimates for host in one.failed_controls)
+    if failed:
+        said.append(_FAILED.format(listed(tuple(failed), most=_MOST_HOSTS)))
+    confounded = dict.fromkeys(one.arm for one in run.group_estimates if one.is_confounded)
+    if confounded:
+        said.append(
+            f"⚠ Besides the machines, software differs between the groups in "
+            f"{listed(tuple(confounded))}: the part of each cannot be told apart."
+        )
+    return tuple(map(visible, (*said, _LEVEL)))
+
+
+def estimates_of(run: RunComparison, *, are_effects: bool) -> tuple[GroupEstimate, ...]:
+    """Return the estimates of times, or of what environments cost."""
+    return tuple(one for one in run.group_estimates if bool(one.against) == are_effects)

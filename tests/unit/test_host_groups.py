@@ -1,0 +1,345 @@
+"""Groups of hosts against each other: how they are named, compared, told and judged by gates."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import blocks, run_record
+from msgspec.structs import replace
+
+from envcompare.analysis.compare import compare_run
+from envcompare.analysis.frames import comparison_frame
+from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model.hostgroups import GroupEstimate
+from envcompare.analysis.two_runs.gates import claims_of_groups, judge_gates, parse_gates
+from envcompare.cli.planning import plan_lines, planned
+from envcompare.config.settings import Settings, parse_settings, settings_toml
+from envcompare.errors import ConfigError
+from envcompare.report.export.exports import csv_text
+from envcompare.report.export.summary import summary
+from envcompare.report.format.markdown import markdown
+from envcompare.report.page import render
+from envcompare.report.wording.groupwords import basis_texts, difference_texts
+from envcompare.run_folder.records import CellRecord, FingerprintRecord, HostGroup
+from envcompare.run_folder.results import RunFolder
+from envcompare.stats.overhosts import between_groups
+from envcompare.text import parse_toml
+from envcompare.transport.hosts import host_groups, parse_hosts
+from envcompare.transport.inventory import Inventory, KnownHost
+
+ARMS = ("vm", "docker", "vm~control")
+FACTS = {"torch.version": "2.13.0", "cpu.model": "EPYC", "kernel.release": "6.1", "arch": "x86_64"}
+
+
+def measured(
+    path: Path,
+    groups: dict[str, dict[str, tuple[float, float]]],
+    *,
+    facts: dict[str, dict[str, str]] | None = None,
+) -> RunComparison:
+    """Analyse a run: by group and host the factor of all times, and what docker costs there."""
+    hosts = {host: factors for group in groups.values() for host, factors in group.items()}
+    cells = tuple(CellRecord(id=f"{host}/cnn/default", host=host, workload="cnn") for host in hosts)
+    named = tuple(HostGroup(name=name, hosts=tuple(each)) for name, each in groups.items())
+    folder = RunFolder.create(path, run_record(cells=cells, groups=named))
+    for host, (speed, cost) in hosts.items():
+        cell = f"{host}/cnn/default"
+        for one in blocks({"vm": 1.0, "docker": cost, "vm~control": 1.0}, restarts=6):
+            wall = tuple(round(speed * step) for step in one.wall_ns)
+            folder.append_sample(replace(one, cell=cell, wall_ns=wall))
+        for arm in ARMS:
+            seen = {**FACTS, **(facts or {}).get(host, {})}
+            folder.write_fingerprint(FingerprintRecord(host=host, cell=cell, arm=arm, facts=seen))
+    folder.close()
+    return compare_run(folder)
+
+
+def estimate(run: RunComparison, arm: str, against: str = "") -> GroupEstimate:
+    """Return what is said of the last group in an arm."""
+    return [one for one in run.group_estimates if (one.arm, one.against) == (arm, against)][-1]
+
+
+TWO = {"metal": {"h1": (1.0, 1.0)}, "cloud": {"h2": (1.2, 1.1)}}
+SIX = {
+    "metal": {"h1": (1.0, 1.0), "h2": (1.01, 1.01), "h3": (0.99, 1.0)},
+    "cloud": {"h4": (1.3, 1.2), "h5": (1.31, 1.21), "h6": (1.29, 1.19)},
+}
+
+
+def test_groups_of_hosts_are_named_in_the_list_of_hosts() -> None:
+    """Each host knows its group; the first group is what the others are compared with."""
+    hosts = parse_hosts(["metal=h1+me@h2:22,cloud=h3"])
+    assert [host.group for host in hosts] == ["metal", "metal", "cloud"]
+    assert host_groups(hosts) == (
+        HostGroup(name="metal", hosts=("h1", "h2")),
+        HostGroup(name="cloud", hosts=("h3",)),
+    )
+    assert host_groups(parse_hosts(["h1,h2"])) == ()
+    assert [str(host) for host in parse_hosts(["a+b"])] == ["a+b"]  # a plus in a name stays
+
+
+def test_groups_take_tags_lists_and_files(tmp_path: Path) -> None:
+    """What stands for several hosts does so within a group too."""
+    known = {name: KnownHost(address=name, tags=(tag,)) for name, tag in (("a", "t"), ("b", "t"))}
+    inventory = Inventory(hosts=known, groups={"nightly": ("c",)})
+    file = tmp_path / "hosts"
+    file.write_text("d\ne  # the last\n")
+    hosts = parse_hosts([f"one=tag:t+@nightly,two={file}"], inventory)
+    assert {host.label: host.group for host in hosts} == {
+        "a": "one", "b": "one", "c": "one", "d": "two", "e": "two",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("hosts", "brief"),
+    [
+        ("metal=h1,cloud=h1", "host 'h1' is in two groups"),
+        ("metal=h1+h1,cloud=h2", "host 'h1' is named twice"),
+        ("metal=h1,h2", "h2: in no group, while other hosts are"),
+        ("metal=h1+h2", "there is only one group of hosts, metal"),
+        ("metal=,cloud=h2", "a host is missing"),
+        ("metal=h1+,cloud=h2", "a host is missing"),
+        ("=h1,cloud=h2", "no name of a group"),
+        ("metal=h1,metal=h2", "the group of hosts metal is named twice"),
+        ("metal=h1,Metal=h2", "differ in upper and lower case alone"),
+        ("my metal=h1,cloud=h2", "'my metal' cannot be the name of a group"),
+        ("metal=h1,cloud=a b", "'a b' is not a host"),
+    ],
+)
+def test_groups_that_cannot_be_compared_are_refused(hosts: str, brief: str) -> None:
+    """Each with what to write instead."""
+    with pytest.raises(ConfigError) as caught:
+        parse_hosts([hosts])
+    assert brief in caught.value.brief
+    assert caught.value.hint
+
+
+def test_host_of_two_groups_through_a_tag_is_refused() -> None:
+    """Hosts that tags have in common are measured once, and belong to one side."""
+    known = {"a": KnownHost(address="a", tags=("x", "y")), "b": KnownHost(address="b", tags=("y",))}
+    with pytest.raises(ConfigError, match="'a' is in two groups"):
+        parse_hosts(["one=tag:x,two=tag:y"], Inventory(hosts=known))
+
+
+def test_groups_are_kept_by_a_run_and_shown_by_the_plan() -> None:
+    """A resumed run has the same; a part of one group alone is compared with nothing."""
+    experiment, plan, _ = planned(
+        Settings(hosts="metal=h1+h2,cloud=h3"), Settings(), accept_many=True
+    )
+    at = plan_lines(experiment, plan).index("groups of hosts: 2")
+    assert plan_lines(experiment, plan)[at + 1 : at + 3] == (
+        "  metal: h1, h2 (the others are compared with it)",
+        "  cloud: h3",
+    )
+    kept = parse_settings(parse_toml(settings_toml(experiment.settings)), source="run.json")
+    _, again, _ = planned(kept, Settings(), accept_many=True)
+    assert again.groups == plan.groups
+    assert again.cells == plan.cells
+    _, part, _ = planned(Settings(hosts="h1,h2"), kept, accept_many=True)
+    assert part.groups == ()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "taus"),
+    [((2, 1), (0.03, 0.03)), ((3, 3), (0.03, 0.0)), ((2, 6), (0.05, 0.01)), ((5, 5), (0.02, 0.02))],
+)
+def test_the_interval_between_groups_covers(
+    sizes: tuple[int, int], taus: tuple[float, float]
+) -> None:
+    """Where one group scatters more than the other too; a single host scatters as the others do."""
+    draws, runs, error = np.random.default_rng(5), 1000, 0.005
+    covered = 0
+    for _ in range(runs):
+        groups = [
+            (draws.normal(mean, np.hypot(tau, error), size).tolist(), [error] * size)
+            for mean, tau, size in zip((0.0, 0.1), taus, sizes, strict=True)
+        ]
+        found = between_groups(*groups, level=0.95)
+        assert found
+        covered += found.low <= 0.1 <= found.high
+    assert covered / runs >= 0.93
+
+
+def test_a_host_in_each_group_is_no_statement_over_hosts() -> None:
+    """Nothing tells how hosts of a group differ; nor where a group has none."""
+    assert between_groups(([0.0], [0.1]), ([0.1], [0.1]), level=0.95) is None
+    assert between_groups(([0.0, 0.1], [0.1] * 2), ([], []), level=0.95) is None
+
+
+def test_two_machines_are_compared_over_restarts_and_said_to_be_two_machines(
+    tmp_path: Path,
+) -> None:
+    """The interval holds the planted ratio, and the sentence keeps it from being one of groups."""
+    run = measured(tmp_path / "run", TWO)
+    found = estimate(run, "vm")
+    assert (found.group, found.reference_group, found.unit) == ("cloud", "metal", "restart")
+    assert found.outcome == "slower"
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < math.log(1.2) < found.high
+    assert found.values["h2"] == pytest.approx(0.012, rel=0.01)
+    assert found.reference_values["h1"] == pytest.approx(0.010, rel=0.01)
+    (said,) = (text for text in basis_texts(run) if "restarts" in text)
+    assert said == (
+        "One host of each group was measured, so that each interval comes from restarts. It is "
+        "about the machines h1 and h2, and says nothing about other hosts of metal and cloud."
+    )
+
+
+def test_groups_of_several_hosts_are_compared_over_hosts(tmp_path: Path) -> None:
+    """The unit is the host: the interval holds what was planted and is wider than one of rounds."""
+    run = measured(tmp_path / "run", SIX)
+    found = estimate(run, "vm")
+    assert found.unit == "host"
+    assert found.log_ratio == pytest.approx(math.log(1.3), abs=0.01)
+    assert found.outcome == "slower"
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < math.log(1.3) - 0.01 < math.log(1.3) + 0.01 < found.high
+    assert list(found.values) == ["h4", "h5", "h6"]
+    assert not [text for text in basis_texts(run) if "restarts" in text]
+
+
+def test_what_an_environment_costs_is_compared_between_groups(tmp_path: Path) -> None:
+    """Docker costs nothing on the metal and a fifth in the cloud."""
+    run = measured(tmp_path / "run", SIX)
+    found = estimate(run, "docker", "vm")
+    assert found.outcome == "slower"
+    assert found.log_ratio == pytest.approx(math.log(1.2), abs=0.01)
+    assert found.values["h4"] == pytest.approx(math.log(1.2), abs=0.01)
+    assert "docker against vm: docker costs more in cloud than in metal (+" in markdown(
+        summary(run)
+    )
+    assert [(one.group, one.hosts) for one in run.over_hosts] == [("metal", 3), ("cloud", 3)]
+
+
+def test_a_group_without_a_measured_host_is_not_compared_with_the_reason(tmp_path: Path) -> None:
+    """What is missing is said, and no number stands in its place."""
+    run = measured(tmp_path / "run", TWO)
+    folder = RunFolder.create(
+        tmp_path / "other",
+        run_record(
+            cells=tuple(CellRecord(id=one.id, host=one.host, workload="cnn") for one in run.cells),
+            groups=run.groups,
+        ),
+    )
+    for one in blocks({"vm": 1.0, "docker": 1.0}):
+        folder.append_sample(replace(one, cell="h1/cnn/default"))
+    folder.close()
+    found = estimate(compare_run(folder), "docker")
+    assert (found.outcome, found.log_ratio) == ("not-run", None)
+    assert found.why_not == "not measured on any host of cloud"
+    assert "not compared, since it was not measured on any host of cloud" in markdown(
+        summary(compare_run(folder))
+    )
+
+
+def test_what_differs_between_the_machines_stands_first(tmp_path: Path) -> None:
+    """A property that also differs within a group comes after those that part the groups."""
+    facts = {
+        "h2": {"kernel.release": "6.2"},
+        "h4": {"cpu.model": "Xeon"},
+        "h5": {"cpu.model": "Xeon", "kernel.release": "6.3"},
+        "h6": {"cpu.model": "Xeon"},
+    }
+    run = measured(tmp_path / "run", SIX, facts=facts)
+    assert difference_texts(run) == (
+        "the processor: EPYC in metal; Xeon in cloud",
+        "the kernel: 6.1 on h1 and h3, 6.2 on h2 in metal; 6.1 on h4 and h6, 6.3 on h5 in cloud",
+    )
+    page = render(run)
+    assert page.index('id="groups"') < page.index('id="answer"')
+    assert page.index("What differs between the groups") < page.index("Time of the same work")
+    lines = markdown(summary(run))
+    assert (
+        lines.index("the processor: EPYC") < lines.index("cloud is 30.") < lines.index("▶ docker")
+    )
+
+
+def test_software_that_differs_between_groups_confounds_them(tmp_path: Path) -> None:
+    """The machines are what is compared; another torch is not."""
+    facts = {"h2": {"torch.version": "2.12.0", "cpu.model": "Xeon"}}
+    run = measured(tmp_path / "run", TWO, facts=facts)
+    assert estimate(run, "vm").is_confounded
+    assert any("software differs between the groups" in text for text in basis_texts(run))
+    processors = {"h2": {"torch.cpu_capability": "AVX2", "gpu.name": "L4"}}
+    run = measured(tmp_path / "other", TWO, facts=processors)
+    assert not estimate(run, "vm").is_confounded
+    assert {one.key for one in run.group_differences} == {"torch.cpu_capability", "gpu.name"}
+    assert {one.fact_class for one in run.group_differences} == {"host"}
+
+
+def test_alike_machines_are_said_to_be_alike(tmp_path: Path) -> None:
+    """No empty table."""
+    page = render(measured(tmp_path / "run", TWO))
+    assert "The machines do not differ in anything that envcompare records." in page
+
+
+def test_three_groups_are_each_compared_with_the_first(tmp_path: Path) -> None:
+    """All statements of a kind share their error."""
+    groups = TWO | {"lab": {"h3": (0.9, 1.0)}}
+    run = measured(tmp_path / "run", groups)
+    times = [one for one in run.group_estimates if not one.against]
+    assert [(one.group, one.arm) for one in times] == [
+        ("cloud", "vm"), ("cloud", "docker"), ("lab", "vm"), ("lab", "docker"),
+    ]  # fmt: skip
+    assert {one.level for one in times} == {1 - 0.05 / 4}
+    assert "Three groups of machines: metal, cloud and lab" in render(run)
+
+
+def test_groups_are_rows_of_the_table(tmp_path: Path) -> None:
+    """With the groups in columns of their own; no cell and no host."""
+    run = measured(tmp_path / "run", TWO)
+    frame = comparison_frame(run)
+    rows = frame[frame["group"].notna()]
+    assert list(rows["estimate_of"]) == ["group-time", "group-time", "group-effect"]
+    assert set(rows["group"]) == {"cloud"}
+    assert set(rows["reference_group"]) == {"metal"}
+    assert rows["host"].isna().all()
+    assert rows["ratio"].iloc[0] == pytest.approx(1.2, rel=0.01)
+    assert csv_text(run).count("group-time") == 2
+
+
+def test_gates_of_groups_judge_groups_alone(tmp_path: Path) -> None:
+    """A gate on environments says nothing of groups, and the other way round."""
+    run = measured(tmp_path / "run", TWO)
+    gates = parse_gates(["groups:slower:10%,groups:slower:30%,slower:1%"])
+    assert [gate.text for gate in gates] == ["groups:slower:10%", "groups:slower:30%", "slower:1%"]
+    near, far, other = judge_gates(gates, claims_of_groups(run))
+    assert (near.is_hit, near.comparisons) == (True, 2)
+    assert near.findings[0].arm == "cloud (vm)"
+    assert [one.arm for one in far.findings if one.finding == "hit"] == ["cloud (docker)"]
+    assert (other.is_hit, other.comparisons) == (False, 0)
+    for text in ("groups:", "groups:groups:slower", "groups:slow"):
+        with pytest.raises(ConfigError, match="is not a gate"):
+            parse_gates([text])
+
+
+def test_a_run_without_groups_has_none_of_it(tmp_path: Path) -> None:
+    """No section, no rows."""
+    run = replace(measured(tmp_path / "run", TWO), groups=(), group_estimates=())
+    assert 'id="groups"' not in render(run)
+    assert "groups of machines" not in markdown(summary(run))
+
+
+def test_what_a_failed_control_gives_by_itself_is_no_difference_of_costs(tmp_path: Path) -> None:
+    """The reference differed from itself by 30 % on a host; a fifth is no claim beside that."""
+    cells = tuple(CellRecord(id=f"{h}/cnn/default", host=h, workload="cnn") for h in ("h1", "h2"))
+    groups = (HostGroup(name="metal", hosts=("h1",)), HostGroup(name="cloud", hosts=("h2",)))
+    found = {}
+    for control in (1.0, 1.3):
+        folder = RunFolder.create(
+            tmp_path / f"run{control}", run_record(cells=cells, groups=groups)
+        )
+        for cell, cost in zip(cells, (1.0, 1.2), strict=True):
+            for one in blocks({"vm": 1.0, "docker": cost, "vm~control": control}):
+                folder.append_sample(replace(one, cell=cell.id))
+        folder.close()
+        run = compare_run(folder)
+        found[control] = estimate(run, "docker", "vm")
+        assert any("control failed on h1 and h2" in t for t in basis_texts(run)) == (control > 1)
+    assert (found[1.0].outcome, found[1.0].failed_controls) == ("slower", ())
+    assert (found[1.3].outcome, found[1.3].failed_controls) == ("inconclusive", ("h1", "h2"))
