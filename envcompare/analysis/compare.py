@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from envcompare.analysis.model.accuracy import CellTraining
 from envcompare.analysis.model.comparison import (
     ArmSummary,
     CellSummary,
@@ -14,6 +15,7 @@ from envcompare.analysis.model.comparison import (
     LadderStep,
     RunComparison,
 )
+from envcompare.analysis.model.phases import CellPhases
 from envcompare.analysis.model.profiling import CellProfiles
 from envcompare.analysis.profiles.profiled import explain
 from envcompare.analysis.timing.accuracy import cell_training
@@ -71,8 +73,7 @@ def compare_files(read: RunFiles) -> RunComparison:
     around = Surroundings.of(read)
     profiles, differing = _explained(read, data, around, settled=settled)
     shared = each_once(differing)
-    judged = zip(data, cells, strict=True)
-    comparisons = _comparisons(read, judged, differing=differing, settled=settled)
+    comparisons = _comparisons(read, zip(data, cells, strict=True), differing, settled)
     return RunComparison(
         run_id=run.run_id,
         created=run.created,
@@ -114,19 +115,25 @@ def compare_files(read: RunFiles) -> RunComparison:
         memory=memory_summaries(read.samples),
         picked=tuple(found for one in data for found in picked_values(one)),
         profiles=profiles,
-        phases=tuple(
-            found for one in data if (found := cell_phases(one, read.marked.get(one.cell.id, ())))
-        ),
+        phases=_phases(read, data),
         batch_sweeps=batch_sweeps(data, read.events),
         until=design.until,
-        training=tuple(
-            way for one in data if (way := cell_training(one, read.epochs.get(one.cell.id, ())))
-        ),
+        training=_training(read, data),
         failures=_failures(read.standing),
         identity_changes=noted_changes(read.events),
         torn_lines=max(read.torn, read.lost),
         duration_s=duration_s(read.events) if read.events else None,
     )
+
+
+def _phases(read: RunFiles, data: Iterable[CellData]) -> tuple[CellPhases, ...]:
+    known = (cell_phases(cell, read.marked.get(cell.cell.id, ())) for cell in data)
+    return tuple(filter(None, known))
+
+
+def _training(read: RunFiles, data: Iterable[CellData]) -> tuple[CellTraining, ...]:
+    known = (cell_training(cell, read.epochs.get(cell.cell.id, ())) for cell in data)
+    return tuple(filter(None, known))
 
 
 def _explained(
@@ -150,7 +157,6 @@ def _explained(
 def _comparisons(
     read: RunFiles,
     cells: Iterable[tuple[CellData, CellSummary]],
-    *,
     differing: Mapping[str, Differences],
     settled: Mapping[Key, Primary],
 ) -> tuple[Comparison, ...]:
