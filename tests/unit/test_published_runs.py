@@ -39,8 +39,12 @@ def test_the_table_of_environments_has_the_numbers_of_its_run() -> None:
             f"({_percent(one['ratio_low'])} to {_percent(one['ratio_high'])} %)"
         )
         other = primary.loc[name, "cnn"]
-        is_equal = other["outcome"] == "equivalent"
-        assert cnn == "equivalent within ±5 %" if is_equal else cnn.startswith("+3.6 %")
+        if other["outcome"] == "equivalent":
+            assert cnn == "equivalent within ±5 %"
+        else:
+            low, high = _percent(other["ratio_low"]), _percent(other["ratio_high"])
+            change = f"+{_percent(other['ratio'])} % ({low} to {high} %)"
+            assert cnn == f"{other['outcome']}: {change}"
 
 
 @pytest.mark.parametrize(
