@@ -23,7 +23,12 @@ from envcompare.report.export.summary import summary
 from envcompare.report.format.markdown import markdown
 from envcompare.report.page import render
 from envcompare.report.wording.groupwords import basis_texts, difference_texts
-from envcompare.run_folder.records import CellRecord, FingerprintRecord, HostGroup
+from envcompare.run_folder.records import (
+    CellRecord,
+    FingerprintRecord,
+    FingerprintValue,
+    HostGroup,
+)
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.overhosts import between_groups
 from envcompare.text import parse_toml
@@ -38,7 +43,8 @@ def measured(
     path: Path,
     groups: dict[str, dict[str, tuple[float, float]]],
     *,
-    facts: dict[str, dict[str, str]] | None = None,
+    facts: dict[str, dict[str, FingerprintValue]] | None = None,
+    restarts: dict[str, int] | None = None,
 ) -> RunComparison:
     """Analyse a run: by group and host the factor of all times, and what docker costs there."""
     hosts = {host: factors for group in groups.values() for host, factors in group.items()}
@@ -47,7 +53,9 @@ def measured(
     folder = RunFolder.create(path, run_record(cells=cells, groups=named))
     for host, (speed, cost) in hosts.items():
         cell = f"{host}/cnn/default"
-        for one in blocks({"vm": 1.0, "docker": cost, "vm~control": 1.0}, restarts=6):
+        for one in blocks(
+            {"vm": 1.0, "docker": cost, "vm~control": 1.0}, restarts=(restarts or {}).get(host, 6)
+        ):
             wall = tuple(round(speed * step) for step in one.wall_ns)
             folder.append_sample(replace(one, cell=cell, wall_ns=wall))
         for arm in ARMS:
@@ -203,6 +211,38 @@ def test_groups_of_several_hosts_are_compared_over_hosts(tmp_path: Path) -> None
     assert not [text for text in basis_texts(run) if "restarts" in text]
 
 
+def test_a_host_without_an_error_is_left_out_of_its_group(tmp_path: Path) -> None:
+    """One restart tells no error, which is no error of 0: the host would outweigh all others."""
+    odd = {"h1": (1.0, 1.0), "h2": (1.01, 1.01), "h3": (0.5, 2.0)}
+    run = measured(tmp_path / "run", SIX | {"metal": odd}, restarts={"h3": 1})
+    for found, planted in (
+        (estimate(run, "vm"), math.log(1.3)),
+        (estimate(run, "docker", "vm"), math.log(1.2)),
+    ):
+        assert found.log_ratio == pytest.approx(planted, abs=0.02)
+        assert list(found.reference_values) == ["h1", "h2"]
+        assert found.left_out == ("h3",)
+    assert any("were left out: h3" in text for text in basis_texts(run))
+
+
+def test_groups_whose_hosts_tell_no_error_have_no_interval(tmp_path: Path) -> None:
+    """The means are compared, and nothing is claimed of them."""
+    run = measured(tmp_path / "run", SIX, restarts=dict.fromkeys(("h1", "h2", "h3"), 1))
+    for found in (estimate(run, "vm"), estimate(run, "docker", "vm")):
+        assert (found.outcome, found.low, found.high) == ("inconclusive", None, None)
+        assert list(found.reference_values) == ["h1", "h2", "h3"]
+    assert estimate(run, "vm").log_ratio == pytest.approx(math.log(1.3), abs=0.02)
+
+
+def test_costs_on_two_machines_have_the_level_of_the_intervals_of_the_run(tmp_path: Path) -> None:
+    """Their ends come from these, which are no intervals of the groups."""
+    run = measured(tmp_path / "run", TWO)
+    (level,) = {one.primary.level for one in run.comparisons if one.primary and not one.is_control}
+    assert estimate(run, "docker", "vm").level == level != 0.95
+    assert estimate(run, "vm").level == 0.975
+    assert estimate(measured(tmp_path / "other", SIX), "docker", "vm").level == 0.95
+
+
 def test_what_an_environment_costs_is_compared_between_groups(tmp_path: Path) -> None:
     """Docker costs nothing on the metal and a fifth in the cloud."""
     run = measured(tmp_path / "run", SIX)
@@ -239,7 +279,7 @@ def test_a_group_without_a_measured_host_is_not_compared_with_the_reason(tmp_pat
 
 def test_what_differs_between_the_machines_stands_first(tmp_path: Path) -> None:
     """A property that also differs within a group comes after those that part the groups."""
-    facts = {
+    facts: dict[str, dict[str, FingerprintValue]] = {
         "h2": {"kernel.release": "6.2"},
         "h4": {"cpu.model": "Xeon"},
         "h5": {"cpu.model": "Xeon", "kernel.release": "6.3"},
@@ -261,14 +301,20 @@ def test_what_differs_between_the_machines_stands_first(tmp_path: Path) -> None:
 
 def test_software_that_differs_between_groups_confounds_them(tmp_path: Path) -> None:
     """The machines are what is compared; another torch is not."""
+    facts: dict[str, dict[str, FingerprintValue]]
     facts = {"h2": {"torch.version": "2.12.0", "cpu.model": "Xeon"}}
     run = measured(tmp_path / "run", TWO, facts=facts)
     assert estimate(run, "vm").is_confounded
     assert any("software differs between the groups" in text for text in basis_texts(run))
-    processors = {"h2": {"torch.cpu_capability": "AVX2", "gpu.name": "L4"}}
+    processors: dict[str, dict[str, FingerprintValue]] = {
+        "h2": {"torch.cpu_capability": "AVX2", "gpu.name": "L4", "torch.interop_threads": 2},
+        "h1": {"torch.cpu_capability": "AVX512", "torch.interop_threads": 32},
+    }
     run = measured(tmp_path / "other", TWO, facts=processors)
     assert not estimate(run, "vm").is_confounded
-    assert {one.key for one in run.group_differences} == {"torch.cpu_capability", "gpu.name"}
+    assert {one.key for one in run.group_differences} == {
+        "torch.cpu_capability", "gpu.name", "torch.interop_threads",
+    }  # fmt: skip
     assert {one.fact_class for one in run.group_differences} == {"host"}
 
 

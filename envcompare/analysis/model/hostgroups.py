@@ -43,10 +43,13 @@ class GroupEstimate(msgspec.Struct, frozen=True, kw_only=True):
     # By host, in the order of its group: seconds of the typical step, or the log ratio to `against`
     values: dict[str, float] = {}
     reference_values: dict[str, float] = {}
+    left_out: tuple[str, ...] = ()  # hosts of both whose error nothing tells, as with one restart
     log_ratio: float | None = None
     low: float | None = None
     high: float | None = None
-    level: float | None = None  # widened for the number of statements of its kind
+    # Widened for the number of statements of its kind; of what environments cost on two machines
+    # it is that of the run's intervals.
+    level: float | None = None
     unit: Literal["host", "restart"] = "host"  # what scatters; restarts where a group is one host
     # Hosts whose reference differed from itself: no claim on costs below that was kept.
     failed_controls: tuple[str, ...] = ()

@@ -35,7 +35,9 @@ from envcompare.stats.verdicts import Ends, difference, verdict
 
 _NS_IN_S: Final = 1e-9
 _UNTOLD: Final = frozenset({"identity", "varied"})  # what names an arm, and what it does on purpose
-_OF_MACHINE: Final = ("gpu.", "torch.cpu_capability")  # between hosts these are no software
+# Between hosts these are no software; torch takes as many threads between operations as there are
+# cores, and no arm sets another number.
+_OF_MACHINE: Final = ("gpu.", "torch.cpu_capability", "torch.interop_threads")
 _DRAWN: Final = "env.PYTHONHASHSEED"  # anew in each cell
 _Pair = tuple[HostGroup, HostGroup]
 
@@ -45,8 +47,9 @@ class _Value:
     """What one host measured: a logarithm with its error, and its own interval."""
 
     value: float
-    error: float
-    ends: Ends | None  # at the level of the statement, where it may be the only host
+    error: float | None  # None where nothing tells it, as with one restart
+    ends: Ends | None  # where it may be the only host of its group
+    level: float  # of these ends
 
 
 def _pairs(read: RunFiles) -> tuple[_Pair, ...]:
@@ -161,10 +164,10 @@ def _time(data: CellData, arm: str, metric: MetricName, *, level: float) -> _Val
         return None
     mean, count = float(np.mean(medians)), len(medians)
     if count < 2:
-        return _Value(value=mean, error=0.0, ends=None)
+        return _Value(value=mean, error=None, ends=None, level=level)
     error = float(np.std(medians, ddof=1)) / math.sqrt(count)
     ends = Mean(mean=mean, error=error, df=count - 1).ends(level)
-    return _Value(value=mean, error=error, ends=ends)
+    return _Value(value=mean, error=error, ends=ends, level=level)
 
 
 def _of_effect(
@@ -206,43 +209,58 @@ def _effect(primary: Primary | None) -> _Value | None:
     ends = None
     if ratio.low is not None and ratio.high is not None:
         ends = Ends(mean=ratio.mean, low=ratio.low, high=ratio.high)
-    return _Value(value=ratio.mean, error=primary.error or 0.0, ends=ends)
+    return _Value(value=ratio.mean, error=primary.error, ends=ends, level=ratio.level)
 
 
 def _estimate(
     base: GroupEstimate, pair: _Pair, values: Mapping[str, _Value], *, level: float, margin: float
 ) -> GroupEstimate:
     """Return the second group against the first, from the hosts of each that have a value."""
-    sides = [{host: values[host] for host in group.hosts if host in values} for group in pair]
+    measured = [{host: values[host] for host in group.hosts if host in values} for group in pair]
+    sides = [_with_errors(side) for side in measured]
     base = replace(
         base,
         reference_values={host: one.value for host, one in sides[0].items()},
         values={host: one.value for host, one in sides[1].items()},
+        left_out=tuple(
+            host for side in measured for host in side if host not in {**sides[0], **sides[1]}
+        ),
     )
     lacking = [group.name for group, side in zip(pair, sides, strict=True) if not side]
     if lacking:
         return replace(base, why_not=f"not measured on any host of {' and of '.join(lacking)}")
     first, second = (list(side.values()) for side in sides)
     is_single = len(first) == len(second) == 1
-    ends = (
-        _between_two(first[0], second[0])
-        if is_single
-        else between_groups(_columns(first), _columns(second), level=level)
-    )
-    mean = second[0].value - first[0].value if ends is None else ends.mean
+    ends = _between_two(first[0], second[0]) if is_single else _between(first, second, level=level)
     return replace(
         base,
         outcome=verdict(ends.low, ends.high, margin=margin) if ends else "inconclusive",
-        log_ratio=mean,
+        log_ratio=ends.mean if ends else _mean(second) - _mean(first),
         low=ends and ends.low,
         high=ends and ends.high,
-        level=level,
+        level=min(first[0].level, second[0].level) if is_single else level,
         unit="restart" if is_single else "host",
     )
 
 
+def _with_errors(side: Mapping[str, _Value]) -> Mapping[str, _Value]:
+    """Return the hosts whose error is known; all of them where it is known of none."""
+    return {host: one for host, one in side.items() if one.error is not None} or side
+
+
+def _mean(values: Sequence[_Value]) -> float:
+    return sum(one.value for one in values) / len(values)
+
+
+def _between(first: Sequence[_Value], second: Sequence[_Value], *, level: float) -> Ends | None:
+    """Return the difference of two groups; None where the error of a host is not known."""
+    if any(one.error is None for one in (*first, *second)):
+        return None
+    return between_groups(_columns(first), _columns(second), level=level)
+
+
 def _columns(values: Sequence[_Value]) -> tuple[list[float], list[float]]:
-    return [one.value for one in values], [one.error for one in values]
+    return [one.value for one in values], [one.error or 0.0 for one in values]
 
 
 def _between_two(first: _Value, second: _Value) -> Ends | None:

@@ -38,6 +38,9 @@ _TWO_MACHINES: Final = (
     "One host of each group was measured, so that each interval comes from restarts. It is about "
     "the machines {} and {}, and says nothing about other hosts of {} and {}."
 )
+_LEFT_OUT: Final = (
+    "These hosts have too few restarts to estimate their error, and were left out: {}."
+)
 _FAILED: Final = (
     "The A/A control failed on {}: what it gave by itself is not claimed as a difference of what "
     "environments cost."
@@ -198,6 +201,9 @@ def basis_texts(run: RunComparison) -> tuple[str, ...]:
     said = [_UNPAIRED, *(_TWO_MACHINES.format(*pair) for pair in of_two)]
     said += [_OVER_HOSTS] * bool(over_hosts)
     said += map(_NO_SPREAD.format, single)
+    left_out = dict.fromkeys(host for one in known for host in one.left_out)
+    if left_out:
+        said.append(_LEFT_OUT.format(listed(tuple(left_out), most=_MOST_HOSTS)))
     failed = dict.fromkeys(host for one in run.group_estimates for host in one.failed_controls)
     if failed:
         said.append(_FAILED.format(listed(tuple(failed), most=_MOST_HOSTS)))
