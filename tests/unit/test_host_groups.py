@@ -171,6 +171,41 @@ def test_the_interval_between_groups_covers(
     assert covered / runs >= 0.93
 
 
+@pytest.mark.parametrize(("hosts", "tau"), [(3, 0.005), (6, 0.0)])
+def test_the_interval_of_one_host_covers_that_host_and_not_its_group(
+    hosts: int, tau: float
+) -> None:
+    """Where its group scatters far more than the other, one host is no word on the group."""
+    draws, runs, error = np.random.default_rng(5), 1000, 0.005
+    of_host = of_group = 0
+    for _ in range(runs):
+        single = draws.normal(0.1, 0.05)
+        others = draws.normal(0.0, np.hypot(tau, error), hosts).tolist()
+        seen = [draws.normal(single, error)]
+        found = between_groups((others, [error] * hosts), (seen, [error]), level=0.95)
+        assert found
+        of_host += found.low <= single <= found.high
+        of_group += found.low <= 0.1 <= found.high
+    assert of_host / runs >= 0.95
+    assert of_group / runs < 0.6
+
+
+def test_one_host_of_a_group_is_named_instead_of_the_group(tmp_path: Path) -> None:
+    """The sentence is about what was measured, on either side of it."""
+    run = measured(tmp_path / "run", {"metal": SIX["metal"], "cloud": {"h4": (1.3, 1.2)}})
+    assert "cnn in vm: h4 of cloud is 30." in markdown(summary(run))
+    assert "docker costs more on h4 of cloud than in metal (" in markdown(summary(run))
+    (said,) = (text for text in basis_texts(run) if "One host" in text)
+    assert said == (
+        "One host of cloud was measured, h4, and what is said is about that host. Its intervals "
+        "hold for further hosts of cloud only if those scatter no more than the hosts of the other "
+        "group do, which nothing here shows."
+    )
+    run = measured(tmp_path / "other", TWO)
+    assert "cnn in vm: h2 of cloud is 20." in markdown(summary(run))
+    assert "docker costs more on h2 of cloud than on h1 of metal (" in markdown(summary(run))
+
+
 def test_a_host_in_each_group_is_no_statement_over_hosts() -> None:
     """Nothing tells how hosts of a group differ; nor where a group has none."""
     assert between_groups(([0.0], [0.1]), ([0.1], [0.1]), level=0.95) is None

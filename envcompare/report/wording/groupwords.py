@@ -31,7 +31,8 @@ _OVER_HOSTS: Final = (
     "groups of hosts like these."
 )
 _NO_SPREAD: Final = (
-    "One host of {} was measured. It is taken to scatter as the hosts of the other group do, which "
+    "One host of {} was measured, {}, and what is said is about that host. Its intervals hold for "
+    "further hosts of {} only if those scatter no more than the hosts of the other group do, which "
     "nothing here shows."
 )
 _TWO_MACHINES: Final = (
@@ -142,45 +143,52 @@ def claim(run: RunComparison, one: GroupEstimate) -> str:
     return _time_claim(run, one)
 
 
+def _sides(one: GroupEstimate) -> tuple[str, str]:
+    """Name both sides, the first group last: what is known of one host is said of that alone."""
+    sides = (one.group, one.values), (one.reference_group, one.reference_values)
+    there, here = (
+        f"{next(iter(hosts))} of {group}" if len(hosts) == 1 else group for group, hosts in sides
+    )
+    return there, here
+
+
 def _time_claim(run: RunComparison, one: GroupEstimate) -> str:
     size = one.log_ratio or 0.0
+    there, here = _sides(one)
     figures = unsigned_interval(one.low, one.high)
     match one.outcome:
         case "slower":
-            said = f"{unsigned_percent(size)} slower than {one.reference_group} ({figures})"
+            said = f"{unsigned_percent(size)} slower than {here} ({figures})"
         case "faster":
-            less = f"{unsigned_percent(size)} less time"
-            said = f"faster: {less} than {one.reference_group} ({figures})"
+            said = f"faster: {unsigned_percent(size)} less time than {here} ({figures})"
         case _:
-            said = _undecided(run, one, f"than {one.reference_group}")
-    return f"{one.group} is {said}"
+            said = _undecided(run, one, here)
+    return f"{there} is {said}"
 
 
-def _undecided(run: RunComparison, one: GroupEstimate, than: str) -> str:
+def _undecided(run: RunComparison, one: GroupEstimate, here: str) -> str:
     interval = f"{signed_percent(one.log_ratio or 0.0)}, {signed_interval(one.low, one.high)}"
     if one.outcome == "equivalent":
-        band = f"±{margin_percent(run.margin)}"
-        return f"equivalent to {one.reference_group} within {band} ({interval})"
-    return f"not shown to be slower or faster {than}: inconclusive ({interval})"
+        return f"equivalent to {here} within ±{margin_percent(run.margin)} ({interval})"
+    return f"not shown to be slower or faster than {here}: inconclusive ({interval})"
 
 
 def _effect_claim(run: RunComparison, one: GroupEstimate) -> str:
     figures = f"{signed_percent(one.log_ratio or 0.0)}, {signed_interval(one.low, one.high)}"
+    counts = len(one.values), len(one.reference_values)
+    there, here = (
+        f"{'on' if count == 1 else 'in'} {side}"
+        for side, count in zip(_sides(one), counts, strict=True)
+    )
     match one.outcome:
         case "slower":
-            return f"{one.arm} costs more in {one.group} than in {one.reference_group} ({figures})"
+            return f"{one.arm} costs more {there} than {here} ({figures})"
         case "faster":
-            return f"{one.arm} costs less in {one.group} than in {one.reference_group} ({figures})"
+            return f"{one.arm} costs less {there} than {here} ({figures})"
         case "equivalent":
-            return (
-                f"the same in {one.group} and {one.reference_group} "
-                f"within ±{margin_percent(run.margin)} ({figures})"
-            )
+            return f"the same {there} as {here} within ±{margin_percent(run.margin)} ({figures})"
         case _:
-            return (
-                f"not shown to differ between {one.reference_group} and {one.group}: "
-                f"inconclusive ({figures})"
-            )
+            return f"not shown to cost more or less {there} than {here}: inconclusive ({figures})"
 
 
 def basis_texts(run: RunComparison) -> tuple[str, ...]:
@@ -193,14 +201,14 @@ def basis_texts(run: RunComparison) -> tuple[str, ...]:
     )
     over_hosts = [one for one in known if one.unit == "host"]
     single = dict.fromkeys(
-        name
+        (name, next(iter(values)), name)
         for one in over_hosts
         for name, values in ((one.reference_group, one.reference_values), (one.group, one.values))
         if len(values) == 1
     )
     said = [_UNPAIRED, *(_TWO_MACHINES.format(*pair) for pair in of_two)]
     said += [_OVER_HOSTS] * bool(over_hosts)
-    said += map(_NO_SPREAD.format, single)
+    said += (_NO_SPREAD.format(*each) for each in single)
     left_out = dict.fromkeys(host for one in known for host in one.left_out)
     if left_out:
         said.append(_LEFT_OUT.format(listed(tuple(left_out), most=_MOST_HOSTS)))
