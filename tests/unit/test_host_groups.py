@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +26,13 @@ from envcompare.report.page import render
 from envcompare.report.wording.groupwords import basis_texts, difference_texts
 from envcompare.run_folder.records import (
     CellRecord,
+    Event,
+    Failure,
     FingerprintRecord,
     FingerprintValue,
     HostGroup,
+    Scalar,
+    event_now,
 )
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.overhosts import between_groups
@@ -45,6 +50,7 @@ def measured(
     *,
     facts: dict[str, dict[str, FingerprintValue]] | None = None,
     restarts: dict[str, int] | None = None,
+    events: Iterable[Event] = (),
 ) -> RunComparison:
     """Analyse a run: by group and host the factor of all times, and what docker costs there."""
     hosts = {host: factors for group in groups.values() for host, factors in group.items()}
@@ -61,6 +67,8 @@ def measured(
         for arm in ARMS:
             seen = {**FACTS, **(facts or {}).get(host, {})}
             folder.write_fingerprint(FingerprintRecord(host=host, cell=cell, arm=arm, facts=seen))
+    for event in events:
+        folder.append_event(event)
     folder.close()
     return compare_run(folder)
 
@@ -307,9 +315,56 @@ def test_a_group_without_a_measured_host_is_not_compared_with_the_reason(tmp_pat
     found = estimate(compare_run(folder), "docker")
     assert (found.outcome, found.log_ratio) == ("not-run", None)
     assert found.why_not == "not measured on any host of cloud"
-    assert "not compared, since it was not measured on any host of cloud" in markdown(
+    assert "not compared: not measured on any host of cloud" in markdown(
         summary(compare_run(folder))
     )
+
+
+def work(host: str, arm: str, **changes: Scalar) -> Event:
+    """Return what the worker of an arm says that it does."""
+    values: dict[str, Scalar] = {"batch": 8, "device": "cpu", "code": "c0", "data": None, **changes}
+    return event_now("note", host=host, cell=f"{host}/cnn/default", arm=arm, values=values)
+
+
+@pytest.mark.parametrize(
+    ("changes", "differs"),
+    [
+        ({}, ""),
+        ({"data": "d1"}, "the data differ"),
+        ({"code": "c1"}, "the code differs"),
+        ({"device": "cuda"}, "the device differs"),
+        ({"batch": 16}, "the batch size differs"),
+    ],
+)
+def test_groups_that_did_other_work_are_not_compared(
+    tmp_path: Path, changes: dict[str, Scalar], differs: str
+) -> None:
+    """A host is checked against none other while it measures: what workers said there is."""
+    events = [
+        work(host, arm, **(changes if host == "h2" else {}))
+        for host in ("h1", "h2")
+        for arm in ("vm", "docker")
+    ]
+    run = measured(tmp_path / "run", TWO, events=events)
+    why_not = f"the hosts did other work, since {differs}" if differs else ""
+    assert {one.why_not for one in run.group_estimates} == {why_not}
+    assert {one.outcome for one in run.group_estimates} == {"not-run" if differs else "slower"}
+    assert (f"not compared: {why_not}" in markdown(summary(run))) == bool(differs)
+
+
+def test_times_of_an_arm_that_did_other_work_are_no_times_of_its_group(tmp_path: Path) -> None:
+    """The host counts with its other arms."""
+    event = event_now(
+        "arm-failed",
+        host="h5",
+        cell="h5/cnn/default",
+        arm="docker",
+        failure=Failure(phase="checksum", brief="its first loss differs"),
+    )
+    run = measured(tmp_path / "run", SIX, events=[event])
+    assert list(estimate(run, "docker").values) == ["h4", "h6"]
+    assert list(estimate(run, "docker", "vm").values) == ["h4", "h6"]
+    assert list(estimate(run, "vm").values) == ["h4", "h5", "h6"]
 
 
 def test_what_differs_between_the_machines_stands_first(tmp_path: Path) -> None:

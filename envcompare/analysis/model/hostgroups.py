@@ -54,7 +54,7 @@ class GroupEstimate(msgspec.Struct, frozen=True, kw_only=True):
     # Hosts whose reference differed from itself: no claim on costs below that was kept.
     failed_controls: tuple[str, ...] = ()
     is_confounded: bool = False  # software of the arm differs between the groups as well
-    why_not: str = ""  # it was not measured
+    why_not: str = ""  # it was not compared
 
     @property
     def place(self) -> str:

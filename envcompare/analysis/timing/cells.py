@@ -32,6 +32,7 @@ from envcompare.run_folder.records import (
     Measured,
     ProcessRun,
     RunRecord,
+    Scalar,
 )
 from envcompare.run_folder.results import EXPECTED_SPREAD, waited_s
 from envcompare.stats.intervals import CONTROL_LEVEL, Evidence, Interval, gather
@@ -176,6 +177,14 @@ class CellData:
             if e.what == whole or (e.what == "arm-failed" and e.arm == arm)
         ]
         return next((failure for failure in reversed(failures) if failure is not None), None)
+
+    def work(self, arm: str) -> Mapping[str, Scalar]:
+        """Return batch, device, code and data as the first worker of an arm said them.
+
+        A command has its code alone; older runs have none of it.
+        """
+        noted = (e.values for e in self.events if e.what == "note" and e.arm == arm)
+        return next((values for values in noted if "code" in values), {})
 
 
 def to_estimate(

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from envcompare.analysis.model.comparison import CellSummary, Comparison
 from envcompare.analysis.model.hostgroups import GroupDifference, GroupEstimate
 from envcompare.analysis.timing.cells import CellData
-from envcompare.analysis.timing.judge import Key, Primary, claimed
+from envcompare.analysis.timing.judge import Key, Primary, claimed, did_other_work
 from envcompare.analysis.timing.runfiles import RunFiles
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.fingerprint.facts import CLASS_ORDER
@@ -39,6 +39,12 @@ _UNTOLD: Final = frozenset({"identity", "varied"})  # what names an arm, and wha
 # cores, and no arm sets another number.
 _OF_MACHINE: Final = ("gpu.", "torch.cpu_capability", "torch.interop_threads")
 _DRAWN: Final = "env.PYTHONHASHSEED"  # anew in each cell
+_WORK: Final = {
+    "batch": "the batch size differs",
+    "device": "the device differs",
+    "code": "the code differs",
+    "data": "the data differ",
+}
 _Pair = tuple[HostGroup, HostGroup]
 
 
@@ -132,7 +138,9 @@ def _base(pair: _Pair, data: CellData, arm: str) -> GroupEstimate:
 
 def _of_times(pair: _Pair, data: list[CellData], arm: str, *, level: float) -> GroupEstimate:
     """Return how the typical step of an arm compares; on `net` where all hosts know it."""
-    measured = [one for one in data if one.arm_blocks(arm)]
+    measured = [one for one in data if one.arm_blocks(arm) and not did_other_work(one, arm)]
+    if why_not := _other_work(pair, measured, arm):
+        return replace(_base(pair, data[0], arm), why_not=why_not)
     metrics: set[MetricName] = {one.metric[0] for one in measured}
     metric = metrics.pop() if len(metrics) == 1 else "wall"
     margin = data[0].run.design.margin
@@ -149,6 +157,16 @@ def _of_times(pair: _Pair, data: list[CellData], arm: str, *, level: float) -> G
         values=seconds(made.values),
         reference_values=seconds(made.reference_values),
     )
+
+
+def _other_work(pair: _Pair, data: Iterable[CellData], arm: str) -> str:
+    """Return why hosts of both groups did not do the same work in an arm; empty where they did."""
+    hosts = {host for group in pair for host in group.hosts}
+    works = [one.work(arm) for one in data if one.cell.host in hosts]
+    for key, differs in _WORK.items():
+        if len({work[key] for work in works if key in work}) > 1:
+            return f"the hosts did other work, since {differs}"
+    return ""
 
 
 def _time(data: CellData, arm: str, metric: MetricName, *, level: float) -> _Value | None:
@@ -182,6 +200,8 @@ def _of_effect(
     metrics = {one.metric[0] for one in data if one.cell.host in values}
     margin = data[0].run.design.margin
     base = replace(_base(pair, data[0], arm), against=data[0].reference.id)
+    if why_not := _other_work(pair, [one for one in data if one.cell.host in values], arm):
+        return replace(base, why_not=why_not)
     if len(metrics) > 1:
         return replace(base, why_not="judged on net time on some hosts and on wall time on others")
     base = replace(base, metric=next(iter(metrics), ""))

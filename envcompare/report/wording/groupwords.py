@@ -137,7 +137,7 @@ def estimate_sentence(run: RunComparison, one: GroupEstimate) -> str:
 def claim(run: RunComparison, one: GroupEstimate) -> str:
     """Say how the group compares with the first one."""
     if one.log_ratio is None:
-        return f"not compared, since it was {one.why_not}"
+        return f"not compared: {one.why_not}"
     if one.against:
         return _effect_claim(run, one)
     return _time_claim(run, one)
