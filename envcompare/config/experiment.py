@@ -229,7 +229,7 @@ def _check_spread(workloads: tuple[Workload, ...], settings: Settings) -> None:
 def leading(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> tuple[HostSpec, ...]:
     """Return the hosts, that of the first rank first where ranks are spread over them.
 
-    Raises ConfigError where --rendezvous names none of several hosts.
+    Raises ConfigError where --rendezvous names none of several hosts, or these are in groups.
     """
     if experiment.rendezvous is None:
         return hosts
@@ -239,6 +239,12 @@ def leading(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> tuple[HostSp
             f"--rendezvous {experiment.rendezvous} is none of several --hosts",
             details=f"hosts: {', '.join(one.label for one in hosts)}",
             hint="name two hosts or more, as in --hosts gpu01,gpu02 --rendezvous gpu01",
+        )
+    if any(one.group for one in hosts):
+        raise ConfigError(
+            "--rendezvous and groups of hosts exclude each other",
+            details="the ranks of all hosts are measured as one: no group is left to compare",
+            hint="name the hosts without a group, and take `group` out of [hosts.NAME]",
         )
     return (*named, *(one for one in hosts if one not in named))
 

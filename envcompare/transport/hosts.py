@@ -107,8 +107,8 @@ def host_groups(hosts: Sequence[HostSpec]) -> tuple[HostGroup, ...]:
 
 
 def _several(groups: Mapping[Destination, str]) -> Mapping[Destination, str]:
-    """Return the groups of a file; none where all hosts chosen from it are of the same one."""
-    return groups if len(set(groups.values())) > 1 else {}
+    """Return the groups of a file; none unless hosts of two of them are chosen."""
+    return groups if len(set(filter(None, groups.values()))) > 1 else {}
 
 
 def _note_group(groups: dict[Destination, str], destination: Destination, group: str) -> None:

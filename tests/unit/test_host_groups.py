@@ -51,6 +51,7 @@ def measured(
     facts: dict[str, dict[str, FingerprintValue]] | None = None,
     restarts: dict[str, int] | None = None,
     events: Iterable[Event] = (),
+    throttled: str = "",
 ) -> RunComparison:
     """Analyse a run: by group and host the factor of all times, and what docker costs there."""
     hosts = {host: factors for group in groups.values() for host, factors in group.items()}
@@ -63,7 +64,8 @@ def measured(
             {"vm": 1.0, "docker": cost, "vm~control": 1.0}, restarts=(restarts or {}).get(host, 6)
         ):
             wall = tuple(round(speed * step) for step in one.wall_ns)
-            folder.append_sample(replace(one, cell=cell, wall_ns=wall))
+            stopped_ns = int(1e6) if host == throttled else 0
+            folder.append_sample(replace(one, cell=cell, wall_ns=wall, throttled_ns=stopped_ns))
         for arm in ARMS:
             seen = {**FACTS, **(facts or {}).get(host, {})}
             folder.write_fingerprint(FingerprintRecord(host=host, cell=cell, arm=arm, facts=seen))
@@ -138,6 +140,22 @@ def test_host_of_two_groups_through_a_tag_is_refused() -> None:
     known = {"a": KnownHost(address="a", tags=("x", "y")), "b": KnownHost(address="b", tags=("y",))}
     with pytest.raises(ConfigError, match="'a' is in two groups"):
         parse_hosts(["one=tag:x,two=tag:y"], Inventory(hosts=known))
+
+
+def test_groups_of_the_file_count_where_hosts_of_two_are_chosen() -> None:
+    """A group in the file is no hindrance to a run of one of its hosts beside others."""
+    of_groups = {"a": "metal", "b": "metal", "c": "cloud", "d": ""}
+    known = {name: KnownHost(address=name, group=group) for name, group in of_groups.items()}
+
+    def groups(hosts: str) -> list[str]:
+        return [host.group for host in parse_hosts([hosts], Inventory(hosts=known))]
+
+    assert groups("a,new") == groups("a,d") == groups("a,b") == ["", ""]
+    assert groups("a,b,c") == ["metal", "metal", "cloud"]
+    with pytest.raises(ConfigError, match="new: in no group, while other hosts are"):
+        groups("a,c,new")
+    with pytest.raises(ConfigError, match="d: in no group, while other hosts are"):
+        groups("metal=a+b,d")
 
 
 def test_groups_are_kept_by_a_run_and_shown_by_the_plan() -> None:
@@ -395,7 +413,9 @@ def test_software_that_differs_between_groups_confounds_them(tmp_path: Path) -> 
     facts = {"h2": {"torch.version": "2.12.0", "cpu.model": "Xeon"}}
     run = measured(tmp_path / "run", TWO, facts=facts)
     assert estimate(run, "vm").is_confounded
-    assert any("software differs between the groups" in text for text in basis_texts(run))
+    assert any(
+        "software or a limit differs between the groups" in text for text in basis_texts(run)
+    )
     processors: dict[str, dict[str, FingerprintValue]] = {
         "h2": {"torch.cpu_capability": "AVX2", "gpu.name": "L4", "torch.interop_threads": 2},
         "h1": {"torch.cpu_capability": "AVX512", "torch.interop_threads": 32},
@@ -406,6 +426,18 @@ def test_software_that_differs_between_groups_confounds_them(tmp_path: Path) -> 
         "torch.cpu_capability", "gpu.name", "torch.interop_threads",
     }  # fmt: skip
     assert {one.fact_class for one in run.group_differences} == {"host"}
+
+
+@pytest.mark.parametrize("throttled", ["", "h1", "h2"])
+def test_a_quota_that_stopped_the_work_confounds_groups(tmp_path: Path, throttled: str) -> None:
+    """One that left the work alone is a setting, as it is within a host."""
+    quota: dict[str, dict[str, FingerprintValue]]
+    quota = {"h1": {"cgroup.cpu_quota": 8.0}, "h2": {"cgroup.cpu_quota": 4.0}}
+    run = measured(tmp_path / "run", TWO, facts=quota, throttled=throttled)
+    (found,) = {(one.key, one.fact_class) for one in run.group_differences}
+    known = "confounder" if throttled else "possible-influence"
+    assert found == ("cgroup.cpu_quota", known)
+    assert estimate(run, "vm").is_confounded == bool(throttled)
 
 
 def test_alike_machines_are_said_to_be_alike(tmp_path: Path) -> None:

@@ -154,6 +154,7 @@ def test_ranks_over_hosts_are_measured_on_the_first_with_a_network_in_each_arm()
     [
         ({"rendezvous": "gpu03"}, "--rendezvous gpu03 is none of several --hosts"),
         ({"hosts": "gpu01"}, "--rendezvous gpu01 is none of several --hosts"),
+        ({"hosts": "a=gpu01,b=gpu02"}, "--rendezvous and groups of hosts exclude each other"),
         ({"envs": "vm,podman"}, "--rendezvous: podman cannot reach another host"),
         ({"workloads": "ddp,mlp"}, "--rendezvous: mlp has no ranks on several hosts"),
         (

@@ -20,6 +20,7 @@ from envcompare.analysis.model.hostgroups import GroupDifference, GroupEstimate
 from envcompare.analysis.timing.cells import CellData
 from envcompare.analysis.timing.judge import Key, Primary, claimed, did_other_work
 from envcompare.analysis.timing.runfiles import RunFiles
+from envcompare.analysis.timing.surroundings import Surroundings
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.fingerprint.facts import CLASS_ORDER
 from envcompare.run_folder.records import (
@@ -89,7 +90,7 @@ class Costs:
 
 
 def group_estimates(
-    read: RunFiles, cells: Iterable[CellData], costs: Costs
+    around: Surroundings, cells: Iterable[CellData], costs: Costs
 ) -> tuple[GroupEstimate, ...]:
     """Return every group against the first one: the times of each arm, then what each arm costs.
 
@@ -101,23 +102,23 @@ def group_estimates(
         works.setdefault(place, []).append(one)
     planned = [
         (pair, data, arm.id)
-        for pair in _pairs(read)
+        for pair in _pairs(around.read)
         for data in works.values()
         for arm in data[0].run.arms
         if not arm.is_control
     ]
-    times = _together([_of_times(*one, level=1 - ALPHA / len(planned)) for one in planned], read)
+    times = _together([_of_times(*one, level=1 - ALPHA / len(planned)) for one in planned], around)
     compared = [one for one in planned if one[2] != one[1][0].reference.id]
     effects = _together(
-        [_of_effect(*one, costs, level=1 - ALPHA / len(compared)) for one in compared], read
+        [_of_effect(*one, costs, level=1 - ALPHA / len(compared)) for one in compared], around
     )
     return (*times, *effects)
 
 
-def _together(made: Sequence[GroupEstimate], read: RunFiles) -> Iterator[GroupEstimate]:
+def _together(made: Sequence[GroupEstimate], around: Surroundings) -> Iterator[GroupEstimate]:
     """Give the estimates, and whether software differs as well."""
     unlike = {
-        (one.group, one.arm) for one in group_differences(read) if one.fact_class == "confounder"
+        (one.group, one.arm) for one in group_differences(around) if one.fact_class == "confounder"
     }
     for one in made:
         arms = {(one.group, arm) for arm in (one.arm, one.against)}
@@ -290,18 +291,18 @@ def _between_two(first: _Value, second: _Value) -> Ends | None:
     return difference(first.ends, second.ends)
 
 
-def group_differences(read: RunFiles) -> tuple[GroupDifference, ...]:
+def group_differences(around: Surroundings) -> tuple[GroupDifference, ...]:
     """Return in what groups differ from the first: the machines as the reference saw them first.
 
     Left out is what has the same values in both groups, what names an arm, and what its environment
     sets on purpose.
     """
-    arms = [arm for arm in read.timed.arms if not arm.is_control]
+    arms = [arm for arm in around.read.timed.arms if not arm.is_control]
     arms.sort(key=lambda arm: not arm.is_reference)
     told: dict[tuple[str, str], GroupDifference] = {}
-    for pair in _pairs(read):
+    for pair in _pairs(around.read):
         for arm in arms:
-            for one in _of_arm(pair, arm.id, read.fingerprints):
+            for one in _of_arm(pair, arm.id, around):
                 place = (one.group, one.key if one.fact_class == "host" else f"{arm.id} {one.key}")
                 told.setdefault(place, one)
     return tuple(
@@ -312,18 +313,16 @@ def group_differences(read: RunFiles) -> tuple[GroupDifference, ...]:
     )
 
 
-def _of_arm(
-    pair: _Pair, arm: str, fingerprints: Iterable[FingerprintRecord]
-) -> Iterator[GroupDifference]:
+def _of_arm(pair: _Pair, arm: str, around: Surroundings) -> Iterator[GroupDifference]:
     records: dict[str, FingerprintRecord] = {}
-    for record in fingerprints:
+    for record in around.read.fingerprints:
         if record.arm == arm:
             records.setdefault(record.host, record)  # the first cell of a host will do
     sides = [[host for host in group.hosts if host in records] for group in pair]
     if not all(sides):
         return
     hosts = [*sides[0], *sides[1]]
-    for key, fact_class in _told(records, hosts).items():
+    for key, fact_class in _told(records, hosts, around).items():
         values = _values(key, records, hosts)
         first, second = ({values[host] for host in side} for side in sides)
         if first != second:
@@ -338,11 +337,17 @@ def _of_arm(
             )
 
 
-def _told(records: Mapping[str, FingerprintRecord], hosts: Sequence[str]) -> dict[str, FactClass]:
-    """Return the facts in which any host differs from the first, each with its class."""
+def _told(
+    records: Mapping[str, FingerprintRecord], hosts: Sequence[str], around: Surroundings
+) -> dict[str, FactClass]:
+    """Return the facts in which any host differs from the first, each with its class.
+
+    A limit that the work reached is a confounder, such as a quota that stopped it.
+    """
     keys: dict[str, FactClass] = {}
     for host in hosts[1:]:
-        for one in compare_fingerprints(records[hosts[0]], records[host]):
+        known_beside = around.of_hosts(records[host].arm, (hosts[0], host))
+        for one in compare_fingerprints(records[hosts[0]], records[host], known_beside):
             if one.fact_class in _UNTOLD or one.part_of or one.key == _DRAWN:
                 continue
             found: FactClass = "host" if one.key.startswith(_OF_MACHINE) else one.fact_class

@@ -77,6 +77,12 @@ class Surroundings:
         both = [self.seen.get((cell, name), _Seen()) for name in names]
         return _context(self.read.timed, names, both)
 
+    def of_hosts(self, arm: str, hosts: tuple[str, str]) -> ArmsContext:
+        """Return what is known of an arm on two hosts in all their cells, beside its facts."""
+        cells = {cell.id for cell in self.read.run.cells if cell.host in hosts}
+        both = [seen for (cell, name), seen in self.seen.items() if name == arm and cell in cells]
+        return _context(self.read.timed, (arm, arm), both)
+
     def clocks(self, data: CellData, names: tuple[str, str], ratio: float) -> Differences:
         """Return whether a GPU ran at other clocks in the second of two arms, at most once.
 

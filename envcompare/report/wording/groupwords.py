@@ -218,7 +218,7 @@ def basis_texts(run: RunComparison) -> tuple[str, ...]:
     confounded = dict.fromkeys(one.arm for one in run.group_estimates if one.is_confounded)
     if confounded:
         said.append(
-            f"⚠ Besides the machines, software differs between the groups in "
+            f"⚠ Besides the machines, software or a limit differs between the groups in "
             f"{listed(tuple(confounded))}: the part of each cannot be told apart."
         )
     return tuple(map(visible, (*said, _LEVEL)))
