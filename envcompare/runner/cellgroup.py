@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from envcompare.config.plan import Cell
 from envcompare.errors import (
@@ -26,22 +26,31 @@ from envcompare.run_folder.records import CellState
 from envcompare.runner.cellrun import CellRun, Job
 
 _T = TypeVar("_T")
+_HELD: Final = frozenset({"image", "sif"})  # places of data within the image
 
 
 def sharing(cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
     """Return the cells of a host in groups that share launches, in the order of the plan.
 
-    They have the same arms, and their data at the same place.
+    They have the same arms, and their data at the same place: in an image those of a single
+    workload, since all data are at the same path there.
 
     A file of the user's is imported beside nothing else: what it sets is for itself alone. A plain
     command is launched anew for each run of it.
     """
     groups: dict[object, list[Cell]] = {}
     for cell in cells:
-        workload = cell.workload
-        key = cell.id if workload.program is not None else (workload.path, cell.within, cell.place)
-        groups.setdefault(key, []).append(cell)
+        groups.setdefault(_shared(cell), []).append(cell)
     return [tuple(group) for group in groups.values()]
+
+
+def _shared(cell: Cell) -> object:
+    """Return what is the same for all cells that share launches."""
+    workload = cell.workload
+    if workload.program is not None:
+        return cell.id
+    held = workload.name if cell.place in _HELD else ""
+    return workload.path, cell.within, cell.place, held
 
 
 def run_cells(job: Job, runs: Iterable[CellRun], *, ended: set[str]) -> None:

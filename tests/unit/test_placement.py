@@ -65,6 +65,21 @@ def test_cells_with_data_at_different_places_share_no_launch() -> None:
     assert all(len({cell.place for cell in group}) == 1 for group in groups)
 
 
+@pytest.mark.parametrize(
+    ("place", "expected"), [("bind", [4]), ("overlay", [4]), ("image", [2, 2]), ("sif", [2, 2])]
+)
+def test_container_with_data_in_its_image_serves_no_other_workload(
+    place: str, expected: list[int]
+) -> None:
+    """It holds the data of a single one, at a path that is the same for all."""
+    settings = Settings(
+        workloads="cnn,rnn", place=f"data={place}", set={"cnn": {"a": (1, 2)}, "rnn": {"a": (1, 2)}}
+    )
+    experiment = resolve(settings, Settings(), known=known(cnn={"a": 1}, rnn={"a": 1}))
+    groups = sharing(make_plan(experiment, ("local",), accept_many=False).cells)
+    assert [len(group) for group in groups] == expected
+
+
 def test_what_has_no_such_place_is_not_run_and_the_plan_says_why() -> None:
     """The reference is compared with those that are left."""
     _, lines = planned(envs="vm,docker,singularity,bubblewrap", place="data=sif,overlay")
