@@ -22,6 +22,7 @@ from typing import IO, Any, ClassVar, NamedTuple
 import torch  # noqa: TID251  its home is workloads/
 import torch.distributed  # noqa: TID251
 from harness.loading import load_class
+from harness.parameters import ParameterError, require_ranges, resolve
 from torch import nn  # noqa: TID251
 
 # A rank beside the first. A line of standard input is a step, the end of it the end.
@@ -35,6 +36,7 @@ for _ in sys.stdin:
 """
 _JOIN_LIMIT_S = 45.0  # for a host whose processes have been started
 _LIMIT = timedelta(seconds=_JOIN_LIMIT_S)
+_TEAM_BYTES = 1 << 16  # at most, of what a host is told
 _PAUSE_S = 0.2  # between tries to reach a generation that may not have begun
 _PAUSE_AFTER_ERROR_S = 5.0
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR, netdevice(7)
@@ -95,8 +97,9 @@ class Ddp:
         )
         self._hosts, store = hosts, None
         lines: list[IO[bytes]] = []
+        self._joined: list[socket.socket] = []
         if hosts > 1:
-            team, store, lines = _gather(team)
+            team, store, lines, self._joined = _gather(team)
         self._others = [start_rank(team, rank, subprocess.PIPE) for rank in parts[0][1:]]
         self._lines = [*lines, *(other.stdin for other in self._others if other.stdin)]
         self._rank = Rank(team, 0, store)
@@ -110,8 +113,8 @@ class Ddp:
 
     def finish(self) -> dict[str, Any]:
         """End the other processes; return how many there were in all, and how they talked."""
-        for line in self._lines:
-            line.close()
+        for end in (*self._lines, *self._joined):
+            end.close()
         for other in self._others:
             other.wait()
         torch.distributed.destroy_process_group()
@@ -229,8 +232,10 @@ def _shard(model: nn.Module, place: str) -> nn.Module:
     return fully_shard(model, mesh=mesh)
 
 
-def _gather(team: Team) -> tuple[Team, Any, list[IO[bytes]]]:
-    """Wait for the other hosts, tell them of the team, and return the lines of their ranks.
+def _gather(team: Team) -> tuple[Team, Any, list[IO[bytes]], list[socket.socket]]:
+    """Wait for the other hosts and tell them of the team; return the lines of their ranks too.
+
+    The connections of the hosts come last: each stays open for as long as its ranks compute.
 
     Each connection begins with a line that says, with the token of the run, for whom it is: a host,
     which is told of the team, or a rank, which gets a line for each step.
@@ -245,7 +250,7 @@ def _gather(team: Team) -> tuple[Team, Any, list[IO[bytes]]]:
         for host in hosts:
             host.sendall(json.dumps(team._asdict()).encode() + b"\n")
         ranks = _accepted(listener, [f"rank {rank}" for part in team.parts[1:] for rank in part])
-    return team, store, [connection.makefile("wb") for connection in (*ranks, *hosts)]
+    return team, store, [connection.makefile("wb") for connection in ranks], hosts
 
 
 def _listening(address: str, port: int) -> socket.socket:
@@ -300,9 +305,9 @@ def join() -> None:
     while True:
         try:
             with _connected(f"host {os.environ['GROUP_RANK']}") as leader:
-                told = leader.makefile("rb").readline()
+                told = leader.makefile("rb").readline(_TEAM_BYTES)
                 if told:
-                    _serve(Team(**json.loads(told)), leader)
+                    _serve(read_team(told), leader)
         except ConnectionRefusedError:
             pass  # no generation has begun
         except (OSError, RuntimeError) as error:
@@ -310,6 +315,30 @@ def join() -> None:
             sys.stderr.flush()
             time.sleep(_PAUSE_AFTER_ERROR_S)
         time.sleep(_PAUSE_S)
+
+
+def read_team(told: bytes) -> Team:
+    """Return the team that a leader tells of; raise RuntimeError for what none of ours would tell.
+
+    The leader has proved nothing, and another program may listen in its place: no parameter may
+    name a file, whose code would run on this host, and no store may be one.
+    """
+    try:
+        team = Team(**json.loads(told))
+        params = resolve(Ddp.PARAMS, team.params)
+        require_ranges(params, Ddp.RANGES)
+        host, _, port = team.store.rpartition(":")
+        ranks = [rank for part in team.parts for rank in part]
+        is_sound = (
+            (host, port.isdecimal()) == (os.environ["MASTER_ADDR"], True)
+            and team.device in {"cpu", "cuda"}
+            and sorted(ranks) == list(range(team.params["ranks"]))
+        )
+    except (AttributeError, KeyError, TypeError, ValueError, ParameterError) as error:
+        raise RuntimeError(f"the first rank tells of no team of this workload: {error}") from error
+    if not is_sound:
+        raise RuntimeError("the first rank tells of another store, device or number of ranks")
+    return team
 
 
 def _serve(team: Team, leader: socket.socket) -> None:

@@ -36,8 +36,13 @@ class HostTeam:
 
     @classmethod
     def of(cls, leader: HostSession, others: tuple[HostSession, ...]) -> HostTeam:
-        """Find the address of the leader; raises UnusableError where it tells none."""
+        """Find the address of the leader; raises UnusableError where it has none of IPv4."""
         address = shell(leader.transport, _ADDRESS).stdout.strip()
+        if ":" in address:
+            raise UnusableError(
+                f"the ranks of other hosts cannot join at {address}: it is an IPv6 address",
+                hint=f"name {leader.host.label} by an IPv4 address that the other hosts reach",
+            )
         if not address:
             raise UnusableError(
                 f"{leader.host.label} tells no address that other hosts could reach",

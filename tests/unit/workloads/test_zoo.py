@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import socket
 import subprocess
 from pathlib import Path
@@ -287,6 +288,103 @@ def test_ranks_of_another_host_compute_along_in_each_generation(
         assert other.stdin is not None
         other.stdin.close()
         assert other.wait(timeout=30) == 0
+    finally:
+        other.kill()
+
+
+_TEAM = {
+    "store": "127.0.0.1:7",
+    "interface": "lo",
+    "device": "cpu",
+    "params": {
+        "ranks": 2, "parallel": "ddp", "model": "mlp",
+        "batch": 2, "side": 32, "hidden": 8, "lr": 0.1,
+    },
+    "seed": 1,
+    "threads": 1,
+    "cpus": None,
+    "parts": [[0], [1]],
+}  # fmt: skip
+_READ = """
+import sys
+from ddp import read_team
+for line in sys.stdin.buffer:
+    try:
+        print(read_team(line).params["model"])
+    except RuntimeError as error:
+        print(error)
+"""
+
+
+def test_host_computes_only_what_a_leader_of_this_workload_asks_for(
+    torch_interpreter: str,
+) -> None:
+    """Whoever listens in the place of the leader gets no code run, and no file made."""
+    params: dict[str, Any] = _TEAM["params"]  # type: ignore[assignment]
+    changes: list[dict[str, Any]] = [
+        {},
+        {"params": {**params, "model": "/home/ann/workload.py:Own"}},
+        {"params": {**params, "ranks": 65}},
+        {"params": {**params, "ranks": "2"}},
+        {"store": "/home/ann/.profile"},
+        {"store": "10.0.0.9:7"},
+        {"device": "meta"},
+        {"parts": [[0], [1] * 1000]},
+        {"unknown": 1},
+    ]
+    lines = [json.dumps({**_TEAM, **change}) for change in changes]
+    done = subprocess.run(
+        (torch_interpreter, "-c", _READ),
+        input="\n".join([*lines, "[]", "7", "no JSON"]),
+        env={**os.environ, "MASTER_ADDR": "127.0.0.1", "PYTHONPATH": str(WORKER.parents[1])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first, *others = done.stdout.splitlines()
+    assert first == "mlp"
+    assert len(others) == len(changes) + 2
+    assert all(line.startswith("the first rank tells of ") for line in others), others
+    assert "'model'" in others[0]
+
+
+_JOIN = """
+import sys
+from ddp import _connected, read_team, start_rank
+with _connected("host 1") as leader:
+    file = leader.makefile("rb")
+    team = read_team(file.readline())._replace(interface="lo")
+    with _connected("rank 1") as lines:
+        rank = start_rank(team, 1, lines)
+    rank.wait()
+    sys.stdout.write(repr(file.read()))
+"""
+
+
+def test_host_that_has_joined_is_sent_nothing_while_its_ranks_compute(
+    start: Start, torch_interpreter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What nobody reads there would be a write in each timed step, until the buffer is full."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    team = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ENVCOMPARE_TEAM": "token"}
+    for name, value in {**team, "GROUP_WORLD_SIZE": "2", "GROUP_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    worker: Conversation = start(torch_interpreter)
+    assert worker.ask("hello", workload="ddp", params={"batch": 2}, threads=1)["ok"]
+    retried = f"import time\nwhile True:\n try:\n  exec({_JOIN!r}); break\n" + (
+        " except ConnectionRefusedError:\n  time.sleep(0.1)"
+    )
+    other = subprocess.Popen(
+        (torch_interpreter, "-c", retried),
+        env={**os.environ, "PYTHONPATH": str(WORKER.parents[1])},
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert worker.ask("gen", seed=1, pad=0)["ok"]
+        assert worker.ask("run", k=3)["ok"]
+        assert worker.ask("end")["ok"]
+        assert other.communicate(timeout=30)[0] == b"b''"
     finally:
         other.kill()
 
