@@ -7,9 +7,11 @@ nothing and ends nothing by itself.
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -57,6 +59,15 @@ _TICK_S: Final = 0.2  # in which Ctrl-C is noticed
 _COMMAND_S: Final = 60  # of Parsl
 _END_S: Final = 60.0
 _CLAIM: Final = "allocation"  # among the folders of hosts in that of a run
+# What a job of Grid Engine gets of this process's variables: others may hold what is secret, which
+# `qstat -j` would show, or name devices and folders of this machine alone.
+_PASSED: Final = re.compile(
+    "PATH|HOME|LANG|LC_[A-Z]+|TZ|XDG_(CACHE|CONFIG)_HOME|PYTHON(PATH|HOME|USERBASE|UNBUFFERED)|"
+    "LD_(LIBRARY_PATH|PRELOAD)|CUDA_(HOME|PATH)|SSL_CERT_(FILE|DIR)|"
+    "(APPTAINER|SINGULARITY)_(CACHEDIR|TMPDIR|CONFIGDIR|BIND|BINDPATH)|"
+    "(OMP|MKL|OPENBLAS)_NUM_THREADS|ENVCOMPARE_[A-Z_]+|"
+    "PIP_(INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS|CONFIG_FILE)|(?i:(https?|all|no)_proxy)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +113,10 @@ class Request:
         self.say(f"the allocation has ended: {why}; the run ends as interrupted")
         if not self.interruption.is_requested:
             self.interruption.request()
+
+    def keep_claim(self) -> None:
+        """Let the claim look alive on other hosts, which cannot see the process that holds it."""
+        claims.refresh(self.claim)
 
     def kept(self, job: str = "") -> str:
         """Return the file by which a job sees that this client has taken its nodes."""
@@ -164,6 +179,12 @@ def forget(run_id: str, jobs: tuple[AnyJob, ...]) -> None:
         if (claim.run_id, claim.host, claim.state) == (run_id, _CLAIM, "live"):
             raise claims.refusal(claim, "this machine")
     _cancel_left(run_id, jobs)
+    _require_gone(run_id, jobs)
+    remove_folder(LOCAL, _folder(run_id))
+
+
+def _require_gone(run_id: str, jobs: tuple[AnyJob, ...]) -> None:
+    """Raise UnusableError where a job of a run is listed."""
     for job in jobs:
         if job.state():
             raise UnusableError(
@@ -171,7 +192,6 @@ def forget(run_id: str, jobs: tuple[AnyJob, ...]) -> None:
                 details="envcompare did not submit it, or it does not end",
                 hint=f"wait, or end it with: {' '.join(job.ending)}",
             )
-    remove_folder(LOCAL, _folder(run_id))
 
 
 def _cancel_left(run_id: str, jobs: tuple[AnyJob, ...]) -> None:
@@ -221,25 +241,35 @@ def _grid_engine(request: Request) -> GridEngineProvider:
     """Return the provider for a job on one node, which begins where this process is.
 
     It is refused rather than left waiting for what no queue has (-w e), and never begins a second
-    time (-r n).
+    time (-r n). Variables are passed by their names (-v), so that the script holds no value.
     """
     from parsl.launchers import SimpleLauncher  # noqa: PLC0415 — slow to import, and optional
     from parsl.providers import GridEngineProvider  # noqa: PLC0415
 
     table = _table(request)
     wanted = {"hostname": "".join(request.nodes), **resources_of(table.resources or "")}
-    options = [f"-l {name}={value}" for name, value in wanted.items() if value]
+    options = [f"-v {','.join(_passed(os.environ))}"]
+    options += [f"-l {name}={value}" for name, value in wanted.items() if value]
     options += [f"-pe {table.pe} {table.slots or 1}"] if table.pe else []
     options += [f"-P {table.project}"] if table.project else []
     provider = GridEngineProvider(
         queue=table.queue,
         walltime=clock(request.allocation.time_s),
-        scheduler_options="\n".join(f"#$ {option}" for option in ("-V", "-r n", "-w e", *options)),
+        scheduler_options="\n".join(f"#$ {option}" for option in ("-r n", "-w e", *options)),
         launcher=SimpleLauncher(),
         cmd_timeout=_COMMAND_S,
     )
     provider.script_dir = request.script_dir
     return provider
+
+
+def _passed(variables: Mapping[str, str]) -> list[str]:
+    """Return the names of variables that a job gets: none with a login in an address."""
+    return [
+        name
+        for name, value in variables.items()
+        if _PASSED.fullmatch(name) and not ("://" in value and "@" in value)
+    ]
 
 
 def _slurm(request: Request) -> SlurmProvider:
@@ -278,6 +308,8 @@ def _submitted(
 ) -> tuple[AnyJob, ClusterProvider, Process]:
     """Return the job, who submitted it, and the claim; where that fails nothing of it is left."""
     _cancel_left(request.run_id, request.jobs)
+    if request.allocation.is_fetched:  # its client may come back to life and use the same folders
+        _require_gone(request.run_id, request.jobs)
     claim = _claimed(request)
     try:
         provider, number = _asked(request, pilot(request))
@@ -368,6 +400,7 @@ def _has_ended(job: AnyJob) -> bool:
 
 def pause(request: Request, pause_s: float) -> None:
     """Wait for so long; raises InterruptedRunError when the user stops before there are nodes."""
+    request.keep_claim()
     until = time.monotonic() + pause_s
     while time.monotonic() < until:
         check_stop(request)

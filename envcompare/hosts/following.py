@@ -76,7 +76,7 @@ class Mirror:
     """The folder that both clients see, with the copy of the run folder, and what is here of it."""
 
     folder: RunFolder
-    room: Path
+    room: Path  # of this job alone: one that was given up may come back to life
     words: tuple[str, ...] = ()  # further options of the client there
     _taken: dict[str, int] = field(default_factory=dict)  # bytes of each journal
     _stamps: dict[str, tuple[int, int]] = field(default_factory=dict)  # of files as they were taken
@@ -273,6 +273,7 @@ def _follow(watch: _Watch, mirror: Mirror, request: Request) -> int | None:
             request.lose(why)
             return None
         stopping = request.interruption
+        request.keep_claim()
         mirror.show(stopping.is_requested + stopping.is_forced)
         time.sleep(_TURN_S)
         forced_s += _TURN_S * stopping.is_forced

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import secrets
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -94,7 +95,8 @@ def _fetch(job: Job, request: allocation.Request) -> int:
     """Have a run measured by a client in a job and fetched, and return its exit code."""
     words = ("--allow-mismatch",) * job.experiment.allow_mismatch
     words += ("--retry-failed",) * job.retries_failed
-    mirror = following.Mirror(folder=job.folder, room=Path(request.script_dir), words=words)
+    room = Path(request.script_dir) / f"job-{secrets.token_hex(4)}"
+    mirror = following.Mirror(folder=job.folder, room=room, words=words)
     code = following.measured(request, mirror, job.experiment.settings)
     if code is None:
         _note_end(job)

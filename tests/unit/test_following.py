@@ -5,6 +5,7 @@ The real one is asked in tests/engines/test_grid_engine.py; here its programs fa
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -18,14 +19,20 @@ from builders import block, run_record
 from commandline import envcompare
 from programs import Programs, first_on_path
 
+from envcompare.cli.planning import planned
 from envcompare.config.scheduling import parse_allocation
 from envcompare.config.settings import AllocationTable, Settings
+from envcompare.console import Display
 from envcompare.errors import ConfigError, InterruptedRunError, TransportError, UnusableError
-from envcompare.hosts import allocation, following, partitions
+from envcompare.hosts import allocation, claims, following, partitions
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import event_now
 from envcompare.run_folder.results import RunFolder
+from envcompare.runner import walk
+from envcompare.runner.cellrun import Job
+from envcompare.stack.cache import local_cache
 from envcompare.transport.gridengine import GridEngineJob
+from envcompare.transport.local import LOCAL
 
 RUN = "20260102-030405-0a1b"
 ASKED = "gridengine:queue=main,pe=smp,slots=2,resources=gpu=1+mem_free=1G,time=01:30:00"
@@ -303,9 +310,12 @@ def test_what_no_queue_has_is_refused_by_name(engine: Programs, text: str, named
     assert named in f"{caught.value.brief} {caught.value.details}"
 
 
-def test_script_of_the_job_holds_what_was_asked_for(engine: Programs, tmp_path: Path) -> None:
-    """Parsl writes it; the queue is a word of `qsub`."""
+def test_script_of_the_job_holds_what_was_asked_for(
+    engine: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parsl writes it; the queue is a word of `qsub`, and variables go by their names."""
     pytest.importorskip("parsl")
+    monkeypatch.setattr(allocation, "_passed", lambda _: ["HOME", "PATH"])
     engine.program("qsub", 'echo "$*" >asked; for file; do :; done; cp "$file" script; echo 7')
     with allocation.submitted(requested(nodes=("c2",)), lambda _: "echo measured") as job:
         script = (engine.folder / "script").read_text()
@@ -314,11 +324,107 @@ def test_script_of_the_job_holds_what_was_asked_for(engine: Programs, tmp_path: 
     assert (engine.folder / "asked").read_text().startswith("-q main -terse /")
     assert {
         *("#$ -l h_rt=01:30:00", "#$ -l gpu=1", "#$ -l mem_free=1G", "#$ -l hostname=c2"),
-        *("#$ -pe smp 2", "#$ -V", "#$ -r n", "#$ -w e"),
+        *("#$ -pe smp 2", "#$ -v HOME,PATH", "#$ -r n", "#$ -w e"),
     } <= set(options)
     assert "\necho measured\n" in script
     assert (engine.folder / "deleted").exists()
     assert not Path(requested().leftovers).exists()
+
+
+def test_job_gets_the_variables_that_its_client_needs_and_no_others() -> None:
+    """What the job is given is kept, and shown to others, by Grid Engine."""
+    needed = {
+        "PATH": "/usr/bin",
+        "HOME": "/home/ann",
+        "XDG_CACHE_HOME": "/data/ann",
+        "PYTHONPATH": "/home/ann/lib",
+        "PYTHONUNBUFFERED": "1",
+        "LD_LIBRARY_PATH": "/opt/lib",
+        "LANG": "C.UTF-8",
+        "LC_ALL": "C.UTF-8",
+        "ENVCOMPARE_LOCK_FOLDER": "/data/locks",
+        "PIP_INDEX_URL": "https://packages.example/simple",
+        "https_proxy": "http://proxy.example:3128",
+    }
+    others = {
+        "API_TOKEN": "secret",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "PIP_EXTRA_INDEX_URL": "https://ann:secret@packages.example/simple",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "XDG_RUNTIME_DIR": "/run/user/1000",
+        "BASH_FUNC_module%%": "() { :; }",
+        "SSH_AUTH_SOCK": "/tmp/agent",
+    }
+    assert set(allocation._passed({**needed, **others})) == set(needed)
+
+
+def test_claim_of_a_run_in_the_queue_does_not_grow_old(
+    engine: Programs, mirror: following.Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own client in the job would else take it for dead after a week, and remove it."""
+    monkeypatch.setattr(following, "_TURN_S", 0)
+    request = requested()
+    claim = claims.hold(LOCAL, request.claim)
+    owner = Path(request.claim) / ".owner"
+    owner.write_text(owner.read_text().rpartition(" ")[0] + " another-node\n")
+    mirror.begin(SETTINGS)
+    request.interruption.request()
+    request.interruption.request()
+    monkeypatch.setattr(following, "_FORCED_S", -1)
+    states = []
+    try:
+        for act in (
+            lambda: allocation.pause(requested(), 0),
+            lambda: follow(mirror, request),
+        ):
+            os.utime(owner, (0, 0))
+            before = claims.survey(LOCAL, str(local_cache()))
+            act()
+            after = claims.survey(LOCAL, str(local_cache()))
+            states += [(before[0].state, after[0].state)]
+    finally:
+        claim.kill()
+    assert states == [("dead", "elsewhere")] * 2
+
+
+def test_job_of_an_earlier_part_that_does_not_end_is_not_followed_by_another(
+    engine: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may come back to life, and both would use the same folders."""
+    pytest.importorskip("parsl")
+    monkeypatch.setattr(allocation, "_END_S", 0)
+    (engine.folder / "jobs").write_text(_LISTED.format("dr"))
+    engine.program("qsub", ": >submitted; echo 8")
+    with (
+        pytest.raises(UnusableError, match="its job 7 is there"),
+        allocation.submitted(requested(jobs=(JOB,)), lambda _: ""),
+    ):
+        pass
+    assert not (engine.folder / "submitted").exists()
+    assert (engine.folder / "deleted").exists()
+
+
+def test_each_job_of_a_run_has_a_room_of_its_own(
+    mirror: following.Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a job that was given up still writes reaches no later one."""
+    rooms: list[Path] = []
+
+    def measured(request: allocation.Request, mirror: following.Mirror, _: Settings) -> int:
+        rooms.append(mirror.room)
+        return 0
+
+    monkeypatch.setattr(following, "measured", measured)
+    experiment, plan, hosts = planned(
+        Settings(envs="vm", workloads="cnn", allocation=ASKED), Settings(), accept_many=False
+    )
+    display = Display(is_quiet=True)
+    job = Job(folder=mirror.folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
+    request = requested()
+    codes = [walk._fetch(job, request) for _ in range(2)]
+    assert codes == [0, 0]
+    assert {room.parent for room in rooms} == {Path(request.script_dir)}
+    assert len(set(rooms)) == 2
 
 
 def test_job_that_qsub_refuses_is_said_with_its_reason(engine: Programs) -> None:

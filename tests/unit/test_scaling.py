@@ -14,13 +14,17 @@ from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.cli.planning import planned
 from envcompare.config.settings import Settings
-from envcompare.errors import ConfigError
+from envcompare.errors import ConfigError, UnusableError
+from envcompare.hosts.session import HostSession
+from envcompare.hosts.teams import HostTeam
 from envcompare.report.export.summary import summary
 from envcompare.report.format.markdown import markdown
 from envcompare.report.page import render
 from envcompare.run_folder.profiles import Profile, ProfileRecord, Quantity
 from envcompare.run_folder.records import CellRecord, Event, FingerprintRecord
 from envcompare.run_folder.results import RunFolder
+from envcompare.transport.hosts import parse_hosts
+from envcompare.transport.local import LOCAL
 
 _ARMS = ("vm", "docker", "vm~control")
 
@@ -147,6 +151,20 @@ def test_ranks_over_hosts_are_measured_on_the_first_with_a_network_in_each_arm()
     assert [arm.options for arm in plan.arms] == [(), ("--network", "host"), ()]
     _, plan, _ = planned(spread(docker_options=("--network=fast",)), Settings(), accept_many=False)
     assert plan.arms[1].options == ("--network=fast",)
+
+
+def test_leader_that_is_reached_by_ipv6_is_refused_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its ranks listen on IPv4."""
+    monkeypatch.setenv("SSH_CONNECTION", "fd00::1 50000 fd00::2 22")
+    local = parse_hosts(["local"])[0]
+    leader = HostSession(
+        host=local, transport=LOCAL, local=LOCAL, boot_id="", run_id="r", cache="", uid=0, gid=0,
+        python="3.11", gpus=None,
+    )  # fmt: skip
+    with pytest.raises(UnusableError, match="fd00::2: it is an IPv6 address"):
+        HostTeam.of(leader, ())
 
 
 @pytest.mark.parametrize(

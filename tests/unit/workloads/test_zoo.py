@@ -349,9 +349,15 @@ def test_host_computes_only_what_a_leader_of_this_workload_asks_for(
 
 
 _JOIN = """
-import sys
+import sys, time
 from ddp import _connected, read_team, start_rank
-with _connected("host 1") as leader:
+def first():
+    while True:
+        try:
+            return _connected("host 1")
+        except ConnectionRefusedError:
+            time.sleep(0.1)
+with first() as leader:
     file = leader.makefile("rb")
     team = read_team(file.readline())._replace(interface="lo")
     with _connected("rank 1") as lines:
@@ -372,11 +378,8 @@ def test_host_that_has_joined_is_sent_nothing_while_its_ranks_compute(
         monkeypatch.setenv(name, value)
     worker: Conversation = start(torch_interpreter)
     assert worker.ask("hello", workload="ddp", params={"batch": 2}, threads=1)["ok"]
-    retried = f"import time\nwhile True:\n try:\n  exec({_JOIN!r}); break\n" + (
-        " except ConnectionRefusedError:\n  time.sleep(0.1)"
-    )
     other = subprocess.Popen(
-        (torch_interpreter, "-c", retried),
+        (torch_interpreter, "-c", _JOIN),
         env={**os.environ, "PYTHONPATH": str(WORKER.parents[1])},
         stdout=subprocess.PIPE,
     )
