@@ -116,7 +116,7 @@ def run(
 def _measured(job: Job, *, is_concluded: bool) -> int:
     """Carry out a run, write its report and print its summary; return the exit code.
 
-    Raises InterruptedRunError where the user stopped it.
+    Raises InterruptedRunError where the user stopped it: who fetches the run says so itself.
     """
     from envcompare.interrupt import handling_signals
     from envcompare.runner import walk
@@ -128,6 +128,8 @@ def _measured(job: Job, *, is_concluded: bool) -> int:
 
         comparison, report = conclude(job.folder)
         show_summary(comparison, report, job.display if job.folder.listener else None)
+    if job.interruption.is_requested and not is_concluded:
+        return InterruptedRunError.exit_code
     if job.interruption.is_requested:
         raise InterruptedRunError(
             "the run was interrupted",

@@ -23,7 +23,13 @@ import msgspec
 
 from envcompare.config.scheduling import INSIDE
 from envcompare.config.settings import Settings, settings_toml
-from envcompare.errors import ConfigError, EnvcompareError, InterruptedRunError, UnusableError
+from envcompare.errors import (
+    ConfigError,
+    EnvcompareError,
+    InterruptedRunError,
+    RunFolderError,
+    UnusableError,
+)
 from envcompare.hosts.allocation import AnyJob, Request, pause, state_of, submitted
 from envcompare.run_folder.disk import replace_file
 from envcompare.run_folder.results import RunFolder
@@ -69,6 +75,7 @@ _LATE_S: Final = 5.0  # and an exit code after its job has gone
 _FORCED_S: Final = 30.0  # in which a client that is killed cleans up
 _ENDS: Final = frozenset({0, 3, 4})  # exit codes of a run that came to its end
 _SIGNALLED: Final = 128
+_SEE: Final = "see its message above"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -145,15 +152,15 @@ class Mirror:
         self._said += len(whole)
         yield from whole.decode(errors="replace").splitlines()
 
-    def fetch(self) -> bool:
+    def fetch(self, *, is_last: bool = False) -> bool:
         """Bring here what is new in the copy; False where that cannot be read now.
 
         An event stands for samples and files that were there before it: it is read first, and
-        written last.
+        written last. Files that no event follows come with the last call.
         """
         try:
             news = {name: self._read(name, self._taken[name]) for name in _JOURNALS}
-            if news["events.jsonl"]:
+            if is_last or news["events.jsonl"]:
                 self._fetch_files()
         except OSError:  # of a network file system: the next turn reads it again
             return False
@@ -263,7 +270,7 @@ def _follow(watch: _Watch, mirror: Mirror, request: Request) -> int | None:
     pulse, forced_s = _Pulse(), 0.0
     while True:
         code = mirror.read("exit")
-        is_whole = mirror.fetch()
+        is_whole = mirror.fetch(is_last=bool(code))
         for line in mirror.said():
             request.say(line)
         if code and is_whole:
@@ -282,10 +289,15 @@ def _follow(watch: _Watch, mirror: Mirror, request: Request) -> int | None:
 
 
 def _judged(code: int, request: Request) -> int | None:
-    """Return the exit code of the client in a job, None where it was killed."""
-    if code > _SIGNALLED:
+    """Return the exit code of the client in a job, None where it was killed.
+
+    One that ended as interrupted recorded that itself.
+    """
+    if code <= _SIGNALLED:
+        return code
+    if not request.interruption.is_requested:
         request.lose(f"envcompare was ended in the job, with exit code {code}")
-    return code if code <= InterruptedRunError.exit_code else None
+    return code if code == InterruptedRunError.exit_code else None
 
 
 def _loss(watch: _Watch, pulse: _Pulse, mirror: Mirror) -> str:
@@ -328,10 +340,13 @@ def _why(job: AnyJob, request: Request) -> str:
 
 
 def _ended_early(code: int, job: AnyJob) -> EnvcompareError:
-    kind = ConfigError if code == ConfigError.exit_code else UnusableError
-    return kind(
-        f"envcompare ended in job {job.id} with exit code {code}",
-        details="it printed why, which stands above",
-        hint="mend what it names; if it was not found or does not start there, check that its "
+    brief = f"envcompare ended in job {job.id} with exit code {code}"
+    kinds = {kind.exit_code: kind for kind in (ConfigError, RunFolderError, EnvcompareError)}
+    if kind := kinds.get(code):
+        return kind(brief, details=_SEE)
+    return UnusableError(
+        brief,
+        details=_SEE,
+        hint="fix the cause; if envcompare was not found or does not start there, check that its "
         f"Python, {sys.executable}, is on a file system that the nodes share",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,6 +16,7 @@ from envcompare.config.plan import Plan
 from envcompare.config.settings import settings_toml
 from envcompare.errors import (
     ConfigError,
+    RunFolderError,
     exit_code_of,
 )
 from envcompare.fingerprint.identity import (
@@ -42,6 +44,8 @@ from envcompare.runner.kernels import KernelTurns
 from envcompare.transport.hosts import LOCAL, HostSpec
 from envcompare.transport.local import LocalTransport
 from envcompare.version import __version__
+
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 def run_record(plan: Plan, experiment: Experiment, *, command_line: tuple[str, ...]) -> RunRecord:
@@ -107,9 +111,17 @@ def _fetch(job: Job, request: allocation.Request) -> int:
 def _nodes_of(hosts: tuple[HostSpec, ...], prior: tuple[Event, ...]) -> tuple[str, ...]:
     """Return the nodes that an earlier part of the run was measured on; a cell is of one node.
 
-    None where those of some hosts are not known: then nothing was measured yet.
+    None where those of some hosts are not known: then nothing was measured yet. Raises
+    RunFolderError for what is no name of a node: it would stand in the script of a job.
     """
     known = {e.host: str(e.values["node"]) for e in prior if e.what == "allocated"}
+    for node in known.values():
+        if not _NODE.fullmatch(node):
+            raise RunFolderError(
+                "the events of the run name a node that cannot be one",
+                details=f"it is called {node!r} in events.jsonl",
+                hint="start a new run",
+            )
     nodes = tuple(known[host.label] for host in hosts if host.label in known)
     return nodes if len(nodes) == len(hosts) else ()
 

@@ -126,6 +126,8 @@ def test_client_that_is_stopped_keeps_what_was_measured(cluster: Cluster) -> Non
     as_root(LOGIN, _END_CLIENT.format("INT"))
     output, _ = process.communicate(timeout=60)
     assert process.returncode == INTERRUPTED, output
+    assert "the allocation has ended" not in output
+    assert [f"{out}/" in line for line in output.splitlines() if "--resume" in line] == [True]
     assert cluster.lines(out, "events.jsonl")[-1]["what"] == "interrupted"
     assert cluster.events(out, "cell-ended") == []
     assert cluster.left() == ""

@@ -182,6 +182,8 @@ def test_each_ctrl_c_reaches_the_client_in_the_job(mirror: following.Mirror) -> 
     counted = "n=0; trap 'n=$((n + 1))' TERM; echo ready; while [ $n -lt 2 ]; do sleep 0.1; done"
     job = running(mirror, counted)
     while not list(mirror.said()):
+        assert job.poll() is None
+        mirror.show(0)
         time.sleep(0.1)
     for stops in (1, 1, 1, 2, 2, 2):
         assert job.poll() is None or stops == 2
@@ -223,7 +225,13 @@ def test_run_is_lost_with_a_node_that_falls_silent(
 
 @pytest.mark.parametrize(
     ("code", "expected", "is_lost"),
-    [("0", 0, False), ("4", 4, False), ("130", 130, True), ("137", None, True)],
+    [
+        ("0", 0, False),
+        ("4", 4, False),
+        ("130", 130, True),
+        ("137", None, True),
+        ("129", None, True),
+    ],
 )
 def test_exit_code_of_the_client_is_that_of_the_run(
     mirror: following.Mirror, code: str, expected: int | None, *, is_lost: bool
@@ -234,6 +242,42 @@ def test_exit_code_of_the_client_is_that_of_the_run(
     request = requested()
     assert follow(mirror, request) == expected
     assert request.interruption.is_requested is is_lost
+
+
+def test_end_that_the_user_asked_for_is_no_loss_of_the_allocation(
+    mirror: following.Mirror,
+) -> None:
+    """The client in the job ends as interrupted because it was told to."""
+    mirror.begin(SETTINGS)
+    (mirror.room / "exit").write_text("130")
+    said: list[str] = []
+    request = requested(say=said.append)
+    request.interruption.request()
+    assert (follow(mirror, request), said) == (130, [])
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "is_of_python"),
+    [(2, 2, False), (5, 5, False), (70, 70, False), (1, 3, True), (127, 3, True)],
+)
+def test_error_of_the_client_in_the_job_is_that_of_the_run(
+    code: int, expected: int, *, is_of_python: bool
+) -> None:
+    """What says that it was not started is a matter of the environment."""
+    error = following._ended_early(code, JOB)
+    assert (error.exit_code, sys.executable in error.hint) == (expected, is_of_python)
+
+
+def test_file_that_no_event_follows_arrives_with_the_exit_code(
+    mirror: following.Mirror, there: RunFolder
+) -> None:
+    """A log is still written to while its worker quits."""
+    there.append_event(event_now("run-ended"))
+    mirror.fetch()
+    there.write_bytes("logs/a/b/vm.log", b"bye")
+    (mirror.room / "exit").write_text("0")
+    assert follow(mirror, requested()) == 0
+    assert (mirror.folder.path / "logs/a/b/vm.log").read_bytes() == b"bye"
 
 
 @pytest.mark.parametrize(("state", "named"), [("Eqw", "no such folder"), ("", "left no message")])
@@ -456,8 +500,12 @@ def test_process_of_a_job_that_is_killed_waits_for_the_end_of_the_job(
     assert slept.count(gridengine._GRACE_S) == 1
 
 
-def test_client_without_grid_engine_is_told_so(tmp_path: Path) -> None:
+def test_client_without_grid_engine_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The login node of the cluster is where it is asked."""
+    pytest.importorskip("parsl")
+    monkeypatch.setenv("PATH", str(tmp_path))
     words = (
         "run",
         "--envs",

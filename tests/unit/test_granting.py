@@ -22,7 +22,7 @@ from programs import Programs, first_on_path
 from envcompare.cli.planning import planned
 from envcompare.config.scheduling import parse_allocation
 from envcompare.config.settings import Settings
-from envcompare.errors import InterruptedRunError, UnusableError
+from envcompare.errors import InterruptedRunError, RunFolderError, UnusableError
 from envcompare.hosts import allocation, claims, granting
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import Event, event_now
@@ -264,6 +264,16 @@ def test_resumed_run_asks_for_nodes_that_are_known_of_all_hosts(
         for host, node in placed.items()
     )
     assert walk._nodes_of(hosts, events) == nodes
+
+
+@pytest.mark.parametrize("node", ["c1\n#$ -o /home/ann/.profile", "c1 c2", "", "-c1"])
+def test_node_that_has_no_name_of_a_host_never_reaches_a_script(node: str) -> None:
+    """It stands in an option of the job, one line of it."""
+    settings = Settings(envs="vm", workloads="cnn", allocation="slurm:time=10:00:00")
+    _, _, hosts = planned(settings, Settings(), accept_many=True)
+    event = event_now("allocated", host="slurm-1", values={"node": node, "job": "7"})
+    with pytest.raises(RunFolderError, match="name a node that cannot be one"):
+        walk._nodes_of(hosts, (event,))
 
 
 def test_resumption_checks_what_it_needs_as_a_new_run_does(tmp_path: Path) -> None:
