@@ -171,7 +171,7 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
     _check_placed(workloads, settings)
     allocation = parse_allocation(settings.allocation, os.environ, now_s=time.time())
     if allocation is not None:
-        check_allocation(arms, hosts=settings.hosts)
+        check_allocation(arms, hosts=settings.hosts, places=parse_places(settings.place))
     return Experiment(
         arms=arms,
         reference=chosen_reference(settings.reference, arms),

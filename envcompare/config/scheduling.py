@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from envcompare.config.arms import Arm
+from envcompare.config.arms import Arm, Place
 from envcompare.config.settings import AllocationTable, closest, known_keys
 from envcompare.errors import ConfigError
 from envcompare.text import counted
@@ -17,6 +17,7 @@ from envcompare.text import counted
 SLURM = "slurm"
 GRID_ENGINE = "gridengine"
 INSIDE = "inside"
+_RUN = "{run}"  # in the folder of a place that is the host's, and not inside of an environment
 _MOST = 10_000  # nodes, CPUs or GB
 _TIME = re.compile(r"(?:([0-9]{1,3})-)?([0-9]{1,4}):([0-5][0-9]):([0-5][0-9])")
 _WORD = re.compile(r"[A-Za-z0-9_.:@+&|*-]+")  # each stands in the script that sbatch reads
@@ -148,11 +149,12 @@ def _gres(match: re.Match[str]) -> Gres:
     return Gres(name=match["name"], type=match["type"] or "", count=count)
 
 
-def check_allocation(arms: Sequence[Arm], *, hosts: object) -> None:
+def check_allocation(arms: Sequence[Arm], *, hosts: object, places: Sequence[Place]) -> None:
     """Refuse what no allocation can hold.
 
-    Raises ConfigError for hosts that are named beside it, and for an environment whose processes a
-    daemon starts: they would outlive the job and escape its limits.
+    Raises ConfigError for hosts that are named beside it, for an environment whose processes a
+    daemon starts, since they would outlive the job and escape its limits, and for data in the
+    memory of a node that outlive it.
     """
     if hosts is not None:
         raise ConfigError(
@@ -167,6 +169,16 @@ def check_allocation(arms: Sequence[Arm], *, hosts: object) -> None:
             details="a daemon starts its processes outside of the job: they would escape its CPUs, "
             "memory and GPUs, and go on after its end",
             hint="choose other environments, for example --envs vm,singularity",
+        )
+    pairs = ((arm, place) for arm in arms for place in places)
+    for arm, place in pairs:
+        if _RUN not in arm.traits.placing(place).folder:
+            continue
+        raise ConfigError(
+            f"{arm.id} cannot have its data at `{place}` in an allocation",
+            details="it has no such place of its own: the data would lie in /dev/shm of the node, "
+            "and take up its memory after a job that is cancelled",
+            hint="leave the place or the arm out",
         )
 
 

@@ -49,7 +49,7 @@ class Queue:
     """A queue of Grid Engine: the longest time, and the slots of each of its nodes."""
 
     name: str
-    limit: str  # as Grid Engine writes it
+    limit: str  # as Grid Engine writes it, of the node with the longest
     slots: tuple[int, ...]
     environments: tuple[str, ...]  # the parallel ones
     free: tuple[str, ...]  # consumable resources that nodes have now, as "gpu=2"
@@ -139,10 +139,11 @@ def queues() -> tuple[Queue, ...]:
 
 def _queue(name: str, nodes: list[ET.Element]) -> Queue:
     said = [(e.get("name", ""), e.get("type", ""), e.text or "") for n in nodes for e in n]
+    limits = (node.findtext("*[@name='h_rt']", "infinity") for node in nodes)
     of_queue = _shown("-sq", name)
     return Queue(
         name=name,
-        limit=next((text for key, _, text in said if key == "h_rt"), "infinity"),
+        limit=max(limits, key=_limit_s),
         slots=tuple(int(node.findtext("slots_total", "0")) for node in nodes),
         environments=tuple(pe for pe in of_queue.get("pe_list", "").split() if pe != "NONE"),
         free=tuple(dict.fromkeys(f"{key}={text}" for key, kind, text in said if kind == "hc")),

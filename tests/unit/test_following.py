@@ -334,6 +334,19 @@ def test_queues_are_those_that_qstat_lists(engine: Programs) -> None:
     assert (short.limit_s, short.environments) == (600.0, ())
 
 
+@pytest.mark.parametrize("limits", [("00:10:00", "24:00:00"), ("24:00:00", "00:10:00")])
+def test_limit_of_a_queue_is_the_longest_of_its_nodes(
+    engine: Programs, limits: tuple[str, str]
+) -> None:
+    """Grid Engine chooses a node on which the job may last so long."""
+    nodes = "".join(
+        _NODE.format(f"main@c{number}", 2, limit) for number, limit in enumerate(limits)
+    )
+    (engine.folder / "queues").write_text(f"<job_info>{nodes}</job_info>")
+    (main,) = partitions.queues()
+    assert main.limit == "24:00:00"
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [

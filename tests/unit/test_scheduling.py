@@ -234,6 +234,14 @@ def test_environment_of_a_daemon_is_refused() -> None:
     assert "outside of the job" in caught.value.details
 
 
+def test_data_in_the_memory_of_a_node_are_refused_where_they_outlive_the_job() -> None:
+    """A container has a tmpfs of its own, which ends with it."""
+    with pytest.raises(ConfigError, match="vm cannot have its data at `tmpfs` in an allocation"):
+        resolved(envs="singularity,vm", allocation=FULL, place="data=bind,tmpfs")
+    assert resolved(envs="singularity", allocation=FULL, place="data=tmpfs").places == ("tmpfs",)
+    assert resolved(envs="vm", place="data=tmpfs").places == ("tmpfs",)
+
+
 def test_hosts_beside_an_allocation_are_refused() -> None:
     """The nodes are the hosts."""
     with pytest.raises(ConfigError, match="exclude each other"):
