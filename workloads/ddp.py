@@ -113,8 +113,10 @@ class Ddp:
 
     def finish(self) -> dict[str, Any]:
         """End the other processes; return how many there were in all, and how they talked."""
-        for end in (*self._lines, *self._joined):
-            end.close()
+        for line in self._lines:
+            line.close()
+        for connection in self._joined:
+            connection.close()
         for other in self._others:
             other.wait()
         torch.distributed.destroy_process_group()

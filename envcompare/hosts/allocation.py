@@ -1,4 +1,4 @@
-"""Ask a scheduler for nodes, by Parsl's execution providers, and give them back in every case.
+"""Ask a scheduler for nodes, by Parsl's execution providers, and give them back at the end.
 
 One job holds all nodes of a run, and all arms of their cells. What is measured is a step of it
 (`granting.py`) or a client within it (`following.py`). What the scheduler says of its state starts
