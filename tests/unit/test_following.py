@@ -19,6 +19,7 @@ from builders import block, run_record
 from commandline import envcompare
 from programs import Programs, first_on_path
 
+from envcompare.cli import measuring
 from envcompare.cli.planning import planned
 from envcompare.config.scheduling import parse_allocation
 from envcompare.config.settings import AllocationTable, Settings
@@ -461,6 +462,24 @@ def test_job_of_an_earlier_part_that_does_not_end_is_not_followed_by_another(
     assert (engine.folder / "deleted").exists()
 
 
+def job_of(mirror: following.Mirror) -> Job:
+    """Return what measures the run in its folder."""
+    settings = Settings(envs="vm", workloads="cnn", allocation=ASKED)
+    experiment, plan, hosts = planned(settings, Settings(), accept_many=False)
+    display = Display(is_quiet=True)
+    return Job(folder=mirror.folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
+
+
+def test_client_in_a_job_that_is_stopped_names_no_folder_to_resume(
+    mirror: following.Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its copy is deleted; the client that fetches the run names the one that stays."""
+    monkeypatch.setattr(walk, "run", lambda _: 0)
+    job = job_of(mirror)
+    job.interruption.request()
+    assert measuring._measured(job, is_concluded=False) == InterruptedRunError.exit_code
+
+
 def test_each_job_of_a_run_has_a_room_of_its_own(
     mirror: following.Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -472,13 +491,8 @@ def test_each_job_of_a_run_has_a_room_of_its_own(
         return 0
 
     monkeypatch.setattr(following, "measured", measured)
-    experiment, plan, hosts = planned(
-        Settings(envs="vm", workloads="cnn", allocation=ASKED), Settings(), accept_many=False
-    )
-    display = Display(is_quiet=True)
-    job = Job(folder=mirror.folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
     request = requested()
-    codes = [walk._fetch(job, request) for _ in range(2)]
+    codes = [walk._fetch(job_of(mirror), request) for _ in range(2)]
     assert codes == [0, 0]
     assert {room.parent for room in rooms} == {Path(request.script_dir)}
     assert len(set(rooms)) == 2
