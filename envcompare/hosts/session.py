@@ -35,6 +35,7 @@ from envcompare.fingerprint.identity import DataIdentity, Identity
 from envcompare.gpu.devices import HostGpus
 from envcompare.hosts import claims
 from envcompare.hosts.arms import ReadyArm, is_of_wheels, kinds_of_software, stack_options
+from envcompare.interrupt import Interruption
 from envcompare.masking import masked
 from envcompare.profilers import ProfilerRun
 from envcompare.run_folder.disk import distinct_name
@@ -62,7 +63,7 @@ from envcompare.transport import (
     shell,
 )
 from envcompare.transport.copies import put_file
-from envcompare.transport.hosts import HostSpec
+from envcompare.transport.hosts import HostSpec, InterruptibleTransport
 
 _CLAIM_S = 10.0  # for a client that was just killed to be gone
 _DATA_LIMIT_S = 600.0
@@ -359,17 +360,27 @@ class HostSession:
         return self.transport.spawn(wrapped)
 
     def run_inside(
-        self, ready: ReadyArm, command: Command, *, mounts: tuple[Mount, ...], timeout_s: float
+        self,
+        ready: ReadyArm,
+        command: Command,
+        *,
+        mounts: tuple[Mount, ...],
+        timeout_s: float,
+        interruption: Interruption | None = None,
     ) -> CommandResult:
         """Run the command in the environment of an arm to its end, as `spawn` starts it.
 
-        Nothing that it started goes on afterwards. Raises CommandTimeoutError after `timeout_s`.
+        Nothing that it started goes on afterwards. The first request of an `interruption` kills it.
+        Raises CommandTimeoutError after `timeout_s`.
         """
         self._require_ended()
         worker = new_worker_mark()
         wrapped = self.wrapped(ready, command, mounts=mounts, worker=worker)
+        transport: Transport = self.transport
+        if interruption is not None:
+            transport = InterruptibleTransport(transport, interruption, ends_at_once=True)
         return run_wrapped(
-            self.transport,
+            transport,
             wrapped,
             end=lambda: self.end(ready.arm.id, worker),
             timeout_s=timeout_s,

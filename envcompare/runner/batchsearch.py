@@ -8,6 +8,7 @@ from functools import partial
 
 from envcompare.config.plan import Cell, Plan
 from envcompare.config.search import BATCH, CPU_MEMORY_MIB, BatchSearch
+from envcompare.errors import WorkloadError
 from envcompare.hosts.folders import CellFolders
 from envcompare.measure.context import CellContext
 from envcompare.measure.fitting import LIMIT_S, Fit, fitting_command, search_fit
@@ -29,24 +30,42 @@ class SizeCheck:
     def why_not(self, context: CellContext) -> str:
         """Return why the batch is not measured, empty where it is; search unless that was done.
 
-        What does not fit in one arm is measured in none: there would be nothing to compare.
+        What does not fit in one arm is measured in none: there would be nothing to compare. Raises
+        WorkloadError where that leaves no size, or where nothing is known of any arm.
         """
         known = self._known()
-        for arm in context.arms:
-            if arm != context.control and arm not in known:
+        fits = {arm: known.get(arm) for arm in context.arms if arm != context.control}
+        for arm, values in fits.items():
+            if values is None:
                 context.check_interruption()
-                known[arm] = self._search(context, arm)
-        batch = int(str(dict(self.cell.parameters)[BATCH]))
-        reasons = (_why_not(arm, values, batch) for arm, values in known.items())
-        is_known = any("largest" in values for values in known.values())
-        unknown = "" if is_known else "the largest batch is not known in any arm"
-        return next(filter(None, reasons), unknown)
+                fits[arm] = self._search(context, arm)
+        told = {arm: values for arm, values in fits.items() if values is not None}
+        _require_known(told)
+        if why_none := _first_reason(told, min(self._sizes)):
+            raise WorkloadError(
+                f"no size can be measured: {why_none}",
+                hint="name smaller sizes, as in --search batch=1-64, or a higher limit, memory=MIB",
+                phase="setup",
+            )
+        return _first_reason(told, int(str(dict(self.cell.parameters)[BATCH])))
+
+    @property
+    def _sizes(self) -> list[int]:
+        return [int(str(size)) for size in dict(self.cell.workload.parameters)[BATCH]]
 
     def _known(self) -> dict[str, Mapping[str, Scalar]]:
-        """Return what was found for the sizes of this workload, by arm."""
+        """Return what was found for the sizes of this workload, by arm.
+
+        A search that failed before the run was resumed is made again.
+        """
         alike = {cell.id for cell in self.plan.cells if _work(cell) == _work(self.cell)}
         events = self.folder.read_events().events
-        return {e.arm: e.values for e in events if e.what == "batch-fits" and e.cell in alike}
+        begun = max((i for i, e in enumerate(events) if e.what == "run-resumed"), default=0)
+        return {
+            e.arm: e.values
+            for i, e in enumerate(events)
+            if e.what == "batch-fits" and e.cell in alike and (i >= begun or "largest" in e.values)
+        }
 
     def _search(self, context: CellContext, arm: str) -> Mapping[str, Scalar]:
         """Search in an arm and record what was found, or the reason why it is not known."""
@@ -56,12 +75,19 @@ class SizeCheck:
             ready.prepared.python,
             session.workloads,
             context.spec_of(arm),
-            sizes=[int(str(size)) for size in dict(self.cell.workload.parameters)[BATCH]],
+            sizes=self._sizes,
             memory_mib={"cpu": limit or CPU_MEMORY_MIB, "cuda": limit or 0},
             beside=len(context.arms),
         )
-        inside = partial(session.run_inside, ready, mounts=self.folders.mounts, timeout_s=LIMIT_S)
+        inside = partial(
+            session.run_inside,
+            ready,
+            mounts=self.folders.mounts,
+            timeout_s=LIMIT_S,
+            interruption=context.interruption,
+        )
         fit = search_fit(command, inside)
+        context.check_interruption()  # what was killed has found nothing
         values: dict[str, Scalar] = fit.values() if isinstance(fit, Fit) else {"reason": fit}
         context.note("batch-fits", arm=arm, text=_told(arm, fit), values=values)
         return values
@@ -73,11 +99,28 @@ def _work(cell: Cell) -> tuple[object, ...]:
     return cell.host, cell.workload.name, cell.within, others
 
 
+def _require_known(fits: Mapping[str, Mapping[str, Scalar]]) -> None:
+    """Raise WorkloadError where the search came to nothing in every arm."""
+    if any("largest" in values for values in fits.values()):
+        return
+    reasons = [f"{arm}: {values.get('reason', '')}" for arm, values in fits.items()]
+    raise WorkloadError(
+        "the largest batch is not known in any arm",
+        details="; ".join(reasons),
+        hint="run the workload without --search: its log then has the whole error",
+        phase="setup",
+    )
+
+
 def _told(arm: str, fit: Fit | str) -> str:
     if isinstance(fit, str):
         return f"the largest batch in {arm} is not known: {fit}"
     tries = counted(fit.tries, "try", "tries")
     return f"the largest batch that fits in {arm}: {fit.largest or 'none'} ({tries})"
+
+
+def _first_reason(fits: Mapping[str, Mapping[str, Scalar]], batch: int) -> str:
+    return next(filter(None, (_why_not(arm, values, batch) for arm, values in fits.items())), "")
 
 
 def _why_not(arm: str, values: Mapping[str, Scalar], batch: int) -> str:

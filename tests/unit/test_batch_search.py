@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
+import threading
+import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,18 +19,52 @@ from experiments import known
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from envcompare.cli.planning import planned
 from envcompare.command import Command
 from envcompare.config.experiment import Experiment, resolve
 from envcompare.config.plan import make_plan
 from envcompare.config.search import BatchSearch, parse_search
 from envcompare.config.settings import Settings, WorkloadTable
-from envcompare.errors import ConfigError
+from envcompare.console import Display
+from envcompare.environments import Check
+from envcompare.errors import ConfigError, InterruptedRunError, exit_code_of
+from envcompare.gpu.devices import HostGpus
+from envcompare.hosts.arms import ReadyArm
+from envcompare.hosts.session import HostSession
 from envcompare.measure.fitting import Fit, search_fit
+from envcompare.run_folder.records import Scalar
+from envcompare.run_folder.results import RunFolder, standing
+from envcompare.runner import walk
+from envcompare.runner.cellgroup import run_cells
+from envcompare.runner.cellrun import CellRun, Job
+from envcompare.stack import Prepared
 from envcompare.stats.knees import SHARE, knee
 from envcompare.transport import run
 from envcompare.transport.local import LOCAL
 
 KNOWN = known(cnn={"batch": 64, "lr": 0.1}, mlp={"batch": 1}, startup={"until": "import"})
+Searching = Callable[[str], tuple[Job, list[CellRun]]]
+SEARCHED = """
+import time
+
+class RaisesAtOnce:
+    PARAMS = {"batch": 8}
+
+    def __init__(self, batch):
+        pass
+
+    def setup(self, seed, device):
+        raise ValueError("no such layer")
+
+    def step(self):
+        return 0.0
+
+class Hangs(RaisesAtOnce):
+    PARAMS = {"batch": 8}
+
+    def setup(self, seed, device):
+        time.sleep(600)
+"""
 OWN = """
 class Net:
     PARAMS = {parameters}
@@ -247,3 +286,104 @@ def test_what_the_workload_said_stands_beside_what_fits() -> None:
     fit = search_fit(Command(argv=("sh", "-c", script)), partial(run, LOCAL))
     assert isinstance(fit, Fit)
     assert (fit.largest, fit.said) == (9, "no more data")
+
+
+@pytest.fixture
+def searching(tmp_path: Path) -> Iterator[Searching]:
+    """Give a function that makes the cells of a search in one arm, here and with this Python."""
+    jobs: list[Job] = []
+
+    def make(name: str) -> tuple[Job, list[CellRun]]:
+        path = tmp_path / "own.py"
+        path.write_text(SEARCHED)
+        given = Settings(
+            envs="vm", hosts="local", workload=f"{path}:{name}", profile="none", quiet_gate=False,
+            startup=False, budget=5.0, search="batch=8-16,memory=64",
+        )  # fmt: skip
+        found, plan, hosts = planned(given, Settings(), accept_many=True)
+        session = HostSession(
+            host=hosts[0], transport=LOCAL, local=LOCAL, boot_id="", run_id="r",
+            cache=str(tmp_path / "cache"), uid=1000, gid=1000, python="3.11", gpus=HostGpus(),
+        )  # fmt: skip
+        for arm in plan.arms:
+            ready = ReadyArm(arm=arm, prepared=Prepared(interpreter=sys.executable), check=Check())
+            session.arms[arm.id] = ready
+        session.stage()
+        record = walk.run_record(plan, found, command_line=("envcompare", "run"))
+        folder = RunFolder.create(tmp_path / "run", record)
+        display = Display(is_quiet=True)
+        jobs.append(Job(folder=folder, plan=plan, experiment=found, hosts=hosts, display=display))
+        return jobs[-1], [CellRun(cell=cell, session=session, job=jobs[-1]) for cell in plan.cells]
+
+    yield make
+    for job in jobs:
+        job.folder.close()
+
+
+def fits(job: Job, run: CellRun, **values: Scalar) -> None:
+    """Note what a search found in the only arm."""
+    job.note("batch-fits", host=run.cell.host, cell=run.cell.id, arm="vm", values=values)
+
+
+def ends(job: Job) -> dict[str, str | None]:
+    """Return the state of each cell that ended, by its batch."""
+    events = job.folder.read_events().events
+    return {e.cell.split("=")[-1]: e.state for e in events if e.what == "cell-ended"}
+
+
+def exit_codes(job: Job) -> set[int]:
+    """Return the exit codes of all failures."""
+    events = standing(job.folder.read_events().events)
+    return {exit_code_of(event.failure.phase) for event in events if event.failure}
+
+
+def test_a_search_that_fails_in_every_arm_is_a_failure(
+    searching: Searching,
+) -> None:
+    """Its cells fail with what the class said, and a resumed run searches anew."""
+    job, runs = searching("RaisesAtOnce")
+    run_cells(job, runs, ended=set())
+    assert ends(job) == {"8": "failed", "16": "failed"}
+    assert exit_codes(job) == {4}
+    events = job.folder.read_events().events
+    searches = [event for event in events if event.what == "batch-fits"]
+    assert len(searches) == 1
+    failure = next(event.failure for event in events if event.failure)
+    assert failure.details == f"vm: {searches[0].values['reason']}"
+    job.note("run-resumed")
+    run_cells(job, runs, ended=set())
+    again = [event for event in job.folder.read_events().events if event.what == "batch-fits"]
+    assert len(again) == 2
+
+
+def test_a_search_in_which_no_size_fits_is_a_failure_too(searching: Searching) -> None:
+    """There is nothing that could be measured."""
+    job, runs = searching("RaisesAtOnce")
+    fits(job, runs[0], largest=0, measurable=0)
+    run_cells(job, runs, ended=set())
+    assert ends(job) == {"8": "failed", "16": "failed"}
+    assert exit_codes(job) == {4}
+
+
+def test_a_size_that_does_not_fit_beside_one_that_does_is_no_failure(searching: Searching) -> None:
+    """It ends skipped, also where an arm that takes part no more would hold less."""
+    job, runs = searching("RaisesAtOnce")
+    fits(job, runs[0], largest=8, measurable=8)
+    job.note("batch-fits", host="local", cell=runs[0].cell.id, arm="docker", values={"largest": 0})
+    run_cells(job, runs[1:], ended=set())
+    assert ends(job) == {"16": "skipped"}
+    assert exit_codes(job) == set()
+    ended = next(e for e in job.folder.read_events().events if e.what == "cell-ended")
+    assert ended.text == "a batch of 16 does not fit in vm: the largest that fits is 8"
+
+
+def test_a_request_to_stop_ends_a_search_at_once(searching: Searching) -> None:
+    """It has no end of its own, and finds nothing that would stand in the run folder."""
+    job, runs = searching("Hangs")
+    began = time.monotonic()
+    timer = threading.Timer(2.0, job.interruption.request)
+    timer.start()
+    with pytest.raises(InterruptedRunError):
+        run_cells(job, runs, ended=set())
+    assert time.monotonic() - began < 60
+    assert not [event for event in job.folder.read_events().events if event.what == "batch-fits"]
