@@ -6,6 +6,7 @@ an environment can change is the time of each.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -17,14 +18,14 @@ import msgspec
 from envcompare.config.plan import derive_seed, shuffled
 from envcompare.errors import StillRunningError, WorkloadError
 from envcompare.measure.context import CellContext, surviving
-from envcompare.measure.profile import started
+from envcompare.measure.profile import limit_s, started
 from envcompare.measure.replies import Hello, Ran
 from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import Epoch, Goal
 from envcompare.text import counted
 
 _MOST_STEPS: Final = 500  # in a call: a worker answers with the times of each
-_CALL_LIMIT_S: Final = 3600.0
+_LEAST_LIMIT_S: Final = 300.0  # of a call, beside 30 times what its steps took so far
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,7 +34,12 @@ class _Training:
 
     worker: Worker
     steps_per_epoch: int
-    first_step_ns: int
+    first_step_ns: int = 0
+    longest_step_ns: int = 0  # of an average over a call
+
+    def limit_s(self, steps: int) -> float:
+        """Return how long a call may take that has to do with so many steps."""
+        return limit_s(_LEAST_LIMIT_S, steps, self.longest_step_ns / 1e9)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,7 +47,8 @@ class AccuracyPass:
     """Trains every arm to the goal, as often as the cell has restarts at least.
 
     It takes as long again as the budget of the cell at most, beside one restart; an epoch that has
-    begun is finished.
+    begun is finished. Only the first restart is cut: a later one that was would not count against
+    those that reached the goal in time. An arm that fails is trained no further.
     """
 
     context: CellContext
@@ -51,6 +58,12 @@ class AccuracyPass:
     prior: Sequence[Epoch] = ()  # of this cell, before an interruption
     _training: dict[str, _Training] = field(default_factory=dict)
     _reached: int = 0
+    _failed: set[str] = field(default_factory=set)
+
+    @property
+    def missing(self) -> int:
+        """Return how many restarts are left to train, 0 or less where none is."""
+        return (self.context.design.restarts or self.context.design.min_restarts) - self._complete
 
     def measure(self) -> str:
         """Train, and say in a line how often the goal was reached.
@@ -59,17 +72,21 @@ class AccuracyPass:
         """
         began, design = time.monotonic(), self.context.design
         first = 1 + max((one.restart for one in self.prior), default=-1)
-        done, missing = 0, (design.restarts or design.min_restarts) - self._complete
+        done, complete = 0, self._complete
         try:
-            for restart in range(first, first + missing):
+            for restart in range(first, first + self.missing):
                 spent_s = time.monotonic() - began
                 if done and spent_s * (done + 1) / done > design.budget_s:
                     break
-                self._run(restart, until_s=began + design.budget_s)
+                is_cut = not (done or complete)
+                if not self._run(restart, until_s=began + design.budget_s if is_cut else math.inf):
+                    break
                 done += 1
         except StillRunningError as error:
             self.context.note("note", text=f"no arm was trained further: {error.brief}")
         goal = f"{self.goal.metric} {self.goal.value:g}"
+        if not done:
+            return f"not trained to {goal}: no arm finished an epoch"
         tried = f"{counted(done, 'restart')} of {counted(len(self.arms), 'arm')}"
         return f"trained to {goal} in {tried}: reached {counted(self._reached, 'time')}"
 
@@ -82,9 +99,12 @@ class AccuracyPass:
                 ends.setdefault(one.restart, set()).add(one.arm)
         return sum(set(self.arms) <= arms for arms in ends.values())
 
-    def _run(self, restart: int, *, until_s: float) -> None:
+    def _run(self, restart: int, *, until_s: float) -> bool:
+        """Train in a restart all arms that have not failed; return whether any ended an epoch."""
+        arms = tuple(arm for arm in self.arms if arm not in self._failed)
+        trained: set[str] = set()
         with ExitStack() as stack:
-            for arm in shuffled(self.arms, self._seed("launch", restart)):
+            for arm in shuffled(arms, self._seed("launch", restart)):
                 with self._surviving(arm):
                     self._start(arm, restart, stack)
             for epoch in range(1, self.goal.epochs + 1):
@@ -94,7 +114,9 @@ class AccuracyPass:
                     self.context.check_interruption()
                     with self._surviving(arm):
                         self._train(arm, restart, epoch, order=place, is_last=is_last)
+                        trained.add(arm)
             self._training.clear()
+        return bool(trained)
 
     def _seed(self, purpose: str, restart: int) -> int:
         return derive_seed(self.context.seed, f"until {purpose}", self.context.cell, restart)
@@ -106,12 +128,10 @@ class AccuracyPass:
             self.context.spec_of(arm), generation="rebuild", fingerprint=False
         )
         worker, hello = stack.enter_context(started(lambda: self.launch(arm), spec))
+        training = _Training(worker=worker, steps_per_epoch=_steps_per_epoch(hello))
+        self._training[arm] = training  # from now on it is killed where it does not answer
         worker.send_begin(self._seed("model", restart) % 2**31, 0)
-        self._training[arm] = _Training(
-            worker=worker,
-            steps_per_epoch=_steps_per_epoch(hello),
-            first_step_ns=worker.await_begin().first_step_ns,
-        )
+        training.first_step_ns = training.longest_step_ns = worker.await_begin().first_step_ns
 
     def _train(self, arm: str, restart: int, epoch: int, *, order: int, is_last: bool) -> None:
         """Train an arm for an epoch and ask how well it does; keep both."""
@@ -121,12 +141,14 @@ class AccuracyPass:
         waits_ns: list[int | None] = []
         while steps:
             k = min(steps, _MOST_STEPS)
-            ran = training.worker.run(k, _CALL_LIMIT_S)
+            self.context.check_interruption()
+            ran = training.worker.run(k, training.limit_s(k))
             times_ns += ran.wall_ns
+            training.longest_step_ns = max(training.longest_step_ns, sum(ran.wall_ns) // k)
             waits_ns.append(_outside_ns(ran))
             steps -= k
         known_ns = [wait for wait in waits_ns if wait is not None]
-        evaluated = training.worker.evaluate(_CALL_LIMIT_S)
+        evaluated = training.worker.evaluate(training.limit_s(training.steps_per_epoch))
         value = evaluated.values.get(self.goal.metric)
         is_reached = value is not None and value >= self.goal.value
         sample = Epoch(
@@ -150,9 +172,12 @@ class AccuracyPass:
     def _surviving(self, arm: str) -> AbstractContextManager[None]:
         """Note why an arm is trained no further."""
         what = "it was trained no further"
-        return surviving(self.context, arm, what=what, drop=lambda: self._drop(arm))
+        return surviving(
+            self.context, arm, what=what, drop=lambda: self._drop(arm), event="training-failed"
+        )
 
     def _drop(self, arm: str) -> None:
+        self._failed.add(arm)
         if arm in self._training:
             self._training.pop(arm).worker.kill()
 

@@ -214,12 +214,18 @@ def failure_of(error: EnvcompareError, phase: Phase = "process") -> Failure:
 
 @contextmanager
 def surviving(
-    context: CellContext, arm: str, *, what: str, drop: Callable[[], None]
+    context: CellContext,
+    arm: str,
+    *,
+    what: str,
+    drop: Callable[[], None],
+    event: EventKind = "note",
 ) -> Iterator[None]:
     """Let a pass beside the timing go on where a worker of an arm fails in the body.
 
-    `what` no longer happens is noted with the reason; what breaks the protocol is a failure of the
-    arm. Raises StillRunningError where something goes on computing.
+    `what` no longer happens is noted with the reason, as an `event`; any but a note is a failure of
+    the arm, and so is what breaks the protocol. Raises StillRunningError where something goes on
+    computing.
     """
     try:
         yield
@@ -228,5 +234,6 @@ def surviving(
     except WorkloadError as error:
         context.check_interruption()
         drop()
-        failure = failure_of(error) if error.phase == "protocol" else None
-        context.note("note", arm=arm, text=f"{what}: {error.brief}", failure=failure)
+        is_failure = event != "note" or error.phase == "protocol"
+        failure = failure_of(error) if is_failure else None
+        context.note(event, arm=arm, text=f"{what}: {error.brief}", failure=failure)

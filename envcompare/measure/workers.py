@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,7 +32,7 @@ from envcompare.measure.limits import (
 from envcompare.measure.pool import WorkerPool
 from envcompare.measure.replies import Found, Hello, LaunchSpec
 from envcompare.measure.worker import Worker
-from envcompare.run_folder.records import Failure, IdentityChange, Taken
+from envcompare.run_folder.records import Event, Failure, IdentityChange, Taken
 from envcompare.stats.intervals import Interval
 from envcompare.stats.metrics import Readings, look
 from envcompare.stats.typical import restarts_before_a_look
@@ -54,6 +54,18 @@ _OTHER_VALUES = (
 )
 _OUTLIVED = frozenset({*ANSWERING, "checksum"})
 _PARTS_OF_WORK = ("batch", "device", "code_hash", "data_hash", "params")
+
+
+def failed_for_good(events: Iterable[Event]) -> set[str]:
+    """Return the arms that failed more often in a phase than a roster launches them again."""
+    failures = ((e.arm, e.failure) for e in events if e.what == "arm-failed")
+    failed = Counter((arm, failure.phase) for arm, failure in failures if failure)
+    return {
+        arm
+        for (arm, phase), times in failed.items()
+        # those of an engine are noted only once it is given up
+        if phase == "environment" or times > _RETRIES.get(phase, 0)
+    }
 
 
 @dataclass(slots=True)

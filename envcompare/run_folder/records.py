@@ -25,7 +25,7 @@ EventKind = Literal[
     "run-started", "run-resumed", "run-ended", "interrupted",
     "host-ready", "host-lost", "host-failed", "host-retried",
     "arm-ready", "arm-failed", "cell-started", "cell-failed", "cell-ended", "restart", "turn",
-    "stopped", "batch-fits",
+    "stopped", "batch-fits", "training-failed",
     "round-dropped", "generation", "calibrated", "swept", "note", "waited", "caution", "not-marked",
     "profiled",
     "imported", "identity", "wheels", "submitted", "allocated",

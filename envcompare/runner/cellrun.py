@@ -40,7 +40,7 @@ from envcompare.measure.replies import Placed
 from envcompare.measure.roofs import LIMIT_S, measure_roofs, roofs_command
 from envcompare.measure.startup import StartupPass
 from envcompare.measure.worker import Worker
-from envcompare.measure.workers import Roster
+from envcompare.measure.workers import Roster, failed_for_good
 from envcompare.profilers import ProfilerRun
 from envcompare.profilers.nvml import sampler_command, sampling
 from envcompare.profilers.toolbox import Toolbox
@@ -313,15 +313,27 @@ class CellRun:
         goal = self.plan.design.until
         if goal is None:
             return
+        failed = roster.failed.keys() | self._failed_before()
         training = AccuracyPass(
             context=context,
             goal=goal,
-            arms=tuple(arm for arm in context.arms if arm not in roster.failed),
+            arms=tuple(arm for arm in context.arms if arm not in failed),
             launch=lambda arm: self._launch(arm, context.variables(0)),
             prior=[sample for sample in self.prior if isinstance(sample, Epoch)],
         )
+        if training.missing <= 0:
+            return
         self.job.display.say(f"  {self.cell.id}: training (outside the budget)")
         self.job.display.say(f"  {self.cell.id}: {training.measure()}")
+
+    def _failed_before(self) -> set[str]:
+        """Return the arms that an earlier part of the run gave up, and that are not tried again."""
+        if self.is_retried:
+            return set()
+        failed = {e.arm for e in self.prior_events if e.what == "training-failed"}
+        if self._stopped_by() and self.is_whole:  # else they were measured again
+            failed |= failed_for_good(standing(self.prior_events))
+        return failed
 
     def _profile(self, context: CellContext, roster: Roster) -> None:
         """Profile what was measured, unless nobody asked for it."""

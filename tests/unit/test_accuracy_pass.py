@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,16 +19,19 @@ from envcompare.config.plan import make_plan
 from envcompare.config.search import EPOCHS, parse_until
 from envcompare.config.settings import Settings
 from envcompare.config.workloads import catalogue
-from envcompare.errors import ConfigError
+from envcompare.errors import ConfigError, Phase
+from envcompare.measure import accuracy, worker
 from envcompare.measure.accuracy import AccuracyPass
 from envcompare.measure.context import CellContext
+from envcompare.measure.workers import failed_for_good
 from envcompare.report.page import render
-from envcompare.run_folder.records import Epoch, Goal
+from envcompare.run_folder.records import Epoch, Failure, Goal, event_now
 from envcompare.run_folder.results import RunFolder
 
 GOAL = Goal(metric="accuracy", value=0.9, epochs=8)
 WORKLOAD = """
 import os
+import time
 
 class Learns:
     METRICS = ("accuracy",)
@@ -56,6 +60,23 @@ class FailsInDocker(Learns):
 
 class Endless(Learns):
     steps_per_epoch = None
+
+class HangsInDocker(Learns):
+    def setup(self, seed, device):
+        super().setup(seed, device)
+        if os.environ["ENVCOMPARE_ENVIRONMENT"] == "docker":
+            with open(__file__ + ".pid", "w") as file:
+                file.write(str(os.getpid()))
+            time.sleep(600)
+
+    def evaluate(self):
+        with open(__file__ + ".pid") as file:
+            return {} if os.path.exists(f"/proc/{file.read()}/exe") else super().evaluate()
+
+class OtherInControl(Learns):
+    def evaluate(self):
+        is_control = os.environ["ENVCOMPARE_ENVIRONMENT"] == "vm~control"
+        return {"accuracy": 0.1 * self.steps + is_control / 1000}
 """
 
 
@@ -87,8 +108,7 @@ def training(context: CellContext, goal: Goal = GOAL, **fields: Any) -> Accuracy
         context=context,
         goal=goal,
         arms=context.arms,
-        launch=lambda arm: context.launch(arm, ()),
-        **fields,
+        **{"launch": lambda arm: context.launch(arm, ()), **fields},
     )
 
 
@@ -169,21 +189,61 @@ def test_a_pass_that_is_out_of_time_ends_its_first_restart(
     assert "not reached within 1 epoch, when time was up" in render(compare_run(folder_of(context)))
 
 
+def test_only_the_first_restart_is_cut_when_time_is_up(
+    made: Callable[[str], CellContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later one that was cut would count as one that does not reach the goal."""
+    context = made("Learns")
+    first = 3 * len(context.arms)  # epochs of a restart
+
+    def monotonic() -> float:
+        return 0.0 if len(epochs(context)) <= first else 1e6
+
+    monkeypatch.setattr(accuracy, "time", SimpleNamespace(monotonic=monotonic))
+    assert training(context).measure().endswith("2 restarts of 3 arms: reached 6 times")
+    assert {(one.restart, one.epoch) for one in epochs(context) if one.is_last} == {(0, 3), (1, 3)}
+
+
+def test_an_arm_that_hangs_is_ended_before_others_train(
+    made: Callable[[str], CellContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would compute beside them; here they reach the goal only once its process is gone."""
+    context = made("HangsInDocker")
+    monkeypatch.setattr(worker.Worker.await_begin, "__defaults__", (5.0,))
+    training(context).measure()
+    reached = {(one.arm, one.epoch) for one in epochs(context) if one.is_last}
+    assert reached == {("vm", 3), ("vm~control", 3)}
+
+
 def test_an_arm_that_fails_ends_no_other(made: Callable[[str], CellContext]) -> None:
-    """What it says is noted."""
+    """It is a failure, tried once; the report names it and does not say that all agree."""
     context = made("FailsInDocker")
     training(context).measure()
     assert {one.arm for one in epochs(context) if one.is_last} == {"vm", "vm~control"}
-    notes = [event.text for event in folder_of(context).read_events().events if event.arm]
-    assert any("it was trained no further" in text and "no such file" in text for text in notes)
+    (failed,) = (e for e in folder_of(context).read_events().events if e.what == "training-failed")
+    assert failed.arm == "docker"
+    assert failed.failure is not None
+    assert "no such file" in failed.failure.brief
+    folder_of(context).close()
+    run = compare_run(folder_of(context))
+    docker = next(arm for arm in run.training[0].arms if arm.arm == "docker")
+    assert (docker.restarts, docker.why_not) == (0, failed.failure.brief)
+    assert run.training[0].same_values == 0
+    page = render(run)
+    assert "all environments had the same value" not in page
+    assert "No restart came to its end in docker." in page
 
 
 def test_a_workload_without_epochs_is_not_trained(made: Callable[[str], CellContext]) -> None:
-    """It is said what it lacks."""
+    """It is said what it lacks, once for each arm, and the report has the reason."""
     context = made("Endless")
-    assert training(context).measure().endswith("reached 0 times")
+    said = training(context).measure()
+    assert said == "not trained to accuracy 0.9: no arm finished an epoch"
     texts = [event.text for event in folder_of(context).read_events().events]
-    assert any("does not tell how many steps an epoch has" in text for text in texts)
+    lacks = "does not tell how many steps an epoch has"
+    assert sum(lacks in text for text in texts) == len(context.arms)
+    folder_of(context).close()
+    assert lacks in render(compare_run(folder_of(context)))
 
 
 def test_a_resumed_pass_trains_in_the_restarts_that_are_missing(
@@ -197,8 +257,47 @@ def test_a_resumed_pass_trains_in_the_restarts_that_are_missing(
         one for one in whole if (one.restart, one.epoch) == (1, 1)
     ]
     training(context, prior=cut).measure()
+    assert training(context, prior=whole).missing == 0
     later = epochs(context)[len(whole) :]
     assert {one.restart for one in later} == set(range(2, context.design.min_restarts + 1))
+
+
+def test_an_arm_is_given_up_once_it_has_failed_as_often_as_it_is_launched() -> None:
+    """A worker that merely died is launched once more; what a workload raises ends its arm."""
+    failures: list[tuple[str, Phase]] = [
+        ("a", "process"),
+        ("b", "process"),
+        ("b", "process"),
+        ("c", "step"),
+    ]
+    events = [
+        event_now("arm-failed", arm=arm, failure=Failure(phase=phase, brief="it failed"))
+        for arm, phase in failures
+    ]
+    assert failed_for_good(events) == {"b", "c"}
+
+
+def test_arms_with_other_parameters_are_not_expected_to_agree(
+    made: Callable[[str], CellContext],
+) -> None:
+    """Neither is the control counted: it says nothing of another environment."""
+    context = made("OtherInControl")
+    training(context).measure()
+    folder_of(context).close()
+    run = compare_run(folder_of(context))
+    assert (run.training[0].same_values, run.training[0].other_values) == (12, 0)
+    record = folder_of(context).read_run()
+    vm, docker, control = record.arms
+    other = changed(record, arms=(vm, changed(docker, parameters={"lr": 1}), control))
+    again = RunFolder.create(folder_of(context).path.parent / "other", other)
+    for one in epochs(context):
+        again.append_sample(changed(one, value=(one.value or 0) + (one.arm == "docker")))
+    again.close()
+    run = compare_run(again)
+    assert (run.training[0].same_values, run.training[0].other_values) == (0, 0)
+    page = render(run)
+    assert "their arithmetic differs" not in page
+    assert "but not equal parameters" in page
 
 
 def experiment(**flags: Any) -> Experiment:

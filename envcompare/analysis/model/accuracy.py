@@ -31,6 +31,8 @@ class ArmTraining(msgspec.Struct, frozen=True, kw_only=True):
     ratio_low: float | None = None
     ratio_high: float | None = None
     points: tuple[EpochPoint, ...] = ()
+    is_same_work: bool = True  # as the reference; else it has other values of parameters
+    why_not: str = ""  # it was not trained, or no further
 
 
 class CellTraining(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +41,7 @@ class CellTraining(msgspec.Struct, frozen=True, kw_only=True):
     cell: str
     is_net: bool = False  # epochs are compared without waits for a CPU that others held
     arms: tuple[ArmTraining, ...]
-    # epochs of two arms or more, with equal seeds, that had the same value in all, and another one
+    # epochs that all trained arms with the parameters of the reference ended, the control left out:
+    # those in which they had the same value, and the others
     same_values: int = 0
     other_values: int = 0

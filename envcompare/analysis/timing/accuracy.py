@@ -6,6 +6,8 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
+
 from envcompare.analysis.model.accuracy import ArmTraining, CellTraining, EpochPoint
 from envcompare.analysis.timing.cells import CellData
 from envcompare.run_folder.records import ArmRecord, Epoch, Goal
@@ -18,8 +20,8 @@ _Ways = Mapping[int, Sequence[Epoch]]
 
 def cell_training(data: CellData, epochs: Iterable[Epoch]) -> CellTraining | None:
     """Return what the epochs of a cell say; None where it has none, or no goal."""
-    goal, kept = data.run.design.until, tuple(epochs)
-    if goal is None or not kept:
+    goal, kept, why_not = data.run.design.until, tuple(epochs), _why_not(data)
+    if goal is None or not (kept or why_not):
         return None
     ways = {arm.id: _ways(one for one in kept if one.arm == arm.id) for arm in data.run.arms}
     reference = ways[data.reference.id]
@@ -27,11 +29,26 @@ def cell_training(data: CellData, epochs: Iterable[Epoch]) -> CellTraining | Non
         cell=data.cell.id,
         is_net=_is_net(data, kept),
         arms=tuple(
-            _arm(arm, ways[arm.id], reference, goal, is_net=_is_net(data, kept))
+            msgspec.structs.replace(
+                _arm(arm, ways[arm.id], reference, goal, is_net=_is_net(data, kept)),
+                is_same_work=arm.parameters == data.reference.parameters,
+                why_not=why_not.get(arm.id, ""),
+            )
             for arm in data.run.arms
         ),
-        **_agreement(kept),
+        **_agreement([ways[arm.id] for arm in data.run.arms if _is_alike(arm, data.reference)]),
     )
+
+
+def _why_not(data: CellData) -> dict[str, str]:
+    """Return why arms were trained no further."""
+    failed = (event for event in data.guard_events if event.what == "training-failed")
+    return {event.arm: event.failure.brief for event in failed if event.failure}
+
+
+def _is_alike(arm: ArmRecord, reference: ArmRecord) -> bool:
+    """Tell whether an arm should have the values of the reference."""
+    return not arm.is_control and arm.parameters == reference.parameters
 
 
 def _is_net(data: CellData, epochs: Iterable[Epoch]) -> bool:
@@ -116,11 +133,21 @@ def _points(ways: Sequence[Sequence[Epoch]]) -> Iterable[EpochPoint]:
         )
 
 
-def _agreement(epochs: Iterable[Epoch]) -> dict[str, int]:
-    """Count the epochs in which all arms had the same value, and those in which they had not."""
-    values: dict[tuple[int, int], list[float | None]] = {}
-    for one in epochs:
-        values.setdefault((one.restart, one.epoch), []).append(one.value)
-    several = [found for found in values.values() if len(found) > 1]
-    same = sum(len(set(found)) == 1 for found in several)
-    return {"same_values": same, "other_values": len(several) - same}
+def _agreement(arms: Iterable[_Ways]) -> dict[str, int]:
+    """Count the epochs in which all arms had the same value, and those in which they had not.
+
+    Of an arm that was not trained nothing is known, and an epoch counts only where all others have
+    a value.
+    """
+    trained = [
+        {(one.restart, one.epoch): one.value for way in ways.values() for one in way}
+        for ways in arms
+        if ways
+    ]
+    if len(trained) < 2:
+        return {"same_values": 0, "other_values": 0}
+    common = set.intersection(*(set(values) for values in trained))
+    several = [{values[place] for values in trained} for place in common]
+    known = [values for values in several if None not in values]
+    same = sum(len(values) == 1 for values in known)
+    return {"same_values": same, "other_values": len(known) - same}

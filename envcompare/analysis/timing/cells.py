@@ -71,7 +71,7 @@ class CellData:
     blocks: tuple[Measured, ...]  # or processes, of a plain command
     events: tuple[Event, ...]  # of this cell
     host_events: tuple[Event, ...]  # of its host as a whole
-    guard_events: tuple[Event, ...] = ()  # waits and cautions, those before a resumption as well
+    guard_events: tuple[Event, ...] = ()  # such as cautions, those before a resumption as well
     elapsed_s: float = 0.0
     batch: int | None = None  # samples a step
 

@@ -41,7 +41,7 @@ from envcompare.run_folder.results import (
     written_samples,
 )
 
-_GUARDS = ("waited", "caution")
+_GUARDS = ("waited", "caution", "training-failed")
 _STARTUP_TIMES = tuple(name for name in Startup.__struct_fields__ if name.endswith("_ns"))
 
 

@@ -18,15 +18,21 @@ from envcompare.report.format.numbers import (
 from envcompare.report.sections.fields import grid_of, table_of
 from envcompare.report.wording.labels import cell_labels
 from envcompare.run_folder.records import Goal
-from envcompare.text import counted
+from envcompare.text import counted, one_line
 
 _INTRO: Final = (
     "After the timing every environment trained a fresh model until it reached {goal} on data "
     "that it does not train on, for at most {epochs}; the environments took turns, an epoch each. "
-    "Seconds are those of the training steps, without evaluation. The arms of a restart have equal "
-    "seeds, so that they should take equally many epochs, and what an environment can change is "
-    "the time of an epoch. Intervals are at 95 % over restarts and are not widened; no verdict "
-    "rests on them."
+    "Seconds are those of the training steps, without evaluation. {seeds} Intervals are at 95 % "
+    "over restarts and are not widened; no verdict rests on them."
+)
+_SAME_WORK: Final = (
+    "The arms of a restart have equal seeds, so that they should take equally many epochs, and "
+    "what an environment can change is the time of an epoch."
+)
+_OTHER_WORK: Final = (
+    "The arms of a restart have equal seeds, but not equal parameters, which may change how many "
+    "epochs they take."
 )
 
 
@@ -40,7 +46,12 @@ def training_section(run: RunComparison) -> Section | None:
     if run.until is None or not run.training:
         return None
     labels = cell_labels(run)
-    intro = _INTRO.format(goal=goal_text(run.until), epochs=counted(run.until.epochs, "epoch"))
+    is_same = all(arm.is_same_work for one in run.training for arm in one.arms)
+    intro = _INTRO.format(
+        goal=goal_text(run.until),
+        epochs=counted(run.until.epochs, "epoch"),
+        seeds=_SAME_WORK if is_same else _OTHER_WORK,
+    )
     blocks: list[Block] = [Line(text=intro)]
     for one in run.training:
         label = labels.get(one.cell, one.cell)
@@ -75,17 +86,22 @@ def training_table(run: RunComparison, training: CellTraining) -> Table:
 def _reached(arm: ArmTraining, goal: Goal | None) -> Line:
     """Return the epochs that it took, or that the goal was not reached."""
     if not arm.restarts:
-        return Line(text=NOT_MEASURED)
+        return Line(text=NOT_MEASURED, below=_in_brackets(arm.why_not))
     best = "" if arm.best is None else f", best {arm.best:.4g}"
     tried = counted(arm.restarts, "restart")
     if not arm.epochs:
         is_cut = goal is not None and arm.most_epochs < goal.epochs
         within = f"not reached within {counted(arm.most_epochs, 'epoch')}"
         text = within + ", when time was up" * is_cut
-        return Line(text=text, below=(f"({tried}{best})",))
+        return Line(text=text, below=(f"({tried}{best})", *_in_brackets(arm.why_not)))
     low, high = min(arm.epochs), max(arm.epochs)
     told = f"(in {arm.reached} of {tried}{best})"
-    return Line(text=str(low) if low == high else f"{low} to {high}", below=(told,))
+    text = str(low) if low == high else f"{low} to {high}"
+    return Line(text=text, below=(told, *_in_brackets(arm.why_not)))
+
+
+def _in_brackets(reason: str) -> tuple[str, ...]:
+    return (f"({one_line(reason)})",) if reason else ()
 
 
 def _seconds(arm: ArmTraining) -> Line:
@@ -103,21 +119,24 @@ def _ratio(arm: ArmTraining) -> Line:
 
 
 def _notes(training: CellTraining) -> tuple[Line, ...]:
-    """Say whether equal seeds led to equal values."""
+    """Say whether equal seeds led to equal values, where the work is equal too."""
     same, other = training.same_values, training.other_values
     net = "Epochs are compared without waits for a CPU that other processes held."
-    if not same + other:
-        return ()
-    if not other:
-        told = (
-            f"In {same} of {counted(same, 'epoch')} all environments had the same value, exactly."
-        )
-    else:
+    arms = [arm for arm in training.arms if not arm.is_control]
+    lacking = ", ".join(arm.arm for arm in arms if not arm.restarts)
+    equal = [arm.arm for arm in arms if arm.restarts and arm.is_same_work]
+    whose = "all environments" if len(equal) == len(arms) else ", ".join(equal)
+    told = ""
+    if other:
         told = (
             f"In {other} of {counted(same + other, 'epoch')} the environments had different values "
             "although their seeds are equal: their arithmetic differs, and so may their epochs."
         )
-    return texts(told, net * training.is_net, style="small")
+    elif same:
+        told = f"In {same} of {counted(same, 'epoch')} {whose} had the same value, exactly."
+    untrained = f"No restart came to its end in {lacking}." if lacking else ""
+    is_net = training.is_net and any(arm.log_ratio is not None for arm in training.arms)
+    return texts(told, untrained, net * is_net, style="small")
 
 
 def _epochs(goal: Goal, training: CellTraining, label: str) -> Table:
