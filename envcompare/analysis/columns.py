@@ -111,7 +111,8 @@ _WHY: Final = {
     "why": Column(
         "text",
         "Why it is inconclusive, failed or was not run: too-few, control-failed, not-selected, "
-        "target-first, failed, reference-failed, cell-ended or no-complete-round",
+        "target-first, failed, reference-failed, cell-ended, no-complete-round, size-skipped "
+        "or not-planned",
     ),
     "failure": Column("text", "What failed, as it was recorded while measuring"),
 }

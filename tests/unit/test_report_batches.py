@@ -13,8 +13,15 @@ from summaries import markdown
 
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.two_runs.gates import (
+    claims_of_run,
+    gates_exit_code,
+    judge_gates,
+    parse_gates,
+)
+from envcompare.errors import Phase
 from envcompare.report.page import render
-from envcompare.run_folder.records import CellRecord, Event
+from envcompare.run_folder.records import CellRecord, Event, Failure, event_now
 from envcompare.run_folder.results import RunFolder
 
 SIZES = (16, 32, 64, 128, 256)
@@ -121,6 +128,35 @@ def test_a_search_that_failed_says_why(tmp_path: Path) -> None:
     run = measured_run(tmp_path, fitted("vm", values={"reason": why}))
     assert run.batch_sweeps[0].arms[0].largest is None
     assert f"not known ({why})" in markdown(run)
+
+
+def test_a_size_that_does_not_fit_is_no_failure(tmp_path: Path) -> None:
+    """Neither a gate nor the section of failures counts it; where it stands it is said."""
+    run = measured_run(tmp_path, fits("vm", largest=197, limited_by="memory"))
+    skipped = [one for one in run.compared if one.outcome == "not-run"]
+    assert [one.cell for one in skipped] == [cell_of(256).id]
+    claims = claims_of_run(run)
+    assert {one.cell for one in claims} == {cell_of(size).id for size in SIZES[:-1]}
+    results = judge_gates(parse_gates(("failed", "unproven:900%")), claims)
+    assert gates_exit_code(results, claims) == 0
+    page = render(run)
+    assert "does not fit" not in page.split('id="failures"')[1].split("</section>")[0]
+    assert "everything that was planned was run" not in page
+    assert "1 of 5 comparisons not run: the batch does not fit." in page
+
+
+def test_what_the_plan_left_out_is_no_failure_of_a_gate(tmp_path: Path) -> None:
+    """An arm that fails for another reason is."""
+    phases: tuple[tuple[Phase, bool], ...] = (("plan", False), ("environment", True))
+    for phase, is_claimed in phases:
+        folder = RunFolder.create(tmp_path / phase, run_record(cells=(cell_of(16),)))
+        failure = Failure(phase=phase, brief="it runs no SIF")
+        place = {"host": "local", "cell": cell_of(16).id, "arm": "docker"}
+        folder.append_event(event_now("arm-failed", failure=failure, **place))
+        for block in blocks({"vm": 1.0, "vm~control": 1.0}):
+            folder.append_sample(replace(block, cell=cell_of(16).id))
+        folder.close()
+        assert bool(claims_of_run(compare_run(folder))) == is_claimed
 
 
 def test_one_batch_is_no_sweep(tmp_path: Path) -> None:

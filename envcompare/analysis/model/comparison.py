@@ -41,12 +41,16 @@ StoppedBy = Literal[
 Leaning = Literal["slower", "faster", "none"]
 ReasonKind = Literal[
     "failed", "reference-failed", "cell-ended", "no-complete-round",  # not measured
+    "size-skipped", "not-planned",  # on purpose: by the search, or by the plan
     "too-few", "control-failed", "not-selected", "target-first", "no-interval",  # inconclusive
     "other-metric", "only-before", "unknown",  # of two runs
 ]  # fmt: skip
 HostFact = Literal["torch.version", "torch.cuda", "lock.sha256"]
 """Software that hosts of one run may get by their drivers, GPUs and Pythons."""
 STEP_PROBABILITIES: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
+
+
+LEFT_OUT: Final[frozenset[ReasonKind]] = frozenset({"size-skipped", "not-planned"})
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -220,6 +224,16 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     def deciding(self) -> Estimate | None:
         """The estimate that the outcome rests on: of the typical step, or else of the mean."""
         return self.mean if self.is_by_mean else self.primary
+
+    @property
+    def is_left_out(self) -> bool:
+        """Tell whether it was not run on purpose: by the search for a batch, or by the plan."""
+        return self.reason is not None and self.reason.kind in LEFT_OUT
+
+    @property
+    def is_skipped_size(self) -> bool:
+        """Tell whether it is of a batch that does not fit; *Batch sizes* says so."""
+        return self.reason is not None and self.reason.kind == "size-skipped"
 
 
 class Decomposition(msgspec.Struct, frozen=True, kw_only=True):

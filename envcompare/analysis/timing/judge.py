@@ -18,6 +18,7 @@ from envcompare.analysis.model.comparison import (
     Leaning,
     Outcome,
     Reason,
+    ReasonKind,
 )
 from envcompare.analysis.timing.cells import (
     CellData,
@@ -147,9 +148,12 @@ def _without_result(data: CellData, arm: ArmRecord, cell: CellSummary) -> Compar
     base = _base(data, arm)
     if base.failure is not None:
         outcome = "not-run" if base.failure.phase in {"environment", "plan"} else "failed"
-        reason = Reason(kind="failed", brief=base.failure.brief)
+        kind: ReasonKind = "not-planned" if base.failure.phase == "plan" else "failed"
+        reason = Reason(kind=kind, brief=base.failure.brief)
     elif (lost := data.failure(data.reference.id)) is not None:
         reason = Reason(kind="reference-failed", arm=data.reference.id, brief=lost.brief)
+    elif any(e.what == "cell-ended" and e.state == "skipped" for e in data.events):
+        outcome, reason = "not-run", Reason(kind="size-skipped", brief=cell.reason)
     elif cell.state != "ok" and cell.reason:
         # of a cell that ended well its reason is what stopped it, and not why this is missing
         outcome, reason = "not-run", Reason(kind="cell-ended", brief=cell.reason)

@@ -23,6 +23,7 @@ from envcompare.analysis.model.changes import (
     RunChange,
 )
 from envcompare.analysis.model.comparison import (
+    LEFT_OUT,
     Comparison,
     Estimate,
     Outcome,
@@ -140,7 +141,10 @@ def _refused(item: str, details: str) -> ConfigError:
 
 
 def claims_of_run(run: RunComparison) -> tuple[Claim, ...]:
-    """Return what gates read of a run; the control compares nothing and is left out."""
+    """Return what gates read of a run; the control compares nothing and is left out.
+
+    So is what was not run on purpose: a size that does not fit, and a place that an arm lacks.
+    """
     described = {(one.host, one.arm) for one in run.arms if one.facts}
     elapsed = {cell.id: cell.elapsed_s for cell in run.cells}
     return tuple(
@@ -158,6 +162,7 @@ def claims_of_run(run: RunComparison) -> tuple[Claim, ...]:
             phase=phase_of(run, one),
         )
         for one in run.compared
+        if not one.is_left_out
     )
 
 
@@ -228,7 +233,8 @@ def phase_of(run: RunComparison, comparison: Comparison) -> Phase | None:
 def claims_of_change(run: RunChange) -> tuple[Claim, ...]:
     """Return what gates read of two runs: the change of each ratio.
 
-    What only the run before holds was not run any more; what is new has no change to be judged.
+    What only the run before holds was not run any more; what is new has no change to be judged,
+    and neither has what was left out on purpose in the run before.
     """
     changed = (
         _claim(
@@ -241,6 +247,7 @@ def claims_of_change(run: RunChange) -> tuple[Claim, ...]:
             phase=one.phase,
         )
         for one in run.changes
+        if not _was_left_out(one)
     )
     lost = (
         Claim(cell=one.cell, arm=one.arm, outcome="not-run", reasons=(Reason(kind="only-before"),))
@@ -248,6 +255,11 @@ def claims_of_change(run: RunChange) -> tuple[Claim, ...]:
         if one.only_in == "before"
     )
     return *changed, *lost
+
+
+def _was_left_out(change: Change) -> bool:
+    is_on_purpose = all(reason.kind in LEFT_OUT for reason in change.reasons)
+    return is_on_purpose and any(reason.when == "before" for reason in change.reasons)
 
 
 def _half_width(estimate: Estimate | None) -> float:

@@ -143,6 +143,7 @@ def _answer_row(
 ) -> Row:
     words = row.verdict
     elsewhere = "failures" if words.outcome in {"failed", "not-run"} else row.anchor
+    elsewhere = "batches" if row.comparison.is_skipped_size else elsewhere
     remark = _cut(words) if is_cut else words.remark
     style = "line" if remark and len(remark) <= _ONE_LINE else ""
     return Row(

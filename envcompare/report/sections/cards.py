@@ -202,7 +202,7 @@ def _cautions(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Line, 
         *_failed_controls(run),
         *_guards(run),
         *_of_profiles(run),
-        *_without_answer(verdicts),
+        *_without_answer(run, verdicts),
         *_dropped(run),
     )
 
@@ -258,10 +258,15 @@ def _failed_controls(run: RunComparison) -> list[Line]:
     return [_item(f"The control failed in {listed(failed)}: nothing small is claimed there.")]
 
 
-def _without_answer(verdicts: tuple[Verdict, ...]) -> list[Line]:
+def _without_answer(run: RunComparison, verdicts: tuple[Verdict, ...]) -> list[Line]:
     items, total = [], counted(len(verdicts), "comparison")
+    skipped = {(one.cell, one.arm) for one in run.comparisons if one.is_skipped_size}
+    left = [one for one in verdicts if (one.cell_id, one.arm) not in skipped]
+    if len(left) < len(verdicts):
+        text = f"{len(verdicts) - len(left)} of {total} not run: the batch does not fit."
+        items.append(_item(text, href="#batches", link="Batch sizes"))
     for outcome, word in (("failed", "failed"), ("not-run", "not run")):
-        count = sum(one.outcome == outcome for one in verdicts)
+        count = sum(one.outcome == outcome for one in left)
         if count:
             text = f"{count} of {total} {word}: left out of every mean."
             items.append(_item(text, href="#failures", link="Failures"))

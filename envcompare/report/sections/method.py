@@ -187,7 +187,8 @@ def failures_section(run: RunComparison, files: tuple[str, ...]) -> Section:
     failures = _failures(run)
     blocks: tuple[Block, ...] = tuple(_failure_group(one, files) for one in failures)
     if not blocks:
-        planned = ", and everything that was planned was run" * run.is_complete
+        is_whole = run.is_complete and not any(one.is_left_out for one in run.comparisons)
+        planned = ", and everything that was planned was run" * is_whole
         blocks = texts(f"Nothing failed{planned}.")
     name = f"Failures ({len(failures)})"
     return Section(anchor="failures", title="Failures", link=name, blocks=blocks)
@@ -231,7 +232,9 @@ def _failures(run: RunComparison) -> tuple[_Failure, ...]:
         *(
             _from_comparison(run, one, label=labels[one.cell])
             for one in run.comparisons
-            if one.outcome in {"failed", "not-run"} and (one.cell, one.arm) not in told
+            if one.outcome in {"failed", "not-run"}
+            and (one.cell, one.arm) not in told
+            and not one.is_skipped_size
         ),
         *_states(run),
     )

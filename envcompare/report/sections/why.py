@@ -346,7 +346,9 @@ def _pointers(
         text = f"{counted(len(real), 'comparison')} {within} with a real difference inside it:"
         yield _listing(text, real, is_figured=True)
     for outcome, word in (("failed", "failed"), ("not-run", "not run")):
-        count = sum(row.verdict.outcome == outcome for row in rows)
+        count = sum(
+            row.verdict.outcome == outcome and not row.comparison.is_skipped_size for row in rows
+        )
         if count:
             to_failures = Link(text="Failures", href="#failures")
             yield Line(text=f"{counted(count, 'comparison')} {word}:", after=(to_failures,))
