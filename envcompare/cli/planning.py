@@ -60,6 +60,7 @@ def planned(
             cells=cells,
             budget_s=experiment.budget_s * (1 + (experiment.until is not None)),
             jobs=experiment.jobs,
+            has_search=experiment.search is not None,
         )
     return experiment, made, hosts
 
@@ -137,6 +138,8 @@ def _check_whole(folder: RunFolder) -> None:
 def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
     """Return the plan as lines of text; the experiment stands in it as a configuration file."""
     design = plan.design
+    besides = (experiment.search is not None) * ("search",) + bool(design.until) * ("training",)
+    turns = "where hosts take turns" + f", without {' and '.join(besides)}" * bool(besides)
     longest_s = design.budget_s * len(plan.cells)
     margin, target = (f"{100 * fraction:.4g} %" for fraction in (design.margin, design.target))
     lines = [
@@ -151,7 +154,7 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
         f"profiles: {PROFILES[design.profile]}",
         *_search_lines(experiment),
         *_until_lines(plan),
-        f"cells: {len(plan.cells)}, at most {longest_s / 60:.0f} min where hosts take turns;",
+        f"cells: {len(plan.cells)}, at most {longest_s / 60:.0f} min {turns};",
         f"  the intervals are widened for {counted(plan.comparisons, 'comparison')}",
     ]
     for cell in plan.cells[:_SHOWN_CELLS]:

@@ -182,12 +182,16 @@ def check_allocation(arms: Sequence[Arm], *, hosts: object, places: Sequence[Pla
         )
 
 
-def check_time(allocation: Allocation, *, cells: int, budget_s: float, jobs: int) -> None:
+def check_time(
+    allocation: Allocation, *, cells: int, budget_s: float, jobs: int, has_search: bool = False
+) -> None:
     """Refuse a time that is shorter than the budgets of the cells of a node, in seconds.
 
-    Of more nodes than are worked on at once (`jobs`) the last wait for the first.
+    How long a search for batches takes is not known before. Of more nodes than are worked on at
+    once (`jobs`) the last wait for the first.
     """
     turns = math.ceil(allocation.nodes / jobs)
+    on_top = "making the software ready" + " and the search for batches" * has_search
     needed_s = turns * cells * budget_s
     if allocation.time_s < needed_s:
         whose = "the job has left" if allocation.job else "the allocation asks for"
@@ -195,8 +199,8 @@ def check_time(allocation: Allocation, *, cells: int, budget_s: float, jobs: int
         raise ConfigError(
             f"the time of the allocation is shorter than the plan: {clock(allocation.time_s)}",
             details=f"{counted(cells, 'cell')} on each node of at most {budget_s:.0f} s{at_once} "
-            f"take up to {clock(needed_s)}, and {whose} less; making the software ready comes on "
-            "top",
+            f"take up to {clock(needed_s)}, and {whose} less; {on_top} "
+            f"{'come' if has_search else 'comes'} on top",
             hint=f"ask for more than time={clock(needed_s)}, or lower --budget"
             + " or raise --jobs" * (turns > 1),
         )

@@ -133,9 +133,15 @@ def _check_range(info: WorkloadInfo, sizes: tuple[int, ...]) -> None:
         raise ConfigError(
             f"--search batch: {info.name} does not take a batch of "
             f"{sizes[0] if too_small else sizes[-1]}",
-            details=f"it declares that it takes {least} to {most}",
+            details=f"it declares that it takes {_range(least, most)}",
             hint="name sizes in that range, as in --search batch=16-1024",
         )
+
+
+def _range(least: Scalar, most: Scalar) -> str:
+    if most is None:
+        return f"at least {least}"
+    return f"at most {most}" if least is None else f"{least} to {most}"
 
 
 def parse_until(text: str | None) -> Goal | None:

@@ -129,5 +129,6 @@ def _why_not(arm: str, values: Mapping[str, Scalar], batch: int) -> str:
         why = f"the largest that fits is {largest}" if largest else "no size does"
         return f"a batch of {batch} does not fit in {arm}: {why}"
     if isinstance(measurable, int) and batch > measurable:
-        return f"a batch of {batch} does not fit into the GPU once for each arm at the same time"
+        where = "the GPU" if values.get("device") == "cuda" else "the memory that the host has left"
+        return f"a batch of {batch} does not fit into {where} once for each arm at the same time"
     return ""

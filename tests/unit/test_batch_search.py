@@ -19,7 +19,7 @@ from experiments import known
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envcompare.cli.planning import planned
+from envcompare.cli.planning import plan_lines, planned
 from envcompare.command import Command
 from envcompare.config.experiment import Experiment, resolve
 from envcompare.config.plan import make_plan
@@ -97,6 +97,22 @@ def test_sizes_double_from_the_batch_of_each_workload() -> None:
         "local/cnn/batch=64,lr=0.2",
     ]
     assert len(cells) == 2 * 7 + 7
+
+
+def test_the_plan_says_that_search_and_training_come_on_top() -> None:
+    """Its minutes are those of the budgets."""
+    found = experiment(workloads="cnn", search="batch")
+    lines = plan_lines(found, make_plan(found, ("local",), accept_many=False))
+    assert any(line.endswith("hosts take turns, without search;") for line in lines)
+
+
+def test_sizes_out_of_range_are_refused_with_the_range(tmp_path: Path) -> None:
+    """An end that is open is not named."""
+    path = tmp_path / "net.py"
+    path.write_text(OWN.format(parameters="{'batch': 8}") + "    RANGES = {'batch': (4, None)}\n")
+    with pytest.raises(ConfigError) as refused:
+        experiment(workload=f"{path}:Net", search="batch=2-8")
+    assert refused.value.details == "it declares that it takes at least 4"
 
 
 def test_first_last_and_memory_are_taken_as_named() -> None:

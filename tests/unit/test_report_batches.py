@@ -79,6 +79,16 @@ def test_the_knee_is_where_throughput_stops_rising(tmp_path: Path) -> None:
     assert vm.rates[2].low <= vm.rates[2].samples_per_s
 
 
+def test_the_batch_of_several_ranks_is_what_they_do_together(tmp_path: Path) -> None:
+    """The parameter is that of a rank."""
+    ranked = [
+        event_now("note", host="local", cell=cell_of(size).id, arm="vm", values={"batch": 2 * size})
+        for size in SIZES
+    ]
+    (sweep,) = measured_run(tmp_path, *ranked).batch_sweeps
+    assert sweep.arms[0].rates[2].samples_per_s == pytest.approx(2 * 6400, rel=0.02)
+
+
 def test_a_noisy_knee_is_not_decided(tmp_path: Path) -> None:
     """The report names the sizes between which it lies."""
     run = measured_run(tmp_path, noise=0.5)
@@ -128,6 +138,9 @@ def test_a_search_that_failed_says_why(tmp_path: Path) -> None:
     run = measured_run(tmp_path, fitted("vm", values={"reason": why}))
     assert run.batch_sweeps[0].arms[0].largest is None
     assert f"not known ({why})" in markdown(run)
+    run = measured_run(tmp_path / "other", fitted("vm"))
+    assert "not known" in markdown(run)
+    assert "not known (" not in markdown(run)
 
 
 def test_a_size_that_does_not_fit_is_no_failure(tmp_path: Path) -> None:

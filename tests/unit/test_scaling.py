@@ -21,7 +21,7 @@ from envcompare.report.export.summary import summary
 from envcompare.report.format.markdown import markdown
 from envcompare.report.page import render
 from envcompare.run_folder.profiles import Profile, ProfileRecord, Quantity
-from envcompare.run_folder.records import CellRecord, Event, FingerprintRecord
+from envcompare.run_folder.records import ArmRecord, CellRecord, Event, FingerprintRecord
 from envcompare.run_folder.results import RunFolder
 from envcompare.transport.hosts import parse_hosts
 from envcompare.transport.local import LOCAL
@@ -90,6 +90,33 @@ def test_speed_up_is_of_the_samples_of_the_same_environment(tmp_path: Path) -> N
         assert two.efficiency == pytest.approx(speed_up / 2, rel=1e-6)
         assert two.restarts == 4
     assert found["vm", 1].speed_up == pytest.approx(1.0)
+
+
+def test_a_base_is_of_the_environment_in_which_parameters_are_compared(tmp_path: Path) -> None:
+    """Each environment has cells of its own, with the same parameters."""
+    places = [(within, count) for within in ("vm", "docker") for count in (1, 2)]
+    cells = [
+        CellRecord(
+            id=f"local/ddp/{within}/ranks={count}", host="local", workload="ddp",
+            parameters={"ranks": count}, within=within,
+        )
+        for within, count in places
+    ]  # fmt: skip
+    arms = [
+        ArmRecord(id=f"{within}{end}", environment=within, within=within, is_reference=not end,
+                  is_control=end == "~control")
+        for within in ("vm", "docker") for end in ("", "-b", "~control")
+    ]  # fmt: skip
+    folder = RunFolder.create(tmp_path, run_record(cells=tuple(cells), arms=tuple(arms)))
+    for cell, (within, count) in zip(cells, places, strict=True):
+        times = {arm.id: 1.25 if count > 1 else 1.0 for arm in arms if arm.within == within}
+        for sample in blocks(times, noise=0.0):
+            folder.append_sample(replace(sample, cell=cell.id))
+        at = {"host": "local", "cell": cell.id, "arm": within}
+        folder.append_event(Event(t=2.0, what="note", values={"batch": 16 * count}, **at))
+    folder.close()
+    found = [one.speed_up for one in compare_run(folder).scaling if one.ranks == 2]
+    assert found == pytest.approx([1.6] * 4)
 
 
 def test_collectives_are_those_of_a_step_under_the_profiler(tmp_path: Path) -> None:

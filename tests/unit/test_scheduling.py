@@ -205,6 +205,9 @@ def test_time_that_is_shorter_than_the_plan_is_refused() -> None:
     with pytest.raises(ConfigError, match="shorter than the plan: 00:19:59") as caught:
         check_time(allocation, cells=2, budget_s=600, jobs=1)
     assert "time=00:20:00" in caught.value.hint
+    with pytest.raises(ConfigError) as searched:
+        check_time(allocation, cells=2, budget_s=600, jobs=1, has_search=True)
+    assert "the search for batches come on top" in searched.value.details
 
 
 def test_nodes_that_are_not_worked_on_at_once_take_turns() -> None:

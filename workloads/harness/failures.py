@@ -83,6 +83,7 @@ def _install_hint(cause: BaseException) -> str:
         return ""
     package = cause.name.split(".")[0]
     return (
-        f"install {package} for {sys.executable}, which is the Python of this arm, or, for bundled "
-        "workloads, leave out what chooses the host's own files: envcompare installs it then"
+        f"{sys.executable}, the Python of this arm, has no module {package}: install the package "
+        "that provides it there, or put the file beside your workload's; for bundled workloads "
+        "leave out --stacks host, @host and --host-python, and envcompare installs it"
     )

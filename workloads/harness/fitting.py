@@ -21,7 +21,7 @@ _NO_MEMORY = re.compile(
     r"|ALLOC_FAILED|could not create a (?:primitive|memory)",
     re.IGNORECASE,
 )
-_SIZED = re.compile(r"VmData:\s+([0-9]+) kB")
+_KIB = r":\s+([0-9]+) kB"
 FITS, TOO_MUCH, BROKEN = 0, 3, 4  # how a try ends
 SHARE = 1 / 32  # of a batch, by which it is known: tries of large ones take long
 STEPS = 2  # of a try: an optimiser has its state from the first step on
@@ -45,8 +45,8 @@ def largest(fits: Callable[[int], bool], low: int, most: int, *, share: float = 
 def in_own_process(work: Callable[[], None], *, may_break: bool = False) -> int:
     """Return how the work ended; a kernel that kills it for memory says `TOO_MUCH` as well.
 
-    Raises RuntimeError where it ended for another reason, unless that `may_break` it: then it is
-    `BROKEN`, and its last words stand on stderr.
+    Raises RuntimeError where it ended for another reason, a signal among them, unless that
+    `may_break` it: then it is `BROKEN`, and its last words stand on stderr.
     """
     child = os.fork()
     if not child:
@@ -55,9 +55,14 @@ def in_own_process(work: Callable[[], None], *, may_break: bool = False) -> int:
     code = os.waitstatus_to_exitcode(status)
     if code == -signal.SIGKILL:
         return TOO_MUCH
-    if code not in {FITS, TOO_MUCH} and not (may_break and code == BROKEN):
+    if code in {FITS, TOO_MUCH}:
+        return code
+    if not may_break:
         raise RuntimeError(f"a try ended with {code}, for another reason than memory")
-    return code
+    if code < 0:
+        sys.stderr.write(f"a try was ended by {signal.Signals(-code).name}\n")
+        sys.stderr.flush()
+    return BROKEN
 
 
 def _outcome(work: Callable[[], None]) -> int:
@@ -74,7 +79,7 @@ def _outcome(work: Callable[[], None]) -> int:
 
 def limit_private(limit: int) -> None:
     """Let this process have so many bytes of private memory beyond what it has."""
-    most = _private_bytes() + limit
+    most = _bytes_in("self/status", "VmData") + limit
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
@@ -84,21 +89,23 @@ def be_killed_first() -> None:
         file.write("1000")
 
 
-def _private_bytes() -> int:
-    with open("/proc/self/status", encoding="ascii") as file:
-        found = _SIZED.search(file.read())
+def _bytes_in(file: str, name: str) -> int:
+    """Return what a file of /proc says of memory, 0 where it does not."""
+    with open(f"/proc/{file}", encoding="ascii") as stream:
+        found = re.search(name + _KIB, stream.read())
     return int(found[1]) << 10 if found else 0
 
 
 class Tries:
-    """Tries batches of a workload; keeps how each ended, and what it used of a GPU."""
+    """Tries batches of a workload; keeps how each ended, and what it used of the memory."""
 
     def __init__(self, asked: dict[str, Any], kind: type, device: str) -> None:
         self._asked, self._kind, self._device = asked, kind, device
         self.memory_mib: int = asked["memory_mib"][device]  # 0 is all of a GPU
-        self._used = mmap.mmap(-1, 16)  # of the GPU: in use by then, and in all; from the child
+        self._used = mmap.mmap(-1, 16)  # in use at the most, and in all; from the child
+        self._free_bytes = _bytes_in("meminfo", "MemAvailable")
         self.ends: dict[int, int] = {}
-        self.shares: dict[int, float] = {}  # of the memory of the GPU, by batch
+        self.shares: dict[int, float] = {}  # of the memory of the GPU or the host, by batch
 
     def fits(self, batch: int) -> bool:
         """Say whether so large a batch can be trained on."""
@@ -122,6 +129,8 @@ class Tries:
         elif limit:
             limit_gpu(limit, 0)
         work = Workload(self._kind, {**self._asked["params"], "batch": batch})
+        if self._device == "cuda" and work.processes > 1:
+            raise ValueError("a search on a GPU sees the first rank alone: set ranks=1")
         work.load(self._asked["data"])
         trained = work.fresh()
         trained.setup(1, self._device)
@@ -131,6 +140,9 @@ class Tries:
         if self._device == "cuda":
             free, whole = sys.modules["torch"].cuda.mem_get_info()
             self._used[:] = struct.pack("<QQ", whole - free, whole)
+        else:
+            peak = _bytes_in("self/status", "VmHWM")
+            self._used[:] = struct.pack("<QQ", peak, self._free_bytes or 1 << 62)
         if hasattr(trained, "finish"):
             trained.finish()  # ends the processes that it started
 
@@ -146,7 +158,8 @@ def find(asked: dict[str, Any]) -> dict[str, Any]:
     """Return the largest batch that fits, what ends it, and the largest size that is measurable.
 
     That is one that fits as often as there are arms beside each other: all of them are alive while
-    they are measured in turns. On a CPU the limit is of each process.
+    they are measured in turns. On a CPU the limit is of each process, and all of them share what
+    the host has left.
     """
     from harness import torchparts  # noqa: PLC0415  see above
     from harness.loading import load_class  # noqa: PLC0415
@@ -160,9 +173,8 @@ def find(asked: dict[str, Any]) -> dict[str, Any]:
     if not tries.fits(sizes[0]):
         return {"largest": 0, "measurable": 0, **_told(tries, device)}
     most = largest(tries.fits, sizes[0], sizes[-1], share=SHARE)
-    beside = [size for size in sizes if size <= most and tries.fits(size)]
-    if device == "cuda":
-        beside = [size for size in beside if tries.shares[size] * asked["beside"] <= 1]
+    fitting = [size for size in sizes if size <= most and tries.fits(size)]
+    beside = [size for size in fitting if tries.shares[size] * asked["beside"] <= 1]
     measurable = beside[-1] if beside else 0
     return {"largest": most, "measurable": measurable, **_told(tries, device)}
 

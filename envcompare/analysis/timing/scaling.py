@@ -26,7 +26,7 @@ _QUANTITIES: Final = {
     "collective_share": ("collective_step_share", _PERCENT),
     "collective_exposed_share": ("collective_exposed_step_share", _PERCENT),
 }
-_Work = tuple[str, str, str]  # host, workload, parameters
+_Work = tuple[str, str, str, str]  # host, workload, environment it is within, parameters
 
 
 def scaling(
@@ -54,7 +54,7 @@ def _others(cell: CellRecord) -> dict[str, Scalar]:
 
 
 def _work(cell: CellRecord) -> _Work:
-    return cell.host, cell.workload, str(sorted(_others(cell).items()))
+    return cell.host, cell.workload, cell.within, str(sorted(_others(cell).items()))
 
 
 def _rows(

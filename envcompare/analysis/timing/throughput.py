@@ -84,14 +84,18 @@ def _whole(values: Mapping[str, object], name: str) -> int | None:
 
 
 def _log_rates(data: CellData, arm: str) -> dict[int, float]:
-    """Return the logarithm of samples a second by restart: of its median round."""
+    """Return the logarithm of samples a second by restart: of its median round.
+
+    The batch of a step is what the workload said where that is more, as several ranks take one
+    each; one that says nothing counts as a batch of 1.
+    """
     metric, _ = data.metric
     odd = {one.restart for one in data.readings.odd}
     rounds: dict[int, list[float]] = {}
     for (restart, _, _), log_ns in data.readings.logarithms(metric).get(arm, {}).items():
         if restart not in odd:
             rounds.setdefault(restart, []).append(log_ns)
-    samples = math.log(_size(data) * 1e9)
+    samples = math.log(max(data.batch or 1, _size(data)) * 1e9)
     return {restart: samples - statistics.median(logs) for restart, logs in rounds.items()}
 
 

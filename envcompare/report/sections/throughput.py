@@ -19,10 +19,11 @@ from envcompare.report.wording.verdicts import SYMBOLS, WORDS
 from envcompare.text import assigned, counted, one_line
 
 _INTRO: Final = (
-    "Samples a second of the typical step at each batch, with the 95 % interval over restarts. The "
-    "knee is the smallest batch that has at least 95 % of the best throughput; it is decided where "
-    "intervals that hold for all pairs of batches together (95 %, for each environment by itself) "
-    "show that it has, and that no smaller one has. Environments are compared at equal batch."
+    "Samples a second of the typical step at each batch, with the 95 % interval over restarts; "
+    "waits for a CPU that other processes held are left out where they are known. The knee is the "
+    "smallest batch that has at least 95 % of the best throughput; it is decided where intervals "
+    "that hold for all pairs of batches together (95 %, for each environment by itself) show that "
+    "it has, and that no smaller one has. Environments are compared at equal batch."
 )
 _SEARCHED: Final = (
     "Each size was tried in a process of its own. The largest batch that fits is found by "
@@ -72,7 +73,8 @@ def _environments(run: RunComparison, sweep: BatchSweep) -> Table:
 
 def _largest(arm: ArmSizes) -> Line:
     if arm.largest is None:
-        return Line(text="not known", below=(f"({one_line(arm.reason)})",))
+        told = f"({one_line(arm.reason)})"
+        return Line(text="not known", below=(told,) * bool(arm.reason))
     if arm.limited_by == "cap":
         return Line(text=f"{arm.largest} or more", below=("(no larger one was tried)",))
     beyond = f"({arm.beyond} does not fit: {_limit(arm)})"

@@ -11,15 +11,18 @@ from typing import Any
 import pytest
 from conversation import WORKER
 
+IMITATED = Path(__file__).parents[2] / "support" / "imitatedtorch"
 PROGRAM = WORKER.parent / "fitting.py"
 HOLDS = '''
+import os, signal
+
 class Holds:
     """Holds a MiB for each sample."""
 
-    PARAMS = {"batch": 1, "most": 1000}
+    PARAMS = {"batch": 1, "most": 1000, "dies": 0}
 
-    def __init__(self, batch, most):
-        self.batch, self._most = batch, most
+    def __init__(self, batch, most, dies):
+        self.batch, self._most, self._dies = batch, most, dies
 
     def setup(self, seed, device):
         if self.batch > self._most:
@@ -27,6 +30,8 @@ class Holds:
         self._held = b"\\1" * (self.batch << 20)
 
     def step(self):
+        if self.batch == self._dies:
+            os.kill(os.getpid(), signal.SIGSEGV)
         print("a step")  # is no part of the answer
         return float(self._held[0])
 '''
@@ -72,6 +77,35 @@ def test_what_the_workload_does_not_take_ends_the_search(tmp_path: Path) -> None
     said = found(tmp_path / "holds.py", params={"most": 20})
     assert (said["largest"], said["beyond"], said["limited_by"]) == (20, 21, "workload")
     assert said["stderr"].endswith("ValueError: 21 samples are more than there are\n")
+
+
+def test_a_try_that_a_signal_ends_does_not_fit(tmp_path: Path) -> None:
+    """The search goes on between it and the last that does."""
+    said = found(tmp_path / "holds.py", sizes=[1, 2, 4, 8], params={"dies": 8})
+    assert (said["largest"], said["beyond"], said["limited_by"]) == (7, 8, "workload")
+    assert "a try was ended by SIGSEGV\n" in said["stderr"]
+
+
+def test_all_arms_share_the_memory_of_the_host(tmp_path: Path) -> None:
+    """A size is measurable where the host has what it takes for each of them."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    free_mib = next(int(line.split()[1]) >> 10 for line in lines if "MemAvailable" in line)
+    arms = free_mib // 60  # each with a batch of 64 takes more than that
+    said = found(tmp_path / "holds.py", sizes=[1, 64], beside=arms)
+    assert (said["largest"] >= 64, said["measurable"]) == (True, 1)
+
+
+def test_several_ranks_are_not_searched_for_on_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the first of them would be seen."""
+    monkeypatch.setenv("PYTHONPATH", str(IMITATED))
+    monkeypatch.setenv("IMITATED_CUDA", str(tmp_path / "calls"))
+    path = tmp_path / "ranks.py"
+    path.write_text("import torch\n" + HOLDS + "    processes = 2\n")
+    said = found(tmp_path / "holds.py", workload=f"{path}:Holds", device="cuda")
+    assert (said["device"], said["largest"], said["limited_by"]) == ("cuda", 0, "workload")
+    assert "a search on a GPU sees the first rank alone: set ranks=1" in said["stderr"]
 
 
 def test_nothing_fits(tmp_path: Path) -> None:
