@@ -47,8 +47,8 @@ class AccuracyPass:
     """Trains every arm to the goal, as often as the cell has restarts at least.
 
     It takes as long again as the budget of the cell at most, beside one restart; an epoch that has
-    begun is finished. Only the first restart is cut: a later one that was would not count against
-    those that reached the goal in time. An arm that fails is trained no further.
+    begun is finished. Only the first restart is cut: a later one would count as one that does not
+    reach the goal, and only the quick ones would be left. An arm that fails is trained no further.
     """
 
     context: CellContext

@@ -69,6 +69,14 @@ def test_a_limit_of_one_environment_ends_the_search_there(
     assert 'id="batches"' in (done.folder or tmp_path).joinpath("report.html").read_text()
 
 
+def test_a_search_that_leaves_no_size_is_a_failure(lab: Lab, work: Path, tmp_path: Path) -> None:
+    """Nothing was measured, and the exit code says so."""
+    done = measured(lab, work, tmp_path, "--search", "batch=128-256,memory=64")
+    assert done.exit_code == 4, done.stdout
+    assert {one["state"] for one in done.read("comparison.json")["cells"]} == {"failed"}
+    assert "no size can be measured: a batch of 128 does not fit" in done.stderr
+
+
 def test_the_arms_reach_a_goal_in_the_same_epoch(lab: Lab, work: Path, tmp_path: Path) -> None:
     """Twelve of fifteen steps, so in the third epoch; one that is too high is not reached."""
     done = measured(lab, work, tmp_path / "reached", "--until", "accuracy=0.95")

@@ -20,10 +20,11 @@ _Ways = Mapping[int, Sequence[Epoch]]
 
 def cell_training(data: CellData, epochs: Iterable[Epoch]) -> CellTraining | None:
     """Return what the epochs of a cell say; None where it has none, or no goal."""
-    goal, kept, why_not = data.run.design.until, tuple(epochs), _why_not(data)
+    goal, kept = data.run.design.until, tuple(epochs)
+    ways = {arm.id: _ways(one for one in kept if one.arm == arm.id) for arm in data.run.arms}
+    why_not = _why_not(data, ways)
     if goal is None or not (kept or why_not):
         return None
-    ways = {arm.id: _ways(one for one in kept if one.arm == arm.id) for arm in data.run.arms}
     reference = ways[data.reference.id]
     return CellTraining(
         cell=data.cell.id,
@@ -40,10 +41,14 @@ def cell_training(data: CellData, epochs: Iterable[Epoch]) -> CellTraining | Non
     )
 
 
-def _why_not(data: CellData) -> dict[str, str]:
-    """Return why arms were trained no further."""
+def _why_not(data: CellData, ways: Mapping[str, _Ways]) -> dict[str, str]:
+    """Return why arms were trained no further; one that was trained again later has no reason."""
     failed = (event for event in data.guard_events if event.what == "training-failed")
-    return {event.arm: event.failure.brief for event in failed if event.failure}
+    return {
+        event.arm: event.failure.brief
+        for event in failed
+        if event.failure and (event in data.events or not ways.get(event.arm))
+    }
 
 
 def _is_alike(arm: ArmRecord, reference: ArmRecord) -> bool:
