@@ -67,10 +67,15 @@ echo "$said"
 [ -z "$2" ] || "$1" tag "${said##* }" "$2"
 """
 # $1: the program; $2: the image; $3: the data; $4: where they stand inside; the rest: options.
-# A container that is never started is copied to, and kept as an image with the same labels.
+# A container that is never started is copied to, and kept as an image with the same labels. Podman
+# before 4.3 could not remove that image without one without a name that it stands on.
 _HOLD = r"""
 program=$1 image=$2 data=$3 inside=$4
 shift 4
+"$program" image rm --help | grep -q -e --no-prune || {
+  echo "$program image rm has no option --no-prune: Docker, or Podman 4.3 or later, has it" >&2
+  exit 1
+}
 container=$("$program" create --pull never "$@" --entrypoint "" "$image" true) || exit
 trap '"$program" rm --force "$container" >/dev/null' EXIT
 "$program" cp --archive "$data" "$container:$inside" >&2 &&

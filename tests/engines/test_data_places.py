@@ -10,11 +10,15 @@ from lab import Lab
 from runs import BASE, run_folder
 
 from envcompare.analysis.compare import compare_run
+from envcompare.environments import HoldsData, Isolation
+from envcompare.environments.registry import environment
 from envcompare.run_folder.records import Block
 from envcompare.run_folder.results import RunFolder
+from envcompare.transport import Transport, shell
 
 ARMS = ("vm", "docker", "singularity", "podman")
 pytestmark = [pytest.mark.engine(name) for name in ("ssh", *ARMS[1:])]
+RUN = "20260101-000000-0f0f"
 DISK = "the file system of the host's cache"
 # The file system that the worker finds below its data, by the place.
 FOUND = {
@@ -24,6 +28,8 @@ FOUND = {
     "tmpfs": dict.fromkeys(ARMS, "tmpfs"),
     "sif": {"vm": DISK, "singularity": "overlay"},  # that of the engine, over the SquashFS
 }
+# An image without a name and without files.
+IMPORT = "tar -cf - -T /dev/null | $1 import - 2>/dev/null"
 IMAGES = "docker image ls -aq --no-trunc; su bench -c 'podman image ls -aq --no-trunc'"
 
 
@@ -40,6 +46,28 @@ def run_files(lab: Lab, path: Path, places: str, *more: str) -> RunFolder:
     found = run_folder(path / "out")
     assert found is not None
     return RunFolder.open(found)
+
+
+@pytest.mark.parametrize("name", ["docker", "podman"])
+def test_an_image_without_a_name_survives_the_one_with_the_data(name: str, host: Transport) -> None:
+    """It is the user's, who named it by its ID; the sweep of the run removes the other."""
+
+    def images() -> set[str]:
+        ids = shell(host, '"$1" image ls -aq --no-trunc', name).stdout.split()
+        return {each.removeprefix("sha256:") for each in ids}
+
+    base = shell(host, IMPORT, name).stdout.strip().removeprefix("sha256:")
+    try:
+        before = images()
+        assert base in before
+        where, isolation = environment(name), Isolation(run_id=RUN, arm=name, reference=base)
+        assert isinstance(where, HoldsData)
+        held = where.hold(host, isolation, "/etc/hostname", compression="none")
+        assert images() - before == {held.removeprefix("sha256:")}
+        where.sweep(host, RUN)
+        assert images() == before
+    finally:
+        shell(host, '"$1" image rm --force "$2"', name, base)
 
 
 def test_the_data_lie_where_they_were_asked_for_in_every_arm(lab: Lab, tmp_path: Path) -> None:

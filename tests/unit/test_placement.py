@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings, settings_toml
 from envcompare.environments import HoldsData, Isolation
 from envcompare.environments.registry import ENVIRONMENTS, all_traits, environment
-from envcompare.errors import ConfigError
+from envcompare.errors import ConfigError, StillRunningError
 from envcompare.run_folder.records import Event, Failure
 from envcompare.runner.cellgroup import sharing
 from envcompare.runner.walk import _exit_code
@@ -183,3 +184,16 @@ def test_the_tmpfs_of_a_plain_process_goes_with_the_run() -> None:
     assert folder.is_dir()
     vm.sweep(LOCAL, run_id)
     assert not folder.parent.exists()
+
+
+def test_an_engine_that_cannot_name_the_images_of_a_run_is_not_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no containers, and what it holds of the run is not known."""
+    client = tmp_path / "docker"
+    client.write_text('#!/bin/sh\n[ "$1" = ps ] || { echo no image store >&2; exit 1; }\n')
+    client.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(StillRunningError) as caught:
+        environment("docker").sweep(LOCAL, "20260101-000000-ffff")
+    assert "no image store" in caught.value.details
