@@ -67,8 +67,9 @@ echo "$said"
 [ -z "$2" ] || "$1" tag "${said##* }" "$2"
 """
 # $1: the program; $2: the image; $3: the data; $4: where they stand inside; the rest: options.
-# A container that is never started is copied to, and kept as an image with the same labels. Podman
-# before 4.3 could not remove that image without one without a name that it stands on.
+# A container that is never started is copied to, and kept as an image with the same labels. A link
+# would be copied as one; a file is given a folder around it, where it keeps its name. Podman before
+# 4.3 could not remove that image without one without a name that it stands on.
 _HOLD = r"""
 program=$1 image=$2 data=$3 inside=$4
 shift 4
@@ -77,8 +78,14 @@ shift 4
   exit 1
 }
 container=$("$program" create --pull never "$@" --entrypoint "" "$image" true) || exit
-trap '"$program" rm --force "$container" >/dev/null' EXIT
-"$program" cp --archive "$data" "$container:$inside" >&2 &&
+trap '"$program" rm --force "$container" >/dev/null; rm -rf -- "$around"' EXIT
+around= source=$(readlink -f -- "$data") || exit
+if [ ! -d "$source" ]; then
+  around=$(mktemp -d) && chmod 755 "$around" || exit
+  "$program" cp --archive "$around" "$container:$inside" >&2 || exit
+  inside=$inside/${data##*/}
+fi
+"$program" cp --archive "$source" "$container:$inside" >&2 &&
   "$program" commit --change "LABEL $KEPT" "$container"
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,64 @@ def run_files(lab: Lab, path: Path, places: str, *more: str) -> RunFolder:
     return RunFolder.open(found)
 
 
+# A name that neither a shell, a pattern nor the sections of a definition may take apart.
+NASTY = "my [*] data\n%post"
+PLAIN = "my data"  # Podman takes a path for a pattern
+MAKE = """
+cd "$1" && mkdir root root/dev root/proc && apptainer -q build base.sif root >&2 || exit
+mkdir "$2" "$3" && >"$2/a b" && >"$3/a b" && ln -s "$3" link && >"$2.csv" && >"$3.csv"
+"""
+# What is in the place of the data, in an image of an engine with Docker's command line, or a SIF.
+LAYERS = """
+container=$("$2" create "$1" true) && "$2" cp "$container:/envcompare-data" - |
+  tar -tf - --quoting-style=literal
+"$2" rm "$container" >&2
+"""
+SQUASHED = """
+apptainer -q build --sandbox "$1.box" "$1" >&2 && cd "$1.box" && find envcompare-data
+"""
+
+
+def held_by(name: str, host: Transport, base: str, data: str, *, scratch: str) -> str:
+    """Return the reference of what an environment puts data into."""
+    where = environment(name)
+    assert isinstance(where, HoldsData)
+    isolation = Isolation(run_id=RUN, arm=name, reference=base, engine="apptainer", scratch=scratch)
+    return where.hold(host, isolation, data, compression="gzip")
+
+
+@pytest.fixture
+def folder(host: Transport) -> Iterator[str]:
+    """Give a folder of the host with data, and a SIF without any file."""
+    path = shell(host, "mktemp -d").stdout.strip()
+    made = shell(host, MAKE, path, NASTY, PLAIN)
+    assert made.succeeded, made.stderr
+    yield path
+    shell(host, 'chmod -R u+rwx "$1"; rm -rf "$1"', path)
+
+
+@pytest.mark.parametrize("name", ["docker", "podman", "singularity"])
+def test_an_image_holds_a_folder_or_a_file_of_any_name(
+    name: str, host: Transport, folder: str
+) -> None:
+    """Also what a link leads to; a file keeps its name, which is part of its hash."""
+    is_sif = name == "singularity"
+    base = f"{folder}/base.sif" if is_sif else shell(host, IMPORT, name).stdout.strip()
+    given = PLAIN if name == "podman" else NASTY
+    inside = {given: "a b", "link": "a b", f"{given}.csv": f"{given}.csv"}
+    try:
+        for data, file in inside.items():
+            held = held_by(name, host, base, f"{folder}/{data}", scratch=folder)
+            said = shell(host, SQUASHED if is_sif else LAYERS, held, name)
+            assert said.succeeded, said.stderr
+            listed = said.stdout.replace("envcompare-data/\n", "envcompare-data\n")
+            assert listed == f"envcompare-data\nenvcompare-data/{file}\n"
+        environment(name).sweep(host, RUN)
+    finally:
+        if not is_sif:
+            shell(host, '"$1" image rm --force "$2"', name, base)
+
+
 @pytest.mark.parametrize("name", ["docker", "podman"])
 def test_an_image_without_a_name_survives_the_one_with_the_data(name: str, host: Transport) -> None:
     """It is the user's, who named it by its ID; the sweep of the run removes the other."""
@@ -60,11 +119,9 @@ def test_an_image_without_a_name_survives_the_one_with_the_data(name: str, host:
     try:
         before = images()
         assert base in before
-        where, isolation = environment(name), Isolation(run_id=RUN, arm=name, reference=base)
-        assert isinstance(where, HoldsData)
-        held = where.hold(host, isolation, "/etc/hostname", compression="none")
+        held = held_by(name, host, base, "/etc/hostname", scratch="")
         assert images() - before == {held.removeprefix("sha256:")}
-        where.sweep(host, RUN)
+        environment(name).sweep(host, RUN)
         assert images() == before
     finally:
         shell(host, '"$1" image rm --force "$2"', name, base)

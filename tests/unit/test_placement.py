@@ -19,7 +19,7 @@ from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings, settings_toml
 from envcompare.environments import HoldsData, Isolation
 from envcompare.environments.registry import ENVIRONMENTS, all_traits, environment
-from envcompare.errors import ConfigError, StillRunningError
+from envcompare.errors import ConfigError, StackError, StillRunningError
 from envcompare.run_folder.records import Event, Failure
 from envcompare.runner.cellgroup import sharing
 from envcompare.runner.walk import _exit_code
@@ -197,3 +197,11 @@ def test_an_engine_that_cannot_name_the_images_of_a_run_is_not_swept(
     with pytest.raises(StillRunningError) as caught:
         environment("docker").sweep(LOCAL, "20260101-000000-ffff")
     assert "no image store" in caught.value.details
+
+
+def test_podman_puts_no_pattern_into_an_image() -> None:
+    """It would take what the pattern matches."""
+    podman = environment("podman")
+    assert isinstance(podman, HoldsData)
+    with pytest.raises(StackError, match=r"podman cannot put /data/\[a\] into an image"):
+        podman.hold(LOCAL, ISOLATION, "/data/[a]", compression="zstd")

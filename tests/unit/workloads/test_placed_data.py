@@ -69,6 +69,21 @@ def test_a_file_of_the_user_is_copied_too(start: Start, tmp_path: Path) -> None:
     assert [one.read_text() for one in (tmp_path / "place").rglob("single.csv")] == ["1,2\n"]
 
 
+def test_a_file_in_an_image_has_the_hash_of_the_users(start: Start, tmp_path: Path) -> None:
+    """Its name is part of it, and so it lies in a folder there."""
+    path, held = tmp_path / "single.csv", tmp_path / "held"
+    path.write_text("1,2\n")
+    held.mkdir()
+    (held / "single.csv").write_text("1,2\n")
+    place = {"name": "image", "folder": str(held), "is_held": True}
+    said = [
+        start().ask("hello", workload="files", data=str(path), place=at, params=FEW)
+        for at in (None, place)
+    ]
+    assert said[0]["ok"], said[0]
+    assert said[1]["data_hash"] == said[0]["data_hash"]
+
+
 def test_an_image_that_lacks_its_data_is_a_failure_of_the_data(
     start: Start, data: Path, tmp_path: Path
 ) -> None:
