@@ -24,6 +24,10 @@ from envcompare.stack import Mount
 from envcompare.transport import make_folder, shell
 
 _PREPARE_LIMIT_S = 3600.0
+_MAKE_PRIVATE = """
+[ -e "$1" ] || [ -L "$1" ] || mkdir -m 700 -- "$1" || exit
+[ -d "$1" ] && [ ! -L "$1" ] && [ "$(stat -c %u "$1")" = "$(id -u)" ] && chmod 700 "$1"
+"""
 WORKER = "harness/worker.py"
 # of a plain command, which finds the Python of the image by itself
 LAUNCHER = "harness/measuring.py"
@@ -109,6 +113,8 @@ class CellFolders:
             )
         name = control or arm.id
         self.session.make_upper(name)
+        if placing.private:
+            self._make_private(placing.private.format(run=self.session.run_id))
         if placing.is_held:
             held = self.held.get(arm.id) or self.session.hold(arm.id, data, experiment)
             self.held[name] = held
@@ -174,6 +180,16 @@ class CellFolders:
         mount = Mount(path=folder)
         if mount not in self.shown:
             self.shown = (*self.shown, mount)
+
+    def _make_private(self, folder: str) -> None:
+        """Make a folder that this login alone may enter, where it is not there from before."""
+        made = shell(self.session.transport, _MAKE_PRIVATE, folder)
+        if not made.succeeded:
+            raise UnusableError(
+                f"{folder} on {self.session.host.label} cannot be made for this login alone",
+                details=made.tail(1) or "another user has made it, or it is not a folder",
+                hint="remove it there, or choose another place with --place",
+            )
 
     def _require_folder(self, folder: str) -> None:
         """Refuse a link in the place of data: every arm would be shown what it leads to."""

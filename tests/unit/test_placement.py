@@ -175,15 +175,31 @@ def test_singularity_keeps_what_is_written_on_the_disk_of_the_host() -> None:
 
 
 def test_the_tmpfs_of_a_plain_process_goes_with_the_run() -> None:
-    """It is a folder of /dev/shm, named after run and arm; a worker's end leaves it."""
+    """Also where what is copied there cannot be written to; a worker's end leaves it."""
     run_id = "20260101-000000-ffff"
     vm = environment("vm")
     folder = Path(all_traits()["vm"].placing("tmpfs").folder.format(run=run_id, arm="vm"))
-    folder.mkdir(parents=True)
+    (folder / "part").mkdir(parents=True)
+    (folder / "part" / "file").touch()
+    (folder / "part").chmod(0o500)
     vm.sweep(LOCAL, run_id, worker="0f")
     assert folder.is_dir()
     vm.sweep(LOCAL, run_id)
     assert not folder.parent.exists()
+
+
+def test_a_folder_of_another_user_is_left_alone_by_the_sweep_of_a_run(tmp_path: Path) -> None:
+    """Anyone may put something where the run keeps its data in memory."""
+    run_id = "20260101-000000-fffe"
+    private = Path(all_traits()["vm"].placing("tmpfs").private.format(run=run_id))
+    (tmp_path / "kept").touch()
+    private.symlink_to(tmp_path)
+    try:
+        environment("vm").sweep(LOCAL, run_id)
+        assert (tmp_path / "kept").exists()
+        assert private.is_symlink()
+    finally:
+        private.unlink()
 
 
 def test_an_engine_that_cannot_name_the_images_of_a_run_is_not_swept(

@@ -44,6 +44,7 @@ def test_data_are_copied_to_their_place_and_read_there(
 ) -> None:
     """Once, whatever cells the worker serves; the checksum is that of the original."""
     target = tmp_path / "place"
+    data.chmod(0o700)
     sums = []
     for place in (None, {"name": "bind"}, {"name": "tmpfs", "folder": str(target)}):
         worker: Conversation = start()
@@ -54,6 +55,7 @@ def test_data_are_copied_to_their_place_and_read_there(
         worker.ask("end")
     assert sums[0] == sums[1] == sums[2]
     (copy,) = target.iterdir()
+    assert copy.stat().st_mode & 0o777 == 0o700  # as that of the user's, whatever is around it
     files = sorted(path.relative_to(copy) for path in copy.rglob("*.txt"))
     assert files == sorted(path.relative_to(data) for path in data.rglob("*.txt"))
 
