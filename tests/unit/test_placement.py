@@ -17,6 +17,7 @@ from envcompare.config.arms import PLACES, Arm, Place, parse_places
 from envcompare.config.experiment import Experiment, resolve
 from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings, settings_toml
+from envcompare.config.workloads import Known, catalogue
 from envcompare.environments import HoldsData, Isolation
 from envcompare.environments.registry import ENVIRONMENTS, all_traits, environment
 from envcompare.errors import ConfigError, StackError, StillRunningError
@@ -35,7 +36,7 @@ ISOLATION = Isolation(
 
 def planned(**flags: Any) -> tuple[Experiment, tuple[str, ...]]:
     """Return an experiment with small files, and the lines of its plan."""
-    names = known(files={"pattern": "read", "files": 500})
+    names = known(files={"pattern": "read", "place": "auto", "files": 500})
     experiment = resolve(Settings(workloads="files", **flags), Settings(), known=names)
     plan = make_plan(experiment, ("local",), accept_many=False)
     return experiment, plan_lines(experiment, plan)
@@ -112,6 +113,28 @@ def test_a_command_has_no_place_for_data(tmp_path: Path) -> None:
     settings = msgspec.convert(content, Settings)
     with pytest.raises(ConfigError, match="--place is not for plain commands"):
         resolve(settings, Settings(), known=known(cnn={}))
+
+
+def test_a_workload_that_loads_no_data_has_no_place_for_them() -> None:
+    """Its cells would all be the same; which do is read from their source."""
+    names = Known(environments=all_traits(), workloads=catalogue())
+    loading = {name for name, info in names.workloads.items() if info.loads_data}
+    assert loading == {"cnn", "files", "loader", "rnn"}
+    settings = Settings(workloads="files,vgg16", place="data=bind,tmpfs")
+    with pytest.raises(ConfigError, match="--place: vgg16 loads no data"):
+        resolve(settings, Settings(), known=names)
+
+
+@pytest.mark.parametrize("place", ["data=image,bind", "data=sif"])
+@pytest.mark.parametrize("compare", [None, "parameter=pattern"])
+def test_nothing_is_planned_that_writes_to_an_image(place: str, compare: str | None) -> None:
+    """What is written to the scratch folder is not written to the place."""
+    values = {"pattern": ("read", "write")}
+    one = "vm" if compare else "vm,singularity"
+    with pytest.raises(ConfigError, match="cannot write into an image or a SIF"):
+        planned(envs=one, place=place, compare=compare, set={"files": values})
+    planned(envs=one, place=place, compare=compare, set={"files": {**values, "place": "scratch"}})
+    planned(envs=one, place="data=tmpfs", compare=compare, set={"files": values})
 
 
 def test_ranks_on_several_hosts_have_no_place_for_data() -> None:
