@@ -48,6 +48,7 @@ PINNED = "envcompare-pinned"  # what a base image is called while something is b
 PYTHON = "/opt/envcompare/venv/bin/python"
 """The interpreter of the workload image."""
 
+_HELD = f"{LOCK_LABEL}=data"  # the label of images with data, which are no workload images
 _OUR_NAMES = ("envcompare-workload:", "envcompare-skeleton:", "envcompare-part:")
 # All of an image's configuration that changes what runs in it, by the names of the engine.
 _CONFIG = (
@@ -419,7 +420,7 @@ def with_data(
     `options` are those of the container that is made for it and never started. Raises StackError.
     """
     words = (store.engine.program, reference, data, target, *options)
-    script = Command(argv=("sh", "-c", _HOLD, "sh", *words), env=(("KEPT", f"{LOCK_LABEL}=data"),))
+    script = Command(argv=("sh", "-c", _HOLD, "sh", *words), env=(("KEPT", _HELD),))
     result = run(store.transport, script, timeout_s=CONTENT_S)
     if result.succeeded:
         return result.stdout.strip().splitlines()[-1]
@@ -466,6 +467,17 @@ def remove_pins(store: ImageStore) -> None:
         names = [name for name in listed if name.startswith(f"{PINNED}:") and name.isprintable()]
         if names:
             store.run("image", "rm", "--no-prune", *names)
+
+
+def remove_held(store: ImageStore) -> int:
+    """Remove images with data that runs have left, but for named ones; return how many went."""
+    filters = ("--filter", f"label={_HELD}", "--filter", "dangling=true")
+    with contextlib.suppress(CommandTimeoutError):
+        listed = store.run("image", "ls", "--quiet", "--no-trunc", *filters, timeout_s=ANSWER_S)
+        ids = [each for each in listed.stdout.split() if _IMAGE_ID.fullmatch(each)]
+        command = ("image", "rm", "--force", "--no-prune", *ids)
+        return len(ids) if ids and store.run(*command, timeout_s=FOLDER_S).succeeded else 0
+    return 0
 
 
 def _ours(store: ImageStore, label: str) -> tuple[dict[str, str], str]:

@@ -15,6 +15,8 @@ from envcompare.environments import HoldsData, Isolation
 from envcompare.environments.registry import environment
 from envcompare.run_folder.records import Block
 from envcompare.run_folder.results import RunFolder
+from envcompare.stack.engine import ImageStore
+from envcompare.stack.image import remove_held
 from envcompare.transport import Transport, shell
 
 ARMS = ("vm", "docker", "singularity", "podman")
@@ -107,21 +109,29 @@ def test_an_image_holds_a_folder_or_a_file_of_any_name(
             shell(host, '"$1" image rm --force "$2"', name, base)
 
 
+@pytest.mark.parametrize("is_cleaned", [False, True], ids=["swept", "cleaned"])
 @pytest.mark.parametrize("name", ["docker", "podman"])
-def test_an_image_without_a_name_survives_the_one_with_the_data(name: str, host: Transport) -> None:
-    """It is the user's, who named it by its ID; the sweep of the run removes the other."""
+def test_an_image_without_a_name_survives_the_one_with_the_data(
+    name: str, host: Transport, *, is_cleaned: bool
+) -> None:
+    """It is the user's, who named it by its ID; the other goes with the run, or is found later."""
 
     def images() -> set[str]:
         ids = shell(host, '"$1" image ls -aq --no-trunc', name).stdout.split()
         return {each.removeprefix("sha256:") for each in ids}
 
+    where = environment(name)
+    assert where.engine is not None
     base = shell(host, IMPORT, name).stdout.strip().removeprefix("sha256:")
     try:
         before = images()
         assert base in before
         held = held_by(name, host, base, "/etc/hostname", scratch="")
         assert images() - before == {held.removeprefix("sha256:")}
-        environment(name).sweep(host, RUN)
+        if is_cleaned:
+            assert remove_held(ImageStore(engine=where.engine, transport=host)) == 1
+        else:
+            where.sweep(host, RUN)
         assert images() == before
     finally:
         shell(host, '"$1" image rm --force "$2"', name, base)
