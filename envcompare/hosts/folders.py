@@ -100,8 +100,8 @@ class CellFolders:
     ) -> Placed | None:
         """Return where the data lie in an arm, and put them into its image if that is the place.
 
-        A control starts from the image of its arm, which has its data first. None where no place
-        was asked for. Raises StackError or UnusableError where they cannot be.
+        A control starts from the image of its arm. None where no place was asked for. Raises
+        StackError or UnusableError where they cannot be.
         """
         if self.place is None:
             return None
@@ -116,8 +116,7 @@ class CellFolders:
         if placing.private:
             self._make_private(placing.private.format(run=self.session.run_id))
         if placing.is_held:
-            held = self.held.get(arm.id) or self.session.hold(arm.id, data, experiment)
-            self.held[name] = held
+            self.held[name] = self.session.hold(arm.id, data, experiment)
         folder = placing.folder.format(run=self.session.run_id, arm=distinct_name(name))
         return Placed(name=self.place, folder=folder, is_held=placing.is_held)
 

@@ -14,7 +14,8 @@ from envcompare.cli.planning import resolved
 from envcompare.config.arms import Arm
 from envcompare.config.settings import Settings
 from envcompare.config.workloads import Workload
-from envcompare.environments import Check
+from envcompare.environments import Check, Isolation
+from envcompare.environments.docker import Docker
 from envcompare.environments.registry import all_traits, environment
 from envcompare.errors import UnusableError, WorkloadError
 from envcompare.hosts.arms import ReadyArm
@@ -22,6 +23,7 @@ from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.session import HostSession
 from envcompare.run_folder.records import ArmRecord
 from envcompare.stack import Mount, Prepared
+from envcompare.transport import Transport
 from envcompare.transport.hosts import parse_hosts
 from envcompare.transport.local import LOCAL
 
@@ -169,6 +171,34 @@ def test_data_are_put_into_no_folder_of_another_user(
             CellFolders(session=session, place="tmpfs").place_data(vm, "/data", experiment)
     finally:
         private.unlink()
+
+
+def test_an_image_with_data_is_made_once_for_all_cells_and_arms_that_run_it(
+    session: HostSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Docker and gVisor have the images of one engine."""
+    made: list[str] = []
+
+    def hold(
+        _: Docker, _transport: Transport, isolation: Isolation, data: str, *, compression: str
+    ) -> str:
+        assert compression == "zstd"
+        made.append(f"{isolation.reference} {data}")
+        return f"held-{len(made)}"
+
+    monkeypatch.setattr(Docker, "hold", hold)
+    experiment, _ = resolved(Settings(), Settings())
+    images = {"docker": "app:1", "gvisor": "app:1", "new": "app:2"}
+    for arm_id, reference in images.items():
+        environment_of = "gvisor" if arm_id == "gvisor" else "docker"
+        record = ArmRecord(id=arm_id, environment=environment_of, stack="image")
+        prepared = Prepared(interpreter="python", reference=reference)
+        session.arms[arm_id] = ReadyArm(arm=record, prepared=prepared, check=Check())
+    for _ in range(2):
+        held = {arm: session.hold(arm, "/data", experiment) for arm in images}
+        assert held == {"docker": "held-1", "gvisor": "held-1", "new": "held-2"}
+    assert session.hold("new", "/more", experiment) == "held-3"
+    assert made == ["app:1 /data", "app:2 /data", "app:2 /more"]
 
 
 def test_data_stands_alone_in_the_folder_that_an_arm_may_write_to(
