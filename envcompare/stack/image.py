@@ -417,8 +417,11 @@ def with_data(
 ) -> str:
     """Return the ID of an image on top of another, with a folder of the host in its last layer.
 
-    `options` are those of the container that is made for it and never started. Raises StackError.
+    `options` are those of the container that is made for it and never started. Raises StackError,
+    before anything is copied where there is no room.
     """
+    needs, amount = room.image_needs(store, "received image"), room.of_files(store.transport, data)
+    room.require(needs, amount, purpose="an image with the data")
     words = (store.engine.program, reference, data, target, *options)
     script = Command(argv=("sh", "-c", _HOLD, "sh", *words), env=(("KEPT", _HELD),))
     result = run(store.transport, script, timeout_s=CONTENT_S)

@@ -135,8 +135,11 @@ def with_data(
 ) -> str:
     """Make a SIF with a folder of the host in it, and return its path, the target.
 
-    The source is another SIF, the folder, and its path inside. Raises StackError.
+    The source is another SIF, the folder, and its path inside. Raises StackError, before it is made
+    where there is no room for the data.
     """
+    need = room.Need(step="sif", transport=transport, path=target.rpartition("/")[0])
+    room.require((need,), room.of_files(transport, source[1]), purpose="a SIF with the data")
     build = (program, "-q", "build", "--force", *_BUILD_FLAGS[compression])
     result = shell(transport, _HOLD, target, *source, *build, timeout_s=CONTENT_S)
     if not result.succeeded:
