@@ -70,7 +70,7 @@ echo "$said"
 # $1: the program; $2: the image; $3: the data; $4: where they stand inside; the rest: options.
 # A container that is never started is copied to, and kept as an image with the same labels. A link
 # would be copied as one; a file is given a folder around it, where it keeps its name. Podman before
-# 4.3 could not remove that image without one without a name that it stands on.
+# 4.3 removes such an image only together with an unnamed one that it stands on.
 _HOLD = r"""
 program=$1 image=$2 data=$3 inside=$4
 shift 4

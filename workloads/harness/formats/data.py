@@ -181,7 +181,7 @@ def _must_remake(target: str, origin: str) -> bool:
 def _whole_or_absent(target: str, *, is_public: bool = True) -> Iterator[str]:
     """Give a folder beside the target that takes its place, in one step, if the body succeeds.
 
-    What was made here is no secret and gets public; mkdtemp makes it private.
+    Data that was made here is no secret, and mkdtemp makes it private.
     """
     os.makedirs(os.path.dirname(target), exist_ok=True)
     folder = tempfile.mkdtemp(prefix=f"{target}.tmp-{os.getpid()}-")
