@@ -44,11 +44,13 @@ class Placing(NamedTuple):
 
     They lie in `folder` inside, where `{run}` and `{arm}` stand for the names of both; without one
     they stay in the folder of the host. What is not `is_held` by the image is copied by the worker.
+    `private` is the folder around it that is made for this login alone, beside those of others.
     """
 
     folder: str = ""
     is_held: bool = False
     refusal: str = ""
+    private: str = ""
 
 
 class Rung(NamedTuple):

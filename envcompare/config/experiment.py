@@ -168,7 +168,7 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
             details="a command has no rounds within a restart: each process is a fresh start",
             hint="leave them out, or measure the command in a run of its own",
         )
-    _check_placed(workloads, settings)
+    _check_placed(workloads, settings, known)
     allocation = parse_allocation(settings.allocation, os.environ, now_s=time.time())
     if allocation is not None:
         check_allocation(arms, hosts=settings.hosts, places=parse_places(settings.place))
@@ -187,13 +187,37 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
     )
 
 
-def _check_placed(workloads: tuple[Workload, ...], settings: Settings) -> None:
-    """Raise ConfigError where data would be placed for a plain command."""
-    if settings.place is not None and any(one.program is not None for one in workloads):
+def _check_placed(workloads: tuple[Workload, ...], settings: Settings, known: Known) -> None:
+    """Raise ConfigError where data would be placed for what has none, or could not write there."""
+    places = parse_places(settings.place)
+    if places and any(one.program is not None for one in workloads):
         raise ConfigError(
             "--place is not for plain commands",
             details="only a workload is told where its data lie",
             hint="leave it out, or make the command a class",
+        )
+    without = [
+        one.name
+        for one in workloads
+        if one.path is None and one.program is None and not known.workloads[one.name].loads_data
+    ]
+    if places and without:
+        raise ConfigError(
+            f"--place: {', '.join(without)} loads no data",
+            details="its cells would be the same at every place",
+            hint="leave --place out, or measure the workloads that load data in a run of their own",
+        )
+    # of the settings: values that are compared are no parameters of the workload any more
+    given = {"pattern": "read", "place": "auto", **(settings.set or {}).get("files", {})}
+    patterns, where = (
+        value if isinstance(value, tuple) else (value,)
+        for value in (given["pattern"], given["place"])
+    )
+    if {"image", "sif"} & {*places} and "write" in patterns and where != ("scratch",):
+        raise ConfigError(
+            "files.pattern=write cannot write into an image or a SIF",
+            details="the places `image` and `sif` can only be read",
+            hint="leave them out, or measure writing in a run of its own with --place data=overlay",
         )
 
 

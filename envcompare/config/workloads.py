@@ -47,6 +47,7 @@ class WorkloadInfo:
     ranges: dict[str, Range] = field(default_factory=dict)
     bottleneck: str = ""  # what most of its time goes to
     metrics: tuple[str, ...] = ()  # that its `evaluate` returns
+    loads_data: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +91,7 @@ def catalogue() -> dict[str, WorkloadInfo]:
         path.stem: _workload_info(lineage, name=path.stem)
         for path in sorted(bundled.workloads().glob("*.py"))
         for node in _classes(path).values()
-        if any(map(_has_step, lineage := _lineage(node, shared)))
+        if _has_method(lineage := _lineage(node, shared), "step")
     }
 
 
@@ -103,8 +104,9 @@ def _classes(path: Path) -> dict[str, ast.ClassDef]:
     return {node.name: node for node in body if isinstance(node, ast.ClassDef)}
 
 
-def _has_step(node: ast.ClassDef) -> bool:
-    return any(isinstance(part, ast.FunctionDef) and part.name == "step" for part in node.body)
+def _has_method(lineage: list[ast.ClassDef], name: str) -> bool:
+    parts = (part for node in lineage for part in node.body)
+    return any(isinstance(part, ast.FunctionDef) and part.name == name for part in parts)
 
 
 def _shared_classes() -> dict[str, ast.ClassDef]:
@@ -136,6 +138,7 @@ def _workload_info(lineage: list[ast.ClassDef], *, name: str) -> WorkloadInfo:
         ranges=_merged(lineage, "RANGES"),
         bottleneck=_declared(lineage[-1], "BOTTLENECK") or "",
         metrics=_names(_declared(lineage[-1], "METRICS")),
+        loads_data=_has_method(lineage, "load"),
     )
 
 

@@ -283,7 +283,7 @@ class Environment(Protocol):
         """End and remove what a run has on the host; return how many things there were.
 
         With the mark of a worker only what was started with it. Raises StillRunningError where it
-        cannot be shown within two minutes that all of it has ended.
+        cannot be shown within minutes that all of it has ended.
         """
         ...
 

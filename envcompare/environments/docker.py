@@ -40,7 +40,7 @@ from envcompare.stack.engine import ImageStore, bind, mount_options, patiently
 from envcompare.stack.host import make_image
 from envcompare.stack.image import deliver
 from envcompare.text import spoken
-from envcompare.transport import Transport
+from envcompare.transport import FOLDER_S, Transport
 from envcompare.transport.local import LOCAL
 
 _RUN_LABEL = "envcompare.run"
@@ -70,12 +70,16 @@ while :; do
   rounds=$((rounds + 1))
   sleep 0.1 || sleep 1
 done
-case $label in envcompare.run=*)
-  images=$("$program" image ls --quiet --no-trunc --filter "label=$label")
-  [ -z "$images" ] || "$program" image rm --force $images >/dev/null || exit 7 ;;
-esac
 set -- $removed
 echo "$#"
+"""
+# What an image stands on is the user's, and stays also where it has no name.
+_REMOVE_IMAGES = r"""
+label=$1 program=$2
+command -v "$program" >/dev/null || { echo 0; exit; }
+images=$("$program" image ls --quiet --no-trunc --filter "label=$label") || exit
+[ -z "$images" ] || "$program" image rm --force --no-prune $images >/dev/null || exit
+echo 0
 """
 # No process inside gets more rights than its user has, and a fork bomb ends before the numbers of
 # processes of the smallest kernel (32768) do. --threads takes half of the limit.
@@ -369,12 +373,20 @@ def remove_labelled(transport: Transport, program: str, *, run_id: str, worker: 
     """
     label = f"{_WORKER_LABEL}={worker}" if worker else f"{_RUN_LABEL}={run_id}"
     tries = _TRIES_OF_WORKER if worker else _TRIES
-    return swept(
+    count = swept(
         transport,
         Command(argv=("sh", "-c", _REMOVE, "sh", label, str(tries), program)),
         hint=f"see what {program} ps --all --filter label={label} says there",
         more_s=tries,
     )
+    if not worker:
+        swept(
+            transport,
+            Command(argv=("sh", "-c", _REMOVE_IMAGES, "sh", label, program)),
+            hint=f"see what {program} image ls --filter label={label} says there",
+            more_s=FOLDER_S,
+        )
+    return count
 
 
 def shown(

@@ -213,7 +213,16 @@ class Podman:
         *,
         compression: Compression,  # noqa: ARG002 — layers have none
     ) -> str:
-        """Return the ID of the image with the data in a layer of their own."""
+        """Return the ID of the image with the data in a layer of their own.
+
+        Raises StackError also for a path that `podman cp` takes for a pattern.
+        """
+        if set(data) & set("*?[\\"):
+            raise StackError(
+                f"podman cannot put {spoken(data)} into an image",
+                details="podman cp reads * ? [ and \\ in its path as a pattern",
+                hint="name a path without them with --data, or leave --place data=image out",
+            )
         owner = ("--userns", "keep-id", *user_option(isolation))
         store = ImageStore(engine=ENGINE, transport=transport)
         return held_in_layer(store, isolation, data, options=owner)

@@ -8,10 +8,11 @@ from typing import ClassVar
 
 from envcompare.command import Command
 from envcompare.config.arms import Placing, Rung, Traits
-from envcompare.environments import Check, Isolation, ask, kill_marked, marks, unusable
+from envcompare.environments import Check, Isolation, ask, kill_marked, marks, swept, unusable
 from envcompare.environments.software import proven, wheelhouse
 from envcompare.errors import Problem
 from envcompare.stack import Prepared, Progress, Request, venv
+from envcompare.stack.cache import OPEN_FOLDERS
 from envcompare.stack.host import LOADING, Layout, find_python, layout, left_out, software_of
 from envcompare.text import spoken
 from envcompare.transport import Transport, shell
@@ -26,6 +27,15 @@ _LEADING = (
 # $@: the variables that lead the loader. A folder of the driver counts where the loader finds no
 # libcuda.so.1 by itself, as on Container-Optimized OS.
 _TMPFS = "/dev/shm/envcompare-"  # noqa: S108 — a folder there is the user's alone
+# What another user has put there is no part of the run.
+_DROP = (
+    OPEN_FOLDERS
+    + r"""
+[ -d "$1" ] && [ ! -L "$1" ] && [ "$(stat -c %u "$1")" = "$(id -u)" ] || { echo 0; exit; }
+open_folders "$1"
+rm -rf -- "$1" && echo 0
+"""
+)
 _LOGIN = r"""
 libcuda='libcuda\.so\.1 \(libc6,(x86-64|AArch64)'
 for name; do
@@ -57,7 +67,7 @@ class Vm:
         places={
             "image": Placing(),
             "overlay": Placing(),
-            "tmpfs": Placing(folder=f"{_TMPFS}{{run}}/{{arm}}"),
+            "tmpfs": Placing(folder=f"{_TMPFS}{{run}}/{{arm}}", private=f"{_TMPFS}{{run}}"),
             "sif": Placing(),
         },
     )
@@ -116,9 +126,12 @@ class Vm:
 
     def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
         """Kill the processes of this user that a run or a worker left, and drop a run's tmpfs."""
+        count = kill_marked(transport, self.name, run_id=run_id, worker=worker)
         if not worker:
-            shell(transport, 'rm -rf -- "$1"', f"{_TMPFS}{run_id}")
-        return kill_marked(transport, self.name, run_id=run_id, worker=worker)
+            folder = f"{_TMPFS}{run_id}"
+            drop = Command(argv=("sh", "-c", _DROP, "sh", folder))
+            swept(transport, drop, hint=f"remove it there with: rm -rf {folder}")
+        return count
 
 
 def without_login(request: Request, made: Prepared) -> Prepared:

@@ -24,6 +24,10 @@ from envcompare.stack import Mount
 from envcompare.transport import make_folder, shell
 
 _PREPARE_LIMIT_S = 3600.0
+_MAKE_PRIVATE = """
+[ -e "$1" ] || [ -L "$1" ] || mkdir -m 700 -- "$1" || exit
+[ -d "$1" ] && [ ! -L "$1" ] && [ "$(stat -c %u "$1")" = "$(id -u)" ] && chmod 700 "$1"
+"""
 WORKER = "harness/worker.py"
 # of a plain command, which finds the Python of the image by itself
 LAUNCHER = "harness/measuring.py"
@@ -96,8 +100,8 @@ class CellFolders:
     ) -> Placed | None:
         """Return where the data lie in an arm, and put them into its image if that is the place.
 
-        A control starts from the image of its arm, which has its data first. None where no place
-        was asked for. Raises StackError or UnusableError where they cannot be.
+        A control starts from the image of its arm. None where no place was asked for. Raises
+        StackError or UnusableError where they cannot be.
         """
         if self.place is None:
             return None
@@ -109,9 +113,10 @@ class CellFolders:
             )
         name = control or arm.id
         self.session.make_upper(name)
+        if placing.private:
+            self._make_private(placing.private.format(run=self.session.run_id))
         if placing.is_held:
-            held = self.held.get(arm.id) or self.session.hold(arm.id, data, experiment)
-            self.held[name] = held
+            self.held[name] = self.session.hold(arm.id, data, experiment)
         folder = placing.folder.format(run=self.session.run_id, arm=distinct_name(name))
         return Placed(name=self.place, folder=folder, is_held=placing.is_held)
 
@@ -174,6 +179,16 @@ class CellFolders:
         mount = Mount(path=folder)
         if mount not in self.shown:
             self.shown = (*self.shown, mount)
+
+    def _make_private(self, folder: str) -> None:
+        """Make a folder that this login alone may enter, where it is not there from before."""
+        made = shell(self.session.transport, _MAKE_PRIVATE, folder)
+        if not made.succeeded:
+            raise UnusableError(
+                f"{folder} on {self.session.host.label} cannot be made for this login alone",
+                details=made.tail(1) or "another user has made it, or it is not a folder",
+                hint="remove it there, or choose another place with --place",
+            )
 
     def _require_folder(self, folder: str) -> None:
         """Refuse a link in the place of data: every arm would be shown what it leads to."""

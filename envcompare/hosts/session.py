@@ -105,6 +105,8 @@ class HostSession:
     _is_untouched: bool = True  # by this client; what is there is another's
     _privileged: set[str] = field(default_factory=set)  # arms that were given a capability
     _going_on: dict[str, str] = field(default_factory=dict)  # environments of workers not ended
+    # images with data in them, by engine, image and data
+    _held: dict[tuple[str, str, str], str] = field(default_factory=dict)
     _said: set[str] = field(default_factory=set)  # of the host, not of one of its arms
     _driver: Check | None = None  # with its files, once a GPU is looked for
     _wheels: Choice | None = None  # once an arm is made of them
@@ -443,7 +445,8 @@ class HostSession:
     def hold(self, arm: str, data: str, experiment: Experiment) -> str:
         """Return the reference of an image of an arm that has the data in it, where it can have.
 
-        Raises StackError or UnusableError where it cannot be made.
+        It is made once for all arms that run the same image of an engine. Raises StackError or
+        UnusableError where it cannot be made.
         """
         where = environment(self.arms[arm].arm.environment)
         if not isinstance(where, HoldsData):
@@ -451,8 +454,13 @@ class HostSession:
                 f"{where.name} has no image for the data", hint="leave --place data=image out"
             )
         isolation = replace(self._isolation(self.arms[arm]), scratch=self.scratch(arm))
-        compression = experiment.sif_compression
-        return where.hold(self.transport, isolation, data, compression=compression)
+        engine = where.engine.program if where.engine else where.name
+        key = (engine, isolation.reference, data)
+        if key not in self._held:
+            compression = experiment.sif_compression
+            held = where.hold(self.transport, isolation, data, compression=compression)
+            self._held[key] = held
+        return self._held[key]
 
     def _isolation(self, ready: ReadyArm) -> Isolation:
         return Isolation(

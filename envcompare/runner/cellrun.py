@@ -17,7 +17,7 @@ from envcompare.config.experiment import Experiment
 from envcompare.config.plan import Cell, Plan, not_placed
 from envcompare.config.workloads import Program
 from envcompare.console import Display
-from envcompare.errors import EnvcompareError, Phase, Problem, UnusableError
+from envcompare.errors import EnvcompareError, Phase, Problem, TransportError, UnusableError
 from envcompare.fingerprint.comparing import changed_software, compare_fingerprints
 from envcompare.fingerprint.evidence import entries
 from envcompare.hosts.folders import LAUNCHER, WORKER, CellFolders
@@ -553,6 +553,8 @@ class CellRun:
             self.job.display.say(f"  {self.cell.id}: putting the data into the image of {arm.id}")
         try:
             return self.folders.place_data(arm, data, self.job.experiment)
+        except TransportError:
+            raise
         except UnusableError as error:
             if arm.id == self.plan.reference:
                 raise

@@ -372,10 +372,13 @@ def led_by_first(job: Job, hosts: list[HostRun]) -> list[HostRun]:
 
 
 def _has_failed(events: tuple[Event, ...]) -> bool:
-    """Tell whether a cell ended, and it or an arm in it failed since it was last started."""
+    """Tell whether a cell ended, and it or an arm in it failed since it was last started.
+
+    What the plan leaves out is no failure.
+    """
     since = standing(events)
     has_ended = any(e.what == "cell-ended" and e.state != "unreachable" for e in since)
-    return has_ended and any(e.failure is not None for e in since)
+    return has_ended and any(e.failure is not None and e.failure.phase != "plan" for e in since)
 
 
 def failures_of(host: str, events: tuple[Event, ...]) -> tuple[str, ...]:

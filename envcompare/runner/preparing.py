@@ -21,7 +21,7 @@ from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption, handling_signals
 from envcompare.stack import Progress, cache, wheelhouse
 from envcompare.stack.engine import ImageStore
-from envcompare.stack.image import remove_images, remove_pins
+from envcompare.stack.image import remove_held, remove_images, remove_pins
 from envcompare.stack.proof import LOCK, TREE
 from envcompare.transport.hosts import HostSpec
 from envcompare.transport.local import LOCAL
@@ -197,6 +197,8 @@ def _clean_all(task: _HostTask, session: HostSession) -> None:
 
 def _clean_images(task: _HostTask, store: ImageStore) -> None:
     remove_pins(store)
+    if held := remove_held(store):
+        task.tell(f"images with data of runs removed from the engine: {held}")
     images = remove_images(store)
     if images.count:
         task.tell(f"images removed from the engine: {images.count}")

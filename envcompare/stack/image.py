@@ -48,6 +48,7 @@ PINNED = "envcompare-pinned"  # what a base image is called while something is b
 PYTHON = "/opt/envcompare/venv/bin/python"
 """The interpreter of the workload image."""
 
+_HELD = f"{LOCK_LABEL}=data"  # the label of images with data, which are no workload images
 _OUR_NAMES = ("envcompare-workload:", "envcompare-skeleton:", "envcompare-part:")
 # All of an image's configuration that changes what runs in it, by the names of the engine.
 _CONFIG = (
@@ -67,13 +68,25 @@ echo "$said"
 [ -z "$2" ] || "$1" tag "${said##* }" "$2"
 """
 # $1: the program; $2: the image; $3: the data; $4: where they stand inside; the rest: options.
-# A container that is never started is copied to, and kept as an image with the same labels.
+# A container that is never started is copied to, and kept as an image with the same labels. A link
+# would be copied as one; a file is given a folder around it, where it keeps its name. Podman before
+# 4.3 removes such an image only together with an unnamed one that it stands on.
 _HOLD = r"""
 program=$1 image=$2 data=$3 inside=$4
 shift 4
+"$program" image rm --help | grep -q -e --no-prune || {
+  echo "$program image rm has no option --no-prune: Docker, or Podman 4.3 or later, has it" >&2
+  exit 1
+}
 container=$("$program" create --pull never "$@" --entrypoint "" "$image" true) || exit
-trap '"$program" rm --force "$container" >/dev/null' EXIT
-"$program" cp --archive "$data" "$container:$inside" >&2 &&
+trap '"$program" rm --force "$container" >/dev/null; rm -rf -- "$around"' EXIT
+around= source=$(readlink -f -- "$data") || exit
+if [ ! -d "$source" ]; then
+  around=$(mktemp -d) && chmod 755 "$around" || exit
+  "$program" cp --archive "$around" "$container:$inside" >&2 || exit
+  inside=$inside/${data##*/}
+fi
+"$program" cp --archive "$source" "$container:$inside" >&2 &&
   "$program" commit --change "LABEL $KEPT" "$container"
 """
 
@@ -404,10 +417,13 @@ def with_data(
 ) -> str:
     """Return the ID of an image on top of another, with a folder of the host in its last layer.
 
-    `options` are those of the container that is made for it and never started. Raises StackError.
+    `options` are those of the container that is made for it and never started. Raises StackError,
+    before anything is copied where there is no room.
     """
+    needs, amount = room.image_needs(store, "received image"), room.of_files(store.transport, data)
+    room.require(needs, amount, purpose="an image with the data")
     words = (store.engine.program, reference, data, target, *options)
-    script = Command(argv=("sh", "-c", _HOLD, "sh", *words), env=(("KEPT", f"{LOCK_LABEL}=data"),))
+    script = Command(argv=("sh", "-c", _HOLD, "sh", *words), env=(("KEPT", _HELD),))
     result = run(store.transport, script, timeout_s=CONTENT_S)
     if result.succeeded:
         return result.stdout.strip().splitlines()[-1]
@@ -454,6 +470,17 @@ def remove_pins(store: ImageStore) -> None:
         names = [name for name in listed if name.startswith(f"{PINNED}:") and name.isprintable()]
         if names:
             store.run("image", "rm", "--no-prune", *names)
+
+
+def remove_held(store: ImageStore) -> int:
+    """Remove images with data that runs have left, but for named ones; return how many went."""
+    filters = ("--filter", f"label={_HELD}", "--filter", "dangling=true")
+    with contextlib.suppress(CommandTimeoutError):
+        listed = store.run("image", "ls", "--quiet", "--no-trunc", *filters, timeout_s=ANSWER_S)
+        ids = [each for each in listed.stdout.split() if _IMAGE_ID.fullmatch(each)]
+        command = ("image", "rm", "--force", "--no-prune", *ids)
+        return len(ids) if ids and store.run(*command, timeout_s=FOLDER_S).succeeded else 0
+    return 0
 
 
 def _ours(store: ImageStore, label: str) -> tuple[dict[str, str], str]:

@@ -21,7 +21,7 @@ from envcompare.errors import Problem, StackError
 from envcompare.stack.cache import Disk, disk_of, gigabytes
 from envcompare.stack.diagnosis import ROOM_HINT
 from envcompare.stack.engine import ImageStore
-from envcompare.transport import Transport
+from envcompare.transport import CONTENT_S, Transport, shell
 
 StepName = Literal[
     "wheels", "sent wheels", "venv", "image", "sent image", "received image", "archive", "sif"
@@ -101,6 +101,12 @@ def expected(variant: Variant) -> Amount:
 def of_image(size_bytes: int) -> Amount:
     """Return what the steps after the build reckon with; of an image only its size is known."""
     return Amount(packed_bytes=0, unpacked_bytes=max(1, size_bytes - _COMPILED_BYTES))
+
+
+def of_files(transport: Transport, path: str) -> Amount:
+    """Return what the steps reckon with that put a folder or file of a host into an image."""
+    said = shell(transport, 'du -skH -- "$1"', path, timeout_s=CONTENT_S).stdout.split()
+    return of_image(1024 * int(said[0]) if said and said[0].isdecimal() else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

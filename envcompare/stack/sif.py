@@ -65,16 +65,22 @@ digest "$target" >"$work/sum" && mv "$work/sum" "$target.sha256" && cat "$target
 """
 _HEADER = 'head -c 128 -- "$1" | od -An -v -tx1 && wc -c <"$1"'
 # $1: where the new SIF goes; $2: the image; $3: the data; $4: where they stand inside; the rest:
-# what builds it.
+# what builds it. A definition cannot quote: in it stands a link, which the engine follows. A file
+# is given a folder around it, where it keeps its name.
 _HOLD = r"""
 umask 022
 target=$1 image=$2 data=$3 inside=$4
 shift 4
 mkdir -p "${target%/*}/tmp" || exit
+cd -- "${target%/*}" || exit
+source=${target##*/}.data
+trap 'rm -rf -- "$source"' EXIT
+if [ -d "$data" ]; then ln -s -- "$data" "$source"
+else mkdir -- "$source" && ln -s -- "$data" "$source/${data##*/}"; fi || exit
 export APPTAINER_TMPDIR="${target%/*}/tmp" APPTAINER_CACHEDIR="${target%/*}/tmp"
 export SINGULARITY_TMPDIR="$APPTAINER_TMPDIR" SINGULARITY_CACHEDIR="$APPTAINER_TMPDIR"
 printf 'Bootstrap: localimage\nFrom: %s\n%%files\n  %s %s\n' \
-  "$image" "$data" "$inside" >"$target.def"
+  "$image" "$source" "$inside" >"$target.def"
 "$@" "$target" "$target.def"
 """
 
@@ -129,8 +135,11 @@ def with_data(
 ) -> str:
     """Make a SIF with a folder of the host in it, and return its path, the target.
 
-    The source is another SIF, the folder, and its path inside. Raises StackError.
+    The source is another SIF, the folder, and its path inside. Raises StackError, before it is made
+    where there is no room for the data.
     """
+    need = room.Need(step="sif", transport=transport, path=target.rpartition("/")[0])
+    room.require((need,), room.of_files(transport, source[1]), purpose="a SIF with the data")
     build = (program, "-q", "build", "--force", *_BUILD_FLAGS[compression])
     result = shell(transport, _HOLD, target, *source, *build, timeout_s=CONTENT_S)
     if not result.succeeded:

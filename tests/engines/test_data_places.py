@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,16 @@ from lab import Lab
 from runs import BASE, run_folder
 
 from envcompare.analysis.compare import compare_run
-from envcompare.run_folder.records import Block
+from envcompare.environments import HoldsData, Isolation
+from envcompare.environments.registry import environment
 from envcompare.run_folder.results import RunFolder
+from envcompare.stack.engine import ImageStore
+from envcompare.stack.image import remove_held
+from envcompare.transport import Transport, shell
 
 ARMS = ("vm", "docker", "singularity", "podman")
 pytestmark = [pytest.mark.engine(name) for name in ("ssh", *ARMS[1:])]
+RUN = "20260101-000000-0f0f"
 DISK = "the file system of the host's cache"
 # The file system that the worker finds below its data, by the place.
 FOUND = {
@@ -24,16 +30,19 @@ FOUND = {
     "tmpfs": dict.fromkeys(ARMS, "tmpfs"),
     "sif": {"vm": DISK, "singularity": "overlay"},  # that of the engine, over the SquashFS
 }
+# An image without a name and without files.
+IMPORT = "tar -cf - -T /dev/null | $1 import - 2>/dev/null"
 IMAGES = "docker image ls -aq --no-trunc; su bench -c 'podman image ls -aq --no-trunc'"
 
 
-def run_files(lab: Lab, path: Path, places: str, *more: str) -> RunFolder:
-    """Run the workload with its data at these places, and return the run folder."""
+def run_files(lab: Lab, path: Path) -> RunFolder:
+    """Run the workload with its data at all places, and return the run folder."""
     done = envcompare(
         *("run", "--hosts", lab.alias, "--envs", ",".join(ARMS), "--workloads", "files"),
-        *("--place", f"data={places}", "--restarts", "1", "--rounds", "3", "--no-marks"),
-        *("--base-image", BASE, "--no-quiet-gate", "--no-startup", "--profile", "none"),
-        *("--device", "cpu", "--out", "out", *more),
+        *("--place", f"data={','.join(FOUND)}", "--restarts", "1", "--rounds", "3", "--no-marks"),
+        *("--set", "files.cache=cold", "--set", "files.files=50", "--base-image", BASE),
+        *("--no-quiet-gate", "--no-startup", "--profile", "none", "--device", "cpu"),
+        *("--out", "out"),
         cwd=path,
     )
     assert done.returncode == 0, done.stderr
@@ -42,11 +51,97 @@ def run_files(lab: Lab, path: Path, places: str, *more: str) -> RunFolder:
     return RunFolder.open(found)
 
 
+# A name that neither a shell, a pattern nor the sections of a definition may take apart.
+NASTY = "my [*] data\n%post"
+PLAIN = "my data"  # Podman takes a path for a pattern
+MAKE = """
+cd "$1" && mkdir root root/dev root/proc && apptainer -q build base.sif root >&2 || exit
+mkdir "$2" "$3" && >"$2/a b" && >"$3/a b" && ln -s "$3" link && >"$2.csv" && >"$3.csv"
+"""
+# What is in the place of the data, in an image of an engine with Docker's command line, or a SIF.
+LAYERS = """
+container=$("$2" create "$1" true) && "$2" cp "$container:/envcompare-data" - |
+  tar -tf - --quoting-style=literal
+"$2" rm "$container" >&2
+"""
+SQUASHED = """
+apptainer -q build --sandbox "$1.box" "$1" >&2 && cd "$1.box" && find envcompare-data
+"""
+
+
+def held_by(name: str, host: Transport, base: str, data: str, *, scratch: str) -> str:
+    """Return the reference of what an environment puts data into."""
+    where = environment(name)
+    assert isinstance(where, HoldsData)
+    isolation = Isolation(run_id=RUN, arm=name, reference=base, engine="apptainer", scratch=scratch)
+    return where.hold(host, isolation, data, compression="gzip")
+
+
+@pytest.fixture
+def folder(host: Transport) -> Iterator[str]:
+    """Give a folder of the host with data, and a SIF without any file."""
+    path = shell(host, "mktemp -d").stdout.strip()
+    made = shell(host, MAKE, path, NASTY, PLAIN)
+    assert made.succeeded, made.stderr
+    yield path
+    shell(host, 'chmod -R u+rwx "$1"; rm -rf "$1"', path)
+
+
+@pytest.mark.parametrize("name", ["docker", "podman", "singularity"])
+def test_an_image_holds_a_folder_or_a_file_of_any_name(
+    name: str, host: Transport, folder: str
+) -> None:
+    """Also what a link leads to; a file keeps its name, which is part of its hash."""
+    is_sif = name == "singularity"
+    base = f"{folder}/base.sif" if is_sif else shell(host, IMPORT, name).stdout.strip()
+    given = PLAIN if name == "podman" else NASTY
+    inside = {given: "a b", "link": "a b", f"{given}.csv": f"{given}.csv"}
+    try:
+        for data, file in inside.items():
+            held = held_by(name, host, base, f"{folder}/{data}", scratch=folder)
+            said = shell(host, SQUASHED if is_sif else LAYERS, held, name)
+            assert said.succeeded, said.stderr
+            listed = said.stdout.replace("envcompare-data/\n", "envcompare-data\n")
+            assert listed == f"envcompare-data\nenvcompare-data/{file}\n"
+        environment(name).sweep(host, RUN)
+    finally:
+        if not is_sif:
+            shell(host, '"$1" image rm --force "$2"', name, base)
+
+
+@pytest.mark.parametrize("is_cleaned", [False, True], ids=["swept", "cleaned"])
+@pytest.mark.parametrize("name", ["docker", "podman"])
+def test_an_image_without_a_name_survives_the_one_with_the_data(
+    name: str, host: Transport, *, is_cleaned: bool
+) -> None:
+    """It is the user's, who named it by its ID; the other goes with the run, or is found later."""
+
+    def images() -> set[str]:
+        ids = shell(host, '"$1" image ls -aq --no-trunc', name).stdout.split()
+        return {each.removeprefix("sha256:") for each in ids}
+
+    where = environment(name)
+    assert where.engine is not None
+    base = shell(host, IMPORT, name).stdout.strip().removeprefix("sha256:")
+    try:
+        before = images()
+        assert base in before
+        held = held_by(name, host, base, "/etc/hostname", scratch="")
+        assert images() - before == {held.removeprefix("sha256:")}
+        if is_cleaned:
+            assert remove_held(ImageStore(engine=where.engine, transport=host)) == 1
+        else:
+            where.sweep(host, RUN)
+        assert images() == before
+    finally:
+        shell(host, '"$1" image rm --force "$2"', name, base)
+
+
 def test_the_data_lie_where_they_were_asked_for_in_every_arm(lab: Lab, tmp_path: Path) -> None:
     """What an engine does not have is not run, for a reason, and nothing of the run is left."""
     before = lab.as_root("sh", "-c", IMAGES)
     disk = lab.as_root("findmnt", "-n", "-o", "FSTYPE", "-T", "/home/bench/.cache").strip()
-    folder = run_files(lab, tmp_path, ",".join(FOUND), "--set", "files.files=50")
+    folder = run_files(lab, tmp_path)
     kinds: dict[str, dict[str, str]] = {}
     for record in folder.read_fingerprints():
         place = record.cell.rpartition("=")[2]
@@ -59,6 +154,11 @@ def test_the_data_lie_where_they_were_asked_for_in_every_arm(lab: Lab, tmp_path:
     assert kinds == {
         place: {**kinds, "vm~control": kinds["vm"]} for place, kinds in expected.items()
     }
+    # a file that was read is gone from the page cache there, as mincore(2) says inside
+    ends = [one for one in folder.read_events().events if one.what == "generation"]
+    on_disk = [one for one in ends if str(one.cell).endswith(("=bind", "=overlay"))]
+    assert {one.arm for one in on_disk} == {*ARMS, "vm~control"}
+    assert {one.values["cached"] for one in on_disk} == {0.0}
     judged = compare_run(folder)
     refused = {
         (one.parameters["place.data"], one.arm): one.reason.brief if one.reason else ""
@@ -72,20 +172,3 @@ def test_the_data_lie_where_they_were_asked_for_in_every_arm(lab: Lab, tmp_path:
     assert lab.left_of(folder.run_id) == ""
     assert lab.as_root("sh", "-c", IMAGES) == before
     assert lab.as_root("sh", "-c", "ls /dev/shm | grep envcompare || true") == ""
-
-
-def test_small_files_are_written_and_dropped_at_their_place(lab: Lab, tmp_path: Path) -> None:
-    """A file that was read is gone from the page cache of each, as mincore(2) says inside."""
-    sets = ("--set", "files.cache=cold", "--set", "files.files=50")
-    folder = run_files(lab, tmp_path, "bind,overlay", *sets)
-    blocks = [one for one in folder.read_samples().samples if isinstance(one, Block)]
-    assert {one.arm for one in blocks} == {*ARMS, "vm~control"}
-    ends = [one for one in folder.read_events().events if one.what == "generation"]
-    assert {one.arm for one in ends} == {*ARMS, "vm~control"}
-    assert {one.values["cached"] for one in ends} == {0.0}
-    (tmp_path / "written").mkdir()
-    sets = ("--set", "files.pattern=write", "--set", "files.files=20")
-    written = run_files(lab, tmp_path / "written", "overlay,tmpfs", *sets)
-    arms = [one.arm for one in written.read_samples().samples if isinstance(one, Block)]
-    assert {*arms} == {*ARMS, "vm~control"}
-    assert lab.left_of(written.run_id) == ""

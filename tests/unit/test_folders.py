@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from recording import Recorder
 
 from envcompare.cli.planning import resolved
+from envcompare.config.arms import Arm
 from envcompare.config.settings import Settings
 from envcompare.config.workloads import Workload
-from envcompare.environments import Check
-from envcompare.errors import WorkloadError
+from envcompare.environments import Check, Isolation
+from envcompare.environments.docker import Docker
+from envcompare.environments.registry import all_traits, environment
+from envcompare.errors import UnusableError, WorkloadError
 from envcompare.hosts.arms import ReadyArm
 from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.session import HostSession
 from envcompare.run_folder.records import ArmRecord
 from envcompare.stack import Mount, Prepared
+from envcompare.transport import Transport
 from envcompare.transport.hosts import parse_hosts
 from envcompare.transport.local import LOCAL
 
@@ -37,7 +42,7 @@ def session(tmp_path: Path) -> HostSession:
         transport=LOCAL,
         local=LOCAL,
         boot_id="",
-        run_id="r",
+        run_id=f"test-{uuid.uuid4().hex[:8]}",
         cache=str(tmp_path / "cache"),
         uid=1000,
         gid=1000,
@@ -129,6 +134,71 @@ def makes_data(session: HostSession, tmp_path: Path) -> Callable[[str], str]:
         )
 
     return prepare
+
+
+@pytest.fixture
+def private(session: HostSession) -> Iterator[Path]:
+    """Give the folder in which a plain process of the session has its data in memory."""
+    folder = Path(all_traits()["vm"].placing("tmpfs").private.format(run=session.run_id))
+    yield folder
+    environment("vm").sweep(LOCAL, session.run_id)
+
+
+def test_data_in_memory_of_the_host_are_of_this_login_alone(
+    session: HostSession, private: Path
+) -> None:
+    """Also the second time, for the control."""
+    experiment, _ = resolved(Settings(), Settings())
+    vm = Arm(id="vm", environment="vm", traits=all_traits()["vm"])
+    folders = CellFolders(session=session, place="tmpfs")
+    for control in ("", "vm~control"):
+        placed = folders.place_data(vm, "/data", experiment, control=control)
+        assert placed is not None
+        assert Path(placed.folder).parent == private
+        assert private.stat().st_mode & 0o777 == 0o700
+        private.chmod(0o777)
+
+
+def test_data_are_put_into_no_folder_of_another_user(
+    session: HostSession, private: Path, tmp_path: Path
+) -> None:
+    """Who has it could read them, or put others in their place."""
+    experiment, _ = resolved(Settings(), Settings())
+    vm = Arm(id="vm", environment="vm", traits=all_traits()["vm"])
+    private.symlink_to(tmp_path)
+    try:
+        with pytest.raises(UnusableError, match="cannot be made for this login alone"):
+            CellFolders(session=session, place="tmpfs").place_data(vm, "/data", experiment)
+    finally:
+        private.unlink()
+
+
+def test_an_image_with_data_is_made_once_for_all_cells_and_arms_that_run_it(
+    session: HostSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Docker and gVisor have the images of one engine."""
+    made: list[str] = []
+
+    def hold(
+        _: Docker, _transport: Transport, isolation: Isolation, data: str, *, compression: str
+    ) -> str:
+        assert compression == "zstd"
+        made.append(f"{isolation.reference} {data}")
+        return f"held-{len(made)}"
+
+    monkeypatch.setattr(Docker, "hold", hold)
+    experiment, _ = resolved(Settings(), Settings())
+    images = {"docker": "app:1", "gvisor": "app:1", "new": "app:2"}
+    for arm_id, reference in images.items():
+        environment_of = "gvisor" if arm_id == "gvisor" else "docker"
+        record = ArmRecord(id=arm_id, environment=environment_of, stack="image")
+        prepared = Prepared(interpreter="python", reference=reference)
+        session.arms[arm_id] = ReadyArm(arm=record, prepared=prepared, check=Check())
+    for _ in range(2):
+        held = {arm: session.hold(arm, "/data", experiment) for arm in images}
+        assert held == {"docker": "held-1", "gvisor": "held-1", "new": "held-2"}
+    assert session.hold("new", "/more", experiment) == "held-3"
+    assert made == ["app:1 /data", "app:2 /data", "app:2 /more"]
 
 
 def test_data_stands_alone_in_the_folder_that_an_arm_may_write_to(

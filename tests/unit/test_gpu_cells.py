@@ -12,14 +12,17 @@ import pytest
 
 from envcompare.cli.planning import planned
 from envcompare.command import Command
+from envcompare.config.arms import Arm
 from envcompare.config.settings import Settings
 from envcompare.console import Display
 from envcompare.environments import Check
-from envcompare.errors import Problem, TransportError, WorkloadError
+from envcompare.errors import Problem, StackError, TransportError, UnusableError, WorkloadError
 from envcompare.gpu.devices import HostGpus
 from envcompare.hosts.arms import ReadyArm
+from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.session import HostSession
 from envcompare.measure.energy import ROUNDS, EnergyPass
+from envcompare.measure.replies import Placed
 from envcompare.run_folder.records import Block, CellState, EnergyBlock, GpuReading, event_now
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import cellrun, walk
@@ -64,10 +67,10 @@ def cell_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     monkeypatch.setattr(cellrun, "sampler_command", lambda *_: sampler)
     jobs: list[Job] = []
 
-    def make(name: str, *, is_timed: bool = True, gpus: str = "1") -> CellRun:
+    def make(name: str, *, is_timed: bool = True, gpus: str = "1", envs: str = "vm") -> CellRun:
         path = tmp_path / "own.py"
         path.write_text("import torch\n" * (name == "WithTorch") + WORKLOAD)
-        given = Settings(envs="vm", hosts="local", workload=f"{path}:{name}", profile="trace",
+        given = Settings(envs=envs, hosts="local", workload=f"{path}:{name}", profile="trace",
                          quiet_gate=False, startup=False, budget=5.0)  # fmt: skip
         experiment, plan, hosts = planned(given, Settings(), accept_many=True)
         session = HostSession(
@@ -109,6 +112,31 @@ def test_a_timed_cell_ends_with_the_energy_of_its_arms(cell_of: Make) -> None:
     (reading,) = [sample for sample in samples if isinstance(sample, GpuReading)]
     assert [(b.arm, b.round) for b in blocks] == [("vm", number) for number in range(ROUNDS)]
     assert blocks[-1].t0_ns + blocks[-1].wall_ns <= reading.t_ns[-1]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_lost"),
+    [(TransportError("the host does not answer"), True), (StackError("no room"), False)],
+    ids=["lost", "full"],
+)
+def test_a_host_that_is_lost_while_data_are_placed_is_no_failure_of_the_arm(
+    error: UnusableError, *, is_lost: bool, cell_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cell is gone on with when the host is back; what an arm lacks is the arm's own."""
+    run = cell_of("WithoutTorch", envs="vm,docker")
+
+    def place_data(_: CellFolders, arm: Arm, *_rest: object, **_more: object) -> Placed:
+        if arm.id == "docker":
+            raise error
+        return Placed(name="tmpfs")
+
+    monkeypatch.setattr(CellFolders, "place_data", place_data)
+    expected = TransportError if is_lost else UnusableError
+    with pytest.raises(expected) as caught:
+        run.prepare()
+    assert isinstance(caught.value, TransportError) is is_lost
+    failed = [e.arm for e in run.job.folder.read_events().events if e.what == "arm-failed"]
+    assert failed == ([] if is_lost else ["docker"])
 
 
 def test_a_cell_that_has_ended_stays_so_where_its_host_is_lost_in_the_next(

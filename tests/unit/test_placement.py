@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from envcompare.config.arms import PLACES, Arm, Place, parse_places
 from envcompare.config.experiment import Experiment, resolve
 from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings, settings_toml
+from envcompare.config.workloads import Known, catalogue
 from envcompare.environments import HoldsData, Isolation
 from envcompare.environments.registry import ENVIRONMENTS, all_traits, environment
-from envcompare.errors import ConfigError
+from envcompare.errors import ConfigError, StackError, StillRunningError
 from envcompare.run_folder.records import Event, Failure
 from envcompare.runner.cellgroup import sharing
 from envcompare.runner.walk import _exit_code
@@ -34,7 +36,7 @@ ISOLATION = Isolation(
 
 def planned(**flags: Any) -> tuple[Experiment, tuple[str, ...]]:
     """Return an experiment with small files, and the lines of its plan."""
-    names = known(files={"pattern": "read", "files": 500})
+    names = known(files={"pattern": "read", "place": "auto", "files": 500})
     experiment = resolve(Settings(workloads="files", **flags), Settings(), known=names)
     plan = make_plan(experiment, ("local",), accept_many=False)
     return experiment, plan_lines(experiment, plan)
@@ -128,6 +130,28 @@ def test_a_command_has_no_place_for_data(tmp_path: Path) -> None:
         resolve(settings, Settings(), known=known(cnn={}))
 
 
+def test_a_workload_that_loads_no_data_has_no_place_for_them() -> None:
+    """Its cells would all be the same; which do is read from their source."""
+    names = Known(environments=all_traits(), workloads=catalogue())
+    loading = {name for name, info in names.workloads.items() if info.loads_data}
+    assert loading == {"cnn", "files", "loader", "rnn"}
+    settings = Settings(workloads="files,vgg16", place="data=bind,tmpfs")
+    with pytest.raises(ConfigError, match="--place: vgg16 loads no data"):
+        resolve(settings, Settings(), known=names)
+
+
+@pytest.mark.parametrize("place", ["data=image,bind", "data=sif"])
+@pytest.mark.parametrize("compare", [None, "parameter=pattern"])
+def test_nothing_is_planned_that_writes_to_an_image(place: str, compare: str | None) -> None:
+    """What is written to the scratch folder is not written to the place."""
+    values = {"pattern": ("read", "write")}
+    one = "vm" if compare else "vm,singularity"
+    with pytest.raises(ConfigError, match="cannot write into an image or a SIF"):
+        planned(envs=one, place=place, compare=compare, set={"files": values})
+    planned(envs=one, place=place, compare=compare, set={"files": {**values, "place": "scratch"}})
+    planned(envs=one, place="data=tmpfs", compare=compare, set={"files": values})
+
+
 def test_ranks_on_several_hosts_have_no_place_for_data() -> None:
     """Those of other hosts are given none."""
     settings = Settings(workloads="ddp", hosts="a,b", rendezvous="a", place="data=tmpfs")
@@ -189,12 +213,49 @@ def test_singularity_keeps_what_is_written_on_the_disk_of_the_host() -> None:
 
 
 def test_the_tmpfs_of_a_plain_process_goes_with_the_run() -> None:
-    """It is a folder of /dev/shm, named after run and arm; a worker's end leaves it."""
+    """Also where what is copied there cannot be written to; a worker's end leaves it."""
     run_id = "20260101-000000-ffff"
     vm = environment("vm")
     folder = Path(all_traits()["vm"].placing("tmpfs").folder.format(run=run_id, arm="vm"))
-    folder.mkdir(parents=True)
+    (folder / "part").mkdir(parents=True)
+    (folder / "part" / "file").touch()
+    (folder / "part").chmod(0o500)
     vm.sweep(LOCAL, run_id, worker="0f")
     assert folder.is_dir()
     vm.sweep(LOCAL, run_id)
     assert not folder.parent.exists()
+
+
+def test_a_folder_of_another_user_is_left_alone_by_the_sweep_of_a_run(tmp_path: Path) -> None:
+    """Anyone may put something where the run keeps its data in memory."""
+    run_id = "20260101-000000-fffe"
+    private = Path(all_traits()["vm"].placing("tmpfs").private.format(run=run_id))
+    (tmp_path / "kept").touch()
+    private.symlink_to(tmp_path)
+    try:
+        environment("vm").sweep(LOCAL, run_id)
+        assert (tmp_path / "kept").exists()
+        assert private.is_symlink()
+    finally:
+        private.unlink()
+
+
+def test_an_engine_that_cannot_name_the_images_of_a_run_is_not_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no containers, and what it holds of the run is not known."""
+    client = tmp_path / "docker"
+    client.write_text('#!/bin/sh\n[ "$1" = ps ] || { echo no image store >&2; exit 1; }\n')
+    client.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(StillRunningError) as caught:
+        environment("docker").sweep(LOCAL, "20260101-000000-ffff")
+    assert "no image store" in caught.value.details
+
+
+def test_podman_puts_no_pattern_into_an_image() -> None:
+    """It would take what the pattern matches."""
+    podman = environment("podman")
+    assert isinstance(podman, HoldsData)
+    with pytest.raises(StackError, match=r"podman cannot put /data/\[a\] into an image"):
+        podman.hold(LOCAL, ISOLATION, "/data/[a]", compression="zstd")

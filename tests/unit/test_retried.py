@@ -26,6 +26,7 @@ from envcompare.transport.hosts import HostSpec
 from envcompare.transport.local import LOCAL
 
 SHORT = ("--budget", "1", "--no-quiet-gate", "--profile", "none")
+LEFT_OUT = Failure(phase="plan", brief="no data at `sif` in docker: it runs no SIF")
 BROKEN = Failure(phase="process", brief="docker: it died")
 
 
@@ -137,8 +138,15 @@ def test_failure_of_a_host_stands_until_it_is_tried_again() -> None:
             ),
             False,
         ),
+        (
+            (
+                Event(t=1, what="arm-failed", arm="docker", failure=LEFT_OUT),
+                Event(t=2, what="cell-ended", state="ok"),
+            ),
+            False,
+        ),
     ],
-    ids=["well", "interrupted", "an arm", "unreachable"],
+    ids=["well", "interrupted", "an arm", "unreachable", "planned"],
 )
 def test_cell_has_failed_where_it_ended_with_a_failure(
     events: tuple[Event, ...], *, has_failed: bool

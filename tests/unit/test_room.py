@@ -17,6 +17,7 @@ from envcompare.environments.software import needs
 from envcompare.errors import StackError
 from envcompare.stack import Progress, Request, room
 from envcompare.stack.cache import disk_of
+from envcompare.stack.sif import with_data
 from envcompare.transport.local import LOCAL, LocalTransport
 
 GB = 1_000_000_000
@@ -215,3 +216,23 @@ def test_a_small_disk_is_refused_before_anything_is_downloaded(tmp_path: Path) -
     assert f"why: {cache}/envcompare needs " in done.stderr
     assert " GB are free (wheels " in done.stderr
     assert "resolving" not in done.stderr
+
+
+def test_a_disk_without_room_for_the_data_gets_no_sif_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused before it is made; what a link leads to counts."""
+    (tmp_path / "data").mkdir()
+    with (tmp_path / "data" / "file").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, 20_000_000)
+    (tmp_path / "link").symlink_to("data")
+    assert room.of_files(LOCAL, str(tmp_path / "link")).unpacked_bytes == 1
+    monkeypatch.setattr(room, "_COMPILED_BYTES", 0)
+    say_free(tmp_path, monkeypatch, 40_000_000)
+    source = ("base.sif", str(tmp_path / "link"), "/inside")
+    with pytest.raises(StackError) as caught:
+        with_data(LOCAL, str(tmp_path / "new.sif"), source, program="false", compression="zstd")
+    assert caught.value.brief == "no room on local for a SIF with the data"
+    say_free(tmp_path, monkeypatch, 80_000_000)
+    with pytest.raises(StackError, match="making a SIF with the data failed"):
+        with_data(LOCAL, str(tmp_path / "new.sif"), source, program="false", compression="zstd")

@@ -35,9 +35,12 @@ class Placement:
         if not place.get("is_held"):
             target = os.path.join(cls._folder, text_hash(data)[:12])
             return {**request, "data": copied(data, target)}
-        if not os.path.exists(cls._folder):
-            raise DataError(f"the image holds no data in {cls._folder}")
-        return {**request, "data": cls._folder}
+        # a file keeps its name there, which is part of its hash
+        is_folder = os.path.isdir(data)
+        held = cls._folder if is_folder else os.path.join(cls._folder, os.path.basename(data))
+        if not os.path.exists(held):
+            raise DataError(f"the image holds no data in {held}")
+        return {**request, "data": held}
 
     @classmethod
     def room(cls) -> str:

@@ -44,6 +44,7 @@ def test_data_are_copied_to_their_place_and_read_there(
 ) -> None:
     """Once, whatever cells the worker serves; the checksum is that of the original."""
     target = tmp_path / "place"
+    data.chmod(0o700)
     sums = []
     for place in (None, {"name": "bind"}, {"name": "tmpfs", "folder": str(target)}):
         worker: Conversation = start()
@@ -54,6 +55,7 @@ def test_data_are_copied_to_their_place_and_read_there(
         worker.ask("end")
     assert sums[0] == sums[1] == sums[2]
     (copy,) = target.iterdir()
+    assert copy.stat().st_mode & 0o777 == 0o700  # as that of the user's, whatever is around it
     files = sorted(path.relative_to(copy) for path in copy.rglob("*.txt"))
     assert files == sorted(path.relative_to(data) for path in data.rglob("*.txt"))
 
@@ -67,6 +69,21 @@ def test_a_file_of_the_user_is_copied_too(start: Start, tmp_path: Path) -> None:
     begun = greeted(worker, path, place, files=1)
     assert not begun["ok"]  # a file is no folder of files
     assert [one.read_text() for one in (tmp_path / "place").rglob("single.csv")] == ["1,2\n"]
+
+
+def test_a_file_in_an_image_has_the_hash_of_the_users(start: Start, tmp_path: Path) -> None:
+    """Its name is part of it, and so it lies in a folder there."""
+    path, held = tmp_path / "single.csv", tmp_path / "held"
+    path.write_text("1,2\n")
+    held.mkdir()
+    (held / "single.csv").write_text("1,2\n")
+    place = {"name": "image", "folder": str(held), "is_held": True}
+    said = [
+        start().ask("hello", workload="files", data=str(path), place=at, params=FEW)
+        for at in (None, place)
+    ]
+    assert said[0]["ok"], said[0]
+    assert said[1]["data_hash"] == said[0]["data_hash"]
 
 
 def test_an_image_that_lacks_its_data_is_a_failure_of_the_data(

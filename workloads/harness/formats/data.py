@@ -150,7 +150,7 @@ def copied(source: str, target: str) -> str:
     """Return the path of a copy of a data folder or file in `target`, made unless it is there."""
     path = target if os.path.isdir(source) else os.path.join(target, os.path.basename(source))
     if not os.path.exists(path):
-        with _whole_or_absent(target) as folder:
+        with _whole_or_absent(target, is_public=False) as folder:
             if os.path.isdir(source):
                 shutil.copytree(source, folder, dirs_exist_ok=True)
             else:
@@ -178,13 +178,17 @@ def _must_remake(target: str, origin: str) -> bool:
 
 
 @contextlib.contextmanager
-def _whole_or_absent(target: str) -> Iterator[str]:
-    """Give a folder beside the target that takes its place, in one step, if the body succeeds."""
+def _whole_or_absent(target: str, *, is_public: bool = True) -> Iterator[str]:
+    """Give a folder beside the target that takes its place, in one step, if the body succeeds.
+
+    Data that was made here is no secret, and mkdtemp makes it private.
+    """
     os.makedirs(os.path.dirname(target), exist_ok=True)
     folder = tempfile.mkdtemp(prefix=f"{target}.tmp-{os.getpid()}-")
     try:
         yield folder
-        os.chmod(folder, 0o755)  # noqa: S103  data is no secret; mkdtemp makes it private
+        if is_public:
+            os.chmod(folder, 0o755)  # noqa: S103
         _swap(folder, target)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
