@@ -141,6 +141,7 @@ class Evidence:
 
 
 _ALWAYS: Final[dict[Sign | None, Evidence]] = {
+    "compiler": Evidence(is_felt=True, text="The kernels of torch.compile are compiled by it."),
     "every program": Evidence(is_felt=True, text="Every program loads it."),
     "outside": Evidence(is_felt=True, text="No proof of a stack covers what is imported so."),
     "priority": Evidence(text="It matters only where other processes compete for the same CPUs."),

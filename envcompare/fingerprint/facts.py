@@ -37,8 +37,8 @@ OWN_PACKAGES: Final = frozenset({"torch", "torchvision", "numpy"})
 LOADED: Final = ("loaded_libraries", "loaded_packages")
 
 Sign = Literal[
-    "allocator", "cpu set", "every program", "installed", "library path", "lock", "memory",
-    "outside", "package", "preload", "priority", "python", "quota",
+    "allocator", "compiler", "cpu set", "every program", "installed", "library path", "lock",
+    "memory", "outside", "package", "preload", "priority", "python", "quota",
 ]  # fmt: skip
 """What tells whether a workload feels a difference, where it is no library that it loads."""
 Way = Literal["threads", "thread variable", "variable", "gpu", "limit", "code", "start"]
@@ -255,6 +255,8 @@ FACTS: Final[tuple[Fact, ...]] = (
         "The worker has another user ID", "this affects no step",
     )),
     # software
+    Fact("compiler", "confounder", "the C++ compiler", seen_by="compiler",
+         missing="the inspected process did not use torch.compile"),
     Fact("cuda", "confounder", is_absent=True, missing=_NOT_LOADED),
     Fact("cuda.cublas", name="cuBLAS", seen_by=_CUBLAS),
     Fact("cuda.cudnn", name="cuDNN", seen_by=_CUDNN),

@@ -151,7 +151,9 @@ class Roster:
         """Take an arm out for good, or for this restart when its worker died the first time."""
         self._deaths[arm, failure.phase] += 1
         is_over = self.context.remaining_s <= 0
-        is_last = self._deaths[arm, failure.phase] > _RETRIES.get(failure.phase, 0)
+        # what a living worker says its environment lacks is lacking in the next restart as well
+        is_lacking = failure.phase == "environment" and failure.exit_code is None
+        is_last = is_lacking or self._deaths[arm, failure.phase] > _RETRIES.get(failure.phase, 0)
         if failure.phase == "environment" and not (is_last or is_over):
             text = f"{failure.brief}; {arm} was not measured in this restart"
             self.context.note("caution", arm=arm, text=text)

@@ -115,10 +115,13 @@ def test_arm_without_result_says_why(tmp_path: Path, phase: Phase, outcome: str)
     assert found.failure is not None
 
 
-def test_failed_reference_takes_its_comparisons_with_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("phase", "outcome"), [("setup", "failed"), ("environment", "not-run")])
+def test_failed_reference_takes_its_comparisons_with_it(
+    tmp_path: Path, phase: Phase, outcome: str
+) -> None:
     """Without a reference there is nothing to compare with, and the reason names it."""
-    made = compared(tmp_path, [], [failed("vm", phase="setup")])
-    assert of(made, "docker").outcome == "failed"
+    made = compared(tmp_path, [], [failed("vm", phase=phase)])
+    assert of(made, "docker").outcome == outcome
     assert "the reference vm failed" in why(of(made, "docker"))
 
 

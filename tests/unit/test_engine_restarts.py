@@ -127,13 +127,25 @@ def test_worker_that_died_with_its_engine_is_launched_again(tmp_path: Path) -> N
     made = bench(tmp_path, "cnn", budget_s=600.0)
     assert isinstance(made.recorder, Kept)
     roster = Roster(made)
-    died = Failure(phase="environment", brief="docker: the Docker daemon is restarting")
+    brief = "docker: the Docker daemon is restarting"
+    died = Failure(phase="environment", brief=brief, exit_code=125)
     for _ in range(3):
         roster.fail("docker", died)
     assert "docker" in roster.arms
     assert [one.what for one in made.recorder.events] == ["caution"] * 3
     roster.fail("docker", died)
     assert "docker" not in roster.arms
+    made.recorder.folder.close()
+
+
+def test_worker_that_lacks_something_is_not_launched_again(tmp_path: Path) -> None:
+    """It lives and says so itself, and the next restart would say the same."""
+    made = bench(tmp_path, "cnn", budget_s=600.0)
+    assert isinstance(made.recorder, Kept)
+    roster = Roster(made)
+    roster.fail("docker", Failure(phase="environment", brief="docker: there is no g++"))
+    assert "docker" not in roster.arms
+    assert [one.what for one in made.recorder.events] == ["arm-failed"]
     made.recorder.folder.close()
 
 

@@ -13,7 +13,8 @@ TRACEBACK_LINES = 10
 class PhaseError(Exception):
     """Something failed in a known phase; the failure itself is `__cause__`.
 
-    Phases: import, data, setup, step, protocol, process. `step` counts from 1 in a generation.
+    Phases: import, data, setup, step, protocol, process, and environment, where it lacks something.
+    `step` counts from 1 in a generation.
     """
 
     def __init__(self, phase: str, step: int | None = None) -> None:
@@ -36,6 +37,10 @@ class HintedError(Exception):
 
 class ProcessError(HintedError):
     """A process could not be made as asked, or ended before its time."""
+
+
+class LackingError(HintedError):
+    """The environment lacks what the workload needs: the arm is not run, and has not failed."""
 
 
 class DataError(HintedError):
@@ -63,7 +68,8 @@ def failure_reply(op: str | None, error: PhaseError) -> dict[str, Any]:
         said = {"brief": str(cause), "hint": cause.hint, "traceback": ""}
     else:
         said = _unforeseen(cause)
-    return {"op": op, "ok": False, "error": {"phase": error.phase, "step": error.step, **said}}
+    where = "environment" if isinstance(cause, LackingError) else error.phase
+    return {"op": op, "ok": False, "error": {"phase": where, "step": error.step, **said}}
 
 
 def _unforeseen(cause: BaseException) -> dict[str, str]:

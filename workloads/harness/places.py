@@ -79,7 +79,7 @@ def in_fork(compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         line = pipe.read()
     _, status = os.waitpid(child, 0)
     if not line:
-        raise ProcessError(f"the process that tried the GPU {_ending(status)}")
+        raise ProcessError(f"a fork of the worker {_ending(status)}")
     told: dict[str, Any] = json.loads(line)
     if "failed" in told:
         raise ProcessError(told["failed"], hint=told["hint"])

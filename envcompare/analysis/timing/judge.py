@@ -144,13 +144,14 @@ def _base(data: CellData, arm: ArmRecord) -> Comparison:
 
 
 def _without_result(data: CellData, arm: ArmRecord, cell: CellSummary) -> Comparison:
-    outcome: Outcome = "failed"
     base = _base(data, arm)
+    lost = base.failure or data.failure(data.reference.id)
+    is_lacking = lost is not None and lost.phase in {"environment", "plan"}
+    outcome: Outcome = "not-run" if is_lacking else "failed"
     if base.failure is not None:
-        outcome = "not-run" if base.failure.phase in {"environment", "plan"} else "failed"
         kind: ReasonKind = "not-planned" if base.failure.phase == "plan" else "failed"
         reason = Reason(kind=kind, brief=base.failure.brief)
-    elif (lost := data.failure(data.reference.id)) is not None:
+    elif lost is not None:
         reason = Reason(kind="reference-failed", arm=data.reference.id, brief=lost.brief)
     elif any(e.what == "cell-ended" and e.state == "skipped" for e in data.events):
         outcome, reason = "not-run", Reason(kind="size-skipped", brief=cell.reason)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import socket
 import subprocess
 from pathlib import Path
@@ -36,6 +37,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "startup": {"until": "import", "package": "json"},
     "ddp": {"batch": 2, "side": 32},
     "capacity": {"memory": 32, "channels": 4, "batch": 32},
+    "compile": {"backend": "aot_eager", "layers": 2},  # which needs no C++ compiler
 }
 # What the operators of a workload are, which have most of its time on a CPU.
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
@@ -111,6 +113,7 @@ def test_every_workload_of_the_zoo_names_what_it_leans_on() -> None:
     """`envcompare list` prints it."""
     no_operator = {
         "the interpreter",
+        "the C++ compiler: starting processes and reading small files",
         "opening, reading and writing small files",
         "starting Python and reading its files",
         "waiting for other processes and copying between them",
@@ -463,6 +466,51 @@ def test_a_start_uses_no_time_of_the_process_that_waits_for_it(
     assert worker.ask("hello", workload="startup", params=params, threads=1)["ok"]
     said = worker.ask("gen", seed=1, pad=0)
     assert "No module named 'no_such'" in said["error"]["brief"]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="this machine has no C++ compiler")
+def test_every_step_starts_the_compiler_anew(
+    start: Start, torch_interpreter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compiler that counts its starts: as often in each step, and nothing is left of any."""
+    home, starts = tmp_path / "home", tmp_path / "starts"
+    home.mkdir()
+    compiler = tmp_path / "counted"
+    compiler.write_text(f'#!/bin/sh\necho "$@" >>{starts}\nexec g++ "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("CXX", str(compiler))
+    worker: Conversation = start(torch_interpreter)
+    assert worker.ask("hello", workload="compile", params={}, threads=1, device="cpu")["ok"]
+    assert worker.ask("gen", seed=1, pad=0)["ok"]
+    counts = []
+    for _ in range(2):
+        starts.write_text("")
+        measured = worker.ask("run", k=1)
+        assert measured["ok"], measured
+        assert sum(measured["cpu_ns"]) < 0.1 * sum(measured["wall_ns"])
+        counts.append(sum(".cpp" in line for line in starts.read_text().splitlines()))
+    assert counts[0] == counts[1] > 0
+    facts = worker.ask("facts")["fingerprint"]
+    assert facts["compiler.name"] == str(compiler)
+    assert "g++" in facts["compiler.version"]
+    worker.ask("end")
+    assert not list(home.iterdir())
+
+
+def test_a_compiler_that_is_not_there_is_lacking_and_no_failure(
+    start: Start, torch_interpreter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said before a step, with what to install; a backend that only traces needs none."""
+    monkeypatch.setenv("CXX", str(tmp_path / "none"))
+    worker: Conversation = start(torch_interpreter)
+    error = worker.ask("hello", workload="compile", params={}, threads=1, device="cpu")["error"]
+    assert error["phase"] == "environment"
+    assert "torch.compile needs a C++ compiler" in error["brief"]
+    assert "--base-image" in error["hint"]
+    assert error["traceback"] == ""
+    params = {"backend": "aot_eager"}
+    assert worker.ask("hello", workload="compile", params=params, threads=1, device="cpu")["ok"]
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ def fingerprint(*, threads: int | None, device: str, data: str | None = None) ->
         lambda: _packages(paths),
         lambda: torchfacts.versions(threads),
         torchfacts.settings,
+        torchfacts.compiler,
         lambda: cuda_versions(paths),
         lambda: torchfacts.gpu(device),
     )

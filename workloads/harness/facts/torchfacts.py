@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from typing import Any
 
@@ -55,6 +56,22 @@ def settings() -> dict[str, Any]:
         "torch.cudnn_deterministic": attempt(lambda: torch.backends.cudnn.deterministic),
         "torch.float32_precision": attempt(lambda: str(torch.get_float32_matmul_precision())),
     }
+
+
+def compiler() -> dict[str, Any]:
+    """Return the C++ compiler of torch.compile; None where the process has compiled nothing by it.
+
+    What compiles is imported then, and not before.
+    """
+    builder: Any = sys.modules.get("torch._inductor.cpp_builder")
+    is_used = "torch._inductor.codecache" in sys.modules
+    name = attempt(builder.get_cpp_compiler) if builder is not None and is_used else None
+    return {"compiler.name": name, "compiler.version": attempt(lambda: _version(name))}
+
+
+def _version(program: Any) -> str:  # noqa: ANN401  PyTorch has no types here
+    argv = (program, "--version")
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()[0]
 
 
 def gpu(device: str) -> dict[str, Any]:

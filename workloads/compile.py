@@ -1,0 +1,137 @@
+"""What `torch.compile` does before a model computes for the first time, with nothing in a cache."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import sysconfig
+import tempfile
+from functools import partial
+from typing import Any, ClassVar, Iterator
+
+import torch  # noqa: TID251  its home is workloads/
+from harness.failures import LackingError
+from harness.parameters import ParameterError
+from harness.places import in_fork
+from torch import nn  # noqa: TID251
+
+# What would be kept of a step: in memory it ends with its process, on disk with its folder. The
+# headers alone are compiled ahead into a folder that is shared, so that they are left as they are.
+_SETTINGS = {
+    "compile_threads": 1,
+    "fx_graph_cache": False,
+    "fx_graph_remote_cache": False,
+    "autotune_remote_cache": False,
+    "bundled_autotune_remote_cache": False,
+    "cpp_cache_precompile_headers": False,
+}
+
+
+class Compile:
+    """Compiles a small model on the CPU and computes it once, in a process of its own.
+
+    Each layer is wider than the one before, so that a kernel is compiled for each. Importing
+    PyTorch's compiler and trying which instructions g++ knows are not timed. The backend
+    `aot_eager` traces as `inductor` does and leaves out what needs a C++ compiler.
+    """
+
+    BOTTLENECK: ClassVar[str] = "the C++ compiler: starting processes and reading small files"
+    PARAMS: ClassVar[dict[str, Any]] = {
+        "backend": "inductor",
+        "batch": 16,
+        "width": 64,
+        "layers": 1,
+        "backward": False,
+    }
+    RANGES: ClassVar[dict[str, Any]] = {  # least and most; the choices of a text
+        "backend": ("inductor", "aot_eager"),
+        "batch": (1, None),
+        "width": (2, None),
+        "layers": (1, None),
+    }
+
+    def __init__(self, **params: Any) -> None:  # noqa: ANN401  checked against PARAMS and RANGES
+        self._params = params
+        self.batch = params["batch"]
+
+    def load(self, data: str | None) -> None:  # noqa: ARG002  it needs none
+        """Import what compiles; raise LackingError where there is no C++ compiler for it."""
+        import torch._dynamo.backends.debugging  # noqa: PLC0415, TID251  a second, wanted here alone
+        import torch._inductor.compile_fx  # noqa: PLC0415, TID251  as above
+
+        for name, value in _SETTINGS.items():
+            if hasattr(torch._inductor.config, name):  # noqa: SLF001  there is no other way
+                setattr(torch._inductor.config, name, value)  # noqa: SLF001
+        torch._functorch.config.enable_autograd_cache = False  # noqa: SLF001
+        if self._params["backend"] == "inductor":
+            with _private_cache():
+                _find_compiler()
+
+    def setup(self, seed: int, device: str) -> None:
+        """Keep the seed; each step draws model and batch of it in its own process."""
+        if device != "cpu":
+            raise ParameterError("`compile` measures a C++ compiler: give it --device cpu")
+        self._seed = seed
+
+    def step(self) -> float:
+        """Compile and compute once where nothing was compiled before; return the loss."""
+        with _private_cache():
+            loss: float = in_fork(partial(_compute, self._params, self._seed))["loss"]
+        return loss
+
+
+def _compute(params: dict[str, Any], seed: int) -> dict[str, float]:
+    """Compile the model by computing it; this process has compiled nothing."""
+    torch.manual_seed(seed)
+    widths = [params["width"] + 16 * number for number in range(params["layers"] + 1)]
+    pairs = ((nn.Linear(*two), nn.GELU()) for two in zip(widths, widths[1:]))
+    model = nn.Sequential(*(part for pair in pairs for part in pair))
+    inputs = torch.randn(params["batch"], params["width"])
+    loss = torch.compile(model, backend=params["backend"])(inputs).square().mean()
+    if params["backward"]:
+        loss.backward()
+    return {"loss": float(loss.detach())}
+
+
+@contextlib.contextmanager
+def _private_cache() -> Iterator[None]:
+    """Let this process and its children keep compiled and temporary files in a folder of their own.
+
+    HOME is the scratch folder of an arm, which is removed after it.
+    """
+    names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR")
+    before = {name: os.environ.get(name) for name in names}, tempfile.tempdir
+    with tempfile.TemporaryDirectory(dir=os.environ.get("HOME")) as folder:
+        os.environ.update(dict.fromkeys(names, folder))
+        tempfile.tempdir = folder
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before[1]
+            for name, value in before[0].items():
+                os.environ.pop(name, None)
+                if value is not None:
+                    os.environ[name] = value
+
+
+def _find_compiler() -> None:
+    """Let PyTorch find the compiler and which vector instructions it knows, once for all steps."""
+    from torch._inductor import cpp_builder, cpu_vec_isa, exc  # noqa: PLC0415, TID251  as in `load`
+
+    try:
+        compiler = cpp_builder.get_cpp_compiler()
+    except exc.InvalidCxxCompiler as error:
+        raise _lacking("a C++ compiler, g++") from error
+    if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
+        raise _lacking(f"Python.h beside {compiler}")
+    cpu_vec_isa.pick_vec_isa()
+
+
+def _lacking(what: str) -> LackingError:
+    packages = "g++ python{}.{}-dev".format(*sys.version_info[:2])
+    return LackingError(
+        f"torch.compile needs {what}, which is not here",
+        hint="build on an image that has them with --base-image (docs/guide/software.md says how "
+        f"to make one), or, for vm and for files of the host, install {packages} there",
+    )
