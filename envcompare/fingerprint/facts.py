@@ -109,6 +109,7 @@ _CAPABILITY: Final = ("env.ATEN_CPU_CAPABILITY", "torch.cpu_capability")
 _OMP_THREADS: Final = ("env.OMP_NUM_THREADS", "threads.omp")
 _MKL_THREADS: Final = ("env.MKL_NUM_THREADS", "threads.mkl")
 _BLAS_THREADS: Final = ("env.OPENBLAS_NUM_THREADS", "threads.openblas")
+_COMPILER: Final = ("compiler.version", "compiler.name")
 _CPUS: Final = ("cpu.affinity", "cgroup.cpuset")
 _SECCOMP: Final = ("seccomp.mode", "seccomp.filters")
 INSTALLED: Final = (
@@ -255,8 +256,10 @@ FACTS: Final[tuple[Fact, ...]] = (
         "The worker has another user ID", "this affects no step",
     )),
     # software
-    Fact("compiler", "confounder", "the C++ compiler", seen_by="compiler",
+    Fact("compiler", "confounder", seen_by="compiler",
          missing="the inspected process did not use torch.compile"),
+    Fact("compiler.name", name="the C++ compiler", group=_COMPILER),
+    Fact("compiler.version", name="the C++ compiler", group=_COMPILER),
     Fact("cuda", "confounder", is_absent=True, missing=_NOT_LOADED),
     Fact("cuda.cublas", name="cuBLAS", seen_by=_CUBLAS),
     Fact("cuda.cudnn", name="cuDNN", seen_by=_CUDNN),

@@ -1,0 +1,54 @@
+"""The workload `compile` in real environments, of which some have no C++ compiler."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab import Lab
+from runs import STEPS_ALONE, Done, envcompare
+
+pytestmark = [pytest.mark.engine("docker"), pytest.mark.timeout(420)]
+
+_SHORT = (*STEPS_ALONE, "--no-marks", "--device", "cpu", "--restarts", "1", "--rounds", "2")
+_COMPILE = ("--envs", "vm,docker", "--workloads", "compile", *_SHORT)
+UNUSABLE = 3
+LACK = "torch.compile needs a C++ compiler"
+
+
+def failures(done: Done) -> list[dict[str, Any]]:
+    """Return what failed, by its record in the run."""
+    assert done.exit_code == UNUSABLE, done.stderr
+    found: list[dict[str, Any]] = done.read("comparison.json")["failures"]
+    return found
+
+
+@pytest.mark.engine("ssh")
+def test_nothing_is_compared_with_a_reference_that_has_no_compiler(
+    lab: Lab, tmp_path: Path
+) -> None:
+    """Its cell is not run; that of a backend which needs none is measured on the same host."""
+    backends = ("--set", "compile.backend=inductor,aot_eager")
+    done = envcompare(tmp_path, "--hosts", lab.alias, *_COMPILE, *backends)
+    for one in failures(done):
+        assert (one["phase"], "backend=inductor" in one["cell"]) == ("environment", True)
+        assert LACK in one["brief"]
+        assert "--base-image" in one["hint"]
+    found = done.read("comparison.json")["comparisons"]
+    outcomes = {(c["parameters"]["backend"], c["arm"]): c["outcome"] for c in found}
+    assert outcomes["inductor", "docker"] == "not-run"
+    assert outcomes["aot_eager", "docker"] not in {"failed", "not-run"}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="this machine has no C++ compiler")
+def test_an_arm_without_a_compiler_is_not_run_beside_one_that_has_it(tmp_path: Path) -> None:
+    """The image on the slim base has none; the compiler of the other arm is in its fingerprint."""
+    done = envcompare(tmp_path, *_COMPILE)
+    assert [(one["arm"], one["phase"]) for one in failures(done)] == [("docker", "environment")]
+    assert done.outcomes()["compile", "docker"] == "not-run"
+    assert any(one["arm"] == "vm" for one in done.lines("samples.jsonl"))
+    facts = {one["arm"]: one["facts"] for one in done.read("comparison.json")["arms"]}
+    assert facts["vm"]["compiler.name"] == "g++"
+    assert "g++" in facts["vm"]["compiler.version"]
