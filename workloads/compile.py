@@ -11,13 +11,12 @@ from functools import partial
 from typing import Any, ClassVar, Iterator
 
 import torch  # noqa: TID251  its home is workloads/
-from harness.failures import LackingError
-from harness.parameters import ParameterError
+from harness.failures import HintedError, LackingError
 from harness.places import in_fork
 from torch import nn  # noqa: TID251
 
-# What would be kept of a step: in memory it ends with its process, on disk with its folder. The
-# headers alone are compiled ahead into a folder that is shared, so that they are left as they are.
+# Nothing of a step is kept: what is in memory ends with its process, and its folder is removed. The
+# folder of precompiled headers alone is shared by all processes of a user, so there are none.
 _SETTINGS = {
     "compile_threads": 1,
     "fx_graph_cache": False,
@@ -71,7 +70,7 @@ class Compile:
     def setup(self, seed: int, device: str) -> None:
         """Keep the seed; each step draws model and batch of it in its own process."""
         if device != "cpu":
-            raise ParameterError("`compile` measures a C++ compiler: give it --device cpu")
+            raise HintedError("compile runs on the CPU alone", hint="give --device cpu")
         self._seed = seed
 
     def step(self) -> float:
