@@ -35,7 +35,7 @@ class Compile:
     `aot_eager` traces as `inductor` does and leaves out what needs a C++ compiler.
     """
 
-    BOTTLENECK: ClassVar[str] = "the C++ compiler: starting processes and reading small files"
+    BOTTLENECK: ClassVar[str] = "the C++ compiler, its processes and the small files they read"
     PARAMS: ClassVar[dict[str, Any]] = {
         "backend": "inductor",
         "batch": 16,

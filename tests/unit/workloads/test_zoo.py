@@ -113,7 +113,7 @@ def test_every_workload_of_the_zoo_names_what_it_leans_on() -> None:
     """`envcompare list` prints it."""
     no_operator = {
         "the interpreter",
-        "the C++ compiler: starting processes and reading small files",
+        "the C++ compiler, its processes and the small files they read",
         "opening, reading and writing small files",
         "starting Python and reading its files",
         "waiting for other processes and copying between them",
