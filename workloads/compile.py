@@ -53,8 +53,9 @@ class Compile:
     def __init__(self, **params: Any) -> None:  # noqa: ANN401  checked against PARAMS and RANGES
         self._params = params
         self.batch = params["batch"]
+        self._import_compiler()  # once a worker; it loads no data
 
-    def load(self, data: str | None) -> None:  # noqa: ARG002  it needs none
+    def _import_compiler(self) -> None:
         """Import what compiles; raise LackingError where there is no C++ compiler for it."""
         import torch._dynamo.backends.debugging  # noqa: PLC0415, TID251  a second, wanted here alone
         import torch._inductor.compile_fx  # noqa: PLC0415, TID251  as above
@@ -116,7 +117,7 @@ def _private_cache() -> Iterator[None]:
 
 def _find_compiler() -> None:
     """Let PyTorch find the compiler and which vector instructions it knows, once for all steps."""
-    from torch._inductor import cpp_builder, cpu_vec_isa, exc  # noqa: PLC0415, TID251  as in `load`
+    from torch._inductor import cpp_builder, cpu_vec_isa, exc  # noqa: PLC0415, TID251  as above
 
     try:
         compiler = cpp_builder.get_cpp_compiler()
