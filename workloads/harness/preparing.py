@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import json
 import sys
 from typing import Any, Sequence
 
+from harness.attempts import text_hash
 from harness.failures import PhaseError, failure_reply, phase
 from harness.formats.data import Source, prepare
 from harness.loading import UnknownWorkloadError, bundled, declared, load_class
@@ -53,7 +55,10 @@ def _source(name: str) -> Source:
     make = getattr(kind, "make", None)
     if make is None and name not in bundled():
         print(f"{name} has no make(folder): its data folder stays empty", file=sys.stderr)  # noqa: T201
-    return Source(recipe=kind.__name__, make=make or _make_nothing, download=_refuse)
+    recipe = kind.__name__
+    if make is not None and name in bundled():  # kept between runs, and remade where it changes
+        recipe += f" {text_hash(inspect.getsource(make))[:12]}"
+    return Source(recipe=recipe, make=make or _make_nothing, download=_refuse)
 
 
 def _make_nothing(_folder: str) -> None:

@@ -221,3 +221,14 @@ def test_name_that_is_not_utf8_is_hashed(tmp_path: Path) -> None:
     """File systems keep bytes."""
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")).write_text("a")
     assert state(str(tmp_path))["files"] is not None
+
+
+def test_small_files_that_an_earlier_version_left_out_are_made(tmp_path: Path) -> None:
+    """What a host keeps of a bundled workload is remade where its maker has changed."""
+    target = tmp_path / "files"
+    empty = Source(recipe="Files", make=lambda _: None, download=lambda _: None)
+    prepare(str(target), empty, download=False)
+    assert len(list(target.iterdir())) == 2
+    code, _, error = prepare_by_command(str(target), "--workload", "files")
+    assert code == 0, error
+    assert len(list(target.rglob("*.txt"))) == 1000
