@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -104,9 +105,7 @@ def compare_files(read: RunFiles) -> RunComparison:
         hosts=summarise_hosts(read),
         host_differences=host_differences(read),
         over_hosts=hosts_estimates(comparisons, settled, margin=design.margin, of_hosts=run.groups),
-        groups=run.groups,
-        group_differences=group_differences(around),
-        group_estimates=group_estimates(around, data, Costs.of(settled, comparisons, cells)),
+        **_groups(around, data, Costs.of(settled, comparisons, cells)),
         cell_differences=of_cells(differing, shared=shared),
         decompositions=tuple(found for one in data for found in decompose(one)),
         scaling=scaling(data, cells, profiles),
@@ -124,6 +123,16 @@ def compare_files(read: RunFiles) -> RunComparison:
         torn_lines=max(read.torn, read.lost),
         duration_s=duration_s(read.events) if read.events else None,
     )
+
+
+def _groups(around: Surroundings, data: Iterable[CellData], costs: Costs) -> dict[str, Any]:
+    """Return what a run says of groups of hosts, by the names of its parts."""
+    differing = group_differences(around)
+    return {
+        "groups": around.read.run.groups,
+        "group_differences": differing,
+        "group_estimates": group_estimates(around, data, costs, differences=differing),
+    }
 
 
 def _phases(read: RunFiles, data: Iterable[CellData]) -> tuple[CellPhases, ...]:

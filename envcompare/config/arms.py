@@ -27,8 +27,6 @@ _IMAGE = re.compile(
     r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?"
     r"(?:@[a-z0-9]+(?:[+._-][a-z0-9]+)*:[A-Za-z0-9=_-]+)?"
 )
-
-
 _NETWORK = {"--network", "--net"}
 
 CounterAccess = Literal["login", "root", "granted"]
@@ -37,6 +35,8 @@ an administrator, root of the host alone, or whoever may use the engine, which g
 SoftwareKind = Literal["venv", "image", "sif"]
 Place = Literal["bind", "image", "overlay", "tmpfs", "sif"]
 PLACES: tuple[Place, ...] = get_args(Place)
+IN_IMAGE: frozenset[Place] = frozenset({"image", "sif"})
+"""Places that are in the image of an arm: all data are at one path there, and can only be read."""
 
 
 class Placing(NamedTuple):
@@ -212,7 +212,9 @@ def on_network(arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
 
     Raises ConfigError for an arm that cannot be given one.
     """
-    without = [arm.id for arm in arms if not arm.traits.has_network and not _takes_options(arm)]
+    without = [
+        arm.id for arm in arms if not arm.traits.has_network and arm.traits.fixed_options is None
+    ]
     if without:
         raise ConfigError(
             f"--rendezvous: {', '.join(without)} cannot reach another host",
@@ -225,10 +227,6 @@ def on_network(arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
         else replace(arm, options=(*arm.options, "--network", "host"))
         for arm in arms
     )
-
-
-def _takes_options(arm: Arm) -> bool:
-    return arm.traits.fixed_options is not None
 
 
 def with_values(arms: tuple[Arm, ...], name: str, values: tuple[Scalar, ...]) -> tuple[Arm, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from envcompare.config.arms import (
+    IN_IMAGE,
     Arm,
     Place,
     check_image,
@@ -168,10 +169,10 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
             details="a command has no rounds within a restart: each process is a fresh start",
             hint="leave them out, or measure the command in a run of its own",
         )
-    _check_placed(workloads, settings, known)
+    _check_placed(rest["places"], workloads, settings, known)
     allocation = parse_allocation(settings.allocation, os.environ, now_s=time.time())
     if allocation is not None:
-        check_allocation(arms, hosts=settings.hosts, places=parse_places(settings.place))
+        check_allocation(arms, hosts=settings.hosts, places=rest["places"])
     return Experiment(
         arms=arms,
         reference=chosen_reference(settings.reference, arms),
@@ -187,9 +188,10 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
     )
 
 
-def _check_placed(workloads: tuple[Workload, ...], settings: Settings, known: Known) -> None:
+def _check_placed(
+    places: tuple[Place, ...], workloads: tuple[Workload, ...], settings: Settings, known: Known
+) -> None:
     """Raise ConfigError where data would be placed for what has none, or could not write there."""
-    places = parse_places(settings.place)
     if places and any(one.program is not None for one in workloads):
         raise ConfigError(
             "--place is not for plain commands",
@@ -213,7 +215,7 @@ def _check_placed(workloads: tuple[Workload, ...], settings: Settings, known: Kn
         value if isinstance(value, tuple) else (value,)
         for value in (given["pattern"], given["place"])
     )
-    if {"image", "sif"} & {*places} and "write" in patterns and where != ("scratch",):
+    if IN_IMAGE & {*places} and "write" in patterns and where != ("scratch",):
         raise ConfigError(
             "files.pattern=write cannot write into an image or a SIF",
             details="the places `image` and `sif` can only be read",

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from envcompare.config.workloads import Known, Workload, WorkloadInfo, info_of
+from envcompare.config.workloads import Known, Workload, WorkloadInfo, info_of, out_of_range
 from envcompare.errors import ConfigError
 from envcompare.run_folder.records import Goal, Scalar
 
@@ -127,21 +127,14 @@ def _with_sizes(search: BatchSearch, workload: Workload, known: Known) -> Worklo
 
 def _check_range(info: WorkloadInfo, sizes: tuple[int, ...]) -> None:
     """Refuse sizes that the workload does not take."""
-    least, most = info.ranges.get(BATCH, (None, None))
-    too_small = isinstance(least, int | float) and sizes[0] < least
-    if too_small or (isinstance(most, int | float) and sizes[-1] > most):
-        raise ConfigError(
-            f"--search batch: {info.name} does not take a batch of "
-            f"{sizes[0] if too_small else sizes[-1]}",
-            details=f"it declares that it takes {_range(least, most)}",
-            hint="name sizes in that range, as in --search batch=16-1024",
-        )
-
-
-def _range(least: Scalar, most: Scalar) -> str:
-    if most is None:
-        return f"at least {least}"
-    return f"at most {most}" if least is None else f"{least} to {most}"
+    accepted = info.ranges.get(BATCH, (None, None))
+    for size in (sizes[0], sizes[-1]):
+        if wanted := out_of_range(size, accepted):
+            raise ConfigError(
+                f"--search batch: {info.name} does not take a batch of {size}",
+                details=f"it declares that it takes {wanted}",
+                hint="name sizes in that range, as in --search batch=16-1024",
+            )
 
 
 def parse_until(text: str | None) -> Goal | None:

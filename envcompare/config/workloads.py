@@ -263,8 +263,8 @@ def _check_type(key: str, value: Scalar, default: Scalar) -> None:
         )
 
 
-def _check_range(key: str, value: Scalar, accepted: Range) -> None:
-    """Refuse a value that the workload could not run with, before anything is made for it."""
+def out_of_range(value: Scalar, accepted: Range) -> str:
+    """Return what a workload takes, as in "at least 2", where the value is none of it; else ""."""
     least, most = accepted[0], accepted[-1]
     if isinstance(least, str) or isinstance(most, str):
         holds, wanted = value in accepted, f"one of {', '.join(map(str, accepted))}"
@@ -274,7 +274,12 @@ def _check_range(key: str, value: Scalar, accepted: Range) -> None:
         )
         ends = (("at least", least), ("at most", most))
         wanted = " and ".join(f"{word} {end:g}" for word, end in ends if end is not None)
-    if not holds:
+    return "" if holds else wanted
+
+
+def _check_range(key: str, value: Scalar, accepted: Range) -> None:
+    """Refuse a value that the workload could not run with, before anything is made for it."""
+    if wanted := out_of_range(value, accepted):
         raise ConfigError(
             f"{key}={value} is out of range",
             details=f"the workload declares that it takes {wanted}",

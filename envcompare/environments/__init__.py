@@ -37,6 +37,8 @@ READS_ALL = "DAC_OVERRIDE"
 """The capability that root inside keeps: it reads what it is shown, whoever owns the files."""
 UPPER = "upper"
 """The folder of a scratch where an environment keeps what is written to its overlay."""
+HELD = "/envcompare-data"
+"""Where an image holds data; where Docker and Podman mount a tmpfs for them, too."""
 _AWAY_S = 60.0  # an engine may restart
 
 # The marks are looked for in the environment of each process, never in its arguments, so that the

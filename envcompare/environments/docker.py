@@ -14,6 +14,7 @@ from envcompare.command import Command, CommandResult
 from envcompare.config.arms import Place, Placing, Rung, Traits
 from envcompare.config.settings import Compression
 from envcompare.environments import (
+    HELD,
     READS_ALL,
     Check,
     Environment,
@@ -86,8 +87,6 @@ echo 0
 _FEW_RIGHTS = (("--cap-drop", "ALL"), ("--security-opt", "no-new-privileges"))
 _FEW_PROCESSES = ("--pids-limit", "8192")
 _READ_ONLY = (("--read-only",), ("--tmpfs", "/tmp:exec"), ("--tmpfs", "/var/tmp:exec"))  # noqa: S108
-HELD = "/envcompare-data"
-"""Where an image holds data; where a tmpfs for them is mounted, too."""
 PLACES: dict[Place, Placing] = {
     "image": Placing(folder=HELD, is_held=True),
     "overlay": Placing(folder="/var/tmp/envcompare-data"),  # noqa: S108 — inside

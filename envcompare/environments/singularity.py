@@ -12,6 +12,7 @@ from envcompare.command import Command
 from envcompare.config.arms import Placing, Traits
 from envcompare.config.settings import Compression
 from envcompare.environments import (
+    HELD,
     READS_ALL,
     UPPER,
     Check,
@@ -35,13 +36,7 @@ from envcompare.errors import Problem, StackError, UnusableError
 from envcompare.stack import Prepared, Request, sif
 from envcompare.stack import image as images
 from envcompare.stack.building import held_or_built
-from envcompare.stack.diagnosis import (
-    DISK_FULL,
-    USER_NAMESPACES,
-    Symptom,
-    last_line,
-    recognise,
-)
+from envcompare.stack.diagnosis import DISK_FULL, USER_NAMESPACES, Symptom, last_line, recognise
 from envcompare.stack.engine import ImageStore, bind, mount_options
 from envcompare.stack.host import make_root
 from envcompare.text import spoken
@@ -74,7 +69,6 @@ export SINGULARITY_TMPDIR="$folder" SINGULARITY_CACHEDIR="$folder"
 "$engine" exec --containall --no-home --cleanenv --pwd / probe.sif /envcompare-probe
 exit 0
 """
-_HELD = "/envcompare-data"
 _MISSING = "neither apptainer nor singularity is installed"
 _MISSING_HINT = "install Apptainer (https://apptainer.org/docs/admin/latest/installation.html)"
 _STARTED = re.compile(r"envcompare-probe\W+(?:no such file|executable file not found)")
@@ -167,10 +161,10 @@ class Singularity:
         counters="root",
         helpers=("squashfuse_ll", "squashfuse", "fuse-overlayfs", "fuse2fs"),
         places={
-            "image": Placing(folder=_HELD, is_held=True),
-            "overlay": Placing(folder=_HELD),
+            "image": Placing(folder=HELD, is_held=True),
+            "overlay": Placing(folder=HELD),
             "tmpfs": Placing(folder="/dev/shm/envcompare-data"),  # noqa: S108 — inside
-            "sif": Placing(folder=_HELD, is_held=True),
+            "sif": Placing(folder=HELD, is_held=True),
         },
     )
     engine: ClassVar[None] = None
@@ -301,7 +295,7 @@ class Singularity:
                 hint="use --place data=bind, or another --sif-compression",
             )
         target = f"{isolation.scratch}/{UPPER}/held-{isolation.worker}.sif"
-        source = (isolation.reference, data, _HELD)
+        source = (isolation.reference, data, HELD)
         program = isolation.engine
         return sif.with_data(transport, target, source, program=program, compression=compression)
 

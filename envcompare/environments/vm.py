@@ -24,8 +24,6 @@ _LEADING = (
     "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONSAFEPATH",
     "PYTHONPLATLIBDIR", "PYTHONPYCACHEPREFIX", "PYTHONEXECUTABLE", *LOADING,
 )  # fmt: skip
-# $@: the variables that lead the loader. A folder of the driver counts where the loader finds no
-# libcuda.so.1 by itself, as on Container-Optimized OS.
 _TMPFS = "/dev/shm/envcompare-"  # noqa: S108 — a folder there is the user's alone
 # What another user has put there is no part of the run.
 _DROP = (
@@ -36,6 +34,8 @@ open_folders "$1"
 rm -rf -- "$1" && echo 0
 """
 )
+# $@: the variables that lead the loader. A folder of the driver counts where the loader finds no
+# libcuda.so.1 by itself, as on Container-Optimized OS.
 _LOGIN = r"""
 libcuda='libcuda\.so\.1 \(libc6,(x86-64|AArch64)'
 for name; do

@@ -104,9 +104,7 @@ class Request:
 
     def job(self, number: str) -> AnyJob:
         """Return a job of this run by its number."""
-        if self.allocation.scheduler == GRID_ENGINE:
-            return GridEngineJob(id=number)
-        return SlurmJob(id=number, on_loss=self.lose)
+        return _job(number, self.allocation.scheduler, self.lose)
 
     def lose(self, why: str) -> None:
         """Say that the job has ended too early, and end the run as interrupted."""
@@ -166,7 +164,7 @@ def check_available(allocation: Allocation | None) -> None:
 def jobs_of(events: Iterable[Event]) -> tuple[AnyJob, ...]:
     """Return the jobs that a run asked for or was measured in."""
     named = (e.values for e in events if e.what in {"submitted", "allocated"})
-    pairs = ((str(each.get("job", "")), each.get("scheduler", "slurm")) for each in named)
+    pairs = ((str(each.get("job", "")), each.get("scheduler", SLURM)) for each in named)
     return tuple(_job(number, scheduler) for number, scheduler in dict.fromkeys(pairs))
 
 
@@ -205,10 +203,10 @@ def _cancel_left(run_id: str, jobs: tuple[AnyJob, ...]) -> None:
             _has_ended(job)
 
 
-def _job(number: str, scheduler: Scalar) -> AnyJob:
+def _job(number: str, scheduler: Scalar, on_loss: Callable[[str], None] = lambda _: None) -> AnyJob:
     if scheduler == GRID_ENGINE:
         return GridEngineJob(id=number)
-    return SlurmJob(id=number, on_loss=lambda _: None)
+    return SlurmJob(id=number, on_loss=on_loss)
 
 
 def _job_name(run_id: str) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import TypeVar
 
+from envcompare.config.arms import IN_IMAGE
 from envcompare.config.plan import Cell
 from envcompare.errors import (
     CopyError,
@@ -26,7 +27,6 @@ from envcompare.run_folder.records import CellState
 from envcompare.runner.cellrun import CellRun, Job
 
 _T = TypeVar("_T")
-_HELD: Final = frozenset({"image", "sif"})  # places of data within the image
 
 
 def sharing(cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
@@ -49,7 +49,7 @@ def _shared(cell: Cell) -> object:
     workload = cell.workload
     if workload.program is not None:
         return cell.id
-    held = workload.name if cell.place in _HELD else ""
+    held = workload.name if cell.place in IN_IMAGE else ""
     return workload.path, cell.within, cell.place, held
 
 

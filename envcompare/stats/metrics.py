@@ -226,6 +226,15 @@ class Readings:
             self._odd = () if self.is_program else odd_restarts(self.logarithms(metric))
         return self._odd
 
+    def by_restart(self, arm: str, metric: MetricName) -> dict[int, list[float]]:
+        """Return the logarithms of an arm by restart, odd restarts left out."""
+        odd = {one.restart for one in self.odd}
+        restarts: dict[int, list[float]] = {}
+        for (restart, _, _), value in self.logarithms(metric).get(arm, {}).items():
+            if restart not in odd:
+                restarts.setdefault(restart, []).append(value)
+        return restarts
+
     def _complete(self, *values: Mapping[Round, float] | None) -> list[Round]:
         """Return the rounds that all of these have, odd restarts left out, in their order."""
         known = [one for one in values if one]

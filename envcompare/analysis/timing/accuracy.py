@@ -25,13 +25,13 @@ def cell_training(data: CellData, epochs: Iterable[Epoch]) -> CellTraining | Non
     why_not = _why_not(data, ways)
     if goal is None or not (kept or why_not):
         return None
-    reference = ways[data.reference.id]
+    reference, is_net = ways[data.reference.id], _is_net(data, kept)
     return CellTraining(
         cell=data.cell.id,
-        is_net=_is_net(data, kept),
+        is_net=is_net,
         arms=tuple(
             msgspec.structs.replace(
-                _arm(arm, ways[arm.id], reference, goal, is_net=_is_net(data, kept)),
+                _arm(arm, ways[arm.id], reference, goal, is_net=is_net),
                 is_same_work=arm.parameters == data.reference.parameters,
                 why_not=why_not.get(arm.id, ""),
             )

@@ -62,6 +62,22 @@ def by_cell(records: Iterable[Kind]) -> dict[str, list[Kind]]:
     return grouped
 
 
+def whole_number(cell: CellRecord, name: str) -> int | None:
+    """Return a parameter of a cell; None where it is not set, or no whole number."""
+    value = cell.parameters.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def others(cell: CellRecord, name: str) -> dict[str, Scalar]:
+    """Return the parameters of a cell but for one."""
+    return {other: value for other, value in cell.parameters.items() if other != name}
+
+
+def work_but_for(cell: CellRecord, name: str) -> tuple[str, str, str, str]:
+    """Return what is the same for all cells that differ in one parameter alone."""
+    return cell.host, cell.workload, cell.within, str(sorted(others(cell, name).items()))
+
+
 @dataclass(frozen=True, kw_only=True)  # no slots: what is asked for again and again is kept
 class CellData:
     """All that a run folder holds of one cell; pure to compute on."""

@@ -90,11 +90,16 @@ class Costs:
 
 
 def group_estimates(
-    around: Surroundings, cells: Iterable[CellData], costs: Costs
+    around: Surroundings,
+    cells: Iterable[CellData],
+    costs: Costs,
+    *,
+    differences: Iterable[GroupDifference],
 ) -> tuple[GroupEstimate, ...]:
     """Return every group against the first one: the times of each arm, then what each arm costs.
 
-    The statements of each of these two kinds together err in 5 % of the runs at most (Bonferroni).
+    Software in the differences makes them confounded. The statements of each of these two kinds
+    together err in 5 % of the runs at most (Bonferroni).
     """
     works: dict[tuple[str, str, str], list[CellData]] = {}
     for one in cells:
@@ -107,22 +112,20 @@ def group_estimates(
         for arm in data[0].run.arms
         if not arm.is_control
     ]
-    times = _together([_of_times(*one, level=1 - ALPHA / len(planned)) for one in planned], around)
     compared = [one for one in planned if one[2] != one[1][0].reference.id]
-    effects = _together(
-        [_of_effect(*one, costs, level=1 - ALPHA / len(compared)) for one in compared], around
+    made = (
+        *(_of_times(*one, level=1 - ALPHA / len(planned)) for one in planned),
+        *(_of_effect(*one, costs, level=1 - ALPHA / len(compared)) for one in compared),
     )
-    return (*times, *effects)
-
-
-def _together(made: Sequence[GroupEstimate], around: Surroundings) -> Iterator[GroupEstimate]:
-    """Give the estimates, and whether software differs as well."""
-    unlike = {
-        (one.group, one.arm) for one in group_differences(around) if one.fact_class == "confounder"
-    }
-    for one in made:
-        arms = {(one.group, arm) for arm in (one.arm, one.against)}
-        yield replace(one, is_confounded=one.log_ratio is not None and bool(arms & unlike))
+    unlike = {(one.group, one.arm) for one in differences if one.fact_class == "confounder"}
+    return tuple(
+        replace(
+            one,
+            is_confounded=one.log_ratio is not None
+            and bool({(one.group, one.arm), (one.group, one.against)} & unlike),
+        )
+        for one in made
+    )
 
 
 def _base(pair: _Pair, data: CellData, arm: str) -> GroupEstimate:
@@ -172,12 +175,7 @@ def _other_work(pair: _Pair, data: Iterable[CellData], arm: str) -> str:
 
 def _time(data: CellData, arm: str, metric: MetricName, *, level: float) -> _Value | None:
     """Return the mean over restarts of the median typical step, with its Student interval."""
-    odd = {one.restart for one in data.readings.odd}
-    rounds = data.readings.logarithms(metric).get(arm, {})
-    restarts: dict[int, list[float]] = {}
-    for (restart, _, _), value in rounds.items():
-        if restart not in odd:
-            restarts.setdefault(restart, []).append(value)
+    restarts = data.readings.by_restart(arm, metric)
     medians = [float(np.median(values)) for values in restarts.values()]
     if not medians:
         return None

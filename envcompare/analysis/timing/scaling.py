@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from envcompare.analysis.model.comparison import CellSummary, Scaling
 from envcompare.analysis.model.profiling import CellProfiles
-from envcompare.analysis.timing.cells import CellData
-from envcompare.run_folder.records import CellRecord, Scalar
+from envcompare.analysis.timing.cells import CellData, others, whole_number, work_but_for
+from envcompare.run_folder.records import CellRecord
 from envcompare.stats.intervals import Interval, interval
 
 RANKS: Final = "ranks"
@@ -26,7 +26,6 @@ _QUANTITIES: Final = {
     "collective_share": ("collective_step_share", _PERCENT),
     "collective_exposed_share": ("collective_exposed_step_share", _PERCENT),
 }
-_Work = tuple[str, str, str, str]  # host, workload, environment it is within, parameters
 
 
 def scaling(
@@ -45,16 +44,11 @@ def scaling(
 
 
 def _ranks(cell: CellRecord) -> int | None:
-    value = cell.parameters.get(RANKS)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return whole_number(cell, RANKS)
 
 
-def _others(cell: CellRecord) -> dict[str, Scalar]:
-    return {name: value for name, value in cell.parameters.items() if name != RANKS}
-
-
-def _work(cell: CellRecord) -> _Work:
-    return cell.host, cell.workload, cell.within, str(sorted(_others(cell).items()))
+def _work(cell: CellRecord) -> tuple[str, str, str, str]:
+    return work_but_for(cell, RANKS)
 
 
 def _rows(
@@ -74,7 +68,7 @@ def _rows(
             cell=data.cell.id,
             host=data.cell.host,
             workload=data.cell.workload,
-            parameters=_others(data.cell),
+            parameters=others(data.cell, RANKS),
             arm=times.arm,
             ranks=ranks,
             hosts=data.cell.hosts[:ranks] if ranks > 1 else (),
@@ -106,11 +100,8 @@ def _gain(data: CellData, alone: CellData, arm: str) -> Interval | None:
 
 def _by_restart(data: CellData, arm: str) -> dict[int, float]:
     """Return the mean logarithm of the wall time of a typical step in each restart."""
-    rounds: dict[int, list[float]] = {}
-    for (restart, *_), value in data.readings.logarithms("wall").get(arm, {}).items():
-        rounds.setdefault(restart, []).append(value)
-    odd = {one.restart for one in data.readings.odd}
-    return {restart: mean(values) for restart, values in rounds.items() if restart not in odd}
+    restarts = data.readings.by_restart(arm, "wall")
+    return {restart: mean(values) for restart, values in restarts.items()}
 
 
 def _exchanged(profiles: CellProfiles, arm: str) -> dict[str, float]:

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import get_args
 
 from envcompare.analysis.model.throughput import ArmSizes, BatchSweep, Limit, SizeRate
-from envcompare.analysis.timing.cells import CellData
-from envcompare.run_folder.records import CellRecord, Event, Scalar
+from envcompare.analysis.timing.cells import CellData, others, whole_number, work_but_for
+from envcompare.run_folder.records import Event
 from envcompare.stats.intervals import interval
 from envcompare.stats.knees import knee
 
@@ -21,19 +21,11 @@ def batch_sweeps(data: Iterable[CellData], events: Iterable[Event]) -> tuple[Bat
     """Return each set of two cells or more that differ in the parameter `batch` alone."""
     works: dict[object, list[CellData]] = {}
     for one in data:
-        size = one.cell.parameters.get(_BATCH)
-        if isinstance(size, int) and not isinstance(size, bool) and size > 0:
-            works.setdefault(_work(one.cell), []).append(one)
+        size = whole_number(one.cell, _BATCH)
+        if size is not None and size > 0:
+            works.setdefault(work_but_for(one.cell, _BATCH), []).append(one)
     fits = [event for event in events if event.what == "batch-fits"]
     return tuple(_sweep(cells, fits) for cells in works.values() if len(cells) > 1)
-
-
-def _work(cell: CellRecord) -> tuple[object, ...]:
-    return cell.host, cell.workload, cell.within, tuple(sorted(_others(cell).items()))
-
-
-def _others(cell: CellRecord) -> dict[str, Scalar]:
-    return {name: value for name, value in cell.parameters.items() if name != _BATCH}
 
 
 def _sweep(data: list[CellData], events: Iterable[Event]) -> BatchSweep:
@@ -44,7 +36,7 @@ def _sweep(data: list[CellData], events: Iterable[Event]) -> BatchSweep:
     return BatchSweep(
         host=first.cell.host,
         workload=first.cell.workload,
-        parameters=_others(first.cell),
+        parameters=others(first.cell, _BATCH),
         within=first.cell.within,
         sizes=tuple(map(_size, data)),
         cells=tuple(one.cell.id for one in data),
@@ -89,12 +81,7 @@ def _log_rates(data: CellData, arm: str) -> dict[int, float]:
     The batch of a step is what the workload said where that is more, as several ranks take one
     each; one that says nothing counts as a batch of 1.
     """
-    metric, _ = data.metric
-    odd = {one.restart for one in data.readings.odd}
-    rounds: dict[int, list[float]] = {}
-    for (restart, _, _), log_ns in data.readings.logarithms(metric).get(arm, {}).items():
-        if restart not in odd:
-            rounds.setdefault(restart, []).append(log_ns)
+    rounds = data.readings.by_restart(arm, data.metric[0])
     samples = math.log(max(data.batch or 1, _size(data)) * 1e9)
     return {restart: samples - statistics.median(logs) for restart, logs in rounds.items()}
 

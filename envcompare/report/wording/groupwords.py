@@ -219,7 +219,7 @@ def basis_texts(run: RunComparison) -> tuple[str, ...]:
     if confounded:
         said.append(
             f"⚠ Besides the machines, software or a limit differs between the groups in "
-            f"{listed(tuple(confounded))}: the part of each cannot be told apart."
+            f"{listed(tuple(confounded))}: the data cannot separate their effects."
         )
     return tuple(map(visible, (*said, _LEVEL)))
 

@@ -55,7 +55,7 @@ def _cells(run: RunComparison) -> dict[str, CellSummary | Comparison]:
 def _work_words(cells: dict[str, CellSummary | Comparison]) -> dict[str, list[str]]:
     """Return the workload of each cell, what it is within, and the parameters that differ.
 
-    The place of the data is told in any case.
+    The place of the data is always named.
     """
     varied = _varied_parameters(cells.values())
     return {
