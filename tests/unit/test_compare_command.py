@@ -159,16 +159,18 @@ def test_what_could_not_be_judged_does_not_pass(
     assert compare(folder, "--fail-on", "slower:2%,failed").code == 1
 
 
-@pytest.mark.parametrize(("phase", "code"), [("environment", 3), ("step", 4)])
+@pytest.mark.parametrize(
+    ("phase", "code", "word"), [("environment", 3, "was not run"), ("step", 4, "failed")]
+)
 def test_a_reference_that_failed_has_its_own_exit_code(
-    tmp_path: Path, compare: Call, phase: Phase, code: int
+    tmp_path: Path, compare: Call, phase: Phase, code: int, word: str
 ) -> None:
     """Nothing can be judged without it, and it says whose fault that is."""
     failure = Failure(phase=phase, brief="vm: it broke")
     made = one_cell("a", 1.0, cells={CELL: {}}, failures={"vm": failure})
     said = compare(run_folder(tmp_path, made), "--fail-on", "slower:2%")
     assert said.code == code
-    assert "failed (the reference vm failed: vm: it broke)" in said.words
+    assert f"{word} (the reference vm failed: vm: it broke)" in said.words
 
 
 def test_no_gate_passes_a_run_that_is_not_complete(tmp_path: Path, compare: Call) -> None:
