@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bookkeeping import Conditions, Places
 from envcompare.report.format.numbers import NOT_MEASURED
 
 _MARKUP = str.maketrans("|<>`", "/()'")  # what a table and Markdown would take for their own
 RECORDS, PAGE = "faults.jsonl", "faults.md"
+Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,23 +39,26 @@ class Record:
 
 def read_records(places: Places) -> tuple[Record, ...]:
     """Return all records, the oldest first."""
-    path = places.results / RECORDS
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return tuple(_record(json.loads(line)) for line in lines)
+    return kept_records(places.results / RECORDS, Record)
 
 
-def _record(fields: dict[str, Any]) -> Record:
-    return Record(**fields)
-
-
-def append_record(places: Places, record: Record) -> Path:
+def append_record(places: Places, record: Record) -> None:
     """Add a record to those that are kept."""
-    path = places.results / RECORDS
+    keep_record(places.results / RECORDS, record)
+
+
+def kept_records(path: Path, kind: Callable[..., Kept]) -> tuple[Kept, ...]:
+    """Return the records of a file of JSON lines, the oldest first; none where it is missing."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return tuple(kind(**json.loads(line)) for line in lines)
+
+
+def keep_record(path: Path, record: Any) -> None:  # noqa: ANN401 — a dataclass, whichever
+    """Add a record to a file of JSON lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
-        fields = {name: getattr(record, name) for name in Record.__dataclass_fields__}
+        fields = {name: getattr(record, name) for name in record.__dataclass_fields__}
         file.write(json.dumps(fields) + "\n")
-    return path
 
 
 def write_page(places: Places) -> str:
@@ -82,8 +86,8 @@ def write_page(places: Places) -> str:
         *rows,
         _row("**all**", last),
         "",
-        *_problems(last),
-        *_mended(every, last),
+        *list_problems((f"{one.says}, number {one.number}", one.problem) for one in last),
+        *tell_repeats(every, last),
     ]
     page = "\n".join(lines).rstrip() + "\n"
     places.write_page(PAGE, page, [record.conditions for record in last])
@@ -93,27 +97,27 @@ def write_page(places: Places) -> str:
 def _row(says: str, records: Sequence[Record]) -> str:
     survived = sum(not record.problem for record in records)
     left = sum(record.left or 0 for record in records)
-    lost = _figures([record.lost for record in records], ".0f")
-    seconds = _figures([record.next_s for record in records], ".1f")
+    lost = figures([record.lost for record in records], ".0f")
+    seconds = figures([record.next_s for record in records], ".1f")
     return f"| {says} | {len(records)} | {survived} | {lost} | {left} | {seconds} |"
 
 
-def _figures(values: Iterable[float | None], form: str) -> str:
+def figures(values: Iterable[float | None], form: str) -> str:
+    """Return median and maximum of the values that are known."""
     known = [value for value in values if value is not None]
     if not known:
         return NOT_MEASURED
     return f"{statistics.median(known):{form}} ({max(known):{form}})"
 
 
-def _problems(records: Iterable[Record]) -> list[str]:
-    problems = [record for record in records if record.problem]
-    if not problems:
-        return []
-    told = [f"- {one.says}, number {one.number}: {_cell(one.problem)}" for one in problems]
-    return ["Not survived:", "", *told, ""]
+def list_problems(trials: Iterable[tuple[str, str]]) -> list[str]:
+    """List the trials that were not survived: which, and why; the reason is empty in others."""
+    told = [f"- {which}: {_cell(problem)}" for which, problem in trials if problem]
+    return ["Not survived:", "", *told, ""] if told else []
 
 
-def _mended(every: Sequence[Record], last: Sequence[Record]) -> list[str]:
+def tell_repeats(every: Sequence[object], last: Sequence[object]) -> list[str]:
+    """Say how many trials stand in no table, as a later one took their place."""
     repeated = len(every) - len(last)
     if not repeated:
         return []

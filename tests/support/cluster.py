@@ -37,24 +37,54 @@ python3.11 -m venv --without-pip venv && PYTHONPATH=$(echo pip-*.whl) \\
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
-    """The login node as an ordinary user has it: a folder of the shared home, and a venv there.
+class Scheduler:
+    """A scheduler of the lab: its machines, and scripts of its user `bench`."""
 
-    `leftovers` is a script that prints what jobs there are, and the processes of their clients.
-    """
-
-    folder: str
+    name: str  # as --allocation has it
     login: str
     nodes: tuple[str, ...]
-    leftovers: str
+    jobs: str  # lists the jobs, a line each
+    cancel: str  # ends them all
+    clients: str  # a pattern of what a client leaves running
+
+    @property
+    def leftovers(self) -> str:
+        """Return a script that prints what jobs there are, and the processes of their clients."""
+        return f"{self.jobs}; ps -u bench -o args= | grep -E '{self.clients}'"
+
+
+SLURM = Scheduler(
+    name="slurm",
+    login="slurm-login",
+    nodes=("slurm-c1", "slurm-c2"),
+    jobs="squeue --noheader --format='job %A'",
+    cancel="scancel --me",
+    clients="[s]run|[a]llocation",
+)
+GRID_ENGINE = Scheduler(
+    name="gridengine",
+    login="ge-login",
+    nodes=("ge-c1", "ge-c2"),
+    jobs="qstat -u bench | sed 1,2d",
+    cancel="qdel -u bench; :",
+    clients="[q]sub|[a]llocation",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """The login node as an ordinary user has it: a folder of the shared home, and a venv there."""
+
+    folder: str
+    scheduler: Scheduler
 
     def start(self, script: str, *words: str) -> subprocess.Popen[str]:
         """Start a script of sh in the folder on the login node."""
         prologue = f"export PYTHONUNBUFFERED=1 PATH={self.folder}/venv/bin:$PATH; "
         variables = ("-e", "USER=bench", "-e", "HOME=/home/bench")
-        argv = (docker_client(), "exec", "-u", "bench", *variables, "-w", self.folder, self.login)
+        argv = (docker_client(), "exec", "-u", "bench", *variables, "-w", self.folder)
         return subprocess.Popen(
-            (*argv, "bash", "-c", prologue + script, "bash", *words),
+            (*argv, self.scheduler.login, "bash", "-c", prologue + script, "bash", *words),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -86,9 +116,11 @@ class Cluster:
 
     def left(self) -> str:
         """Return jobs, processes and folders of runs that are there, and nothing else."""
-        script = f"{self.leftovers}; ls ~/.cache/envcompare/runs"
+        script = f"{self.scheduler.leftovers}; ls ~/.cache/envcompare/runs"
         marked = "grep -lsF ENVCOMPARE_RUN= /proc/[0-9]*/environ"
-        on_nodes = [as_root(node, f"{marked}; pgrep -u bench -a sleep") for node in self.nodes]
+        on_nodes = [
+            as_root(node, f"{marked}; pgrep -u bench -a sleep") for node in self.scheduler.nodes
+        ]
         return self.run(f"{script}; :") + "".join(on_nodes)
 
 
@@ -121,15 +153,13 @@ def installed(wheels: Path) -> None:
 
 
 @contextmanager
-def installed_on(
-    login: str, nodes: tuple[str, ...], leftovers: str, wheels: Path
-) -> Iterator[Cluster]:
+def installed_on(scheduler: Scheduler, wheels: Path) -> Iterator[Cluster]:
     """Give a user's folder on the cluster, with envcompare and its extra in a venv."""
     installed(wheels)
     (wheels / "light.py").write_text(LIGHT)
     folder = f"/home/bench/test-{uuid.uuid4().hex[:8]}"
-    there = Cluster(folder=folder, login=login, nodes=nodes, leftovers=leftovers)
-    docker = docker_client()
+    there = Cluster(folder=folder, scheduler=scheduler)
+    docker, login = docker_client(), scheduler.login
     subprocess.run([docker, "cp", f"{wheels}/.", f"{login}:{folder}"], check=True)
     as_root(login, f"chown -R bench:bench {folder}")
     there.run(_INSTALL)

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import allocations_page
 import building
 import distribution
 import explanations
@@ -36,6 +37,7 @@ def precision_again(places: Places) -> None:
 
 
 WRITERS: dict[str, Callable[[Places], object]] = {
+    "allocations": allocations_page.write_page,
     "building": building.write_page,
     "distribution": distribution.write_page,
     "explanations": explanations.write_page,

@@ -1,0 +1,132 @@
+"""The page of the faults of allocations: what was taken from runs, and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from faults_page import figures, keep_record, kept_records, list_problems, tell_repeats
+
+from bookkeeping import Conditions, Places
+
+RECORDS, PAGE = "allocations.jsonl", "allocations.md"
+CANCELLED = "cancelled"
+SCHEDULERS = {"slurm": "Slurm", "gridengine": "Grid Engine"}  # as --allocation has them
+DOINGS = {  # what a run is at, as its events tell
+    "queued": "waiting for its nodes",
+    "preparing": "preparing the nodes",
+    "measuring": "measuring",
+    "ended": "giving the nodes back",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One fault of an allocation, and what became of the run that it met."""
+
+    scheduler: str
+    name: str
+    says: str
+    seed: int
+    nodes: int
+    at_s: float | None  # from when the scheduler listed the job
+    doing: str | None  # a key of DOINGS
+    exit_code: int | None  # of the client; of the signal that killed it, as a shell gives it
+    kept: int | None  # samples that had arrived
+    left: int | None  # jobs, processes and folders, after the fault and after the resumed run
+    is_finished: bool | None  # by --resume; None where it was removed instead
+    problem: str  # empty where the run survived
+    conditions: Conditions
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Return which of all faults it is."""
+        return self.scheduler, self.name, self.seed
+
+
+def read_records(places: Places) -> tuple[Record, ...]:
+    """Return all records, the oldest first."""
+    return kept_records(places.results / RECORDS, Record)
+
+
+def append_record(places: Places, record: Record) -> None:
+    """Add a record to those that are kept."""
+    keep_record(places.results / RECORDS, record)
+
+
+def write_page(places: Places) -> str:
+    """Write the tables of all faults; return the page."""
+    every = read_records(places)
+    last = tuple({record.key: record for record in every}.values())
+    cancelled = [record for record in last if record.name == CANCELLED]
+    lines = [
+        "# Faults of allocations",
+        "",
+        "A run of a fixed size (3 restarts of 60 rounds; a plain process, Apptainer and the A/A "
+        "control, with the files of the nodes) is measured on one or two nodes of a cluster of the "
+        "lab, by a user without root. It loses its job, its client or its node, and is resumed "
+        "with a new allocation. It survives where the client ends with the exit code that the "
+        "documentation gives; where no job, process or folder of it is left on nodes or login "
+        "node; where all samples that had arrived are kept; and where the resumed run finishes "
+        "all cells and leaves nothing either (`script/allocations`; raw data in "
+        "`benchmarks/results/allocations.jsonl`).",
+        "",
+        "| scheduler | fault | injected | survived | left behind | finished by `--resume` "
+        "| samples that had arrived, median (max) |",
+        "|---|---|---|---|---|---|---|",
+        *_grouped(last, lambda record: record.says, _fault_row),
+        "",
+        "The moment of each cancel is drawn from its seed, up to 30 s after the scheduler listed "
+        "the job:",
+        "",
+        "| scheduler | the run was | cancelled | survived | seconds, from to | exit codes |",
+        "|---|---|---|---|---|---|",
+        *_grouped(
+            sorted(cancelled, key=lambda record: list(DOINGS).index(record.doing or "queued")),
+            lambda record: DOINGS.get(record.doing or "", "not known"),
+            _moment_row,
+        ),
+        "",
+        *list_problems(
+            (f"{SCHEDULERS[one.scheduler]}, {one.says}, seed {one.seed}", one.problem)
+            for one in last
+        ),
+        *tell_repeats(every, last),
+    ]
+    page = "\n".join(lines).rstrip() + "\n"
+    places.write_page(PAGE, page, [record.conditions for record in last])
+    return page
+
+
+def _grouped(
+    records: Sequence[Record],
+    label: Callable[[Record], str],
+    row: Callable[[str, Sequence[Record]], str],
+) -> list[str]:
+    """Return a row for each scheduler and label."""
+    groups: dict[str, list[Record]] = {}
+    for scheduler, called in SCHEDULERS.items():
+        for record in records:
+            if record.scheduler == scheduler:
+                groups.setdefault(f"| {called} | {label(record)} ", []).append(record)
+    return [row(start, group) for start, group in groups.items()]
+
+
+def _fault_row(start: str, records: Sequence[Record]) -> str:
+    left = sum(record.left or 0 for record in records)
+    resumed = [record for record in records if record.is_finished is not None]
+    finished = sum(bool(record.is_finished) for record in resumed) if resumed else "removed"
+    kept = figures([record.kept for record in records], ".0f")
+    return f"{start}| {len(records)} | {_survived(records)} | {left} | {finished} | {kept} |"
+
+
+def _moment_row(start: str, records: Sequence[Record]) -> str:
+    moments = [record.at_s for record in records if record.at_s is not None]
+    between = f"{min(moments):.1f} to {max(moments):.1f}" if moments else "not known"
+    codes = sorted({record.exit_code for record in records if record.exit_code is not None})
+    told = ", ".join(map(str, codes))
+    return f"{start}| {len(records)} | {_survived(records)} | {between} | {told} |"
+
+
+def _survived(records: Sequence[Record]) -> int:
+    return sum(not record.problem for record in records)

@@ -1,0 +1,384 @@
+"""The faults of allocations by name: each takes job, node or client from a run, which is resumed.
+
+As a program it inflicts all of them, goes on where an earlier call stopped, and writes the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+from allocations_page import CANCELLED, Record, append_record, read_records, write_page
+from cluster import (
+    GRID_ENGINE,
+    INTERRUPTED,
+    LONG,
+    SLURM,
+    UNUSABLE,
+    Cluster,
+    Scheduler,
+    as_root,
+    eventually,
+    installed_on,
+)
+from lab import docker_client, missing
+
+from bookkeeping import Places, Watch, commit
+
+ENDLESS = ("--quick", "--restarts", "3", "--rounds", "900", "--steps", "20", "--budget", "900")
+KILLED = 137  # as a shell gives it
+_KILL_CLIENT = "pkill -KILL -u bench -f '[e]nvcompare run'"
+_KILL_MARKED = (
+    "for file in $(grep -lsF ENVCOMPARE_RUN= /proc/[0-9]*/environ); do "
+    "pid=${file%/environ}; kill -KILL ${pid#/proc/}; done; pkill -KILL -u bench sleep"
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Trial:
+    """A run on nodes of a cluster, which a fault may hurt."""
+
+    cluster: Cluster
+    out: str
+    draw: random.Random
+    nodes: int = 1
+    at_s: float | None = None
+    doing: str | None = None
+    exit_code: int | None = None
+    kept: int | None = None
+    left: list[str] = field(default_factory=list)
+    is_finished: bool | None = None
+    _process: subprocess.Popen[str] | None = None
+    _listed_s: float = 0.0
+    _arrived: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Return the scheduler of the cluster."""
+        return self.cluster.scheduler
+
+    @property
+    def node(self) -> str:
+        """Return the first node that the run was given."""
+        return str(self.cluster.events(self.out, "allocated")[0]["values"]["node"])
+
+    @property
+    def job(self) -> str:
+        """Return the job of the run."""
+        return str(self.cluster.events(self.out, "submitted")[-1]["values"]["job"])
+
+    def start(self, *options: str, limit: str = "00:10:00") -> None:
+        """Start the run, and wait until the scheduler lists its job."""
+        allocation = f"{self.scheduler.name}:time={limit}"
+        allocation += f",nodes={self.nodes}" * (self.nodes > 1)
+        words = (*(options or LONG), "--allocation", allocation)
+        self._process = self.cluster.measuring(self.out, *words)
+        assert eventually(self.is_listed), "the job was never listed"
+        self._listed_s = time.monotonic()
+
+    def measure(self) -> None:
+        """Wait until samples of the run have arrived."""
+        has_samples = eventually(
+            lambda: len(self.cluster.lines(self.out, "samples.jsonl")) > 6, seconds=120
+        )
+        assert has_samples, "no sample arrived within 120 s"
+
+    def strike(self, hurt: Callable[[], object]) -> None:
+        """Note what the run is at, and hurt it."""
+        self.doing = self._doing()
+        self.at_s = time.monotonic() - self._listed_s
+        hurt()
+
+    def finish(self, *codes: int, limit_s: float = 150) -> str:
+        """Wait for the client, which must end as its events say or with one of these codes."""
+        assert self._process is not None
+        try:
+            output, _ = self._process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the client has not ended after {limit_s:g} s") from None
+        self.exit_code = self._process.returncode
+        expected = codes or self._expected(output)
+        said = " | ".join(output.splitlines()[-8:])
+        assert self.exit_code in expected, f"exit code {self.exit_code}: {said}"
+        return output
+
+    def check(self) -> None:
+        """Let nothing be left, resume the run, and check it; a kill leaves what --resume removes.
+
+        Raises AssertionError where the run has not survived.
+        """
+        self._arrived = self.cluster.lines(self.out, "samples.jsonl")
+        self.kept = len(self._arrived)
+        if self.exit_code != KILLED:
+            self.require_nothing()
+        self.cluster.run(f"envcompare run --resume {self.out}/*")
+        states = [event["state"] for event in self.cluster.events(self.out, "cell-ended")]
+        self.is_finished = states == ["ok"] * self.nodes
+        assert self.is_finished, f"the cells of the resumed run ended as {states}"
+        samples = self.cluster.lines(self.out, "samples.jsonl")
+        assert samples[: self.kept] == self._arrived, "samples that had arrived were lost"
+        self.require_nothing()
+
+    def remove(self) -> None:
+        """End what a broken trial has left, so that the next one does not meet it."""
+        if self._process is not None:
+            self._process.kill()
+        as_root(self.scheduler.login, _KILL_CLIENT)
+        self.cluster.run(f"{self.scheduler.cancel}; :")
+        assert eventually(lambda: not self.is_listed(), seconds=120), "a job does not end"
+        for node in self.scheduler.nodes:
+            as_root(node, _KILL_MARKED)
+        self.cluster.run("rm -rf ~/.cache/envcompare/runs/*; :")
+
+    def is_listed(self) -> bool:
+        """Tell whether the user has a job."""
+        return self.cluster.run(f"{self.scheduler.jobs}; :").strip() != ""
+
+    def require_nothing(self) -> None:
+        """Refuse jobs, processes and folders that are left."""
+        left = self.cluster.left().splitlines()
+        self.left += left
+        assert not left, f"left behind: {'; '.join(left)}"
+
+    def _has(self, *kinds: str) -> bool:
+        return any(self.cluster.events(self.out, kind) for kind in kinds)
+
+    def _doing(self) -> str:
+        if self._has("run-ended"):
+            return "ended"
+        if self.cluster.lines(self.out, "samples.jsonl"):
+            return "measuring"
+        return "preparing" if self._has("allocated") else "queued"
+
+    def _expected(self, output: str) -> set[int]:
+        """Return how the client of a run that lost its job may end."""
+        if self._has("run-ended"):
+            return {0}
+        if self._has("allocated") or "gridengine-1 is " in output:
+            return {INTERRUPTED}
+        return {UNUSABLE} if self.scheduler == SLURM else {INTERRUPTED, UNUSABLE}
+
+
+Hurt = Callable[[Trial], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What is done to a run."""
+
+    hurt: Hurt
+    says: str  # in the table
+    count: int = 1  # how often at most, but for the cancels
+    schedulers: tuple[Scheduler, ...] = (SLURM, GRID_ENGINE)
+
+
+def cancel(trial: Trial) -> None:
+    """Cancel all jobs of the user at any time, from the queue to the end."""
+    if trial.scheduler == SLURM:
+        trial.nodes = trial.draw.choice((1, 2))
+    pause_s = trial.draw.uniform(0, 30)
+    trial.start()
+    time.sleep(pause_s)
+    trial.strike(partial(trial.cluster.run, trial.scheduler.cancel))
+    trial.finish()
+    trial.check()
+
+
+def kill_client(trial: Trial) -> None:
+    """Kill the client at any time; the resumed run takes the job's place."""
+    pause_s = trial.draw.uniform(0, 20)
+    trial.start()
+    time.sleep(pause_s)
+    trial.strike(partial(as_root, trial.scheduler.login, _KILL_CLIENT))
+    trial.finish(KILLED, 0)
+    trial.check()
+
+
+def abandon(trial: Trial) -> None:
+    """Kill the client and let the job alone: it ends, and `clean` removes the rest."""
+    trial.start(*ENDLESS, limit="00:20:00")
+    trial.measure()
+    trial.strike(partial(as_root, trial.scheduler.login, _KILL_CLIENT))
+    trial.finish(KILLED)
+    run_id = trial.cluster.run(f"basename {trial.out}/*").strip()
+    is_alone = eventually(lambda: trial.cluster.left().split() == [run_id], seconds=240)
+    assert is_alone, f"left behind: {trial.cluster.left()}"
+    trial.kept = len(trial.cluster.lines(trial.out, "samples.jsonl"))
+    trial.cluster.run(f"envcompare clean --run {trial.out}/*")
+    trial.require_nothing()
+
+
+def reach_time_limit(trial: Trial) -> None:
+    """Let the scheduler end the job at its time limit, in the midst of a cell.
+
+    Slurm's limits are whole minutes; its user may shorten that of a job which has begun.
+    """
+    is_slurm = trial.scheduler == SLURM
+    budget = ("--budget", "100" if is_slurm else "30")
+    trial.start(*ENDLESS, *budget, limit="00:10:00" if is_slurm else "00:00:30")
+    trial.measure()
+    shorten = f"scontrol update job={trial.job} timelimit=1" if is_slurm else ":"
+    trial.strike(partial(trial.cluster.run, shorten))
+    assert "the allocation has ended" in trial.finish(INTERRUPTED, limit_s=240)
+    trial.check()
+
+
+def lose_node(trial: Trial, *, how: str, back: str) -> None:
+    """Let the node hang, or be gone as without power, until the client has ended."""
+    trial.start()
+    trial.measure()
+    node = trial.node
+    trial.strike(partial(_docker, how, node))
+    try:
+        trial.finish(INTERRUPTED, limit_s=400)
+    finally:
+        _docker(back, node)
+    assert eventually(lambda: not trial.is_listed(), seconds=120), "the job does not end"
+    trial.cluster.run(f"envcompare clean --run {trial.out}/*")
+    trial.check()
+
+
+def preempt(trial: Trial) -> None:
+    """Let a job of a partition with a higher priority take the nodes."""
+    urgent = "sbatch --partition=urgent --nodes=2 --exclusive --time=5 --output=/dev/null"
+    trial.nodes = trial.draw.choice((1, 2))
+    pause_s = trial.draw.uniform(0, 10)
+    trial.start()
+    trial.measure()
+    time.sleep(pause_s)
+    trial.strike(partial(trial.cluster.run, f"{urgent} --wrap='sleep 300'"))
+    trial.finish()
+    trial.cluster.run("scancel --me --partition=urgent")
+    assert eventually(lambda: not trial.is_listed()), "a job does not end"
+    trial.check()
+
+
+def suspend(trial: Trial) -> None:
+    """Suspend the job, as a subordinate queue is for the jobs of another one."""
+    trial.start()
+    trial.measure()
+    trial.strike(partial(trial.cluster.run, f"qmod -sj {trial.job}"))
+    trial.finish(INTERRUPTED, limit_s=400)
+    trial.check()
+
+
+def _docker(*words: str) -> None:
+    subprocess.run((docker_client(), *words), check=True, capture_output=True)
+
+
+FAULTS = {
+    CANCELLED: Fault(hurt=cancel, says="job cancelled at any time"),
+    "client-killed": Fault(hurt=kill_client, says="`kill -9` of the client at any time", count=5),
+    "abandoned": Fault(hurt=abandon, says="`kill -9` of the client, and nobody resumes"),
+    "time-limit": Fault(hurt=reach_time_limit, says="time limit reached"),
+    "node-hangs": Fault(
+        hurt=partial(lose_node, how="pause", back="unpause"), says="node hangs until the run ends"
+    ),
+    "node-down": Fault(
+        hurt=partial(lose_node, how="kill", back="start"), says="node down until the run ends"
+    ),
+    "preempted": Fault(hurt=preempt, says="job preempted", count=5, schedulers=(SLURM,)),
+    "suspended": Fault(hurt=suspend, says="job suspended", schedulers=(GRID_ENGINE,)),
+}
+
+
+def inflict(cluster: Cluster, name: str, seed: int) -> Record:
+    """Inflict one fault on a run of its own; what it leaves is removed."""
+    watch, problem = Watch.begin(), ""
+    trial = Trial(cluster=cluster, out=f"{name}-{seed}", draw=random.Random(seed))
+    try:
+        FAULTS[name].hurt(trial)
+    except AssertionError as error:
+        problem = str(error)
+    except Exception:  # noqa: BLE001 — whatever it is, the run did not survive
+        problem = traceback.format_exc()[-600:]
+    if problem:
+        trial.remove()
+    cluster.run(f"rm -rf {trial.out}")
+    return Record(
+        scheduler=cluster.scheduler.name,
+        name=name,
+        says=FAULTS[name].says,
+        seed=seed,
+        nodes=trial.nodes,
+        at_s=trial.at_s,
+        doing=trial.doing,
+        exit_code=trial.exit_code,
+        kept=trial.kept,
+        left=len(trial.left),
+        is_finished=trial.is_finished,
+        problem=problem,
+        conditions=watch.conditions(),
+    )
+
+
+def main() -> int:
+    """Inflict, record, write the page; 1 where a run did not survive."""
+    asked = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))  # so that a trial is cleaned up
+    commit()  # what is measured is what stands here now
+    broken = 0
+    for scheduler in (SLURM, GRID_ENGINE):
+        if asked.scheduler in {None, scheduler.name}:
+            broken += inflict_all(scheduler, asked)
+    return 1 if broken else 0
+
+
+def arguments() -> argparse.Namespace:
+    """Return what was asked for."""
+    parser = argparse.ArgumentParser(prog="script/allocations", description=__doc__)
+    parser.add_argument("count", type=int, nargs="?", default=50, help="how many cancels (50)")
+    parser.add_argument("scheduler", nargs="?", choices=[SLURM.name, GRID_ENGINE.name])
+    parser.add_argument("--only", choices=FAULTS, action="append", help="this fault alone")
+    parser.add_argument("--again", action="store_true", help="also those that are recorded")
+    return parser.parse_args()
+
+
+def inflict_all(scheduler: Scheduler, asked: argparse.Namespace) -> int:
+    """Inflict what is due on one cluster, and return how many runs did not survive."""
+    reason = missing(scheduler.name)
+    if reason:
+        click.echo(f"error: {reason}", err=True)
+        return 1
+    places, broken = Places(), 0
+    known = {record.key for record in read_records(places) if not record.problem}
+    due = [
+        (name, seed)
+        for name, seed in order(scheduler, asked)
+        if asked.again or (scheduler.name, name, seed) not in known
+    ]
+    with tempfile.TemporaryDirectory() as wheels, installed_on(scheduler, Path(wheels)) as cluster:
+        for name, seed in due:
+            record = inflict(cluster, name, seed)
+            append_record(places, record)
+            write_page(places)
+            broken += bool(record.problem)
+            click.echo(f"{scheduler.name} {name} {seed}: {record.problem or 'survived'}")
+    return broken
+
+
+def order(scheduler: Scheduler, asked: argparse.Namespace) -> Iterator[tuple[str, int]]:
+    """Yield each fault as often as it is due, one of each kind first."""
+    due = {
+        name: asked.count if name == CANCELLED else min(fault.count, asked.count)
+        for name, fault in FAULTS.items()
+        if scheduler in fault.schedulers and name in (asked.only or FAULTS)
+    }
+    for seed in range(max(due.values(), default=0)):
+        yield from ((name, seed) for name, count in due.items() if seed < count)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
