@@ -38,6 +38,8 @@ from lab import docker_client, missing
 from bookkeeping import Places, Watch, commit
 
 ENDLESS = ("--quick", "--restarts", "3", "--rounds", "900", "--steps", "20", "--budget", "900")
+# restarts of some seconds, in all longer than the time limit
+_SEVERAL_JOBS = ("--quick", "--restarts", "8", "--rounds", "200", "--steps", "20", "--budget", "40")
 KILLED = 137  # as a shell gives it
 _KILL_CLIENT = "pkill -KILL -u bench -f '[e]nvcompare run'"
 _KILL_MARKED = (
@@ -114,8 +116,10 @@ class Trial:
         assert self.exit_code in expected, f"exit code {self.exit_code}: {said}"
         return output
 
-    def check(self) -> None:
+    def check(self, *, resumes: int = 1) -> None:
         """Let nothing be left, resume the run, and check it; a kill leaves what --resume removes.
+
+        Where the resumed run may lose its job too, it is resumed so often at most.
 
         Raises AssertionError where the run has not survived.
         """
@@ -123,13 +127,24 @@ class Trial:
         self.kept = len(self._arrived)
         if self.exit_code != KILLED:
             self.require_nothing()
-        self.cluster.run(f"envcompare run --resume {self.out}/*")
+        self._resume(resumes)
         states = [event["state"] for event in self.cluster.events(self.out, "cell-ended")]
         self.is_finished = states == ["ok"] * self.nodes
         assert self.is_finished, f"the cells of the resumed run ended as {states}"
         samples = self.cluster.lines(self.out, "samples.jsonl")
         assert samples[: self.kept] == self._arrived, "samples that had arrived were lost"
         self.require_nothing()
+
+    def _resume(self, times: int) -> None:
+        for left in reversed(range(times)):
+            process = self.cluster.start(f"envcompare run --resume {self.out}/*")
+            output, _ = process.communicate(timeout=300)
+            if process.returncode == 0:
+                return
+            said = " | ".join(output.splitlines()[-8:])
+            assert process.returncode == INTERRUPTED, f"not resumed: {said}"
+            assert left, f"resumed {times} times in vain: {said}"
+            self.require_nothing()
 
     def remove(self) -> None:
         """End what a broken trial has left, so that the next one does not meet it."""
@@ -226,13 +241,12 @@ def reach_time_limit(trial: Trial) -> None:
     Slurm's limits are whole minutes; its user may shorten that of a job which has begun.
     """
     is_slurm = trial.scheduler == SLURM
-    budget = ("--budget", "100" if is_slurm else "30")
-    trial.start(*ENDLESS, *budget, limit="00:10:00" if is_slurm else "00:00:30")
+    trial.start(*_SEVERAL_JOBS, limit="00:10:00" if is_slurm else "00:00:40")
     trial.measure()
     shorten = f"scontrol update job={trial.job} timelimit=1" if is_slurm else ":"
     trial.strike(partial(trial.cluster.run, shorten))
     assert "the allocation has ended" in trial.finish(INTERRUPTED, limit_s=240)
-    trial.check()
+    trial.check(resumes=8)
 
 
 def lose_node(trial: Trial, *, how: str, back: str) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,11 @@ from envcompare.run_folder.results import RunFolder
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 _ROW = re.compile(r"^\| `(\w+)` [^|]*\| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
+
+_NODE = re.compile(
+    r"^\| `(\w+)` \| `([\w-]+)` \| `(\w+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE
+)
+NODES = {"slurm": 2}
 
 _STEP = re.compile(r"^\| [\w ]+ \| `([\w-]+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 
@@ -48,7 +55,8 @@ def test_the_table_of_environments_has_the_numbers_of_its_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "cells"), [("environments", 2), ("ladder", 3), ("zoo", 18), ("example", 3)]
+    ("name", "cells"),
+    [("environments", 2), ("ladder", 3), ("zoo", 18), ("example", 3), ("slurm", 6)],
 )
 def test_a_published_run_is_whole_and_names_no_other_machine(name: str, cells: int) -> None:
     """Its paths are relative, and none of its comparisons has failed."""
@@ -83,6 +91,32 @@ def _told(step: LadderStep) -> str:
     ends = (step.step.log_ratio, step.step.low, step.step.high)
     change, low, high = (_percent(math.exp(end)) for end in ends)
     return f"{'+' if step.outcome == 'slower' else ''}{change} % ({low} to {high} %)"
+
+
+def test_the_table_of_clusters_has_the_numbers_of_their_runs() -> None:
+    """Each node and environment, analysed anew, of those whose allocation is told."""
+    rows = _NODE.findall((RESULTS / "README.md").read_text(encoding="utf-8"))
+    assert [row[:3] for row in rows] == [
+        (run, f"{run}-{node + 1}", environment)
+        for run, nodes in NODES.items()
+        for node in range(nodes)
+        for environment in ("singularity", "charliecloud")
+    ]
+    for run, node, environment, *told in rows:
+        found = envcompare.read(RESULTS / run).comparisons
+        here = found[found["is_primary"] & (found["host"] == node)]
+        of_arm = here[here["arm"] == f"{environment}-host"].set_index("workload")
+        margin = RunFolder.open(RESULTS / run).read_run().design.margin
+        decided = of_arm.to_dict("index")
+        assert told == [_decided(decided[name], margin) for name in ("cnn", "rnn", "files")]
+
+
+def _decided(one: Mapping[str, Any], margin: float) -> str:
+    if one["outcome"] == "equivalent":
+        return f"equivalent within ±{100 * margin:.0f} %"
+    change, low, high = (_percent(one[name]) for name in ("ratio", "ratio_low", "ratio_high"))
+    told = f"{'+' if one['ratio'] > 1 else ''}{change} % ({low} to {high} %)"
+    return f"inconclusive: {told}" if one["outcome"] == "inconclusive" else told
 
 
 def test_the_zoo_decides_what_its_text_says() -> None:
