@@ -25,7 +25,7 @@ from envcompare.config.settings import DEFAULTS, listed, options
 from envcompare.doctor.checks import diagnose
 from envcompare.doctor.findings import ComparedStack, Finding, HostExamination, finding
 from envcompare.environments import Check
-from envcompare.environments.registry import all_traits
+from envcompare.environments.registry import ENVIRONMENTS, all_traits
 from envcompare.errors import Problem, UnusableError, WorkloadError, as_known
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.fingerprint.evidence import ArmsContext
@@ -44,6 +44,7 @@ from envcompare.stack import NotMadeError, Progress
 from envcompare.stack.proof import TREE
 from envcompare.text import cause_line
 from envcompare.transport.hosts import HostSpec, connect
+from envcompare.transport.local import LOCAL
 
 _STEP_S = 600.0  # at most, of the only block
 _DEFAULT_ENVIRONMENTS = tuple(name for name, traits in all_traits().items() if traits.is_default)
@@ -139,9 +140,25 @@ def _cluster(host: HostSpec) -> tuple[Finding, ...]:
                 checks[f"{name} {part} {each.name}"] = Check(version=said)
         except UnusableError as error:
             checks[name] = Check(problem=error.problem)
+    checks |= {"container runtimes for jobs": _runtimes()} if checks else {}
     return tuple(
         finding(host.label, subject, check, is_needed=False) for subject, check in checks.items()
     )
+
+
+def _runtimes() -> Check:
+    """Say which environments of images are usable here that a job can hold."""
+    held = [
+        where
+        for where in ENVIRONMENTS.values()
+        if where.traits.reference != "none" and not (where.traits.is_daemons or where.traits.rung)
+    ]
+    checks = {where.name: where.check(LOCAL) for where in held}
+    usable = [f"{name} ({check.version})" for name, check in checks.items() if check.is_usable]
+    if usable:
+        return Check(version=", ".join(usable))
+    hint = "load the module of a container runtime, and run doctor again"
+    return Check(problem=Problem(brief="none is usable on this machine", hint=hint))
 
 
 def _compared(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 from collections.abc import Iterator
@@ -158,7 +159,9 @@ def test_steps_of_a_job_keep_the_contract_of_every_transport(cluster: Cluster) -
 def test_doctor_says_what_the_cluster_offers(cluster: Cluster) -> None:
     """A user of the login node need not ask Slurm."""
     doctor = "envcompare doctor --envs vm,singularity --stacks host --host-python python3; :"
-    lines = [line for line in cluster.run(doctor).splitlines() if "Slurm partition" in line]
+    said = cluster.run(doctor)
+    assert re.search(r"container runtimes for jobs: singularity .*charliecloud", said)
+    lines = [line for line in said.splitlines() if "Slurm partition" in line]
     assert sorted(line.split()[3] for line in lines) == ["main:", "single:", "urgent:"]
     assert all("up to gpu:fake:2 each" in line for line in lines)
 

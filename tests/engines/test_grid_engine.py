@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 
@@ -135,7 +136,9 @@ def test_node_of_the_job_around_is_measured_and_kept(cluster: Cluster) -> None:
 def test_doctor_says_what_the_cluster_offers(cluster: Cluster) -> None:
     """A user of the login node need not ask Grid Engine."""
     doctor = "envcompare doctor --envs vm,singularity --stacks host --host-python python3; :"
-    lines = [line for line in cluster.run(doctor).splitlines() if "Grid Engine queue" in line]
+    said = cluster.run(doctor)
+    assert re.search(r"container runtimes for jobs: singularity .*charliecloud", said)
+    lines = [line for line in said.splitlines() if "Grid Engine queue" in line]
     assert sorted(line.split()[4] for line in lines) == ["main:", "single:"]
     assert all("parallel environments smp; a job lasts at most" in line for line in lines)
 
