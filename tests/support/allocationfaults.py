@@ -315,9 +315,12 @@ def inflict(cluster: Cluster, name: str, seed: int) -> Record:
     try:
         FAULTS[name].hurt(trial)
     except AssertionError as error:
-        problem = str(error)
+        problem = " | ".join(str(error).splitlines()[-8:])
     except Exception:  # noqa: BLE001 — whatever it is, the run did not survive
         problem = traceback.format_exc()[-600:]
+    except BaseException:  # stopped by its user: no record of it
+        trial.remove()
+        raise
     if problem:
         trial.remove()
     cluster.run(f"rm -rf {trial.out}")

@@ -162,6 +162,8 @@ def installed_on(scheduler: Scheduler, wheels: Path) -> Iterator[Cluster]:
     docker, login = docker_client(), scheduler.login
     subprocess.run([docker, "cp", f"{wheels}/.", f"{login}:{folder}"], check=True)
     as_root(login, f"chown -R bench:bench {folder}")
-    there.run(_INSTALL)
-    yield there
-    as_root(login, f"rm -rf {folder}")
+    try:
+        there.run(_INSTALL)
+        yield there
+    finally:
+        as_root(login, f"rm -rf {folder}")
