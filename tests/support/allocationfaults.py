@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 from allocations_page import CANCELLED, Record, append_record, read_records, write_page
@@ -64,7 +63,6 @@ class Trial:
     is_finished: bool | None = None
     _process: subprocess.Popen[str] | None = None
     _listed_s: float = 0.0
-    _arrived: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def scheduler(self) -> Scheduler:
@@ -123,8 +121,8 @@ class Trial:
 
         Raises AssertionError where the run has not survived.
         """
-        self._arrived = self.cluster.lines(self.out, "samples.jsonl")
-        self.kept = len(self._arrived)
+        arrived = self.cluster.lines(self.out, "samples.jsonl")
+        self.kept = len(arrived)
         if self.exit_code != KILLED:
             self.require_nothing()
         self._resume(resumes)
@@ -132,7 +130,7 @@ class Trial:
         self.is_finished = states == ["ok"] * self.nodes
         assert self.is_finished, f"the cells of the resumed run ended as {states}"
         samples = self.cluster.lines(self.out, "samples.jsonl")
-        assert samples[: self.kept] == self._arrived, "samples that had arrived were lost"
+        assert samples[: self.kept] == arrived, "samples that had arrived were lost"
         self.require_nothing()
 
     def _resume(self, times: int) -> None:
