@@ -21,7 +21,7 @@ _ROW = re.compile(r"^\| `(\w+)` [^|]*\| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 _NODE = re.compile(
     r"^\| `(\w+)` \| `([\w-]+)` \| `(\w+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE
 )
-NODES = {"slurm": 2}
+NODES = {"slurm": 2, "gridengine": 1}
 
 _STEP = re.compile(r"^\| [\w ]+ \| `([\w-]+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 
@@ -56,7 +56,14 @@ def test_the_table_of_environments_has_the_numbers_of_its_run() -> None:
 
 @pytest.mark.parametrize(
     ("name", "cells"),
-    [("environments", 2), ("ladder", 3), ("zoo", 18), ("example", 3), ("slurm", 6)],
+    [
+        ("environments", 2),
+        ("ladder", 3),
+        ("zoo", 18),
+        ("example", 3),
+        ("slurm", 6),
+        ("gridengine", 3),
+    ],
 )
 def test_a_published_run_is_whole_and_names_no_other_machine(name: str, cells: int) -> None:
     """Its paths are relative, and none of its comparisons has failed."""
