@@ -62,8 +62,9 @@ def write_page(places: Places) -> str:
     lines = [
         "# Faults of allocations",
         "",
-        "A run of a fixed size (3 restarts of 60 rounds; a plain process, Apptainer and the A/A "
-        "control, with the files of the nodes) is measured on one or two nodes of a cluster of the "
+        "A run of a fixed size (3 restarts of 60 rounds, more where it must outlast its client or "
+        "a time limit; a plain process, Apptainer and the A/A control, with the files of the "
+        "nodes) is measured on one or two nodes of a cluster of the "
         "lab, by a user without root. It loses its job, its client or its node, and is resumed "
         "with a new allocation. It survives where the client ends with the exit code that the "
         "documentation gives; where no job, process or folder of it is left on nodes or login "

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from bookkeeping import Conditions, Places
 from envcompare.report.format.numbers import NOT_MEASURED
+from envcompare.text import counted
 
 _MARKUP = str.maketrans("|<>`", "/()'")  # what a table and Markdown would take for their own
 RECORDS, PAGE = "faults.jsonl", "faults.md"
@@ -121,7 +122,9 @@ def tell_repeats(every: Sequence[object], last: Sequence[object]) -> list[str]:
     repeated = len(every) - len(last)
     if not repeated:
         return []
-    return [f"{repeated} trials were not survived at an earlier commit, and were repeated.", ""]
+    were = "was" if repeated == 1 else "were"
+    told = f"{counted(repeated, 'trial')} {were} not survived at an earlier commit"
+    return [f"{told}, and {were} repeated.", ""]
 
 
 def _cell(text: str) -> str:
