@@ -134,14 +134,14 @@ class Trial:
         self.require_nothing()
 
     def _resume(self, times: int) -> None:
-        for left in reversed(range(times)):
+        for more in reversed(range(times)):
             process = self.cluster.start(f"envcompare run --resume {self.out}/*")
             output, _ = process.communicate(timeout=300)
             if process.returncode == 0:
                 return
             said = " | ".join(output.splitlines()[-8:])
             assert process.returncode == INTERRUPTED, f"not resumed: {said}"
-            assert left, f"resumed {times} times in vain: {said}"
+            assert more, f"resumed {times} times in vain: {said}"
             self.require_nothing()
 
     def remove(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import allocations_page
@@ -71,3 +72,23 @@ def test_page_is_the_one_that_the_kept_data_gives(tmp_path: Path, name: str) -> 
     WRITERS[name](places)
     written, published = (folder / f"{name}.md" for folder in (places.docs, DOCS))
     assert written.read_text(encoding="utf-8") == published.read_text(encoding="utf-8")
+
+
+def test_a_fault_of_an_allocation_is_told_until_a_later_trial_survives(tmp_path: Path) -> None:
+    """The raw data keep both."""
+    places = Places.below(tmp_path)
+    fault = allocations_page.Record(
+        scheduler="slurm", name="cancelled", says="job cancelled", seed=7, nodes=2, at_s=3.5,
+        doing="queued", exit_code=3, kept=0, left=1, is_finished=False,
+        problem="left behind: job 12", conditions={},
+    )  # fmt: skip
+    allocations_page.append_record(places, fault)
+    page = allocations_page.write_page(places)
+    assert "| Slurm | job cancelled | 1 | 0 | 1 | 0 | 0 (0) |" in page
+    assert "- Slurm, job cancelled, seed 7: left behind: job 12" in page
+    survived = replace(fault, left=0, is_finished=True, problem="")
+    allocations_page.append_record(places, survived)
+    page = allocations_page.write_page(places)
+    assert "| Slurm | waiting for its nodes | 1 | 1 | 3.5 to 3.5 | 3 |" in page
+    assert "1 trial was not survived at an earlier commit, and was repeated." in page
+    assert allocations_page.read_records(places) == (fault, survived)
