@@ -68,8 +68,9 @@ def write_page(places: Places) -> str:
         "lab, by a user without root. It loses its job, its client or its node, and is resumed "
         "with a new allocation. It survives where the client ends with the exit code that the "
         "documentation gives; where no job, process or folder of it is left on nodes or login "
-        "node, after a `clean --run` if the node hung or was down; where all samples that had arrived are kept; and where the resumed run finishes "
-        "all cells and leaves nothing either (`script/allocations`; raw data in "
+        "node, after a `clean --run` if the node hung or was down; where all samples that had "
+        "arrived are kept; and where the resumed run finishes all cells and leaves nothing either "
+        "(`script/allocations`; raw data in "
         "`benchmarks/results/allocations.jsonl`).",
         "",
         "| scheduler | fault | injected | survived | left behind | finished by `--resume` "
