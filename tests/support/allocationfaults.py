@@ -176,8 +176,12 @@ class Trial:
         return "preparing" if self._has("allocated") else "queued"
 
     def _expected(self, output: str) -> set[int]:
-        """Return how the client of a run that lost its job may end."""
-        if self._has("run-ended"):
+        """Return how the client of a run that lost its job may end.
+
+        One that has ended, but whose job is gone before its exit code is seen, is interrupted.
+        """
+        events = self.cluster.lines(self.out, "events.jsonl")
+        if events and events[-1]["what"] == "run-ended":
             return {0}
         if self._has("allocated") or "gridengine-1 is " in output:
             return {INTERRUPTED}
