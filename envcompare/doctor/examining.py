@@ -232,15 +232,15 @@ def compare_stacks(
     return tuple(_compared_stack(session, pair, prints, options) for pair in pairs)
 
 
-def is_meant_same(one: ArmRecord, other: ArmRecord) -> bool:
+def is_meant_same(arm: ArmRecord, other: ArmRecord) -> bool:
     """Say whether two arms should have the same software: one stack, and no image of the user's."""
-    return one.stack == other.stack and not one.reference and not other.reference
+    return arm.stack == other.stack and not arm.reference and not other.reference
 
 
 def counterpart(arm: ArmRecord, arms: tuple[ArmRecord, ...]) -> ArmRecord:
     """Return the arm to compare with: the reference, or the first that should be the same."""
     known = (one for one in arms if one.within == arm.within)
-    ordered = sorted(known, key=lambda one: not one.is_reference)
+    ordered = sorted(known, key=lambda candidate: not candidate.is_reference)
     alike = next((one for one in ordered if is_meant_same(one, arm)), arm)
     return ordered[0] if alike is arm else alike
 

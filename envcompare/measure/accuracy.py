@@ -94,9 +94,9 @@ class AccuracyPass:
     def _complete(self) -> int:
         """Count the restarts before an interruption in which every arm came to an end."""
         ends: dict[int, set[str]] = {}
-        for one in self.prior:
-            if one.is_last:
-                ends.setdefault(one.restart, set()).add(one.arm)
+        for epoch in self.prior:
+            if epoch.is_last:
+                ends.setdefault(epoch.restart, set()).add(epoch.arm)
         return sum(set(self.arms) <= arms for arms in ends.values())
 
     def _run(self, restart: int, *, until_s: float) -> bool:

@@ -94,7 +94,7 @@ class Marking:
         self, workers: CellWorkers, order: tuple[str, ...], steps: int, limit_s: float
     ) -> dict[str, _Phases]:
         """Return what each arm took, nothing where one could not tell: then no arm is marked."""
-        found: dict[str, _Phases] = {}
+        by_arm: dict[str, _Phases] = {}
         for arm in order:
             reply = workers.ask(arm, _marked(steps, limit_s))
             if reply is None:
@@ -103,8 +103,8 @@ class Marking:
             if phases is None:
                 workers.context.note("not-marked", arm=arm, text=self.reason)
                 return {}
-            found[arm] = phases
-        return found
+            by_arm[arm] = phases
+        return by_arm
 
     def _read(self, arm: str, reply: Profiled) -> _Phases | None:
         if not reply.reason:

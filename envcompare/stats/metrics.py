@@ -350,10 +350,10 @@ def look(  # noqa: PLR0913 — a look is at all of this
             for arm in arms
         }
     alpha = ALPHA if design.screen else ALPHA / max(1, m)
-    found = {
+    evidence = {
         arm: readings.evidence(
             arm, reference, metric, prior=prior, is_strict=is_strict, is_looked=is_looked
         )
         for arm in arms
     }
-    return {arm: None if one is None else one.printed(alpha=alpha) for arm, one in found.items()}
+    return {arm: None if one is None else one.printed(alpha=alpha) for arm, one in evidence.items()}

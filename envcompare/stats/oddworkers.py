@@ -36,16 +36,16 @@ class OddRestart:
 def odd_restarts(values: Logarithms) -> tuple[OddRestart, ...]:
     """Return the restarts that are left out; none below three, or where too many are odd."""
     offsets = {arm: _offsets(values, arm) for arm in values} if len(values) > 1 else {}
-    found: dict[int, OddRestart] = {}
+    odd: dict[int, OddRestart] = {}
     for arm, by_restart in offsets.items():
         for restart, off in _far(by_restart).items():
-            known = found.get(restart)
+            known = odd.get(restart)
             if known is None or abs(off) > abs(known.log_ratio):
-                found[restart] = OddRestart(restart=restart, arm=arm, log_ratio=off)
+                odd[restart] = OddRestart(restart=restart, arm=arm, log_ratio=off)
     count = len({number[0] for by_round in values.values() for number in by_round})
-    if len(found) > max(1, math.floor(_MOST * count)):
+    if len(odd) > max(1, math.floor(_MOST * count)):
         return ()
-    return tuple(found[restart] for restart in sorted(found))
+    return tuple(odd[restart] for restart in sorted(odd))
 
 
 def _offsets(values: Logarithms, arm: str) -> dict[int, list[float]]:

@@ -66,12 +66,12 @@ def _is_net(data: CellData, epochs: Iterable[Epoch]) -> bool:
 def _ways(epochs: Iterable[Epoch]) -> _Ways:
     """Return the restarts that came to an end; what an interruption cut off says too little."""
     restarts: dict[int, list[Epoch]] = {}
-    for one in epochs:
-        restarts.setdefault(one.restart, []).append(one)
+    for epoch in epochs:
+        restarts.setdefault(epoch.restart, []).append(epoch)
     return {
-        restart: sorted(way, key=lambda one: one.epoch)
+        restart: sorted(way, key=lambda epoch: epoch.epoch)
         for restart, way in restarts.items()
-        if any(one.is_last for one in way)
+        if any(epoch.is_last for epoch in way)
     }
 
 
@@ -115,8 +115,8 @@ def _exp(log: float | None) -> float | None:
 def _ratio(ways: _Ways, reference: _Ways, *, is_net: bool) -> Interval | None:
     """Return the mean log ratio of the time of an epoch over restarts, paired by epoch."""
 
-    def log_ns(one: Epoch) -> float:
-        return math.log(max(1, one.wall_ns - (one.wait_ns or 0) * is_net))
+    def log_ns(epoch: Epoch) -> float:
+        return math.log(max(1, epoch.wall_ns - (epoch.wait_ns or 0) * is_net))
 
     restarts = []
     for restart in sorted(ways.keys() & reference.keys()):

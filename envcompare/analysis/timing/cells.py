@@ -247,11 +247,11 @@ def mean_estimate(  # noqa: PLR0913 — each is a choice of its own
     That of `stretch` is the one of wall less that of net.
     """
     reference = data.reference.id
-    found = data.readings.mean(arm, reference, metric)
-    if found is None:
+    mean = data.readings.mean(arm, reference, metric)
+    if mean is None:
         return None
     groups = data.readings.groups(arm, reference, "wall" if metric == "stretch" else metric)
-    ratio = found.interval(
+    ratio = mean.interval(
         level=level,
         factor=factor,
         # what neighbors take is nothing that a restart adds to

@@ -138,11 +138,11 @@ def _interval(
     for number, value in zip(rounds, values.tolist(), strict=True):
         groups.setdefault(number[0], []).append(value)
     if data.is_program:
-        found = interval(values.tolist(), level=LEVEL)
-        assert found is not None
-        return found
+        bounds = interval(values.tolist(), level=LEVEL)
+        assert bounds is not None
+        return bounds
     size = sum(abs(weight) for weight in weights) / 2  # two differences vary twice as much
-    widest = max((data.spread(arm) for arm in arms), key=lambda one: one.variance)
+    widest = max((data.spread(arm) for arm in arms), key=lambda spread: spread.variance)
     spread = replace(widest, variance=widest.variance * size)
     return contrast(logarithms, weights).interval(
         level=LEVEL,

@@ -128,15 +128,19 @@ def _same(
 ) -> tuple[Outcome, Estimate] | None:
     """Return the comparison with the reference that a step is, turned where it ends there."""
     if below.is_reference:
-        found = comparisons.get((cell, arm.id))
-        return (found.outcome, found.deciding) if found and found.deciding else None
-    found = comparisons.get((cell, below.id)) if arm.is_reference else None
-    if found is None or found.deciding is None:
+        comparison = comparisons.get((cell, arm.id))
+        return (
+            (comparison.outcome, comparison.deciding)
+            if comparison and comparison.deciding
+            else None
+        )
+    comparison = comparisons.get((cell, below.id)) if arm.is_reference else None
+    if comparison is None or comparison.deciding is None:
         return None
-    there = found.deciding
+    there = comparison.deciding
     low, high = (None if end is None else -end for end in (there.high, there.low))
     turned = replace(there, log_ratio=-there.log_ratio, low=low, high=high)
-    return _TURNED.get(found.outcome, found.outcome), turned
+    return _TURNED.get(comparison.outcome, comparison.outcome), turned
 
 
 def _rung(data: CellData, arm: ArmRecord, outcome: Outcome, *, why_not: str = "") -> LadderStep:

@@ -31,13 +31,13 @@ def hosts_estimates(
     """
     of_host = {host: group.name for group in of_hosts for host in group.hosts}
     groups: dict[_Place, list[Comparison]] = {}
-    for one in comparisons:
-        known = settled.get((one.cell, one.arm))
-        if known is None or known.error is None or one.outcome not in _MEASURED:
+    for comparison in comparisons:
+        known = settled.get((comparison.cell, comparison.arm))
+        if known is None or known.error is None or comparison.outcome not in _MEASURED:
             continue
-        parameters = str(sorted(one.parameters.items()))
-        place = one.workload, parameters, one.arm, of_host.get(one.host, "")
-        groups.setdefault(place, []).append(one)
+        parameters = str(sorted(comparison.parameters.items()))
+        place = comparison.workload, parameters, comparison.arm, of_host.get(comparison.host, "")
+        groups.setdefault(place, []).append(comparison)
     several = {place: group for place, group in groups.items() if len(group) >= MIN_HOSTS}
     level = 1 - ALPHA / max(1, len(several))
     made = (
@@ -53,19 +53,19 @@ def _estimate(
     known = [settled[one.cell, one.arm] for one in group]
     values = [one.interval.mean for one in known]
     errors = [one.error or 0.0 for one in known]
-    found = over_hosts(values, errors, level=level)
-    if found is None:
+    together = over_hosts(values, errors, level=level)
+    if together is None:
         return None
     return HostsEstimate(
         workload=group[0].workload,
         parameters=group[0].parameters,
         arm=group[0].arm,
-        hosts=found.hosts,
-        log_ratio=found.mean,
-        low=found.low,
-        high=found.high,
-        tau=found.tau,
+        hosts=together.hosts,
+        log_ratio=together.mean,
+        low=together.low,
+        high=together.high,
+        tau=together.tau,
         level=level,
-        outcome=verdict(found.low, found.high, margin=margin),
+        outcome=verdict(together.low, together.high, margin=margin),
         odd_hosts=tuple(group[place].host for place in odd_hosts(values, errors)),
     )

@@ -65,12 +65,12 @@ def tail(data: CellData, arm: str) -> Tail | None:
 
 
 def _by_round(data: CellData, arm: str) -> dict[tuple[int, int, int], Floats]:
-    found = {}
+    rounds = {}
     for block in data.arm_blocks(arm):
         steps = _steps(block, data.metric[0])
         if steps is not None:
-            found[block.restart, block.generation, block.round] = steps
-    return found
+            rounds[block.restart, block.generation, block.round] = steps
+    return rounds
 
 
 def _steps(block: Measured, metric: MetricName) -> Floats | None:
@@ -87,6 +87,6 @@ def _p90(steps: Floats) -> float:
     return float(np.log(np.quantile(steps, 0.9)))
 
 
-def _ends(found: Contrast) -> tuple[float, float]:
-    half = student_factor(found.df, LEVEL) * found.error
-    return found.mean - half, found.mean + half
+def _ends(excess: Contrast) -> tuple[float, float]:
+    half = student_factor(excess.df, LEVEL) * excess.error
+    return excess.mean - half, excess.mean + half

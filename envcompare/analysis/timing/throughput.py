@@ -20,10 +20,10 @@ _LEVEL = 0.95
 def batch_sweeps(data: Iterable[CellData], events: Iterable[Event]) -> tuple[BatchSweep, ...]:
     """Return each set of two cells or more that differ in the parameter `batch` alone."""
     works: dict[object, list[CellData]] = {}
-    for one in data:
-        size = whole_number(one.cell, _BATCH)
+    for cell in data:
+        size = whole_number(cell.cell, _BATCH)
         if size is not None and size > 0:
-            works.setdefault(work_but_for(one.cell, _BATCH), []).append(one)
+            works.setdefault(work_but_for(cell.cell, _BATCH), []).append(cell)
     fits = [event for event in events if event.what == "batch-fits"]
     return tuple(_sweep(cells, fits) for cells in works.values() if len(cells) > 1)
 

@@ -338,9 +338,9 @@ def _remarks(moments: Moments) -> Iterable[str]:
     ]
     if asked[0] != asked[1]:
         yield f"{moments[1][2].arm} is {asked[0]} before and {asked[1]} after"
-    for word, _, one in moments:
-        if one.failure is not None and one.primary is not None:
-            yield f"{word}: {one.arm} failed before the end of its cell: {one.failure.brief}"
+    for word, _, moment in moments:
+        if moment.failure is not None and moment.primary is not None:
+            yield f"{word}: {moment.arm} failed before the end of its cell: {moment.failure.brief}"
 
 
 def _arm_text(arm: ArmRecord) -> str:

@@ -53,10 +53,12 @@ def training_section(run: RunComparison) -> Section | None:
         seeds=_SAME_WORK if is_same else _OTHER_WORK,
     )
     blocks: list[Block] = [Line(text=intro)]
-    for one in run.training:
-        label = labels.get(one.cell, one.cell)
-        fold = Fold(summary=f"Epoch by epoch: {label}", blocks=(_epochs(run.until, one, label),))
-        blocks += [Heading(text=label), training_table(run, one), *_notes(one), fold]
+    for training in run.training:
+        label = labels.get(training.cell, training.cell)
+        fold = Fold(
+            summary=f"Epoch by epoch: {label}", blocks=(_epochs(run.until, training, label),)
+        )
+        blocks += [Heading(text=label), training_table(run, training), *_notes(training), fold]
     title = f"Time to {goal_text(run.until)}"
     return Section(anchor="goal", title=title, link="Time to goal", blocks=tuple(blocks))
 

@@ -132,8 +132,10 @@ def differences_table(facts: HostFacts, *, of: int) -> Table:
         by_key.setdefault(difference.key, {})[difference.arm] = difference
     strongest = [min(by_arm.values(), key=_rank) for by_arm in by_key.values()]
     rows = tuple(
-        _differing_row(one, by_key[one.key], facts.arms)
-        for one in sorted(strongest, key=lambda one: (_rank(one), one.key))
+        _differing_row(difference, by_key[difference.key], facts.arms)
+        for difference in sorted(
+            strongest, key=lambda difference: (_rank(difference), difference.key)
+        )
     )
     return Table(
         label=f"Properties that differ on {facts.host}",

@@ -39,24 +39,26 @@ def over_hosts_blocks(run: RunComparison) -> tuple[Block, ...]:
         "Over hosts",
         run.over_hosts,
         ("Workload", "name", work_of),
-        ("Environment", "name", lambda one: visible(one.arm)),
+        ("Environment", "name", lambda estimate: visible(estimate.arm)),
         ("Over hosts", "text", _badge),
-        ("Mean change", "number", lambda one: signed_percent(one.log_ratio)),
-        ("Interval", "text", lambda one: signed_interval(one.low, one.high)),
-        ("Spread of hosts", "number", lambda one: f"±{unsigned_percent(one.tau)}"),
+        ("Mean change", "number", lambda estimate: signed_percent(estimate.log_ratio)),
+        ("Interval", "text", lambda estimate: signed_interval(estimate.low, estimate.high)),
+        ("Spread of hosts", "number", lambda estimate: f"±{unsigned_percent(estimate.tau)}"),
         ("Hosts", "number", _hosts),
         ("Far from the others", "text", odd_names),
     )
     return (Line(text=_TOGETHER), table)
 
 
-def _hosts(one: HostsEstimate) -> str:
-    return visible(f"{one.hosts} of {one.group}") if one.group else str(one.hosts)
+def _hosts(estimate: HostsEstimate) -> str:
+    return (
+        visible(f"{estimate.hosts} of {estimate.group}") if estimate.group else str(estimate.hosts)
+    )
 
 
-def _badge(one: HostsEstimate) -> Words:
-    text = f"{SYMBOLS[one.outcome]} {WORDS[one.outcome]}"
-    return Line(before=(Span(text=text, style=f"badge {one.outcome}"),))
+def _badge(estimate: HostsEstimate) -> Words:
+    text = f"{SYMBOLS[estimate.outcome]} {WORDS[estimate.outcome]}"
+    return Line(before=(Span(text=text, style=f"badge {estimate.outcome}"),))
 
 
 def host_blocks(run: RunComparison, rows: list[ComparedRow]) -> tuple[Block, ...]:

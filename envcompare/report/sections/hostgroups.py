@@ -103,9 +103,9 @@ def _sentences(run: RunComparison, estimates: tuple[GroupEstimate, ...]) -> tupl
     )
 
 
-def _badge(one: GroupEstimate) -> Span:
-    text = f"{SYMBOLS[one.outcome]} {WORDS[one.outcome]}"
-    return Span(text=text, style=f"badge {one.outcome}")
+def _badge(estimate: GroupEstimate) -> Span:
+    text = f"{SYMBOLS[estimate.outcome]} {WORDS[estimate.outcome]}"
+    return Span(text=text, style=f"badge {estimate.outcome}")
 
 
 def _differences(run: RunComparison, told: tuple[GroupDifference, ...], label: str) -> Table:
@@ -113,24 +113,26 @@ def _differences(run: RunComparison, told: tuple[GroupDifference, ...], label: s
     return table_of(
         label,
         told,
-        ("Property", "name", lambda one: fact(one.key).name),
-        (visible(first.name), "text", lambda one: visible(side_text(one, first))),
+        ("Property", "name", lambda difference: fact(difference.key).name),
+        (visible(first.name), "text", lambda difference: visible(side_text(difference, first))),
         *(
-            (visible(group.name), "text", lambda one, group=group: _other(one, group))
+            (visible(group.name), "text", lambda difference, group=group: _other(difference, group))
             for group in others
         ),
-        ("Seen in", "text", lambda one: visible(one.arm)),
+        ("Seen in", "text", lambda difference: visible(difference.arm)),
         ("On", "text", _reach),
     )
 
 
-def _other(one: GroupDifference, group: HostGroup) -> str:
+def _other(difference: GroupDifference, group: HostGroup) -> str:
     """Return the values of a group; a difference of another group says nothing of it."""
-    return visible(side_text(one, group)) if one.group == group.name else "as the first"
+    return (
+        visible(side_text(difference, group)) if difference.group == group.name else "as the first"
+    )
 
 
-def _reach(one: GroupDifference) -> str:
-    return "all hosts of the groups" if one.is_apart else "some hosts; others are alike"
+def _reach(difference: GroupDifference) -> str:
+    return "all hosts of the groups" if difference.is_apart else "some hosts; others are alike"
 
 
 def _software(run: RunComparison) -> tuple[Block, ...]:
@@ -156,12 +158,20 @@ def _times(run: RunComparison) -> Table:
         estimates_of(run, are_effects=False),
         ("Workload", "name", work_of),
         ("Environment", "name", subject),
-        ("Groups", "name", lambda one: visible(f"{one.group} ÷ {one.reference_group}")),
+        (
+            "Groups",
+            "name",
+            lambda estimate: visible(f"{estimate.group} ÷ {estimate.reference_group}"),
+        ),
         ("Verdict", "text", _verdict),
         ("Change", "number", _change),
         ("Interval", "text", _interval),
-        (f"Typical {piece}, {first}", "number", lambda one: _typical(one.reference_values)),
-        (f"Typical {piece}, {other}", "number", lambda one: _typical(one.values)),
+        (
+            f"Typical {piece}, {first}",
+            "number",
+            lambda estimate: _typical(estimate.reference_values),
+        ),
+        (f"Typical {piece}, {other}", "number", lambda estimate: _typical(estimate.values)),
         ("Unit", "text", _unit),
     )
 
@@ -173,35 +183,40 @@ def _costs(run: RunComparison) -> Table:
         estimates_of(run, are_effects=True),
         ("Workload", "name", work_of),
         ("Environment", "name", subject),
-        ("Groups", "name", lambda one: visible(f"{one.reference_group} → {one.group}")),
+        (
+            "Groups",
+            "name",
+            lambda estimate: visible(f"{estimate.reference_group} → {estimate.group}"),
+        ),
         ("Verdict", "text", _cost_verdict),
-        (f"Cost in {first}", "number", lambda one: _mean(one.reference_values)),
-        (f"Cost in {other}", "number", lambda one: _mean(one.values)),
+        (f"Cost in {first}", "number", lambda estimate: _mean(estimate.reference_values)),
+        (f"Cost in {other}", "number", lambda estimate: _mean(estimate.values)),
         ("Difference", "number", _change),
         ("Interval", "text", _interval),
     )
 
 
-def _verdict(one: GroupEstimate) -> Words:
-    mixed = (Span(text=MIXED),) if one.is_confounded else ()
-    return Line(before=(_badge(one),), after=mixed, text=one.why_not)
+def _verdict(estimate: GroupEstimate) -> Words:
+    mixed = (Span(text=MIXED),) if estimate.is_confounded else ()
+    return Line(before=(_badge(estimate),), after=mixed, text=estimate.why_not)
 
 
-def _cost_verdict(one: GroupEstimate) -> str:
-    mixed = MIXED * one.is_confounded
-    return f"{SYMBOLS[one.outcome]} {_COSTS.get(one.outcome, WORDS[one.outcome])}{mixed}"
+def _cost_verdict(estimate: GroupEstimate) -> str:
+    mixed = MIXED * estimate.is_confounded
+    words = _COSTS.get(estimate.outcome, WORDS[estimate.outcome])
+    return f"{SYMBOLS[estimate.outcome]} {words}{mixed}"
 
 
-def _change(one: GroupEstimate) -> str:
-    return NOT_MEASURED if one.log_ratio is None else signed_percent(one.log_ratio)
+def _change(estimate: GroupEstimate) -> str:
+    return NOT_MEASURED if estimate.log_ratio is None else signed_percent(estimate.log_ratio)
 
 
-def _interval(one: GroupEstimate) -> str:
-    return "" if one.log_ratio is None else signed_interval(one.low, one.high)
+def _interval(estimate: GroupEstimate) -> str:
+    return "" if estimate.log_ratio is None else signed_interval(estimate.low, estimate.high)
 
 
-def _unit(one: GroupEstimate) -> str:
-    return f"{one.unit}s" if one.log_ratio is not None else ""
+def _unit(estimate: GroupEstimate) -> str:
+    return f"{estimate.unit}s" if estimate.log_ratio is not None else ""
 
 
 def _typical(seconds: Mapping[str, float]) -> str:

@@ -214,13 +214,13 @@ def _memory_table(run: RunComparison) -> Table:
     labels = cell_labels(run)
 
     def peak(name: str, head: str) -> Field[MemorySummary]:
-        return head, "number", lambda one: size(getattr(one, name))
+        return head, "number", lambda memory: size(getattr(memory, name))
 
     return table_of(
         "Table of memory peaks",
-        (one for one in run.memory if not one.arm.endswith(CONTROL_SUFFIX)),
-        ("Workload", "name", lambda one: labels.get(one.cell, one.cell)),
-        ("Environment", "name", lambda one: one.arm),
+        (memory for memory in run.memory if not memory.arm.endswith(CONTROL_SUFFIX)),
+        ("Workload", "name", lambda memory: labels.get(memory.cell, memory.cell)),
+        ("Environment", "name", lambda memory: memory.arm),
         *(
             peak(name, head)
             for name, head in _MEMORY.items()

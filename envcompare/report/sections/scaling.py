@@ -52,24 +52,24 @@ def scaling_table(run: RunComparison) -> Table:
         (
             "Collectives, of a step",
             "number",
-            lambda one: _part(one.collective_share, one.collective_s),
+            lambda scaling: _part(scaling.collective_share, scaling.collective_s),
         ),
         (
             "Exposed, of a step",
             "number",
-            lambda one: _part(one.collective_exposed_share, one.collective_exposed_s),
+            lambda scaling: _part(scaling.collective_exposed_share, scaling.collective_exposed_s),
         ),
     )
     return table_of(
         "Several ranks",
-        sorted(run.scaling, key=lambda one: (_work(one), one.host)),
+        sorted(run.scaling, key=lambda scaling: (_work(scaling), scaling.host)),
         ("Work", "name", _work),
-        *((("Host", "name", lambda one: visible(one.host)),) * (len(hosts) > 1)),
-        ("Environment", "name", lambda one: visible(one.arm)),
+        *((("Host", "name", lambda scaling: visible(scaling.host)),) * (len(hosts) > 1)),
+        ("Environment", "name", lambda scaling: visible(scaling.arm)),
         ("Ranks", "number", _ranks),
-        ("samples/s", "number", lambda one: _number(one.samples_per_s)),
+        ("samples/s", "number", lambda scaling: _number(scaling.samples_per_s)),
         ("Speed-up", "number", _speed_up),
-        ("Efficiency", "number", lambda one: _percent(one.efficiency)),
+        ("Efficiency", "number", lambda scaling: _percent(scaling.efficiency)),
         *(exchanges if _has_collectives(run) else ()),
         style="fit",
     )
@@ -79,13 +79,13 @@ def _has_collectives(run: RunComparison) -> bool:
     return any(one.collective_s is not None for one in run.scaling)
 
 
-def _work(one: Scaling) -> str:
-    return visible(" ".join((one.workload, *assigned(one.parameters))))
+def _work(scaling: Scaling) -> str:
+    return visible(" ".join((scaling.workload, *assigned(scaling.parameters))))
 
 
-def _ranks(one: Scaling) -> Words:
-    where = f"(on {', '.join(map(visible, one.hosts))})" if one.hosts else ""
-    return Line(text=str(one.ranks), below=(where,))
+def _ranks(scaling: Scaling) -> Words:
+    where = f"(on {', '.join(map(visible, scaling.hosts))})" if scaling.hosts else ""
+    return Line(text=str(scaling.ranks), below=(where,))
 
 
 def _number(value: float | None) -> str:
@@ -96,13 +96,13 @@ def _percent(share: float | None) -> str:
     return NOT_MEASURED if share is None else f"{three_digits(100 * share)} %"
 
 
-def _speed_up(one: Scaling) -> Words:
-    if one.ranks == 1 or one.speed_up is None:
-        return "1" if one.ranks == 1 else NOT_MEASURED
-    ends = f"({counted(one.restarts, 'restart')}: no interval)"
-    if one.speed_up_low is not None and one.speed_up_high is not None:
-        ends = f"({three_digits(one.speed_up_low)} to {three_digits(one.speed_up_high)})"
-    return Line(text=three_digits(one.speed_up), below=(ends,))
+def _speed_up(scaling: Scaling) -> Words:
+    if scaling.ranks == 1 or scaling.speed_up is None:
+        return "1" if scaling.ranks == 1 else NOT_MEASURED
+    ends = f"({counted(scaling.restarts, 'restart')}: no interval)"
+    if scaling.speed_up_low is not None and scaling.speed_up_high is not None:
+        ends = f"({three_digits(scaling.speed_up_low)} to {three_digits(scaling.speed_up_high)})"
+    return Line(text=three_digits(scaling.speed_up), below=(ends,))
 
 
 def _part(share: float | None, seconds: float | None) -> Words:

@@ -128,8 +128,8 @@ def _sizes(run: RunComparison, sweep: BatchSweep) -> Table:
 def _why_not(run: RunComparison, cell: str, arm: str) -> str:
     """Return why a size was not measured, told once: in the column of the reference."""
     is_told = arm == run.reference_in(cell)
-    found = (one for one in run.cells if one.id == cell and one.state != "ok")
-    return next((one.reason for one in found if is_told), "")
+    failed = (one for one in run.cells if one.id == cell and one.state != "ok")
+    return next((one.reason for one in failed if is_told), "")
 
 
 def _rate(rate: SizeRate | None, why_not: str) -> Line:

@@ -95,21 +95,23 @@ def why_sentences(run: RunComparison) -> tuple[str, ...]:
     """
     labels = cell_labels(run)
     undecided = {(one.cell, one.arm) for one in run.comparisons if one.outcome not in MOVED}
-    found = []
-    for one in run.profiles:
+    sentences = []
+    for cell in run.profiles:
         ledgers = {
-            ledger.arm: ledger for ledger in one.ledgers if (one.cell, ledger.arm) not in undecided
+            ledger.arm: ledger
+            for ledger in cell.ledgers
+            if (cell.cell, ledger.arm) not in undecided
         }
-        diffs = {diff.arm: diff for diff in one.kernel_diffs}
-        for arm in dict.fromkeys((*(ledger.arm for ledger in one.ledgers), *diffs)):
+        diffs = {diff.arm: diff for diff in cell.kernel_diffs}
+        for arm in dict.fromkeys((*(ledger.arm for ledger in cell.ledgers), *diffs)):
             ledger, diff = ledgers.get(arm), diffs.get(arm)
             parts = [largest_parts(ledger)] if ledger and ledger.change_ns else []
-            parts += [short_sentence(diff, reference=one.reference)] if diff else []
+            parts += [short_sentence(diff, reference=cell.reference)] if diff else []
             if parts:
                 size = abs(ledger.change_ns / max(1, ledger.reference_ns)) if ledger else 0.0
-                where = labels.get(one.cell, one.cell)
-                found.append((-size, f"{arm}, {where}: {'; '.join(parts)}."))
-    return tuple(visible(text) for _, text in sorted(found, key=lambda pair: pair[0]))
+                where = labels.get(cell.cell, cell.cell)
+                sentences.append((-size, f"{arm}, {where}: {'; '.join(parts)}."))
+    return tuple(visible(text) for _, text in sorted(sentences, key=lambda pair: pair[0]))
 
 
 def missing_sentence(run: RunComparison) -> str:
@@ -156,13 +158,13 @@ def build_sentences(run: RunComparison, *, beside: bool = False) -> tuple[str, .
 
     `beside` leaves out confounders too, for a place where all of the run are told.
     """
-    found = (
+    betrayed = (
         one
         for cell in run.profiles
         for one in cell.betrayed
         if not one.part_of and not (beside and one.fact_class == "confounder")
     )
-    return by_arms((one.arm, one_line(one.sentence or one.evidence)) for one in found)
+    return by_arms((one.arm, one_line(one.sentence or one.evidence)) for one in betrayed)
 
 
 def by_arms(told: Iterable[tuple[str, str]]) -> tuple[str, ...]:
@@ -203,8 +205,8 @@ def untimed_words(run: RunComparison, arm: str) -> tuple[str, str]:
 def _arms_without_gpu_work(run: RunComparison) -> frozenset[str]:
     """Return the arms whose profiles would show work of a GPU, and show none in any cell."""
     seen: dict[str, set[bool]] = {}
-    for one in run.profiles:
-        for arm in one.arms:
+    for cell in run.profiles:
+        for arm in cell.arms:
             told = {found.has_gpu_work for found in arm.passes if found.state == "ok"} - {None}
             seen.setdefault(arm.arm, set()).update(bool(work) for work in told)
     return frozenset(arm for arm, told in seen.items() if told == {False})
