@@ -49,7 +49,7 @@ _STEP_S = 600.0  # at most, of the only block
 _DEFAULT_ENVIRONMENTS = tuple(name for name, traits in all_traits().items() if traits.is_default)
 
 
-class NotComparedError(UnusableError):
+class _NotComparedError(UnusableError):
     """The stacks cannot be compared without making one first, or without measuring."""
 
 
@@ -157,7 +157,7 @@ def _compared(
         with closing(open_session(host, experiment, run_id, Interruption())) as session:
             arms = _arms(experiment)
             stacks = compare_stacks(session, experiment, arms, progress, options=beside)
-    except NotComparedError as error:  # that they are not made yet is no failure
+    except _NotComparedError as error:  # that they are not made yet is no failure
         hint = error.hint or build_command(experiment, host)
         problem = Problem(brief=error.brief, hint=hint)
     except Exception as fault:  # noqa: BLE001 — as above
@@ -218,7 +218,7 @@ def compare_stacks(
     """
     cells = tuple(_cells(session, experiment))
     if not cells:
-        raise NotComparedError(
+        raise _NotComparedError(
             "a plain command is not run without measuring it",
             hint="name a workload, as in --workloads cnn",
         )
@@ -256,7 +256,7 @@ def _make_ready(
             session.add_arm(arm, tolerant, progress)
         except NotMadeError as error:
             brief = f"{arm.id}'s is not made yet"
-            raise NotComparedError(brief, details=error.details) from error
+            raise _NotComparedError(brief, details=error.details) from error
 
 
 def _cells(session: HostSession, experiment: Experiment) -> Iterator[Cell]:

@@ -363,7 +363,7 @@ def _reader_version() -> str | None:
     return str(get_singularity_version()).strip() or None
 
 
-def labels(sif: Path) -> dict[str, str]:
+def _labels(sif: Path) -> dict[str, str]:
     """Return the labels of a SIF; empty where it has none or nothing here can read it."""
     if not _has_reader():
         return {}
@@ -377,7 +377,7 @@ def labels(sif: Path) -> dict[str, str]:
 
 def origin(sif: Path) -> str | None:
     """Return the image a SIF was made from, as its builder recorded it."""
-    return labels(sif).get("org.label-schema.usage.singularity.deffile.from")
+    return _labels(sif).get("org.label-schema.usage.singularity.deffile.from")
 
 
 def _has_reader() -> bool:

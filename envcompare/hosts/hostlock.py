@@ -241,7 +241,7 @@ def take(
             return HostLock(is_shared=True)
         waited_s = time.monotonic() - begun
         if waited_s >= max(wait_s, _grace_s(asker, holder)):
-            raise refusal(asker.host, holder, file)
+            raise _refusal(asker.host, holder, file)
         if wait_s and time.monotonic() - said >= _SAY_EVERY_S:
             said = time.monotonic()
             say(f"waiting for the host ({age_text(waited_s)}): {_who(holder, file)}")
@@ -290,7 +290,7 @@ def end_lost(transport: Transport, asker: Asker) -> None:
         end(transport, holder)
 
 
-def refusal(host: str, holder: Holder | None, file: str) -> HostHeldError:
+def _refusal(host: str, holder: Holder | None, file: str) -> HostHeldError:
     """Return the error for a host that another client holds."""
     wait = "wait for it with --wait, or --wait=SECONDS"
     if holder is None:

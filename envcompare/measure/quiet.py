@@ -65,7 +65,7 @@ class GpusSeen:
         return (uuid,) if uuid in self.modes else tuple(self.modes)
 
 
-def parse_gpus(text: str) -> GpusSeen | None:
+def _parse_gpus(text: str) -> GpusSeen | None:
     """Read what was asked of nvidia-smi; None where it names no GPU."""
     modes: dict[str, str] = {}
     limits: dict[str, tuple[str, ...]] = {}
@@ -84,7 +84,7 @@ def parse_gpus(text: str) -> GpusSeen | None:
     return GpusSeen(modes=modes, limits=limits, processes=tuple(processes), has_mps=has_mps)
 
 
-def gpu_cautions(seen: GpusSeen, uuid: str) -> tuple[str, ...]:
+def _gpu_cautions(seen: GpusSeen, uuid: str) -> tuple[str, ...]:
     """Return what makes the GPU of a UUID unfit before anything runs on it, each with a remedy."""
     cautions = [_SHARED_BY_MPS] if seen.has_mps else []
     for gpu in seen.of(uuid):
@@ -190,11 +190,11 @@ class QuietGate:
         self.wait()
         if self._is_gpu_open:
             return
-        seen = parse_gpus(self._ask(_GPUS))
+        seen = _parse_gpus(self._ask(_GPUS))
         if seen is None:
             self._is_gpu_open = True
             return
-        for caution in gpu_cautions(seen, uuid):
+        for caution in _gpu_cautions(seen, uuid):
             if caution not in self._said:
                 self._said.add(caution)
                 self._caution(caution)
@@ -210,7 +210,7 @@ class QuietGate:
             while strangers and (spent_s := time.monotonic() - began) < left_s:
                 self.context.check_interruption()
                 time.sleep(min(POLL_S, left_s - spent_s))
-                strangers = _strangers(parse_gpus(self._ask(_GPUS)), uuid)
+                strangers = _strangers(_parse_gpus(self._ask(_GPUS)), uuid)
         finally:
             if worst:
                 seconds = time.monotonic() - began

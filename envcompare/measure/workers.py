@@ -326,7 +326,7 @@ class CellWorkers:
         context, known = self.context, self.roster.hellos.get(arm)
         self.roster.hellos[arm] = hello
         if known is None:
-            context.note("note", arm=arm, values=work_of(hello))
+            context.note("note", arm=arm, values=_work_of(hello))
             self._keep(arm, hello.fingerprint or {}, taken="start")
             if arm not in self._workers:
                 return
@@ -355,7 +355,7 @@ class CellWorkers:
     def _check_same(self) -> None:
         """Drop an arm that would not do the same work as the reference, or as before."""
         for arm in self.arms:
-            failure = self.roster.changed(arm, work_of(self.roster.hellos[arm]))
+            failure = self.roster.changed(arm, _work_of(self.roster.hellos[arm]))
             if failure is not None:
                 self.drop(arm, failure)
         reference = self.roster.hellos.get(self.context.reference)
@@ -394,7 +394,7 @@ class CellWorkers:
                 self.drop(arm, _other_work(arm, "its first loss differs", details))
 
 
-def work_of(hello: Hello) -> Values:
+def _work_of(hello: Hello) -> Values:
     """Return what a worker does, as it is noted and compared after an interruption."""
     return {
         "batch": hello.batch,

@@ -40,10 +40,10 @@ def pair(
     """Pair the blocks of one cell by round and return their log ratios, as `paired` does."""
     taken = {arm, reference, reference + CONTROL_SUFFIX}
     kept = (block for block in blocks if block.arm in taken)
-    return paired(logarithms(kept, read=read), arm=arm, reference=reference)
+    return paired(_logarithms(kept, read=read), arm=arm, reference=reference)
 
 
-def logarithms(
+def _logarithms(
     blocks: Iterable[Measured], *, read: Callable[[Measured], float | None]
 ) -> Logarithms:
     """Return the logarithm of what is read, by arm and round.

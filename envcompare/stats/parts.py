@@ -38,7 +38,7 @@ class Pairing:
 
         No look is taken at it while measuring, so that it pays for none.
         """
-        values = logarithms(times)
+        values = _logarithms(times)
         groups = self._groups(values, self.arm)
         if not groups:
             return None
@@ -60,7 +60,7 @@ class Pairing:
         return grouped(values, arm=arm, reference=self.reference, left_out=self.left_out)
 
 
-def logarithms(times: Times) -> Logarithms:
+def _logarithms(times: Times) -> Logarithms:
     """Return the logarithm of each time above 0, by arm and round."""
     return {
         arm: {number: math.log(ns) for number, ns in found.items() if ns > 0}

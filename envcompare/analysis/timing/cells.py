@@ -272,7 +272,7 @@ def _noise_floor(data: CellData) -> Estimate | None:
 
 def _all_step_times(data: CellData) -> tuple[tuple[StepTimes, ...], tuple[float, ...]]:
     """Return the step times of every arm, and the edges that their histograms share."""
-    times = {arm.id: times_s(data.arm_blocks(arm.id)) for arm in data.run.arms}
+    times = {arm.id: _times_s(data.arm_blocks(arm.id)) for arm in data.run.arms}
     edges = shared_edges(times.values())
     summaries = (step_times(arm, one, edges=edges, batch=data.batch) for arm, one in times.items())
     return tuple(one for one in summaries if one is not None), edges
@@ -380,7 +380,7 @@ _TAIL: Final = 0.005  # of the steps of an arm that may lie beyond either end of
 Times = NDArray[np.float64]
 
 
-def times_s(blocks: Iterable[Measured]) -> Times:
+def _times_s(blocks: Iterable[Measured]) -> Times:
     """Return the times of all steps, or whole processes, of the blocks, in seconds."""
     parts = [_times_ns(block) for block in blocks]
     return np.fromiter((ns for part in parts for ns in part), dtype=np.float64) / 1e9

@@ -234,7 +234,7 @@ class LadderRow(NamedTuple):
 
 def ladder_chart(run: RunComparison, cell: str, *, on: Axis) -> Chart:
     """Return the rungs of a cell from top to bottom, each above its step from the rung below."""
-    told = "; ".join(f"{row.name}: {row.figures}" for row in ladder_rows(run, cell))
+    told = "; ".join(f"{row.name}: {row.figures}" for row in _ladder_rows(run, cell))
     where = shown(cell_labels(run).get(cell, cell))
     return Chart(
         name=chart_name("ladder", cell),
@@ -246,7 +246,7 @@ def ladder_chart(run: RunComparison, cell: str, *, on: Axis) -> Chart:
 
 def _ladder(run: RunComparison, cell: str, on: Axis, palette: Palette) -> Declared:
     records: list[Row] = []
-    for row in ladder_rows(run, cell):
+    for row in _ladder_rows(run, cell):
         drawn = _mark(row.estimate, row.outcome, on, palette, tip=f"{row.name}: {row.figures}")
         figures = {"figures": row.figures} if drawn else {"why": label(row.figures, most=_WHY)}
         small = {"size": _STEP_SIZE, "is_muted": True} if row.is_step else {}
@@ -254,7 +254,7 @@ def _ladder(run: RunComparison, cell: str, on: Axis, palette: Palette) -> Declar
     return _rows(records, on, palette, title=_TITLE)
 
 
-def ladder_rows(run: RunComparison, cell: str) -> tuple[LadderRow, ...]:
+def _ladder_rows(run: RunComparison, cell: str) -> tuple[LadderRow, ...]:
     """Return the rows of a cell from top to bottom.
 
     A step from the arm that all are compared with is that comparison, and has no row of its own.

@@ -27,7 +27,7 @@ Place = tuple[str, str]
 """Cell and arm."""
 
 
-def phases_of(run: RunComparison, place: Place) -> ArmPhases | None:
+def _phases_of(run: RunComparison, place: Place) -> ArmPhases | None:
     """Return the phases of an arm in a cell, None where nothing was marked there."""
     cell, arm = place
     return next(
@@ -38,7 +38,7 @@ def phases_of(run: RunComparison, place: Place) -> ArmPhases | None:
 
 def phase_blocks(run: RunComparison, place: Place, *, label: str) -> Iterator[Block]:
     """Yield what the marked rounds say of one comparison, or why there are none."""
-    phases = phases_of(run, place)
+    phases = _phases_of(run, place)
     if phases:
         yield Heading(text=TITLE)
         yield Line(text=phases_sentence(phases))
@@ -98,7 +98,7 @@ def phase_folds(run: RunComparison, *, explained: Container[Place]) -> Iterator[
     if rest:
         yield Heading(text=f"{TITLE} of comparisons without a fold")
     for cell, arm in rest[:MOST_FOLDS]:
-        phases = phases_of(run, (cell, arm))
+        phases = _phases_of(run, (cell, arm))
         if phases is None:
             continue
         name = f"{visible(labels[cell])} · {visible(arm)}"

@@ -73,7 +73,7 @@ def _group(run: RunComparison, name: str) -> HostGroup:
 def difference_texts(run: RunComparison) -> tuple[str, ...]:
     """Say what differs between the machines of the groups."""
     machines = machine_differences(run)
-    return tuple(f"{fact(one.key).name}: {values_text(run, one)}" for one in machines)
+    return tuple(f"{fact(one.key).name}: {_values_text(run, one)}" for one in machines)
 
 
 def machine_differences(run: RunComparison) -> tuple[GroupDifference, ...]:
@@ -94,7 +94,7 @@ def software_differences(run: RunComparison) -> tuple[GroupDifference, ...]:
     return tuple(one for one in run.group_differences if one.fact_class != "host")
 
 
-def values_text(run: RunComparison, difference: GroupDifference) -> str:
+def _values_text(run: RunComparison, difference: GroupDifference) -> str:
     """Return the values of both groups: "AMD EPYC in metal, Intel Xeon in cloud"."""
     names = difference.reference_group, difference.group
     return visible(
@@ -137,10 +137,10 @@ def estimate_sentence(run: RunComparison, estimate: GroupEstimate) -> str:
     """Return "cnn in vm: cloud is 8.4 % slower than metal (8.0 to 8.7 %)."."""
     work = work_of(estimate)
     lead = f"{work}, {subject(estimate)}" if estimate.against else f"{work} in {estimate.arm}"
-    return visible(f"{lead}: {claim(run, estimate)}{MIXED * estimate.is_confounded}.")
+    return visible(f"{lead}: {_claim(run, estimate)}{MIXED * estimate.is_confounded}.")
 
 
-def claim(run: RunComparison, estimate: GroupEstimate) -> str:
+def _claim(run: RunComparison, estimate: GroupEstimate) -> str:
     """Say how the group compares with the first one."""
     if estimate.log_ratio is None:
         return f"not compared: {estimate.why_not}"

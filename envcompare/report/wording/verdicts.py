@@ -346,7 +346,7 @@ def _forecast(comparison: Comparison, *, is_brief: bool) -> str:
     return _reason(comparison) or f"how much more would decide is not known{ran}"
 
 
-def mean_sentence(comparison: Comparison, *, margin: float) -> str:
+def _mean_sentence(comparison: Comparison, *, margin: float) -> str:
     """Say where the mean of all steps, or their tail, parts from the typical step; else nothing."""
     return "; ".join(filter(None, (_mean(comparison, margin), _tail(comparison))))
 
@@ -405,7 +405,7 @@ def _remarks(comparison: Comparison, margin: float) -> tuple[str, ...]:
         comparison.outcome == "inconclusive" and is_forecast
     )
     reason = _reason(comparison)
-    parts = mean_sentence(comparison, margin=margin)
+    parts = _mean_sentence(comparison, margin=margin)
     failed = "control failed" * comparison.control_failed
     return tuple(filter(None, (parts, failed, reason * is_beside)))
 
