@@ -36,8 +36,8 @@ from envcompare.analysis.model.comparison import (
     Tail,
 )
 from envcompare.analysis.model.profiling import QuantityRow
+from envcompare.analysis.timing.judge import TAIL_LEVEL
 from envcompare.analysis.timing.runfiles import RunFiles, read_files
-from envcompare.analysis.timing.tails import LEVEL as TAIL_LEVEL
 from envcompare.errors import RunFolderError
 from envcompare.run_folder.records import Block, FactDifference, Measured, ProcessRun, Scalar
 from envcompare.run_folder.results import RunFolder

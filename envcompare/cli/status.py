@@ -12,7 +12,7 @@ from envcompare.console import print_bytes, print_lines
 from envcompare.text import age_text, counted, escaped_json
 
 if TYPE_CHECKING:
-    from envcompare.analysis.model.status import ArmProgress, CellStatus, RunStatus
+    from envcompare.analysis.status import ArmProgress, CellStatus, RunStatus
 
 _STATES: Final = {"not-begun": "not begun", "going-on": "being measured"}
 

@@ -14,7 +14,7 @@ from benches import bench, launch, measure
 from builders import CELL, block, run_record
 from lab import need, torch_python
 
-from envcompare.analysis.model.phases import ArmPhases, CellPhases, PartDifference
+from envcompare.analysis.model.profiling import ArmPhases, CellPhases, PartDifference
 from envcompare.analysis.timing.cells import CellData
 from envcompare.analysis.timing.phases import cell_phases
 from envcompare.command import Command

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from envcompare.analysis.model.accuracy import ArmTraining, CellTraining, EpochPoint
+from envcompare.analysis.model.sweeps import ArmTraining, CellTraining, EpochPoint
 from envcompare.analysis.timing.cells import CellData
 from envcompare.run_folder.records import ArmRecord, Epoch, Goal
 from envcompare.stats.intervals import Interval, interval

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from envcompare.analysis.model.comparison import CellSummary, Comparison
-from envcompare.analysis.model.hostgroups import GroupDifference, GroupEstimate
+from envcompare.analysis.model.machines import GroupDifference, GroupEstimate
 from envcompare.analysis.timing.cells import CellData
 from envcompare.analysis.timing.judge import Key, Primary, claimed, did_other_work
 from envcompare.analysis.timing.runfiles import RunFiles

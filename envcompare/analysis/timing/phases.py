@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, get_args
 
-from envcompare.analysis.model.phases import (
+from envcompare.analysis.model.profiling import (
     ArmPhases,
     CellPhases,
     LoneOperator,

@@ -18,9 +18,8 @@ from envcompare.report.sections.profiletables import (
     partly_measured,
     quantity_lines,
 )
-from envcompare.report.sections.scaling import scaling_table
+from envcompare.report.sections.scaling import batch_tables, scaling_table, sweep_name
 from envcompare.report.sections.studies import study_blocks
-from envcompare.report.sections.throughput import batch_tables, sweep_name
 from envcompare.report.wording.groupwords import (
     MACHINES_ALIKE,
     basis_texts,

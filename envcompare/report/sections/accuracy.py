@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from envcompare.analysis.model.accuracy import ArmTraining, CellTraining, EpochPoint
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.report.format.blocks import Block, Fold, Heading, Line, Section, Table, texts
+from envcompare.analysis.model.sweeps import ArmTraining, CellTraining, EpochPoint
+from envcompare.report.format.blocks import (
+    Block,
+    Fold,
+    Heading,
+    Line,
+    Section,
+    Table,
+    grid_of,
+    table_of,
+    texts,
+)
 from envcompare.report.format.numbers import (
     NOT_MEASURED,
     duration,
@@ -15,7 +25,6 @@ from envcompare.report.format.numbers import (
     signed_percent,
     three_digits,
 )
-from envcompare.report.sections.fields import grid_of, table_of
 from envcompare.report.wording.labels import cell_labels
 from envcompare.run_folder.records import Goal
 from envcompare.text import counted, one_line

@@ -27,10 +27,10 @@ from envcompare.report.format.blocks import (
     Span,
     Table,
     Words,
+    grid_of,
     texts,
 )
 from envcompare.report.format.numbers import NOT_MEASURED, listed, size
-from envcompare.report.sections.fields import grid_of
 from envcompare.report.wording.headlines import compared_differences
 from envcompare.run_folder.records import (
     CONTROL_SUFFIX,

@@ -1,4 +1,7 @@
-"""Groups of hosts against each other: what differs between them first, then times and costs."""
+"""Several hosts: what they say together, a row for each, and groups of them against each other.
+
+Of groups it says first what differs between them, then times and costs.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,31 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from envcompare.analysis.model.comparison import RunComparison
-from envcompare.analysis.model.hostgroups import GroupDifference, GroupEstimate
+from envcompare.analysis.model.comparison import HostsEstimate, Outcome, RunComparison
+from envcompare.analysis.model.machines import GroupDifference, GroupEstimate
 from envcompare.fingerprint.facts import fact
 from envcompare.report.format.blocks import (
     Block,
+    Column,
     Fold,
     Heading,
     Items,
     Line,
+    Row,
     Section,
     Span,
     Table,
     Words,
+    table_of,
 )
 from envcompare.report.format.numbers import (
     NOT_MEASURED,
     signed_interval,
     signed_percent,
     time_text,
+    unsigned_percent,
 )
-from envcompare.report.sections.fields import table_of
+from envcompare.report.sections.comparisons import ComparedRow
 from envcompare.report.wording.groupwords import (
     MACHINES_ALIKE,
     MIXED,
@@ -41,6 +48,8 @@ from envcompare.report.wording.groupwords import (
     subject,
     work_of,
 )
+from envcompare.report.wording.hostwords import odd_names
+from envcompare.report.wording.hostwords import work_of as hosts_work
 from envcompare.report.wording.labels import piece_word
 from envcompare.report.wording.verdicts import SYMBOLS, WORDS
 from envcompare.run_folder.records import HostGroup
@@ -53,6 +62,22 @@ _COSTS: Final = {"slower": "costs more", "faster": "costs less", "equivalent": "
 _NS: Final = 1e9
 _MOST_SENTENCES: Final = 8
 _MOST_ROWS: Final = 20
+FEW_HOSTS: Final = 8  # up to here the matrix of the overview has a symbol for each
+_MOST_HOSTS: Final = 100
+_MOST_COLUMNS: Final = 8
+# what needs a look first
+_ORDER: Final[tuple[Outcome, ...]] = (
+    "failed",
+    "not-run",
+    "slower",
+    "faster",
+    "inconclusive",
+    "equivalent",
+)
+_TOGETHER: Final = (
+    "Each host compares for itself. A statement over hosts takes the host as a random effect: its "
+    "interval is for the mean of hosts like these and widens with the spread between them."
+)
 
 
 def groups_section(run: RunComparison) -> Section | None:
@@ -103,7 +128,7 @@ def _sentences(run: RunComparison, estimates: tuple[GroupEstimate, ...]) -> tupl
     )
 
 
-def _badge(estimate: GroupEstimate) -> Span:
+def _badge(estimate: GroupEstimate | HostsEstimate) -> Span:
     text = f"{SYMBOLS[estimate.outcome]} {WORDS[estimate.outcome]}"
     return Span(text=text, style=f"badge {estimate.outcome}")
 
@@ -229,3 +254,81 @@ def _typical(seconds: Mapping[str, float]) -> str:
 
 def _mean(ratios: Mapping[str, float]) -> str:
     return signed_percent(sum(ratios.values()) / len(ratios)) if ratios else NOT_MEASURED
+
+
+def over_hosts_blocks(run: RunComparison) -> tuple[Block, ...]:
+    """Return what hosts say together, nothing where no two of them compared the same."""
+    if not run.over_hosts:
+        return ()
+    table = table_of(
+        "Over hosts",
+        run.over_hosts,
+        ("Workload", "name", hosts_work),
+        ("Environment", "name", lambda estimate: visible(estimate.arm)),
+        ("Over hosts", "text", lambda estimate: Line(before=(_badge(estimate),))),
+        ("Mean change", "number", lambda estimate: signed_percent(estimate.log_ratio)),
+        ("Interval", "text", lambda estimate: signed_interval(estimate.low, estimate.high)),
+        ("Spread of hosts", "number", lambda estimate: f"±{unsigned_percent(estimate.tau)}"),
+        ("Hosts", "number", _hosts),
+        ("Far from the others", "text", odd_names),
+    )
+    return (Line(text=_TOGETHER), table)
+
+
+def _hosts(estimate: HostsEstimate) -> str:
+    return (
+        visible(f"{estimate.hosts} of {estimate.group}") if estimate.group else str(estimate.hosts)
+    )
+
+
+def host_blocks(run: RunComparison, rows: list[ComparedRow]) -> tuple[Block, ...]:
+    """Return the table of hosts where they are too many for the matrix."""
+    by_host: dict[str, dict[tuple[str, str], ComparedRow]] = {}
+    for row in rows:
+        by_host.setdefault(row.comparison.host, {})[row.comparison.arm, row.work] = row
+    if len(by_host) <= FEW_HOSTS:
+        return ()
+    columns = tuple(dict.fromkeys(place for cells in by_host.values() for place in cells))
+    odd = {host for one in run.over_hosts for host in one.odd_hosts}
+    ordered = sorted(by_host, key=lambda host: _urgency(host in odd, list(by_host[host].values())))
+    shown = columns[:_MOST_COLUMNS]
+    table = Table(
+        label="Hosts",
+        caption=_left_out(len(by_host), len(columns)),
+        style="fit",
+        columns=(
+            Column(head="Host", kind="name", is_row_head=True),
+            *(Column(head=arm, note=work, kind="text") for arm, work in shown),
+        ),
+        rows=tuple(
+            Row(
+                cells=(
+                    f"{visible(host)} (far from the others)" if host in odd else visible(host),
+                    *(_cell(by_host[host].get(place)) for place in shown),
+                )
+            )
+            for host in ordered[:_MOST_HOSTS]
+        ),
+    )
+    intro = "A row for each host: those far from the others first, then by verdict and size."
+    return (Line(text=intro), table)
+
+
+def _urgency(is_odd: bool, rows: list[ComparedRow]) -> tuple[bool, int, float]:  # noqa: FBT001
+    first = min(_ORDER.index(row.verdict.outcome) for row in rows)
+    return not is_odd, first, -max(row.size for row in rows)
+
+
+def _cell(row: ComparedRow | None) -> Words:
+    if row is None:
+        return "–"
+    words = row.verdict
+    text = signed_percent(words.log_ratio) if words.log_ratio is not None else words.claim
+    mixed = " ⚠" * words.is_confounded
+    return Line(text=f"{words.symbol} {text}{mixed}", href=f"#{row.anchor}", style=words.outcome)
+
+
+def _left_out(hosts: int, columns: int) -> str:
+    parts = [f"{hosts - _MOST_HOSTS} more hosts"] * (hosts > _MOST_HOSTS)
+    parts += [f"{columns - _MOST_COLUMNS} more comparisons of each"] * (columns > _MOST_COLUMNS)
+    return f"{' and '.join(parts)}: see All comparisons." if parts else ""

@@ -31,11 +31,11 @@ from envcompare.report.format.blocks import (
     Table,
     Verbatim,
     Words,
+    grid_of,
     linked,
     texts,
 )
 from envcompare.report.format.numbers import NOT_MEASURED, duration
-from envcompare.report.sections.fields import grid_of
 from envcompare.report.wording.labels import cell_labels, has_steps, piece_word, piece_words
 from envcompare.report.wording.methodwords import method_sentences
 from envcompare.report.wording.profilewords import is_timed

@@ -30,6 +30,7 @@ from envcompare.report.format.blocks import (
     Row,
     Span,
     Table,
+    table_of,
     texts,
 )
 from envcompare.report.format.marks import signed_bar
@@ -42,7 +43,6 @@ from envcompare.report.format.numbers import (
     quantity_text,
     ratio_text,
 )
-from envcompare.report.sections.fields import table_of
 from envcompare.report.wording.labels import cell_labels, short_name
 from envcompare.report.wording.profileterms import PEAKS, in_words, is_power, quantity_name
 from envcompare.report.wording.profilewords import (

@@ -16,12 +16,15 @@ from envcompare.analysis.model.comparison import (
 from envcompare.report.charts.bars import PHASES, Parts, startup_groups, total_s
 from envcompare.report.format.blocks import (
     Block,
+    Field,
     Heading,
     Line,
     Section,
     Span,
     Table,
     Words,
+    grid_of,
+    table_of,
     texts,
 )
 from envcompare.report.format.marks import segments
@@ -36,7 +39,6 @@ from envcompare.report.format.numbers import (
     size,
     three_digits,
 )
-from envcompare.report.sections.fields import Field, grid_of, table_of
 from envcompare.report.wording.labels import (
     arms_in,
     cell_labels,

@@ -35,6 +35,7 @@ from envcompare.report.format.blocks import (
     Span,
     Table,
     Words,
+    grid_of,
     linked,
     texts,
 )
@@ -49,7 +50,6 @@ from envcompare.report.format.numbers import (
     signed_percent,
 )
 from envcompare.report.sections.comparisons import ComparedRow, badges
-from envcompare.report.sections.fields import grid_of
 from envcompare.report.sections.method import raw_files_line
 from envcompare.report.sections.phases import phase_blocks, phase_folds
 from envcompare.report.sections.profilefolds import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.analysis.model.hostgroups import GroupDifference, GroupEstimate
+from envcompare.analysis.model.machines import GroupDifference, GroupEstimate
 from envcompare.fingerprint.facts import fact
 from envcompare.fingerprint.sentences import value_text
 from envcompare.report.format.numbers import (

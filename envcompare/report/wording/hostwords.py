@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from envcompare.analysis.model.comparison import (
-    HostDifference,
-    HostFact,
-    HostsEstimate,
-    HostSummary,
-    RunComparison,
-    TorchBuild,
-)
+from envcompare.analysis.model.comparison import HostsEstimate, RunComparison
+from envcompare.analysis.model.machines import HostDifference, HostFact, HostSummary, TorchBuild
 from envcompare.report.format.numbers import (
     listed,
     margin_percent,
