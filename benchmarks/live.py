@@ -32,8 +32,7 @@ from envcompare.run_folder.records import Block, Startup
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.intervals import ALPHA, Interval, student_factor
 from envcompare.stats.metrics import METRICS, typical_ns
-from envcompare.stats.oddworkers import odd_restarts
-from envcompare.stats.pairs import Round
+from envcompare.stats.pairs import Round, odd_restarts
 from envcompare.stats.typical import (
     TYPICAL_SHARE,
     Groups,

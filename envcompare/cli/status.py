@@ -12,7 +12,7 @@ from envcompare.console import print_bytes, print_lines
 from envcompare.text import age_text, counted, escaped_json
 
 if TYPE_CHECKING:
-    from envcompare.analysis.status import ArmProgress, CellStatus, RunStatus
+    from envcompare.analysis.progress import ArmProgress, CellStatus, RunStatus
 
 _STATES: Final = {"not-begun": "not begun", "going-on": "being measured"}
 
@@ -32,7 +32,7 @@ def status(*, run_folder: Path, form: str) -> None:
 
     The exit code is 0 whether the run is going on, was interrupted or has ended.
     """
-    from envcompare.analysis.status import status_of
+    from envcompare.analysis.progress import status_of
     from envcompare.run_folder.results import RunFolder, json_bytes
 
     state = status_of(RunFolder.open(run_folder))

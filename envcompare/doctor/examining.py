@@ -30,10 +30,10 @@ from envcompare.errors import Problem, UnusableError, WorkloadError, as_known
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.fingerprint.evidence import ArmsContext
 from envcompare.fingerprint.sentences import other_options
-from envcompare.hosts.arms import stack_options
 from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.opening import open_session, ssh_options
 from envcompare.hosts.partitions import partitions, queues
+from envcompare.hosts.readyarms import stack_options
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.measure.context import stable_variables, with_parameters

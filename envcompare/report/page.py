@@ -29,7 +29,7 @@ from envcompare.report.sections.environments import (
     gpu_sentence,
     hosts_facts,
 )
-from envcompare.report.sections.hostgroups import groups_section
+from envcompare.report.sections.fleet import groups_section
 from envcompare.report.sections.method import failures_section, method_section, reproduce_section
 from envcompare.report.sections.profilefolds import power_section
 from envcompare.report.sections.resources import memory_section, picked_section, startup_section

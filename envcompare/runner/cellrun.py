@@ -29,9 +29,8 @@ from envcompare.measure.accuracy import AccuracyPass
 from envcompare.measure.context import Budget, CellContext, Facts, Variables, failure_of
 from envcompare.measure.energy import EnergyPass
 from envcompare.measure.limits import REASONS, CellEnd
-from envcompare.measure.lockstep import Lockstep
+from envcompare.measure.lockstep import Lockstep, PlannedRestarts
 from envcompare.measure.noise import recall, remember
-from envcompare.measure.planned import PlannedRestarts
 from envcompare.measure.pool import WorkerPool
 from envcompare.measure.processes import ProcessPass
 from envcompare.measure.profile import ProfilePass, ProfilingHost

@@ -14,8 +14,15 @@ import numpy as np
 
 from envcompare.run_folder.records import Block, Design, Measured, ProcessRun
 from envcompare.stats.intervals import ALPHA, Interval, printed_interval
-from envcompare.stats.oddworkers import OddRestart, odd_restarts
-from envcompare.stats.pairs import Logarithms, Round, flat, grouped, paired
+from envcompare.stats.pairs import (
+    Logarithms,
+    OddRestart,
+    Round,
+    flat,
+    grouped,
+    odd_restarts,
+    paired,
+)
 from envcompare.stats.typical import (
     Contrast,
     Groups,

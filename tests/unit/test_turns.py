@@ -17,11 +17,10 @@ from builders import block
 from envcompare.command import Command, CommandResult
 from envcompare.measure.context import Budget, CellContext
 from envcompare.measure.limits import Costs
-from envcompare.measure.lockstep import Lockstep
+from envcompare.measure.lockstep import Lockstep, Turns
 from envcompare.measure.pool import WorkerPool
 from envcompare.measure.quiet import QuietGate
 from envcompare.measure.startup import MAX_REPETITIONS, StartupPass
-from envcompare.measure.turns import Turns
 from envcompare.measure.worker import Worker
 from envcompare.measure.workers import CellWorkers, Roster
 from envcompare.run_folder.records import Block, Event, Memory, Sample, Startup

@@ -40,7 +40,6 @@ from envcompare.stats.intervals import (
     student_factor,
 )
 from envcompare.stats.metrics import MetricName, net_steps_ns
-from envcompare.stats.multiplicity import AnyEvidence, screen
 from envcompare.stats.typical import (
     MIN_RESTARTS,
     MIN_ROUNDS,
@@ -49,7 +48,7 @@ from envcompare.stats.typical import (
     Contrast,
     jackknife,
 )
-from envcompare.stats.verdicts import verdict
+from envcompare.stats.verdicts import AnyEvidence, screen, verdict
 
 Key = tuple[str, ...]  # cell and arm, and of a step of the ladder the arm below
 # Fewer launches cannot tell an environment from its luck. A plan may aim at more, to be narrower.

@@ -31,7 +31,7 @@ from envcompare.report.format.numbers import (
 )
 from envcompare.report.sections.cards import summary_cards
 from envcompare.report.sections.comparisons import ComparedRow, badges, change_line
-from envcompare.report.sections.hostgroups import FEW_HOSTS, host_blocks, over_hosts_blocks
+from envcompare.report.sections.fleet import FEW_HOSTS, host_blocks, over_hosts_blocks
 from envcompare.report.sections.profiletables import leading_tables
 from envcompare.report.wording.headlines import Headline, mean_log_ratio
 from envcompare.report.wording.hostwords import caution_of
