@@ -27,7 +27,7 @@ import numpy as np
 from scipy import stats
 
 from bookkeeping import Conditions, Places, Watch, benchmark
-from envcompare.measure.noise import NoiseMemory
+from envcompare.measure.hostmemory import NoiseMemory
 from envcompare.run_folder.records import Block, Startup
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.intervals import ALPHA, Interval, student_factor

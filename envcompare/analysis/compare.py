@@ -18,7 +18,6 @@ from envcompare.analysis.model.comparison import (
 from envcompare.analysis.model.profiling import CellPhases, CellProfiles
 from envcompare.analysis.model.sweeps import CellTraining
 from envcompare.analysis.profiles.profiled import explain
-from envcompare.analysis.timing.accuracy import cell_training
 from envcompare.analysis.timing.cells import CellData, summarise_cell
 from envcompare.analysis.timing.decompose import Judged, decompose, ladder, step_evidence
 from envcompare.analysis.timing.descriptive import (
@@ -35,7 +34,6 @@ from envcompare.analysis.timing.measuredhosts import (
 )
 from envcompare.analysis.timing.phases import cell_phases
 from envcompare.analysis.timing.runfiles import RunFiles, read_files
-from envcompare.analysis.timing.scaling import batch_sweeps, scaling
 from envcompare.analysis.timing.surroundings import (
     Differences,
     Surroundings,
@@ -45,6 +43,7 @@ from envcompare.analysis.timing.surroundings import (
     each_once,
     of_cells,
 )
+from envcompare.analysis.timing.sweeps import batch_sweeps, cell_training, scaling
 from envcompare.fingerprint.identity import noted_changes
 from envcompare.run_folder.records import (
     ArmRecord,

@@ -10,7 +10,6 @@ import msgspec
 from envcompare.analysis.model.comparison import FailureRow, RunComparison
 from envcompare.report.format.blocks import Column, Heading, Items, Line, PlainBlock, Row, Table
 from envcompare.report.format.numbers import NOT_MEASURED, listed
-from envcompare.report.sections.accuracy import goal_text, training_table
 from envcompare.report.sections.comparisons import step_times
 from envcompare.report.sections.profiletables import (
     QuantityLine,
@@ -18,8 +17,14 @@ from envcompare.report.sections.profiletables import (
     partly_measured,
     quantity_lines,
 )
-from envcompare.report.sections.scaling import batch_tables, scaling_table, sweep_name
 from envcompare.report.sections.studies import study_blocks
+from envcompare.report.sections.sweeps import (
+    batch_tables,
+    goal_text,
+    scaling_table,
+    sweep_name,
+    training_table,
+)
 from envcompare.report.wording.groupwords import (
     MACHINES_ALIKE,
     basis_texts,
