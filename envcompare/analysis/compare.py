@@ -16,7 +16,7 @@ from envcompare.analysis.model.comparison import (
     RunComparison,
 )
 from envcompare.analysis.model.profiling import CellPhases, CellProfiles
-from envcompare.analysis.model.sweeps import CellTraining
+from envcompare.analysis.model.scaling import CellTraining
 from envcompare.analysis.profiles.profiled import explain
 from envcompare.analysis.timing.cells import CellData, summarise_cell
 from envcompare.analysis.timing.decompose import Judged, decompose, ladder, step_evidence
@@ -34,6 +34,7 @@ from envcompare.analysis.timing.measuredhosts import (
 )
 from envcompare.analysis.timing.phases import cell_phases
 from envcompare.analysis.timing.runfiles import RunFiles, read_files
+from envcompare.analysis.timing.scaling import batch_sweeps, cell_training, scaling
 from envcompare.analysis.timing.surroundings import (
     Differences,
     Surroundings,
@@ -43,7 +44,6 @@ from envcompare.analysis.timing.surroundings import (
     each_once,
     of_cells,
 )
-from envcompare.analysis.timing.sweeps import batch_sweeps, cell_training, scaling
 from envcompare.fingerprint.identity import noted_changes
 from envcompare.run_folder.records import (
     ArmRecord,

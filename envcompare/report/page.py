@@ -32,8 +32,8 @@ from envcompare.report.sections.fleet import groups_section
 from envcompare.report.sections.method import failures_section, method_section, reproduce_section
 from envcompare.report.sections.profilefolds import power_section
 from envcompare.report.sections.resources import memory_section, picked_section, startup_section
+from envcompare.report.sections.scaling import batches_section, scaling_section, training_section
 from envcompare.report.sections.studies import study_section
-from envcompare.report.sections.sweeps import batches_section, scaling_section, training_section
 from envcompare.report.sections.why import Sheet, cells_beside_folds, fold_anchors, why_section
 from envcompare.report.wording.headlines import headlines
 from envcompare.report.wording.hostwords import device_sentences

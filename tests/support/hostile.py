@@ -21,7 +21,7 @@ from envcompare.analysis.model.comparison import (
     PickedValue,
     RunComparison,
 )
-from envcompare.analysis.model.sweeps import (
+from envcompare.analysis.model.scaling import (
     ArmSizes,
     ArmTraining,
     BatchSweep,

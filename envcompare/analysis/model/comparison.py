@@ -17,7 +17,7 @@ from envcompare.analysis.model.machines import (
     HostSummary,
 )
 from envcompare.analysis.model.profiling import CellPhases, CellProfiles
-from envcompare.analysis.model.sweeps import BatchSweep, CellTraining, Scaling
+from envcompare.analysis.model.scaling import BatchSweep, CellTraining, Scaling
 from envcompare.errors import Phase
 from envcompare.run_folder.records import (
     SCHEMA,

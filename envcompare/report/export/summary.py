@@ -17,14 +17,14 @@ from envcompare.report.sections.profiletables import (
     partly_measured,
     quantity_lines,
 )
-from envcompare.report.sections.studies import study_blocks
-from envcompare.report.sections.sweeps import (
+from envcompare.report.sections.scaling import (
     batch_tables,
     goal_text,
     scaling_table,
     sweep_name,
     training_table,
 )
+from envcompare.report.sections.studies import study_blocks
 from envcompare.report.wording.groupwords import (
     MACHINES_ALIKE,
     basis_texts,

@@ -1,4 +1,4 @@
-"""How work fares as it grows: over ranks, over batches up to a knee, and over epochs to a goal."""
+"""How work scales: over ranks, over batches up to a knee, and over epochs to a goal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from envcompare.analysis.model.comparison import CellSummary
 from envcompare.analysis.model.profiling import CellProfiles
-from envcompare.analysis.model.sweeps import (
+from envcompare.analysis.model.scaling import (
     ArmSizes,
     ArmTraining,
     BatchSweep,

@@ -1,4 +1,4 @@
-"""How work fares as it grows, as types: batches and what fits, ranks, and epochs to a goal."""
+"""How work scales, as types: batches and what fits, ranks, and epochs to a goal."""
 
 from __future__ import annotations
 

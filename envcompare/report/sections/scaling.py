@@ -1,4 +1,4 @@
-"""How work fares as it grows: ranks and their collectives, batches that fit, and time to a goal."""
+"""How work scales: ranks and their collectives, batches that fit, and time to a goal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from envcompare.analysis.model.comparison import ArmSummary, Comparison, RunComparison
-from envcompare.analysis.model.sweeps import (
+from envcompare.analysis.model.scaling import (
     ArmSizes,
     ArmTraining,
     BatchSweep,
