@@ -48,6 +48,7 @@ class WorkloadInfo:
     bottleneck: str = ""  # what most of its time goes to
     metrics: tuple[str, ...] = ()  # that its `evaluate` returns
     loads_data: bool = True
+    spreads_ranks: bool = False  # which may lie on several hosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +140,7 @@ def _workload_info(lineage: list[ast.ClassDef], *, name: str) -> WorkloadInfo:
         bottleneck=_declared(lineage[-1], "BOTTLENECK") or "",
         metrics=_names(_declared(lineage[-1], "METRICS")),
         loads_data=_has_method(lineage, "load"),
+        spreads_ranks=_declared(lineage[-1], "SPREADS_RANKS") is True,
     )
 
 
