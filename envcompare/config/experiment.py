@@ -252,29 +252,6 @@ def _check_spread(workloads: tuple[Workload, ...], settings: Settings, known: Kn
         )
 
 
-def leading(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> tuple[HostSpec, ...]:
-    """Return the hosts, that of the first rank first where ranks are spread over them.
-
-    Raises ConfigError where --rendezvous names none of several hosts, or these are in groups.
-    """
-    if experiment.rendezvous is None:
-        return hosts
-    named = tuple(one for one in hosts if experiment.rendezvous in {one.label, str(one)})
-    if not named or len(hosts) < 2:
-        raise ConfigError(
-            f"--rendezvous {experiment.rendezvous} is none of several --hosts",
-            details=f"hosts: {', '.join(one.label for one in hosts)}",
-            hint="name two hosts or more, as in --hosts gpu01,gpu02 --rendezvous gpu01",
-        )
-    if any(one.group for one in hosts):
-        raise ConfigError(
-            "--rendezvous and groups of hosts exclude each other",
-            details="the ranks of all hosts are measured as one: no group is left to compare",
-            hint="name the hosts without a group, and take `group` out of [hosts.NAME]",
-        )
-    return (*named, *(one for one in hosts if one not in named))
-
-
 def _without_others(file: Settings, flags: Settings, known: Known) -> Settings:
     """Return the file without parameters of bundled workloads that flags leave out of it."""
     if flags.workloads is None or isinstance(flags.workloads, dict) or not file.set:

@@ -134,10 +134,7 @@ def quantity_blocks(
             for line in lines
         ),
     )
-    return (
-        *((table,) * bool(lines)),
-        *((Items(items=items, style="small"),) * bool(items)),
-    )
+    return (*((table,) * bool(lines)), *((Items(items=items, style="small"),) * bool(items)))
 
 
 def _leading_lines(profiles: CellProfiles) -> tuple[QuantityLine, ...]:
