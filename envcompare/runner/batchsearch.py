@@ -89,7 +89,7 @@ class SizeCheck:
         """Search in an arm and record what was found, or the reason why it is not known."""
         session, limit = self.folders.session, self.search.memory_mib
         ready = session.arms[arm]
-        command = fitting_command(
+        command = _fitting_command(
             ready.prepared.python,
             session.workloads,
             context.spec_of(arm),
@@ -172,7 +172,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.asdict(self)
 
 
-def fitting_command(  # noqa: PLR0913 — what is tried, and within what
+def _fitting_command(  # noqa: PLR0913 — what is tried, and within what
     interpreter: str,
     workloads: str,
     spec: LaunchSpec,

@@ -46,12 +46,12 @@ from envcompare.report.format.numbers import (
 from envcompare.report.wording.labels import cell_labels, short_name
 from envcompare.report.wording.profileterms import PEAKS, in_words, is_power, quantity_name
 from envcompare.report.wording.profilewords import (
+    change_share,
     helper_sentences,
     is_of_ncu,
     is_timed,
     kernel_sentence,
     part_label,
-    share_text,
     timing_sentences,
 )
 from envcompare.run_folder.profiles import Dim
@@ -386,7 +386,7 @@ def ledger_table(ledger: Ledger, *, reference: str, label: str) -> Table:
         bar = Line(change=signed_bar(of.change_ns, largest=largest))
         moved = Line(strong=scale.signed(of.change_ns))
         numbers = (scale.number(of.reference_ns), scale.number(of.arm_ns), moved)
-        return Row(cells=(name, *numbers, bar, share_text(share)))
+        return Row(cells=(name, *numbers, bar, change_share(share)))
 
     return Table(
         label=f"Difference ledger of {ledger.arm} in {label}",
