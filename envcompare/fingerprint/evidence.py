@@ -10,12 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from envcompare.fingerprint.facts import (
-    INSTALLED_PARTS,
-    Library,
-    Sign,
-    fact,
-)
+from envcompare.fingerprint.facts import INSTALLED_PARTS, Library, Sign, fact
 from envcompare.run_folder.records import ArmRecord, FingerprintRecord, FingerprintValue
 from envcompare.text import first_few
 

@@ -23,11 +23,7 @@ from envcompare.report.format.numbers import FIGURE, listed
 from envcompare.report.sections.answer import answer_section, overview_section
 from envcompare.report.sections.charted import ladder_section, roofline_section, sweeps_section
 from envcompare.report.sections.comparisons import comparison_rows, comparisons_section
-from envcompare.report.sections.environments import (
-    environments_section,
-    gpu_sentence,
-    hosts_facts,
-)
+from envcompare.report.sections.environments import environments_section, gpu_sentence, hosts_facts
 from envcompare.report.sections.fleet import groups_section
 from envcompare.report.sections.method import failures_section, method_section, reproduce_section
 from envcompare.report.sections.profilefolds import power_section

@@ -62,13 +62,7 @@ from envcompare.run_folder.records import (
     Taken,
     event_now,
 )
-from envcompare.run_folder.results import (
-    EXPECTED_SPREAD,
-    RunFolder,
-    elapsed_s,
-    standing,
-    waited_s,
-)
+from envcompare.run_folder.results import EXPECTED_SPREAD, RunFolder, elapsed_s, standing, waited_s
 from envcompare.runner.batchsearch import SizeCheck
 from envcompare.stats.intervals import Interval
 from envcompare.stats.typical import Spread, prior_of

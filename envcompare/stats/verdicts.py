@@ -16,13 +16,7 @@ from typing import Literal
 
 from scipy import special
 
-from envcompare.stats.intervals import (
-    ALPHA,
-    LOOK_FACTOR,
-    SEQUENCE_SHARE,
-    Evidence,
-    Interval,
-)
+from envcompare.stats.intervals import ALPHA, LOOK_FACTOR, SEQUENCE_SHARE, Evidence, Interval
 from envcompare.stats.typical import RoundEvidence
 
 Verdict = Literal["equivalent", "slower", "faster", "inconclusive"]

@@ -35,11 +35,7 @@ from envcompare.analysis.timing.judge import Key, Primary
 from envcompare.analysis.timing.runfiles import RunFiles
 from envcompare.gpu import gpu_capabilities, gpu_models
 from envcompare.run_folder.profiles import ProfileRecord, Quantity, helper_of
-from envcompare.run_folder.records import (
-    Block,
-    FactDifference,
-    FingerprintValue,
-)
+from envcompare.run_folder.records import Block, FactDifference, FingerprintValue
 from envcompare.run_folder.results import arms_within
 from envcompare.stats.metrics import wall_ns
 

@@ -28,12 +28,7 @@ from envcompare.analysis.model.comparison import (
     Outcome,
 )
 from envcompare.analysis.timing.cells import CellData, to_estimate
-from envcompare.analysis.timing.judge import (
-    Key,
-    Primary,
-    did_other_work,
-    outcome_of,
-)
+from envcompare.analysis.timing.judge import Key, Primary, did_other_work, outcome_of
 from envcompare.analysis.timing.surroundings import Surroundings
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.run_folder.records import ArmRecord, FactDifference, FingerprintRecord

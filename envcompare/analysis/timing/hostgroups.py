@@ -23,12 +23,7 @@ from envcompare.analysis.timing.runfiles import RunFiles
 from envcompare.analysis.timing.surroundings import Surroundings
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.fingerprint.facts import CLASS_ORDER
-from envcompare.run_folder.records import (
-    FactClass,
-    FingerprintRecord,
-    FingerprintValue,
-    HostGroup,
-)
+from envcompare.run_folder.records import FactClass, FingerprintRecord, FingerprintValue, HostGroup
 from envcompare.stats.intervals import ALPHA
 from envcompare.stats.metrics import MetricName
 from envcompare.stats.overhosts import Mean, between_groups

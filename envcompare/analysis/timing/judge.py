@@ -23,12 +23,7 @@ from envcompare.analysis.model.comparison import (
     ReasonKind,
     Tail,
 )
-from envcompare.analysis.timing.cells import (
-    CellData,
-    mean_estimate,
-    plain_estimate,
-    to_estimate,
-)
+from envcompare.analysis.timing.cells import CellData, mean_estimate, plain_estimate, to_estimate
 from envcompare.run_folder.records import ArmRecord, Design, Measured
 from envcompare.run_folder.results import count_comparisons
 from envcompare.stats.intervals import (

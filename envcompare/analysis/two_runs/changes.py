@@ -24,12 +24,7 @@ from envcompare.analysis.model.comparison import (
     RunComparison,
     When,
 )
-from envcompare.analysis.timing.judge import (
-    claimed,
-    failed_control_end,
-    leaning,
-    least_restarts,
-)
+from envcompare.analysis.timing.judge import claimed, failed_control_end, leaning, least_restarts
 from envcompare.analysis.timing.runfiles import read_files
 from envcompare.analysis.two_runs.gates import phase_of
 from envcompare.analysis.two_runs.mismatches import (

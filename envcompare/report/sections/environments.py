@@ -8,12 +8,7 @@ from itertools import groupby
 from typing import Final
 
 from envcompare.analysis.model.comparison import ArmSummary, RunComparison
-from envcompare.fingerprint.facts import (
-    CLASS_ORDER,
-    MEANINGS,
-    NOT_SET,
-    fact,
-)
+from envcompare.fingerprint.facts import CLASS_ORDER, MEANINGS, NOT_SET, fact
 from envcompare.fingerprint.sentences import SEPARATE, describe
 from envcompare.report.format.blocks import (
     Block,

@@ -10,12 +10,7 @@ from pathlib import PurePosixPath
 from typing import Final
 from urllib.parse import quote
 
-from envcompare.analysis.model.comparison import (
-    CellSummary,
-    Comparison,
-    FailureRow,
-    RunComparison,
-)
+from envcompare.analysis.model.comparison import CellSummary, Comparison, FailureRow, RunComparison
 from envcompare.command import shell_text
 from envcompare.report.format.blocks import (
     Block,

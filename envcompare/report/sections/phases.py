@@ -6,10 +6,7 @@ from collections.abc import Container, Iterator
 from typing import Final
 
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.analysis.model.profiling import (
-    ArmPhases,
-    PartDifference,
-)
+from envcompare.analysis.model.profiling import ArmPhases, PartDifference
 from envcompare.report.format.blocks import (
     Block,
     Fold,
@@ -20,12 +17,7 @@ from envcompare.report.format.blocks import (
     table_of,
     texts,
 )
-from envcompare.report.format.numbers import (
-    NS,
-    signed_interval,
-    signed_percent,
-    time_text,
-)
+from envcompare.report.format.numbers import NS, signed_interval, signed_percent, time_text
 from envcompare.report.wording.labels import cell_labels
 from envcompare.report.wording.profilewords import (
     PHASES,

@@ -9,15 +9,7 @@ from functools import cached_property
 from typing import Final
 
 from envcompare.analysis.model.comparison import CellSummary, RunComparison, StepTimes
-from envcompare.report.format.blocks import (
-    Column,
-    Items,
-    Line,
-    PlainBlock,
-    Row,
-    Section,
-    Table,
-)
+from envcompare.report.format.blocks import Column, Items, Line, PlainBlock, Row, Section, Table
 from envcompare.report.format.numbers import NOT_MEASURED, listed, number_text
 from envcompare.report.wording.hostwords import device_sentences
 from envcompare.report.wording.labels import arms_in

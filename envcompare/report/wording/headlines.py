@@ -6,12 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from envcompare.analysis.model.comparison import (
-    Comparison,
-    Decomposition,
-    Outcome,
-    RunComparison,
-)
+from envcompare.analysis.model.comparison import Comparison, Decomposition, Outcome, RunComparison
 from envcompare.analysis.timing.surroundings import likelihood
 from envcompare.report.format.numbers import (
     listed,
