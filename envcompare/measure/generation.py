@@ -30,6 +30,7 @@ from envcompare.measure.startup import Launches
 from envcompare.measure.worker import Worker
 from envcompare.measure.workers import CellWorkers
 from envcompare.run_folder.records import Block, Memory
+from envcompare.text import counted
 
 _CALIBRATION_STEPS = 4
 _WARMUP = -1
@@ -147,6 +148,8 @@ class Generation:
         for arm in self._order("calibrate"):
             limit_s = block_limit_s(_CALIBRATION_STEPS * self._first_step_s)
             ran = self.workers.ask(arm, _steps(_CALIBRATION_STEPS, limit_s))
+            if ran is not None and ran.compilations:  # those of a model that compiles again
+                ran = self.workers.ask(arm, _steps(_CALIBRATION_STEPS, limit_s))
             if ran is not None and arm == context.reference:
                 # the mean: a GPU waits in the last step
                 self._take_steps(sum(ran.wall_ns) / len(ran.wall_ns) / 1e9)
@@ -171,20 +174,25 @@ class Generation:
             if ran is None:
                 self.context.note("round-dropped", arm=arm, text=f"round {number}")
                 return
-            block = self._checked(self._block(arm, ran, number=number, order=order))
+            block = self._block(arm, ran, number=number, order=order)
+            block = self._checked(block, compilations=ran.compilations)
             self.keep(block)
             self.context.recorder.sample(block)
 
-    def _checked(self, block: Block) -> Block:
-        """Return the block, marked as dropped where its times cannot be true."""
+    def _checked(self, block: Block, *, compilations: int) -> Block:
+        """Return the block, marked as dropped where its times cannot be true or are no step's."""
         roster = self.workers.roster
         fault = roster.clocks.fault(block, cpus=cpu_count(roster.hellos.get(block.arm)))
+        if compilations and not block.warmup:
+            fault = f"torch.compile was at work, {counted(compilations, 'time')}"
         if not fault:
             return block
         roster.context.note("round-dropped", arm=block.arm, text=f"round {block.round}: {fault}")
         return replace(block, status="dropped")
 
     def _block(self, arm: str, ran: Ran, *, number: int, order: int) -> Block:
+        times = asdict(ran)
+        del times["compilations"]
         return Block(
             cell=self.context.cell,
             arm=arm,
@@ -195,7 +203,7 @@ class Generation:
             k=len(ran.wall_ns),
             checksum=self._checksums.get(arm),
             warmup=number == _WARMUP,
-            **asdict(ran),
+            **times,
         )
 
     def _end(self) -> None:

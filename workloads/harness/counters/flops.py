@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
+from harness.compiling import uncompiled
 from harness.torchparts import loaded_torch
 
 NO_TORCH = "the workload does not use PyTorch"
@@ -15,7 +16,8 @@ def count(step: Callable[[], Any], k: int) -> dict[str, Any]:
     """Run k steps and return the FLOPs of all of them, and of each operator.
 
     Matrix products, convolutions and attention count, as in FlopCounterMode, and the fused
-    recurrent layers, which it leaves out. `flops` is None where nothing was counted; `reason` says
+    recurrent layers, which it leaves out. A compiled model is counted as it is without `compile`,
+    since its code calls few operators. `flops` is None where nothing was counted; `reason` says
     why, or what the count lacks.
     """
     torch = loaded_torch()
@@ -28,7 +30,7 @@ def count(step: Callable[[], Any], k: int) -> dict[str, Any]:
     from harness.counters.recurrent import RecurrentCounter  # noqa: PLC0415  it needs PyTorch
 
     # The one entered last is called first: it takes compound operators apart for the other.
-    with RecurrentCounter() as fused, FlopCounterMode(display=False) as plain:
+    with uncompiled(), RecurrentCounter() as fused, FlopCounterMode(display=False) as plain:
         for _ in range(k):
             step()
     if not fused.calls:
