@@ -174,25 +174,27 @@ class Generation:
             if ran is None:
                 self.context.note("round-dropped", arm=arm, text=f"round {number}")
                 return
-            block = self._block(arm, ran, number=number, order=order)
-            block = self._checked(block, compilations=ran.compilations)
+            block = self._checked(self._block(arm, ran, number=number, order=order))
             self.keep(block)
             self.context.recorder.sample(block)
 
-    def _checked(self, block: Block, *, compilations: int) -> Block:
-        """Return the block, marked as dropped where its times cannot be true or are no step's."""
+    def _checked(self, block: Block) -> Block:
+        """Return the block, marked as dropped where its times cannot be true."""
         roster = self.workers.roster
         fault = roster.clocks.fault(block, cpus=cpu_count(roster.hellos.get(block.arm)))
-        if compilations and not block.warmup:
-            fault = f"torch.compile was at work, {counted(compilations, 'time')}"
         if not fault:
             return block
         roster.context.note("round-dropped", arm=block.arm, text=f"round {block.round}: {fault}")
         return replace(block, status="dropped")
 
     def _block(self, arm: str, ran: Ran, *, number: int, order: int) -> Block:
+        """Return what ran as a block, which warms up as well where a model was compiled in it."""
         times = asdict(ran)
-        del times["compilations"]
+        compilations = times.pop("compilations")
+        is_warmup = number == _WARMUP
+        if compilations and not is_warmup:
+            text = f"round {number}: torch.compile worked in it, {counted(compilations, 'time')}"
+            self.context.note("round-dropped", arm=arm, text=text)
         return Block(
             cell=self.context.cell,
             arm=arm,
@@ -202,7 +204,7 @@ class Generation:
             order=order,
             k=len(ran.wall_ns),
             checksum=self._checksums.get(arm),
-            warmup=number == _WARMUP,
+            warmup=is_warmup or compilations > 0,
             **times,
         )
 
