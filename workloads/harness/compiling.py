@@ -10,7 +10,6 @@ import tempfile
 from typing import Any, Callable, ContextManager
 
 from harness.failures import LackingError
-from harness.torchparts import loaded_torch
 
 # No process or thread beside the worker compiles, and no other host is asked for code.
 _SETTINGS = {
@@ -118,14 +117,8 @@ def _counters() -> Any:  # noqa: ANN401  PyTorch has no types here
 
 
 def uncompiled() -> ContextManager[Any]:
-    """Let compiled models call their operators one by one, as if they were not compiled.
-
-    Raises RuntimeError where this PyTorch, before 2.6, cannot.
-    """
-    torch = loaded_torch()
+    """Let compiled models call their operators one by one, as if they were not compiled."""
     if not compiled_graphs():
         return contextlib.nullcontext()
-    if torch is None or not hasattr(torch.compiler, "set_stance"):
-        raise RuntimeError("the model is compiled, and this PyTorch cannot run it otherwise")
-    stance: ContextManager[Any] = torch.compiler.set_stance("force_eager")
+    stance: ContextManager[Any] = sys.modules["torch"].compiler.set_stance("force_eager")
     return stance

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from harness.compiling import uncompiled
+from harness.compiling import compiled_graphs, uncompiled
 from harness.torchparts import loaded_torch
 
 NO_TORCH = "the workload does not use PyTorch"
 NO_CALLS = "no operator of PyTorch was called (a CUDA graph, or compiled code, calls none)"
 NO_MODE = "this PyTorch ({version}) cannot count FLOPs: it has no FlopCounterMode (2.1 has)"
+NO_STANCE = "this PyTorch ({version}) cannot run a compiled model uncompiled, to count it (2.6 can)"
 
 
 def count(step: Callable[[], Any], k: int) -> dict[str, Any]:
@@ -27,6 +28,8 @@ def count(step: Callable[[], Any], k: int) -> dict[str, Any]:
         from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415, TID251
     except ImportError:
         return _nothing(NO_MODE.format(version=torch.__version__))
+    if compiled_graphs() and not hasattr(torch.compiler, "set_stance"):
+        return _nothing(NO_STANCE.format(version=torch.__version__))
     from harness.counters.recurrent import RecurrentCounter  # noqa: PLC0415  it needs PyTorch
 
     # The one entered last is called first: it takes compound operators apart for the other.

@@ -17,7 +17,7 @@ from harness.counters.flops import NO_TORCH
 from harness.torchparts import device_in_use, loaded_torch
 
 ON_GPU = "the work runs on a GPU: on the host, the time of an operator is that of its launch"
-COMPILED = "the model is compiled: its code calls few operators, and marks would have it made anew"
+COMPILED = "the model is compiled: its code runs few operators, and marks would compile it again"
 NO_STEPS = "PyTorch's profiler saw none of the marks"
 DATA, FORWARD, BACKWARD, OPTIMIZER, OTHER = "data", "forward", "backward", "optimizer", "other"
 OUTSIDE = ""  # of a phase: what no operator took, which is Python and PyTorch's own dispatch
