@@ -34,8 +34,7 @@ _SYSTEM_FOLDERS = frozenset({
 })  # fmt: skip
 
 Range = tuple[float | None, float | None] | tuple[str, ...] | tuple[bool, ...]
-"""Least and most of a number, None where there is no such end; or the choices of any other value.
-"""
+"""Least and most of a number, None for no such end; or the choices of a text or a bool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,7 +148,7 @@ class Generation:
         for arm in self._order("calibrate"):
             limit_s = block_limit_s(_CALIBRATION_STEPS * self._first_step_s)
             ran = self.workers.ask(arm, _steps(_CALIBRATION_STEPS, limit_s))
-            if ran is not None and ran.compilations:  # those of a model that compiles again
+            if ran is not None and ran.compilations:  # its steps are no measure
                 ran = self.workers.ask(arm, _steps(_CALIBRATION_STEPS, limit_s))
             if ran is not None and arm == context.reference:
                 # the mean: a GPU waits in the last step
