@@ -152,6 +152,7 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
         f"design: margin ±{margin}, half-width target {target},",
         f"  at most {design.budget_s:.0f} s a cell, at least {design.min_restarts} restarts",
         f"profiles: {PROFILES[design.profile]}",
+        *_compiler_lines(plan),
         *_search_lines(experiment),
         *_until_lines(plan),
         f"cells: {len(plan.cells)}, at most {longest_s / 60:.0f} min {turns};",
@@ -164,6 +165,19 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
     if len(plan.cells) > _SHOWN_CELLS:
         lines.append(f"  … and {len(plan.cells) - _SHOWN_CELLS} more")
     return tuple(lines)
+
+
+def _compiler_lines(plan: Plan) -> list[str]:
+    """Say what the compiled models of bundled workloads need; nothing where there are none."""
+    cells = [cell for cell in plan.cells if cell.workload.path is None]
+    values = [dict(cell.parameters) for cell in cells]
+    values += [arm.parameters for arm in plan.arms] if cells else []
+    if not any(each.get("compile") is True for each in values):
+        return []
+    return [
+        "compiled models: g++ and Python.h are needed in every environment, and the usual base",
+        "  image has neither: --base-image names one that has (docs/guide/software.md)",
+    ]
 
 
 def _search_lines(experiment: Experiment) -> list[str]:

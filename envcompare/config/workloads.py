@@ -33,8 +33,8 @@ _SYSTEM_FOLDERS = frozenset({
     "/sys", "/tmp", "/usr", "/usr/local", "/var",  # noqa: S108 — nothing is written there
 })  # fmt: skip
 
-Range = tuple[float | None, float | None] | tuple[str, ...]
-"""Least and most value of a number, None where there is no such end; or the choices of a text."""
+Range = tuple[float | None, float | None] | tuple[str, ...] | tuple[bool, ...]
+"""Least and most of a number, None for no such end; or the choices of a text or a bool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,8 +268,9 @@ def _check_type(key: str, value: Scalar, default: Scalar) -> None:
 def out_of_range(value: Scalar, accepted: Range) -> str:
     """Return what a workload takes, as in "at least 2", where the value is none of it; else ""."""
     least, most = accepted[0], accepted[-1]
-    if isinstance(least, str) or isinstance(most, str):
-        holds, wanted = value in accepted, f"one of {', '.join(map(str, accepted))}"
+    if isinstance(least, str | bool) or isinstance(most, str | bool):
+        names = ", ".join(f"{each}".lower() for each in accepted)
+        holds, wanted = value in accepted, f"one of {names}" if accepted[1:] else f"only {names}"
     else:
         holds = isinstance(value, int | float) and (
             (least is None or value >= least) and (most is None or value <= most)

@@ -34,6 +34,7 @@ from envcompare.measure.startup import Launches
 from envcompare.measure.worker import Worker
 from envcompare.measure.workers import CellWorkers
 from envcompare.run_folder.records import Block, MarkedBlock, Memory, OperatorTimes, StepPhase
+from envcompare.text import counted
 
 _CALIBRATION_STEPS = 4
 _WARMUP = -1
@@ -157,6 +158,8 @@ class Generation:
         for arm in self._order("calibrate"):
             limit_s = block_limit_s(_CALIBRATION_STEPS * self._first_step_s)
             ran = self.workers.ask(arm, _steps(_CALIBRATION_STEPS, limit_s))
+            if ran is not None and ran.compilations:  # its steps are no measure
+                ran = self.workers.ask(arm, _steps(_CALIBRATION_STEPS, limit_s))
             if ran is not None and arm == context.reference:
                 # the mean: a GPU waits in the last step
                 self._take_steps(sum(ran.wall_ns) / len(ran.wall_ns) / 1e9)
@@ -195,6 +198,13 @@ class Generation:
         return replace(block, status="dropped")
 
     def _block(self, arm: str, ran: Ran, *, number: int, order: int) -> Block:
+        """Return what ran as a block, which warms up as well where a model was compiled in it."""
+        times = asdict(ran)
+        compilations = times.pop("compilations")
+        is_warmup = number == _WARMUP
+        if compilations and not is_warmup:
+            text = f"round {number}: torch.compile worked in it, {counted(compilations, 'time')}"
+            self.context.note("round-dropped", arm=arm, text=text)
         return Block(
             cell=self.context.cell,
             arm=arm,
@@ -204,8 +214,8 @@ class Generation:
             order=order,
             k=len(ran.wall_ns),
             checksum=self._checksums.get(arm),
-            warmup=number == _WARMUP,
-            **asdict(ran),
+            warmup=is_warmup or compilations > 0,
+            **times,
         )
 
     def _end(self) -> None:

@@ -42,7 +42,9 @@ from envcompare.stats.knees import SHARE, knee
 from envcompare.transport import run
 from envcompare.transport.local import LOCAL
 
-KNOWN = known(cnn={"batch": 64, "lr": 0.1}, mlp={"batch": 1}, startup={"until": "import"})
+KNOWN = known(
+    cnn={"batch": 64, "lr": 0.1, "compile": False}, mlp={"batch": 1}, startup={"until": "import"}
+)
 Searching = Callable[[str], tuple[Job, list[CellRun]]]
 SEARCHED = """
 import time
@@ -168,6 +170,15 @@ def test_a_batch_that_is_set_as_well_is_refused() -> None:
     """By a flag or by the file."""
     with pytest.raises(ConfigError, match="exclude each other"):
         experiment(workloads="cnn", search="batch", set={"cnn": {"batch": 8}})
+
+
+def test_a_search_with_compiled_models_is_refused() -> None:
+    """Among other values as well; the model that is not compiled may be searched for."""
+    for values in (True, (False, True)):
+        with pytest.raises(ConfigError, match=r"cnn\.compile=true exclude each other"):
+            experiment(workloads="cnn", search="batch", set={"cnn": {"compile": values}})
+    found = experiment(workloads="cnn", search="batch", set={"cnn": {"compile": False}})
+    assert sizes_of(found)["cnn"][0] == 64
 
 
 def test_a_search_over_ranks_on_several_hosts_is_refused() -> None:
