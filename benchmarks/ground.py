@@ -25,9 +25,8 @@ from envcompare.environments.registry import environment
 from envcompare.interrupt import Interruption
 from envcompare.measure.context import Budget, CellContext, Facts, Launch
 from envcompare.measure.context import Variables as StartVariables
-from envcompare.measure.lockstep import Lockstep
+from envcompare.measure.lockstep import Lockstep, Turns
 from envcompare.measure.replies import LaunchSpec
-from envcompare.measure.turns import Turns
 from envcompare.measure.worker import Worker
 from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import (

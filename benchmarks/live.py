@@ -2,10 +2,10 @@
 
 A trial is one `envcompare run` of four equal arms, `docker` twice more and its control, in two
 cells (cnn and rnn) of 60 s that share their launches, with an empty noise memory. Any interval that
-excludes 0 is wrong. With `--sweep` one more run has 16 cells (rnn with 16 sizes) that share their
-launches. The page also says how narrow the intervals were, how much of the time was
-spent in measured blocks, and how many comparisons would be decided. A run that was stopped goes on
-where it was.
+excludes 0 is wrong. The page also says how narrow the intervals were, how much of the time was
+spent in measured blocks, and how many comparisons would be decided. `--also sweep` is one more run,
+of 16 cells (rnn with 16 sizes) that share their launches, and `--also long` one of the two cells
+with 10 minutes for each. A run that was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ import numpy as np
 from scipy import stats
 
 from bookkeeping import Conditions, Places, Watch, benchmark
-from envcompare.measure.noise import NoiseMemory
+from envcompare.measure.hostmemory import NoiseMemory
 from envcompare.run_folder.records import Block, Startup
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.intervals import ALPHA, Interval, student_factor
 from envcompare.stats.metrics import METRICS, typical_ns
-from envcompare.stats.oddworkers import odd_restarts
-from envcompare.stats.pairs import Round
+from envcompare.stats.pairs import Round, odd_restarts
 from envcompare.stats.typical import (
     TYPICAL_SHARE,
     Groups,
@@ -57,6 +56,7 @@ GOAL = 0.6  # of the time in blocks
 ENOUGH_TO_LEARN = 2  # degrees of freedom of a control, as the product asks for
 SIZES = tuple(range(32, 96, 4))
 SWEEP = ("--workloads", "rnn", "--set", f"rnn.hidden={','.join(map(str, SIZES))}")
+MORE = {"sweep": (SWEEP, 60.0), "long": (PAIR, 600.0)}  # with the seconds of a cell
 FLAGS = (
     *("--device", "cpu", "--margin", str(100 * MARGIN)),
     *("--target", "0.001", "--no-noise-memory", "--profile", "none"),
@@ -81,22 +81,27 @@ class Found:
 @click.option("--trials", default=50, show_default=True)
 @click.option("--budget", default=60.0, help="Seconds a cell.", show_default=True)
 @click.option("--base-image", default="", help="Base of the workload image, where one is needed.")
-@click.option("--sweep", is_flag=True, help="Measure the run of 16 cells, where it is missing.")
-def main(places: Places, trials: int, *, budget: float, base_image: str, sweep: bool) -> None:
+@click.option("--also", type=click.Choice(tuple(MORE)), multiple=True, help="Measure one more run.")
+def main(
+    places: Places, trials: int, *, budget: float, base_image: str, also: tuple[str, ...]
+) -> None:
     """Measure what is missing, then write the page."""
     base = ("--base-image", base_image) if base_image else ()
     image = image_of(base)
-    planned = [(f"trial-{number:03}", PAIR, number) for number in range(trials)]
-    for name, cells, seed in planned + [("sweep-000", SWEEP, trials)] * sweep:
+    planned = [
+        *((f"trial-{number:03}", PAIR, budget) for number in range(trials)),
+        *((f"{name}-000", *MORE[name]) for name in also),
+    ]
+    for seed, (name, cells, budget_s) in enumerate(planned):
         path = places.results / FOLDER / f"{name}.json.gz"
         if path.exists():
             continue
         watch = Watch.begin()
-        words = (*cells, *base, "--budget", str(budget), "--seed", str(seed))
+        words = (*cells, *base, "--budget", str(budget_s), "--seed", str(seed))
         measured = _trial(image, words)
         path.parent.mkdir(parents=True, exist_ok=True)
         conditions = watch.conditions()
-        content = {"conditions": conditions, "budget_s": budget, **measured}
+        content = {"conditions": conditions, "budget_s": budget_s, **measured}
         part = path.with_suffix(".part")
         part.write_bytes(gzip.compress(json.dumps(content).encode(), mtime=0))
         part.rename(path)
@@ -160,13 +165,14 @@ def _kept(block: Block) -> list[Any]:
 
 def write_page(places: Places) -> str:
     """Write the page of the trials that are kept, and return it."""
-    trials, sweeps = (_read(places, f"{name}-*.json.gz") for name in ("trial", "sweep"))
+    kinds = ("trial", "sweep", "long")
+    trials, sweeps, longs = (_read(places, f"{name}-*.json.gz") for name in kinds)
     found = list(_found_in_turn(trials))
     measured = [trial["conditions"] for trial in trials]
     page = _page(found, measured, budget_s=trials[0]["budget_s"] if trials else 0.0)
     page += _spending_section(trials) if trials else ""
-    page += "".join(_sweep_section(sweep) for sweep in sweeps)
-    places.write_page(PAGE, page, measured + [sweep["conditions"] for sweep in sweeps])
+    page += "".join(map(_sweep_section, sweeps)) + "".join(map(_long_section, longs))
+    places.write_page(PAGE, page, measured + [run["conditions"] for run in sweeps + longs])
     return page
 
 
@@ -194,8 +200,8 @@ def _sweep_section(sweep: dict[str, Any]) -> str:
             f"## {len(restarts)} cells that share their launches",
             "",
             f"One run of rnn with {len(restarts)} sizes of its hidden state and the same four arms "
-            f"(`python benchmarks/live.py --sweep`): {took_s:.0f} s, {max(restarts)} restarts, a "
-            f"launch of an arm takes {sweep['launch_s']:.1f} s, and "
+            f"(`python benchmarks/live.py --also sweep`): {took_s:.0f} s, {max(restarts)} "
+            f"restarts, a launch of an arm takes {sweep['launch_s']:.1f} s, and "
             f"{_median(one.share for one in known):.0%} of the time was spent in measured blocks. "
             f"Of {len(known)} intervals as printed for 4 comparisons {wrong} exclude 0. Median "
             f"half-width: ±{widths[0]:.2%} as printed for 4, ±{widths[1]:.2%} for 1.",
@@ -203,6 +209,24 @@ def _sweep_section(sweep: dict[str, Any]) -> str:
             "With launches of its own in every restart of every cell the same blocks would have "
             f"taken {alone_s:.0f} s, {alone_s / took_s:.1f} times as long (reckoned from the "
             "launches of this run).",
+            "",
+        ]
+    )
+
+
+def _long_section(run: dict[str, Any]) -> str:
+    """Say how narrow the intervals of a run with more time are."""
+    minutes = run["budget_s"] / 60
+    found = list(_found(run, Spread()))
+    return "\n".join(
+        [
+            "",
+            f"## {minutes:.0f} minutes a cell",
+            "",
+            f"One run as those above, with {minutes:.0f} min for each cell "
+            "(`python benchmarks/live.py --also long`).",
+            "",
+            *_widths(found),
             "",
         ]
     )
@@ -271,9 +295,11 @@ class _Spending:
     of_restarts: float  # t² τ²
 
     @classmethod
-    def of(cls, cell: _Cell, elapsed_s: float, restarts: int) -> _Spending:
-        """Return the means over the restarts of a cell."""
+    def of(cls, cell: _Cell, elapsed_s: float, restarts: int) -> _Spending | None:
+        """Return the means over the restarts of a cell; None where its rounds were too few."""
         known = [one for one in map(spread_of_rounds, cell.groups.values()) if one is not None]
+        if not known:
+            return None
         pooled, level = spread(cell.groups.values()), 1 - TYPICAL_SHARE * ALPHA / PLANNED
         rounds = max(sum(map(len, groups)) for groups in cell.groups.values())
         factor = float(stats.norm.ppf((1 + level) / 2)) * _median(known)
@@ -313,7 +339,8 @@ def _spending_section(trials: Iterable[dict[str, Any]]) -> str:
         for name, kept in trial["cells"].items():
             restarts = len({block[1] for block in kept["blocks"]})
             spending = _Spending.of(_Cell.of(kept), kept["elapsed_s"], restarts)
-            cells.setdefault(name.split("/")[1], []).append(spending)
+            if spending is not None:
+                cells.setdefault(name.split("/")[1], []).append(spending)
     for name, spent in cells.items():
         rest_s, rounds_s, best_s = (
             _median(getattr(one, part) for one in spent)
@@ -390,10 +417,7 @@ def _page(found: list[Found], measured: list[Conditions], *, budget_s: float) ->
         "",
         "## Width, and what it decides",
         "",
-        "| workload | with an interval | half-width, as printed for 4 | for 1 | for 4, taught "
-        f"| of the mean | *equivalent* within ±{MARGIN:.0%} | RMSE | time in blocks |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
-        *(_width(name, [one for one in found if one.workload == name]) for name in WORKLOADS),
+        *_widths(found),
         "",
         "Half-widths are medians. A cell without an interval had one restart: its launches took "
         "the budget. *equivalent* is what the printed interval of the typical step "
@@ -423,6 +447,16 @@ def _errors(found: list[Found]) -> Iterator[str]:
             continue
         ends = stats.binomtest(wrong, len(known)).proportion_ci(0.95, method="exact")
         yield f"| {name} | {len(known)} | {wrong} | {ends.low:.1%} to {ends.high:.1%} |"
+
+
+def _widths(found: list[Found]) -> Iterator[str]:
+    yield (
+        "| workload | with an interval | half-width, as printed for 4 | for 1 | for 4, taught "
+        f"| of the mean | *equivalent* within ±{MARGIN:.0%} | RMSE | time in blocks |"
+    )
+    yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
+    for name in WORKLOADS:
+        yield _width(name, [one for one in found if one.workload == name])
 
 
 def _width(name: str, found: list[Found]) -> str:

@@ -22,8 +22,7 @@ from scipy import stats
 from bookkeeping import HERE, Conditions, Places, benchmark, load_average
 from envcompare.analysis.model.comparison import Estimate, Tail
 from envcompare.analysis.timing.cells import CellData, mean_estimate
-from envcompare.analysis.timing.judge import primaries
-from envcompare.analysis.timing.tails import tail
+from envcompare.analysis.timing.judge import primaries, tail
 from envcompare.run_folder.records import CONTROL_SUFFIX
 from envcompare.stats.intervals import ALPHA, LOOK_FACTOR, Interval
 from envcompare.stats.typical import TYPICAL_SHARE

@@ -20,9 +20,8 @@ from envcompare.analysis.timing.judge import least_restarts
 from envcompare.config.settings import PRESETS, Preset
 from envcompare.run_folder.records import Design
 from envcompare.stats.intervals import ALPHA, Interval
-from envcompare.stats.multiplicity import screen
 from envcompare.stats.typical import TYPICAL_SHARE, RoundEvidence, own_spread, spread
-from envcompare.stats.verdicts import verdict
+from envcompare.stats.verdicts import screen, verdict
 from replay import Cell, printed, replay
 from simulation_page import page
 from streams import Stream, streams

@@ -17,8 +17,8 @@ from typing import Final, Literal
 import msgspec
 import numpy as np
 
+from envcompare.gpu import table_roofs
 from envcompare.gpu.kernelnames import identity
-from envcompare.gpu.peaks import table_roofs
 from envcompare.run_folder.profiles import Device, PassName, Profile, ProfileRecord, Roofs
 from envcompare.run_folder.records import ArmRecord, Block, Event, GpuReading, RunRecord, Sample
 from envcompare.run_folder.results import RunFolder, standing

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch  # noqa: TID251  its home is workloads/
-from harness import torchparts
+from harness import compiling, torchparts
 from harness.formats.batches import Batches
 from harness.formats.images import read_digits
 from harness.parameters import require
@@ -36,6 +36,7 @@ class Cnn:
         "dropout1": 0.25,
         "dropout2": 0.5,
         "evaluate": False,
+        "compile": False,
     }
     RANGES: ClassVar[dict[str, Any]] = {  # least and most; the choices of a text
         "batch": (1, None),
@@ -57,6 +58,8 @@ class Cnn:
     def __init__(self, **params: Any) -> None:  # noqa: ANN401  checked against PARAMS and RANGES
         self.params = params
         self.batch = params["batch"]
+        if params["compile"]:
+            compiling.make_ready()
         self._side = (SIDE - 2 * (params["kernel"] - 1)) // params["pool"]
         require("pool", params["pool"], least=1, most=SIDE - 2 * (params["kernel"] - 1))
 
@@ -74,6 +77,7 @@ class Cnn:
         torch.manual_seed(seed)
         self._device = device
         self._model = self._build().to(device)
+        self._computed = compiling.computed(self._model, compiled=self.params["compile"])
         parameters = self._model.parameters()
         self._optimizer = torchparts.make_optimizer(
             self.params["optimizer"], parameters, lr=self.params["lr"]
@@ -84,7 +88,7 @@ class Cnn:
         """Train on the next batch and return its loss."""
         images, labels = next(self._draw)
         self._optimizer.zero_grad()
-        loss = nn.functional.nll_loss(self._model(_normal(images)), labels)
+        loss = nn.functional.nll_loss(self._computed(_normal(images)), labels)
         loss.backward()
         self._optimizer.step()
         return loss.detach()

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
-import sysconfig
 import tempfile
 from functools import partial
 from typing import Any, ClassVar, Iterator
 
 import torch  # noqa: TID251  its home is workloads/
-from harness.failures import HintedError, LackingError
+from harness.compiling import FOLDERS, find_compiler, import_inductor
+from harness.failures import HintedError
 from harness.places import in_fork
 from torch import nn  # noqa: TID251
 
 # Nothing of a step is kept: what is in memory ends with its process, and its folder is removed. The
 # folder of precompiled headers alone is shared by all processes of a user, so there are none.
-_SETTINGS = {
-    "compile_threads": 1,
-    "fx_graph_cache": False,
-    "fx_graph_remote_cache": False,
-    "autotune_remote_cache": False,
-    "bundled_autotune_remote_cache": False,
-    "cpp_cache_precompile_headers": False,
-}
+_UNKEPT = {"fx_graph_cache": False, "cpp_cache_precompile_headers": False}
 
 
 class Compile:
@@ -58,15 +50,12 @@ class Compile:
     def _import_compiler(self) -> None:
         """Import what compiles; raise LackingError where there is no C++ compiler for it."""
         import torch._dynamo.backends.debugging  # noqa: PLC0415, TID251  a second, wanted here alone
-        import torch._inductor.compile_fx  # noqa: PLC0415, TID251  as above
 
-        for name, value in _SETTINGS.items():
-            if hasattr(torch._inductor.config, name):  # noqa: SLF001  there is no other way
-                setattr(torch._inductor.config, name, value)  # noqa: SLF001
+        import_inductor(**_UNKEPT)
         torch._functorch.config.enable_autograd_cache = False  # noqa: SLF001
         if self._params["backend"] == "inductor":
             with _private_cache():
-                _find_compiler()
+                find_compiler()
 
     def setup(self, seed: int, device: str) -> None:
         """Keep the seed; each step draws model and batch of it in its own process."""
@@ -100,10 +89,9 @@ def _private_cache() -> Iterator[None]:
 
     HOME is the scratch folder of an arm, which is removed after it.
     """
-    names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR")
-    before = {name: os.environ.get(name) for name in names}, tempfile.tempdir
+    before = {name: os.environ.get(name) for name in FOLDERS}, tempfile.tempdir
     with tempfile.TemporaryDirectory(dir=os.environ.get("HOME")) as folder:
-        os.environ.update(dict.fromkeys(names, folder))
+        os.environ.update(dict.fromkeys(FOLDERS, folder))
         tempfile.tempdir = folder
         try:
             yield
@@ -113,25 +101,3 @@ def _private_cache() -> Iterator[None]:
                 os.environ.pop(name, None)
                 if value is not None:
                     os.environ[name] = value
-
-
-def _find_compiler() -> None:
-    """Let PyTorch find the compiler and which vector instructions it knows, once for all steps."""
-    from torch._inductor import cpp_builder, cpu_vec_isa, exc  # noqa: PLC0415, TID251  as above
-
-    try:
-        compiler = cpp_builder.get_cpp_compiler()
-    except exc.InvalidCxxCompiler as error:
-        raise _lacking("a C++ compiler, g++") from error
-    if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
-        raise _lacking(f"Python.h beside {compiler}")
-    cpu_vec_isa.pick_vec_isa()
-
-
-def _lacking(what: str) -> LackingError:
-    packages = "g++ python{}.{}-dev".format(*sys.version_info[:2])
-    return LackingError(
-        f"torch.compile needs {what}, which is not here",
-        hint="build on an image that has them with --base-image (docs/guide/software.md says how "
-        f"to make one), or, for vm and for files of the host, install {packages} there",
-    )

@@ -52,6 +52,7 @@ class Ddp:
     """
 
     BOTTLENECK: ClassVar[str] = "waiting for other processes and copying between them"
+    SPREADS_RANKS: ClassVar[bool] = True  # on several hosts
     PARAMS: ClassVar[dict[str, Any]] = {
         "ranks": 2,
         "parallel": "ddp",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch  # noqa: TID251  its home is workloads/
+from harness import compiling
 from harness.parameters import require, require_multiple
 from torch import nn  # noqa: TID251
 
@@ -23,6 +24,7 @@ class Layer:
         "kernel": 3,
         "heads": 4,
         "backward": True,
+        "compile": False,
     }
     RANGES: ClassVar[dict[str, Any]] = {  # least and most; the choices of a text
         "kind": ("conv2d", "linear", "attention", "layernorm", "relu", "maxpool2d"),
@@ -36,6 +38,8 @@ class Layer:
     def __init__(self, **params: Any) -> None:  # noqa: ANN401  checked against PARAMS and RANGES
         self.params = params
         self.batch = params["batch"]
+        if params["compile"]:
+            compiling.make_ready()
         if params["kind"] == "attention":
             require_multiple(params, "channels", of="heads")
         if params["kind"] in ("conv2d", "maxpool2d"):
@@ -52,6 +56,7 @@ class Layer:
         is_image = kind in ("conv2d", "relu", "maxpool2d")
         shape = (channels, side, side) if is_image else (side, channels)
         self._layer = self._make(kind).to(device)
+        self._computed = compiling.computed(self._layer, compiled=params["compile"])
         self._inputs = torch.randn(self.batch, *shape).to(device)
         self._inputs.requires_grad_(params["backward"])
         with torch.no_grad():
@@ -62,7 +67,7 @@ class Layer:
     def step(self) -> torch.Tensor:
         """Return a number that depends on the first of what the layer gives, and is far from 0."""
         with torch.set_grad_enabled(self.params["backward"]):
-            outputs = self._layer(self._inputs)
+            outputs = self._computed(self._inputs)
         if self.params["backward"]:
             self._layer.zero_grad()
             self._inputs.grad = None

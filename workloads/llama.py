@@ -62,7 +62,7 @@ class Llama(Trained):
         with torch.no_grad(), self._computing():
             words = self._inputs[:, -1:] if is_next else self._inputs
             targets = self._targets[:, -1:] if is_next else self._targets
-            return self.loss(self._model(words), targets)
+            return self.loss(self._computed(words), targets)
 
     def model(self) -> nn.Module:
         """Return the network; with `lora` its adapters alone are trained."""

@@ -44,6 +44,7 @@ class Lstm(Trained):
         "layers": (1, None),
         "classes": (2, None),
         "precision": ("fp32", "tf32"),  # on CPUs oneDNN has no LSTM of another
+        "compile": (False,),  # PyTorch's compiler leaves recurrent layers as they are
     }
 
     def model(self) -> nn.Module:

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from envcompare.analysis.model.accuracy import CellTraining
 from envcompare.analysis.model.comparison import (
     ArmSummary,
     CellSummary,
@@ -16,12 +15,11 @@ from envcompare.analysis.model.comparison import (
     LadderStep,
     RunComparison,
 )
-from envcompare.analysis.model.phases import CellPhases
-from envcompare.analysis.model.profiling import CellProfiles
+from envcompare.analysis.model.profiling import CellPhases, CellProfiles
+from envcompare.analysis.model.scaling import CellTraining
 from envcompare.analysis.profiles.profiled import explain
-from envcompare.analysis.timing.accuracy import cell_training
 from envcompare.analysis.timing.cells import CellData, summarise_cell
-from envcompare.analysis.timing.decompose import decompose
+from envcompare.analysis.timing.decompose import Judged, decompose, ladder, step_evidence
 from envcompare.analysis.timing.descriptive import (
     memory_summaries,
     picked_values,
@@ -29,12 +27,14 @@ from envcompare.analysis.timing.descriptive import (
 )
 from envcompare.analysis.timing.hostgroups import Costs, group_differences, group_estimates
 from envcompare.analysis.timing.judge import Key, Primary, judge, primaries
-from envcompare.analysis.timing.ladder import Judged, ladder, step_evidence
-from envcompare.analysis.timing.measuredhosts import host_differences, summarise_hosts
-from envcompare.analysis.timing.overhosts import hosts_estimates
+from envcompare.analysis.timing.measuredhosts import (
+    host_differences,
+    hosts_estimates,
+    summarise_hosts,
+)
 from envcompare.analysis.timing.phases import cell_phases
 from envcompare.analysis.timing.runfiles import RunFiles, read_files
-from envcompare.analysis.timing.scaling import scaling
+from envcompare.analysis.timing.scaling import batch_sweeps, cell_training, scaling
 from envcompare.analysis.timing.surroundings import (
     Differences,
     Surroundings,
@@ -44,18 +44,9 @@ from envcompare.analysis.timing.surroundings import (
     each_once,
     of_cells,
 )
-from envcompare.analysis.timing.throughput import batch_sweeps
 from envcompare.fingerprint.identity import noted_changes
-from envcompare.run_folder.records import (
-    ArmRecord,
-    CellState,
-    Event,
-)
-from envcompare.run_folder.results import (
-    RunFolder,
-    count_comparisons,
-    duration_s,
-)
+from envcompare.run_folder.records import ArmRecord, CellState, Event
+from envcompare.run_folder.results import RunFolder, count_comparisons, duration_s
 from envcompare.text import masked_toml
 
 

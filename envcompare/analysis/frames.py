@@ -36,8 +36,8 @@ from envcompare.analysis.model.comparison import (
     Tail,
 )
 from envcompare.analysis.model.profiling import QuantityRow
+from envcompare.analysis.timing.judge import TAIL_LEVEL
 from envcompare.analysis.timing.runfiles import RunFiles, read_files
-from envcompare.analysis.timing.tails import LEVEL as TAIL_LEVEL
 from envcompare.errors import RunFolderError
 from envcompare.run_folder.records import Block, FactDifference, Measured, ProcessRun, Scalar
 from envcompare.run_folder.results import RunFolder
@@ -220,23 +220,23 @@ def _step_rows(run: RunComparison) -> Iterator[Row]:
 def _group_rows(run: RunComparison) -> Iterator[Row]:
     """Yield what groups of hosts say against each other; it is of no single cell."""
     arms = {one.arm: one for one in run.arms}
-    for one in run.group_estimates:
-        arm = arms.get(one.arm)
+    for estimate in run.group_estimates:
+        arm = arms.get(estimate.arm)
         yield {
             **_of_run(run),
-            **asdict(one),
-            **_of_parameters(one.parameters),
+            **asdict(estimate),
+            **_of_parameters(estimate.parameters),
             "environment": arm and arm.environment,
             "stack": arm and arm.stack,
-            "reference_arm": one.against,
-            "log_ratio_low": one.low,
-            "log_ratio_high": one.high,
-            "failure": one.why_not,
-            "control_failed": bool(one.failed_controls),
+            "reference_arm": estimate.against,
+            "log_ratio_low": estimate.low,
+            "log_ratio_high": estimate.high,
+            "failure": estimate.why_not,
+            "control_failed": bool(estimate.failed_controls),
             "is_control": False,
             "is_primary": False,
-            "is_widened": one.log_ratio is not None,
-            "estimate_of": "group-effect" if one.against else "group-time",
+            "is_widened": estimate.log_ratio is not None,
+            "estimate_of": "group-effect" if estimate.against else "group-time",
         }
 
 
@@ -332,9 +332,12 @@ def _quantity_rows(run: RunComparison) -> Iterator[Row]:
 
 
 def _scaling_rows(run: RunComparison) -> Iterator[Row]:
-    for one in run.scaling:
-        told = {"parameters": ",".join(assigned(one.parameters)), "hosts": ",".join(one.hosts)}
-        yield asdict(one) | told | {"run_id": run.run_id}
+    for scaling in run.scaling:
+        told = {
+            "parameters": ",".join(assigned(scaling.parameters)),
+            "hosts": ",".join(scaling.hosts),
+        }
+        yield asdict(scaling) | told | {"run_id": run.run_id}
 
 
 def _of_quantity(row: QuantityRow) -> Row:

@@ -186,10 +186,10 @@ def doctor(*, form: str, **values: Any) -> None:  # noqa: ANN401
             print_lines(comparison_lines(examined, allow_mismatch=allowed))
         elif form == "text":
             print_lines(diagnosis_lines(examined))
-    found = tuple(last.values())
-    code = overall_exit_code(found)
+    examinations = tuple(last.values())
+    code = overall_exit_code(examinations)
     if form == "json":
-        examination = Examination(hosts=found, allow_mismatch=allowed, exit_code=code)
+        examination = Examination(hosts=examinations, allow_mismatch=allowed, exit_code=code)
         print_bytes(escaped_json(json_bytes(examination)))
     sys.exit(code)
 

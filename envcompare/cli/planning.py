@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 
 from envcompare.command import shown_text
-from envcompare.config.experiment import Experiment, leading, resolve, standalone
+from envcompare.config.experiment import Experiment, resolve, standalone
 from envcompare.config.plan import Cell, Plan, derive_seed, make_plan, not_placed, shuffled
 from envcompare.config.scheduling import check_time
 from envcompare.config.settings import Settings, parse_settings, settings_toml
@@ -69,7 +69,7 @@ def _planned(
     flags: Settings, file: Settings, *, accept_many: bool
 ) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
     experiment, hosts = _resolved(flags, file)
-    ordered = leading(experiment, hosts)
+    ordered = _leading(experiment, hosts)
     labels = tuple(host.label for host in ordered)
     made = make_plan(experiment, labels, accept_many=accept_many)
     return experiment, replace(made, groups=host_groups(hosts)), hosts
@@ -152,6 +152,7 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
         f"design: margin ±{margin}, half-width target {target},",
         f"  at most {design.budget_s:.0f} s a cell, at least {design.min_restarts} restarts",
         f"profiles: {PROFILES[design.profile]}",
+        *_compiler_lines(plan),
         *_search_lines(experiment),
         *_until_lines(plan),
         f"cells: {len(plan.cells)}, at most {longest_s / 60:.0f} min {turns};",
@@ -164,6 +165,19 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
     if len(plan.cells) > _SHOWN_CELLS:
         lines.append(f"  … and {len(plan.cells) - _SHOWN_CELLS} more")
     return tuple(lines)
+
+
+def _compiler_lines(plan: Plan) -> list[str]:
+    """Say what the compiled models of bundled workloads need; nothing where there are none."""
+    cells = [cell for cell in plan.cells if cell.workload.path is None]
+    values = [dict(cell.parameters) for cell in cells]
+    values += [arm.parameters for arm in plan.arms] if cells else []
+    if not any(each.get("compile") is True for each in values):
+        return []
+    return [
+        "compiled models: g++ and Python.h are needed in every environment, and the usual base",
+        "  image has neither: --base-image names one that has (docs/guide/software.md)",
+    ]
 
 
 def _search_lines(experiment: Experiment) -> list[str]:
@@ -232,3 +246,26 @@ def _orders(plan: Plan, cell: Cell, refused: Collection[str]) -> list[str]:
         seed = derive_seed(plan.seed, f"round {number}", cell.id, 0, 0)
         orders.append(f"round {number}: {' '.join(shuffled(arms, seed))}")
     return orders
+
+
+def _leading(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> tuple[HostSpec, ...]:
+    """Return the hosts, that of the first rank first where ranks are spread over them.
+
+    Raises ConfigError where --rendezvous names none of several hosts, or these are in groups.
+    """
+    if experiment.rendezvous is None:
+        return hosts
+    named = tuple(one for one in hosts if experiment.rendezvous in {one.label, str(one)})
+    if not named or len(hosts) < 2:
+        raise ConfigError(
+            f"--rendezvous {experiment.rendezvous} is none of several --hosts",
+            details=f"hosts: {', '.join(one.label for one in hosts)}",
+            hint="name two hosts or more, as in --hosts gpu01,gpu02 --rendezvous gpu01",
+        )
+    if any(one.group for one in hosts):
+        raise ConfigError(
+            "--rendezvous and groups of hosts exclude each other",
+            details="the ranks of all hosts are measured as one: no group is left to compare",
+            hint="name the hosts without a group, and take `group` out of [hosts.NAME]",
+        )
+    return (*named, *(one for one in hosts if one not in named))

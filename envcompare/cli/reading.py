@@ -201,7 +201,7 @@ def _data(folder: RunFolder, form: str, output: Path | None) -> RunComparison:
         content = json_bytes(comparison)
     elif form == "md":
         from envcompare.report.export.summary import summary
-        from envcompare.report.format.markdown import markdown
+        from envcompare.report.format.blocks import markdown
 
         content = f"{markdown(summary(comparison))}\n".encode()
     else:
@@ -424,7 +424,7 @@ def _nothing_to_judge(run: RunComparison) -> ConfigError:
 def _print_result(blocks: tuple[PlainBlock, ...], content: object, *, form: str) -> None:
     """Print blocks as text or Markdown, or the content as JSON."""
     from envcompare.cli.conclusion import show
-    from envcompare.report.format.markdown import markdown
+    from envcompare.report.format.blocks import markdown
     from envcompare.run_folder.results import json_bytes
 
     if form == "text":

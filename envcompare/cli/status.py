@@ -12,7 +12,7 @@ from envcompare.console import print_bytes, print_lines
 from envcompare.text import age_text, counted, escaped_json
 
 if TYPE_CHECKING:
-    from envcompare.analysis.model.status import ArmProgress, CellStatus, RunStatus
+    from envcompare.analysis.progress import ArmProgress, CellStatus, RunStatus
 
 _STATES: Final = {"not-begun": "not begun", "going-on": "being measured"}
 
@@ -32,28 +32,28 @@ def status(*, run_folder: Path, form: str) -> None:
 
     The exit code is 0 whether the run is going on, was interrupted or has ended.
     """
-    from envcompare.analysis.status import status_of
+    from envcompare.analysis.progress import status_of
     from envcompare.run_folder.results import RunFolder, json_bytes
 
-    found = status_of(RunFolder.open(run_folder))
+    state = status_of(RunFolder.open(run_folder))
     if form == "json":
-        print_bytes(escaped_json(json_bytes(found)))
+        print_bytes(escaped_json(json_bytes(state)))
     else:
-        print_lines(_lines(found))
+        print_lines(_lines(state))
 
 
-def _lines(found: RunStatus) -> Iterator[str]:
-    yield f"run {found.run_id}: {_headline(found)}"
-    for cell in found.cells:
+def _lines(run: RunStatus) -> Iterator[str]:
+    yield f"run {run.run_id}: {_headline(run)}"
+    for cell in run.cells:
         yield f"  {cell.cell}: {_progress(cell)}"
         yield from (f"    {arm.arm}: {_interval(arm)}" for arm in cell.arms)
-    yield from (f"  failed: {text}" for text in found.failures)
+    yield from (f"  failed: {text}" for text in run.failures)
 
 
-def _headline(found: RunStatus) -> str:
-    if found.owner is not None:
-        return f"going on for {found.owner.age}: {found.owner.place}"
-    return "ended" if found.state == "ended" else "interrupted; it can be resumed"
+def _headline(run: RunStatus) -> str:
+    if run.owner is not None:
+        return f"going on for {run.owner.age}: {run.owner.place}"
+    return "ended" if run.state == "ended" else "interrupted; it can be resumed"
 
 
 def _progress(cell: CellStatus) -> str:

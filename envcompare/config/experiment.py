@@ -57,8 +57,6 @@ from envcompare.transport.hosts import HostSpec
 from envcompare.transport.inventory import Inventory, KnownHost
 
 MAX_CELLS = 200
-SPREAD = "ddp"
-"""The workload whose ranks may lie on several hosts."""
 _MAX_CPUS = 8192  # the most a Linux kernel is built for (NR_CPUS)
 _CPUS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 
@@ -160,7 +158,7 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
     require_metric(until, workloads, known)
     if settings.rendezvous is not None:
         arms = on_network(arms)
-        _check_spread(workloads, settings)
+        _check_spread(workloads, settings, known)
     if settings.compare is not None:
         arms, workloads = _by_values(settings.compare, arms, workloads, known=known)
     if settings.restarts is not None and any(one.program is not None for one in workloads):
@@ -223,20 +221,22 @@ def _check_placed(
         )
 
 
-def _check_spread(workloads: tuple[Workload, ...], settings: Settings) -> None:
+def _check_spread(workloads: tuple[Workload, ...], settings: Settings, known: Known) -> None:
     """Raise ConfigError for what cannot be spread over hosts."""
-    others = [one.name for one in workloads if one.name != SPREAD or one.path or one.program]
+    able = [name for name, info in known.workloads.items() if info.spreads_ranks]
+    others = [one.name for one in workloads if one.name not in able or one.path or one.program]
+    names = ", ".join(able)
     if others:
         raise ConfigError(
             f"--rendezvous: {', '.join(others)} has no ranks on several hosts",
-            details=f"{SPREAD} is the workload whose ranks may lie on several hosts",
-            hint=f"give --workloads {SPREAD}, and measure the others in a run of their own",
+            details=f"{names} is the workload whose ranks may lie on several hosts",
+            hint=f"give --workloads {names}, and measure the others in a run of their own",
         )
     if settings.search is not None:
         raise ConfigError(
             "--rendezvous and --search exclude each other",
             details="a try runs on one host, and the ranks are spread over several",
-            hint=f"find the batch of a rank on one host, and give it with --set {SPREAD}.batch=N",
+            hint=f"find the batch of a rank on one host, and give it with --set {names}.batch=N",
         )
     if settings.place is not None:
         raise ConfigError(
@@ -250,29 +250,6 @@ def _check_spread(workloads: tuple[Workload, ...], settings: Settings) -> None:
             details="which nodes a scheduler gives is not known before",
             hint="name the hosts with --hosts",
         )
-
-
-def leading(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> tuple[HostSpec, ...]:
-    """Return the hosts, that of the first rank first where ranks are spread over them.
-
-    Raises ConfigError where --rendezvous names none of several hosts, or these are in groups.
-    """
-    if experiment.rendezvous is None:
-        return hosts
-    named = tuple(one for one in hosts if experiment.rendezvous in {one.label, str(one)})
-    if not named or len(hosts) < 2:
-        raise ConfigError(
-            f"--rendezvous {experiment.rendezvous} is none of several --hosts",
-            details=f"hosts: {', '.join(one.label for one in hosts)}",
-            hint="name two hosts or more, as in --hosts gpu01,gpu02 --rendezvous gpu01",
-        )
-    if any(one.group for one in hosts):
-        raise ConfigError(
-            "--rendezvous and groups of hosts exclude each other",
-            details="the ranks of all hosts are measured as one: no group is left to compare",
-            hint="name the hosts without a group, and take `group` out of [hosts.NAME]",
-        )
-    return (*named, *(one for one in hosts if one not in named))
 
 
 def _without_others(file: Settings, flags: Settings, known: Known) -> Settings:

@@ -119,6 +119,12 @@ def _with_sizes(search: BatchSearch, workload: Workload, known: Known) -> Worklo
             hint="leave --set out and name the sizes as in --search batch=16-1024, or leave "
             "--search out: the report of several batches has their throughput and knee as well",
         )
+    if workload.path is None and True in dict(workload.parameters).get("compile", ()):
+        raise ConfigError(
+            f"--search batch and {workload.name}.compile=true exclude each other",
+            details="within the limit of a try, the compiler's memory would decide what fits",
+            hint=f"leave --search out and name the batches, as in --set {workload.name}.batch=8,16",
+        )
     sizes = search.sizes(own)
     _check_range(info, sizes)
     values: tuple[tuple[str, tuple[Scalar, ...]], ...] = (*workload.parameters, (BATCH, sizes))

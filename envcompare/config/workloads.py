@@ -33,8 +33,8 @@ _SYSTEM_FOLDERS = frozenset({
     "/sys", "/tmp", "/usr", "/usr/local", "/var",  # noqa: S108 — nothing is written there
 })  # fmt: skip
 
-Range = tuple[float | None, float | None] | tuple[str, ...]
-"""Least and most value of a number, None where there is no such end; or the choices of a text."""
+Range = tuple[float | None, float | None] | tuple[str, ...] | tuple[bool, ...]
+"""Least and most of a number, None for no such end; or the choices of a text or a bool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,7 @@ class WorkloadInfo:
     bottleneck: str = ""  # what most of its time goes to
     metrics: tuple[str, ...] = ()  # that its `evaluate` returns
     loads_data: bool = True
+    spreads_ranks: bool = False  # which may lie on several hosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +140,7 @@ def _workload_info(lineage: list[ast.ClassDef], *, name: str) -> WorkloadInfo:
         bottleneck=_declared(lineage[-1], "BOTTLENECK") or "",
         metrics=_names(_declared(lineage[-1], "METRICS")),
         loads_data=_has_method(lineage, "load"),
+        spreads_ranks=_declared(lineage[-1], "SPREADS_RANKS") is True,
     )
 
 
@@ -266,8 +268,9 @@ def _check_type(key: str, value: Scalar, default: Scalar) -> None:
 def out_of_range(value: Scalar, accepted: Range) -> str:
     """Return what a workload takes, as in "at least 2", where the value is none of it; else ""."""
     least, most = accepted[0], accepted[-1]
-    if isinstance(least, str) or isinstance(most, str):
-        holds, wanted = value in accepted, f"one of {', '.join(map(str, accepted))}"
+    if isinstance(least, str | bool) or isinstance(most, str | bool):
+        names = ", ".join(f"{each}".lower() for each in accepted)
+        holds, wanted = value in accepted, f"one of {names}" if accepted[1:] else f"only {names}"
     else:
         holds = isinstance(value, int | float) and (
             (least is None or value >= least) and (most is None or value <= most)

@@ -30,10 +30,10 @@ from envcompare.errors import Problem, UnusableError, WorkloadError, as_known
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.fingerprint.evidence import ArmsContext
 from envcompare.fingerprint.sentences import other_options
-from envcompare.hosts.arms import stack_options
 from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.opening import open_session, ssh_options
 from envcompare.hosts.partitions import partitions, queues
+from envcompare.hosts.readyarms import stack_options
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.measure.context import stable_variables, with_parameters
@@ -50,7 +50,7 @@ _STEP_S = 600.0  # at most, of the only block
 _DEFAULT_ENVIRONMENTS = tuple(name for name, traits in all_traits().items() if traits.is_default)
 
 
-class NotComparedError(UnusableError):
+class _NotComparedError(UnusableError):
     """The stacks cannot be compared without making one first, or without measuring."""
 
 
@@ -174,7 +174,7 @@ def _compared(
         with closing(open_session(host, experiment, run_id, Interruption())) as session:
             arms = _arms(experiment)
             stacks = compare_stacks(session, experiment, arms, progress, options=beside)
-    except NotComparedError as error:  # that they are not made yet is no failure
+    except _NotComparedError as error:  # that they are not made yet is no failure
         hint = error.hint or build_command(experiment, host)
         problem = Problem(brief=error.brief, hint=hint)
     except Exception as fault:  # noqa: BLE001 — as above
@@ -235,7 +235,7 @@ def compare_stacks(
     """
     cells = tuple(_cells(session, experiment))
     if not cells:
-        raise NotComparedError(
+        raise _NotComparedError(
             "a plain command is not run without measuring it",
             hint="name a workload, as in --workloads cnn",
         )
@@ -249,15 +249,15 @@ def compare_stacks(
     return tuple(_compared_stack(session, pair, prints, options) for pair in pairs)
 
 
-def is_meant_same(one: ArmRecord, other: ArmRecord) -> bool:
+def is_meant_same(arm: ArmRecord, other: ArmRecord) -> bool:
     """Say whether two arms should have the same software: one stack, and no image of the user's."""
-    return one.stack == other.stack and not one.reference and not other.reference
+    return arm.stack == other.stack and not arm.reference and not other.reference
 
 
 def counterpart(arm: ArmRecord, arms: tuple[ArmRecord, ...]) -> ArmRecord:
     """Return the arm to compare with: the reference, or the first that should be the same."""
     known = (one for one in arms if one.within == arm.within)
-    ordered = sorted(known, key=lambda one: not one.is_reference)
+    ordered = sorted(known, key=lambda candidate: not candidate.is_reference)
     alike = next((one for one in ordered if is_meant_same(one, arm)), arm)
     return ordered[0] if alike is arm else alike
 
@@ -273,7 +273,7 @@ def _make_ready(
             session.add_arm(arm, tolerant, progress)
         except NotMadeError as error:
             brief = f"{arm.id}'s is not made yet"
-            raise NotComparedError(brief, details=error.details) from error
+            raise _NotComparedError(brief, details=error.details) from error
 
 
 def _cells(session: HostSession, experiment: Experiment) -> Iterator[Cell]:

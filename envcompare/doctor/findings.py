@@ -105,11 +105,11 @@ def overall_exit_code(hosts: tuple[HostExamination, ...]) -> int:
     return min({host.exit_code for host in hosts} - {0}, default=0)
 
 
-def _is_other_software(one: FactDifference) -> bool:
+def _is_other_software(difference: FactDifference) -> bool:
     """Tell whether a difference is one of software; a hash that could not be taken says nothing."""
-    if one.key in {TREE, INSTALLED_PARTS}:
-        return None not in (one.reference, one.value)
-    return one.fact_class == "confounder" and not one.part_of
+    if difference.key in {TREE, INSTALLED_PARTS}:
+        return None not in (difference.reference, difference.value)
+    return difference.fact_class == "confounder" and not difference.part_of
 
 
 def diagnosis_lines(host: HostExamination) -> tuple[str, ...]:
@@ -153,9 +153,9 @@ def _stack_lines(stack: ComparedStack) -> tuple[str, ...]:
 def _confounders(told: list[FactDifference]) -> Iterator[str]:
     """Give their sentences, and once what separates those that one command separates."""
     for remedy in dict.fromkeys(one.remedy for one in told):
-        for one in told:
-            if one.remedy == remedy:
-                yield f"{_MARGIN}⚠ {one.sentence}"
+        for difference in told:
+            if difference.remedy == remedy:
+                yield f"{_MARGIN}⚠ {difference.sentence}"
         if remedy:
             yield f"{_MARGIN}  {SEPARATE}{remedy}"
 

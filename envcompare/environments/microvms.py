@@ -36,7 +36,7 @@ exit 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MicroVm:
+class _MicroVm:
     """An environment that a host may have, and `--envs` refuses."""
 
     name: str
@@ -66,13 +66,13 @@ class MicroVm:
 
 
 DETECTED = (
-    MicroVm(
+    _MicroVm(
         name="kata",
         programs=("kata-runtime", "containerd-shim-kata-v2"),
         runtime="kata",
         hint="nothing to do: --envs does not take kata",
     ),
-    MicroVm(
+    _MicroVm(
         name="firecracker",
         programs=("firecracker",),
         hint="nothing to do: --envs does not take firecracker",

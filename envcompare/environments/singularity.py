@@ -25,12 +25,7 @@ from envcompare.environments import (
     unusable,
     variables_inside,
 )
-from envcompare.environments.software import (
-    PYTHON,
-    proven,
-    started,
-    wheelhouse,
-)
+from envcompare.environments.software import PYTHON, proven, started, wheelhouse
 from envcompare.environments.vm import show_host
 from envcompare.errors import Problem, StackError, UnusableError
 from envcompare.stack import Prepared, Request, sif
@@ -363,7 +358,7 @@ def _reader_version() -> str | None:
     return str(get_singularity_version()).strip() or None
 
 
-def labels(sif: Path) -> dict[str, str]:
+def _labels(sif: Path) -> dict[str, str]:
     """Return the labels of a SIF; empty where it has none or nothing here can read it."""
     if not _has_reader():
         return {}
@@ -377,7 +372,7 @@ def labels(sif: Path) -> dict[str, str]:
 
 def origin(sif: Path) -> str | None:
     """Return the image a SIF was made from, as its builder recorded it."""
-    return labels(sif).get("org.label-schema.usage.singularity.deffile.from")
+    return _labels(sif).get("org.label-schema.usage.singularity.deffile.from")
 
 
 def _has_reader() -> bool:

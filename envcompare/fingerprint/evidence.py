@@ -10,12 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from envcompare.fingerprint.facts import (
-    INSTALLED_PARTS,
-    Library,
-    Sign,
-    fact,
-)
+from envcompare.fingerprint.facts import INSTALLED_PARTS, Library, Sign, fact
 from envcompare.run_folder.records import ArmRecord, FingerprintRecord, FingerprintValue
 from envcompare.text import first_few
 
@@ -83,7 +78,7 @@ class FingerprintPair:
 
     def path(self, library: str) -> str:
         """Return where a loaded library lies in the one or the other arm; empty if not known."""
-        both = (place for value in self.values("loaded_paths") for place in loaded_from(value))
+        both = (place for value in self.values("loaded_paths") for place in _loaded_from(value))
         return next((path for name, path in both if name == library), "")
 
     def arms_with(self, has: tuple[bool, bool]) -> tuple[str, ...]:
@@ -104,7 +99,7 @@ def entries(value: FingerprintValue) -> tuple[str, ...]:
     return tuple(str(one) for one in value) if isinstance(value, tuple) else (str(value),)
 
 
-def loaded_from(value: FingerprintValue) -> tuple[tuple[str, str], ...]:
+def _loaded_from(value: FingerprintValue) -> tuple[tuple[str, str], ...]:
     """Return name and path of each file in a list of "basename path"."""
     places = (entry.partition(" ") for entry in entries(value))
     return tuple((name, path) for name, _, path in places)
@@ -294,7 +289,7 @@ def _library_path(pair: FingerprintPair, key: str) -> Evidence:
     if None in paths:
         return Evidence(text="Whether a library was loaded from there was not measured.")
     folders = tuple(f"{folder.rstrip('/')}/" for folder in before ^ after)
-    loaded = (path for side in paths for _, path in loaded_from(side))
+    loaded = (path for side in paths for _, path in _loaded_from(side))
     used = sorted({path.rpartition("/")[2] for path in loaded if path.startswith(folders)})
     if used:
         return Evidence(text=f"{used[0]} was loaded from there.")

@@ -48,7 +48,7 @@ _FILE = "file=${ENVCOMPARE_LOCK_FOLDER:-/tmp}/envcompare-measuring.lock"
 _TAKE = rf"""
 {_FILE}
 umask 022
-no() {{ echo "no $1"; exit 0; }}
+no() {{ printf 'no\t%s\n' "$1"; exit 0; }}
 [ -e "$file" ] || [ -L "$file" ] || (set -C; : >"$file") 2>/dev/null
 [ ! -L "$file" ] || no "$file is a link"
 [ -e "$file" ] || no "$file cannot be made"
@@ -74,7 +74,7 @@ case $? in
 esac
 [ ! -e "/proc/$$/fd/9" ] || [ "/proc/$$/fd/9" -ef "$file" ] || {{ echo held; exit 0; }}
 id=$(stat -Lc %d:%i -- "$file")
-exec sh -c 'echo "locked $$"; while read -r line; do :; done' envcompare-host-lock \
+exec sh -c 'printf "locked\t%s\n" "$$"; while read -r line; do :; done' envcompare-host-lock \
   "$id" "$(date +%s)" "$@" 9<&9
 """
 # The brackets keep the question from matching itself. Containers show their processes to the host
@@ -241,7 +241,7 @@ def take(
             return HostLock(is_shared=True)
         waited_s = time.monotonic() - begun
         if waited_s >= max(wait_s, _grace_s(asker, holder)):
-            raise refusal(asker.host, holder, file)
+            raise _refusal(asker.host, holder, file)
         if wait_s and time.monotonic() - said >= _SAY_EVERY_S:
             said = time.monotonic()
             say(f"waiting for the host ({age_text(waited_s)}): {_who(holder, file)}")
@@ -290,7 +290,7 @@ def end_lost(transport: Transport, asker: Asker) -> None:
         end(transport, holder)
 
 
-def refusal(host: str, holder: Holder | None, file: str) -> HostHeldError:
+def _refusal(host: str, holder: Holder | None, file: str) -> HostHeldError:
     """Return the error for a host that another client holds."""
     wait = "wait for it with --wait, or --wait=SECONDS"
     if holder is None:
@@ -323,19 +323,20 @@ def _try(transport: Transport, asker: Asker) -> HostLock | None:
     patience = threading.Timer(_BEGIN_S, process.kill)
     patience.start()
     complaint = Drain(process.stderr)
-    said = process.stdout.readline(_ANSWER_BYTES).decode(errors="replace").strip()
+    answer = process.stdout.readline(_ANSWER_BYTES).decode(errors="replace").strip()
+    state, _, value = answer.partition("\t")
     patience.cancel()
-    if said.startswith("locked "):
-        lock = HostLock(keeper=process, pid=said.partition(" ")[2], transport=transport)
+    if state == "locked":
+        lock = HostLock(keeper=process, pid=value, transport=transport)
         _KEEPERS.add(lock.pid)
         return lock
     try:
         code = process.wait(_END_S)
     finally:
         process.kill()
-    if said == "held":
+    if state == "held":
         return None
-    why = said.removeprefix("no ") if said.startswith("no ") else ""
+    why = value if state == "no" else ""
     message = spoken(complaint.last_line())
     return HostLock(why_not=why or f"the attempt ended with exit code {code} and said: {message}")
 

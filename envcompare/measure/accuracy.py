@@ -18,7 +18,8 @@ import msgspec
 from envcompare.config.plan import derive_seed, shuffled
 from envcompare.errors import StillRunningError, WorkloadError
 from envcompare.measure.context import CellContext, surviving
-from envcompare.measure.profile import limit_s, started
+from envcompare.measure.limits import limit_s
+from envcompare.measure.profile import started
 from envcompare.measure.replies import Hello, Ran
 from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import Epoch, Goal
@@ -94,9 +95,9 @@ class AccuracyPass:
     def _complete(self) -> int:
         """Count the restarts before an interruption in which every arm came to an end."""
         ends: dict[int, set[str]] = {}
-        for one in self.prior:
-            if one.is_last:
-                ends.setdefault(one.restart, set()).add(one.arm)
+        for epoch in self.prior:
+            if epoch.is_last:
+                ends.setdefault(epoch.restart, set()).add(epoch.arm)
         return sum(set(self.arms) <= arms for arms in ends.values())
 
     def _run(self, restart: int, *, until_s: float) -> bool:

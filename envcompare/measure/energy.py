@@ -18,7 +18,8 @@ import msgspec
 from envcompare.config.plan import derive_seed, shuffled
 from envcompare.errors import StillRunningError
 from envcompare.measure.context import CellContext, surviving
-from envcompare.measure.profile import limit_s, started, warmed_up
+from envcompare.measure.limits import limit_s
+from envcompare.measure.profile import started, warmed_up
 from envcompare.measure.replies import Ran
 from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import EnergyBlock

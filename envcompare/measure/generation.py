@@ -1,4 +1,8 @@
-"""The generation of a restart: one model in every arm, and the rounds that it runs."""
+"""The generation of a restart: one model in every arm, the rounds that it runs, and marked ones.
+
+Marked rounds, in which phases and operators are timed, come after the others, so that nothing of
+the marks is left in what a verdict rests on; all arms take turns in them as in the others.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+import msgspec
 from msgspec.structs import asdict, replace
 
 from envcompare.config.plan import derive_seed, shuffled
@@ -24,16 +29,22 @@ from envcompare.measure.limits import (
     wanted_block_s,
     warmup_steps,
 )
-from envcompare.measure.marked import Marking
-from envcompare.measure.replies import Generated, Hello, Ran
+from envcompare.measure.replies import Generated, Hello, Profiled, Ran
 from envcompare.measure.startup import Launches
 from envcompare.measure.worker import Worker
 from envcompare.measure.workers import CellWorkers
-from envcompare.run_folder.records import Block, Memory
+from envcompare.run_folder.records import Block, MarkedBlock, Memory, OperatorTimes, StepPhase
+from envcompare.text import counted
 
 _CALIBRATION_STEPS = 4
 _WARMUP = -1
 _MAX_PAD_BYTES = 1 << 20
+_MARKED_SHARE = 0.13  # of what a restart measures
+MARKED = "phases"
+_FEWER_STEPS = 4  # times fewer than in a block: more rounds say more than longer ones
+_SLOWER = 20  # times a step without marks, at most: what the profiler does around it is slow too
+_MARKED_START_S = 5.0
+_Phases = dict[StepPhase, OperatorTimes]
 
 
 @dataclass(slots=True)
@@ -147,6 +158,8 @@ class Generation:
         for arm in self._order("calibrate"):
             limit_s = block_limit_s(_CALIBRATION_STEPS * self._first_step_s)
             ran = self.workers.ask(arm, _steps(_CALIBRATION_STEPS, limit_s))
+            if ran is not None and ran.compilations:  # its steps are no measure
+                ran = self.workers.ask(arm, _steps(_CALIBRATION_STEPS, limit_s))
             if ran is not None and arm == context.reference:
                 # the mean: a GPU waits in the last step
                 self._take_steps(sum(ran.wall_ns) / len(ran.wall_ns) / 1e9)
@@ -185,6 +198,13 @@ class Generation:
         return replace(block, status="dropped")
 
     def _block(self, arm: str, ran: Ran, *, number: int, order: int) -> Block:
+        """Return what ran as a block, which warms up as well where a model was compiled in it."""
+        times = asdict(ran)
+        compilations = times.pop("compilations")
+        is_warmup = number == _WARMUP
+        if compilations and not is_warmup:
+            text = f"round {number}: torch.compile worked in it, {counted(compilations, 'time')}"
+            self.context.note("round-dropped", arm=arm, text=text)
         return Block(
             cell=self.context.cell,
             arm=arm,
@@ -194,8 +214,8 @@ class Generation:
             order=order,
             k=len(ran.wall_ns),
             checksum=self._checksums.get(arm),
-            warmup=number == _WARMUP,
-            **asdict(ran),
+            warmup=is_warmup or compilations > 0,
+            **times,
         )
 
     def _end(self) -> None:
@@ -220,3 +240,97 @@ class Generation:
 
 def _steps(count: int, limit_s: float) -> Callable[[Worker], Ran]:
     return lambda worker: worker.run(count, limit_s)
+
+
+@dataclass(slots=True)
+class Marking:
+    """The marked rounds of a cell; one reason why steps cannot be marked ends them for all arms."""
+
+    is_wanted: bool
+    reason: str = ""
+    _is_settled: bool = False  # a round that counts has run, or it was said that none has room
+
+    @property
+    def share(self) -> float:
+        """Return which share of the measuring of a restart is for marked rounds."""
+        return _MARKED_SHARE if self.is_wanted and not self.reason else 0.0
+
+    def run(  # noqa: PLR0913 — what is marked, how long the rest took, and in which order
+        self,
+        workers: CellWorkers,
+        *,
+        restart: int,
+        steps: int,
+        step_s: float,
+        rounds_s: float,
+        order: Callable[[str], tuple[str, ...]],
+    ) -> float:
+        """Run marked rounds for their share of the time, `rounds_s` being that of the others.
+
+        The first one is discarded: the profiler starts in it. Return the seconds that all took.
+        """
+        began = time.monotonic()
+        wanted_s = min(rounds_s * self.share / (1 - _MARKED_SHARE), workers.context.remaining_s)
+        marked = max(1, steps // _FEWER_STEPS)
+        limit_s = block_limit_s(_MARKED_START_S + _SLOWER * marked * step_s)
+        arms, number, round_s = workers.arms, -1, marked * step_s * len(workers.arms)
+        while self.share and workers.arms == arms:
+            spent_s = time.monotonic() - began
+            if spent_s + round_s > wanted_s:
+                self._note_room(workers.context, round_s)
+                break
+            blocks = self._round(workers, order(f"marked {number}"), marked, limit_s)
+            for place, (arm, phases) in enumerate(blocks.items() if number >= 0 else ()):
+                block = MarkedBlock(
+                    cell=workers.context.cell,
+                    arm=arm,
+                    restart=restart,
+                    generation=0,
+                    round=number,
+                    order=place,
+                    k=marked,
+                    phases=phases,
+                )
+                workers.context.recorder.sample(block)
+            round_s = time.monotonic() - began - spent_s
+            self._is_settled |= number >= 0
+            number += 1
+        return time.monotonic() - began
+
+    def _note_room(self, context: CellContext, round_s: float) -> None:
+        """Say once why nothing is marked, where not one round that counts has found room."""
+        if self._is_settled:
+            return
+        self._is_settled = True
+        text = f"a round of one step in each arm takes {round_s:.1f} s: give a longer --budget"
+        context.note("not-marked", text=text)
+
+    def _round(
+        self, workers: CellWorkers, order: tuple[str, ...], steps: int, limit_s: float
+    ) -> dict[str, _Phases]:
+        """Return what each arm took, nothing where one could not tell: then no arm is marked."""
+        by_arm: dict[str, _Phases] = {}
+        for arm in order:
+            reply = workers.ask(arm, _marked(steps, limit_s))
+            if reply is None:
+                return {}
+            phases = self._read(arm, reply)
+            if phases is None:
+                workers.context.note("not-marked", arm=arm, text=self.reason)
+                return {}
+            by_arm[arm] = phases
+        return by_arm
+
+    def _read(self, arm: str, reply: Profiled) -> _Phases | None:
+        if not reply.reason:
+            try:
+                return msgspec.convert(reply.values.get("parts"), _Phases)
+            except msgspec.ValidationError as error:
+                self.reason = f"what {arm} answered is not understood: {error}"
+                return None
+        self.reason = reply.reason
+        return None
+
+
+def _marked(steps: int, limit_s: float) -> Callable[[Worker], Profiled]:
+    return lambda worker: worker.profile(MARKED, steps, out="", limit_s=limit_s)

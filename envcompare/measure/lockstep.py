@@ -1,7 +1,9 @@
 """The lockstep pass of a cell: its restarts, each of shuffled rounds of blocks, and their plan.
 
 A restart begins one generation in every arm, runs a discarded warm-up block and rounds for as long
-as its launch deserves, and ends. Its workers may serve other cells before and after.
+as its launch deserves, and ends. Where cells share their launches, they take turns: the workers of
+a restart serve one cell after the other, in random order, and what the cells may take in all is
+shared by those that are not decided yet.
 """
 
 from __future__ import annotations
@@ -10,12 +12,13 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import InitVar, dataclass, field
 
 from envcompare.config.plan import derive_seed, shuffled
 from envcompare.measure.context import CellContext
-from envcompare.measure.generation import Generation
+from envcompare.measure.generation import Generation, Marking
 from envcompare.measure.limits import (
     CellEnd,
     Costs,
@@ -25,13 +28,12 @@ from envcompare.measure.limits import (
     plan_text,
     small_budget_caution,
 )
-from envcompare.measure.marked import Marking
-from envcompare.measure.planned import PlannedRestarts
 from envcompare.measure.pool import WorkerPool
+from envcompare.measure.quiet import QuietGate
 from envcompare.measure.replies import Hello
 from envcompare.measure.startup import Launches
 from envcompare.measure.workers import CellWorkers, Roster
-from envcompare.run_folder.records import Block, Sample, Startup
+from envcompare.run_folder.records import Block, Design, Sample, Startup
 from envcompare.stats.intervals import Interval
 from envcompare.stats.metrics import Readings, wall_ns
 from envcompare.stats.typical import (
@@ -324,3 +326,140 @@ class _Rounds:
             self._review_s = max(FIRST_REVIEW_S, 2 * spent_s)
         is_enough = spent_s >= self._measuring_s and len(self._rounds_s) >= self._least
         return is_enough or context.remaining_s <= 0
+
+
+@dataclass(slots=True)
+class PlannedRestarts:
+    """What was measured of each restart.
+
+    Where the user has fixed the size of the design, a restart that was broken off is measured anew
+    under its number; else it keeps the rounds that it has, and the next one gets a new number.
+    """
+
+    design: Design
+    _rounds: dict[int, Counter[str]] = field(default_factory=dict)  # by restart and arm
+
+    @classmethod
+    def of(cls, design: Design, samples: Iterable[Sample]) -> PlannedRestarts:
+        """Return the restarts that the blocks among these samples are of."""
+        restarts = cls(design)
+        for sample in samples:
+            if isinstance(sample, Block):
+                restarts.add(sample)
+        return restarts
+
+    def add(self, block: Block) -> None:
+        """Count a block; one that was dropped was measured too."""
+        self._rounds.setdefault(block.restart, Counter())[block.arm] += not block.warmup
+
+    def begin(self, restart: int) -> None:
+        """Count a restart from its first round."""
+        self._rounds[restart] = Counter()
+
+    def next(self, arms: Iterable[str]) -> int:
+        """Return the number of the next restart of these arms."""
+        if self.design.restarts is None:
+            return 1 + max(self._rounds, default=-1)
+        numbers = range(self.design.restarts)
+        return next((n for n in numbers if not self._is_whole(n, arms)), self.design.restarts)
+
+    def are_done(self, arms: Iterable[str]) -> bool:
+        """Tell whether the size of the design is fixed and all its restarts are whole."""
+        return self.design.restarts is not None and self.next(arms) == self.design.restarts
+
+    def _is_whole(self, restart: int, arms: Iterable[str]) -> bool:
+        rounds = self._rounds.get(restart, Counter())
+        return all(rounds[arm] >= (self.design.rounds or 1) for arm in arms)
+
+
+Turn = Callable[[Lockstep, WorkerPool], None]
+
+
+@dataclass(slots=True)
+class Turns:
+    """Measures cells of one host until each is decided, or all budgets are spent.
+
+    `turn` runs a restart of one cell; what it raises ends all of them.
+    """
+
+    cells: Sequence[Lockstep]
+    turn: Turn = Lockstep.run_restart
+    _left_s: float = 0.0
+    _launched: set[str] = field(default_factory=set)  # arms
+
+    def measure(self) -> None:
+        """Run restarts of all cells.
+
+        Raises TransportError when the host is lost and InterruptedRunError when the user stops.
+        """
+        if not self.cells:
+            return
+        contexts = [cell.context for cell in self.cells]
+        gate = QuietGate(contexts[0])
+        gate.waited_s = sum(context.waited_s for context in contexts)
+        self._left_s = sum(context.remaining_s for context in contexts)
+        for cell in self.cells:
+            cell.context.budget.stop()
+        while live := self._share_budget():
+            began = time.monotonic()
+            self._run_restart(live, gate)
+            self._left_s -= time.monotonic() - began
+
+    def _share_budget(self) -> list[Lockstep]:
+        """Stop the cells that are done; give those that are left an equal part of what is left.
+
+        What one takes beyond its budget is for itself. Where a part is not worth a launch, the last
+        of these cells ends and leaves its part.
+        """
+        live = [cell for cell in self.cells if cell.stopped_by is None]
+        more_s: dict[str, float] = {}
+        while live:
+            for cell in live:
+                more = more_s.get(cell.context.cell, 0.0)
+                cell.context.budget.left_s = self._left_s / len(live) + more
+            reasons = [(cell, cell.why_done()) for cell in live]
+            done = [(cell, why) for cell, why in reasons if why not in (None, "budget")]
+            spent = [(cell, why) for cell, why in reasons if why == "budget"]
+            beyond = {} if done else {c.context.cell: c.overtime_s() for c, _ in spent}
+            if any(beyond.values()):
+                more_s |= beyond
+                continue
+            for cell, why in done or spent[-1:]:
+                assert why is not None
+                cell.stop(why)
+            if not done and not spent:
+                break
+            live = [cell for cell in live if cell.stopped_by is None]
+        self._left_s += sum(more_s.values())
+        return live
+
+    def _run_restart(self, live: Sequence[Lockstep], gate: QuietGate) -> None:
+        """Launch once and serve each cell; after a break those first that are a restart behind."""
+        restart = min(cell.restart for cell in live)
+        cells = [cell for cell in live if cell.restart == restart]
+        gate.wait_to_launch([cell.context for cell in live], uuid=cells[0].roster.gpu_uuid)
+        pool = WorkerPool(
+            spec=self.cells[0].context.spec,
+            restart=restart,
+            cells=len(cells),
+            known=self._launched,
+            is_timed=any(cell.launches.are_due for cell in cells),
+        )
+        try:
+            for cell in self._in_order(cells, restart):
+                with cell.context.budget.counting():
+                    self.turn(cell, pool)
+                cell.context.note("turn", values={"restart": restart})
+            began = time.monotonic()
+            pool.dismiss(cells[-1].context)
+            exits_s = (time.monotonic() - began) / len(cells)
+            for cell in cells:
+                cell.end_restart(pool.exits_ns, exits_s=exits_s)
+        finally:
+            pool.kill()
+
+    def _in_order(self, cells: Sequence[Lockstep], restart: int) -> list[Lockstep]:
+        by_name = {cell.context.cell: cell for cell in cells}
+        context = cells[0].context
+        seed = derive_seed(context.seed, "cells", context.host, restart)
+        return [by_name[name] for name in shuffled(tuple(by_name), seed)]

@@ -15,7 +15,7 @@ from envcompare.measure.worker import Worker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
-    """How long the launch of a worker took, in ns, while no other worker computed."""
+    """How long the launch of a worker took, in ns: alone where the launches are timed."""
 
     engine_ns: int
     import_ns: int
@@ -41,6 +41,7 @@ class WorkerPool:
     exits_ns: dict[str, int] = field(default_factory=dict)
     served: set[str] = field(default_factory=set)  # arms whose worker has served a cell
     _workers: dict[str, Worker] = field(default_factory=dict)
+    _charged_ns: int = 0  # until when launches are in `launch_s`
 
     @property
     def share_s(self) -> float:
@@ -65,21 +66,29 @@ class WorkerPool:
         """Tell whether a worker that was taken has been launched before."""
         return worker.stays and arm in self.launched
 
-    def import_ahead(self, arm: str, context: CellContext, worker: Worker) -> Launched:
+    def send_import(self, worker: Worker) -> None:
+        """Let a new worker start and import, while others do."""
+        worker.send_import(self.spec)
+
+    def await_import(self, arm: str, context: CellContext, worker: Worker) -> Launched:
         """Wait until a new worker is up; its launch is charged to no cell alone.
 
-        Raises WorkloadError where it does not come up.
+        What it shares with launches before it is charged once. Raises WorkloadError where it does
+        not come up.
         """
         with context.budget.counting(on=False):
             try:
                 budget_s = context.design.budget_s
                 limit_s = begin_limit_s(budget_s, remaining_s=context.remaining_s)
-                imported = worker.import_ahead(self.spec, limit_s)
+                imported = worker.await_import(limit_s)
             finally:
-                took_ns = time.monotonic_ns() - worker.spawned_ns
-                self.launch_s += took_ns / 1e9
+                now_ns = time.monotonic_ns()
+                took_ns = now_ns - worker.spawned_ns
+                charged_s = (now_ns - max(worker.spawned_ns, self._charged_ns)) / 1e9
+                self.launch_s += charged_s
+                self._charged_ns = now_ns
         if worker.stays:
-            self.shared_s += took_ns / 1e9
+            self.shared_s += charged_s
         inside_ns = imported.now_ns - imported.entry_ns
         launched = Launched(
             engine_ns=max(0, took_ns - inside_ns),
@@ -104,21 +113,25 @@ class WorkerPool:
             self._end(arm, worker)
 
     def dismiss(self, told: CellContext) -> None:
-        """Let every worker quit, one after the other, and end what it leaves.
+        """Let every worker quit, one after the other where that is timed, and end what it leaves.
 
         One that does not quit by itself has served all cells: that is noted in the one given.
         """
+        for worker in () if self.is_timed else tuple(self._workers.values()):
+            worker.send_quit()
         for arm in tuple(self._workers):
             worker = self._workers.pop(arm)
             try:
-                self._end(arm, worker)
+                self._end(arm, worker, is_asked=not self.is_timed)
             except WorkloadError as error:
                 told.note("caution", arm=arm, text=error.brief)
 
-    def _end(self, arm: str, worker: Worker) -> None:
+    def _end(self, arm: str, worker: Worker, *, is_asked: bool = False) -> None:
         began_ns = time.monotonic_ns()
         try:
-            worker.quit()
+            if not is_asked:
+                worker.send_quit()
+            worker.await_quit()
             self.exits_ns[arm] = time.monotonic_ns() - began_ns
         finally:
             worker.kill()

@@ -27,6 +27,7 @@ from envcompare.errors import (
 )
 from envcompare.measure.context import CellContext, Values, failure_of
 from envcompare.measure.helpers import HelperProcess, helper_quantities, list_helpers, used_ns
+from envcompare.measure.limits import limit_s
 from envcompare.measure.replies import Hello, LaunchSpec, Profiled
 from envcompare.measure.worker import Worker
 from envcompare.profilers import Answer, Pass, Profiler, ProfilerRun
@@ -46,7 +47,6 @@ _BEGIN_LIMIT_S: Final = 300.0  # for a start, and for a setup with the first ste
 _FIRST_BEGIN_LIMIT_S: Final = 60.0  # for a start that can be tried again
 _ENDING_LIMIT_S: Final = 300.0  # in which a tool writes its report
 SAID_LINES: Final = 10_000  # a tool complains at the first kernel, and a line for each may follow
-_SLOWER: Final = 20  # times, that a step of many seconds may be under a profiler
 # nsys 2022.4 now and then loses its own semaphore as it starts ("sem_open: No such file or
 # directory" in ProcessWaiter), or waits for its agent for ever: 2 and 1 of 66 starts of Debian's
 # build on a busy machine, whatever it is to start.
@@ -436,11 +436,6 @@ def counted_steps(steps: int, traced: Profile | None, *, most: int | None) -> in
     in_step = launches / (traced.steps or 1) if traced else 0
     fitting = int((most - 1) / in_step) if in_step and most else COUNTER_STEPS
     return max(1, min(steps, COUNTER_STEPS, fitting))
-
-
-def limit_s(start_s: float, steps: int, step_s: float) -> float:
-    """Return how long to wait for a profile of steps that usually take `step_s` each."""
-    return start_s + _SLOWER * steps * step_s
 
 
 def cut_at(most: int | None, record: ProfileRecord) -> ProfileRecord:

@@ -52,7 +52,7 @@ _SHARED_BY_MPS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpusSeen:
+class _GpusSeen:
     """What nvidia-smi says of a host's GPUs, each by its UUID, and whether MPS shares them."""
 
     modes: dict[str, str]
@@ -65,7 +65,7 @@ class GpusSeen:
         return (uuid,) if uuid in self.modes else tuple(self.modes)
 
 
-def parse_gpus(text: str) -> GpusSeen | None:
+def _parse_gpus(text: str) -> _GpusSeen | None:
     """Read what was asked of nvidia-smi; None where it names no GPU."""
     modes: dict[str, str] = {}
     limits: dict[str, tuple[str, ...]] = {}
@@ -81,10 +81,10 @@ def parse_gpus(text: str) -> GpusSeen | None:
     if not modes:
         return None
     has_mps = "mps" in text.splitlines()
-    return GpusSeen(modes=modes, limits=limits, processes=tuple(processes), has_mps=has_mps)
+    return _GpusSeen(modes=modes, limits=limits, processes=tuple(processes), has_mps=has_mps)
 
 
-def gpu_cautions(seen: GpusSeen, uuid: str) -> tuple[str, ...]:
+def _gpu_cautions(seen: _GpusSeen, uuid: str) -> tuple[str, ...]:
     """Return what makes the GPU of a UUID unfit before anything runs on it, each with a remedy."""
     cautions = [_SHARED_BY_MPS] if seen.has_mps else []
     for gpu in seen.of(uuid):
@@ -190,11 +190,11 @@ class QuietGate:
         self.wait()
         if self._is_gpu_open:
             return
-        seen = parse_gpus(self._ask(_GPUS))
+        seen = _parse_gpus(self._ask(_GPUS))
         if seen is None:
             self._is_gpu_open = True
             return
-        for caution in gpu_cautions(seen, uuid):
+        for caution in _gpu_cautions(seen, uuid):
             if caution not in self._said:
                 self._said.add(caution)
                 self._caution(caution)
@@ -202,7 +202,7 @@ class QuietGate:
         if len(seen.of(uuid)) == 1:
             self._wait_for_gpu(seen.of(uuid)[0], seen)
 
-    def _wait_for_gpu(self, uuid: str, seen: GpusSeen | None) -> None:
+    def _wait_for_gpu(self, uuid: str, seen: _GpusSeen | None) -> None:
         began = time.monotonic()
         left_s = SHARE * self.context.design.budget_s - self.waited_s
         worst = strangers = _strangers(seen, uuid)
@@ -210,7 +210,7 @@ class QuietGate:
             while strangers and (spent_s := time.monotonic() - began) < left_s:
                 self.context.check_interruption()
                 time.sleep(min(POLL_S, left_s - spent_s))
-                strangers = _strangers(parse_gpus(self._ask(_GPUS)), uuid)
+                strangers = _strangers(_parse_gpus(self._ask(_GPUS)), uuid)
         finally:
             if worst:
                 seconds = time.monotonic() - began
@@ -292,7 +292,7 @@ class QuietGate:
             return ""
 
 
-def _strangers(seen: GpusSeen | None, uuid: str) -> str:
+def _strangers(seen: _GpusSeen | None, uuid: str) -> str:
     """Return the processes on a GPU in words; empty where there are none."""
     processes = [name for gpu, name in seen.processes if gpu == uuid] if seen else []
     return f"process {first_few(processes, most=3)}" if processes else ""

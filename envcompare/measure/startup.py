@@ -224,6 +224,7 @@ class StartupPass:
             restart=repetition,
             cells=len(self.cells),
             known=self.cells[0].arms,
+            is_timed=True,
         )
         try:
             for cell in self.cells:

@@ -107,10 +107,13 @@ class Worker:
         self._reader.start()
         self._logger.start()
 
-    def import_ahead(self, spec: LaunchSpec, limit_s: float = HELLO_LIMIT_S) -> Imported:
-        """Wait until the worker is up and has imported a workload, whatever cells it will serve."""
+    def send_import(self, spec: LaunchSpec) -> None:
+        """Let the worker import a workload, whatever cells it will serve; do not wait for it."""
         fields = {"workload": spec.workload, "threads": spec.threads, "cpus": spec.cpus}
         self._send("import", fields)
+
+    def await_import(self, limit_s: float = HELLO_LIMIT_S) -> Imported:
+        """Wait until the worker is up and has imported."""
         imported = self._receive("import", Imported, limit_s)
         self._require_protocol(imported.protocol)
         self.stays = imported.stays

@@ -199,30 +199,36 @@ class CellWorkers:
     def begin(self, order: tuple[str, ...], *, is_alone: bool) -> dict[str, Hello]:
         """Take the worker of each arm, in this order, and let it load the data of the cell.
 
-        A worker that must be launched first is waited for, and no other computes meanwhile. With
-        `is_alone` it loads its data alone too, else all do at the same time. Return what they say.
-        Raises TransportError when the host is lost.
+        With `is_alone` a worker is launched and loads its data while no other computes, else all do
+        that at the same time. Return what they say. Raises TransportError when the host is lost.
         """
         context = self.context
         limit_s = begin_limit_s(context.design.budget_s, remaining_s=context.remaining_s)
         hellos: dict[str, Hello] = {}
-        for arm in order:
-            context.check_interruption()
-            worker = self._workers[arm] = self.pool.take(arm, context)
-            if not self.pool.is_up(arm, worker):
-                self.ask(arm, partial(self.pool.import_ahead, arm, context))
-            if arm in self._workers:
-                worker.send_hello(self._spec(arm))
-            if is_alone and arm in self._workers:
-                hellos |= self.collect((arm,), lambda worker: worker.await_hello(limit_s))
-        if not is_alone:
-            hellos = self.collect(self.arms, lambda worker: worker.await_hello(limit_s))
+        for together in [(arm,) for arm in order] if is_alone else [order]:
+            self._take_up(together)
+            taken = tuple(arm for arm in together if arm in self._workers)
+            for arm in taken:
+                self.tell(arm, partial(Worker.send_hello, spec=self._spec(arm)))
+            hellos |= self.collect(taken, lambda worker: worker.await_hello(limit_s))
         for arm, hello in hellos.items():
             self._take_hello(arm, hello)
         if len({self.roster.hellos[arm].generation for arm in self.arms}) > 1:
             return self._rebuild_all(order, is_alone=is_alone)
         self._check_same()
         return hellos
+
+    def _take_up(self, arms: tuple[str, ...]) -> None:
+        """Take the worker of each arm, all that must be launched at the same time."""
+        new = []
+        for arm in arms:
+            self.context.check_interruption()
+            worker = self._workers[arm] = self.pool.take(arm, self.context)
+            if not self.pool.is_up(arm, worker):
+                self.tell(arm, self.pool.send_import)
+                new.append(arm)
+        for arm in new:
+            self.ask(arm, partial(self.pool.await_import, arm, self.context))
 
     def _spec(self, arm: str) -> LaunchSpec:
         """Return what a worker is told; a fingerprint is taken once an arm."""
@@ -320,7 +326,7 @@ class CellWorkers:
         context, known = self.context, self.roster.hellos.get(arm)
         self.roster.hellos[arm] = hello
         if known is None:
-            context.note("note", arm=arm, values=work_of(hello))
+            context.note("note", arm=arm, values=_work_of(hello))
             self._keep(arm, hello.fingerprint or {}, taken="start")
             if arm not in self._workers:
                 return
@@ -349,7 +355,7 @@ class CellWorkers:
     def _check_same(self) -> None:
         """Drop an arm that would not do the same work as the reference, or as before."""
         for arm in self.arms:
-            failure = self.roster.changed(arm, work_of(self.roster.hellos[arm]))
+            failure = self.roster.changed(arm, _work_of(self.roster.hellos[arm]))
             if failure is not None:
                 self.drop(arm, failure)
         reference = self.roster.hellos.get(self.context.reference)
@@ -388,7 +394,7 @@ class CellWorkers:
                 self.drop(arm, _other_work(arm, "its first loss differs", details))
 
 
-def work_of(hello: Hello) -> Values:
+def _work_of(hello: Hello) -> Values:
     """Return what a worker does, as it is noted and compared after an interruption."""
     return {
         "batch": hello.batch,

@@ -27,8 +27,7 @@ EventKind = Literal[
     "arm-ready", "arm-failed", "cell-started", "cell-failed", "cell-ended", "restart", "turn",
     "stopped", "batch-fits", "training-failed",
     "round-dropped", "generation", "calibrated", "swept", "note", "waited", "caution", "not-marked",
-    "profiled",
-    "imported", "identity", "wheels", "submitted", "allocated",
+    "profiled", "imported", "identity", "wheels", "submitted", "allocated",
 ]  # fmt: skip
 Scalar = str | int | float | bool | None
 FingerprintValue = Scalar | tuple[Scalar, ...]

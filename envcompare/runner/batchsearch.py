@@ -1,20 +1,38 @@
-"""The search for the largest batch before the cells of its sizes: once a host, in every arm."""
+"""The search for the largest batch before the cells of its sizes: once a host, in every arm.
+
+A program inside the arm tries sizes in processes of their own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
+import msgspec
+
+from envcompare.command import Command, CommandResult
 from envcompare.config.plan import Cell, Plan
 from envcompare.config.search import BATCH, CPU_MEMORY_MIB, BatchSearch
-from envcompare.errors import WorkloadError
+from envcompare.errors import (
+    CommandTimeoutError,
+    OutputLimitError,
+    StillRunningError,
+    WorkloadError,
+)
 from envcompare.hosts.folders import CellFolders
 from envcompare.measure.context import CellContext
-from envcompare.measure.fitting import LIMIT_S, Fit, fitting_command, search_fit
+from envcompare.measure.replies import Amount, LaunchSpec
 from envcompare.run_folder.records import Scalar
 from envcompare.run_folder.results import RunFolder
 from envcompare.text import counted
+from envcompare.transport import read_json
+
+_PROGRAM = "harness/fitting.py"
+_LIMIT_S = 1800.0
+_ENV = (("MALLOC_MMAP_THRESHOLD_", str(1 << 16)),)  # what is freed leaves no holes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +89,7 @@ class SizeCheck:
         """Search in an arm and record what was found, or the reason why it is not known."""
         session, limit = self.folders.session, self.search.memory_mib
         ready = session.arms[arm]
-        command = fitting_command(
+        command = _fitting_command(
             ready.prepared.python,
             session.workloads,
             context.spec_of(arm),
@@ -83,7 +101,7 @@ class SizeCheck:
             session.run_inside,
             ready,
             mounts=self.folders.mounts,
-            timeout_s=LIMIT_S,
+            timeout_s=_LIMIT_S,
             interruption=context.interruption,
         )
         fit = search_fit(command, inside)
@@ -132,3 +150,69 @@ def _why_not(arm: str, values: Mapping[str, Scalar], batch: int) -> str:
         where = "the GPU" if values.get("device") == "cuda" else "the memory that the host has left"
         return f"a batch of {batch} does not fit into {where} once for each arm at the same time"
     return ""
+
+
+class Fit(msgspec.Struct, frozen=True, kw_only=True):
+    """What the program says: 0 where not even the first size fits.
+
+    `measurable` is the largest of the sizes asked for of which every arm can hold one at a time.
+    """
+
+    largest: Amount
+    measurable: Amount
+    beyond: Amount | None  # the smallest that was tried and does not fit
+    limited_by: Literal["memory", "workload", "cap"]
+    memory_mib: Amount  # of a process, or that PyTorch may have of a GPU; 0 is all of it
+    device: Literal["cpu", "cuda"]
+    tries: Amount
+    said: str = ""  # by the workload, of what it does not take
+
+    def values(self) -> dict[str, Scalar]:
+        """Return it as the values of an event."""
+        return msgspec.structs.asdict(self)
+
+
+def _fitting_command(  # noqa: PLR0913 — what is tried, and within what
+    interpreter: str,
+    workloads: str,
+    spec: LaunchSpec,
+    *,
+    sizes: Sequence[int],
+    memory_mib: dict[str, int],
+    beside: int,
+) -> Command:
+    """Return the command that searches; `memory_mib` is by device, 0 is all there is."""
+    asked = {
+        "workload": spec.workload,
+        "params": {name: value for name, value in spec.params.items() if name != "batch"},
+        "data": spec.data or None,
+        "threads": spec.threads,
+        "cpus": spec.cpus,
+        "device": spec.device,
+        "sizes": sizes,
+        "memory_mib": memory_mib,
+        "beside": beside,
+    }
+    argv = (interpreter, "-B", f"{workloads}/{_PROGRAM}", json.dumps(asked))
+    return Command(argv=argv, env=_ENV)
+
+
+def search_fit(command: Command, run_inside: Callable[[Command], CommandResult]) -> Fit | str:
+    """Return what fits, or why that is not known. Raises TransportError when the host is lost."""
+    try:
+        done = run_inside(command)
+    except CommandTimeoutError:
+        return f"the search did not finish within {_LIMIT_S:.0f} s"
+    except (OutputLimitError, StillRunningError) as error:
+        return f"{error.brief}: {error.details}"
+    said = done.stdout.strip().splitlines()
+    if not done.succeeded or not said:
+        return done.tail(1) or f"the search ended with exit code {done.exit_code}"
+    try:
+        fit = read_json(said[-1], Fit)
+    except msgspec.MsgspecError as error:
+        return f"the answer of the search is not understood: {error}"
+    if fit.limited_by != "workload":
+        return fit
+    why = done.tail(1) or "the workload did not say why"
+    return msgspec.structs.replace(fit, said=why) if fit.largest else why

@@ -19,10 +19,9 @@ from envcompare.errors import (
     phase_of,
 )
 from envcompare.measure.limits import REASONS
-from envcompare.measure.lockstep import Lockstep
+from envcompare.measure.lockstep import Lockstep, Turns
 from envcompare.measure.pool import WorkerPool
 from envcompare.measure.startup import StartupPass
-from envcompare.measure.turns import Turns
 from envcompare.run_folder.records import CellState
 from envcompare.runner.cellrun import CellRun, Job
 

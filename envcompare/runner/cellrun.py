@@ -28,16 +28,14 @@ from envcompare.masking import masked
 from envcompare.measure.accuracy import AccuracyPass
 from envcompare.measure.context import Budget, CellContext, Facts, Variables, failure_of
 from envcompare.measure.energy import EnergyPass
+from envcompare.measure.hostmemory import LIMIT_S, measure_roofs, recall, remember, roofs_command
 from envcompare.measure.limits import REASONS, CellEnd
-from envcompare.measure.lockstep import Lockstep
-from envcompare.measure.noise import recall, remember
-from envcompare.measure.planned import PlannedRestarts
+from envcompare.measure.lockstep import Lockstep, PlannedRestarts
 from envcompare.measure.pool import WorkerPool
 from envcompare.measure.processes import ProcessPass
 from envcompare.measure.profile import ProfilePass, ProfilingHost
 from envcompare.measure.quiet import QuietGate
 from envcompare.measure.replies import Placed
-from envcompare.measure.roofs import LIMIT_S, measure_roofs, roofs_command
 from envcompare.measure.startup import StartupPass
 from envcompare.measure.worker import Worker
 from envcompare.measure.workers import Roster, failed_for_good
@@ -64,13 +62,7 @@ from envcompare.run_folder.records import (
     Taken,
     event_now,
 )
-from envcompare.run_folder.results import (
-    EXPECTED_SPREAD,
-    RunFolder,
-    elapsed_s,
-    standing,
-    waited_s,
-)
+from envcompare.run_folder.results import EXPECTED_SPREAD, RunFolder, elapsed_s, standing, waited_s
 from envcompare.runner.batchsearch import SizeCheck
 from envcompare.stats.intervals import Interval
 from envcompare.stats.typical import Spread, prior_of

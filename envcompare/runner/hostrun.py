@@ -122,7 +122,7 @@ class HostRun:
 
         def act() -> None:
             with turns.preparing(turns.here), turns.preparing(self.kernel):
-                prepare_host(self.job, self.session, is_regained=is_retried)
+                _prepare_host(self.job, self.session, is_regained=is_retried)
 
         return self.survives_or_leaves(act)
 
@@ -271,7 +271,7 @@ class HostRun:
         try:
             self._take_lock(session, is_regained=True, most_s=0)
             needed = frozenset(self.session.arms) if has_all else frozenset[str]()
-            prepare_host(job, session, is_regained=True, needed=needed)
+            _prepare_host(job, session, is_regained=True, needed=needed)
             self._require_same(session)
         except (TransportError, CommandTimeoutError, HostHeldError, _MissingArmError):
             session.abandon()
@@ -381,7 +381,7 @@ def _has_failed(events: tuple[Event, ...]) -> bool:
     return has_ended and any(e.failure is not None and e.failure.phase != "plan" for e in since)
 
 
-def failures_of(host: str, events: tuple[Event, ...]) -> tuple[str, ...]:
+def _failures_of(host: str, events: tuple[Event, ...]) -> tuple[str, ...]:
     """Return why a host failed or was lost, since the run was begun or resumed."""
     begun = max((i for i, e in enumerate(events) if e.what == "run-resumed"), default=0)
     failed = (e for e in events[begun:] if e.what in {"host-lost", "host-failed"})
@@ -395,7 +395,7 @@ def retried_hosts(job: Job) -> list[HostSpec]:
     lost = {c.host for c in job.plan.cells if states.get(c.id) == "unreachable"}
     hosts: list[HostSpec] = []
     for host in job.hosts:
-        why = failures_of(host.label, events)
+        why = _failures_of(host.label, events)
         is_given_up = host.label in lost or _failed_last(host.label, events)
         if is_given_up and len(why) < MOST_FAILURES:
             hosts.append(host)
@@ -435,7 +435,7 @@ def _tell_swept(job: Job, session: HostSession, text: str) -> None:
     job.display.say(f"  {session.host.label}: {text}")
 
 
-def prepare_host(
+def _prepare_host(
     job: Job,
     session: HostSession,
     *,

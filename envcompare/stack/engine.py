@@ -173,7 +173,7 @@ def patiently(engine: Engine, transport: Transport, ask: Callable[[], _T]) -> _T
     """
     key = engine.program, transport.name
     until, pause_s = time.monotonic() + AWAY_S, _FIRST_PAUSE_S
-    while is_away(engine, answer := ask()):
+    while _is_away(engine, answer := ask()):
         if key not in _ANSWERED or time.monotonic() + pause_s > until:
             return answer
         time.sleep(pause_s)
@@ -182,7 +182,7 @@ def patiently(engine: Engine, transport: Transport, ask: Callable[[], _T]) -> _T
     return answer
 
 
-def is_away(engine: Engine, answer: object) -> bool:
+def _is_away(engine: Engine, answer: object) -> bool:
     """Tell whether a client failed only because its daemon goes away or comes up."""
     if not isinstance(answer, _Answer) or answer.succeeded:
         return False

@@ -33,11 +33,6 @@ class Knee:
     high: int | None  # the smallest that is proven to reach it, whatever is the fastest
     restarts: int  # with two batches or more
 
-    @property
-    def decided(self) -> int | None:
-        """Return the knee, None where it is not decided."""
-        return self.high if self.low == self.high else None
-
 
 def knee(rates: Mapping[int, Mapping[int, float]]) -> Knee | None:
     """Return the knee of log throughputs by batch and restart; None without two to compare."""

@@ -14,8 +14,15 @@ import numpy as np
 
 from envcompare.run_folder.records import Block, Design, Measured, ProcessRun
 from envcompare.stats.intervals import ALPHA, Interval, printed_interval
-from envcompare.stats.oddworkers import OddRestart, odd_restarts
-from envcompare.stats.pairs import Logarithms, Round, flat, grouped, paired
+from envcompare.stats.pairs import (
+    Logarithms,
+    OddRestart,
+    Round,
+    flat,
+    grouped,
+    odd_restarts,
+    paired,
+)
 from envcompare.stats.typical import (
     Contrast,
     Groups,
@@ -350,10 +357,10 @@ def look(  # noqa: PLR0913 — a look is at all of this
             for arm in arms
         }
     alpha = ALPHA if design.screen else ALPHA / max(1, m)
-    found = {
+    evidence = {
         arm: readings.evidence(
             arm, reference, metric, prior=prior, is_strict=is_strict, is_looked=is_looked
         )
         for arm in arms
     }
-    return {arm: None if one is None else one.printed(alpha=alpha) for arm, one in found.items()}
+    return {arm: None if one is None else one.printed(alpha=alpha) for arm, one in evidence.items()}

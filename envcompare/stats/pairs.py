@@ -1,4 +1,4 @@
-"""From blocks and processes to paired log ratios of a round, and their drift.
+"""From blocks and processes to paired log ratios of a round, their drift, and odd restarts.
 
 A log ratio is ln(time in the arm ÷ time in the reference).
 
@@ -6,6 +6,12 @@ Drift is a trend of the blocks inside a generation, after the discarded warm-up 
 gives one least-squares slope. Without drift its rounds are exchangeable, so a slope is as likely as
 its negative, and Student t on slopes holds its level or stays below it, heavy tails included (Efron
 1969; Benjamini 1983).
+
+Of some hundred forked workers a few take 20 to 50 % longer, or less, for as long as they live, for
+no reason that a counter shows. In a restart with such a worker no ratio says anything of an
+environment, so that all arms lose it. The rule was fixed before any run: what an arm takes more
+than the others in a restart, less the median of that over restarts, is above 10 % and five times
+its own error. Of four restarts one may be left out; where more are odd, that is how they scatter.
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ import numpy as np
 from scipy import special
 
 from envcompare.run_folder.records import CONTROL_SUFFIX, Measured
+from envcompare.stats.typical import centre
 
 Pairs = dict[int, dict[int, tuple[float, ...]]]
 """restart → generation → log ratios of the complete rounds."""
@@ -28,6 +35,14 @@ Round = tuple[int, int, int]
 
 Logarithms = Mapping[str, Mapping[Round, float]]
 """arm → round → logarithm of a time."""
+DRIFT_LEVEL = 0.01  # false alarms of all tests of a family together, by Bonferroni
+MIN_SLOPES = 4  # generations; below that even a strong drift cannot be told
+_ROUNDING = 1e-12  # a log ratio below it is what floating point leaves of equal numbers
+LEAST_OFF = math.log(1.1)
+_ODD_ERRORS = 5.0
+_LEAST_RESTARTS = 3  # two tell only that they differ
+_LEAST_ROUNDS = 6
+_MOST_ODD = 0.25  # of the restarts, and at least one
 
 
 def pair(
@@ -40,10 +55,10 @@ def pair(
     """Pair the blocks of one cell by round and return their log ratios, as `paired` does."""
     taken = {arm, reference, reference + CONTROL_SUFFIX}
     kept = (block for block in blocks if block.arm in taken)
-    return paired(logarithms(kept, read=read), arm=arm, reference=reference)
+    return paired(_logarithms(kept, read=read), arm=arm, reference=reference)
 
 
-def logarithms(
+def _logarithms(
     blocks: Iterable[Measured], *, read: Callable[[Measured], float | None]
 ) -> Logarithms:
     """Return the logarithm of what is read, by arm and round.
@@ -96,11 +111,6 @@ def flat(pairs: Pairs) -> tuple[float, ...]:
     return tuple(x for gens in pairs.values() for rounds in gens.values() for x in rounds)
 
 
-DRIFT_LEVEL = 0.01  # false alarms of all tests of a family together, by Bonferroni
-MIN_SLOPES = 4  # generations; below that even a strong drift cannot be told
-_ROUNDING = 1e-12  # a log ratio below it is what floating point leaves of equal numbers
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trend:
     """The mean change of a logarithm from one round to the next, over generations."""
@@ -140,3 +150,56 @@ def _p_value(slopes: np.ndarray) -> float:
     error = np.sqrt(np.mean((slopes - mean) ** 2) * (count / (count - 1)) / count)
     # as scipy.stats.ttest_1samp, which takes a hundred times as long for so few numbers
     return float(2 * special.stdtr(count - 1, -abs(mean / error)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OddRestart:
+    """A restart that no estimate takes in, with the worker that was farthest off."""
+
+    restart: int
+    arm: str
+    log_ratio: float  # of its time to what it usually takes against the others
+
+
+def odd_restarts(values: Logarithms) -> tuple[OddRestart, ...]:
+    """Return the restarts that are left out; none below three, or where too many are odd."""
+    offsets = {arm: _offsets(values, arm) for arm in values} if len(values) > 1 else {}
+    odd: dict[int, OddRestart] = {}
+    for arm, by_restart in offsets.items():
+        for restart, off in _far(by_restart).items():
+            known = odd.get(restart)
+            if known is None or abs(off) > abs(known.log_ratio):
+                odd[restart] = OddRestart(restart=restart, arm=arm, log_ratio=off)
+    count = len({number[0] for by_round in values.values() for number in by_round})
+    if len(odd) > max(1, math.floor(_MOST_ODD * count)):
+        return ()
+    return tuple(odd[restart] for restart in sorted(odd))
+
+
+def _offsets(values: Logarithms, arm: str) -> dict[int, list[float]]:
+    """Return by restart how far an arm lies above the median of the others, round by round."""
+    others = [by_round for name, by_round in values.items() if name != arm]
+    offsets: dict[int, list[float]] = {}
+    for number, value in values[arm].items():
+        beside = _at(others, number)
+        if beside:
+            offsets.setdefault(number[0], []).append(value - statistics.median(beside))
+    return {restart: kept for restart, kept in offsets.items() if len(kept) >= _LEAST_ROUNDS}
+
+
+def _at(arms: list[Mapping[Round, float]], number: Round) -> list[float]:
+    return [by_round[number] for by_round in arms if number in by_round]
+
+
+def _far(offsets: dict[int, list[float]]) -> dict[int, float]:
+    """Return the restarts in which an arm is far from where it usually is, and how far."""
+    if len(offsets) < _LEAST_RESTARTS:
+        return {}
+    centres = {restart: centre(tuple(kept)) for restart, kept in offsets.items()}
+    usual = statistics.median(median for median, _ in centres.values())
+    offs = {restart: (median - usual, error) for restart, (median, error) in centres.items()}
+    return {
+        restart: off
+        for restart, (off, error) in offs.items()
+        if abs(off) > max(LEAST_OFF, _ODD_ERRORS * error)
+    }

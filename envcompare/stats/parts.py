@@ -38,7 +38,7 @@ class Pairing:
 
         No look is taken at it while measuring, so that it pays for none.
         """
-        values = logarithms(times)
+        values = _logarithms(times)
         groups = self._groups(values, self.arm)
         if not groups:
             return None
@@ -60,7 +60,7 @@ class Pairing:
         return grouped(values, arm=arm, reference=self.reference, left_out=self.left_out)
 
 
-def logarithms(times: Times) -> Logarithms:
+def _logarithms(times: Times) -> Logarithms:
     """Return the logarithm of each time above 0, by arm and round."""
     return {
         arm: {number: math.log(ns) for number, ns in found.items() if ns > 0}
@@ -72,23 +72,23 @@ def added(parts: Iterable[Times]) -> Times:
     """Return the sum of parts, in each round that any of them has."""
     sums: dict[str, dict[Round, float]] = {}
     for times in parts:
-        for arm, found in times.items():
+        for arm, by_round in times.items():
             of_arm = sums.setdefault(arm, {})
-            for number, ns in found.items():
+            for number, ns in by_round.items():
                 of_arm[number] = of_arm.get(number, 0.0) + ns
     return sums
 
 
 def usual_ns(times: Times, arm: str) -> float:
     """Return the median over the rounds of an arm, 0 where it has none."""
-    found = times.get(arm)
-    return statistics.median(found.values()) if found else 0.0
+    by_round = times.get(arm)
+    return statistics.median(by_round.values()) if by_round else 0.0
 
 
 def usual_share(times: Times, whole: Times, arm: str) -> float:
     """Return the median share of a part in the whole of an arm; a round without it has none."""
-    known, found = times.get(arm, {}), whole.get(arm, {})
-    shares = [known.get(number, 0.0) / ns for number, ns in found.items() if ns > 0]
+    known, of_whole = times.get(arm, {}), whole.get(arm, {})
+    shares = [known.get(number, 0.0) / ns for number, ns in of_whole.items() if ns > 0]
     return statistics.median(shares) if shares else 0.0
 
 

@@ -213,7 +213,7 @@ def _half_distance(ordered: Floats, place: int) -> float:
 def _order(count: int, alpha: float) -> tuple[int, tuple[float, float]]:
     """Return l, counted from 1, with z_l and the z of the place after it, at least 0."""
     places = range(1, count // 2)
-    below = bisect.bisect_left(places, alpha / 2, key=lambda one: special.bdtr(one, count, 0.5))
+    below = bisect.bisect_left(places, alpha / 2, key=lambda place: special.bdtr(place, count, 0.5))
     place = 1 + below
     scores = [-float(special.ndtri(special.bdtr(one, count, 0.5))) for one in (place - 1, place)]
     return place, (scores[0], max(0.0, scores[1]))
@@ -280,8 +280,8 @@ class RoundEvidence:
         return math.exp(high)
 
     def _excludes_zero(self, *, alpha: float) -> bool:
-        found = self.printed(alpha=alpha)
-        return abs(found.mean) > found.half_width
+        shown = self.printed(alpha=alpha)
+        return abs(shown.mean) > shown.half_width
 
     def printed(self, *, alpha: float) -> Interval:
         """Return the interval a verdict rests on, with an error of `alpha` over all looks.
@@ -408,7 +408,7 @@ def contrast(logarithms: Floats, weights: Sequence[float]) -> Contrast:
     def weighted(columns: Floats) -> float:
         return float(signs @ np.median(columns - columns.mean(axis=0), axis=1))
 
-    return stretched(logarithms, weighted)
+    return _stretched(logarithms, weighted)
 
 
 def ratio_of_sums(times: Sequence[Floats]) -> Contrast:
@@ -422,10 +422,10 @@ def ratio_of_sums(times: Sequence[Floats]) -> Contrast:
     def log_ratio(columns: Floats) -> float:
         return float(signs @ np.log(columns.sum(axis=1)))
 
-    return stretched(data, log_ratio)
+    return _stretched(data, log_ratio)
 
 
-def stretched(data: Floats, estimate: Callable[[Floats], float]) -> Contrast:
+def _stretched(data: Floats, estimate: Callable[[Floats], float]) -> Contrast:
     """Return an estimate of columns in their order, with its jackknife over 8 stretches."""
     count = data.shape[1]
     if count < STRETCHES:

@@ -107,7 +107,7 @@ class _Sink(io.RawIOBase):
         super().close()
 
 
-class Killable(Protocol):
+class _Killable(Protocol):
     """A process that can be killed."""
 
     def kill(self) -> None:
@@ -207,7 +207,7 @@ class StallWatch:
     A context manager, left with CommandTimeoutError where it has killed them.
     """
 
-    def __init__(self, what: str, *processes: Killable) -> None:
+    def __init__(self, what: str, *processes: _Killable) -> None:
         self._what = what
         self._processes = processes
         self._limit_s = _HASHING_S

@@ -1,4 +1,4 @@
-"""The workload `compile` in real environments, of which some have no C++ compiler."""
+"""What `torch.compile` needs in real environments, of which some have no C++ compiler."""
 
 from __future__ import annotations
 
@@ -52,3 +52,30 @@ def test_an_arm_without_a_compiler_is_not_run_beside_one_that_has_it(tmp_path: P
     facts = {one["arm"]: one["facts"] for one in done.read("comparison.json")["arms"]}
     assert facts["vm"]["compiler.name"] == "g++"
     assert "g++" in facts["vm"]["compiler.version"]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="this machine has no C++ compiler")
+def test_compiled_model_is_compared_with_itself_uncompiled(tmp_path: Path) -> None:
+    """Both arms are measured, and no block has a compilation in it."""
+    small = ("--set", "layer.channels=8", "--set", "layer.side=8")
+    values = ("--set", "layer.compile=false,true", "--compare", "parameter=compile")
+    steps = (*STEPS_ALONE, "--device", "cpu", "--restarts", "2", "--rounds", "3")
+    done = envcompare(tmp_path, "--envs", "vm", "--workloads", "layer", *small, *values, *steps)
+    assert done.exit_code == 0, done.stderr
+    assert done.outcomes()["layer", "vm-compile-true"] not in {"failed", "not-run"}
+    blocks = [one for one in done.lines("samples.jsonl") if one["kind"] == "block"]
+    restarts = {one["restart"] for one in blocks if one["arm"] == "vm-compile-true"}
+    assert restarts == {0, 1}
+    assert sum(one["warmup"] for one in blocks) == 2 * 3
+    events = [(one["what"], one["text"]) for one in done.lines("events.jsonl")]
+    assert any(what == "not-marked" and "compiled" in text for what, text in events)
+    facts = {one["arm"]: one["facts"] for one in done.read("comparison.json")["arms"]}
+    assert facts["vm-compile-true"]["compiler.name"] == "g++"
+    assert not any(".main.so" in line for line in facts["vm-compile-true"]["loaded_libraries"])
+
+
+def test_environment_without_a_compiler_runs_no_compiled_model(tmp_path: Path) -> None:
+    """The plan says so before; the arms of the environment are not run."""
+    values = ("--workloads", "mlp", "--set", "mlp.compile=true")
+    done = envcompare(tmp_path, "--envs", "docker", *values, *_SHORT)
+    assert {LACK in one["brief"] for one in failures(done)} == {True}

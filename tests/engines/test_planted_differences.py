@@ -25,8 +25,8 @@ from envcompare.command import Command
 from envcompare.config.settings import Settings
 from envcompare.doctor.examining import compare_stacks
 from envcompare.environments.docker import image_store
-from envcompare.hosts.arms import ReadyArm
 from envcompare.hosts.opening import open_session
+from envcompare.hosts.readyarms import ReadyArm
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import ArmRecord, FactDifference

@@ -15,10 +15,9 @@ from envcompare.analysis.model.comparison import Comparison, RunComparison
 from envcompare.command import Command, CommandResult
 from envcompare.interrupt import Interruption
 from envcompare.measure.context import Budget, CellContext, Facts
-from envcompare.measure.lockstep import Lockstep
+from envcompare.measure.lockstep import Lockstep, Turns
 from envcompare.measure.replies import LaunchSpec
 from envcompare.measure.startup import StartupPass
-from envcompare.measure.turns import Turns
 from envcompare.measure.worker import Worker
 from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import Event, FingerprintRecord, Sample, Taken

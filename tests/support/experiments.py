@@ -15,7 +15,11 @@ def known(
     """Return the names that may be used; each workload with its parameters and their defaults."""
     infos = {
         name: WorkloadInfo(
-            name=name, summary="", parameters=parameters, ranges=(ranges or {}).get(name, {})
+            name=name,
+            summary="",
+            parameters=parameters,
+            ranges=(ranges or {}).get(name, {}),
+            spreads_ranks=name == "ddp",
         )
         for name, parameters in workloads.items()
     }

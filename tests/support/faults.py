@@ -8,7 +8,7 @@ from typing import Any
 from benches import Measured, bench, measure
 
 SOURCE = """
-import ctypes, os, random, signal, time
+import collections, ctypes, os, random, signal, sys, time, types
 
 IN_DOCKER = os.environ["ENVCOMPARE_ENVIRONMENT"] == "docker"
 
@@ -94,6 +94,19 @@ class ClockJumps(Steady):
 
 class ClockGoesBack(ClockJumps):
     seconds = -3600
+
+
+class CompilesLate(ClockJumps):
+    def setup(self, seed, device):
+        super().setup(seed, device)
+        self.counts = collections.defaultdict(collections.Counter)
+        sys.modules["torch._dynamo.utils"] = types.SimpleNamespace(counters=self.counts)
+
+    def act(self):
+        if IN_DOCKER and self.blocks == 5:
+            self.blocks += 1
+            self.counts["frames"]["total"] += 1
+            time.sleep(0.5)
 
 
 class WithoutSchedstat(Steady):

@@ -10,7 +10,6 @@ from goldenruns import golden_run
 from msgspec import inspect
 from profilepages import cell_profiles, roofline
 
-from envcompare.analysis.model.accuracy import ArmTraining, CellTraining, EpochPoint
 from envcompare.analysis.model.comparison import (
     ArmSummary,
     CellSummary,
@@ -22,7 +21,15 @@ from envcompare.analysis.model.comparison import (
     PickedValue,
     RunComparison,
 )
-from envcompare.analysis.model.throughput import ArmSizes, BatchSweep, Limit, SizeRate
+from envcompare.analysis.model.scaling import (
+    ArmSizes,
+    ArmTraining,
+    BatchSweep,
+    CellTraining,
+    EpochPoint,
+    Limit,
+    SizeRate,
+)
 from envcompare.run_folder.records import FactDifference, Goal
 
 EVIL: Final = (

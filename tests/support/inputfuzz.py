@@ -12,9 +12,9 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import BinaryIO
-from unittest.mock import patch
 
 import click
+import pytest
 from filespoiling import BYTES, TEXT
 from profilefuzz import DATA, limited
 
@@ -101,10 +101,11 @@ def accepts(*words: str) -> bool:
     """Run the command line in this process; False where it refuses as documented."""
     try:
         with (
-            patch.object(sys, "argv", ["envcompare", *words]),
+            pytest.MonkeyPatch.context() as patch,
             redirect_stdout(io.StringIO()),
             redirect_stderr(io.StringIO()),
         ):
+            patch.setattr(sys, "argv", ["envcompare", *words])
             app(args=list(words), standalone_mode=False)
     except EnvcompareError as error:
         _require(error.brief and error.exit_code in _REFUSALS, f"{error.exit_code}: {error.brief}")

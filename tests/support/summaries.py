@@ -11,7 +11,7 @@ from rich.console import Console
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.cli.conclusion import show
 from envcompare.report.export.summary import summary
-from envcompare.report.format import markdown as drawing
+from envcompare.report.format import blocks
 from envcompare.report.format.blocks import Heading, Items, Line, PlainBlock, Table, plain
 from envcompare.text import flat
 
@@ -27,7 +27,7 @@ class SummaryLine:
 
 def markdown(run: RunComparison) -> str:
     """Return the summary of a run as Markdown."""
-    return drawing.markdown(summary(run))
+    return blocks.markdown(summary(run))
 
 
 def printed(run: RunComparison) -> str:

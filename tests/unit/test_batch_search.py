@@ -29,12 +29,12 @@ from envcompare.console import Display
 from envcompare.environments import Check
 from envcompare.errors import ConfigError, InterruptedRunError, exit_code_of
 from envcompare.gpu.devices import HostGpus
-from envcompare.hosts.arms import ReadyArm
+from envcompare.hosts.readyarms import ReadyArm
 from envcompare.hosts.session import HostSession
-from envcompare.measure.fitting import Fit, search_fit
 from envcompare.run_folder.records import Scalar
 from envcompare.run_folder.results import RunFolder, standing
 from envcompare.runner import walk
+from envcompare.runner.batchsearch import Fit, search_fit
 from envcompare.runner.cellgroup import run_cells
 from envcompare.runner.cellrun import CellRun, Job
 from envcompare.stack import Prepared
@@ -42,7 +42,9 @@ from envcompare.stats.knees import SHARE, knee
 from envcompare.transport import run
 from envcompare.transport.local import LOCAL
 
-KNOWN = known(cnn={"batch": 64, "lr": 0.1}, mlp={"batch": 1}, startup={"until": "import"})
+KNOWN = known(
+    cnn={"batch": 64, "lr": 0.1, "compile": False}, mlp={"batch": 1}, startup={"until": "import"}
+)
 Searching = Callable[[str], tuple[Job, list[CellRun]]]
 SEARCHED = """
 import time
@@ -170,6 +172,15 @@ def test_a_batch_that_is_set_as_well_is_refused() -> None:
         experiment(workloads="cnn", search="batch", set={"cnn": {"batch": 8}})
 
 
+def test_a_search_with_compiled_models_is_refused() -> None:
+    """Among other values as well; the model that is not compiled may be searched for."""
+    for values in (True, (False, True)):
+        with pytest.raises(ConfigError, match=r"cnn\.compile=true exclude each other"):
+            experiment(workloads="cnn", search="batch", set={"cnn": {"compile": values}})
+    found = experiment(workloads="cnn", search="batch", set={"cnn": {"compile": False}})
+    assert sizes_of(found)["cnn"][0] == 64
+
+
 def test_a_search_over_ranks_on_several_hosts_is_refused() -> None:
     """A try runs on one."""
     spread = {"workloads": "ddp", "hosts": "a,b", "rendezvous": "a", "search": "batch"}
@@ -200,21 +211,21 @@ def test_the_knee_is_the_smallest_batch_near_the_best() -> None:
     """The best may be a larger one, and restarts may differ from each other."""
     found = knee(rates(100, 180, 240, 250, 252, noise=0.002))
     assert found is not None
-    assert (found.decided, found.best) == (4, 16)
+    assert (found.low, found.high, found.best) == (4, 4, 16)
 
 
 def test_a_knee_at_the_edge_is_not_decided() -> None:
     """95 % of the best is as near to the one as to the other: both ends are named."""
     found = knee(rates(100, 150, 237.5, 250, noise=0.002))
     assert found is not None
-    assert (found.decided, found.low, found.high) == (None, 4, 8)
+    assert (found.low, found.high) == (4, 8)
 
 
 def test_one_restart_decides_nothing() -> None:
     """It says nothing of how far restarts scatter."""
     found = knee(rates(100, 180, 240, restarts=1))
     assert found is not None
-    assert (found.decided, found.low, found.high, found.restarts) == (None, 1, None, 1)
+    assert (found.low, found.high, found.restarts) == (1, None, 1)
 
 
 def test_a_batch_that_ended_early_spoils_no_other() -> None:
@@ -223,7 +234,7 @@ def test_a_batch_that_ended_early_spoils_no_other() -> None:
     values[16] = {restart: values[16][restart] for restart in (1, 2)}
     found = knee(values)
     assert found is not None
-    assert (found.decided, found.best) == (4, 16)
+    assert (found.low, found.high, found.best) == (4, 4, 16)
 
 
 def test_without_two_batches_in_a_restart_there_is_no_knee() -> None:
@@ -261,7 +272,7 @@ def test_a_true_knee_is_rarely_missed_by_a_claim() -> None:
         }
         found = knee(values)
         assert found is not None
-        claims[found.decided] += 1
+        claims[found.high if found.low == found.high else None] += 1
     assert claims[8] > 200
     assert sum(claims.values()) - claims[8] - claims[None] <= 0.05 * 400
 

@@ -128,8 +128,14 @@ def test_hint_for_an_image_of_the_stack_host_is_accepted_in_turn() -> None:
     assert [arm.id for arm in arms] == ["docker-host", "mine"]
 
 
-RANGES: dict[str, Range] = {"lr": (0, None), "batch": (1, 65536), "optimizer": ("sgd", "adam")}
-DECLARED = known(cnn={"batch": 64, "lr": 0.1, "optimizer": "sgd"}, ranges={"cnn": RANGES})
+RANGES: dict[str, Range] = {
+    "lr": (0, None),
+    "batch": (1, 65536),
+    "optimizer": ("sgd", "adam"),
+    "compile": (False,),
+}
+PARAMETERS: dict[str, Scalar] = {"batch": 64, "lr": 0.1, "optimizer": "sgd", "compile": False}
+DECLARED = known(cnn=PARAMETERS, ranges={"cnn": RANGES})
 
 
 @pytest.mark.parametrize(
@@ -139,6 +145,7 @@ DECLARED = known(cnn={"batch": 64, "lr": 0.1, "optimizer": "sgd"}, ranges={"cnn"
         ("batch", (64, 65537), "at least 1 and at most 65536"),
         ("lr", -0.1, "at least 0"),
         ("optimizer", "momentum", "one of sgd, adam"),
+        ("compile", True, "only false"),
     ],
 )
 def test_value_that_a_workload_cannot_run_with_is_refused(
@@ -153,7 +160,8 @@ def test_value_that_a_workload_cannot_run_with_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("batch", (1, 65536)), ("lr", 0.0), ("lr", 1e9), ("optimizer", "adam")]
+    ("name", "value"),
+    [("batch", (1, 65536)), ("lr", 0.0), ("lr", 1e9), ("optimizer", "adam"), ("compile", False)],
 )
 def test_value_at_the_ends_of_a_declared_range_is_accepted(
     name: str, value: Scalar | tuple[Scalar, ...]

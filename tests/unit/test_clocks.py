@@ -59,6 +59,17 @@ def test_block_in_which_the_clock_jumped_is_dropped_and_counted(tmp_path: Path, 
     assert any("clock" in e.text for e in found.events if e.what == "round-dropped")
 
 
+def test_block_in_which_a_model_was_compiled_again_warms_up(tmp_path: Path) -> None:
+    """Its half second is in no estimate, and its round is counted as incomplete."""
+    found = tried(tmp_path, "CompilesLate", budget_s=4.0)
+    cell = found.comparison.cells[0]
+    told = [e.text for e in found.events if e.what == "round-dropped" and "compile" in e.text]
+    assert cell.dropped_rounds >= len(told) >= 1
+    assert "torch.compile worked in it, 1 time" in told[0]
+    assert cell.dropped_blocks == 0
+    assert all(one.p95_s < 0.4 for one in cell.step_times)
+
+
 def steady(watch: ClockWatch, count: int = 4) -> int:
     """Show steady blocks to a watch; return when the next may begin."""
     for number in range(count):

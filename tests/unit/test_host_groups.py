@@ -14,14 +14,14 @@ from msgspec.structs import replace
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.frames import comparison_frame
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.analysis.model.hostgroups import GroupEstimate
+from envcompare.analysis.model.machines import GroupEstimate
 from envcompare.analysis.two_runs.gates import claims_of_groups, judge_gates, parse_gates
 from envcompare.cli.planning import plan_lines, planned
 from envcompare.config.settings import Settings, parse_settings, settings_toml
 from envcompare.errors import ConfigError
 from envcompare.report.export.exports import csv_text
 from envcompare.report.export.summary import summary
-from envcompare.report.format.markdown import markdown
+from envcompare.report.format.blocks import markdown
 from envcompare.report.page import render
 from envcompare.report.wording.groupwords import basis_texts, difference_texts
 from envcompare.run_folder.records import (

@@ -14,11 +14,11 @@ from benches import bench, launch, measure
 from builders import CELL, block, run_record
 from lab import need, torch_python
 
-from envcompare.analysis.model.phases import ArmPhases, CellPhases, PartDifference
+from envcompare.analysis.model.profiling import ArmPhases, CellPhases, PartDifference
 from envcompare.analysis.timing.cells import CellData
 from envcompare.analysis.timing.phases import cell_phases
 from envcompare.command import Command
-from envcompare.measure.marked import KIND, Marking
+from envcompare.measure.generation import MARKED, Marking
 from envcompare.run_folder.records import Block, MarkedBlock, event_now
 
 TIMES = {  # ns a step
@@ -245,4 +245,4 @@ def test_workers_without_pytorch_say_so_once(tmp_path: Path) -> None:
     assert noted == ["the workload does not use PyTorch"]
     assert found.comparison.phases[0].reason == noted[0]
     assert not any(isinstance(one, MarkedBlock) for one in found.folder.read_samples().samples)
-    assert KIND == "phases"
+    assert MARKED == "phases"

@@ -18,7 +18,9 @@ from envcompare.config.settings import Settings
 from envcompare.environments.registry import all_traits
 from envcompare.errors import ConfigError
 
-KNOWN = known(cnn={"batch": 64, "lr": 1.0}, rnn={"hidden": 40, "optimizer": "sgd"})
+KNOWN = known(
+    cnn={"batch": 64, "lr": 1.0, "compile": False}, rnn={"hidden": 40, "optimizer": "sgd"}
+)
 
 
 def experiment(**flags: Any) -> Experiment:
@@ -233,3 +235,15 @@ def test_profiles_are_a_part_of_the_design_and_said(asked: Any, expected: str) -
     lines = plan_lines(made, plan)
     assert f"profiles: {PROFILES[plan.design.profile]}" in lines
     assert f'  profile = "{expected}"' in lines
+
+
+@pytest.mark.parametrize("compare", [None, "parameter=compile"])
+def test_plan_says_what_a_compiled_model_needs(compare: str | None) -> None:
+    """As a cell or as an arm; of models that are not compiled nothing is said."""
+    said = {}
+    for values in ((False, True), (False,)):
+        chosen = {"envs": "vm", "workloads": "cnn", "set": {"cnn": {"compile": values}}}
+        made = experiment(**chosen, compare=compare if len(values) > 1 else None)
+        lines = plan_lines(made, make_plan(made, ("local",), accept_many=False))
+        said[values] = [line for line in lines if line.startswith("compiled models: g++")]
+    assert (len(said[False, True]), said[False,]) == (1, [])

@@ -6,7 +6,7 @@ import pytest
 from builders import block, design
 from msgspec.structs import replace
 
-from envcompare.measure.planned import PlannedRestarts
+from envcompare.measure.lockstep import PlannedRestarts
 from envcompare.run_folder.records import Block, Memory
 from envcompare.run_folder.results import standing_samples
 

@@ -23,6 +23,7 @@ from envcompare.errors import (
     exit_code_of,
 )
 from envcompare.measure.context import CellContext
+from envcompare.measure.limits import limit_s
 from envcompare.measure.profile import (
     COUNTER_STEPS,
     INSIDE,
@@ -34,7 +35,6 @@ from envcompare.measure.profile import (
     counted_steps,
     cut_at,
     failed,
-    limit_s,
     started,
     steps_that_fit,
     summary,

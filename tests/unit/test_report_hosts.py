@@ -13,10 +13,11 @@ from summaries import markdown, printed
 
 import runfolders
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import HostDifference, RunComparison
+from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model.machines import HostDifference
 from envcompare.analysis.two_runs.changes import compare_runs, read_run
 from envcompare.report.export.changewords import change_blocks
-from envcompare.report.format.markdown import markdown as as_markdown
+from envcompare.report.format.blocks import markdown as as_markdown
 from envcompare.report.page import render
 from envcompare.report.sections.cards import summary_cards
 from envcompare.report.wording.headlines import headlines

@@ -15,12 +15,13 @@ from msgspec.structs import replace
 
 from envcompare import bundled
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import PickedValue, RunComparison, TorchBuild
+from envcompare.analysis.model.comparison import PickedValue, RunComparison
+from envcompare.analysis.model.machines import TorchBuild
 from envcompare.cli.planning import resolved
 from envcompare.config.settings import Settings, parse_settings, read_settings
 from envcompare.errors import ConfigError
 from envcompare.report.export.summary import summary
-from envcompare.report.format.markdown import markdown
+from envcompare.report.format.blocks import markdown
 from envcompare.report.page import render
 from envcompare.report.sections.studies import study_section
 from envcompare.report.wording.profileterms import quantity_name

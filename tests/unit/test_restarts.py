@@ -14,8 +14,7 @@ from benches import Kept, bench
 from builders import block, blocks
 
 from envcompare.measure.context import Budget, CellContext
-from envcompare.measure.lockstep import Lockstep, _Rounds
-from envcompare.measure.turns import Turns
+from envcompare.measure.lockstep import Lockstep, Turns, _Rounds
 from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import Block, Memory
 from envcompare.stats.typical import MIN_ROUNDS, ROUNDS_FOR_MEDIAN

@@ -18,7 +18,7 @@ from envcompare.errors import ConfigError, UnusableError
 from envcompare.hosts.session import HostSession
 from envcompare.hosts.teams import HostTeam
 from envcompare.report.export.summary import summary
-from envcompare.report.format.markdown import markdown
+from envcompare.report.format.blocks import markdown
 from envcompare.report.page import render
 from envcompare.run_folder.profiles import Profile, ProfileRecord, Quantity
 from envcompare.run_folder.records import ArmRecord, CellRecord, Event, FingerprintRecord

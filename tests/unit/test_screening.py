@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envcompare.stats.intervals import Evidence
-from envcompare.stats.multiplicity import p_value, screen
 from envcompare.stats.typical import Groups, RoundEvidence, spread
+from envcompare.stats.verdicts import p_value, screen
 
 
 def evidence(mean: float, error: float = 0.01, count: int = 20) -> Evidence:

@@ -17,13 +17,12 @@ from builders import block
 from envcompare.command import Command, CommandResult
 from envcompare.measure.context import Budget, CellContext
 from envcompare.measure.limits import Costs
-from envcompare.measure.lockstep import Lockstep
+from envcompare.measure.lockstep import Lockstep, Turns
 from envcompare.measure.pool import WorkerPool
 from envcompare.measure.quiet import QuietGate
 from envcompare.measure.startup import MAX_REPETITIONS, StartupPass
-from envcompare.measure.turns import Turns
 from envcompare.measure.worker import Worker
-from envcompare.measure.workers import Roster
+from envcompare.measure.workers import CellWorkers, Roster
 from envcompare.run_folder.records import Block, Event, Memory, Sample, Startup
 from envcompare.run_folder.results import elapsed_s
 
@@ -137,11 +136,12 @@ def cells(
 
 def test_launches_are_paid_once_for_all_cells(tmp_path: Path) -> None:
     """Every restart launches an arm once, and each cell measures in it and has its start-up."""
-    two = cells(tmp_path, {}, {"step_s": 0.02}, budget_s=12.0, has_startup=True, min_restarts=2)
+    two = cells(
+        tmp_path, {}, {"step_s": 0.02}, budget_s=60.0, has_startup=True, restarts=2, rounds=9
+    )
     Turns(two.locksteps()).measure()
     restarts = two.restarts("a")
-    assert restarts == two.restarts("b")
-    assert len(restarts) >= 2
+    assert restarts == two.restarts("b") == [0, 1]
     assert Counter(two.launched) == dict.fromkeys(ARMS, len(restarts))
     peaks = [one for one in two.samples() if isinstance(one, Memory)]
     known = Counter((one.arm, one.restart) for one in peaks if one.cgroup_peak_bytes is not None)
@@ -157,6 +157,23 @@ def test_launches_are_paid_once_for_all_cells(tmp_path: Path) -> None:
         assert abs(a.engine_ns - b.engine_ns) < 1e8
         before = (a.engine_ns, a.import_ns, a.data_ns, a.build_ns, a.first_step_ns)
         assert a.real_ns == sum((*before, a.train_ns, a.exit_ns))
+
+
+@pytest.mark.parametrize("is_timed", [True, False])
+def test_launches_overlap_where_none_is_timed(tmp_path: Path, *, is_timed: bool) -> None:
+    """What they take together is charged, whether one after the other or at the same time."""
+    slow = f"import time\ntime.sleep(1)\n{SOURCE}"
+    (lockstep,) = cells(tmp_path, {}, budget_s=60.0, source=slow).locksteps()
+    context = lockstep.context
+    pool = WorkerPool(spec=context.spec, restart=0, cells=1, known=set(), is_timed=is_timed)
+    workers = CellWorkers(lockstep.roster, pool)
+    assert workers.begin(ARMS, is_alone=is_timed).keys() == set(ARMS)
+    alone_s = len(ARMS) * 1.0
+    assert (pool.launch_s >= alone_s) is is_timed
+    assert pool.shared_s == pytest.approx(pool.launch_s)
+    workers.give_back()
+    pool.dismiss(context)
+    assert pool.exits_ns.keys() == set(ARMS)
 
 
 def test_launches_that_restarts_were_too_few_for_are_shared_too(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envcompare.analysis.timing.cells import CellData
-from envcompare.analysis.timing.tails import tail
+from envcompare.analysis.timing.judge import tail
 from envcompare.run_folder.records import Block, ProcessRun
 from envcompare.stats.metrics import Readings, net_ns, net_steps_ns, typical_ns
 

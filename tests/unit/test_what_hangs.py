@@ -21,8 +21,7 @@ from envcompare.interrupt import Interruption
 from envcompare.measure import limits
 from envcompare.measure import worker as worker_module
 from envcompare.measure.limits import begin_limit_s
-from envcompare.measure.lockstep import Lockstep
-from envcompare.measure.turns import Turns
+from envcompare.measure.lockstep import Lockstep, Turns
 from envcompare.measure.worker import Worker
 from envcompare.measure.workers import Roster
 from envcompare.transport import run, streams

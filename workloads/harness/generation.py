@@ -8,7 +8,7 @@ import resource
 import time
 from typing import Any, Callable
 
-from harness import torchparts
+from harness import compiling, torchparts
 from harness.blockclock import BlockClock, as_number
 from harness.facts.cgroups import memory_peak_bytes
 from harness.facts.inside import fingerprint
@@ -96,9 +96,10 @@ class Generation:
     def _run(self, request: dict[str, Any]) -> dict[str, Any]:
         k = whole_number(request, "k", least=1)
         self._peak_bytes = None
+        before = compiling.compilations()
         fields = self._clock.measure(self._object.step, k, done=self._steps)
         self._steps += k
-        return fields
+        return {**fields, "compilations": compiling.compilations() - before}
 
     def _evaluate(self, _request: dict[str, Any]) -> dict[str, Any]:
         """Ask the workload how well it does on data that it does not train on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Mapping, Sequence, Union
+from typing import Any, Collection, Mapping, Sequence, Union
 
 from harness.failures import HintedError
 
@@ -35,13 +35,13 @@ def resolve(defaults: Mapping[str, Value], given: Mapping[str, Any]) -> dict[str
 def require_ranges(values: Mapping[str, Value], ranges: Mapping[str, Sequence[Any]]) -> None:
     """Raise ParameterError for a value outside what a workload declares.
 
-    The range of a text is its choices; that of a number its least and its most value, None where
-    there is no such end.
+    The range of a text or a bool is its choices; that of a number its least and its most value,
+    None where there is no such end.
     """
     for name, limits in ranges.items():
         value = values[name]
-        if isinstance(value, str):
-            require_one_of(name, value, dict.fromkeys(limits))
+        if isinstance(value, (str, bool)):
+            require_one_of(name, value, limits)
             continue
         least, most = limits
         require(
@@ -70,11 +70,11 @@ def require_multiple(values: Mapping[str, Any], name: str, *, of: Union[str, int
         )
 
 
-def require_one_of(name: str, value: str, choices: Mapping[str, object]) -> None:
+def require_one_of(name: str, value: Value, choices: Collection[object]) -> None:
     """Raise ParameterError unless the value is one of the choices."""
     if value not in choices:
         raise ParameterError(
-            f"parameter {name!r} is {value!r} and must be one of: {', '.join(choices)}"
+            f"parameter {name!r} is {value!r} and must be one of: {', '.join(map(str, choices))}"
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, ContextManager
 
 import torch  # noqa: TID251  its home is workloads/
 
-from harness import torchparts
+from harness import compiling, torchparts
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -17,7 +17,8 @@ class Trained:
 
     A workload gives `model` and `data`, and declares parameters and ranges beside those that stand
     here. The precision `tf32` rounds the factors of matrix products, on GPUs alone; `bf16` and
-    `fp16` are automatic mixed precision, the latter with scaled gradients.
+    `fp16` are automatic mixed precision, the latter with scaled gradients. With `compile` the model
+    is computed by code that `torch.compile` makes in the first step; loss and optimiser are not.
     """
 
     PARAMS: ClassVar[dict[str, Any]] = {
@@ -25,6 +26,7 @@ class Trained:
         "optimizer": "sgd",
         "lr": 0.01,
         "precision": "fp32",
+        "compile": False,
     }
     RANGES: ClassVar[dict[str, Any]] = {  # least and most; the choices of a text
         "batch": (1, None),
@@ -42,6 +44,8 @@ class Trained:
     def __init__(self, **params: Any) -> None:  # noqa: ANN401  checked against PARAMS and RANGES
         self.params = params
         self.batch = params["batch"]
+        if params["compile"]:
+            compiling.make_ready()
 
     def setup(self, seed: int, device: str) -> None:
         """Build model, optimiser and batch from the seed."""
@@ -53,6 +57,7 @@ class Trained:
         for backend in (torch.backends.cuda.matmul, torch.backends.cudnn):
             backend.allow_tf32 = self._precision == "tf32"
         self._model = self.model().to(device, memory_format=memory)
+        self._computed = compiling.computed(self._model, compiled=params["compile"])
         self._inputs, self._targets = self.data()
         self._inputs = self._inputs.to(device, memory_format=memory)
         self._targets = self._targets.to(device)
@@ -67,7 +72,7 @@ class Trained:
         """Train on the batch and return its loss."""
         self._optimizer.zero_grad()
         with self._computing():
-            loss = self.loss(self._model(self._inputs), self._targets)
+            loss = self.loss(self._computed(self._inputs), self._targets)
         if self._scaler is None:
             loss.backward()
             self._optimizer.step()

@@ -13,13 +13,13 @@ import msgspec
 
 from envcompare.analysis.model.comparison import (
     Estimate,
-    HostDifference,
     Leaning,
     Outcome,
     Reason,
     RunComparison,
     When,
 )
+from envcompare.analysis.model.machines import HostDifference
 from envcompare.errors import Phase
 from envcompare.run_folder.records import SCHEMA, FactDifference, Failure, FingerprintValue, Scalar
 

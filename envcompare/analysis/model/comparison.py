@@ -10,11 +10,14 @@ from typing import Final, Literal
 
 import msgspec
 
-from envcompare.analysis.model.accuracy import CellTraining
-from envcompare.analysis.model.hostgroups import GroupDifference, GroupEstimate
-from envcompare.analysis.model.phases import CellPhases
-from envcompare.analysis.model.profiling import CellProfiles
-from envcompare.analysis.model.throughput import BatchSweep
+from envcompare.analysis.model.machines import (
+    GroupDifference,
+    GroupEstimate,
+    HostDifference,
+    HostSummary,
+)
+from envcompare.analysis.model.profiling import CellPhases, CellProfiles
+from envcompare.analysis.model.scaling import BatchSweep, CellTraining, Scaling
 from envcompare.errors import Phase
 from envcompare.run_folder.records import (
     SCHEMA,
@@ -45,8 +48,6 @@ ReasonKind = Literal[
     "too-few", "control-failed", "not-selected", "target-first", "no-interval",  # inconclusive
     "other-metric", "only-before", "unknown",  # of two runs
 ]  # fmt: skip
-HostFact = Literal["torch.version", "torch.cuda", "lock.sha256"]
-"""Software that hosts of one run may get by their drivers, GPUs and Pythons."""
 STEP_PROBABILITIES: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 
 
@@ -357,36 +358,6 @@ class FailureRow(msgspec.Struct, frozen=True, kw_only=True):
     log: str
 
 
-class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
-    """A build of PyTorch: its release, and the CUDA it is built for, empty for the CPU alone."""
-
-    version: str
-    cuda: str = ""
-
-
-class HostSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What the work ran on, on one host; empty is not known."""
-
-    host: str
-    devices: dict[str, str] = {}  # by cell, as its worker said: cpu or cuda
-    processor: str = ""
-    gpus: tuple[str, ...] = ()  # models that the arms saw
-    driver: str = ""
-    torch: tuple[TorchBuild, ...] = ()  # that the arms imported
-    unused_gpus: str = ""  # are there, and were not to be used
-    unused_driver: str = ""
-    wheels: str = ""  # why its arms got this PyTorch
-
-
-class HostDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """Software of an arm that differs between hosts: a confounder of what is said over hosts."""
-
-    arm: str
-    key: HostFact
-    values: dict[str, FingerprintValue]  # by host
-    fact_class: Literal["confounder"] = "confounder"
-
-
 class HostsEstimate(msgspec.Struct, frozen=True, kw_only=True):
     """What several hosts, all of one group, say together of an arm; the host is a random effect."""
 
@@ -402,28 +373,6 @@ class HostsEstimate(msgspec.Struct, frozen=True, kw_only=True):
     level: float  # widened for the number of these statements
     outcome: Literal["slower", "faster", "equivalent", "inconclusive"]
     odd_hosts: tuple[str, ...] = ()  # far from the others, the farthest first
-
-
-class Scaling(msgspec.Struct, frozen=True, kw_only=True):
-    """What an arm makes of several ranks, against one rank of the same arm and work."""
-
-    cell: str
-    host: str
-    workload: str
-    parameters: dict[str, Scalar] = {}  # without `ranks`
-    arm: str
-    ranks: int
-    hosts: tuple[str, ...] = ()  # over which ranks are spread, that of the first rank among them
-    samples_per_s: float | None = None
-    speed_up: float | None = None  # of the samples in a second; the geometric mean over restarts
-    speed_up_low: float | None = None  # Student t over three restarts or more, 95 %, not widened
-    speed_up_high: float | None = None
-    restarts: int = 0  # that measured both
-    efficiency: float | None = None  # the speed-up divided by the ranks
-    collective_s: float | None = None  # of a step of the first rank, under torch.profiler
-    collective_exposed_s: float | None = None  # while nothing computes
-    collective_share: float | None = None  # of the time of a step
-    collective_exposed_share: float | None = None
 
 
 class RunComparison(msgspec.Struct, frozen=True, kw_only=True):

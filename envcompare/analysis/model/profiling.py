@@ -1,7 +1,7 @@
-"""What the analysis found in the profiles of a cell, as types; a part of comparison.json.
+"""What the analysis found in the profiles and marked steps of a cell; a part of comparison.json.
 
-Times are nanoseconds and sizes bytes, of one step where the name or the text says per step; `None`
-means not measured, never 0. Ratios are arm ÷ reference.
+Of profiles, times are nanoseconds and sizes bytes, of one step where the name or the text says per
+step; `None` means not measured, never 0. Ratios are arm ÷ reference.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from envcompare.gpu.kernelnames import KernelClass
 from envcompare.run_folder.profiles import Dim, Lacking, Note, PassName, Rule, Status, Tool
-from envcompare.run_folder.records import FactDifference
+from envcompare.run_folder.records import FactDifference, StepPhase
 
 Part = Literal[
     "gemm", "attention", "element-wise", "reduction", "normalisation", "rnn", "other-kernels",
@@ -28,6 +28,8 @@ MatchRule = Literal[
     "operator and launch order", "shape and launch order", "name and launch order",
     "kind and launch order", "name",
 ]  # fmt: skip
+Unlike = Literal["", "tool", "page", "rule"]
+PartKind = Literal["step", "phase", "operator", "others"]
 
 
 class PassState(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,9 +49,6 @@ class PassState(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     notes: tuple[Note, ...] = ()
     raw: Annotated[tuple[str, ...], Meta(description="raw files, below the run folder")] = ()
-
-
-Unlike = Literal["", "tool", "page", "rule"]
 
 
 class QuantityRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -308,3 +307,61 @@ class CellProfiles(msgspec.Struct, frozen=True, kw_only=True):
     cautions: Annotated[
         tuple[str, ...], Meta(description="sentences: what to mind before relying on it")
     ] = ()
+
+
+class PartDifference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A part of a marked step in an arm and in the reference; seconds are of one step.
+
+    `others` is the step without the operators that differ. An operator without a name is what no
+    operator of its phase took: Python and PyTorch's dispatch.
+    """
+
+    kind: PartKind
+    phase: StepPhase | None = None
+    operator: str = ""
+    share: float  # of the step of the reference, 0 to 1
+    reference_s: float
+    log_ratio: float
+    low: float | None = None
+    high: float | None = None
+    difference_s: float  # what the ratio makes of the time of the reference
+    difference_low_s: float | None = None
+    difference_high_s: float | None = None
+    is_distinguishable: bool = False  # the interval excludes 0
+
+
+class LoneOperator(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator that only one of the two arms runs; `share` and `time_s` are of its step."""
+
+    phase: StepPhase
+    operator: str
+    arm: str
+    share: float  # 0 to 1
+    time_s: float
+
+
+class ArmPhases(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of a step in one arm: the step, its phases, operators by size, and the others.
+
+    The intervals of phases and operators hold together at 95 %; those of the step and of the others
+    hold at the same level each.
+    """
+
+    arm: str
+    rounds: int
+    restarts: int
+    level: float
+    tested: int  # phases and operators that hold 1 % of the step
+    parts: tuple[PartDifference, ...]
+    most_log_ratio: float | None = None  # the far end of the intervals of operators that do not
+    # differ: no operator was seen to differ by more
+    lone: tuple[LoneOperator, ...] = ()  # of 1 % of a step and more, the largest first
+
+
+class CellPhases(msgspec.Struct, frozen=True, kw_only=True):
+    """What the marked rounds of a cell tell, or why nothing was marked."""
+
+    cell: str
+    reference: str
+    reason: str = ""
+    arms: tuple[ArmPhases, ...] = ()

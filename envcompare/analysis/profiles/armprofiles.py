@@ -17,8 +17,8 @@ from envcompare.analysis.model.profiling import (
     OperatorTable,
     PassState,
 )
+from envcompare.gpu import has_gpu_work
 from envcompare.gpu.kernelnames import classify, is_tensor_core, shown
-from envcompare.gpu.peaks import has_gpu_work
 from envcompare.run_folder.profiles import (
     RUN_KERNELS_ALONE,
     Kernel,

@@ -18,8 +18,8 @@ from envcompare.analysis.profiles.armprofiles import (
     usable,
 )
 from envcompare.analysis.profiles.quantities import Rows, clashes
+from envcompare.gpu import gpu_models, has_gpu_work
 from envcompare.gpu.kernelnames import family
-from envcompare.gpu.peaks import gpu_models, has_gpu_work
 from envcompare.run_folder.profiles import Profile, ProfileRecord
 from envcompare.text import counted
 

@@ -14,8 +14,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from envcompare.gpu import plain_name
 from envcompare.gpu.kernelnames import PRECISIONS, precisions
-from envcompare.gpu.peaks import plain_name
 from envcompare.run_folder.records import FactDifference, FingerprintValue
 
 _ARCHITECTURE: Final = "kernels.architecture"

@@ -33,13 +33,9 @@ from envcompare.analysis.timing.cells import CellData
 from envcompare.analysis.timing.gpureadings import arm_quantities
 from envcompare.analysis.timing.judge import Key, Primary
 from envcompare.analysis.timing.runfiles import RunFiles
-from envcompare.gpu.peaks import gpu_capabilities, gpu_models
+from envcompare.gpu import gpu_capabilities, gpu_models
 from envcompare.run_folder.profiles import ProfileRecord, Quantity, helper_of
-from envcompare.run_folder.records import (
-    Block,
-    FactDifference,
-    FingerprintValue,
-)
+from envcompare.run_folder.records import Block, FactDifference, FingerprintValue
 from envcompare.run_folder.results import arms_within
 from envcompare.stats.metrics import wall_ns
 

@@ -25,8 +25,8 @@ from envcompare.analysis.profiles.armprofiles import (
     profile_of,
     usable,
 )
+from envcompare.gpu import device_of, roofs_of
 from envcompare.gpu.kernelnames import classify, identity, ran_uncounted, shown
-from envcompare.gpu.peaks import device_of, roofs_of
 from envcompare.run_folder.profiles import TRACE, Device, Dim, Kernel, ProfileRecord, Roofs
 
 MOST_KERNELS: Final = 20  # of an arm; all of them stand in its total

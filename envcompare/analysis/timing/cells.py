@@ -247,11 +247,11 @@ def mean_estimate(  # noqa: PLR0913 — each is a choice of its own
     That of `stretch` is the one of wall less that of net.
     """
     reference = data.reference.id
-    found = data.readings.mean(arm, reference, metric)
-    if found is None:
+    mean = data.readings.mean(arm, reference, metric)
+    if mean is None:
         return None
     groups = data.readings.groups(arm, reference, "wall" if metric == "stretch" else metric)
-    ratio = found.interval(
+    ratio = mean.interval(
         level=level,
         factor=factor,
         # what neighbors take is nothing that a restart adds to
@@ -272,7 +272,7 @@ def _noise_floor(data: CellData) -> Estimate | None:
 
 def _all_step_times(data: CellData) -> tuple[tuple[StepTimes, ...], tuple[float, ...]]:
     """Return the step times of every arm, and the edges that their histograms share."""
-    times = {arm.id: times_s(data.arm_blocks(arm.id)) for arm in data.run.arms}
+    times = {arm.id: _times_s(data.arm_blocks(arm.id)) for arm in data.run.arms}
     edges = shared_edges(times.values())
     summaries = (step_times(arm, one, edges=edges, batch=data.batch) for arm, one in times.items())
     return tuple(one for one in summaries if one is not None), edges
@@ -380,7 +380,7 @@ _TAIL: Final = 0.005  # of the steps of an arm that may lie beyond either end of
 Times = NDArray[np.float64]
 
 
-def times_s(blocks: Iterable[Measured]) -> Times:
+def _times_s(blocks: Iterable[Measured]) -> Times:
     """Return the times of all steps, or whole processes, of the blocks, in seconds."""
     parts = [_times_ns(block) for block in blocks]
     return np.fromiter((ns for part in parts for ns in part), dtype=np.float64) / 1e9

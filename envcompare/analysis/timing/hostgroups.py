@@ -16,19 +16,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from envcompare.analysis.model.comparison import CellSummary, Comparison
-from envcompare.analysis.model.hostgroups import GroupDifference, GroupEstimate
+from envcompare.analysis.model.machines import GroupDifference, GroupEstimate
 from envcompare.analysis.timing.cells import CellData
 from envcompare.analysis.timing.judge import Key, Primary, claimed, did_other_work
 from envcompare.analysis.timing.runfiles import RunFiles
 from envcompare.analysis.timing.surroundings import Surroundings
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.fingerprint.facts import CLASS_ORDER
-from envcompare.run_folder.records import (
-    FactClass,
-    FingerprintRecord,
-    FingerprintValue,
-    HostGroup,
-)
+from envcompare.run_folder.records import FactClass, FingerprintRecord, FingerprintValue, HostGroup
 from envcompare.stats.intervals import ALPHA
 from envcompare.stats.metrics import MetricName
 from envcompare.stats.overhosts import Mean, between_groups
@@ -102,9 +97,10 @@ def group_estimates(
     together err in 5 % of the runs at most (Bonferroni).
     """
     works: dict[tuple[str, str, str], list[CellData]] = {}
-    for one in cells:
-        place = one.cell.workload, str(sorted(one.cell.parameters.items())), one.cell.within
-        works.setdefault(place, []).append(one)
+    for measured in cells:
+        cell = measured.cell
+        place = cell.workload, str(sorted(cell.parameters.items())), cell.within
+        works.setdefault(place, []).append(measured)
     planned = [
         (pair, data, arm.id)
         for pair in _pairs(around.read)
@@ -194,8 +190,8 @@ def _of_effect(
 
     What the failed controls of both groups can make by themselves is not claimed.
     """
-    found = {one.cell.host: _effect(costs.settled.get((one.cell.id, arm))) for one in data}
-    values = {host: value for host, value in found.items() if value is not None}
+    effects = {one.cell.host: _effect(costs.settled.get((one.cell.id, arm))) for one in data}
+    values = {host: value for host, value in effects.items() if value is not None}
     metrics = {one.metric[0] for one in data if one.cell.host in values}
     margin = data[0].run.design.margin
     base = replace(_base(pair, data[0], arm), against=data[0].reference.id)
@@ -300,13 +296,20 @@ def group_differences(around: Surroundings) -> tuple[GroupDifference, ...]:
     told: dict[tuple[str, str], GroupDifference] = {}
     for pair in _pairs(around.read):
         for arm in arms:
-            for one in _of_arm(pair, arm.id, around):
-                place = (one.group, one.key if one.fact_class == "host" else f"{arm.id} {one.key}")
-                told.setdefault(place, one)
+            for differing in _of_arm(pair, arm.id, around):
+                place = (
+                    differing.group,
+                    differing.key
+                    if differing.fact_class == "host"
+                    else f"{arm.id} {differing.key}",
+                )
+                told.setdefault(place, differing)
     return tuple(
         sorted(
             told.values(),
-            key=lambda one: CLASS_ORDER.index(one.fact_class) if one.fact_class != "host" else -1,
+            key=lambda differing: (
+                CLASS_ORDER.index(differing.fact_class) if differing.fact_class != "host" else -1
+            ),
         )
     )
 
@@ -345,12 +348,14 @@ def _told(
     keys: dict[str, FactClass] = {}
     for host in hosts[1:]:
         known_beside = around.of_hosts(records[host].arm, (hosts[0], host))
-        for one in compare_fingerprints(records[hosts[0]], records[host], known_beside):
-            if one.fact_class in _UNTOLD or one.part_of or one.key == _DRAWN:
+        for differing in compare_fingerprints(records[hosts[0]], records[host], known_beside):
+            if differing.fact_class in _UNTOLD or differing.part_of or differing.key == _DRAWN:
                 continue
-            found: FactClass = "host" if one.key.startswith(_OF_MACHINE) else one.fact_class
-            known = keys.setdefault(one.key, found)
-            keys[one.key] = min(known, found, key=CLASS_ORDER.index)
+            fact_class: FactClass = (
+                "host" if differing.key.startswith(_OF_MACHINE) else differing.fact_class
+            )
+            known = keys.setdefault(differing.key, fact_class)
+            keys[differing.key] = min(known, fact_class, key=CLASS_ORDER.index)
     return keys
 
 

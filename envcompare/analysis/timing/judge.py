@@ -1,4 +1,4 @@
-"""The verdict of each arm in each cell, with what speaks against it.
+"""The verdict of each arm in each cell, with what speaks against it, and its slow steps.
 
 The interval a verdict rests on is settled over all comparisons of a run together.
 """
@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from envcompare.analysis.model.comparison import (
     CellSummary,
@@ -19,15 +21,10 @@ from envcompare.analysis.model.comparison import (
     Outcome,
     Reason,
     ReasonKind,
+    Tail,
 )
-from envcompare.analysis.timing.cells import (
-    CellData,
-    mean_estimate,
-    plain_estimate,
-    to_estimate,
-)
-from envcompare.analysis.timing.tails import tail
-from envcompare.run_folder.records import ArmRecord, Design
+from envcompare.analysis.timing.cells import CellData, mean_estimate, plain_estimate, to_estimate
+from envcompare.run_folder.records import ArmRecord, Design, Measured
 from envcompare.run_folder.results import count_comparisons
 from envcompare.stats.intervals import (
     ALPHA,
@@ -37,12 +34,27 @@ from envcompare.stats.intervals import (
     restarts_needed,
     student_factor,
 )
-from envcompare.stats.metrics import MetricName
-from envcompare.stats.multiplicity import AnyEvidence, screen
-from envcompare.stats.typical import MIN_RESTARTS, MIN_ROUNDS, TYPICAL_SHARE
-from envcompare.stats.verdicts import verdict
+from envcompare.stats.metrics import MetricName, net_steps_ns
+from envcompare.stats.typical import (
+    MIN_RESTARTS,
+    MIN_ROUNDS,
+    STRETCHES,
+    TYPICAL_SHARE,
+    Contrast,
+    jackknife,
+)
+from envcompare.stats.verdicts import AnyEvidence, screen, verdict
 
 Key = tuple[str, ...]  # cell and arm, and of a step of the ladder the arm below
+# Fewer launches cannot tell an environment from its luck. A plan may aim at more, to be narrower.
+MIN_PASSES = 4  # of the processes of a plain command
+PLAIN_LEVEL = 0.95
+_READ_AS_ZERO = 0.0005  # of a log ratio: changes are printed with one decimal of a percent
+_SECONDARY: tuple[MetricName, ...] = ("net", "wall", "stretch", "cpu", "gpu", "user", "sys", "real")
+SLOW = 1.5  # times the median step of its arm
+TAIL_LEVEL = 0.95
+_LEAST_STEPS = 100  # in each arm; the tail of fewer is a step or two
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,13 +111,6 @@ def did_other_work(data: CellData, arm: str) -> bool:
     """Say whether the results of an arm show that its steps were other work."""
     failure = data.failure(arm)
     return failure is not None and failure.phase == "checksum"
-
-
-# Fewer launches cannot tell an environment from its luck. A plan may aim at more, to be narrower.
-MIN_PASSES = 4  # of the processes of a plain command
-PLAIN_LEVEL = 0.95
-_READ_AS_ZERO = 0.0005  # of a log ratio: changes are printed with one decimal of a percent
-_SECONDARY: tuple[MetricName, ...] = ("net", "wall", "stretch", "cpu", "gpu", "user", "sys", "real")
 
 
 def judge(
@@ -330,3 +335,73 @@ def leaning(log_ratio: float) -> Leaning:
 
 def _seconds_a_restart(cell: CellSummary) -> float:
     return cell.elapsed_s / max(1, cell.restarts)
+
+
+def tail(data: CellData, arm: str) -> Tail | None:
+    """Return the slow steps of an arm beside those of the reference; None where they are too few.
+
+    On a GPU a step is timed between events. Stretches are those of the rounds both took part in.
+    """
+    if data.is_program or arm == data.reference.id:
+        return None
+    ours, theirs = (_by_round(data, one) for one in (arm, data.reference.id))
+    both_arms = (arm, data.reference.id)
+    complete = [
+        number
+        for number in data.readings.complete_rounds(both_arms, data.metric[0])
+        if number in ours and number in theirs
+    ]
+    both = [[one[key] for key in complete] for one in (ours, theirs)]
+    if len(complete) < STRETCHES or min(sum(map(len, one)) for one in both) < _LEAST_STEPS:
+        return None
+    stretches = np.array_split(np.arange(len(complete)), STRETCHES)
+    parts = [[np.concatenate([one[i] for i in part]) for part in stretches] for one in both]
+    a, b = (np.concatenate(one) for one in parts)
+    kept = [
+        [np.concatenate([part for i, part in enumerate(one) if i != left]) for one in parts]
+        for left in range(STRETCHES)
+    ]
+    shares = jackknife([_share(x) - _share(y) for x, y in kept], _share(a) - _share(b))
+    p90 = jackknife([_p90(x) - _p90(y) for x, y in kept], _p90(a) - _p90(b))
+    # without a slow step in either the jackknife sees no scatter, which is no certainty
+    low, high = _ends(shares) if _share(a) or _share(b) else (None, None)
+    p90_low, p90_high = _ends(p90)
+    slow = a[a > SLOW * np.median(a)]
+    return Tail(
+        share=_share(a),
+        reference_share=_share(b),
+        difference_low=low,
+        difference_high=high,
+        slow_ratio=float(np.median(slow) / np.median(a)) if slow.size else None,
+        p90_log_ratio=p90.mean,
+        p90_low=p90_low,
+        p90_high=p90_high,
+    )
+
+
+def _by_round(data: CellData, arm: str) -> dict[tuple[int, int, int], Floats]:
+    rounds = {}
+    for block in data.arm_blocks(arm):
+        steps = _steps(block, data.metric[0])
+        if steps is not None:
+            rounds[block.restart, block.generation, block.round] = steps
+    return rounds
+
+
+def _steps(block: Measured, metric: MetricName) -> Floats | None:
+    on_clock = getattr(block, "gpu_ns", None) or getattr(block, "wall_ns", None)
+    steps = net_steps_ns(block) if metric == "net" else on_clock
+    return np.asarray(steps, dtype=float) if steps else None
+
+
+def _share(steps: Floats) -> float:
+    return float(np.mean(steps > SLOW * np.median(steps)))
+
+
+def _p90(steps: Floats) -> float:
+    return float(np.log(np.quantile(steps, 0.9)))
+
+
+def _ends(excess: Contrast) -> tuple[float, float]:
+    half = student_factor(excess.df, TAIL_LEVEL) * excess.error
+    return excess.mean - half, excess.mean + half

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, get_args
 
-from envcompare.analysis.model.phases import (
+from envcompare.analysis.model.profiling import (
     ArmPhases,
     CellPhases,
     LoneOperator,
@@ -47,15 +47,15 @@ def cell_phases(data: CellData, blocks: Iterable[MarkedBlock]) -> CellPhases | N
     """Return what the marked blocks of a cell tell; None where none was asked for."""
     reference = data.reference.id
     noted = (event.text for event in data.events if event.what == "not-marked")
-    found = tuple(blocks)
-    if not found:
+    marked = tuple(blocks)
+    if not marked:
         reason = next(noted, None)
         return (
             None
             if reason is None
             else CellPhases(cell=data.cell.id, reference=reference, reason=reason)
         )
-    operators = _operators(found)
+    operators = _operators(marked)
     arms = (arm.id for arm in data.run.arms if not arm.is_reference)
     odd = {one.restart for one in data.readings.odd}
     pairings = (
@@ -74,14 +74,14 @@ def cell_phases(data: CellData, blocks: Iterable[MarkedBlock]) -> CellPhases | N
 
 def _operators(blocks: Iterable[MarkedBlock]) -> dict[_Place, Times]:
     """Return the ns a step of each operator in its phase, by arm and round."""
-    found: dict[_Place, dict[str, dict[Round, float]]] = {}
+    operators: dict[_Place, dict[str, dict[Round, float]]] = {}
     for block in blocks:
         number = (block.restart, block.generation, block.round)
         for phase, times in block.phases.items():
             for name, ns in times.items():
-                of_arm = found.setdefault((phase, name), {}).setdefault(block.arm, {})
+                of_arm = operators.setdefault((phase, name), {}).setdefault(block.arm, {})
                 of_arm[number] = ns / block.k
-    return dict(found)
+    return dict(operators)
 
 
 def _compared(operators: dict[_Place, Times], pairing: Pairing) -> ArmPhases | None:
@@ -106,7 +106,7 @@ def _compared(operators: dict[_Place, Times], pairing: Pairing) -> ArmPhases | N
     remaining = added(times for place, times in operators.items() if place not in differing)
     others = _estimated(_Part(kind="others", times=remaining), whole, pairing, level)
     known = [one for _, one in estimated if one]
-    in_order = sorted(known, key=lambda one: (one.kind != "phase", -abs(one.difference_s)))
+    in_order = sorted(known, key=lambda part: (part.kind != "phase", -abs(part.difference_s)))
     both = whole[pairing.arm].keys() & whole[pairing.reference].keys()
     return ArmPhases(
         arm=pairing.arm,
@@ -116,7 +116,7 @@ def _compared(operators: dict[_Place, Times], pairing: Pairing) -> ArmPhases | N
         tested=len(tested),
         parts=(step, *in_order, *((others,) if others else ())),
         most_log_ratio=_most(estimated),
-        lone=tuple(sorted(_lone(operators, whole, pairing), key=lambda one: -one.share)),
+        lone=tuple(sorted(_lone(operators, whole, pairing), key=lambda part: -part.share)),
     )
 
 

@@ -113,11 +113,11 @@ def differences_by_cell(around: Surroundings) -> dict[str, Differences]:
 
 
 def clock_differences(
-    around: Surroundings, cells: Iterable[CellData], found: Mapping[tuple[str, str], float]
+    around: Surroundings, cells: Iterable[CellData], log_ratios: Mapping[tuple[str, str], float]
 ) -> dict[str, Differences]:
     """Return by cell the arms that a GPU ran at another clock than the reference.
 
-    `found` holds the log ratio of each comparison. A clock that explains the difference, or what
+    `log_ratios` holds that of each comparison. A clock that explains the difference, or what
     lifts it above the margin, is a confounder: a GPU at its power cap or too hot slows whoever runs
     on it then.
     """
@@ -125,7 +125,7 @@ def clock_differences(
     for data in cells:
         cell, reference = data.cell.id, data.reference.id
         for arm in data.run.arms:
-            ratio = found.get((cell, arm.id))
+            ratio = log_ratios.get((cell, arm.id))
             if ratio is not None and arm.id != reference:
                 clocks = around.clocks(data, (reference, arm.id), ratio)
                 differences[cell] = (*differences.get(cell, ()), *clocks)

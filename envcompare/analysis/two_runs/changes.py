@@ -24,12 +24,7 @@ from envcompare.analysis.model.comparison import (
     RunComparison,
     When,
 )
-from envcompare.analysis.timing.judge import (
-    claimed,
-    failed_control_end,
-    leaning,
-    least_restarts,
-)
+from envcompare.analysis.timing.judge import claimed, failed_control_end, leaning, least_restarts
 from envcompare.analysis.timing.runfiles import read_files
 from envcompare.analysis.two_runs.gates import phase_of
 from envcompare.analysis.two_runs.mismatches import (
@@ -338,9 +333,9 @@ def _remarks(moments: Moments) -> Iterable[str]:
     ]
     if asked[0] != asked[1]:
         yield f"{moments[1][2].arm} is {asked[0]} before and {asked[1]} after"
-    for word, _, one in moments:
-        if one.failure is not None and one.primary is not None:
-            yield f"{word}: {one.arm} failed before the end of its cell: {one.failure.brief}"
+    for word, _, moment in moments:
+        if moment.failure is not None and moment.primary is not None:
+            yield f"{word}: {moment.arm} failed before the end of its cell: {moment.failure.brief}"
 
 
 def _arm_text(arm: ArmRecord) -> str:

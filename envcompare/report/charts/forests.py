@@ -222,7 +222,7 @@ def ladder_charts(run: RunComparison) -> tuple[Chart, ...]:
     return tuple(ladder_chart(run, cell, on=ladder_axis(run)) for cell in cells)
 
 
-class LadderRow(NamedTuple):
+class _LadderRow(NamedTuple):
     """A row of the ladder: a rung against the reference, or below it its step from another rung."""
 
     name: str
@@ -234,7 +234,7 @@ class LadderRow(NamedTuple):
 
 def ladder_chart(run: RunComparison, cell: str, *, on: Axis) -> Chart:
     """Return the rungs of a cell from top to bottom, each above its step from the rung below."""
-    told = "; ".join(f"{row.name}: {row.figures}" for row in ladder_rows(run, cell))
+    told = "; ".join(f"{row.name}: {row.figures}" for row in _ladder_rows(run, cell))
     where = shown(cell_labels(run).get(cell, cell))
     return Chart(
         name=chart_name("ladder", cell),
@@ -246,7 +246,7 @@ def ladder_chart(run: RunComparison, cell: str, *, on: Axis) -> Chart:
 
 def _ladder(run: RunComparison, cell: str, on: Axis, palette: Palette) -> Declared:
     records: list[Row] = []
-    for row in ladder_rows(run, cell):
+    for row in _ladder_rows(run, cell):
         drawn = _mark(row.estimate, row.outcome, on, palette, tip=f"{row.name}: {row.figures}")
         figures = {"figures": row.figures} if drawn else {"why": label(row.figures, most=_WHY)}
         small = {"size": _STEP_SIZE, "is_muted": True} if row.is_step else {}
@@ -254,7 +254,7 @@ def _ladder(run: RunComparison, cell: str, on: Axis, palette: Palette) -> Declar
     return _rows(records, on, palette, title=_TITLE)
 
 
-def ladder_rows(run: RunComparison, cell: str) -> tuple[LadderRow, ...]:
+def _ladder_rows(run: RunComparison, cell: str) -> tuple[_LadderRow, ...]:
     """Return the rows of a cell from top to bottom.
 
     A step from the arm that all are compared with is that comparison, and has no row of its own.
@@ -262,25 +262,25 @@ def ladder_rows(run: RunComparison, cell: str) -> tuple[LadderRow, ...]:
     compared = {one.arm: one for one in run.comparisons if one.cell == cell}
     steps = [step for step in run.ladder if step.cell == cell]
     names = {step.arm: label(step.rung) for step in steps}
-    rows: list[LadderRow] = []
+    rows: list[_LadderRow] = []
     for step in steps:
         rows.append(_whole(run, step, compared.get(step.arm), name=names[step.arm]))
         if step.step is not None and step.below != run.reference_arm:
             name = f"step from {names.get(step.below, label(step.below)).removeprefix('+ ')}"
-            rows.append(LadderRow(name, _figures(step), step.step, step.outcome, is_step=True))
+            rows.append(_LadderRow(name, _figures(step), step.step, step.outcome, is_step=True))
     return tuple(rows)
 
 
 def _whole(
     run: RunComparison, step: LadderStep, comparison: Comparison | None, *, name: str
-) -> LadderRow:
+) -> _LadderRow:
     """Return the row of a rung against the reference, or why it has no figures."""
     if step.arm == run.reference_arm:
-        return LadderRow(
+        return _LadderRow(
             name, "what the others are compared with", None, "reference", is_step=False
         )
     if comparison is None or comparison.deciding is None:
         why = f"{WORDS[step.outcome]}: {shown(step.why_not)}"
-        return LadderRow(name, why, None, step.outcome, is_step=False)
+        return _LadderRow(name, why, None, step.outcome, is_step=False)
     figures = _figures(comparison)
-    return LadderRow(name, figures, comparison.deciding, comparison.outcome, is_step=False)
+    return _LadderRow(name, figures, comparison.deciding, comparison.outcome, is_step=False)

@@ -10,7 +10,6 @@ import msgspec
 from envcompare.analysis.model.comparison import FailureRow, RunComparison
 from envcompare.report.format.blocks import Column, Heading, Items, Line, PlainBlock, Row, Table
 from envcompare.report.format.numbers import NOT_MEASURED, listed
-from envcompare.report.sections.accuracy import goal_text, training_table
 from envcompare.report.sections.comparisons import step_times
 from envcompare.report.sections.profiletables import (
     QuantityLine,
@@ -18,9 +17,14 @@ from envcompare.report.sections.profiletables import (
     partly_measured,
     quantity_lines,
 )
-from envcompare.report.sections.scaling import scaling_table
+from envcompare.report.sections.scaling import (
+    batch_tables,
+    goal_text,
+    scaling_table,
+    sweep_name,
+    training_table,
+)
 from envcompare.report.sections.studies import study_blocks
-from envcompare.report.sections.throughput import batch_tables, sweep_name
 from envcompare.report.wording.groupwords import (
     MACHINES_ALIKE,
     basis_texts,
@@ -85,9 +89,9 @@ def _groups(run: RunComparison) -> Iterator[PlainBlock]:
     yield Line(text="What differs between the groups:" if differing else MACHINES_ALIKE)
     if differing:
         yield Items(items=_first(differing))
-    for one in run.group_estimates[:_MOST_STATEMENTS]:
-        text = f"{SYMBOLS[one.outcome]} {estimate_sentence(run, one)}"
-        yield Line(text=text, style=one.outcome)
+    for estimate in run.group_estimates[:_MOST_STATEMENTS]:
+        text = f"{SYMBOLS[estimate.outcome]} {estimate_sentence(run, estimate)}"
+        yield Line(text=text, style=estimate.outcome)
     if (left_out := len(run.group_estimates) - _MOST_STATEMENTS) > 0:
         yield Line(text=f"and {left_out} more in report.html")
     yield Items(items=basis_texts(run), style="note")
@@ -133,10 +137,12 @@ def _batch_tables(run: RunComparison) -> Iterator[PlainBlock]:
 
 def _training_tables(run: RunComparison) -> Iterator[PlainBlock]:
     labels = cell_labels(run)
-    for one in run.training if run.until else ():
+    for training in run.training if run.until else ():
         assert run.until is not None
-        yield Line(strong=f"Time to {goal_text(run.until)} in {labels.get(one.cell, one.cell)}")
-        yield training_table(run, one)
+        yield Line(
+            strong=f"Time to {goal_text(run.until)} in {labels.get(training.cell, training.cell)}"
+        )
+        yield training_table(run, training)
 
 
 def _verdict_text(verdict: Verdict) -> str:
@@ -149,15 +155,15 @@ def _verdict_text(verdict: Verdict) -> str:
 def _quantity_tables(run: RunComparison) -> Iterator[Table]:
     """Yield the first quantities of each cell, and how many stand in the report alone."""
     labels = cell_labels(run)
-    for one in run.profiles:
-        lines = quantity_lines(one)
-        rows = [_quantity_row(line) for line in (*fact_lines(one), *lines[:_MOST_QUANTITIES])]
+    for cell in run.profiles:
+        lines = quantity_lines(cell)
+        rows = [_quantity_row(line) for line in (*fact_lines(cell), *lines[:_MOST_QUANTITIES])]
         if len(lines) > _MOST_QUANTITIES:
             more = f"and {len(lines) - _MOST_QUANTITIES} more in report.html"
-            rows.append(Row(cells=(more, *("" for _ in one.arms))))
+            rows.append(Row(cells=(more, *("" for _ in cell.arms))))
         if rows:
-            label = labels.get(one.cell, one.cell)
-            heads = (label, *(arm.arm for arm in one.arms))
+            label = labels.get(cell.cell, cell.cell)
+            heads = (label, *(arm.arm for arm in cell.arms))
             columns = tuple(Column(head=head) for head in heads)
             yield Table(label=f"Quantities of {label}", columns=columns, rows=tuple(rows))
 

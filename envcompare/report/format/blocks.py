@@ -1,19 +1,20 @@
 """What a page is made of, as plain data: sections of texts, tables, lists, drawings and folds.
 
 One template draws each of them on the page; the summary of a run is made of a few of them, which
-the terminal and Markdown draw too. Every text is as it is read: whoever draws it escapes it.
+the terminal and `markdown` draw too. Every text is as it is read: whoever draws it escapes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from itertools import chain, groupby
+from typing import ClassVar, Final, Literal, TypeVar
 
 from markupsafe import Markup
 
 from envcompare.report.format.marks import Axis, Change, Mark, Segment
-from envcompare.text import visible
+from envcompare.text import flat, visible
 
 Kind = Literal[
     "text", "name", "number", "figure", "word", "value", "property", "kernel", "verdict", "notes",
@@ -38,6 +39,9 @@ _HEADS: Final[dict[Kind, str]] = {
     "number": "num", "figure": "num", "interval": "axis", "bar": "change",
 }  # fmt: skip
 Attributes = tuple[tuple[str, str], ...]
+_MARKS: Final = frozenset("\\`*_[]|#~!")
+_ENTITIES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;"}
+Record = TypeVar("Record")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,3 +272,78 @@ def plain(words: Words) -> str:
     after = (part.text for part in words.after)
     parts = (*(span.text for span in words.before), words.strong, words.text, *after, *words.below)
     return visible(" ".join(part for part in parts if part))
+
+
+def markdown(blocks: Iterable[PlainBlock]) -> str:
+    """Return headings, lines, tables and lists; lists that follow each other become one."""
+    parts: list[str] = []
+    for form, group in groupby(blocks, key=lambda block: block.form):
+        drawn = map(_drawn, group)
+        parts += ["\n".join(drawn)] if form == Items.form else drawn
+    return "\n\n".join(parts) + "\n"
+
+
+def _drawn(block: PlainBlock) -> str:
+    match block:
+        case Heading():
+            return f"### {_escape(block.text)}"
+        case Table():
+            heads = [_escape(column.head) for column in block.columns]
+            rows = ([_escape(plain(cell)) for cell in row.cells] for row in block.rows)
+            lines = chain([heads, ["---"] * len(heads)], rows)
+            return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        case Items():
+            return "\n".join(f"- {_escape(plain(item))}" for item in block.items)
+        case Line():
+            strong = f"**{_escape(block.strong)}**" if block.strong else ""
+            words = " ".join(filter(None, (strong, *map(_escape, (block.text, *block.below)))))
+            return f"> ⚠ {words}" if block.style == "warning" else words
+
+
+def _escape(text: str) -> str:
+    """Return the text on one line, every mark of Markdown and HTML as it is read."""
+    escaped = "".join(f"\\{char}" if char in _MARKS else char for char in flat(text).strip())
+    return "".join(_ENTITIES.get(char, char) for char in escaped)
+
+
+Field = tuple[str, Kind, Callable[[Record], Words]]
+
+
+def table_of(
+    label: str,
+    records: Iterable[Record],
+    *fields: Field[Record],
+    caption: str = "",
+    style: str = "",
+    named: int = 0,
+) -> Table:
+    """Return a row for each record, with a column for each field; the one `named` heads the row."""
+    columns = (
+        Column(head=head, kind=kind, is_row_head=place == named)
+        for place, (head, kind, _) in enumerate(fields)
+    )
+    rows = (tuple(read(one) for _, _, read in fields) for one in records)
+    return grid_of(label, columns, rows, caption=caption, style=style)
+
+
+def grid_of(
+    label: str,
+    heads: Iterable[Column | tuple[str, Kind]],
+    rows: Iterable[tuple[Words, ...]],
+    *,
+    caption: str = "",
+    style: str = "",
+) -> Table:
+    """Return a table of these heads and cells; of bare heads the first heads the row."""
+    return Table(
+        label=label,
+        caption=caption,
+        style=style,
+        columns=tuple(
+            head
+            if isinstance(head, Column)
+            else Column(head=head[0], kind=head[1], is_row_head=not place)
+            for place, head in enumerate(heads)
+        ),
+        rows=tuple(Row(cells=cells) for cells in rows),
+    )

@@ -44,7 +44,7 @@ def percent(fraction: float) -> str:
     return f"{size:.1f}" if size < _LARGEST_PERCENT else f"over {_LARGEST_PERCENT}"
 
 
-def signed(log_ratio: float) -> str:
+def _signed(log_ratio: float) -> str:
     """Return a change in percent with its sign, such as "+8.4", "−4.5" and "0.0"."""
     size = percent(change(log_ratio))
     if size == "0.0":
@@ -55,7 +55,7 @@ def signed(log_ratio: float) -> str:
 
 def signed_percent(log_ratio: float) -> str:
     """Return "+8.4 %"."""
-    return f"{signed(log_ratio)} %"
+    return f"{_signed(log_ratio)} %"
 
 
 def signed_interval(low: float | None, high: float | None) -> str:
@@ -67,11 +67,11 @@ def signed_interval(low: float | None, high: float | None) -> str:
     if low is None or high is None:
         return "no interval"
     if low < -_HARDLY_KNOWN and high > _HARDLY_KNOWN:
-        return f"wider than {signed(-_HARDLY_KNOWN)} to {signed(_HARDLY_KNOWN)} %"
+        return f"wider than {_signed(-_HARDLY_KNOWN)} to {_signed(_HARDLY_KNOWN)} %"
     if low <= 0 <= high:
-        return f"{signed(low)} to {signed(high)} %"
+        return f"{_signed(low)} to {_signed(high)} %"
     sign = "+" if low > 0 else MINUS
-    texts = (_near_zero(end, sign=sign) or signed(end) for end in (low, high))
+    texts = (_near_zero(end, sign=sign) or _signed(end) for end in (low, high))
     return f"{' to '.join(texts)} %"
 
 

@@ -20,6 +20,7 @@ from envcompare.report.format.blocks import (
     Span,
     Table,
     Words,
+    grid_of,
 )
 from envcompare.report.format.marks import Axis
 from envcompare.report.format.numbers import (
@@ -30,7 +31,6 @@ from envcompare.report.format.numbers import (
 )
 from envcompare.report.sections.cards import summary_cards
 from envcompare.report.sections.comparisons import ComparedRow, badges, change_line
-from envcompare.report.sections.fields import grid_of
 from envcompare.report.sections.fleet import FEW_HOSTS, host_blocks, over_hosts_blocks
 from envcompare.report.sections.profiletables import leading_tables
 from envcompare.report.wording.headlines import Headline, mean_log_ratio

@@ -31,6 +31,8 @@ from envcompare.report.format.blocks import (
     Line,
     Section,
     Table,
+    grid_of,
+    table_of,
     texts,
 )
 from envcompare.report.format.numbers import (
@@ -43,7 +45,6 @@ from envcompare.report.format.numbers import (
     three_digits,
     time_text,
 )
-from envcompare.report.sections.fields import grid_of, table_of
 from envcompare.report.wording.labels import cell_labels, reference_name
 from envcompare.report.wording.verdicts import SYMBOLS, WORDS
 from envcompare.text import counted, sentence

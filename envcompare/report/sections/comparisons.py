@@ -29,6 +29,7 @@ from envcompare.report.format.blocks import (
     Span,
     Table,
     Words,
+    table_of,
     texts,
 )
 from envcompare.report.format.marks import Axis, Mark, mark
@@ -43,7 +44,6 @@ from envcompare.report.format.numbers import (
     signed_percent,
     three_digits,
 )
-from envcompare.report.sections.fields import table_of
 from envcompare.report.sections.method import link
 from envcompare.report.wording.labels import (
     cell_labels,

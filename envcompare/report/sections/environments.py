@@ -8,12 +8,7 @@ from itertools import groupby
 from typing import Final
 
 from envcompare.analysis.model.comparison import ArmSummary, RunComparison
-from envcompare.fingerprint.facts import (
-    CLASS_ORDER,
-    MEANINGS,
-    NOT_SET,
-    fact,
-)
+from envcompare.fingerprint.facts import CLASS_ORDER, MEANINGS, NOT_SET, fact
 from envcompare.fingerprint.sentences import SEPARATE, describe
 from envcompare.report.format.blocks import (
     Block,
@@ -27,10 +22,10 @@ from envcompare.report.format.blocks import (
     Span,
     Table,
     Words,
+    grid_of,
     texts,
 )
 from envcompare.report.format.numbers import NOT_MEASURED, listed, size
-from envcompare.report.sections.fields import grid_of
 from envcompare.report.wording.headlines import compared_differences
 from envcompare.run_folder.records import (
     CONTROL_SUFFIX,
@@ -132,8 +127,10 @@ def differences_table(facts: HostFacts, *, of: int) -> Table:
         by_key.setdefault(difference.key, {})[difference.arm] = difference
     strongest = [min(by_arm.values(), key=_rank) for by_arm in by_key.values()]
     rows = tuple(
-        _differing_row(one, by_key[one.key], facts.arms)
-        for one in sorted(strongest, key=lambda one: (_rank(one), one.key))
+        _differing_row(difference, by_key[difference.key], facts.arms)
+        for difference in sorted(
+            strongest, key=lambda difference: (_rank(difference), difference.key)
+        )
     )
     return Table(
         label=f"Properties that differ on {facts.host}",

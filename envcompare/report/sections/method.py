@@ -10,12 +10,7 @@ from pathlib import PurePosixPath
 from typing import Final
 from urllib.parse import quote
 
-from envcompare.analysis.model.comparison import (
-    CellSummary,
-    Comparison,
-    FailureRow,
-    RunComparison,
-)
+from envcompare.analysis.model.comparison import CellSummary, Comparison, FailureRow, RunComparison
 from envcompare.command import shell_text
 from envcompare.report.format.blocks import (
     Block,
@@ -31,11 +26,11 @@ from envcompare.report.format.blocks import (
     Table,
     Verbatim,
     Words,
+    grid_of,
     linked,
     texts,
 )
 from envcompare.report.format.numbers import NOT_MEASURED, duration
-from envcompare.report.sections.fields import grid_of
 from envcompare.report.wording.labels import cell_labels, has_steps, piece_word, piece_words
 from envcompare.report.wording.methodwords import method_sentences
 from envcompare.report.wording.profilewords import is_timed

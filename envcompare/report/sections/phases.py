@@ -6,12 +6,20 @@ from collections.abc import Container, Iterator
 from typing import Final
 
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.analysis.model.phases import ArmPhases, PartDifference
-from envcompare.report.format.blocks import Block, Fold, Heading, Line, Table, Words, texts
+from envcompare.analysis.model.profiling import ArmPhases, PartDifference
+from envcompare.report.format.blocks import (
+    Block,
+    Fold,
+    Heading,
+    Line,
+    Table,
+    Words,
+    table_of,
+    texts,
+)
 from envcompare.report.format.numbers import NS, signed_interval, signed_percent, time_text
-from envcompare.report.sections.fields import table_of
 from envcompare.report.wording.labels import cell_labels
-from envcompare.report.wording.phasewords import (
+from envcompare.report.wording.profilewords import (
     PHASES,
     basis_sentence,
     difference_text,
@@ -27,7 +35,7 @@ Place = tuple[str, str]
 """Cell and arm."""
 
 
-def phases_of(run: RunComparison, place: Place) -> ArmPhases | None:
+def _phases_of(run: RunComparison, place: Place) -> ArmPhases | None:
     """Return the phases of an arm in a cell, None where nothing was marked there."""
     cell, arm = place
     return next(
@@ -38,7 +46,7 @@ def phases_of(run: RunComparison, place: Place) -> ArmPhases | None:
 
 def phase_blocks(run: RunComparison, place: Place, *, label: str) -> Iterator[Block]:
     """Yield what the marked rounds say of one comparison, or why there are none."""
-    phases = phases_of(run, place)
+    phases = _phases_of(run, place)
     if phases:
         yield Heading(text=TITLE)
         yield Line(text=phases_sentence(phases))
@@ -98,7 +106,7 @@ def phase_folds(run: RunComparison, *, explained: Container[Place]) -> Iterator[
     if rest:
         yield Heading(text=f"{TITLE} of comparisons without a fold")
     for cell, arm in rest[:MOST_FOLDS]:
-        phases = phases_of(run, (cell, arm))
+        phases = _phases_of(run, (cell, arm))
         if phases is None:
             continue
         name = f"{visible(labels[cell])} · {visible(arm)}"

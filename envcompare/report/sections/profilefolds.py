@@ -17,6 +17,7 @@ from envcompare.analysis.model.profiling import (
 )
 from envcompare.report.format.blocks import (
     Block,
+    Field,
     Fold,
     Heading,
     Items,
@@ -26,6 +27,7 @@ from envcompare.report.format.blocks import (
     Span,
     Table,
     linked,
+    table_of,
 )
 from envcompare.report.format.numbers import (
     NOT_MEASURED,
@@ -34,7 +36,6 @@ from envcompare.report.format.numbers import (
     number_text,
     time_text,
 )
-from envcompare.report.sections.fields import Field, table_of
 from envcompare.report.sections.method import links
 from envcompare.report.sections.profiletables import (
     differences_of,

@@ -30,6 +30,7 @@ from envcompare.report.format.blocks import (
     Row,
     Span,
     Table,
+    table_of,
     texts,
 )
 from envcompare.report.format.marks import signed_bar
@@ -42,16 +43,15 @@ from envcompare.report.format.numbers import (
     quantity_text,
     ratio_text,
 )
-from envcompare.report.sections.fields import table_of
 from envcompare.report.wording.labels import cell_labels, short_name
 from envcompare.report.wording.profileterms import PEAKS, in_words, is_power, quantity_name
 from envcompare.report.wording.profilewords import (
+    change_share,
     helper_sentences,
     is_of_ncu,
     is_timed,
     kernel_sentence,
     part_label,
-    share_text,
     timing_sentences,
 )
 from envcompare.run_folder.profiles import Dim
@@ -134,10 +134,7 @@ def quantity_blocks(
             for line in lines
         ),
     )
-    return (
-        *((table,) * bool(lines)),
-        *((Items(items=items, style="small"),) * bool(items)),
-    )
+    return (*((table,) * bool(lines)), *((Items(items=items, style="small"),) * bool(items)))
 
 
 def _leading_lines(profiles: CellProfiles) -> tuple[QuantityLine, ...]:
@@ -389,7 +386,7 @@ def ledger_table(ledger: Ledger, *, reference: str, label: str) -> Table:
         bar = Line(change=signed_bar(of.change_ns, largest=largest))
         moved = Line(strong=scale.signed(of.change_ns))
         numbers = (scale.number(of.reference_ns), scale.number(of.arm_ns), moved)
-        return Row(cells=(name, *numbers, bar, share_text(share)))
+        return Row(cells=(name, *numbers, bar, change_share(share)))
 
     return Table(
         label=f"Difference ledger of {ledger.arm} in {label}",

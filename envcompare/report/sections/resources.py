@@ -16,12 +16,15 @@ from envcompare.analysis.model.comparison import (
 from envcompare.report.charts.bars import PHASES, Parts, startup_groups, total_s
 from envcompare.report.format.blocks import (
     Block,
+    Field,
     Heading,
     Line,
     Section,
     Span,
     Table,
     Words,
+    grid_of,
+    table_of,
     texts,
 )
 from envcompare.report.format.marks import segments
@@ -36,7 +39,6 @@ from envcompare.report.format.numbers import (
     size,
     three_digits,
 )
-from envcompare.report.sections.fields import Field, grid_of, table_of
 from envcompare.report.wording.labels import (
     arms_in,
     cell_labels,
@@ -214,13 +216,13 @@ def _memory_table(run: RunComparison) -> Table:
     labels = cell_labels(run)
 
     def peak(name: str, head: str) -> Field[MemorySummary]:
-        return head, "number", lambda one: size(getattr(one, name))
+        return head, "number", lambda memory: size(getattr(memory, name))
 
     return table_of(
         "Table of memory peaks",
-        (one for one in run.memory if not one.arm.endswith(CONTROL_SUFFIX)),
-        ("Workload", "name", lambda one: labels.get(one.cell, one.cell)),
-        ("Environment", "name", lambda one: one.arm),
+        (memory for memory in run.memory if not memory.arm.endswith(CONTROL_SUFFIX)),
+        ("Workload", "name", lambda memory: labels.get(memory.cell, memory.cell)),
+        ("Environment", "name", lambda memory: memory.arm),
         *(
             peak(name, head)
             for name, head in _MEMORY.items()

@@ -1,24 +1,50 @@
-"""Several ranks against one, in each environment: speed-up, collectives and the network."""
+"""How work scales: ranks and their collectives, batches that fit, and time to a goal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
-from envcompare.analysis.model.comparison import ArmSummary, RunComparison, Scaling
-from envcompare.report.format.blocks import Items, Line, Section, Table, Words
+from envcompare.analysis.model.comparison import ArmSummary, Comparison, RunComparison
+from envcompare.analysis.model.scaling import (
+    ArmSizes,
+    ArmTraining,
+    BatchSweep,
+    CellTraining,
+    EpochPoint,
+    Scaling,
+    SizeRate,
+)
+from envcompare.report.format.blocks import (
+    Block,
+    Field,
+    Fold,
+    Heading,
+    Items,
+    Line,
+    Section,
+    Table,
+    Words,
+    grid_of,
+    table_of,
+    texts,
+)
 from envcompare.report.format.numbers import (
     NOT_MEASURED,
     duration,
+    ends_text,
     number_text,
+    signed_interval,
+    signed_percent,
     size,
     three_digits,
 )
-from envcompare.report.sections.fields import Field, table_of
-from envcompare.run_folder.records import CONTROL_SUFFIX
-from envcompare.text import assigned, counted, visible
+from envcompare.report.wording.labels import cell_labels
+from envcompare.report.wording.verdicts import SYMBOLS, WORDS
+from envcompare.run_folder.records import CONTROL_SUFFIX, Goal
+from envcompare.text import assigned, counted, one_line, visible
 
-_INTRO: Final = (
+_RANKS: Final = (
     "A rank is a process with a batch of its own, so that the work of a step grows with the ranks. "
     "The speed-up is that of the samples in a second against one rank of the same environment: "
     "the geometric mean over the restarts that measured both, with its 95 % interval (Student t), "
@@ -30,6 +56,32 @@ _COLLECTIVES: Final = (
     "there."
 )
 _NO_BASE: Final = "Without ranks=1 of the same work there is no speed-up: add it to --set."
+_BATCHES: Final = (
+    "Samples a second of the typical step at each batch, with the 95 % interval over restarts; "
+    "waits for a CPU that other processes held are left out where they are known. The knee is the "
+    "smallest batch that has at least 95 % of the best throughput; it is decided where intervals "
+    "that hold for all pairs of batches together (95 %, for each environment by itself) show that "
+    "it has, and that no smaller one has. Environments are compared at equal batch."
+)
+_SEARCHED: Final = (
+    "Each size was tried in a process of its own. The largest batch that fits is found by "
+    "bisection, to within a few percent; sizes that do not fit in every environment were not "
+    "measured."
+)
+_GOAL: Final = (
+    "After the timing every environment trained a fresh model until it reached {goal} on data "
+    "that it does not train on, for at most {epochs}; the environments took turns, an epoch each. "
+    "Seconds are those of the training steps, without evaluation. {seeds} Intervals are at 95 % "
+    "over restarts and are not widened; no verdict rests on them."
+)
+_SAME_WORK: Final = (
+    "The arms of a restart have equal seeds, so that they should take equally many epochs, and "
+    "what an environment can change is the time of an epoch."
+)
+_OTHER_WORK: Final = (
+    "The arms of a restart have equal seeds, but not equal parameters, which may change how many "
+    "epochs they take."
+)
 
 
 def scaling_section(run: RunComparison) -> Section | None:
@@ -41,7 +93,7 @@ def scaling_section(run: RunComparison) -> Section | None:
         *(_NO_BASE,) * all(one.speed_up is None for one in run.scaling),
         *_networks(run),
     )
-    blocks = (Line(text=_INTRO), scaling_table(run), Items(items=notes, style="small"))
+    blocks = (Line(text=_RANKS), scaling_table(run), Items(items=notes, style="small"))
     return Section(anchor="scaling", title="Several ranks", link="Ranks", blocks=blocks)
 
 
@@ -52,24 +104,24 @@ def scaling_table(run: RunComparison) -> Table:
         (
             "Collectives, of a step",
             "number",
-            lambda one: _part(one.collective_share, one.collective_s),
+            lambda scaling: _part(scaling.collective_share, scaling.collective_s),
         ),
         (
             "Exposed, of a step",
             "number",
-            lambda one: _part(one.collective_exposed_share, one.collective_exposed_s),
+            lambda scaling: _part(scaling.collective_exposed_share, scaling.collective_exposed_s),
         ),
     )
     return table_of(
         "Several ranks",
-        sorted(run.scaling, key=lambda one: (_work(one), one.host)),
+        sorted(run.scaling, key=lambda scaling: (_work(scaling), scaling.host)),
         ("Work", "name", _work),
-        *((("Host", "name", lambda one: visible(one.host)),) * (len(hosts) > 1)),
-        ("Environment", "name", lambda one: visible(one.arm)),
+        *((("Host", "name", lambda scaling: visible(scaling.host)),) * (len(hosts) > 1)),
+        ("Environment", "name", lambda scaling: visible(scaling.arm)),
         ("Ranks", "number", _ranks),
-        ("samples/s", "number", lambda one: _number(one.samples_per_s)),
+        ("samples/s", "number", lambda scaling: _number(scaling.samples_per_s)),
         ("Speed-up", "number", _speed_up),
-        ("Efficiency", "number", lambda one: _percent(one.efficiency)),
+        ("Efficiency", "number", lambda scaling: _percent(scaling.efficiency)),
         *(exchanges if _has_collectives(run) else ()),
         style="fit",
     )
@@ -79,13 +131,13 @@ def _has_collectives(run: RunComparison) -> bool:
     return any(one.collective_s is not None for one in run.scaling)
 
 
-def _work(one: Scaling) -> str:
-    return visible(" ".join((one.workload, *assigned(one.parameters))))
+def _work(scaling: Scaling) -> str:
+    return visible(" ".join((scaling.workload, *assigned(scaling.parameters))))
 
 
-def _ranks(one: Scaling) -> Words:
-    where = f"(on {', '.join(map(visible, one.hosts))})" if one.hosts else ""
-    return Line(text=str(one.ranks), below=(where,))
+def _ranks(scaling: Scaling) -> Words:
+    where = f"(on {', '.join(map(visible, scaling.hosts))})" if scaling.hosts else ""
+    return Line(text=str(scaling.ranks), below=(where,))
 
 
 def _number(value: float | None) -> str:
@@ -96,13 +148,13 @@ def _percent(share: float | None) -> str:
     return NOT_MEASURED if share is None else f"{three_digits(100 * share)} %"
 
 
-def _speed_up(one: Scaling) -> Words:
-    if one.ranks == 1 or one.speed_up is None:
-        return "1" if one.ranks == 1 else NOT_MEASURED
-    ends = f"({counted(one.restarts, 'restart')}: no interval)"
-    if one.speed_up_low is not None and one.speed_up_high is not None:
-        ends = f"({three_digits(one.speed_up_low)} to {three_digits(one.speed_up_high)})"
-    return Line(text=three_digits(one.speed_up), below=(ends,))
+def _speed_up(scaling: Scaling) -> Words:
+    if scaling.ranks == 1 or scaling.speed_up is None:
+        return "1" if scaling.ranks == 1 else NOT_MEASURED
+    ends = f"({counted(scaling.restarts, 'restart')}: no interval)"
+    if scaling.speed_up_low is not None and scaling.speed_up_high is not None:
+        ends = f"({three_digits(scaling.speed_up_low)} to {three_digits(scaling.speed_up_high)})"
+    return Line(text=three_digits(scaling.speed_up), below=(ends,))
 
 
 def _part(share: float | None, seconds: float | None) -> Words:
@@ -127,3 +179,251 @@ def _network(arm: ArmSummary) -> str:
     if isinstance(shared, int):
         told += f"; shared memory (/dev/shm) {size(shared)}"
     return told
+
+
+def batches_section(run: RunComparison) -> Section | None:
+    """Return the tables of each sweep over batches, None where there is none."""
+    if not run.batch_sweeps:
+        return None
+    blocks = [
+        block
+        for sweep in run.batch_sweeps
+        for block in (Heading(text=sweep_name(run, sweep)), *batch_tables(run, sweep))
+    ]
+    intro = [Line(text=_BATCHES)]
+    if any(sweep.is_searched for sweep in run.batch_sweeps):
+        intro.append(Line(text=_SEARCHED))
+    return Section(anchor="batches", title="Batch sizes", blocks=(*intro, *blocks))
+
+
+def sweep_name(run: RunComparison, sweep: BatchSweep) -> str:
+    """Return what the sweep is of: workload, parameters, and host where there are several."""
+    has_hosts = len({cell.host for cell in run.cells}) > 1
+    where = [f"in {sweep.within}"] * bool(sweep.within) + [f"on {sweep.host}"] * has_hosts
+    return " ".join((sweep.workload, *assigned(sweep.parameters), *where))
+
+
+def batch_tables(run: RunComparison, sweep: BatchSweep) -> tuple[Table, Table]:
+    """Return a row for each environment, and a row for each size."""
+    return _environments(run, sweep), _sizes(run, sweep)
+
+
+def _environments(run: RunComparison, sweep: BatchSweep) -> Table:
+    largest: list[Field[ArmSizes]] = [("largest batch that fits", "text", _largest)]
+    return table_of(
+        f"Largest batch and knee of {sweep_name(run, sweep)}",
+        sweep.arms,
+        ("environment", "name", lambda arm: arm.arm),
+        *largest * sweep.is_searched,
+        ("knee", "text", _knee),
+        ("best batch", "number", lambda arm: "–" if arm.best is None else str(arm.best)),
+    )
+
+
+def _largest(arm: ArmSizes) -> Line:
+    if arm.largest is None:
+        told = f"({one_line(arm.reason)})"
+        return Line(text="not known", below=(told,) * bool(arm.reason))
+    if arm.limited_by == "cap":
+        return Line(text=f"{arm.largest} or more", below=("(no larger one was tried)",))
+    beyond = f"({arm.beyond} does not fit: {_limit(arm)})"
+    return Line(text=str(arm.largest or "none"), below=(beyond,))
+
+
+def _limit(arm: ArmSizes) -> str:
+    if arm.limited_by == "workload":
+        return one_line(arm.reason)
+    if arm.device == "cpu":
+        return f"{arm.memory_mib} MiB of private memory, beyond Python and PyTorch"
+    return f"{arm.memory_mib} MiB on the GPU" if arm.memory_mib else "the memory of the GPU"
+
+
+def _knee(arm: ArmSizes) -> Line:
+    """Return the knee; where it is not decided, the sizes between which it lies."""
+    if arm.knee_low is None:
+        return Line(text=NOT_MEASURED)
+    measured = [rate.batch for rate in arm.rates]
+    if arm.knee is None:
+        ends = f"{arm.knee_low} to {arm.knee_high or measured[-1]}"
+        told = f"({ends}, by {counted(arm.knee_restarts, 'restart')})"
+        return Line(text="not decided", below=(told,))
+    is_end = arm.knee == measured[-1]
+    return Line(text=str(arm.knee), below=("(the largest that was measured)",) * is_end)
+
+
+def _sizes(run: RunComparison, sweep: BatchSweep) -> Table:
+    rates = {(rate.cell, arm.arm): rate for arm in sweep.arms for rate in arm.rates}
+    compared = {(one.cell, one.arm): one for one in run.comparisons}
+    arms = [arm.arm for arm in sweep.arms]
+    reference = run.reference_in(sweep.cells[0])
+    return grid_of(
+        f"Throughput by batch of {sweep_name(run, sweep)}",
+        (
+            ("batch", "number"),
+            *((f"{arm}, samples/s", "number") for arm in arms),
+            *((f"{arm}, time against {reference}", "number") for arm in arms if arm != reference),
+        ),
+        (
+            (
+                str(size),
+                *(_rate(rates.get((cell, arm)), _why_not(run, cell, arm)) for arm in arms),
+                *(_ratio(compared.get((cell, arm))) for arm in arms if arm != reference),
+            )
+            for size, cell in zip(sweep.sizes, sweep.cells, strict=True)
+        ),
+    )
+
+
+def _why_not(run: RunComparison, cell: str, arm: str) -> str:
+    """Return why a size was not measured, told once: in the column of the reference."""
+    is_told = arm == run.reference_in(cell)
+    failed = (one for one in run.cells if one.id == cell and one.state != "ok")
+    return next((one.reason for one in failed if is_told), "")
+
+
+def _rate(rate: SizeRate | None, why_not: str) -> Line:
+    if rate is None:
+        told = (f"({one_line(why_not)})",) if why_not else ()
+        return Line(text=NOT_MEASURED, below=told, style="said")
+    ends = ends_text(rate.low, rate.high, three_digits)
+    return Line(text=three_digits(rate.samples_per_s), below=(f"({ends})",))
+
+
+def _ratio(comparison: Comparison | None) -> Line:
+    """Return the change of time against the reference at the same batch."""
+    if comparison is None or comparison.deciding is None:
+        return Line(text="–")
+    estimate = comparison.deciding
+    return Line(
+        text=signed_percent(estimate.log_ratio),
+        below=(
+            signed_interval(estimate.low, estimate.high),
+            f"{SYMBOLS[comparison.outcome]} {WORDS[comparison.outcome]}",
+        ),
+    )
+
+
+def goal_text(goal: Goal) -> str:
+    """Return what is to be reached: "accuracy 0.95"."""
+    return f"{goal.metric} {goal.value:g}"
+
+
+def training_section(run: RunComparison) -> Section | None:
+    """Return the way to the goal in each cell, None where there is no goal."""
+    if run.until is None or not run.training:
+        return None
+    labels = cell_labels(run)
+    is_same = all(arm.is_same_work for one in run.training for arm in one.arms)
+    intro = _GOAL.format(
+        goal=goal_text(run.until),
+        epochs=counted(run.until.epochs, "epoch"),
+        seeds=_SAME_WORK if is_same else _OTHER_WORK,
+    )
+    blocks: list[Block] = [Line(text=intro)]
+    for training in run.training:
+        label = labels.get(training.cell, training.cell)
+        fold = Fold(
+            summary=f"Epoch by epoch: {label}", blocks=(_epochs(run.until, training, label),)
+        )
+        blocks += [Heading(text=label), training_table(run, training), *_notes(training), fold]
+    title = f"Time to {goal_text(run.until)}"
+    return Section(anchor="goal", title=title, link="Time to goal", blocks=tuple(blocks))
+
+
+def training_table(run: RunComparison, training: CellTraining) -> Table:
+    """Return a row for each environment: epochs, seconds, and throughput beside them."""
+    cell = next(one for one in run.cells if one.id == training.cell)
+    rates = {times.arm: times.samples_per_s for times in cell.step_times}
+    reference = run.reference_in(training.cell)
+    goal = run.until
+
+    def rate(arm: ArmTraining) -> str:
+        known = rates.get(arm.arm)
+        return NOT_MEASURED if known is None else three_digits(known)
+
+    return table_of(
+        f"Time to the goal in {cell_labels(run).get(cell.id, cell.id)}",
+        training.arms,
+        ("environment", "name", lambda arm: arm.arm),
+        ("epochs", "text", lambda arm: _reached(arm, goal)),
+        ("time to goal", "number", _seconds),
+        (f"epoch, time against {reference}", "number", _epoch_ratio),
+        ("samples/s", "number", rate),
+    )
+
+
+def _reached(arm: ArmTraining, goal: Goal | None) -> Line:
+    """Return the epochs that it took, or that the goal was not reached."""
+    if not arm.restarts:
+        return Line(text=NOT_MEASURED, below=_in_brackets(arm.why_not))
+    best = "" if arm.best is None else f", best {arm.best:.4g}"
+    tried = counted(arm.restarts, "restart")
+    if not arm.epochs:
+        is_cut = goal is not None and arm.most_epochs < goal.epochs
+        within = f"not reached within {counted(arm.most_epochs, 'epoch')}"
+        text = within + ", when time was up" * is_cut
+        return Line(text=text, below=(f"({tried}{best})", *_in_brackets(arm.why_not)))
+    low, high = min(arm.epochs), max(arm.epochs)
+    told = f"(in {arm.reached} of {tried}{best})"
+    text = str(low) if low == high else f"{low} to {high}"
+    return Line(text=text, below=(told, *_in_brackets(arm.why_not)))
+
+
+def _in_brackets(reason: str) -> tuple[str, ...]:
+    return (f"({one_line(reason)})",) if reason else ()
+
+
+def _seconds(arm: ArmTraining) -> Line:
+    if arm.training_s is None:
+        return Line(text="–")
+    ends = ends_text(arm.training_low_s, arm.training_high_s, duration)
+    return Line(text=duration(arm.training_s), below=(f"({ends})",))
+
+
+def _epoch_ratio(arm: ArmTraining) -> Line:
+    if arm.log_ratio is None:
+        return Line(text="–")
+    interval = signed_interval(arm.ratio_low, arm.ratio_high)
+    return Line(text=signed_percent(arm.log_ratio), below=(f"({interval})",))
+
+
+def _notes(training: CellTraining) -> tuple[Line, ...]:
+    """Say whether equal seeds led to equal values, where the work is equal too."""
+    same, other = training.same_values, training.other_values
+    net = "Epochs are compared without waits for a CPU that other processes held."
+    arms = [arm for arm in training.arms if not arm.is_control]
+    lacking = ", ".join(arm.arm for arm in arms if not arm.restarts)
+    equal = [arm.arm for arm in arms if arm.restarts and arm.is_same_work]
+    whose = "all environments" if len(equal) == len(arms) else ", ".join(equal)
+    told = ""
+    if other:
+        told = (
+            f"In {other} of {counted(same + other, 'epoch')} the environments had different values "
+            "although their seeds are equal: their arithmetic differs, and so may their epochs."
+        )
+    elif same:
+        told = f"In {same} of {counted(same, 'epoch')} {whose} had the same value, exactly."
+    untrained = f"No restart came to its end in {lacking}." if lacking else ""
+    is_net = training.is_net and any(arm.log_ratio is not None for arm in training.arms)
+    return texts(told, untrained, net * is_net, style="small")
+
+
+def _epochs(goal: Goal, training: CellTraining, label: str) -> Table:
+    """Return the metric and the time of training by epoch, medians over restarts."""
+    arms = [arm for arm in training.arms if not arm.is_control]
+    points = {(point.epoch, arm.arm): point for arm in arms for point in arm.points}
+    return grid_of(
+        f"{goal.metric} and time by epoch of {label}",
+        (("epoch", "number"), *((f"{arm.arm}, {goal.metric}", "number") for arm in arms)),
+        (
+            (str(epoch), *(_point(points.get((epoch, arm.arm))) for arm in arms))
+            for epoch in range(1, max((arm.most_epochs for arm in arms), default=0) + 1)
+        ),
+    )
+
+
+def _point(point: EpochPoint | None) -> Line:
+    if point is None:
+        return Line(text="–")
+    value = NOT_MEASURED if point.value is None else f"{point.value:.4g}"
+    return Line(text=value, below=(f"(after {duration(point.training_s)})",))

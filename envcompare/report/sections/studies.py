@@ -9,15 +9,7 @@ from functools import cached_property
 from typing import Final
 
 from envcompare.analysis.model.comparison import CellSummary, RunComparison, StepTimes
-from envcompare.report.format.blocks import (
-    Column,
-    Items,
-    Line,
-    PlainBlock,
-    Row,
-    Section,
-    Table,
-)
+from envcompare.report.format.blocks import Column, Items, Line, PlainBlock, Row, Section, Table
 from envcompare.report.format.numbers import NOT_MEASURED, listed, number_text
 from envcompare.report.wording.hostwords import device_sentences
 from envcompare.report.wording.labels import arms_in
@@ -96,19 +88,23 @@ class _Measured:
         if self.arm == self.run.reference_in(self.cell.id):
             return 1.0 if self.times else None
         place = (self.cell.id, self.arm)
-        found = (one.deciding for one in self.run.comparisons if (one.cell, one.arm) == place)
-        return next((math.exp(one.log_ratio) for one in found if one), None)
+        estimates = (
+            comparison.deciding
+            for comparison in self.run.comparisons
+            if (comparison.cell, comparison.arm) == place
+        )
+        return next((math.exp(estimate.log_ratio) for estimate in estimates if estimate), None)
 
     def _peak(self, name: str) -> float | None:
         place = (self.cell.id, self.arm)
-        found = (one for one in self.run.memory if (one.cell, one.arm) == place)
-        peaks = (getattr(one, name, None) for one in found if name.endswith("_bytes"))
+        memories = (memory for memory in self.run.memory if (memory.cell, memory.arm) == place)
+        peaks = (getattr(memory, name, None) for memory in memories if name.endswith("_bytes"))
         return next((_MB * peak for peak in peaks if peak is not None), None)
 
     def _returned(self, name: str) -> float | None:
         place = (self.cell.id, self.arm, name)
-        found = (one for one in self.run.picked if (one.cell, one.arm, one.name) == place)
-        return next((one.median for one in found), None)
+        picked = (each for each in self.run.picked if (each.cell, each.arm, each.name) == place)
+        return next((each.median for each in picked), None)
 
     @cached_property
     def _quantities(self) -> dict[str, float]:
@@ -218,40 +214,42 @@ def _head(name: str) -> str:
 def _lines(table: TableRecord, measured: tuple[_Measured, ...]) -> Iterator[_Line]:
     """Yield for each combination what was measured here, and below it what was printed."""
     here: dict[Key, list[_Measured]] = {}
-    for one in measured:
-        here.setdefault(tuple(map(one.told, table.rows)), []).append(one)
+    for measurement in measured:
+        here.setdefault(tuple(map(measurement.told, table.rows)), []).append(measurement)
     printed: dict[Key, list[dict[str, Scalar]]] = {}
     for row in table.printed:
         printed.setdefault(tuple(map(row.get, table.rows)), []).append(row)
     for key in dict.fromkeys((*here, *printed)):
         told = tuple(map(_text, key))
-        for one in here.get(key, ()):
-            values = (_value(one, name, table, measured) for name in table.values)
-            names = (*told, visible_line(one.where))
+        for measurement in here.get(key, ()):
+            values = (_value(measurement, name, table, measured) for name in table.values)
+            names = (*told, visible_line(measurement.where))
             yield _Line(names=names, values=tuple(values), is_printed=False)
         for row in printed.get(key, ()):
             where = visible_line(f"study, {row[_WHERE]}" if row.get(_WHERE) else "study")
-            found = tuple(map(row.get, table.values))
-            yield _Line(names=(*told, where), values=found, is_printed=True)
+            figures = tuple(map(row.get, table.values))
+            yield _Line(names=(*told, where), values=figures, is_printed=True)
 
 
 def _value(
-    one: _Measured, name: str, table: TableRecord, measured: Iterable[_Measured]
+    measurement: _Measured, name: str, table: TableRecord, measured: Iterable[_Measured]
 ) -> float | None:
     if name not in {"speed_up", "efficiency"}:
-        return one.value(name)
-    first = _first(one, table, measured)
-    rates = [each.value("samples_per_s") if each else None for each in (first, one)]
+        return measurement.value(name)
+    first = _first(measurement, table, measured)
+    rates = [each.value("samples_per_s") if each else None for each in (first, measurement)]
     if first is None or rates[0] is None or rates[1] is None:
         return None
-    counts = [each.told(table.rows[0]) for each in (first, one)]
+    counts = [each.told(table.rows[0]) for each in (first, measurement)]
     before, after = (count if isinstance(count, int | float) else None for count in counts)
     if name == "speed_up":
         return rates[1] / rates[0]
     return 100 * rates[1] / rates[0] * before / after if before and after else None
 
 
-def _first(one: _Measured, table: TableRecord, measured: Iterable[_Measured]) -> _Measured | None:
+def _first(
+    measurement: _Measured, table: TableRecord, measured: Iterable[_Measured]
+) -> _Measured | None:
     """Return the first row of the same arm and work in which only what leads the table differs."""
 
     def others(each: _Measured) -> tuple[object, ...]:
@@ -259,7 +257,7 @@ def _first(one: _Measured, table: TableRecord, measured: Iterable[_Measured]) ->
         parameters.pop(table.rows[0], None)
         return (each.arm, each.cell.host, each.cell.workload, *parameters.items())
 
-    return next((each for each in measured if others(each) == others(one)), None)
+    return next((each for each in measured if others(each) == others(measurement)), None)
 
 
 def _text(value: Scalar) -> str:

@@ -35,6 +35,7 @@ from envcompare.report.format.blocks import (
     Span,
     Table,
     Words,
+    grid_of,
     linked,
     texts,
 )
@@ -49,7 +50,6 @@ from envcompare.report.format.numbers import (
     signed_percent,
 )
 from envcompare.report.sections.comparisons import ComparedRow, badges
-from envcompare.report.sections.fields import grid_of
 from envcompare.report.sections.method import raw_files_line
 from envcompare.report.sections.phases import phase_blocks, phase_folds
 from envcompare.report.sections.profilefolds import (
@@ -102,7 +102,7 @@ class Sheet:
     files: tuple[str, ...]
 
 
-def explained(rows: Iterable[ComparedRow]) -> tuple[ComparedRow, ...]:
+def _explained(rows: Iterable[ComparedRow]) -> tuple[ComparedRow, ...]:
     """Return the rows that have something to explain: what was decided first, the largest first."""
     open_rows = (row for row in rows if row.verdict.outcome in EXPLAINED and not row.is_control)
     return tuple(sorted(open_rows, key=lambda row: (row.verdict.outcome not in MOVED, -row.size)))
@@ -112,7 +112,7 @@ def fold_anchors(rows: Iterable[ComparedRow]) -> dict[str, str]:
     """Return the id of each fold by that of its row."""
     return {
         row.anchor: fold_anchor(row.comparison.cell, row.comparison.arm)
-        for row in explained(rows)[:MOST_FOLDS]
+        for row in _explained(rows)[:MOST_FOLDS]
     }
 
 
@@ -120,7 +120,7 @@ def cells_beside_folds(
     run: RunComparison, rows: tuple[ComparedRow, ...]
 ) -> tuple[ProfiledCell, ...]:
     """Return the cells with profiles, without what a fold of its own explains."""
-    folded = explained(rows)[:MOST_FOLDS]
+    folded = _explained(rows)[:MOST_FOLDS]
     places = frozenset((row.comparison.cell, row.comparison.arm) for row in folded)
     return profiled_cells(run, explained=places)
 
@@ -132,14 +132,14 @@ def why_section(
     sheet: Sheet,
 ) -> Section | None:
     """Return the folds, where all other comparisons stand, and the profiles of each cell."""
-    has_folds = bool(explained(rows))
+    has_folds = bool(_explained(rows))
     profiles = profile_blocks(run, cells, sheet.files, is_beside_folds=has_folds)
     rest = left_out(run, cells)
     if not (is_timed(run) or profiles):
         return None
     timed: tuple[Block, ...] = ()
     if is_timed(run):
-        folded = explained(rows)[:MOST_FOLDS]
+        folded = _explained(rows)[:MOST_FOLDS]
         places = {(row.comparison.cell, row.comparison.arm) for row in folded}
         phases = phase_folds(run, explained=places)
         timed = (*comparison_blocks(run, rows, sheet), *phases, *_split_blocks(run))
@@ -159,7 +159,7 @@ def comparison_blocks(
 ) -> Iterator[Block]:
     """Yield a fold for each of the first comparisons, and sentences for all others."""
     compared = [row for row in rows if not row.is_control]
-    chosen = explained(compared)
+    chosen = _explained(compared)
     opened = [row.anchor for row in chosen if row.verdict.outcome in MOVED][:_MOST_OPEN]
     yield Line(text=_INTRO)
     for row in chosen[:MOST_FOLDS]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.analysis.model.hostgroups import GroupDifference, GroupEstimate
+from envcompare.analysis.model.machines import GroupDifference, GroupEstimate
 from envcompare.fingerprint.facts import fact
 from envcompare.fingerprint.sentences import value_text
 from envcompare.report.format.numbers import (
@@ -73,7 +73,7 @@ def _group(run: RunComparison, name: str) -> HostGroup:
 def difference_texts(run: RunComparison) -> tuple[str, ...]:
     """Say what differs between the machines of the groups."""
     machines = machine_differences(run)
-    return tuple(f"{fact(one.key).name}: {values_text(run, one)}" for one in machines)
+    return tuple(f"{fact(one.key).name}: {_values_text(run, one)}" for one in machines)
 
 
 def machine_differences(run: RunComparison) -> tuple[GroupDifference, ...]:
@@ -83,8 +83,8 @@ def machine_differences(run: RunComparison) -> tuple[GroupDifference, ...]:
     """
     machines = (one for one in run.group_differences if one.fact_class == "host")
 
-    def rank(one: GroupDifference) -> tuple[bool, bool]:
-        return not one.is_apart, one.key.startswith("vulnerabilities.")
+    def rank(difference: GroupDifference) -> tuple[bool, bool]:
+        return not difference.is_apart, difference.key.startswith("vulnerabilities.")
 
     return tuple(sorted(machines, key=rank))
 
@@ -94,18 +94,20 @@ def software_differences(run: RunComparison) -> tuple[GroupDifference, ...]:
     return tuple(one for one in run.group_differences if one.fact_class != "host")
 
 
-def values_text(run: RunComparison, one: GroupDifference) -> str:
+def _values_text(run: RunComparison, difference: GroupDifference) -> str:
     """Return the values of both groups: "AMD EPYC in metal, Intel Xeon in cloud"."""
-    names = one.reference_group, one.group
-    return visible("; ".join(f"{side_text(one, _group(run, name))} in {name}" for name in names))
+    names = difference.reference_group, difference.group
+    return visible(
+        "; ".join(f"{side_text(difference, _group(run, name))} in {name}" for name in names)
+    )
 
 
-def side_text(one: GroupDifference, group: HostGroup) -> str:
+def side_text(difference: GroupDifference, group: HostGroup) -> str:
     """Return the values of a group, each with its hosts where they are several."""
     hosts: dict[str, list[str]] = {}
     for host in group.hosts:
-        if host in one.values:
-            hosts.setdefault(_value(one.key, one.values[host]), []).append(host)
+        if host in difference.values:
+            hosts.setdefault(_value(difference.key, difference.values[host]), []).append(host)
     if len(hosts) == 1:
         return next(iter(hosts))
     told = (f"{value} on {listed(names, most=_MOST_HOSTS)}" for value, names in hosts.items())
@@ -116,75 +118,84 @@ def _value(key: str, value: FingerprintValue) -> str:
     return "not known" if value is None else value_text(key, value)
 
 
-def work_of(one: GroupEstimate) -> str:
+def work_of(estimate: GroupEstimate) -> str:
     """Name the workload of an estimate with its parameters."""
-    within = f"in {one.within}" if one.within else ""
-    return visible(" ".join(filter(None, (one.workload, within, *assigned(one.parameters)))))
+    within = f"in {estimate.within}" if estimate.within else ""
+    return visible(
+        " ".join(filter(None, (estimate.workload, within, *assigned(estimate.parameters))))
+    )
 
 
-def subject(one: GroupEstimate) -> str:
+def subject(estimate: GroupEstimate) -> str:
     """Name what is compared: an arm, or what it costs against another."""
-    return visible(f"{one.arm} against {one.against}" if one.against else one.arm)
+    return visible(
+        f"{estimate.arm} against {estimate.against}" if estimate.against else estimate.arm
+    )
 
 
-def estimate_sentence(run: RunComparison, one: GroupEstimate) -> str:
+def estimate_sentence(run: RunComparison, estimate: GroupEstimate) -> str:
     """Return "cnn in vm: cloud is 8.4 % slower than metal (8.0 to 8.7 %)."."""
-    work = work_of(one)
-    lead = f"{work}, {subject(one)}" if one.against else f"{work} in {one.arm}"
-    return visible(f"{lead}: {claim(run, one)}{MIXED * one.is_confounded}.")
+    work = work_of(estimate)
+    lead = f"{work}, {subject(estimate)}" if estimate.against else f"{work} in {estimate.arm}"
+    return visible(f"{lead}: {_claim(run, estimate)}{MIXED * estimate.is_confounded}.")
 
 
-def claim(run: RunComparison, one: GroupEstimate) -> str:
+def _claim(run: RunComparison, estimate: GroupEstimate) -> str:
     """Say how the group compares with the first one."""
-    if one.log_ratio is None:
-        return f"not compared: {one.why_not}"
-    if one.against:
-        return _effect_claim(run, one)
-    return _time_claim(run, one)
+    if estimate.log_ratio is None:
+        return f"not compared: {estimate.why_not}"
+    if estimate.against:
+        return _effect_claim(run, estimate)
+    return _time_claim(run, estimate)
 
 
-def _sides(one: GroupEstimate) -> tuple[str, str]:
+def _sides(estimate: GroupEstimate) -> tuple[str, str]:
     """Name both sides, the first group last: what is known of one host is said of that alone."""
-    sides = (one.group, one.values), (one.reference_group, one.reference_values)
+    sides = (estimate.group, estimate.values), (estimate.reference_group, estimate.reference_values)
     there, here = (
         f"{next(iter(hosts))} of {group}" if len(hosts) == 1 else group for group, hosts in sides
     )
     return there, here
 
 
-def _time_claim(run: RunComparison, one: GroupEstimate) -> str:
-    size = one.log_ratio or 0.0
-    there, here = _sides(one)
-    figures = unsigned_interval(one.low, one.high)
-    match one.outcome:
+def _time_claim(run: RunComparison, estimate: GroupEstimate) -> str:
+    size = estimate.log_ratio or 0.0
+    there, here = _sides(estimate)
+    figures = unsigned_interval(estimate.low, estimate.high)
+    match estimate.outcome:
         case "slower":
             said = f"{unsigned_percent(size)} slower than {here} ({figures})"
         case "faster":
             said = f"faster: {unsigned_percent(size)} less time than {here} ({figures})"
         case _:
-            said = _undecided(run, one, here)
+            said = _undecided(run, estimate, here)
     return f"{there} is {said}"
 
 
-def _undecided(run: RunComparison, one: GroupEstimate, here: str) -> str:
-    interval = f"{signed_percent(one.log_ratio or 0.0)}, {signed_interval(one.low, one.high)}"
-    if one.outcome == "equivalent":
+def _signed(estimate: GroupEstimate) -> str:
+    ends = signed_interval(estimate.low, estimate.high)
+    return f"{signed_percent(estimate.log_ratio or 0.0)}, {ends}"
+
+
+def _undecided(run: RunComparison, estimate: GroupEstimate, here: str) -> str:
+    interval = _signed(estimate)
+    if estimate.outcome == "equivalent":
         return f"equivalent to {here} within ±{margin_percent(run.margin)} ({interval})"
     return f"not shown to be slower or faster than {here}: inconclusive ({interval})"
 
 
-def _effect_claim(run: RunComparison, one: GroupEstimate) -> str:
-    figures = f"{signed_percent(one.log_ratio or 0.0)}, {signed_interval(one.low, one.high)}"
-    counts = len(one.values), len(one.reference_values)
+def _effect_claim(run: RunComparison, estimate: GroupEstimate) -> str:
+    figures = _signed(estimate)
+    counts = len(estimate.values), len(estimate.reference_values)
     there, here = (
         f"{'on' if count == 1 else 'in'} {side}"
-        for side, count in zip(_sides(one), counts, strict=True)
+        for side, count in zip(_sides(estimate), counts, strict=True)
     )
-    match one.outcome:
+    match estimate.outcome:
         case "slower":
-            return f"{one.arm} costs more {there} than {here} ({figures})"
+            return f"{estimate.arm} costs more {there} than {here} ({figures})"
         case "faster":
-            return f"{one.arm} costs less {there} than {here} ({figures})"
+            return f"{estimate.arm} costs less {there} than {here} ({figures})"
         case "equivalent":
             return f"the same {there} as {here} within ±{margin_percent(run.margin)} ({figures})"
         case _:

@@ -6,12 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from envcompare.analysis.model.comparison import (
-    Comparison,
-    Decomposition,
-    Outcome,
-    RunComparison,
-)
+from envcompare.analysis.model.comparison import Comparison, Decomposition, Outcome, RunComparison
 from envcompare.analysis.timing.surroundings import likelihood
 from envcompare.report.format.numbers import (
     listed,
@@ -69,18 +64,20 @@ def headlines(run: RunComparison) -> tuple[Headline, ...]:
     """
     labels = cell_labels(run)
     by_arm: dict[str, list[Verdict]] = {arm: [] for arm in compared_arms(run)}
-    for one in run.compared:
-        if one.arm in by_arm:
-            by_arm[one.arm].append(verdict(one, label=labels[one.cell], margin=run.margin))
+    for comparison in run.compared:
+        if comparison.arm in by_arm:
+            by_arm[comparison.arm].append(
+                verdict(comparison, label=labels[comparison.cell], margin=run.margin)
+            )
     judged = [_headline(run, arm, tuple(verdicts)) for arm, verdicts in by_arm.items()]
     return tuple(sorted(judged, key=_weight))
 
 
-def _weight(one: Headline) -> tuple[int, float]:
-    moved = [abs(verdict.log_ratio or 0.0) for verdict in one.verdicts if verdict.amount]
+def _weight(headline: Headline) -> tuple[int, float]:
+    moved = [abs(verdict.log_ratio or 0.0) for verdict in headline.verdicts if verdict.amount]
     if moved:
         return 0, -max(moved)
-    return (2, 0.0) if one.outcome in {"failed", "not-run"} else (1, 0.0)
+    return (2, 0.0) if headline.outcome in {"failed", "not-run"} else (1, 0.0)
 
 
 def compared_differences(run: RunComparison) -> tuple[FactDifference, ...]:
@@ -101,11 +98,11 @@ def _headline(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> Head
 
 def _over_hosts(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> Headline:
     """Lead with what many hosts say together: single hosts differ for reasons of their own."""
-    together = [one for one in run.over_hosts if one.arm == arm]
-    moved = [one for one in together if one.outcome in MOVED]
-    outcomes: list[Outcome] = [one.outcome for one in together]
+    together = [estimate for estimate in run.over_hosts if estimate.arm == arm]
+    moved = [estimate for estimate in together if estimate.outcome in MOVED]
+    outcomes: list[Outcome] = [estimate.outcome for estimate in together]
     if moved:
-        outcome: Outcome = max(moved, key=lambda one: abs(one.log_ratio)).outcome
+        outcome: Outcome = max(moved, key=lambda estimate: abs(estimate.log_ratio)).outcome
     else:
         outcome = max(outcomes, key=lambda each: (outcomes.count(each), -_STILL.index(each)))
     count = outcomes.count(outcome)
@@ -144,11 +141,13 @@ def _over_cells(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> He
 
 def _leading(judged: tuple[Verdict, ...]) -> Outcome:
     """Return the outcome to lead with: what moved most, else the most frequent state."""
-    moved = [one for one in judged if one.outcome in MOVED]
+    moved = [judgment for judgment in judged if judgment.outcome in MOVED]
     if moved:
-        return max(moved, key=lambda one: abs(one.log_ratio or 0.0)).outcome
-    measured = [one for one in judged if one.outcome in {"inconclusive", "equivalent"}]
-    outcomes = [one.outcome for one in measured or judged]
+        return max(moved, key=lambda judgment: abs(judgment.log_ratio or 0.0)).outcome
+    measured = [
+        judgment for judgment in judged if judgment.outcome in {"inconclusive", "equivalent"}
+    ]
+    outcomes = [judgment.outcome for judgment in measured or judged]
     return max(_STILL, key=lambda outcome: (outcomes.count(outcome), -_STILL.index(outcome)))
 
 
@@ -191,9 +190,12 @@ def _figures(judged: tuple[Verdict, ...]) -> str:
     if mean is None:
         return ""
     ordered = sorted(
-        judged, key=lambda one: one.log_ratio or 0.0, reverse=first.outcome == "faster"
+        judged, key=lambda judgment: judgment.log_ratio or 0.0, reverse=first.outcome == "faster"
     )
-    least, most = ((one.amount or one.number, one.cell) for one in (ordered[0], ordered[-1]))
+    least, most = (
+        (judgment.amount or judgment.number, judgment.cell)
+        for judgment in (ordered[0], ordered[-1])
+    )
     if least[0] == most[0]:
         return f": {least[0]} in each"
     average = unsigned_percent(mean) if first.amount else signed_percent(mean)
@@ -252,28 +254,28 @@ def _others(run: RunComparison, judged: tuple[Verdict, ...], *, said: tuple[Outc
 
 def _cells(judged: tuple[Verdict, ...], outcome: Outcome) -> str:
     """Name the cells of an outcome with their figures; of many, their number and the largest."""
-    chosen = [one for one in judged if one.outcome == outcome]
-    chosen.sort(key=lambda one: -abs(one.log_ratio or 0.0))
+    chosen = [judgment for judgment in judged if judgment.outcome == outcome]
+    chosen.sort(key=lambda judgment: -abs(judgment.log_ratio or 0.0))
     if len(chosen) <= _MOST_NAMED:
-        return listed([f"{one.cell}{_in_brackets(one)}" for one in chosen])
+        return listed([f"{judgment.cell}{_in_brackets(judgment)}" for judgment in chosen])
     count = f"{len(chosen)} of {len(judged)} cells"
     if outcome in MOVED:
         return f"{count}, most in {chosen[0].cell}{_in_brackets(chosen[0])}"
     return count
 
 
-def _in_brackets(one: Verdict) -> str:
-    match one.outcome:
+def _in_brackets(judgment: Verdict) -> str:
+    match judgment.outcome:
         case "failed":
-            return f" {one.qualifier}".rstrip()
+            return f" {judgment.qualifier}".rstrip()
         case "equivalent":
-            text = ", ".join(part for part in (one.figures, one.remark) if part)
+            text = ", ".join(part for part in (judgment.figures, judgment.remark) if part)
         case "not-run":
             return ""
         case "inconclusive":
-            text = ", ".join(part for part in (one.leaning, one.figures) if part)
+            text = ", ".join(part for part in (judgment.leaning, judgment.figures) if part)
         case _:
-            text = one.figures
+            text = judgment.figures
     return f" ({text})" if text else ""
 
 
@@ -312,13 +314,13 @@ def candidates_text(run: RunComparison, comparisons: Iterable[Comparison]) -> st
     unknown = [one for one in decided if one.candidates is None]
     if unknown and not causes:
         in_some = len(unknown) < len(decided)
-        found = candidate_sentence(None, arm=decided[0].arm, in_some_cells=in_some)
+        cause = candidate_sentence(None, arm=decided[0].arm, in_some_cells=in_some)
     elif asked and not causes:
-        found = "envcompare found no other possible cause."
+        cause = "envcompare found no other possible cause."
     else:
-        found = candidate_sentence(tuple(causes.values()), arm=decided[0].arm)
+        cause = candidate_sentence(tuple(causes.values()), arm=decided[0].arm)
     said = f"The arms differ in {asked}, which this run compares." if asked else ""
-    return " ".join(filter(None, (said, found, worked_beside(run, decided))))
+    return " ".join(filter(None, (said, cause, worked_beside(run, decided))))
 
 
 def _asked(run: RunComparison, arm: str) -> str:
@@ -332,10 +334,10 @@ def _asked(run: RunComparison, arm: str) -> str:
 def _candidates(run: RunComparison, decided: Iterable[Comparison]) -> Iterator[FactDifference]:
     """Yield the candidates of comparisons, each as the cell of its comparison tells it."""
     shared = {(one.host, one.arm, one.key): one for one in run.differences}
-    for one in decided:
-        own = {(f.host, f.arm, f.key): f for f in run.cell_differences.get(one.cell, ())}
+    for comparison in decided:
+        own = {(f.host, f.arm, f.key): f for f in run.cell_differences.get(comparison.cell, ())}
         facts = shared | own
-        places = ((one.host, one.arm, key) for key in one.candidates or ())
+        places = ((comparison.host, comparison.arm, key) for key in comparison.candidates or ())
         yield from (facts[at] for at in places if at in facts)
 
 
@@ -369,8 +371,8 @@ def _untimed(run: RunComparison, arm: str) -> Headline:
 def split_sentences(run: RunComparison) -> tuple[str, ...]:
     """Say of each difference how much is environment and how much software, the largest first."""
     labels = cell_labels(run)
-    ordered = sorted(run.decompositions, key=lambda one: -abs(one.total.log_ratio))
-    return tuple(visible(split_sentence(one, label=labels[one.cell])) for one in ordered)
+    ordered = sorted(run.decompositions, key=lambda split: -abs(split.total.log_ratio))
+    return tuple(visible(split_sentence(split, label=labels[split.cell])) for split in ordered)
 
 
 def ladder_sentences(run: RunComparison) -> tuple[str, ...]:
@@ -403,12 +405,12 @@ def _ladder_sentence(run: RunComparison, cell: str, *, label: str) -> str:
     return f"Ladder, {label}, against the rung below: {said}."
 
 
-def split_sentence(one: Decomposition, *, label: str) -> str:
+def split_sentence(split: Decomposition, *, label: str) -> str:
     """Say how much of a difference is environment and how much software."""
     return (
-        f"{one.arm} against {one.base} in {label}, {signed_percent(one.total.log_ratio)}: "
-        f"environment {estimate_text(one.environment)}, software {estimate_text(one.stack)}"
-        f"{_conclusion(one)}; not widened."
+        f"{split.arm} against {split.base} in {label}, {signed_percent(split.total.log_ratio)}: "
+        f"environment {estimate_text(split.environment)}, software {estimate_text(split.stack)}"
+        f"{_conclusion(split)}; not widened."
     )
 
 
@@ -416,15 +418,15 @@ def split_arms(run: RunComparison) -> frozenset[str]:
     """Return the arms that are corners of a 2 × 2 in every cell they were measured in."""
     cells = {one.cell for one in run.comparisons if one.primary is not None}
     corners: dict[str, set[str]] = {}
-    for one in run.decompositions:
-        for arm in (one.arm, one.host_arm, one.base, one.base_image):
-            corners.setdefault(arm, set()).add(one.cell)
+    for split in run.decompositions:
+        for arm in (split.arm, split.host_arm, split.base, split.base_image):
+            corners.setdefault(arm, set()).add(split.cell)
     return frozenset(arm for arm, judged in corners.items() if judged == cells)
 
 
-def _conclusion(one: Decomposition) -> str:
+def _conclusion(split: Decomposition) -> str:
     """Say which part is known to be there; nothing where a part has no interval."""
-    parts = {"environment": one.environment, "software": one.stack}
+    parts = {"environment": split.environment, "software": split.stack}
     if any(part.low is None or part.high is None for part in parts.values()):
         return ""
     clear = [name for name, part in parts.items() if excludes_zero(part.low, part.high)]

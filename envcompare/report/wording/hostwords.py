@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from envcompare.analysis.model.comparison import (
-    HostDifference,
-    HostFact,
-    HostsEstimate,
-    HostSummary,
-    RunComparison,
-    TorchBuild,
-)
+from envcompare.analysis.model.comparison import HostsEstimate, RunComparison
+from envcompare.analysis.model.machines import HostDifference, HostFact, HostSummary, TorchBuild
 from envcompare.report.format.numbers import (
     listed,
     margin_percent,
@@ -36,9 +30,9 @@ _DIGITS: Final = 8  # of a lock's digest
 def device_sentences(run: RunComparison) -> tuple[str, ...]:
     """Say what the work ran on: hosts that have the same share a sentence."""
     hosts: dict[str, list[str]] = {}
-    for one in run.hosts:
-        if text := _device(one):
-            hosts.setdefault(text, []).append(one.host)
+    for host in run.hosts:
+        if text := _device(host):
+            hosts.setdefault(text, []).append(host.host)
     if len(run.hosts) == 1:
         return tuple(hosts)
     return tuple(visible(f"{_names(names)} {text}") for text, names in hosts.items())
@@ -117,8 +111,8 @@ _ByKey = dict[HostFact, dict[str, FingerprintValue]]
 
 def _by_arm(differences: Iterable[HostDifference]) -> dict[str, _ByKey]:
     arms: dict[str, _ByKey] = {}
-    for one in differences:
-        arms.setdefault(one.arm, {})[one.key] = one.values
+    for difference in differences:
+        arms.setdefault(difference.arm, {})[difference.key] = difference.values
     return arms
 
 
@@ -153,46 +147,48 @@ def over_hosts_text(run: RunComparison, arm: str) -> str:
     return visible(" ".join(sentences))
 
 
-def _over_hosts(one: HostsEstimate, run: RunComparison) -> str:
+def _over_hosts(estimate: HostsEstimate, run: RunComparison) -> str:
     """Return "Over 20 hosts, cnn in docker is 4.1 % slower (3.0 to 5.2 %); …"."""
-    match one.outcome:
+    match estimate.outcome:
         case "equivalent":
             claim = f"equivalent within ±{margin_percent(run.margin)}"
         case "inconclusive":
             claim = "inconclusive"
         case "slower":
-            claim = f"{unsigned_percent(one.log_ratio)} slower"
+            claim = f"{unsigned_percent(estimate.log_ratio)} slower"
         case "faster":
-            claim = f"faster: {unsigned_percent(one.log_ratio)} less time"
-    is_moved = one.outcome in {"slower", "faster"}
-    ends = (one.low, one.high)
-    mean = f"{signed_percent(one.log_ratio)}, {signed_interval(*ends)}"
+            claim = f"faster: {unsigned_percent(estimate.log_ratio)} less time"
+    is_moved = estimate.outcome in {"slower", "faster"}
+    ends = (estimate.low, estimate.high)
+    mean = f"{signed_percent(estimate.log_ratio)}, {signed_interval(*ends)}"
     figures = unsigned_interval(*ends) if is_moved else mean
-    odd = f"; far from the others: {names}" if (names := odd_names(one)) else ""
+    odd = f"; far from the others: {names}" if (names := odd_names(estimate)) else ""
     spread = "no spread between hosts was seen"
-    if one.tau >= _LEAST_SPREAD:
-        spread = f"hosts differ by ±{unsigned_percent(one.tau)}"
-    subject = f"{work_of(one)} in {one.arm}"
-    of_group = f" of {one.group}" if one.group else ""
-    return f"Over {one.hosts} hosts{of_group}, {subject} is {claim} ({figures}); {spread}{odd}."
+    if estimate.tau >= _LEAST_SPREAD:
+        spread = f"hosts differ by ±{unsigned_percent(estimate.tau)}"
+    subject = f"{work_of(estimate)} in {estimate.arm}"
+    of_group = f" of {estimate.group}" if estimate.group else ""
+    return (
+        f"Over {estimate.hosts} hosts{of_group}, {subject} is {claim} ({figures}); {spread}{odd}."
+    )
 
 
-def work_of(one: HostsEstimate) -> str:
+def work_of(estimate: HostsEstimate) -> str:
     """Name a workload with its parameters."""
-    return visible(" ".join((one.workload, *assigned(one.parameters))))
+    return visible(" ".join((estimate.workload, *assigned(estimate.parameters))))
 
 
-def odd_names(one: HostsEstimate) -> str:
+def odd_names(estimate: HostsEstimate) -> str:
     """Name the hosts far from the others."""
-    return visible(_names(list(one.odd_hosts)))
+    return visible(_names(list(estimate.odd_hosts)))
 
 
 def wheel_sentences(run: RunComparison) -> tuple[str, ...]:
     """Say of each host why its arms got the PyTorch that they have."""
     hosts: dict[str, list[str]] = {}
-    for one in run.hosts:
-        if one.wheels:
-            hosts.setdefault(one_line(one.wheels), []).append(one.host)
+    for host in run.hosts:
+        if host.wheels:
+            hosts.setdefault(one_line(host.wheels), []).append(host.host)
     return tuple(
         visible(f"The PyTorch of {_names(names)} was chosen so: {text}.")
         for text, names in hosts.items()

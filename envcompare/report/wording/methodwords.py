@@ -96,8 +96,8 @@ def _screen_sentence(run: RunComparison) -> str:
     )
 
 
-def _has_interval(one: Estimate) -> bool:
-    return one.low is not None and one.high is not None
+def _has_interval(estimate: Estimate) -> bool:
+    return estimate.low is not None and estimate.high is not None
 
 
 def _range(counts: list[int], noun: str) -> str:
@@ -118,12 +118,12 @@ def guard_cautions(run: RunComparison) -> tuple[str, ...]:
     return tuple(f"⚠ {text}" for text in texts)
 
 
-def _odd_worker(one: OddWorker) -> str:
-    way = "more" if one.log_ratio > 0 else "less"
+def _odd_worker(worker: OddWorker) -> str:
+    way = "more" if worker.log_ratio > 0 else "less"
     return (
-        f"in restart {one.restart} the worker of {one.arm} took {unsigned_percent(one.log_ratio)} "
-        f"{way} time than usual relative to the other arms, for as long as it lived: the restart "
-        "is left out in all arms."
+        f"in restart {worker.restart} the worker of {worker.arm} took "
+        f"{unsigned_percent(worker.log_ratio)} {way} time than usual relative to the other arms, "
+        "for as long as it lived: the restart is left out in all arms."
     )
 
 
@@ -211,22 +211,22 @@ def mismatch_sentences(run: RunComparison) -> tuple[str, ...]:
 
 def _changed(run: RunComparison) -> Iterator[str]:
     """Say what changed before the run was resumed; a restart of a host changes no software."""
-    for one in run.identity_changes:
-        if one.key == BOOT:
+    for identity in run.identity_changes:
+        if identity.key == BOOT:
             yield (
-                f"{one.host} was restarted while the run was interrupted: {change_text(one)}. The "
-                "ratios hold, since each generation compares environments after the same start; "
-                "absolute times may differ."
+                f"{identity.host} was restarted while the run was interrupted: "
+                f"{change_text(identity)}. The ratios hold, since each generation compares "
+                "environments after the same start; absolute times may differ."
             )
-        elif is_unverified(one):
+        elif is_unverified(identity):
             yield (
-                f"it cannot be verified that {subject(one)} did not change while the run was "
-                f"interrupted (--allow-mismatch): {change_text(one)}."
+                f"it cannot be verified that {subject(identity)} did not change while the run was "
+                f"interrupted (--allow-mismatch): {change_text(identity)}."
             )
         else:
             yield (
-                f"{subject(one)} changed while the run was interrupted, and its numbers come from "
-                f"both states (--allow-mismatch): {change_text(one)}."
+                f"{subject(identity)} changed while the run was interrupted, and its numbers come "
+                f"from both states (--allow-mismatch): {change_text(identity)}."
             )
 
 
@@ -234,7 +234,7 @@ def method_sentences(run: RunComparison) -> tuple[str, ...]:
     """Describe the design with the numbers of this run."""
     if not is_timed(run):
         return _IMPORTED
-    found = (replication_sentence(run), level_sentence(run), margin_sentence(run), *_stopping(run))
+    design = (replication_sentence(run), level_sentence(run), margin_sentence(run), *_stopping(run))
     others = (
         *wheel_sentences(run),
         *host_sentences(run),
@@ -243,7 +243,7 @@ def method_sentences(run: RunComparison) -> tuple[str, ...]:
         _PROGRAMS * has_programs(run),
         *_guard_sentences(run),
     )
-    return tuple(text for text in (*found, *others) if text)
+    return tuple(text for text in (*design, *others) if text)
 
 
 def _stabilising(run: RunComparison) -> str:
@@ -263,13 +263,13 @@ def _estimate(run: RunComparison) -> str:
     if not has_steps(run):
         return ""
     spreads = [one.restart_spread for one in run.cells if one.restart_spread is not None]
-    found = f" (up to {percent(max(spreads))} % here, estimated)" if spreads else ""
+    spread = f" (up to {percent(max(spreads))} % here, estimated)" if spreads else ""
     is_on_gpu = any("cuda" in one.devices.values() for one in run.hosts)
     typical = "the mean" if is_on_gpu else "the lower quartile"
     return (
         f"A ratio is that of the typical step: {typical} of the steps of a block, paired "
         "with the reference's in each round, and the median over all rounds. Its interval allows "
-        f"for the variation of rounds and of restarts{found}. The mean of all steps and the share "
+        f"for the variation of rounds and of restarts{spread}. The mean of all steps and the share "
         "of slow ones have intervals of their own; where they lead elsewhere, "
         "the verdict says so. With one thread on a CPU the time of a step is its CPU time and the "
         "time a quota stopped it: what neighbors and the hypervisor took is left out."

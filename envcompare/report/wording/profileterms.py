@@ -121,7 +121,7 @@ def quantity_name(name: str) -> str:
 
 def in_words(text: str) -> str:
     """Return a reason with each quantity it names in words, quoted since those hold commas."""
-    return _NAMES.sub(lambda found: f"“{quantity_name(found[0])}”", text)
+    return _NAMES.sub(lambda match: f"“{quantity_name(match[0])}”", text)
 
 
 def _of_tensors(kind: str) -> str:

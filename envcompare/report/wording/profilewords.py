@@ -1,4 +1,4 @@
-"""What the profiles of a run say in sentences: for the first screen, the terminal and Markdown."""
+"""What profiles and marked steps say in sentences: on the page, in the terminal and in Markdown."""
 
 from __future__ import annotations
 
@@ -7,23 +7,33 @@ from typing import Final
 
 from envcompare.analysis.model.comparison import Comparison, RunComparison
 from envcompare.analysis.model.profiling import (
+    ArmPhases,
     Basis,
+    CellPhases,
     KernelDiff,
     Ledger,
+    LoneOperator,
     Part,
+    PartDifference,
     QuantityRow,
 )
 from envcompare.analysis.profiles.ledger import LABELS
 from envcompare.report.format.numbers import (
     MINUS,
+    NS,
     TimeScale,
     listed,
     number_text,
+    share_text,
+    signed_interval,
+    signed_percent,
     time_text,
+    unsigned_percent,
 )
 from envcompare.report.wording.labels import cell_labels, of_cells, piece_word
 from envcompare.report.wording.verdicts import MOVED
 from envcompare.run_folder.profiles import RUN_KERNELS_ALONE
+from envcompare.run_folder.records import StepPhase
 from envcompare.text import counted, counted_kernels, one_line, sentence, visible
 
 _LARGEST: Final = 3  # parts that a sentence names
@@ -57,6 +67,14 @@ _NOTHING_TOLD: Final = "The profiles hold nothing that explains a difference."
 NO_CONFOUNDER: Final = (
     "No confounder is known; imported files do not record all versions of the software."
 )
+PHASES: Final[dict[StepPhase, str]] = {
+    "data": "data",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "other": "other",
+}
+_OUTSIDE: Final = "outside of operators (Python, dispatch)"
 
 
 def is_timed(run: RunComparison) -> bool:
@@ -95,21 +113,23 @@ def why_sentences(run: RunComparison) -> tuple[str, ...]:
     """
     labels = cell_labels(run)
     undecided = {(one.cell, one.arm) for one in run.comparisons if one.outcome not in MOVED}
-    found = []
-    for one in run.profiles:
+    sentences = []
+    for cell in run.profiles:
         ledgers = {
-            ledger.arm: ledger for ledger in one.ledgers if (one.cell, ledger.arm) not in undecided
+            ledger.arm: ledger
+            for ledger in cell.ledgers
+            if (cell.cell, ledger.arm) not in undecided
         }
-        diffs = {diff.arm: diff for diff in one.kernel_diffs}
-        for arm in dict.fromkeys((*(ledger.arm for ledger in one.ledgers), *diffs)):
+        diffs = {diff.arm: diff for diff in cell.kernel_diffs}
+        for arm in dict.fromkeys((*(ledger.arm for ledger in cell.ledgers), *diffs)):
             ledger, diff = ledgers.get(arm), diffs.get(arm)
             parts = [largest_parts(ledger)] if ledger and ledger.change_ns else []
-            parts += [short_sentence(diff, reference=one.reference)] if diff else []
+            parts += [short_sentence(diff, reference=cell.reference)] if diff else []
             if parts:
                 size = abs(ledger.change_ns / max(1, ledger.reference_ns)) if ledger else 0.0
-                where = labels.get(one.cell, one.cell)
-                found.append((-size, f"{arm}, {where}: {'; '.join(parts)}."))
-    return tuple(visible(text) for _, text in sorted(found, key=lambda pair: pair[0]))
+                where = labels.get(cell.cell, cell.cell)
+                sentences.append((-size, f"{arm}, {where}: {'; '.join(parts)}."))
+    return tuple(visible(text) for _, text in sorted(sentences, key=lambda pair: pair[0]))
 
 
 def missing_sentence(run: RunComparison) -> str:
@@ -156,13 +176,13 @@ def build_sentences(run: RunComparison, *, beside: bool = False) -> tuple[str, .
 
     `beside` leaves out confounders too, for a place where all of the run are told.
     """
-    found = (
+    betrayed = (
         one
         for cell in run.profiles
         for one in cell.betrayed
         if not one.part_of and not (beside and one.fact_class == "confounder")
     )
-    return by_arms((one.arm, one_line(one.sentence or one.evidence)) for one in found)
+    return by_arms((one.arm, one_line(one.sentence or one.evidence)) for one in betrayed)
 
 
 def by_arms(told: Iterable[tuple[str, str]]) -> tuple[str, ...]:
@@ -203,8 +223,8 @@ def untimed_words(run: RunComparison, arm: str) -> tuple[str, str]:
 def _arms_without_gpu_work(run: RunComparison) -> frozenset[str]:
     """Return the arms whose profiles would show work of a GPU, and show none in any cell."""
     seen: dict[str, set[bool]] = {}
-    for one in run.profiles:
-        for arm in one.arms:
+    for cell in run.profiles:
+        for arm in cell.arms:
             told = {found.has_gpu_work for found in arm.passes if found.state == "ok"} - {None}
             seen.setdefault(arm.arm, set()).update(bool(work) for work in told)
     return frozenset(arm for arm, told in seen.items() if told == {False})
@@ -225,7 +245,7 @@ def largest_parts(ledger: Ledger) -> str:
     has_shares = all(-_LEAST_SHARE < (part.share or 0.0) <= 1 for part in named)
     texts = [
         f"{PART_NAMES[part.part]} {_signed(part.change_ns)}"
-        + f" ({share_text(part.share)})" * has_shares
+        + f" ({change_share(part.share)})" * has_shares
         for part in named
     ]
     change = f"{_signed(ledger.change_ns)}{_a_piece(ledger)} {_WHERE[ledger.basis]}"
@@ -243,7 +263,7 @@ def _signed(ns: float) -> str:
     return f"{sign}{time_text(abs(ns))}"
 
 
-def share_text(share: float | None) -> str:
+def change_share(share: float | None) -> str:
     """Return what share of the whole change a part is."""
     if share is None:
         return "–"
@@ -374,3 +394,65 @@ def timing_sentences(ledger: Ledger) -> tuple[str, ...]:
     if ledger.unseen_ns is None:
         return (f"{text}.",)
     return (f"{text}; the profile does not show {_signed(ledger.unseen_ns)} of that.",)
+
+
+def part_name(part: PartDifference) -> str:
+    """Return what a part of a step is called."""
+    if part.kind == "step":
+        return "whole marked step"
+    if part.kind == "others":
+        return "all others together"
+    phase = PHASES[part.phase or "other"]
+    return f"{phase} (phase)" if part.kind == "phase" else visible(part.operator or _OUTSIDE)
+
+
+def phases_sentence(phases: ArmPhases) -> str:
+    """Say which operators differ, the largest contribution first, or that none was seen to."""
+    differing = [one for one in phases.parts if one.kind == "operator" and one.is_distinguishable]
+    sentences = []
+    if phases.lone:
+        lone = listed([_lone_text(one) for one in phases.lone])
+        sentences.append(f"Run in one of the two environments only: {lone}.")
+    if differing:
+        names = [
+            f"{part_name(one)} in {PHASES[one.phase or 'other']} "
+            f"{signed_percent(one.log_ratio)} ({signed_interval(one.low, one.high)})"
+            for one in differing
+        ]
+        verb = "operator differs" if len(names) == 1 else "operators differ"
+        sentences.append(f"{len(names)} {verb}: {listed(names)}.")
+    elif phases.most_log_ratio is not None:
+        most = unsigned_percent(phases.most_log_ratio)
+        sentences.append(f"No operator differs by more than {most}.")
+    elif not phases.lone:
+        sentences.append("Too few marked rounds to compare operators: give a longer --budget.")
+    return " ".join(sentences)
+
+
+def _lone_text(operator: LoneOperator) -> str:
+    name, phase = visible(operator.operator or _OUTSIDE), PHASES[operator.phase]
+    return f"{name} in {phase} ({share_text(operator.share)} of the step in {operator.arm})"
+
+
+def basis_sentence(phases: ArmPhases) -> str:
+    """Say what the intervals rest on."""
+    return (
+        f"From {counted(phases.rounds, 'marked round')} in "
+        f"{counted(phases.restarts, 'restart')}, on which no verdict rests: the marks take time "
+        f"themselves, alike in all arms. The {phases.tested} phases and operators that hold 1 % of "
+        "the step or more are compared; the confidence level of 95 % holds for all these intervals "
+        "together."
+    )
+
+
+def unmarked_sentence(cell: CellPhases) -> str:
+    """Say why phases and operators of a cell are not known."""
+    return visible(f"Phases and operators were not measured: {sentence(cell.reason)}")
+
+
+def difference_text(seconds: float | None) -> str:
+    """Return a difference of times with its sign and unit, such as "+12.3 µs"."""
+    if seconds is None:
+        return "–"
+    sign = "−" if seconds < 0 else "+"
+    return f"{sign}{time_text(abs(seconds) * NS)}"

@@ -144,8 +144,8 @@ def estimate_text(estimate: Estimate) -> str:
 
 def find_estimate(comparison: Comparison, metric: str) -> Estimate | None:
     """Return the estimate on a metric, primary or secondary."""
-    found = (comparison.primary, *comparison.secondary)
-    return next((one for one in found if one is not None and one.metric == metric), None)
+    estimates = (comparison.primary, *comparison.secondary)
+    return next((one for one in estimates if one is not None and one.metric == metric), None)
 
 
 def excludes_zero(low: float | None, high: float | None) -> bool:
@@ -173,44 +173,44 @@ def confounder_sentence(
     """Say what differs besides the environment; empty where nothing does."""
     every = (one for one in differences if one.fact_class == "confounder")
     confounders = [one for one in every if not one.part_of]
-    found = list(dict.fromkeys(map(_in_short, confounders)))
-    if not found:
+    named = list(dict.fromkeys(map(_in_short, confounders)))
+    if not named:
         return ""
-    is_one = len(found) == 1 and not fact(confounders[0].key).is_plural
+    is_one = len(named) == 1 and not fact(confounders[0].key).is_plural
     verb = "differs" if is_one else "differ"
     consequence = (
         "How much each explains is shown under Environment or software?"
         if is_split
         else _consequence(outcomes)
     )
-    return visible(f"Besides the environment, {listed(found)} {verb}. {consequence}")
+    return visible(f"Besides the environment, {listed(named)} {verb}. {consequence}")
 
 
-def _in_short(one: FactDifference) -> str:
+def _in_short(difference: FactDifference) -> str:
     """Return a difference in words; a GPU and what names of kernels carry are never cut."""
-    text = describe(one)
-    return text if fact(one.key).is_whole else shortened(text, most=80)
+    text = describe(difference)
+    return text if fact(difference.key).is_whole else shortened(text, most=80)
 
 
 def candidate_sentence(
-    found: tuple[FactDifference, ...] | None, *, arm: str, in_some_cells: bool = False
+    candidates: tuple[FactDifference, ...] | None, *, arm: str, in_some_cells: bool = False
 ) -> str:
     """Say what may explain a decided difference beside its confounders, the likeliest first.
 
     None stands for facts that were not compared, in some cells or in all. The sentence is empty
     only where confounders are all there is, which `confounder_sentence` names.
     """
-    if found is None:
+    if candidates is None:
         return visible(
             "What differs besides the environment is not known: this run has no fingerprint for "
             f"{arm}{' in some cells' if in_some_cells else ''}."
         )
-    if not found:
+    if not candidates:
         return _NO_CANDIDATE
-    rest = [one for one in found if one.fact_class != "confounder"]
+    rest = [one for one in candidates if one.fact_class != "confounder"]
     likely = [one for one in rest if one.is_felt is not False]
     texts = (
-        _likely(likely, is_more=len(rest) < len(found)),
+        _likely(likely, is_more=len(rest) < len(candidates)),
         *dict.fromkeys(one.evidence for one in likely[:_MOST_CANDIDATES] if one.evidence),
         next((f"{SEPARATE}{one.remedy}." for one in likely if one.remedy), ""),
         _unlikely([one for one in rest if one.is_felt is False]),
@@ -218,29 +218,29 @@ def candidate_sentence(
     return visible(" ".join(text for text in texts if text))
 
 
-def _likely(found: list[FactDifference], *, is_more: bool) -> str:
-    if not found:
+def _likely(differences: list[FactDifference], *, is_more: bool) -> str:
+    if not differences:
         return ""
     start = "In addition" if is_more else "Besides the environment"
-    where = "; all are listed under Environments" * (len(found) > _MOST_CANDIDATES)
-    verb = _verb(found, "differs", "differ")
-    return f"{start}, {_described(found)} {verb} and may be a cause{where}."
+    where = "; all are listed under Environments" * (len(differences) > _MOST_CANDIDATES)
+    verb = _verb(differences, "differs", "differ")
+    return f"{start}, {_described(differences)} {verb} and may be a cause{where}."
 
 
-def _unlikely(found: list[FactDifference]) -> str:
-    if not found:
+def _unlikely(differences: list[FactDifference]) -> str:
+    if not differences:
         return ""
-    which = _verb(found, "which differs too, has", "which differ too, have")
-    return f"There is no sign that {_described(found)}, {which} an effect here."
+    which = _verb(differences, "which differs too, has", "which differ too, have")
+    return f"There is no sign that {_described(differences)}, {which} an effect here."
 
 
-def _described(found: list[FactDifference]) -> str:
-    words = dict.fromkeys(_in_short(one) for one in found)
+def _described(differences: list[FactDifference]) -> str:
+    words = dict.fromkeys(_in_short(one) for one in differences)
     return listed(list(words), most=_MOST_CANDIDATES)
 
 
-def _verb(found: list[FactDifference], singular: str, plural: str) -> str:
-    return singular if len(found) == 1 and not fact(found[0].key).is_plural else plural
+def _verb(differences: list[FactDifference], singular: str, plural: str) -> str:
+    return singular if len(differences) == 1 and not fact(differences[0].key).is_plural else plural
 
 
 def control_sentence(cell: CellSummary, *, label: str, run: RunComparison) -> str:
@@ -346,7 +346,7 @@ def _forecast(comparison: Comparison, *, is_brief: bool) -> str:
     return _reason(comparison) or f"how much more would decide is not known{ran}"
 
 
-def mean_sentence(comparison: Comparison, *, margin: float) -> str:
+def _mean_sentence(comparison: Comparison, *, margin: float) -> str:
     """Say where the mean of all steps, or their tail, parts from the typical step; else nothing."""
     return "; ".join(filter(None, (_mean(comparison, margin), _tail(comparison))))
 
@@ -405,7 +405,7 @@ def _remarks(comparison: Comparison, margin: float) -> tuple[str, ...]:
         comparison.outcome == "inconclusive" and is_forecast
     )
     reason = _reason(comparison)
-    parts = mean_sentence(comparison, margin=margin)
+    parts = _mean_sentence(comparison, margin=margin)
     failed = "control failed" * comparison.control_failed
     return tuple(filter(None, (parts, failed, reason * is_beside)))
 

@@ -12,7 +12,7 @@ from traces import ADD, CONV, kernel, lacking, launched, record
 
 from envcompare.analysis.model.profiling import Roofline, RooflinePoint
 from envcompare.analysis.profiles.rooflines import TOTAL, kernel_work, roofline
-from envcompare.gpu.peaks import device_of, roofs_of, table_roofs
+from envcompare.gpu import device_of, roofs_of, table_roofs
 from envcompare.run_folder.profiles import Device, Profile, ProfileRecord, Quantity, Roofs
 
 A100 = Device(name="NVIDIA A100-SXM4-40GB", compute_capability="8.0", multiprocessors=108)

@@ -86,7 +86,7 @@ def test_every_range_is_of_a_parameter_whose_default_lies_in_it() -> None:
     for info in catalogue().values():
         for name, limits in info.ranges.items():
             default = info.parameters[name]
-            if isinstance(default, str):
+            if isinstance(default, str | bool):
                 assert default in limits
             else:
                 least, most = limits

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import shutil
 import socket
 import subprocess
 from pathlib import Path
@@ -466,51 +465,6 @@ def test_a_start_uses_no_time_of_the_process_that_waits_for_it(
     assert worker.ask("hello", workload="startup", params=params, threads=1)["ok"]
     said = worker.ask("gen", seed=1, pad=0)
     assert "No module named 'no_such'" in said["error"]["brief"]
-
-
-@pytest.mark.skipif(shutil.which("g++") is None, reason="this machine has no C++ compiler")
-def test_every_step_starts_the_compiler_anew(
-    start: Start, torch_interpreter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A compiler that counts its starts: as often in each step, and nothing is left of any."""
-    home, starts = tmp_path / "home", tmp_path / "starts"
-    home.mkdir()
-    compiler = tmp_path / "counted"
-    compiler.write_text(f'#!/bin/sh\necho "$@" >>{starts}\nexec g++ "$@"\n')
-    compiler.chmod(0o755)
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("CXX", str(compiler))
-    worker: Conversation = start(torch_interpreter)
-    assert worker.ask("hello", workload="compile", params={}, threads=1, device="cpu")["ok"]
-    assert worker.ask("gen", seed=1, pad=0)["ok"]
-    counts = []
-    for _ in range(2):
-        starts.write_text("")
-        measured = worker.ask("run", k=1)
-        assert measured["ok"], measured
-        assert sum(measured["cpu_ns"]) < 0.1 * sum(measured["wall_ns"])
-        counts.append(sum(".cpp" in line for line in starts.read_text().splitlines()))
-    assert counts[0] == counts[1] > 0
-    facts = worker.ask("facts")["fingerprint"]
-    assert facts["compiler.name"] == str(compiler)
-    assert "g++" in facts["compiler.version"]
-    worker.ask("end")
-    assert not list(home.iterdir())
-
-
-def test_a_compiler_that_is_not_there_is_lacking_and_no_failure(
-    start: Start, torch_interpreter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is said before a step, with what to install; a backend that only traces needs none."""
-    monkeypatch.setenv("CXX", str(tmp_path / "none"))
-    worker: Conversation = start(torch_interpreter)
-    error = worker.ask("hello", workload="compile", params={}, threads=1, device="cpu")["error"]
-    assert error["phase"] == "environment"
-    assert "torch.compile needs a C++ compiler" in error["brief"]
-    assert "--base-image" in error["hint"]
-    assert error["traceback"] == ""
-    params = {"backend": "aot_eager"}
-    assert worker.ask("hello", workload="compile", params=params, threads=1, device="cpu")["ok"]
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
+from harness.compiling import compiled_graphs, uncompiled
 from harness.torchparts import loaded_torch
 
 NO_TORCH = "the workload does not use PyTorch"
 NO_CALLS = "no operator of PyTorch was called (a CUDA graph, or compiled code, calls none)"
 NO_MODE = "this PyTorch ({version}) cannot count FLOPs: it has no FlopCounterMode (2.1 has)"
+NO_STANCE = "this PyTorch ({version}) cannot run a compiled model uncompiled, to count it (2.6 can)"
 
 
 def count(step: Callable[[], Any], k: int) -> dict[str, Any]:
     """Run k steps and return the FLOPs of all of them, and of each operator.
 
     Matrix products, convolutions and attention count, as in FlopCounterMode, and the fused
-    recurrent layers, which it leaves out. `flops` is None where nothing was counted; `reason` says
+    recurrent layers, which it leaves out. A compiled model is counted as it is without `compile`,
+    since its code calls few operators. `flops` is None where nothing was counted; `reason` says
     why, or what the count lacks.
     """
     torch = loaded_torch()
@@ -25,10 +28,12 @@ def count(step: Callable[[], Any], k: int) -> dict[str, Any]:
         from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415, TID251
     except ImportError:
         return _nothing(NO_MODE.format(version=torch.__version__))
+    if compiled_graphs() and not hasattr(torch.compiler, "set_stance"):
+        return _nothing(NO_STANCE.format(version=torch.__version__))
     from harness.counters.recurrent import RecurrentCounter  # noqa: PLC0415  it needs PyTorch
 
     # The one entered last is called first: it takes compound operators apart for the other.
-    with RecurrentCounter() as fused, FlopCounterMode(display=False) as plain:
+    with uncompiled(), RecurrentCounter() as fused, FlopCounterMode(display=False) as plain:
         for _ in range(k):
             step()
     if not fused.calls:

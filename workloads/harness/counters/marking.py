@@ -12,10 +12,12 @@ import warnings
 from contextlib import ExitStack, contextmanager
 from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
+from harness.compiling import compiled_graphs
 from harness.counters.flops import NO_TORCH
 from harness.torchparts import device_in_use, loaded_torch
 
 ON_GPU = "the work runs on a GPU: on the host, the time of an operator is that of its launch"
+COMPILED = "the model is compiled: its code runs few operators, and marks would compile it again"
 NO_STEPS = "PyTorch's profiler saw none of the marks"
 DATA, FORWARD, BACKWARD, OPTIMIZER, OTHER = "data", "forward", "backward", "optimizer", "other"
 OUTSIDE = ""  # of a phase: what no operator took, which is Python and PyTorch's own dispatch
@@ -44,6 +46,7 @@ def mark(step: Callable[[], Any], k: int) -> dict[str, Any]:
     """Run k steps with marks; return the ns of the steps by phase and operator."""
     torch = loaded_torch()
     reason = NO_TORCH if torch is None else ON_GPU if device_in_use() == "cuda" else ""
+    reason = COMPILED if compiled_graphs() else reason
     if torch is None or reason:
         return {"reason": reason}
     with warnings.catch_warnings():

@@ -9,6 +9,7 @@ import sysconfig
 from typing import Any, Callable
 
 from harness.attempts import attempt
+from harness.compiling import is_made_here
 from harness.facts import torchfacts
 from harness.facts.cgroups import limits
 from harness.facts.confinement import confinement
@@ -34,7 +35,7 @@ def fingerprint(*, threads: int | None, device: str, data: str | None = None) ->
     `threads` is what a generation will get, None what PyTorch has now. The process map is read
     before anything else: nothing that is loaded for the rest shall stand in it.
     """
-    paths = attempt(mapped_libraries) or []
+    paths = [path for path in attempt(mapped_libraries) or [] if not is_made_here(path)]
     parts: tuple[Callable[[], dict[str, Any]], ...] = (
         lambda: library_facts(paths),
         _python,

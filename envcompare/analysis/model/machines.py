@@ -1,4 +1,4 @@
-"""What groups of hosts say against each other, as types: a part of comparison.json."""
+"""What hosts are and how groups of them compare, as types: a part of comparison.json."""
 
 from __future__ import annotations
 
@@ -9,6 +9,38 @@ import msgspec
 from envcompare.run_folder.records import FactClass, FingerprintValue, Scalar
 
 GroupOutcome = Literal["slower", "faster", "equivalent", "inconclusive", "not-run"]
+HostFact = Literal["torch.version", "torch.cuda", "lock.sha256"]
+"""Software that hosts of one run may get by their drivers, GPUs and Pythons."""
+
+
+class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
+    """A build of PyTorch: its release, and the CUDA it is built for, empty for the CPU alone."""
+
+    version: str
+    cuda: str = ""
+
+
+class HostSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What the work ran on, on one host; empty is not known."""
+
+    host: str
+    devices: dict[str, str] = {}  # by cell, as its worker said: cpu or cuda
+    processor: str = ""
+    gpus: tuple[str, ...] = ()  # models that the arms saw
+    driver: str = ""
+    torch: tuple[TorchBuild, ...] = ()  # that the arms imported
+    unused_gpus: str = ""  # are there, and were not to be used
+    unused_driver: str = ""
+    wheels: str = ""  # why its arms got this PyTorch
+
+
+class HostDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """Software of an arm that differs between hosts: a confounder of what is said over hosts."""
+
+    arm: str
+    key: HostFact
+    values: dict[str, FingerprintValue]  # by host
+    fact_class: Literal["confounder"] = "confounder"
 
 
 class GroupDifference(msgspec.Struct, frozen=True, kw_only=True):

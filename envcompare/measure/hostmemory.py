@@ -1,18 +1,34 @@
-"""The bounds of a host's device, measured in the reference arm and kept in the host's cache."""
+"""What the cache of a host keeps of it: the roofs of its device, and its own noise.
+
+Roofs are measured in the reference arm. Noise is how far restarts scatter, from the A/A controls of
+earlier cells: a verdict adds to the noise of the rounds what restarts add, which few restarts can
+hardly tell. `--no-noise-memory` neither reads nor writes it.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 from msgspec.structs import asdict
 
 from envcompare.command import Command, CommandResult
 from envcompare.errors import CommandTimeoutError, StackError, StillRunningError
 from envcompare.run_folder.profiles import Roofs
 from envcompare.run_folder.records import FingerprintRecord, FingerprintValue
+from envcompare.stats.typical import (
+    LEAST_SPREAD,
+    PRIOR_SPREAD,
+    PRIOR_WEIGHT,
+    WIDE_SPREAD,
+    Spread,
+    prior_of,
+)
 from envcompare.transport import Transport, make_folder, read_json, run, shell
 
 PROGRAM = "harness/counters/roofs.py"
@@ -28,6 +44,10 @@ CPU_KEYS = (
     "cpu.model", "cpu.microcode", "cpu.count", "cpu.boost", "cpu.governor", "torch.version",
     "cgroup.cpu_quota",
 )  # fmt: skip
+_NOISE_FILE = "noise.json"
+_FADING = 0.9  # of what is remembered, with each cell: a host changes
+_LARGEST_EXCESS = (2 * WIDE_SPREAD) ** 2  # of one cell: a worker that is far off is not the host
+_MOST_VARIANCE = 1.0  # a variance beyond is none of a host, but of a broken file
 
 
 class _Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,3 +162,44 @@ def _unmeasured(reference: FingerprintRecord, why: str) -> Roofs:
         driver=str(facts.get("gpu.driver") or ""),
         reason=f"the roofs could not be measured: {why}",
     )
+
+
+class NoiseMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """The sums of the formula: degrees of freedom, and variance times these."""
+
+    df: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    variance_sum: Annotated[float, Meta(ge=-1e6, le=1e6)] = 0.0
+
+    @property
+    def spread(self) -> Spread:
+        """Return the prior of a host: the shipped one, moved by what its controls showed."""
+        weighted = PRIOR_WEIGHT * PRIOR_SPREAD**2 + self.variance_sum
+        variance = weighted / (PRIOR_WEIGHT + self.df)
+        return prior_of(math.sqrt(min(_MOST_VARIANCE, max(LEAST_SPREAD**2, variance))))
+
+    def with_cell(self, control: Spread) -> NoiseMemory:
+        """Return what is remembered after a cell, of which the spread of the control alone."""
+        excess = min(control.own_excess, _LARGEST_EXCESS)
+        return NoiseMemory(
+            df=_FADING * self.df + control.own_df,
+            variance_sum=_FADING * self.variance_sum + control.own_df * excess,
+        )
+
+
+def recall(transport: Transport, cache: str) -> NoiseMemory:
+    """Return what a host's cache remembers; nothing where it has none that can be read."""
+    try:
+        return read_json(
+            shell(transport, 'cat -- "$1"', f"{cache}/{_NOISE_FILE}").stdout, NoiseMemory
+        )
+    except msgspec.MsgspecError:
+        return NoiseMemory()
+
+
+def remember(transport: Transport, cache: str, memory: NoiseMemory) -> None:
+    """Keep it whole or not at all; a disk that refuses costs what was learnt."""
+    with suppress(StackError):
+        make_folder(transport, cache)
+    script = 'cat > "$1.partial" && mv -- "$1.partial" "$1"'
+    argv = ("sh", "-c", script, "sh", f"{cache}/{_NOISE_FILE}")
+    run(transport, Command(argv=argv), stdin=msgspec.json.encode(memory))

@@ -1,0 +1,161 @@
+"""What `torch.compile` needs and does in a worker, alone and as a parameter of the models."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conversation import Conversation, Start
+
+pytestmark = pytest.mark.torch
+HAS_COMPILER = shutil.which("g++") is not None
+LINEAR: dict[str, Any] = {"kind": "linear", "channels": 8, "side": 8}
+GROWING = """
+import torch
+
+class Growing:
+    batch = 1
+
+    def setup(self, seed, device):
+        torch._dynamo.reset()
+        self.compiled = torch.compile(lambda x: (x * 2).sum(), backend="eager", dynamic=False)
+        self.steps = 0
+
+    def step(self):
+        self.steps += 1
+        return self.compiled(torch.ones(100 + self.steps // 4))
+"""
+
+
+@pytest.fixture
+def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give the file to which a compiler writes a line each time it is started."""
+    compiler, found = tmp_path / "counted", tmp_path / "starts"
+    compiler.write_text(f'#!/bin/sh\necho "$@" >>{found}\nexec g++ "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return found
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="this machine has no C++ compiler")
+def test_every_step_starts_the_compiler_anew(
+    start: Start, torch_interpreter: str, starts: Path
+) -> None:
+    """A compiler that counts its starts: as often in each step, and nothing is left of any."""
+    worker: Conversation = start(torch_interpreter)
+    assert worker.ask("hello", workload="compile", params={}, threads=1, device="cpu")["ok"]
+    assert worker.ask("gen", seed=1, pad=0)["ok"]
+    counts = []
+    for _ in range(2):
+        starts.write_text("")
+        measured = worker.ask("run", k=1)
+        assert measured["ok"], measured
+        assert sum(measured["cpu_ns"]) < 0.1 * sum(measured["wall_ns"])
+        counts.append(sum(".cpp" in line for line in starts.read_text().splitlines()))
+    assert counts[0] == counts[1] > 0
+    facts = worker.ask("facts")["fingerprint"]
+    assert facts["compiler.name"] == str(starts.with_name("counted"))
+    assert "g++" in facts["compiler.version"]
+    worker.ask("end")
+    assert not list(starts.with_name("home").iterdir())
+
+
+def test_a_compiler_that_is_not_there_is_lacking_and_no_failure(
+    start: Start, torch_interpreter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said before a step, with what to install; a backend that only traces needs none."""
+    monkeypatch.setenv("CXX", str(tmp_path / "none"))
+    worker: Conversation = start(torch_interpreter)
+    error = worker.ask("hello", workload="compile", params={}, threads=1, device="cpu")["error"]
+    assert error["phase"] == "environment"
+    assert "torch.compile needs a C++ compiler" in error["brief"]
+    assert "--base-image" in error["hint"]
+    assert error["traceback"] == ""
+    params = {"backend": "aot_eager"}
+    assert worker.ask("hello", workload="compile", params=params, threads=1, device="cpu")["ok"]
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="this machine has no C++ compiler")
+@pytest.mark.parametrize("place", ["fork", "rebuild"])
+def test_model_is_compiled_once_and_before_any_block(
+    start: Start, torch_interpreter: str, starts: Path, place: str
+) -> None:
+    """A later generation, and another worker of the arm, load what the first one has compiled."""
+    hello = {"workload": "layer", "threads": 1, "device": "cpu", "generation": place}
+    counts, losses = [], []
+    for _ in range(2):
+        worker: Conversation = start(torch_interpreter)
+        said = worker.ask("hello", params={**LINEAR, "compile": True}, **hello)
+        assert said.get("generation") == place, said
+        for _ in range(2):
+            losses.append(worker.ask("gen", seed=5, pad=0)["checksum"])
+            counts.append(sum(".cpp" in line for line in starts.read_text().splitlines()))
+            assert worker.ask("run", k=3)["compilations"] == 0
+            worker.ask("end")
+        worker.ask("quit")
+    assert counts == [counts[0]] * 4 != [0] * 4
+    plain: Conversation = start(torch_interpreter)
+    assert plain.ask("hello", params=LINEAR, **hello)["ok"]
+    expected = plain.ask("gen", seed=5, pad=0)["checksum"]
+    assert losses == pytest.approx([expected] * 4, rel=1e-5)
+    assert len(set(losses)) == 1
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="this machine has no C++ compiler")
+def test_compiled_model_is_profiled_as_what_it_is(
+    start: Start, torch_interpreter: str, starts: Path
+) -> None:
+    """Its FLOPs are those of the model; no marks are set, and what it is made of is no library."""
+    found: dict[bool, dict[str, Any]] = {}
+    for compiled in (False, True):
+        worker: Conversation = start(torch_interpreter)
+        params = {**LINEAR, "compile": compiled}
+        assert worker.ask("hello", workload="layer", params=params, threads=1, device="cpu")["ok"]
+        assert worker.ask("gen", seed=1, pad=0)["ok"]
+        kinds = ("flops", "phases", "torch")
+        found[compiled] = {kind: worker.ask("profile", kind=kind, k=2, out="") for kind in kinds}
+        assert worker.ask("run", k=2)["compilations"] == 0
+        facts = worker.ask("facts")["fingerprint"]
+        assert facts["compiler.name"] == (str(starts.with_name("counted")) if compiled else None)
+        assert str(starts.with_name("home")) not in " ".join(facts["loaded_paths"])
+    flops = [found[compiled]["flops"]["values"] for compiled in (False, True)]
+    assert flops[0] == flops[1]
+    assert flops[0]["flops"] > 0
+    assert (found[False]["phases"]["reason"], found[True]["phases"]["values"]) == ("", {})
+    assert "the model is compiled" in found[True]["phases"]["reason"]
+    names = [one["name"] for one in found[True]["torch"]["values"]["operators"]]
+    assert any("Compiled" in name for name in names)
+
+
+def test_compilations_of_a_block_are_told(
+    start: Start, torch_interpreter: str, tmp_path: Path
+) -> None:
+    """A model that meets another shape is compiled again: the fourth step in each four does."""
+    (tmp_path / "own.py").write_text(GROWING)
+    worker: Conversation = start(torch_interpreter)
+    hello = worker.ask("hello", workload=f"{tmp_path}/own.py:Growing", threads=1, device="cpu")
+    assert hello["ok"], hello
+    assert worker.ask("gen", seed=1, pad=0)["ok"]
+    assert [worker.ask("run", k=2)["compilations"] for _ in range(4)] == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "layer"])
+def test_compiled_model_lacks_a_compiler_that_is_not_there(
+    start: Start,
+    torch_interpreter: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    """It has not failed: the arm is not run, with what to install."""
+    monkeypatch.setenv("CXX", str(tmp_path / "none"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    worker: Conversation = start(torch_interpreter)
+    params = {"compile": True}
+    error = worker.ask("hello", workload=name, params=params, threads=1, device="cpu")["error"]
+    assert error["phase"] == "environment"
+    assert "torch.compile needs a C++ compiler" in error["brief"]

@@ -1,0 +1,124 @@
+"""`torch.compile` in a worker: the C++ compiler, where its code is kept, what it has compiled."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import sysconfig
+import tempfile
+from typing import Any, Callable, ContextManager
+
+from harness.failures import LackingError
+
+# No process or thread beside the worker compiles, and no other host is asked for code.
+_SETTINGS = {
+    "compile_threads": 1,
+    "fx_graph_remote_cache": False,
+    "autotune_remote_cache": False,
+    "bundled_autotune_remote_cache": False,
+}
+FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR")
+"""The variables that say where compiled and temporary files lie."""
+
+
+def make_ready() -> None:
+    """Import what compiles and find its compiler, before this process is forked.
+
+    Code is kept in a folder of HOME, which is the scratch folder of an arm and empty when a run
+    begins: later restarts of the arm load what the first one has compiled. Raises LackingError
+    where there is no C++ compiler, or a PyTorch that is too old.
+    """
+    folder = os.path.join(os.environ.get("HOME") or tempfile.gettempdir(), "compiled")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    os.environ.update(dict.fromkeys(FOLDERS, folder))
+    tempfile.tempdir = folder
+    import_inductor()
+    find_compiler()
+
+
+def import_inductor(**settings: bool) -> None:
+    """Import PyTorch's compiler and settle how it works, by the names of its configuration."""
+    import torch._inductor.compile_fx  # noqa: PLC0415, TID251  seconds, for what compiles alone
+
+    for name, value in {**_SETTINGS, **settings}.items():
+        if hasattr(torch._inductor.config, name):  # noqa: SLF001  there is no other way
+            setattr(torch._inductor.config, name, value)  # noqa: SLF001
+
+
+def find_compiler() -> None:
+    """Let PyTorch find the compiler and which vector instructions it knows, once for all steps."""
+    try:
+        from torch._inductor import cpp_builder, cpu_vec_isa, exc  # noqa: PLC0415, TID251
+    except ImportError as error:
+        version = sys.modules["torch"].__version__
+        raise LackingError(
+            f"torch.compile is used with PyTorch 2.5 or newer; this is {version}",
+            hint="use a newer one, or leave `compile` out",
+        ) from error
+    try:
+        compiler = cpp_builder.get_cpp_compiler()
+    except exc.InvalidCxxCompiler as error:
+        raise _lacking("a C++ compiler, g++") from error
+    if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
+        raise _lacking(f"Python.h beside {compiler}")
+    cpu_vec_isa.pick_vec_isa()
+
+
+def _lacking(what: str) -> LackingError:
+    packages = "g++ python{}.{}-dev".format(*sys.version_info[:2])
+    return LackingError(
+        f"torch.compile needs {what}, which is not here",
+        hint="build on an image that has them with --base-image (docs/guide/software.md says how "
+        f"to make one), or, for vm and for files of the host, install {packages} there",
+    )
+
+
+def computed(model: Any, *, compiled: bool) -> Callable[..., Any]:  # noqa: ANN401
+    """Return what computes the model: itself, or code that is compiled when it is first called.
+
+    The model keeps its parameters and can still be called itself. What this process has compiled
+    for an earlier model is forgotten.
+    """
+    call: Callable[..., Any] = model
+    if compiled:
+        torch = sys.modules["torch"]
+        torch._dynamo.reset()  # noqa: SLF001  there is no other way
+        _counters().clear()
+        call = torch.compile(model)
+    return call
+
+
+def is_made_here(path: str) -> bool:
+    """Tell whether a library is code of a model that an arm has compiled for itself."""
+    folder = os.environ.get(FOLDERS[0])
+    return folder is not None and path.startswith(f"{folder}/")
+
+
+def compilations() -> int:
+    """Return how often PyTorch has begun to compile in this process, or has loaded what it had."""
+    counters = _counters()
+    if not counters:
+        return 0
+    names = ("fxgraph_cache_hit", "fxgraph_cache_miss", "fxgraph_cache_bypass")
+    graphs = sum(counters["inductor"][name] for name in names)
+    return int(counters["frames"]["total"] + graphs)
+
+
+def compiled_graphs() -> int:
+    """Return of how many parts of the work this process has compiled code."""
+    counters = _counters()
+    return int(counters["stats"]["unique_graphs"]) if counters else 0
+
+
+def _counters() -> Any:  # noqa: ANN401  PyTorch has no types here
+    """Return what PyTorch's compiler counts by kind and name, empty where it is not imported."""
+    return getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+
+
+def uncompiled() -> ContextManager[Any]:
+    """Let compiled models call their operators one by one, as if they were not compiled."""
+    if not compiled_graphs():
+        return contextlib.nullcontext()
+    stance: ContextManager[Any] = sys.modules["torch"].compiler.set_stance("force_eager")
+    return stance
