@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -20,9 +21,10 @@ from envcompare.text import assigned, counted, visible
 
 _INTRO: Final = (
     "A rank is a process with a batch of its own, so that the work of a step grows with the ranks. "
-    "The speed-up is that of the samples in a second against one rank of the same environment: "
-    "the geometric mean over the restarts that measured both, with its 95 % interval (Student t), "
-    "not widened; the efficiency is the speed-up divided by the ranks."
+    "The samples in a second are those of the median step. The speed-up is their ratio to one rank "
+    "of the same environment in each restart that measured both, by its typical steps, and so not "
+    "the quotient of two rows: the geometric mean of the restarts with its 95 % interval (Student "
+    "t), not widened; the efficiency is the speed-up divided by the ranks."
 )
 _COLLECTIVES: Final = (
     "Collectives are the exchanges between ranks, as torch.profiler sees them in the first rank "
@@ -39,6 +41,7 @@ def scaling_section(run: RunComparison) -> Section | None:
     notes = (
         *(_COLLECTIVES,) * _has_collectives(run),
         *(_NO_BASE,) * all(one.speed_up is None for one in run.scaling),
+        *_crowded(run),
         *_networks(run),
     )
     blocks = (Line(text=_INTRO), scaling_table(run), Items(items=notes, style="small"))
@@ -48,6 +51,7 @@ def scaling_section(run: RunComparison) -> Section | None:
 def scaling_table(run: RunComparison) -> Table:
     """Return a row for each environment and number of ranks."""
     hosts = {one.host for one in run.scaling}
+    works = list(dict.fromkeys(_work(one) for one in run.scaling))
     exchanges: tuple[Field[Scaling], ...] = (
         (
             "Collectives, of a step",
@@ -62,7 +66,7 @@ def scaling_table(run: RunComparison) -> Table:
     )
     return table_of(
         "Several ranks",
-        sorted(run.scaling, key=lambda one: (_work(one), one.host)),
+        sorted(run.scaling, key=lambda one: (works.index(_work(one)), one.host)),
         ("Work", "name", _work),
         *((("Host", "name", lambda one: visible(one.host)),) * (len(hosts) > 1)),
         ("Environment", "name", lambda one: visible(one.arm)),
@@ -109,6 +113,27 @@ def _part(share: float | None, seconds: float | None) -> Words:
     if seconds is None:
         return NOT_MEASURED
     return Line(text=_percent(share), below=(f"({duration(seconds)})",))
+
+
+def _crowded(run: RunComparison) -> Iterator[str]:
+    """Yield which numbers of ranks had fewer CPUs than threads."""
+    cpus = {arm.host: arm.facts.get("cpu.affinity") for arm in run.arms}
+    on_gpu = {cell for host in run.hosts for cell in host.devices if host.devices[cell] != "cpu"}
+    for host, bound in cpus.items():
+        known = len(bound) if isinstance(bound, list | tuple) else math.inf
+        ranks = (one for one in run.scaling if one.host == host and one.cell not in on_gpu)
+        many = {one.ranks for one in ranks if _ranks_here(one) * run.threads > known}
+        if many:
+            numbers = ",".join(map(str, sorted(many)))
+            yield (
+                f"With ranks={numbers} more threads computed than {visible(host)} has CPUs "
+                f"({known}): ranks took turns, and their efficiency is that of too few CPUs."
+            )
+
+
+def _ranks_here(one: Scaling) -> int:
+    """Return how many of its ranks lie on the host of the first."""
+    return math.ceil(one.ranks / max(1, len(one.hosts)))
 
 
 def _networks(run: RunComparison) -> Iterator[str]:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Final
 
 from envcompare.analysis.model.comparison import CellSummary, RunComparison, StepTimes
+from envcompare.analysis.timing.scaling import RANKS
 from envcompare.report.format.blocks import (
     Column,
     Items,
@@ -44,6 +45,7 @@ _WHERE: Final = "where"
 _MS: Final = 1e3
 _NS_IN_MS: Final = 1e-6
 _MB: Final = 1e-6
+_PERCENT: Final = 100
 Key = tuple[Scalar, ...]
 
 
@@ -90,6 +92,15 @@ class _Measured:
     def _parameters(self) -> dict[str, Scalar]:
         arms = (one for one in self.run.arms if (one.host, one.arm) == (self.cell.host, self.arm))
         return next((one.parameters for one in arms), {})
+
+    def gain(self, name: str) -> float | None:
+        """Return speed-up, or efficiency in percent, as the section of several ranks has it."""
+        place = (self.cell.id, self.arm)
+        rows = (one for one in self.run.scaling if (one.cell, one.arm) == place)
+        scaled = next(rows, None)
+        if scaled is None or scaled.speed_up is None or scaled.efficiency is None:
+            return None
+        return scaled.speed_up if name == "speed_up" else _PERCENT * scaled.efficiency
 
     @property
     def _ratio(self) -> float | None:
@@ -240,6 +251,8 @@ def _value(
 ) -> float | None:
     if name not in {"speed_up", "efficiency"}:
         return one.value(name)
+    if table.rows[0] == RANKS and (gain := one.gain(name)) is not None:
+        return gain
     first = _first(one, table, measured)
     rates = [each.value("samples_per_s") if each else None for each in (first, one)]
     if first is None or rates[0] is None or rates[1] is None:
@@ -248,7 +261,7 @@ def _value(
     before, after = (count if isinstance(count, int | float) else None for count in counts)
     if name == "speed_up":
         return rates[1] / rates[0]
-    return 100 * rates[1] / rates[0] * before / after if before and after else None
+    return _PERCENT * rates[1] / rates[0] * before / after if before and after else None
 
 
 def _first(one: _Measured, table: TableRecord, measured: Iterable[_Measured]) -> _Measured | None:
