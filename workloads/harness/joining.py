@@ -331,7 +331,7 @@ def _exchange(rows: list[bytes], device: str, group: Any) -> list[bytes]:  # noq
     except RuntimeError as error:
         raise RuntimeError(
             "the ranks could not prove to each other that they belong to this run: "
-            f"{str(error).splitlines()[0]}"
+            f"{str(error).splitlines()[0]}; one has ended, or another program has its connection"
         ) from error
     told, length = bytes(received.tolist()), len(rows[0])
     return [told[at : at + length] for at in range(0, len(told), length)]

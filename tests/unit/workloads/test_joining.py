@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -190,16 +191,18 @@ def test_what_was_overheard_does_not_serve_a_second_time(
 
 
 _PEER = """
-import sys, torch.distributed as dist
+import os, sys, torch.distributed as dist
+from datetime import timedelta
 from harness import joining
+joining.JOIN_LIMIT = timedelta(seconds=float(sys.argv[3]))
 store = dist.FileStore(sys.argv[1], 2)
 dist.init_process_group("gloo", store=store, rank=int(sys.argv[2]), world_size=2)
 try:
     joining.prove_peers(joining.read_secret(), "cpu")
     print("proved")
 except RuntimeError as error:
-    print(error)
-dist.barrier()
+    print(error, flush=True)
+    os._exit(0)  # gloo still waits in a thread
 """
 
 
@@ -213,13 +216,45 @@ def test_ranks_prove_the_secret_on_the_connections_of_gloo(
     """A process that has got among them without it is found by those that have it."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     store = str(tmp_path / "store")
-    others = python(_PEER, store, "1", secret=secret)
-    told = [ended(python(_PEER, store, "0")), ended(others)]
+    other = python(_PEER, store, "1", "45", secret=secret)
+    told = [ended(python(_PEER, store, "0", "45")), ended(other)]
     if secret == "secret":
         assert told == ["proved\n"] * 2
     else:
         assert told[0].startswith("what answers as rank 1 does not know the secret of this run")
         assert told[1].startswith("what answers as rank 0 does not know the secret of this run")
+
+
+def listening_port(pid: int) -> int:
+    """Return the port that a process listens on, once it does."""
+    while True:
+        rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        ports = {f"socket:[{row[9]}]": int(row[1][-4:], 16) for row in rows if row[3] == "0A"}
+        for file in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                name = str(file.readlink())
+            except FileNotFoundError:  # closed since
+                continue
+            if name in ports:
+                return ports[name]
+        time.sleep(0.05)
+
+
+def test_ranks_find_a_stranger_that_was_first_at_the_port_of_gloo(
+    python: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Gloo takes whoever tells it one of few numbers for a rank, and would wait for its data."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    store = str(tmp_path / "store")
+    rank = python(_PEER, store, "1", "5")
+    place = ("127.0.0.1", listening_port(rank.pid))
+    strangers = [socket.create_connection(place) for _ in range(6)]
+    for number, stranger in enumerate(strangers):
+        stranger.sendall(number.to_bytes(8, "little"))
+    told = [ended(python(_PEER, store, "0", "5")), ended(rank)]
+    for stranger in strangers:
+        stranger.close()
+    assert all(one.startswith("the ranks could not prove to each other") for one in told), told
 
 
 _STORES = """
