@@ -109,7 +109,7 @@ class Meeting:
             answer = proof(self._secret, "lead", name, nonce, theirs)
             connection.sendall(answer.hex().encode() + b"\n")
             _keep(connection)
-        except (OSError, TypeError, ValueError):
+        except (OSError, RecursionError, TypeError, ValueError):
             return None
         return str(name)
 

@@ -90,9 +90,10 @@ def listening(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
 def test_host_joins_although_strangers_came_first(
     python: Callable[..., subprocess.Popen[str]],
 ) -> None:
-    """Neither of those that write anything, nothing or a proof of another secret gets a word."""
+    """Those that write anything, nothing or a proof of another secret are told nothing."""
     first = listening(python(_FIRST, "60"))
-    strangers = [socket.create_connection(place()) for _ in range(3)]
+    strangers = [socket.create_connection(place()) for _ in range(4)]
+    strangers[3].sendall(b"[" * 1023 + b"\n")
     strangers[0].sendall(b'["host gpu02", "00", "00"]\n')
     strangers[1].sendall(b"x" * 5000)
     assert "did not prove" in ended(python(_JOINS, secret="other"))
