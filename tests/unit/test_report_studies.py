@@ -117,6 +117,14 @@ def test_gain_of_ranks_is_that_of_the_section_of_several_ranks() -> None:
     ]
 
 
+def test_numbers_stand_in_their_order_whoever_has_them() -> None:
+    """What the study alone ran is no appendix."""
+    run = swept(
+        values=("step_ms",), printed=({"batch": 1.5, "step_ms": 7}, {"batch": 0.5, "step_ms": 3})
+    )
+    assert [row[0] for row in rows_of(run)] == ["batch", "0.5", "1", "1.5", "2"]
+
+
 def test_a_table_says_what_differs_from_the_study() -> None:
     """Hardware, software, preset and sizes, those alone that differ."""
     run = swept(

@@ -157,10 +157,12 @@ def test_page_and_markdown_show_ranks_and_what_they_exchange_data_by(tmp_path: P
 
 
 def test_work_stands_in_the_order_of_its_cells(tmp_path: Path) -> None:
-    """Not in that of its letters, by which a batch of 128 comes before one of 16."""
+    """Not of its letters, by which 128 comes before 16; what is the same in all is not named."""
     run = compared(tmp_path)
     rows = tuple(
-        replace(row, parameters={"batch": batch}) for batch in (16, 128) for row in run.scaling
+        replace(row, cell=f"{batch}/{row.cell}", parameters={"batch": batch, "side": 32})
+        for batch in (16, 128)
+        for row in run.scaling
     )
     assert [row.cells[0] for row in scaling_table(replace(run, scaling=rows)).rows] == [
         *("ddp batch=16",) * 4,

@@ -16,6 +16,7 @@ from envcompare.report.format.numbers import (
     three_digits,
 )
 from envcompare.report.sections.fields import Field, table_of
+from envcompare.report.wording.labels import varied_parameters
 from envcompare.run_folder.records import CONTROL_SUFFIX
 from envcompare.text import assigned, counted, visible
 
@@ -51,7 +52,8 @@ def scaling_section(run: RunComparison) -> Section | None:
 def scaling_table(run: RunComparison) -> Table:
     """Return a row for each environment and number of ranks."""
     hosts = {one.host for one in run.scaling}
-    works = list(dict.fromkeys(_work(one) for one in run.scaling))
+    works = _works(run.scaling)
+    order = list(dict.fromkeys(works.values()))
     exchanges: tuple[Field[Scaling], ...] = (
         (
             "Collectives, of a step",
@@ -66,8 +68,8 @@ def scaling_table(run: RunComparison) -> Table:
     )
     return table_of(
         "Several ranks",
-        sorted(run.scaling, key=lambda one: (works.index(_work(one)), one.host)),
-        ("Work", "name", _work),
+        sorted(run.scaling, key=lambda one: (order.index(works[one.cell]), one.host)),
+        ("Work", "name", lambda one: works[one.cell]),
         *((("Host", "name", lambda one: visible(one.host)),) * (len(hosts) > 1)),
         ("Environment", "name", lambda one: visible(one.arm)),
         ("Ranks", "number", _ranks),
@@ -83,8 +85,16 @@ def _has_collectives(run: RunComparison) -> bool:
     return any(one.collective_s is not None for one in run.scaling)
 
 
-def _work(one: Scaling) -> str:
-    return visible(" ".join((one.workload, *assigned(one.parameters))))
+def _works(rows: tuple[Scaling, ...]) -> dict[str, str]:
+    """Name the work of each cell by its workload, and by those parameters that differ."""
+    varied = varied_parameters(rows)
+    told = {
+        one.cell: {
+            name: value for name, value in one.parameters.items() if (one.workload, name) in varied
+        }
+        for one in rows
+    }
+    return {one.cell: visible(" ".join((one.workload, *assigned(told[one.cell])))) for one in rows}
 
 
 def _ranks(one: Scaling) -> Words:

@@ -234,7 +234,7 @@ def _lines(table: TableRecord, measured: tuple[_Measured, ...]) -> Iterator[_Lin
     printed: dict[Key, list[dict[str, Scalar]]] = {}
     for row in table.printed:
         printed.setdefault(tuple(map(row.get, table.rows)), []).append(row)
-    for key in dict.fromkeys((*here, *printed)):
+    for key in _in_order(dict.fromkeys((*here, *printed))):
         told = tuple(map(_text, key))
         for one in here.get(key, ()):
             values = (_value(one, name, table, measured) for name in table.values)
@@ -244,6 +244,15 @@ def _lines(table: TableRecord, measured: tuple[_Measured, ...]) -> Iterator[_Lin
             where = visible_line(f"study, {row[_WHERE]}" if row.get(_WHERE) else "study")
             found = tuple(map(row.get, table.values))
             yield _Line(names=(*told, where), values=found, is_printed=True)
+
+
+def _in_order(keys: Iterable[Key]) -> Iterable[Key]:
+    """Return numbers as they grow; names stay in the order of the run."""
+    known = tuple(keys)
+    numbers = [tuple(v for v in key if isinstance(v, int | float)) for key in known]
+    if any(len(key) < len(whole) for key, whole in zip(numbers, known, strict=True)):
+        return known
+    return [key for _, key in sorted(zip(numbers, known, strict=True))]
 
 
 def _value(
