@@ -6,11 +6,10 @@ As a program, `ddp.py`, it computes along for another host: see `join`.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
+import secrets
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -21,25 +20,36 @@ from typing import IO, Any, ClassVar, NamedTuple
 
 import torch  # noqa: TID251  its home is workloads/
 import torch.distributed  # noqa: TID251
+from harness.joining import (
+    Meeting,
+    SharedStore,
+    Table,
+    connect,
+    interface_of,
+    prove_peers,
+    read_secret,
+)
 from harness.loading import load_class
 from harness.parameters import ParameterError, require_ranges, resolve
 from torch import nn  # noqa: TID251
 
 # A rank beside the first. A line of standard input is a step, the end of it the end.
 _RANK = """
-import json, sys
+import json, os, sys
 sys.path[:0] = [sys.argv[1]]
-from ddp import Rank, Team
-rank = Rank(Team(**json.loads(sys.argv[2])), int(sys.argv[3]))
+from ddp import SECRET, Rank, Team
+secret = bytes.fromhex(os.environ.pop(SECRET))
+rank = Rank(Team(**json.loads(sys.argv[2])), int(sys.argv[3]), secret)
 for _ in sys.stdin:
     rank.train()
 """
-_JOIN_LIMIT_S = 45.0  # for a host whose processes have been started
-_LIMIT = timedelta(seconds=_JOIN_LIMIT_S)
+# A variable of each rank: unlike a word of its command, no other user can read it.
+SECRET = "ENVCOMPARE_TEAM_SECRET"  # noqa: S105  its name
+# For the connections of ranks, and what one waits for another in a step.
+_GROUP_LIMIT = timedelta(minutes=2)
 _TEAM_BYTES = 1 << 16  # at most, of what a host is told
 _PAUSE_S = 0.2  # between tries to reach a generation that may not have begun
 _PAUSE_AFTER_ERROR_S = 5.0
-_GET_ADDRESS = 0x8915  # SIOCGIFADDR, netdevice(7)
 
 
 class Ddp:
@@ -96,14 +106,42 @@ class Ddp:
             cpus=own_cpus(),
             parts=parts,
         )
-        self._hosts, store = hosts, None
-        lines: list[IO[bytes]] = []
+        self._hosts = hosts
+        self._lines: list[IO[bytes]] = []
         self._joined: list[socket.socket] = []
         if hosts > 1:
-            team, store, lines, self._joined = _gather(team)
-        self._others = [start_rank(team, rank, subprocess.PIPE) for rank in parts[0][1:]]
-        self._lines = [*lines, *(other.stdin for other in self._others if other.stdin)]
-        self._rank = Rank(team, 0, store)
+            self._rank = self._gather(team, read_secret())
+        else:
+            secret = secrets.token_bytes(32)
+            self._start_others(team, secret)
+            self._rank = Rank(team, 0, secret)
+
+    def _start_others(self, team: Team, secret: bytes) -> None:
+        """Start the ranks of this host beside the first."""
+        own = team.parts[0][1:]
+        self._others = [start_rank(team, rank, subprocess.PIPE, secret) for rank in own]
+        self._lines += [other.stdin for other in self._others if other.stdin]
+
+    def _gather(self, team: Team, secret: bytes) -> Rank:
+        """Wait for the other hosts, tell them of the team, start it and return the first rank.
+
+        A host is told of the team, and its connection stays open for as long as its ranks compute.
+        Each of those has a connection that brings a line for each step; and each rank but the first
+        one to the store.
+        """
+        others = range(1, len(team.parts))
+        with contextlib.closing(Meeting(secret)) as meeting:
+            team = team._replace(store="", interface=interface_of(meeting.address))
+            self._joined = meeting.accept([host_name(host) for host in others])
+            for host in self._joined:
+                host.sendall(json.dumps(team._asdict()).encode() + b"\n")
+            there = [f"rank {rank}" for host in others for rank in team.parts[host]]
+            self._lines += [one.makefile("wb") for one in meeting.accept(there)]
+            self._start_others(team, secret)
+            table = Table()
+            for connection in meeting.accept([f"store {r}" for r in range(1, self._ranks)]):
+                table.serve(connection)
+        return Rank(team, 0, secret, SharedStore(table.ask))
 
     def step(self) -> torch.Tensor:
         """Let all ranks train on their part of the batch; return the loss of the first."""
@@ -130,7 +168,7 @@ class Ddp:
 class Team(NamedTuple):
     """What all ranks have alike, but for the network device of their host."""
 
-    store: str  # the file by which they find each other, or HOST:PORT
+    store: str  # the file by which they find each other; empty: the first rank is asked
     interface: str
     device: str
     params: dict[str, Any]
@@ -143,7 +181,7 @@ class Team(NamedTuple):
 class Rank:
     """One of the processes, with a part of the batch of its own."""
 
-    def __init__(self, team: Team, number: int, store: Any = None) -> None:  # noqa: ANN401
+    def __init__(self, team: Team, number: int, secret: bytes, store: Any = None) -> None:  # noqa: ANN401
         if team.interface:
             names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
             os.environ.update(dict.fromkeys(names, team.interface))
@@ -151,9 +189,10 @@ class Rank:
         params = team.params
         is_on_gpu = team.device == "cuda"
         self.backend = "nccl" if is_on_gpu else "gloo"
-        torch.distributed.init_process_group(
+        self._store = store or _store(team, number, secret)
+        _join_group(
             self.backend,
-            store=store or _store(team),
+            store=self._store,
             rank=number,
             world_size=params["ranks"],
         )
@@ -161,12 +200,14 @@ class Rank:
         if is_on_gpu:
             place = f"cuda:{next(part.index(number) for part in team.parts if number in part)}"
             torch.cuda.set_device(place)
+        prove_peers(secret, place)
         torch.manual_seed(team.seed)  # the same weights everywhere
         kind: Any = load_class(params["model"])
         given = {name: params[name] for name in ("batch", "side", "hidden") if name in kind.PARAMS}
         self._work = kind(**{**kind.PARAMS, **given})
-        spread = _shard if params["parallel"] == "fsdp" else _replicate
-        self._model = spread(self._work.model().to(place), place)
+        model = self._work.model().to(place)
+        is_sharded = params["parallel"] == "fsdp"
+        self._model = _shard(model, place, secret) if is_sharded else _replicate(model, place)
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=params["lr"])
         torch.manual_seed(team.seed + 1 + number)
         self._inputs, self._targets = (part.to(place) for part in self._work.data())
@@ -194,22 +235,42 @@ def require_gpus(device: str, ranks: int) -> None:
         )
 
 
-def start_rank(team: Team, rank: int, lines: Any) -> subprocess.Popen[bytes]:  # noqa: ANN401
+def start_rank(
+    team: Team,
+    rank: int,
+    lines: Any,  # noqa: ANN401
+    secret: bytes,
+) -> subprocess.Popen[bytes]:
     """Start a rank in a process of its own, which takes a step for each of these lines."""
     here = os.path.dirname(os.path.abspath(__file__))
     told = json.dumps(team._asdict())
     return subprocess.Popen(
         (sys.executable, "-c", _RANK, here, told, str(rank)),
+        env={**os.environ, SECRET: secret.hex()},
         stdin=lines,
         stdout=subprocess.DEVNULL,
     )
 
 
-def _store(team: Team) -> Any:  # noqa: ANN401  PyTorch has no common type of stores
-    host, colon, port = team.store.rpartition(":")
-    if colon:
-        return torch.distributed.TCPStore(host, int(port), wait_for_workers=False, timeout=_LIMIT)
-    return torch.distributed.FileStore(team.store, team.params["ranks"])
+def host_name(number: int) -> str:
+    """Return what a host of the team calls itself."""
+    return f"host {os.environ['ENVCOMPARE_TEAM_HOSTS'].split(',')[number]}"
+
+
+def _store(team: Team, rank: int, secret: bytes) -> Any:  # noqa: ANN401
+    if team.store:
+        return torch.distributed.FileStore(team.store, team.params["ranks"])
+    return SharedStore.joined(rank, secret)
+
+
+def _join_group(backend: str, **given: Any) -> None:  # noqa: ANN401
+    try:
+        torch.distributed.init_process_group(backend, timeout=_GROUP_LIMIT, **given)
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"the ranks could not connect to each other: {str(error).splitlines()[0]}. Between "
+            "hosts a firewall must let pass TCP to ports above 32767, in both directions"
+        ) from error
 
 
 def _replicate(model: nn.Module, place: str) -> nn.Module:
@@ -218,7 +279,7 @@ def _replicate(model: nn.Module, place: str) -> nn.Module:
     return nn.parallel.DistributedDataParallel(model, device_ids=ids)
 
 
-def _shard(model: nn.Module, place: str) -> nn.Module:
+def _shard(model: nn.Module, place: str, secret: bytes) -> nn.Module:
     """Give each rank a part of every parameter; a layer is gathered while it computes."""
     try:
         from torch.distributed.fsdp import fully_shard  # noqa: PLC0415, TID251
@@ -229,88 +290,24 @@ def _shard(model: nn.Module, place: str) -> nn.Module:
     mesh = torch.distributed.device_mesh.init_device_mesh(
         place.partition(":")[0], (torch.distributed.get_world_size(),)
     )
+    if mesh.get_group() is not torch.distributed.group.WORLD:
+        prove_peers(secret, place, mesh.get_group())
     for layer in model.children():
         if next(layer.parameters(), None) is not None:
             fully_shard(layer, mesh=mesh)
     return fully_shard(model, mesh=mesh)
 
 
-def _gather(team: Team) -> tuple[Team, Any, list[IO[bytes]], list[socket.socket]]:
-    """Wait for the other hosts and tell them of the team; return the lines of their ranks too.
-
-    The connections of the hosts come last: each stays open for as long as its ranks compute.
-
-    Each connection begins with a line that says, with the token of the run, for whom it is: a host,
-    which is told of the team, or a rank, which gets a line for each step.
-    """
-    address = os.environ["MASTER_ADDR"]
-    with _listening(address, int(os.environ["MASTER_PORT"])) as listener:
-        store = torch.distributed.TCPStore(
-            address, 0, is_master=True, wait_for_workers=False, timeout=_LIMIT
-        )
-        team = team._replace(store=f"{address}:{store.port}", interface=interface_of(address))
-        hosts = _accepted(listener, [f"host {host}" for host in range(1, len(team.parts))])
-        for host in hosts:
-            host.sendall(json.dumps(team._asdict()).encode() + b"\n")
-        ranks = _accepted(listener, [f"rank {rank}" for part in team.parts[1:] for rank in part])
-    return team, store, [connection.makefile("wb") for connection in ranks], hosts
-
-
-def _listening(address: str, port: int) -> socket.socket:
-    try:
-        return socket.create_server((address, port), backlog=64)
-    except OSError as error:
-        why = os.strerror(error.errno or 0)
-        raise RuntimeError(
-            f"the ranks of other hosts cannot join at {address}, port {port}: {why}; does "
-            "this environment have the network of its host?"
-        ) from error
-
-
-def _accepted(listener: socket.socket, wanted: list[str]) -> list[socket.socket]:
-    """Return a connection for each of these names; raise RuntimeError where one does not come."""
-    token, found = os.environ["ENVCOMPARE_TEAM"], dict[str, socket.socket]()
-    deadline = time.monotonic() + _JOIN_LIMIT_S
-    while missing := [name for name in wanted if name not in found]:
-        listener.settimeout(max(0.01, deadline - time.monotonic()))
-        try:
-            connection, _ = listener.accept()
-            connection.settimeout(1)
-            said = connection.recv(200).decode(errors="replace").rstrip("\n").partition(" ")
-            connection.settimeout(None)
-        except OSError as error:
-            if time.monotonic() < deadline:
-                continue
-            raise RuntimeError(
-                f"{missing[0]} did not join within {_JOIN_LIMIT_S:.0f} s: can its host reach "
-                f"{os.environ['MASTER_ADDR']}? Its log in the run folder may say more"
-            ) from error
-        if said[0] == token and said[2] in missing:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            found[said[2]] = connection
-    return [found[name] for name in wanted]
-
-
-def interface_of(address: str) -> str:
-    """Return the network device of this host that has an IPv4 address; empty where none has."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):
-                told = fcntl.ioctl(asked, _GET_ADDRESS, struct.pack("256s", name.encode()[:15]))
-                if socket.inet_ntoa(told[20:24]) == socket.gethostbyname(address):
-                    return name
-    return ""
-
-
 def join() -> None:
     """Compute along for this host in one generation after another, until standard input ends."""
     threading.Thread(target=_end_with_input, daemon=True).start()
+    secret = read_secret()
     while True:
         try:
-            with _connected(f"host {os.environ['GROUP_RANK']}") as leader:
+            with connect(host_name(int(os.environ["GROUP_RANK"])), secret) as leader:
                 told = leader.makefile("rb").readline(_TEAM_BYTES)
                 if told:
-                    _serve(read_team(told), leader)
+                    _serve(read_team(told), leader, secret)
         except ConnectionRefusedError:
             pass  # no generation has begun
         except (OSError, RuntimeError) as error:
@@ -323,17 +320,16 @@ def join() -> None:
 def read_team(told: bytes) -> Team:
     """Return the team that a leader tells of; raise RuntimeError for what none of ours would tell.
 
-    The leader has proved nothing, and another program may listen in its place: no parameter may
-    name a file, whose code would run on this host, and no store may be one.
+    The leader has proved the secret of the run and is checked all the same: no parameter may name a
+    file, whose code would run on this host, and no store may be one.
     """
     try:
         team = Team(**json.loads(told))
         params = resolve(Ddp.PARAMS, team.params)
         require_ranges(params, Ddp.RANGES)
-        host, _, port = team.store.rpartition(":")
         ranks = [rank for part in team.parts for rank in part]
         is_sound = (
-            (host, port.isdecimal()) == (os.environ["MASTER_ADDR"], True)
+            team.store == ""
             and team.device in {"cpu", "cuda"}
             and sorted(ranks) == list(range(team.params["ranks"]))
         )
@@ -344,7 +340,7 @@ def read_team(told: bytes) -> Team:
     return team
 
 
-def _serve(team: Team, leader: socket.socket) -> None:
+def _serve(team: Team, leader: socket.socket, secret: bytes) -> None:
     """Run the ranks of this host until they end, with the CPUs and threads of the others."""
     if team.cpus is not None:
         os.sched_setaffinity(0, team.cpus)
@@ -355,19 +351,10 @@ def _serve(team: Team, leader: socket.socket) -> None:
     require_gpus(team.device, len(own))
     ranks = []
     for rank in own:
-        with _connected(f"rank {rank}") as lines:
-            ranks.append(start_rank(team, rank, lines))
+        with connect(f"rank {rank}", secret) as lines:
+            ranks.append(start_rank(team, rank, lines, secret))
     for process in ranks:
         process.wait()
-
-
-def _connected(name: str) -> socket.socket:
-    """Connect to the first rank, and say for whom."""
-    place = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
-    connection = socket.create_connection(place, timeout=_JOIN_LIMIT_S)
-    connection.settimeout(None)
-    connection.sendall(f"{os.environ['ENVCOMPARE_TEAM']} {name}\n".encode())
-    return connection
 
 
 def _end_with_input() -> None:

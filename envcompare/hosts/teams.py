@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from envcompare.command import Command
 from envcompare.errors import StackError, UnusableError
 from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.session import HostSession
 from envcompare.measure.context import Variables
 from envcompare.measure.worker import Worker
-from envcompare.transport import shell
+from envcompare.stack import Mount
+from envcompare.transport import make_folder, run, shell
 
 PROGRAM: Final = "ddp.py"
 _FIRST_PORT, _PORTS = 20_000, 12_000  # below those that Linux gives to connections by itself
@@ -22,13 +24,19 @@ _FIRST_PORT, _PORTS = 20_000, 12_000  # below those that Linux gives to connecti
 _ADDRESS: Final = """set -- $SSH_CONNECTION
 if [ -n "$3" ]; then printf '%s' "$3"; else set -- $(hostname -I); printf '%s' "$1"; fi
 """
+_SECRET_BYTES: Final = 32
+_WRITE: Final = 'umask 077; cat > "$1"'
 Log = Callable[[str, str], tuple[Path, str]]
 """Of a host and an arm: the file, and its name in the run folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTeam:
-    """The host of the first rank, at an address that the others reach, and those others."""
+    """The host of the first rank, at an address that the others reach, and those others.
+
+    Each has a file with a secret of the run, by which their ranks know each other. It is sent over
+    the transport: what stands in a command line every user of a host can read.
+    """
 
     leader: HostSession
     others: tuple[HostSession, ...]
@@ -36,7 +44,10 @@ class HostTeam:
 
     @classmethod
     def of(cls, leader: HostSession, others: tuple[HostSession, ...]) -> HostTeam:
-        """Find the address of the leader; raises UnusableError where it has none of IPv4."""
+        """Find the address of the leader, and send all of them a secret.
+
+        Raises UnusableError where the leader has no address of IPv4, or a secret cannot be written.
+        """
         address = shell(leader.transport, _ADDRESS).stdout.strip()
         if ":" in address:
             raise UnusableError(
@@ -48,6 +59,9 @@ class HostTeam:
                 f"{leader.host.label} tells no address that other hosts could reach",
                 hint="reach it over SSH by the address that the other hosts use",
             )
+        secret = secrets.token_hex(_SECRET_BYTES).encode()
+        for session in (leader, *others):
+            _hand(secret, session)
         return cls(leader=leader, others=others, address=address)
 
     @property
@@ -80,7 +94,7 @@ class HostTeam:
     ) -> Worker:
         """Start what computes along, then a worker of the leader, with which all of it ends.
 
-        They find each other by the variables that torchrun sets, and know each other by a token.
+        They find each other by the variables that torchrun sets.
         """
         port = _FIRST_PORT + secrets.randbelow(_PORTS)
         shared = (
@@ -88,18 +102,41 @@ class HostTeam:
             ("MASTER_ADDR", self.address),
             ("MASTER_PORT", str(port)),
             ("GROUP_WORLD_SIZE", str(1 + len(self.others))),
-            ("ENVCOMPARE_TEAM", secrets.token_hex(16)),
+            ("ENVCOMPARE_TEAM_HOSTS", ",".join(self.labels)),
         )
         with ExitStack() as undoing:
             beside: list[Worker] = []
             for number, other in enumerate(self.others, start=1):
                 log, log_name = log_of(other.host.label, arm)
-                told = (*shared, ("GROUP_RANK", str(number)))
+                told = (*shared, *_place_of(other, number))
                 folders = CellFolders(session=other)
                 worker = folders.launch(arm, PROGRAM, variables=told, log=log, log_name=log_name)
                 undoing.callback(worker.kill)
                 beside.append(worker)
-            first = start((*shared, ("GROUP_RANK", "0")))
+            first = start((*shared, *_place_of(self.leader, 0)))
             first.beside = tuple(beside)
             undoing.pop_all()
         return first
+
+
+def _place_of(session: HostSession, number: int) -> Variables:
+    return (("GROUP_RANK", str(number)), ("ENVCOMPARE_TEAM", f"{_folder(session)}/secret"))
+
+
+def _folder(session: HostSession) -> str:
+    return f"{session.folder}/team"
+
+
+def _hand(secret: bytes, session: HostSession) -> None:
+    """Write the secret to a file of the host that its owner alone can read; show it to all arms."""
+    folder = _folder(session)
+    make_folder(session.transport, folder)
+    write = Command(argv=("sh", "-c", _WRITE, "sh", f"{folder}/secret"))
+    written = run(session.transport, write, stdin=secret)
+    if not written.succeeded:
+        raise UnusableError(
+            f"the ranks of {session.host.label} cannot be given the secret of this run",
+            details=written.tail(1) or f"{folder}/secret could not be written",
+            hint="check that the disk there has room, and that its cache can be written",
+        )
+    session.mounts = (*session.mounts, Mount(path=folder))

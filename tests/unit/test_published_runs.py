@@ -13,6 +13,7 @@ import pytest
 import envcompare
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import LadderStep
+from envcompare.analysis.model.scaling import Scaling
 from envcompare.run_folder.results import RunFolder
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
@@ -24,6 +25,12 @@ _NODE = re.compile(
 NODES = {"slurm": 2, "gridengine": 1}
 
 _STEP = re.compile(r"^\| [\w ]+ \| `([\w-]+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
+
+
+_RANKS = re.compile(
+    r"^\| (one|two) \| `(\w+)` \| (\d+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$",
+    re.MULTILINE,
+)
 
 
 def _percent(ratio: float) -> str:
@@ -63,6 +70,8 @@ def test_the_table_of_environments_has_the_numbers_of_its_run() -> None:
         ("example", 3),
         ("slurm", 6),
         ("gridengine", 3),
+        ("ranks", 6),
+        ("ranks-hosts", 4),
     ],
 )
 def test_a_published_run_is_whole_and_names_no_other_machine(name: str, cells: int) -> None:
@@ -135,3 +144,31 @@ def test_the_zoo_decides_what_its_text_says() -> None:
     assert sorted(round(100 * (ratio - 1)) for ratio in slower["ratio"]) == [44, 396]
     assert sum(primary["outcome"] == "equivalent") == 8
     assert len(primary) == 36
+
+
+def test_the_table_of_ranks_has_the_numbers_of_its_runs() -> None:
+    """Of both of them, a row for each environment and batch; collectives are those of a step."""
+    told = _RANKS.findall((RESULTS / "README.md").read_text(encoding="utf-8"))
+    rows = [
+        row
+        for hosts, name in (("one", "ranks"), ("two", "ranks-hosts"))
+        for row in _scaled(hosts, compare_run(RunFolder.open(RESULTS / name)).scaling)
+    ]
+    assert told == rows
+
+
+def _scaled(hosts: str, scaling: tuple[Scaling, ...]) -> list[tuple[str, ...]]:
+    alone = {(row.parameters["batch"], row.arm): row for row in scaling if row.ranks == 1}
+    pairs = [(alone[row.parameters["batch"], row.arm], row) for row in scaling if row.ranks == 2]
+    return [
+        (
+            hosts,
+            row.arm,
+            str(row.parameters["batch"]),
+            f"{single.samples_per_s:.0f} → {row.samples_per_s:.0f}",
+            f"{row.speed_up:.2f}",
+            f"{row.efficiency:.0%}".replace("%", " %"),
+            f"{row.collective_share:.0%} ({row.collective_exposed_share:.0%})".replace("%", " %"),
+        )
+        for single, row in pairs
+    ]

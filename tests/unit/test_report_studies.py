@@ -17,6 +17,7 @@ from envcompare import bundled
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import PickedValue, RunComparison
 from envcompare.analysis.model.machines import TorchBuild
+from envcompare.analysis.model.scaling import Scaling
 from envcompare.cli.planning import resolved
 from envcompare.config.settings import Settings, parse_settings, read_settings
 from envcompare.errors import ConfigError
@@ -91,6 +92,34 @@ def test_what_the_study_printed_stands_below_what_was_measured() -> None:
         ["2", "study, cluster", "12.5", "not printed", "not printed", "not printed"],
         ["4", "study", "not printed", "380", "not printed", "not printed"],
     ]
+
+
+def test_gain_of_ranks_is_that_of_the_section_of_several_ranks() -> None:
+    """Over the restarts that measured both: a page has no second one."""
+    run = swept(rows=("ranks",), values=("speed_up", "efficiency"))
+    cells = tuple(
+        replace(cell, parameters={"ranks": 1 + place}) for place, cell in enumerate(run.cells[:2])
+    )
+    rows = tuple(
+        Scaling(
+            cell=cell.id, host=cell.host, workload=cell.workload, arm="vm", ranks=1 + place,
+            speed_up=gain, efficiency=gain / (1 + place),
+        )
+        for place, (cell, gain) in enumerate(zip(cells, (1.0, 1.75), strict=True))
+    )  # fmt: skip
+    found = rows_of(replace(run, cells=cells, scaling=rows))
+    assert [row for row in found if row[1] == "vm"] == [
+        ["1", "vm", "1", "100"],
+        ["2", "vm", "1.75", "87.5"],
+    ]
+
+
+def test_numbers_stand_in_their_order_whoever_has_them() -> None:
+    """What the study alone ran is no appendix."""
+    run = swept(
+        values=("step_ms",), printed=({"batch": 1.5, "step_ms": 7}, {"batch": 0.5, "step_ms": 3})
+    )
+    assert [row[0] for row in rows_of(run)] == ["batch", "0.5", "1", "1.5", "2"]
 
 
 def test_a_table_says_what_differs_from_the_study() -> None:

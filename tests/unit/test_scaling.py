@@ -20,6 +20,7 @@ from envcompare.hosts.teams import HostTeam
 from envcompare.report.export.summary import summary
 from envcompare.report.format.blocks import markdown
 from envcompare.report.page import render
+from envcompare.report.sections.scaling import scaling_table
 from envcompare.run_folder.profiles import Profile, ProfileRecord, Quantity
 from envcompare.run_folder.records import ArmRecord, CellRecord, Event, FingerprintRecord
 from envcompare.run_folder.results import RunFolder
@@ -49,7 +50,7 @@ def ranked(out: Path, *, counts: tuple[int, ...] = (1, 2), hosts: tuple[str, ...
         for arm in _ARMS:
             at = {"host": "local", "cell": cell.id, "arm": arm}
             folder.append_event(Event(t=2.0, what="note", values=values, **at))
-            facts = {"network.interfaces": "lo", "shm.bytes": 64 << 20}
+            facts = {"network.interfaces": "lo", "shm.bytes": 64 << 20, "cpu.affinity": (0, 1)}
             folder.write_fingerprint(FingerprintRecord(facts=facts, taken="step", **at))
             folder.write_profile(exchanged(cell.id, arm))
     folder.append_event(Event(t=5.0, what="run-ended"))
@@ -155,6 +156,34 @@ def test_page_and_markdown_show_ranks_and_what_they_exchange_data_by(tmp_path: P
     assert "80.0 %" in text
 
 
+def test_work_stands_in_the_order_of_its_cells(tmp_path: Path) -> None:
+    """Not of its letters, by which 128 comes before 16; what is the same in all is not named."""
+    run = compared(tmp_path)
+    rows = tuple(
+        replace(row, cell=f"{batch}/{row.cell}", parameters={"batch": batch, "side": 32})
+        for batch in (16, 128)
+        for row in run.scaling
+    )
+    assert [row.cells[0] for row in scaling_table(replace(run, scaling=rows)).rows] == [
+        *("ddp batch=16",) * 4,
+        *("ddp batch=128",) * 4,
+    ]
+
+
+def test_page_says_which_ranks_had_too_few_cpus(tmp_path: Path) -> None:
+    """Those of one host; on GPUs they have one each."""
+    assert "took turns" not in render(compared(tmp_path / "fits"))
+    run = compared(tmp_path / "many", counts=(1, 3))
+    assert "With ranks=3 more threads computed than local has CPUs (2)" in render(run)
+    assert "With ranks=1,3 more" in render(replace(run, threads=3))
+    rows = tuple(replace(row, hosts=("gpu01", "gpu02")) for row in run.scaling)
+    assert "took turns" not in render(replace(run, scaling=rows))
+    devices = {cell.id: "cuda" for cell in run.cells}
+    hosts = tuple(replace(host, devices=devices) for host in run.hosts)
+    assert hosts
+    assert "took turns" not in render(replace(run, hosts=hosts))
+
+
 def test_a_run_without_ranks_has_no_such_section(tmp_path: Path) -> None:
     """Nothing is said of what was not asked for."""
     folder = RunFolder.create(tmp_path, run_record())
@@ -180,18 +209,40 @@ def test_ranks_over_hosts_are_measured_on_the_first_with_a_network_in_each_arm()
     assert plan.arms[1].options == ("--network=fast",)
 
 
+def session(run: str, *, cache: str = "") -> HostSession:
+    """Return a session with this machine."""
+    return HostSession(
+        host=parse_hosts(["local"])[0], transport=LOCAL, local=LOCAL, boot_id="", run_id=run,
+        cache=cache, uid=0, gid=0, python="3.11", gpus=None,
+    )  # fmt: skip
+
+
 def test_leader_that_is_reached_by_ipv6_is_refused_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its ranks listen on IPv4."""
     monkeypatch.setenv("SSH_CONNECTION", "fd00::1 50000 fd00::2 22")
-    local = parse_hosts(["local"])[0]
-    leader = HostSession(
-        host=local, transport=LOCAL, local=LOCAL, boot_id="", run_id="r", cache="", uid=0, gid=0,
-        python="3.11", gpus=None,
-    )  # fmt: skip
     with pytest.raises(UnusableError, match="fd00::2: it is an IPv6 address"):
-        HostTeam.of(leader, ())
+        HostTeam.of(session("r"), ())
+
+
+def test_each_host_gets_the_secret_of_the_run_in_a_file_of_its_owner(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """All arms are shown it, and each run has another."""
+    monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 50000 10.0.0.2 22")
+    told = []
+    for run in ("first", "second"):
+        hosts = [session(f"{run}-{place}", cache=str(tmp_path)) for place in range(2)]
+        HostTeam.of(hosts[0], tuple(hosts[1:]))
+        files = [Path(host.folder) / "team" / "secret" for host in hosts]
+        assert [oct(file.stat().st_mode & 0o777) for file in files] == ["0o600"] * 2
+        assert [mount.path for host in hosts for mount in host.mounts] == [
+            str(file.parent) for file in files
+        ]
+        told += [file.read_text() for file in files]
+    assert told[0] == told[1] != told[2] == told[3]
+    assert {len(text) for text in told} == {64}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -39,16 +40,17 @@ from envcompare.report.format.numbers import (
     size,
     three_digits,
 )
-from envcompare.report.wording.labels import cell_labels
+from envcompare.report.wording.labels import cell_labels, varied_parameters
 from envcompare.report.wording.verdicts import SYMBOLS, WORDS
 from envcompare.run_folder.records import CONTROL_SUFFIX, Goal
 from envcompare.text import assigned, counted, one_line, visible
 
 _RANKS: Final = (
     "A rank is a process with a batch of its own, so that the work of a step grows with the ranks. "
-    "The speed-up is that of the samples in a second against one rank of the same environment: "
-    "the geometric mean over the restarts that measured both, with its 95 % interval (Student t), "
-    "not widened; the efficiency is the speed-up divided by the ranks."
+    "The samples in a second are those of the median step. The speed-up is their ratio to one rank "
+    "of the same environment in each restart that measured both, by its typical steps, and so not "
+    "the quotient of two rows: the geometric mean of the restarts with its 95 % interval (Student "
+    "t), not widened; the efficiency is the speed-up divided by the ranks."
 )
 _COLLECTIVES: Final = (
     "Collectives are the exchanges between ranks, as torch.profiler sees them in the first rank "
@@ -91,6 +93,7 @@ def scaling_section(run: RunComparison) -> Section | None:
     notes = (
         *(_COLLECTIVES,) * _has_collectives(run),
         *(_NO_BASE,) * all(one.speed_up is None for one in run.scaling),
+        *_crowded(run),
         *_networks(run),
     )
     blocks = (Line(text=_RANKS), scaling_table(run), Items(items=notes, style="small"))
@@ -100,6 +103,8 @@ def scaling_section(run: RunComparison) -> Section | None:
 def scaling_table(run: RunComparison) -> Table:
     """Return a row for each environment and number of ranks."""
     hosts = {one.host for one in run.scaling}
+    works = _works(run.scaling)
+    order = list(dict.fromkeys(works.values()))
     exchanges: tuple[Field[Scaling], ...] = (
         (
             "Collectives, of a step",
@@ -114,10 +119,10 @@ def scaling_table(run: RunComparison) -> Table:
     )
     return table_of(
         "Several ranks",
-        sorted(run.scaling, key=lambda scaling: (_work(scaling), scaling.host)),
-        ("Work", "name", _work),
-        *((("Host", "name", lambda scaling: visible(scaling.host)),) * (len(hosts) > 1)),
-        ("Environment", "name", lambda scaling: visible(scaling.arm)),
+        sorted(run.scaling, key=lambda one: (order.index(works[one.cell]), one.host)),
+        ("Work", "name", lambda one: works[one.cell]),
+        *((("Host", "name", lambda one: visible(one.host)),) * (len(hosts) > 1)),
+        ("Environment", "name", lambda one: visible(one.arm)),
         ("Ranks", "number", _ranks),
         ("samples/s", "number", lambda scaling: _number(scaling.samples_per_s)),
         ("Speed-up", "number", _speed_up),
@@ -131,8 +136,16 @@ def _has_collectives(run: RunComparison) -> bool:
     return any(one.collective_s is not None for one in run.scaling)
 
 
-def _work(scaling: Scaling) -> str:
-    return visible(" ".join((scaling.workload, *assigned(scaling.parameters))))
+def _works(rows: tuple[Scaling, ...]) -> dict[str, str]:
+    """Name the work of each cell by its workload, and by those parameters that differ."""
+    varied = varied_parameters(rows)
+    told = {
+        one.cell: {
+            name: value for name, value in one.parameters.items() if (one.workload, name) in varied
+        }
+        for one in rows
+    }
+    return {one.cell: visible(" ".join((one.workload, *assigned(told[one.cell])))) for one in rows}
 
 
 def _ranks(scaling: Scaling) -> Words:
@@ -161,6 +174,27 @@ def _part(share: float | None, seconds: float | None) -> Words:
     if seconds is None:
         return NOT_MEASURED
     return Line(text=_percent(share), below=(f"({duration(seconds)})",))
+
+
+def _crowded(run: RunComparison) -> Iterator[str]:
+    """Yield which numbers of ranks had fewer CPUs than threads."""
+    cpus = {arm.host: arm.facts.get("cpu.affinity") for arm in run.arms}
+    on_gpu = {cell for host in run.hosts for cell in host.devices if host.devices[cell] != "cpu"}
+    for host, bound in cpus.items():
+        known = len(bound) if isinstance(bound, list | tuple) else math.inf
+        ranks = (one for one in run.scaling if one.host == host and one.cell not in on_gpu)
+        many = {one.ranks for one in ranks if _ranks_here(one) * run.threads > known}
+        if many:
+            numbers = ",".join(map(str, sorted(many)))
+            yield (
+                f"With ranks={numbers} more threads computed than {visible(host)} has CPUs "
+                f"({known}): ranks took turns, and their efficiency is that of too few CPUs."
+            )
+
+
+def _ranks_here(one: Scaling) -> int:
+    """Return how many of its ranks lie on the host of the first."""
+    return math.ceil(one.ranks / max(1, len(one.hosts)))
 
 
 def _networks(run: RunComparison) -> Iterator[str]:

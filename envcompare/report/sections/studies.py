@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Final
 
 from envcompare.analysis.model.comparison import CellSummary, RunComparison, StepTimes
+from envcompare.analysis.timing.scaling import RANKS
 from envcompare.report.format.blocks import Column, Items, Line, PlainBlock, Row, Section, Table
 from envcompare.report.format.numbers import NOT_MEASURED, listed, number_text
 from envcompare.report.wording.hostwords import device_sentences
@@ -36,6 +37,7 @@ _WHERE: Final = "where"
 _MS: Final = 1e3
 _NS_IN_MS: Final = 1e-6
 _MB: Final = 1e-6
+_PERCENT: Final = 100
 Key = tuple[Scalar, ...]
 
 
@@ -82,6 +84,15 @@ class _Measured:
     def _parameters(self) -> dict[str, Scalar]:
         arms = (one for one in self.run.arms if (one.host, one.arm) == (self.cell.host, self.arm))
         return next((one.parameters for one in arms), {})
+
+    def gain(self, name: str) -> float | None:
+        """Return speed-up, or efficiency in percent, as the section of several ranks has it."""
+        place = (self.cell.id, self.arm)
+        rows = (one for one in self.run.scaling if (one.cell, one.arm) == place)
+        scaled = next(rows, None)
+        if scaled is None or scaled.speed_up is None or scaled.efficiency is None:
+            return None
+        return scaled.speed_up if name == "speed_up" else _PERCENT * scaled.efficiency
 
     @property
     def _ratio(self) -> float | None:
@@ -219,7 +230,7 @@ def _lines(table: TableRecord, measured: tuple[_Measured, ...]) -> Iterator[_Lin
     printed: dict[Key, list[dict[str, Scalar]]] = {}
     for row in table.printed:
         printed.setdefault(tuple(map(row.get, table.rows)), []).append(row)
-    for key in dict.fromkeys((*here, *printed)):
+    for key in _in_order(dict.fromkeys((*here, *printed))):
         told = tuple(map(_text, key))
         for measurement in here.get(key, ()):
             values = (_value(measurement, name, table, measured) for name in table.values)
@@ -231,11 +242,22 @@ def _lines(table: TableRecord, measured: tuple[_Measured, ...]) -> Iterator[_Lin
             yield _Line(names=(*told, where), values=figures, is_printed=True)
 
 
+def _in_order(keys: Iterable[Key]) -> Iterable[Key]:
+    """Return numbers as they grow; names stay in the order of the run."""
+    known = tuple(keys)
+    numbers = [tuple(v for v in key if isinstance(v, int | float)) for key in known]
+    if any(len(key) < len(whole) for key, whole in zip(numbers, known, strict=True)):
+        return known
+    return [key for _, key in sorted(zip(numbers, known, strict=True))]
+
+
 def _value(
     measurement: _Measured, name: str, table: TableRecord, measured: Iterable[_Measured]
 ) -> float | None:
     if name not in {"speed_up", "efficiency"}:
         return measurement.value(name)
+    if table.rows[0] == RANKS and (gain := measurement.gain(name)) is not None:
+        return gain
     first = _first(measurement, table, measured)
     rates = [each.value("samples_per_s") if each else None for each in (first, measurement)]
     if first is None or rates[0] is None or rates[1] is None:
@@ -244,7 +266,7 @@ def _value(
     before, after = (count if isinstance(count, int | float) else None for count in counts)
     if name == "speed_up":
         return rates[1] / rates[0]
-    return 100 * rates[1] / rates[0] * before / after if before and after else None
+    return _PERCENT * rates[1] / rates[0] * before / after if before and after else None
 
 
 def _first(

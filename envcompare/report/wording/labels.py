@@ -7,12 +7,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from envcompare.analysis.model.comparison import (
-    CellSummary,
-    Comparison,
-    Estimate,
-    RunComparison,
-)
+from envcompare.analysis.model.comparison import CellSummary, Comparison, Estimate, RunComparison
+from envcompare.analysis.model.scaling import Scaling
 from envcompare.run_folder.records import CONTROL_SUFFIX, PLACE_OF_DATA, Scalar
 from envcompare.text import assigned, visible, visible_line
 
@@ -57,7 +53,7 @@ def _work_words(cells: dict[str, CellSummary | Comparison]) -> dict[str, list[st
 
     The place of the data is always named.
     """
-    varied = _varied_parameters(cells.values())
+    varied = varied_parameters(cells.values())
     return {
         key: [
             cell.workload,
@@ -90,7 +86,10 @@ def fold_anchor(cell: str, arm: str) -> str:
     return f"w{row_anchor(cell, arm)}"
 
 
-def _varied_parameters(cells: Iterable[CellSummary | Comparison]) -> set[tuple[str, str]]:
+def varied_parameters(
+    cells: Iterable[CellSummary | Comparison | Scaling],
+) -> set[tuple[str, str]]:
+    """Return workload and name of each parameter with several values; the place of data always."""
     seen: dict[tuple[str, str], set[Scalar]] = {}
     for cell in cells:
         for name, value in cell.parameters.items():

@@ -262,20 +262,39 @@ def test_ranks_wait_for_each_other_in_each_step(start: Start, torch_interpreter:
     assert worker.ask("end")["result"] == {"ranks": 3, "backend": "gloo"}
 
 
+def set_team(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Set the variables of a second host's ranks; the first rank reads the same ones."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    secret = folder / "secret"
+    secret.write_text("of this run")
+    team = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GROUP_WORLD_SIZE": "2",
+        "GROUP_RANK": "1",
+        "ENVCOMPARE_TEAM": str(secret),
+        "ENVCOMPARE_TEAM_HOSTS": "gpu01,gpu02",
+    }
+    for name, value in team.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_ranks_of_another_host_compute_along_in_each_generation(
-    start: Start, torch_interpreter: str, monkeypatch: pytest.MonkeyPatch
+    start: Start,
+    torch_interpreter: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    parallel: str,
 ) -> None:
     """They do the work that ranks beside the first do, and end with their input."""
-    params = {"batch": 2, "ranks": 3}
+    params = {"batch": 2, "ranks": 3, "parallel": parallel}
     alone: Conversation = start(torch_interpreter)
     assert alone.ask("hello", workload="ddp", params=params, threads=1)["ok"]
     expected = [alone.ask("gen", seed=1, pad=0)["checksum"], alone.ask("run", k=2)["loss"]]
     alone.ask("end")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    team = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ENVCOMPARE_TEAM": "token"}
-    for name, value in {**team, "GROUP_WORLD_SIZE": "2", "GROUP_RANK": "1"}.items():
-        monkeypatch.setenv(name, value)
+    set_team(monkeypatch, tmp_path)
     program = (torch_interpreter, str(WORKER.parents[1] / "ddp.py"))
     other = subprocess.Popen(program, stdin=subprocess.PIPE)
     try:
@@ -295,7 +314,7 @@ def test_ranks_of_another_host_compute_along_in_each_generation(
 
 
 _TEAM = {
-    "store": "127.0.0.1:7",
+    "store": "",
     "interface": "lo",
     "device": "cpu",
     "params": {
@@ -338,7 +357,7 @@ def test_host_computes_only_what_a_leader_of_this_workload_asks_for(
     done = subprocess.run(
         (torch_interpreter, "-c", _READ),
         input="\n".join([*lines, "[]", "7", "no JSON"]),
-        env={**os.environ, "MASTER_ADDR": "127.0.0.1", "PYTHONPATH": str(WORKER.parents[1])},
+        env={**os.environ, "PYTHONPATH": str(WORKER.parents[1])},
         capture_output=True,
         text=True,
         check=True,
@@ -352,32 +371,30 @@ def test_host_computes_only_what_a_leader_of_this_workload_asks_for(
 
 _JOIN = """
 import sys, time
-from ddp import _connected, read_team, start_rank
+from ddp import read_team, start_rank
+from harness.joining import connect, read_secret
+secret = read_secret()
 def first():
     while True:
         try:
-            return _connected("host 1")
+            return connect("host gpu02", secret)
         except ConnectionRefusedError:
             time.sleep(0.1)
 with first() as leader:
     file = leader.makefile("rb")
     team = read_team(file.readline())._replace(interface="lo")
-    with _connected("rank 1") as lines:
-        rank = start_rank(team, 1, lines)
+    with connect("rank 1", secret) as lines:
+        rank = start_rank(team, 1, lines, secret)
     rank.wait()
     sys.stdout.write(repr(file.read()))
 """
 
 
 def test_host_that_has_joined_is_sent_nothing_while_its_ranks_compute(
-    start: Start, torch_interpreter: str, monkeypatch: pytest.MonkeyPatch
+    start: Start, torch_interpreter: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """What nobody reads there would be a write in each timed step, until the buffer is full."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    team = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ENVCOMPARE_TEAM": "token"}
-    for name, value in {**team, "GROUP_WORLD_SIZE": "2", "GROUP_RANK": "0"}.items():
-        monkeypatch.setenv(name, value)
+    set_team(monkeypatch, tmp_path)
     worker: Conversation = start(torch_interpreter)
     assert worker.ask("hello", workload="ddp", params={"batch": 2}, threads=1)["ok"]
     other = subprocess.Popen(
