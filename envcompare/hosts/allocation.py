@@ -37,9 +37,8 @@ from envcompare.transport import (
     remove_folder,
     run,
 )
-from envcompare.transport.gridengine import GridEngineJob
+from envcompare.transport.jobs import GridEngineJob, SlurmJob
 from envcompare.transport.local import LOCAL
-from envcompare.transport.srun import SlurmJob
 
 if TYPE_CHECKING:
     from parsl.providers import GridEngineProvider, SlurmProvider

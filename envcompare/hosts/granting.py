@@ -34,10 +34,9 @@ from envcompare.hosts.allocation import (
 )
 from envcompare.text import age_text
 from envcompare.transport import Process, run, shell
-from envcompare.transport.gridengine import GridEngineJob
 from envcompare.transport.hosts import HostSpec, InterruptibleTransport
+from envcompare.transport.jobs import STARTED, GridEngineJob, SlurmJob, SrunTransport
 from envcompare.transport.local import LOCAL
-from envcompare.transport.srun import STARTED, SlurmJob, SrunTransport
 from envcompare.transport.streams import Drain
 
 # A client that is gone before it has taken the nodes must not hold them until their time is over.

@@ -14,10 +14,9 @@ from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import HostGroup
 from envcompare.text import first_few
 from envcompare.transport import Process, Transport
-from envcompare.transport.gridengine import GridEngineJob, JobTransport
 from envcompare.transport.inventory import Inventory
+from envcompare.transport.jobs import GridEngineJob, JobTransport, SlurmJob, SrunTransport
 from envcompare.transport.local import LocalTransport
-from envcompare.transport.srun import SlurmJob, SrunTransport
 from envcompare.transport.ssh_settings import Destination, SshOptions
 
 LOCAL = "local"

@@ -10,9 +10,8 @@ import pytest
 
 from envcompare.command import Command
 from envcompare.transport import Transport, run
-from envcompare.transport.gridengine import JobTransport
 from envcompare.transport.hosts import connect, parse_hosts
-from envcompare.transport.srun import SlurmJob, SrunTransport
+from envcompare.transport.jobs import JobTransport, SlurmJob, SrunTransport
 
 JOB, NODE = "SLURM_JOB_ID", "SLURM_JOB_NODELIST"  # within a job of one node
 _IN_JOB = pytest.mark.skipif(

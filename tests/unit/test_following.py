@@ -32,7 +32,7 @@ from envcompare.run_folder.results import RunFolder
 from envcompare.runner import walk
 from envcompare.runner.cellrun import Job
 from envcompare.stack.cache import local_cache
-from envcompare.transport.gridengine import GridEngineJob
+from envcompare.transport.jobs import GridEngineJob
 from envcompare.transport.local import LOCAL
 
 RUN = "20260102-030405-0a1b"
@@ -517,14 +517,14 @@ def test_process_of_a_job_that_is_killed_waits_for_the_end_of_the_job(
 ) -> None:
     """A job's processes are killed one by one: the first must not be recorded as a failure."""
     from envcompare.command import Command
-    from envcompare.transport import gridengine
+    from envcompare.transport import jobs
 
     slept: list[float] = []
-    monkeypatch.setattr(gridengine.time, "sleep", slept.append)
+    monkeypatch.setattr(jobs.time, "sleep", slept.append)
     for script in ("kill -KILL $$", "exit 4"):
-        process = gridengine.JobTransport().spawn(Command(argv=("sh", "-c", script)))
+        process = jobs.JobTransport().spawn(Command(argv=("sh", "-c", script)))
         process.wait()
-    assert slept.count(gridengine._GRACE_S) == 1
+    assert slept.count(jobs._GRACE_S) == 1
 
 
 def test_client_without_grid_engine_is_told_so(
