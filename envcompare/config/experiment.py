@@ -53,8 +53,7 @@ from envcompare.config.settings import (
 from envcompare.config.workloads import Known, Workload, choose_workloads, table_of
 from envcompare.errors import ConfigError
 from envcompare.run_folder.records import Goal, ProfileChoice, TableRecord
-from envcompare.transport.hosts import HostSpec
-from envcompare.transport.inventory import Inventory, KnownHost
+from envcompare.transport.hosts import HostSpec, Inventory, KnownHost
 
 MAX_CELLS = 200
 _MAX_CPUS = 8192  # the most a Linux kernel is built for (NR_CPUS)

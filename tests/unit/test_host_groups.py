@@ -37,8 +37,7 @@ from envcompare.run_folder.records import (
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.overhosts import between_groups
 from envcompare.text import parse_toml
-from envcompare.transport.hosts import host_groups, parse_hosts
-from envcompare.transport.inventory import Inventory, KnownHost
+from envcompare.transport.hosts import Inventory, KnownHost, host_groups, parse_hosts
 
 ARMS = ("vm", "docker", "vm~control")
 FACTS = {"torch.version": "2.13.0", "cpu.model": "EPYC", "kernel.release": "6.1", "arch": "x86_64"}
