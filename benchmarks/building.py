@@ -39,7 +39,7 @@ from envcompare.stack.wheelhouse import Wheelhouse
 from envcompare.transport import Transport, run, shell
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LocalTransport
-from envcompare.transport.ssh_settings import SshOptions
+from envcompare.transport.openssh import SshOptions
 
 RAW = "building.json"
 ROOM_RAW = "building-cu128.json"

@@ -32,7 +32,7 @@ from envcompare.run_folder.results import RunFolder
 from envcompare.stack import Options, Progress, Request
 from envcompare.transport import Transport, run
 from envcompare.transport.hosts import connect, parse_hosts
-from envcompare.transport.ssh_settings import SshOptions
+from envcompare.transport.openssh import SshOptions
 
 WORKLOADS = HERE / "workloads"
 TUNED_IMAGE = "envcompare-explanation:malloc"

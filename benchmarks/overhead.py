@@ -27,7 +27,7 @@ from envcompare.run_folder.records import Block
 from envcompare.stats.intervals import Interval, interval
 from envcompare.transport import run
 from envcompare.transport.hosts import connect, parse_hosts
-from envcompare.transport.ssh_settings import SshOptions
+from envcompare.transport.openssh import SshOptions
 from ground import Trial, ground, measure, read_blocks, save
 
 PROGRAM = "s = 0\nfor i in range(30_000_000):\n    s += i"

@@ -26,7 +26,7 @@ from envcompare.text import spoken
 from envcompare.transport import Transport, shell
 from envcompare.transport.hosts import HostSpec, InterruptibleTransport, connect
 from envcompare.transport.local import LocalTransport
-from envcompare.transport.ssh_settings import SshOptions
+from envcompare.transport.openssh import SshOptions
 
 _APPLICATION: Final = b"envcompare"  # what is derived from a machine's ID is no other program's
 # A file that is not there has no line; a value stands on one.

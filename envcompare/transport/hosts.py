@@ -17,7 +17,7 @@ from envcompare.text import first_few
 from envcompare.transport import Process, Transport
 from envcompare.transport.jobs import GridEngineJob, JobTransport, SlurmJob, SrunTransport
 from envcompare.transport.local import LocalTransport
-from envcompare.transport.ssh_settings import Destination, SshOptions
+from envcompare.transport.openssh import Destination, SshOptions
 
 LOCAL = "local"
 

@@ -22,9 +22,18 @@ from paramiko.message import Message  # noqa: TID251
 from paramiko.pkey import PublicBlob, UnknownKeyType  # noqa: TID251
 
 from envcompare.errors import TransportError
-from envcompare.transport import known_hosts
-from envcompare.transport.known_hosts import HostKey
-from envcompare.transport.ssh_settings import Destination, SshOptions, SshSettings, Values, resolve
+from envcompare.transport.openssh import (
+    Destination,
+    HostKey,
+    SshOptions,
+    SshSettings,
+    Values,
+    check_host_key,
+    known_types,
+    read_known_hosts,
+    resolve,
+    trusted_name,
+)
 
 _KEEPALIVE_S = 5.0
 # What is not acknowledged ends a connection of TCP after this time. Behind a jump host, and where
@@ -108,8 +117,8 @@ def _login(
 
 
 def _introduce(transport: paramiko.Transport, settings: SshSettings, timeout_s: float) -> None:
-    known = known_hosts.read_known_hosts(settings.known_hosts)
-    _prefer(transport, known_hosts.known_types(known, known_hosts.trusted_name(settings)))
+    known = read_known_hosts(settings.known_hosts)
+    _prefer(transport, known_types(known, trusted_name(settings)))
     transport.banner_timeout = timeout_s
     transport.auth_timeout = max(timeout_s, _AUTH_S)
     negotiated = threading.Event()
@@ -120,7 +129,7 @@ def _introduce(transport: paramiko.Transport, settings: SshSettings, timeout_s: 
         raise transport.get_exception() or paramiko.SSHException("negotiation failed")
     offered = transport.get_remote_server_key()
     key = HostKey(type=offered.get_name(), content=offered.get_base64())
-    known_hosts.check_host_key(settings, known, key)
+    check_host_key(settings, known, key)
     _authenticate(transport, settings)
     threading.Thread(target=_keep_alive, args=(transport,), daemon=True).start()
 

@@ -18,8 +18,8 @@ from typing import BinaryIO
 from envcompare.command import Command, shell_text
 from envcompare.errors import CommandTimeoutError, TransportError
 from envcompare.transport import Transport
+from envcompare.transport.openssh import Destination, SshOptions
 from envcompare.transport.ssh import Channel, Connection, close_in_order, login, sending
-from envcompare.transport.ssh_settings import Destination, SshOptions
 from envcompare.transport.streams import reader, writer
 
 # SSH hands on no signal, so the far side first names its process group, which another session can

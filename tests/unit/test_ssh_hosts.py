@@ -22,8 +22,10 @@ from envcompare.command import Command
 from envcompare.errors import ConfigError, TransportError
 from envcompare.transport import Transport, run
 from envcompare.transport.hosts import HostSpec, connect, parse_hosts
-from envcompare.transport.known_hosts import (
+from envcompare.transport.openssh import (
+    Destination,
     HostKey,
+    SshOptions,
     Trust,
     is_revoked_by,
     judge,
@@ -31,8 +33,8 @@ from envcompare.transport.known_hosts import (
     known_types,
     read_known_hosts,
     remember,
+    resolve,
 )
-from envcompare.transport.ssh_settings import Destination, SshOptions, resolve
 
 KEY = HostKey(type="ssh-ed25519", content=base64.b64encode(b"one key").decode())
 OTHER = HostKey(type="ssh-ed25519", content=base64.b64encode(b"other").decode())
