@@ -20,8 +20,7 @@ from envcompare.environments.registry import ENVIRONMENTS
 from envcompare.errors import StillRunningError, UnusableError
 from envcompare.run_folder.disk import is_run_id
 from envcompare.stack.cache import OPEN_FOLDERS
-from envcompare.transport import FOLDER_S, Process, Transport, shell
-from envcompare.transport.streams import Drain
+from envcompare.transport import FOLDER_S, Drain, Process, Transport, shell
 
 State = Literal["live", "dead", "elsewhere", "unknown"]
 """Of a claim: elsewhere is on another host with the same home; unknown has no claim in it."""

@@ -33,11 +33,10 @@ from envcompare.hosts.allocation import (
     submitted,
 )
 from envcompare.text import age_text
-from envcompare.transport import Process, run, shell
+from envcompare.transport import Drain, Process, run, shell
 from envcompare.transport.hosts import HostSpec, InterruptibleTransport
 from envcompare.transport.jobs import STARTED, GridEngineJob, SlurmJob, SrunTransport
 from envcompare.transport.local import LOCAL
-from envcompare.transport.streams import Drain
 
 # A client that is gone before it has taken the nodes must not hold them until their time is over.
 _PILOT: Final = """sleep {patience}

@@ -22,8 +22,7 @@ from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError, HostHeldError, TransportError, UnusableError
 from envcompare.interrupt import Interruption
 from envcompare.text import age_text, spoken
-from envcompare.transport import Process, Transport, shell
-from envcompare.transport.streams import Drain
+from envcompare.transport import Drain, Process, Transport, shell
 
 Purpose = Literal["run", "clean"]
 

@@ -27,6 +27,7 @@ from envcompare.transport import (
     ANSWER_S,
     CONTENT_S,
     FOLDER_S,
+    Drain,
     Process,
     Told,
     Transport,
@@ -34,7 +35,7 @@ from envcompare.transport import (
     read_json,
     run,
 )
-from envcompare.transport.streams import Drain, StallWatch
+from envcompare.transport.copies import StallWatch
 
 if TYPE_CHECKING:
     from docker import DockerClient  # noqa: TID251 - the type of the client

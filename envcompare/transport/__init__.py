@@ -1,13 +1,17 @@
-"""How a command reaches a host: the Transport seam, and what is built on top of any transport."""
+"""How a command reaches a host: the Transport seam, its streams, and what any transport can do."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import tarfile
+import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import BinaryIO, Protocol, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -20,7 +24,9 @@ from envcompare.errors import (
     UnusableError,
 )
 from envcompare.text import spoken
-from envcompare.transport import streams
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
 
 _T = TypeVar("_T")
 # A question that takes longer is one whose host hangs; folders may lie on a slow file system.
@@ -33,6 +39,13 @@ _MAKE = 'umask 077 && mkdir -p -- "$1" && chmod 700 -- "$1"'
 _MAKE_NEW = 'umask 077 && rm -rf -- "$1" && mkdir -- "$1"'
 _HASHED_BYTES = 2**18  # at a time
 _UNPACK = 'mkdir -p -- "$1" && cd -- "$1" && exec tar -xof -'
+_BUFFER_BYTES = 1 << 16
+# After the end of a command a child in the background may keep its streams open for ever.
+_QUIET_S = 1.0
+_SETTLE_S = 60.0  # nor write to them
+# Of each stream, in memory. What commands are asked for has some megabytes at most; files have a
+# sink.
+_OUTPUT_LIMIT_BYTES = 64 << 20
 
 Told = Callable[[int], None]
 """Told how many bytes of a file are there, as they go; what it raises ends the copy."""
@@ -95,12 +108,183 @@ class Transport(Protocol):
         ...
 
 
+class Sink(Protocol):
+    """Takes what a command writes."""
+
+    def write(self, data: bytes, /) -> int:
+        """Take it, or raise OSError."""
+        ...
+
+
+def reader(
+    receive: Callable[[int], bytes], *, end: Callable[[], object] = lambda: None
+) -> BinaryIO:
+    """Return a stream of what `receive` gives: bytes as soon as there are any, none at the end.
+
+    `end` is called once, when the stream is closed.
+    """
+    return _LiveReader(_Source(receive, end), _BUFFER_BYTES)
+
+
+def writer(send: Callable[[bytes], object], *, end: Callable[[], object]) -> BinaryIO:
+    """Return a stream that hands all bytes to `send`, and calls `end` once where no more follow.
+
+    `send` raises BrokenPipeError when nobody reads any more.
+    """
+    return cast("BinaryIO", _Sink(send, end))
+
+
+class _Source(io.RawIOBase):
+    def __init__(self, receive: Callable[[int], bytes], end: Callable[[], object]) -> None:
+        self._receive = receive
+        self._end = end
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        view = memoryview(buffer)
+        data = self._receive(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._end()
+        super().close()
+
+
+class _LiveReader(io.BufferedReader):
+    """Lines cost one read, and `read(n)` waits for the first bytes only, as on a raw pipe."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or size < 0:
+            return super().read()
+        return self.read1(size)
+
+
+class _Sink(io.RawIOBase):
+    """Nothing is kept back, so closing after the reader went away has nothing left to fail on."""
+
+    def __init__(self, send: Callable[[bytes], object], end: Callable[[], object]) -> None:
+        self._send = send
+        self._end = end
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        content = bytes(data)
+        self._send(content)
+        return len(content)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._end()
+        super().close()
+
+
+class Drain(threading.Thread):
+    """Reads one stream to its end, so that no full pipe ever stops the command."""
+
+    def __init__(
+        self,
+        stream: BinaryIO,
+        sink: Sink | None = None,
+        *,
+        on_limit: Callable[[], object] = lambda: None,
+    ) -> None:
+        super().__init__(daemon=True)
+        self._stream = stream
+        self._kept = io.BytesIO()
+        self._sink: Sink = sink or self._kept
+        self._on_limit = on_limit
+        self.is_cut = False
+        self._is_settled = False  # what comes later is dropped: its sink may be closed
+        self._size_bytes = 0
+        self._error: OSError | None = None
+        self.start()
+
+    def run(self) -> None:
+        """Copy until the end of the stream or of the connection, even if nothing takes it any more.
+
+        What is kept in memory has a limit: what comes after it is read and dropped.
+        """
+        while chunk := self._read():
+            self._size_bytes += len(chunk)
+            if self._sink is self._kept and self._size_bytes > _OUTPUT_LIMIT_BYTES:
+                self._cut()
+            elif self._error is None and not self._is_settled:
+                try:
+                    self._sink.write(chunk)
+                except OSError as error:
+                    self._error = error
+                    self._on_limit()
+
+    def settle(self) -> None:
+        """Wait for the end of the stream, or for a while in which nothing comes.
+
+        One that goes on after its command has ended is left after a minute.
+        """
+        seen, until = -1, time.monotonic() + _SETTLE_S
+        while self.is_alive() and seen != self._size_bytes and time.monotonic() < until:
+            seen = self._size_bytes
+            self.join(_QUIET_S)
+        self._is_settled = True
+        if self._error is not None:
+            raise self._error
+
+    def text(self) -> str:
+        """Return what came so far, where no sink took it."""
+        return self._kept.getvalue().decode(errors="replace")
+
+    def last_line(self) -> str:
+        """Return the last line of what came, once all has."""
+        self.settle()
+        return "".join(self.text().strip().splitlines()[-1:])
+
+    def _cut(self) -> None:
+        if not self.is_cut:
+            self.is_cut = True
+            self._on_limit()
+
+    def _read(self) -> bytes:
+        try:
+            return self._stream.read(_BUFFER_BYTES)
+        except OSError:
+            return b""
+
+
+class _Feeder(threading.Thread):
+    """Writes the whole input of a command, which may end before it has read it."""
+
+    def __init__(self, stream: BinaryIO, feed: Callable[[BinaryIO], object]) -> None:
+        super().__init__(daemon=True)
+        self._stream = stream
+        self._feed = feed
+        self._error: OSError | None = None
+        self.start()
+
+    def run(self) -> None:
+        """Write, then end the input; the command's exit code says what it made of it."""
+        try:
+            with contextlib.suppress(BrokenPipeError), self._stream:
+                self._feed(self._stream)
+        except OSError as error:
+            self._error = error
+
+    def check(self) -> None:
+        """Raise what kept the input from being read on this side."""
+        if self._error is not None:
+            raise self._error
+
+
 def run(
     transport: Transport,
     command: Command,
     *,
     stdin: bytes | Callable[[BinaryIO], object] = b"",
-    sink: streams.Sink | None = None,
+    sink: Sink | None = None,
     timeout_s: float = ANSWER_S,
 ) -> CommandResult:
     """Run the command to its end and return its exit code and both streams as text.
@@ -110,10 +294,10 @@ def run(
     killed, and OutputLimitError where they were killed for what they printed.
     """
     process = transport.spawn(command)
-    stdout = streams.Drain(process.stdout, sink, on_limit=process.kill)
-    stderr = streams.Drain(process.stderr, on_limit=process.kill)
+    stdout = Drain(process.stdout, sink, on_limit=process.kill)
+    stderr = Drain(process.stderr, on_limit=process.kill)
     feed = (lambda stream: stream.write(stdin)) if isinstance(stdin, bytes) else stdin
-    feeder = streams.Feeder(process.stdin, feed)
+    feeder = _Feeder(process.stdin, feed)
     exit_code = _await_end(process, stderr, timeout_s)
     feeder.check()
     stdout.settle()
@@ -121,7 +305,7 @@ def run(
     if stdout.is_cut or stderr.is_cut:
         raise OutputLimitError(
             f"{' '.join(command.argv[:2])} printed more than "
-            f"{streams.OUTPUT_LIMIT_BYTES >> 20} MiB on {transport.name}",
+            f"{_OUTPUT_LIMIT_BYTES >> 20} MiB on {transport.name}",
             details="envcompare keeps what a command prints in memory, and stopped this one",
             hint="run the command by hand to see what it prints",
         )
@@ -130,7 +314,7 @@ def run(
     )
 
 
-def _await_end(process: Process, stderr: streams.Drain, timeout_s: float) -> int:
+def _await_end(process: Process, stderr: Drain, timeout_s: float) -> int:
     """Return the exit code; whatever keeps it from coming kills the command."""
     try:
         return process.wait(timeout_s)

@@ -8,9 +8,11 @@ the next call goes on from there, and never with another content.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,11 +20,22 @@ from enum import Enum
 from pathlib import Path
 from typing import BinaryIO
 
+from typing_extensions import Self
+
 from envcompare.command import Command
-from envcompare.errors import TransportError
+from envcompare.errors import CommandTimeoutError, TransportError
 from envcompare.text import spoken
-from envcompare.transport import CONTENT_S, Process, Told, Transport, file_sha256, not_copied, run
-from envcompare.transport.streams import Drain, LimitedSink, Sink, StallWatch
+from envcompare.transport import (
+    CONTENT_S,
+    Drain,
+    Process,
+    Sink,
+    Told,
+    Transport,
+    file_sha256,
+    not_copied,
+    run,
+)
 
 _CHUNK_BYTES = 1 << 18
 ANY_SIZE = 1 << 62
@@ -33,6 +46,11 @@ _VAIN_ATTEMPTS = 2
 _TAKE_S = 60.0
 _ANSWER_BYTES = 100
 _PAUSE_S = 1.0  # an sshd that restarts is back by then
+# A copy in which nothing moves any more is given up. Before its first byte and after its last one
+# a host may read and hash all of a file.
+_STALL_S = 600.0
+_HASHING_S = 3600.0
+_TICK_S = 5.0
 
 # $1 target, $2 part, $3 mode, $4 SHA-256, $5 size, $6 resume or whole, $7 a word nobody else has
 #
@@ -173,7 +191,7 @@ def get_file(  # noqa: PLR0913 - a copy, what it must be, and who is told
             file.seek(start)
             words = (source, str(start + 1))
             process = transport.spawn(Command(argv=("sh", "-c", _SEND, "sh", *words)))
-            sink = LimitedSink(file, limit_bytes=most_bytes - start)
+            sink = _LimitedSink(file, limit_bytes=most_bytes - start)
             reached = _Reached(told or _silent, done_bytes=start)
             with StallWatch(f"the copy of {transport.name}:{source}", process) as watch:
                 code, why = _drawn(process, sink, reached, watch)
@@ -187,6 +205,67 @@ def get_file(  # noqa: PLR0913 - a copy, what it must be, and who is told
                 return
         part.unlink()
         raise not_copied(f"{transport.name}:{source}", str(target), _ARRIVED_CHANGED)
+
+
+class StallWatch:
+    """Kills the processes of a copy in which nothing moves any more; the copy then ends by itself.
+
+    A context manager, left with CommandTimeoutError where it has killed them.
+    """
+
+    def __init__(self, what: str, *processes: Process) -> None:
+        self._what = what
+        self._processes = processes
+        self._limit_s = _HASHING_S
+        self._last_s = time.monotonic()
+        self._is_over = threading.Event()
+        self._killed_after_s = 0.0
+
+    def note_progress(self) -> None:
+        """Note that bytes went."""
+        self._last_s, self._limit_s = time.monotonic(), _STALL_S
+
+    def note_all_sent(self) -> None:
+        """Note that no bytes follow: what is left is to read and hash the file."""
+        self._last_s, self._limit_s = time.monotonic(), _HASHING_S
+
+    def __enter__(self) -> Self:
+        """Begin to watch."""
+        threading.Thread(target=self._watch, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop watching, and say where the copy was ended."""
+        self._is_over.set()
+        if self._killed_after_s:
+            raise CommandTimeoutError(
+                f"{self._what} stands still",
+                details=f"nothing of it has moved for {self._killed_after_s / 60:g} min",
+                hint="see whether the disk and the network there respond, then try again",
+            )
+
+    def _watch(self) -> None:
+        while (left_s := self._last_s + self._limit_s - time.monotonic()) > 0:
+            if self._is_over.wait(min(left_s, _TICK_S)):
+                return
+        self._killed_after_s = self._limit_s
+        for process in self._processes:
+            process.kill()
+
+
+class _LimitedSink:
+    """A file that takes no more than a number of bytes, whatever a host sends."""
+
+    def __init__(self, file: BinaryIO, *, limit_bytes: int) -> None:
+        self._file = file
+        self._left = limit_bytes
+
+    def write(self, data: bytes, /) -> int:
+        """Write; raises OSError for what is beyond the limit."""
+        self._left -= len(data)
+        if self._left < 0:
+            raise OSError(errno.EFBIG, "the host sent more than the file had")
+        return self._file.write(data)
 
 
 class FileType(Enum):
@@ -271,7 +350,7 @@ def fetch(transport: Transport, taken: RemoteFile, target: Path) -> None:
         try:
             part.touch(mode=0o600, exist_ok=False)  # it may become a file of the run folder
             with part.open("wb") as file:
-                sink = LimitedSink(file, limit_bytes=taken.size_bytes)
+                sink = _LimitedSink(file, limit_bytes=taken.size_bytes)
                 result = run(transport, Command(argv=command), sink=sink, timeout_s=CONTENT_S)
             if not result.succeeded:
                 raise not_copied(origin, str(target), result.tail(1))

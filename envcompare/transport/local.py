@@ -16,8 +16,7 @@ from typing import IO, BinaryIO, ClassVar
 
 from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError, UnusableError
-from envcompare.transport import Transport
-from envcompare.transport.streams import reader, writer
+from envcompare.transport import Transport, reader, writer
 
 # The shell stays as the parent: over SSH only so does a death by signal arrive as 128 + n.
 _LAUNCH = ("/bin/sh", "-c", '"$@"; exit "$?"', "sh")

@@ -17,10 +17,9 @@ from typing import BinaryIO
 
 from envcompare.command import Command, shell_text
 from envcompare.errors import CommandTimeoutError, TransportError
-from envcompare.transport import Transport
+from envcompare.transport import Transport, reader, writer
 from envcompare.transport.openssh import Destination, SshOptions
 from envcompare.transport.ssh import Channel, Connection, close_in_order, login, sending
-from envcompare.transport.streams import reader, writer
 
 # SSH hands on no signal, so the far side first names its process group, which another session can
 # kill. The shell stays as the parent: only so does a death by signal arrive as 128 + n.

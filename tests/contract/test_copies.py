@@ -15,7 +15,7 @@ from spoiling import Spoiling
 from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError, InterruptedRunError, TransportError
 from envcompare.interrupt import Interruption
-from envcompare.transport import Process, Transport, file_sha256, run, streams
+from envcompare.transport import Process, Transport, copies, file_sha256, run
 from envcompare.transport.copies import get_file, put_file
 from envcompare.transport.hosts import InterruptibleTransport, connect, parse_hosts
 
@@ -210,7 +210,7 @@ def test_a_copy_in_which_nothing_moves_is_given_up(
 ) -> None:
     """A disk or a network share of the host may take or give nothing, and no connection ends."""
     for name, seconds in (("_STALL_S", 0.6), ("_HASHING_S", 3.0), ("_TICK_S", 0.1)):
-        monkeypatch.setattr(streams, name, seconds)
+        monkeypatch.setattr(copies, name, seconds)
     programs = f"{folder}/programs"
     stuck = "printf '#!/bin/sh\\nexec sleep 300\\n' >cat && chmod +x cat && cp cat tail"
     made = Command(argv=("sh", "-c", f"{POOR}\nrm cat && {stuck}", "sh", programs, "2"))

@@ -9,11 +9,12 @@ from typing import NoReturn
 
 import pytest
 
+from envcompare import transport
 from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError, StackError, TransportError
 from envcompare.stack import Progress, sif
 from envcompare.stack.image import pipe
-from envcompare.transport import run, streams
+from envcompare.transport import copies, run
 from envcompare.transport.local import LOCAL, LocalTransport
 
 WRITES_FOR_EVER = 'echo $$ >"$1.new" && mv "$1.new" "$1" && exec sleep 600'
@@ -63,7 +64,7 @@ def test_both_ends_of_a_pipe_say_how_they_ended(tmp_path: Path) -> None:
 def test_a_pipe_in_which_nothing_moves_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither end is left behind."""
     for name, seconds in (("_STALL_S", 0.6), ("_HASHING_S", 120.0), ("_TICK_S", 0.1)):
-        monkeypatch.setattr(streams, name, seconds)
+        monkeypatch.setattr(copies, name, seconds)
     stuck = Command(argv=("sh", "-c", "echo some; exec sleep 299.25"))
     way = "on its way from local to local stands still"
     with pytest.raises(CommandTimeoutError, match=way) as caught:
@@ -74,7 +75,7 @@ def test_a_pipe_in_which_nothing_moves_is_given_up(monkeypatch: pytest.MonkeyPat
 
 def test_output_that_never_ends_holds_up_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     """A child in the background may write on for ever after the command has ended."""
-    monkeypatch.setattr(streams, "_SETTLE_S", 2.0)
+    monkeypatch.setattr(transport, "_SETTLE_S", 2.0)
     script = "timeout 60 sh -c 'while echo x; do sleep 0.217; done' & exit 7"
     assert run(LOCAL, Command(argv=("sh", "-c", script))).exit_code == 7
     goes_on = Command(argv=("pkill", "-f", "[w]hile echo x; do sleep 0.217"))

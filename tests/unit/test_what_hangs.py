@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from benches import Kept, Measured, bench, launch, measure
 
-from envcompare import environments
+from envcompare import environments, transport
 from envcompare.command import Command
 from envcompare.environments import Isolation, docker, run_inside, run_wrapped
 from envcompare.environments.registry import environment
@@ -24,7 +24,7 @@ from envcompare.measure.limits import begin_limit_s
 from envcompare.measure.lockstep import Lockstep, Turns
 from envcompare.measure.worker import Worker
 from envcompare.measure.workers import Roster
-from envcompare.transport import run, streams
+from envcompare.transport import copies, run
 from envcompare.transport.hosts import InterruptibleTransport
 from envcompare.transport.local import LOCAL
 
@@ -286,7 +286,7 @@ def test_command_that_prints_without_end_is_stopped(
     stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit of time alone would let it fill the memory."""
-    monkeypatch.setattr(streams, "OUTPUT_LIMIT_BYTES", 1 << 20)
+    monkeypatch.setattr(transport, "_OUTPUT_LIMIT_BYTES", 1 << 20)
     command = Command(argv=("sh", "-c", f"cat /dev/zero >&{stream}"))
     with pytest.raises(OutputLimitError) as caught:
         run(LOCAL, command, timeout_s=30.0)
@@ -296,7 +296,7 @@ def test_command_that_prints_without_end_is_stopped(
 def test_file_that_a_host_sends_without_end_is_cut(tmp_path: Path) -> None:
     """It has the size that it was listed with, or it is not taken; the command is killed."""
     with (tmp_path / "file").open("wb") as file:
-        sink = streams.LimitedSink(file, limit_bytes=1 << 20)
+        sink = copies._LimitedSink(file, limit_bytes=1 << 20)
         with pytest.raises(OSError, match="sent more than"):
             run(LOCAL, Command(argv=("cat", "/dev/zero")), sink=sink, timeout_s=30.0)
     assert (tmp_path / "file").stat().st_size <= 1 << 20
