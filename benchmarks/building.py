@@ -32,7 +32,7 @@ from envcompare.command import Command
 from envcompare.config.settings import Compression, Variant
 from envcompare.environments.docker import ENGINE, image_store
 from envcompare.environments.singularity import find_engine, make_sif
-from envcompare.stack import Options, Progress, Request, building, cache, image, venv, wheelhouse
+from envcompare.stack import Options, Progress, Request, building, image, storage, venv, wheelhouse
 from envcompare.stack.image import Image
 from envcompare.stack.sif import Sif
 from envcompare.stack.wheelhouse import Wheelhouse
@@ -105,9 +105,10 @@ limit, and what that work wrote is in the figures.
 - The engine here writes the image it sends to temporary files, and the engine there the archive it
   loads: with two disks each has its part of the most.
 - The size of a venv and of an image is that of their files; a file takes whole blocks of a disk.
-- From these figures `envcompare/stack/room.py` has its multiples, by which `envcompare doctor` and
-  `envcompare build` say what is lacking before a download. Two things are reckoned, not measured:
-  how an image on its way divides over two disks, and a SIF made from the host's own engine.
+- From these figures `envcompare/stack/storage.py` has its multiples, by which `envcompare doctor`
+  and `envcompare build` say what is lacking before a download. Two things are reckoned, not
+  measured: how an image on its way divides over two disks, and a SIF made from the host's own
+  engine.
 """
 RUNS_SECTION = """
 ### Runs with it on a CPU
@@ -262,7 +263,7 @@ def _all(making: Making, compressions: Iterable[Compression]) -> Iterator[Made]:
         )
         yield from _sifs(making.host, built, compressions)
     finally:
-        shell(making.host, 'rm -rf -- "$1"', f"{cache.host_cache(making.host)}/{built.key}")
+        shell(making.host, 'rm -rf -- "$1"', f"{storage.host_cache(making.host)}/{built.key}")
         for where in (HERE, making.host):
             run(where, Command(argv=("docker", "image", "rm", "--force", built.id)))
 
@@ -325,7 +326,7 @@ def _measure_room(making: Making) -> dict[str, Any]:
         rows += _rooms_of_host(making, built)
         runs.append(_run_on_cpu(making, "--envs", "docker,singularity", *remote))
     finally:
-        shell(making.host, 'rm -rf -- "$1"', f"{cache.host_cache(making.host)}/{built.key}")
+        shell(making.host, 'rm -rf -- "$1"', f"{storage.host_cache(making.host)}/{built.key}")
         for where in (HERE, making.host):
             run(where, Command(argv=("docker", "image", "rm", "--force", built.id)))
         _remove_build_cache()  # which no longer shares its layers with the image

@@ -24,7 +24,7 @@ from envcompare.errors import Problem, StackError, TransportError, UnusableError
 from envcompare.gpu.devices import HostGpus
 from envcompare.profilers import Tool
 from envcompare.profilers.toolbox import PROFILERS, find_rights, permission
-from envcompare.stack import Options, Progress, Request, room
+from envcompare.stack import Options, Progress, Request, storage
 from envcompare.stack.host import find_python
 from envcompare.stack.tiers import Choice, choose, newest_major
 from envcompare.stack.venv import FirstPython, find_interpreter, first_python
@@ -234,10 +234,10 @@ def _room(
         options=options,
         beside=kinds,
     )
-    amount = room.Amount(packed_bytes=0, unpacked_bytes=0)
+    amount = storage.Amount(packed_bytes=0, unpacked_bytes=0)
     if kinds and isinstance(wheels, Choice) and not is_filled(wheels, python=options.python):
-        amount = room.expected(wheels.variant)
-    for disk in room.survey(needs(request), amount):
+        amount = storage.expected(wheels.variant)
+    for disk in storage.survey(needs(request), amount):
         free = None if disk.free_bytes is None else f"{disk.free_bytes / 1e9:.0f} GB free"
         check = Check(version=free, problem=None if disk.is_enough else disk.problem)
         name = disk.transport.name

@@ -19,9 +19,9 @@ from envcompare.environments.bubblewrap import START, STARTED, Bubblewrap, start
 from envcompare.environments.vm import show_host
 from envcompare.errors import Problem, UnusableError
 from envcompare.stack import Prepared, Request
-from envcompare.stack.cache import host_cache
 from envcompare.stack.diagnosis import last_line
 from envcompare.stack.host import make_root
+from envcompare.stack.storage import host_cache
 from envcompare.transport import Transport, make_folder, not_understood, shell
 
 _BUBBLEWRAP = Bubblewrap()

@@ -9,10 +9,10 @@ from dataclasses import replace
 from envcompare.command import Command, CommandResult
 from envcompare.environments import Environment, Isolation, run_inside
 from envcompare.errors import CommandTimeoutError, Problem, StackError
-from envcompare.stack import Prepared, Request, room
-from envcompare.stack.cache import host_cache, local_cache
+from envcompare.stack import Prepared, Request, storage
 from envcompare.stack.engine import ImageStore
 from envcompare.stack.proof import Inside, prove
+from envcompare.stack.storage import host_cache, local_cache
 from envcompare.stack.wheelhouse import Wheelhouse, check_machine, fill, is_filled
 from envcompare.text import spoken
 from envcompare.transport import Transport
@@ -38,7 +38,7 @@ def wheelhouse(request: Request) -> Wheelhouse:
     python, variant = request.options.python, request.wheels.variant
     check_machine(request.transport)
     if request.progress.may_make and not is_filled(request.wheels, python=python):
-        room.require(needs(request), room.expected(variant), purpose=f"the stack {variant}")
+        storage.require(needs(request), storage.expected(variant), purpose=f"the stack {variant}")
     return fill(
         request.wheels.tier.requirements,
         python=python,
@@ -48,7 +48,7 @@ def wheelhouse(request: Request) -> Wheelhouse:
     )
 
 
-def needs(request: Request) -> tuple[room.Need, ...]:
+def needs(request: Request) -> tuple[storage.Need, ...]:
     """Return what room the software of all arms of a host needs, here and there."""
     here, there, kinds = request.local, request.transport, request.beside
     is_remote = here.name != there.name
@@ -56,22 +56,22 @@ def needs(request: Request) -> tuple[room.Need, ...]:
     steps = (
         []
         if is_remote and not kinds
-        else [room.Need(step="wheels", transport=here, path=str(local_cache()))]
+        else [storage.Need(step="wheels", transport=here, path=str(local_cache()))]
     )
     if "venv" in kinds:
-        steps += [room.Need(step="sent wheels", transport=there, path=cache)] * is_remote
-        steps.append(room.Need(step="venv", transport=there, path=cache))
+        steps += [storage.Need(step="sent wheels", transport=there, path=cache)] * is_remote
+        steps.append(storage.Need(step="venv", transport=there, path=cache))
     if "image" in kinds or "sif" in kinds:
         builder = ImageStore(engine=request.builder, transport=here)
-        sent: tuple[room.StepName, ...] = ("sent image",) if is_remote else ()
-        steps += room.image_needs(builder, "image", *sent)
+        sent: tuple[storage.StepName, ...] = ("sent image",) if is_remote else ()
+        steps += storage.image_needs(builder, "image", *sent)
     if "image" in kinds and is_remote:
         store = ImageStore(engine=request.builder, transport=there)
-        steps += room.image_needs(store, "received image")
+        steps += storage.image_needs(store, "received image")
     if "sif" in kinds:
         if is_remote and "image" not in kinds:  # else it is made from the engine of the host
-            steps.append(room.Need(step="archive", transport=there, path=cache))
-        steps.append(room.Need(step="sif", transport=there, path=cache))
+            steps.append(storage.Need(step="archive", transport=there, path=cache))
+        steps.append(storage.Need(step="sif", transport=there, path=cache))
     return tuple(steps)
 
 

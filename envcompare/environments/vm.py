@@ -12,8 +12,8 @@ from envcompare.environments import Check, Isolation, ask, kill_marked, marks, s
 from envcompare.environments.software import proven, wheelhouse
 from envcompare.errors import Problem
 from envcompare.stack import Prepared, Progress, Request, venv
-from envcompare.stack.cache import OPEN_FOLDERS
 from envcompare.stack.host import LOADING, Layout, find_python, layout, left_out, software_of
+from envcompare.stack.storage import OPEN_FOLDERS
 from envcompare.text import spoken
 from envcompare.transport import Transport, shell
 

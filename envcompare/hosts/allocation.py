@@ -29,7 +29,7 @@ from envcompare.hosts import claims
 from envcompare.hosts.partitions import check_partition, check_queue
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import Event, Scalar
-from envcompare.stack.cache import local_cache
+from envcompare.stack.storage import local_cache
 from envcompare.transport import (
     Process,
     make_folder,

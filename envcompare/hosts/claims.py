@@ -19,7 +19,7 @@ from envcompare.command import Command
 from envcompare.environments.registry import ENVIRONMENTS
 from envcompare.errors import StillRunningError, UnusableError
 from envcompare.run_folder.disk import is_run_id
-from envcompare.stack.cache import OPEN_FOLDERS
+from envcompare.stack.storage import OPEN_FOLDERS
 from envcompare.transport import FOLDER_S, Drain, Process, Transport, shell
 
 State = Literal["live", "dead", "elsewhere", "unknown"]

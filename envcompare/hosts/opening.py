@@ -20,7 +20,7 @@ from envcompare.gpu.devices import driver_version
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import Scalar
-from envcompare.stack.cache import host_cache
+from envcompare.stack.storage import host_cache
 from envcompare.stack.venv import first_python
 from envcompare.text import spoken
 from envcompare.transport import Transport, shell

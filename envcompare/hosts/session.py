@@ -47,10 +47,10 @@ from envcompare.run_folder.records import (
     Taken,
 )
 from envcompare.stack import Mount, Progress, Request
-from envcompare.stack.cache import OPEN_FOLDERS
 from envcompare.stack.engine import ImageStore
 from envcompare.stack.host import give_back
 from envcompare.stack.proof import mismatch, tell_files_apart
+from envcompare.stack.storage import OPEN_FOLDERS
 from envcompare.stack.tiers import CPU, Choice, choose
 from envcompare.stack.wheelhouse import is_filled
 from envcompare.transport import (

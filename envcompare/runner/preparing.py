@@ -19,7 +19,7 @@ from envcompare.hosts.hostlock import Asker
 from envcompare.hosts.opening import hosts_at_once, open_session
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption, handling_signals
-from envcompare.stack import Progress, cache, wheelhouse
+from envcompare.stack import Progress, storage, wheelhouse
 from envcompare.stack.engine import ImageStore
 from envcompare.stack.image import remove_held, remove_images, remove_pins
 from envcompare.stack.proof import LOCK, TREE
@@ -188,7 +188,7 @@ def _clean(task: _HostTask, session: HostSession) -> None:
 
 def _clean_all(task: _HostTask, session: HostSession) -> None:
     task.tell_removal(claims.remove_dead(session.transport, session.cache))
-    is_removed = cache.remove_cache(session.transport)
+    is_removed = storage.remove_cache(session.transport)
     task.tell(f"{'removed' if is_removed else 'nothing to remove at'} {session.cache}")
     engines = [where.engine for where in ENVIRONMENTS.values() if where.engine is not None]
     for engine in {engine.program: engine for engine in engines}.values():

@@ -11,7 +11,7 @@ from dataclasses import replace
 from envcompare import bundled
 from envcompare.command import Command
 from envcompare.errors import StackError, UnusableError
-from envcompare.stack import Progress, room
+from envcompare.stack import Progress, storage
 from envcompare.stack.diagnosis import failure, said_by_step
 from envcompare.stack.engine import ImageStore
 from envcompare.stack.image import (
@@ -72,8 +72,8 @@ def build(wanted: Recipe, *, local: ImageStore, progress: Progress) -> Image:
     wanted = replace(wanted, base_id=base.id)
     if earlier := _FAILED.get(frozenset(wanted.labels.items())):
         raise earlier  # for another arm or host; what failed a moment ago fails again
-    needs = room.image_needs(local, "image")
-    room.require(needs, wanted.wheelhouse.amount, purpose=f"building {wanted.tag}")
+    needs = storage.image_needs(local, "image")
+    storage.require(needs, wanted.wheelhouse.amount, purpose=f"building {wanted.tag}")
     _check_python(wanted, base, local)
     progress.begin(f"building {wanted.tag} from {wanted.base}")
     tag = _build(wanted, base, local)

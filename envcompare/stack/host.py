@@ -16,9 +16,9 @@ import msgspec
 from envcompare.command import Command
 from envcompare.errors import UnusableError
 from envcompare.stack import Mount
-from envcompare.stack.cache import host_cache
 from envcompare.stack.diagnosis import failure
 from envcompare.stack.engine import ImageStore, mount_options
+from envcompare.stack.storage import host_cache
 from envcompare.stack.wheelhouse import LOCK_LABEL
 from envcompare.transport import (
     CONTENT_S,

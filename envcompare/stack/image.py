@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from envcompare import bundled
 from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError, StackError, UnusableError
-from envcompare.stack import Progress, room
+from envcompare.stack import Progress, storage
 from envcompare.stack.diagnosis import failure
 from envcompare.stack.engine import ImageStore, patiently
 from envcompare.stack.wheelhouse import LOCK_LABEL, Wheelhouse, steps
@@ -351,9 +351,12 @@ def deliver(store: ImageStore, image: Image, *, local: ImageStore, progress: Pro
     there = look_up(store, image.id)
     if there is None:
         size = f"{image.size_bytes / 1e6:.0f} MB"
-        amount = room.of_image(image.size_bytes)
-        needs = (*room.image_needs(local, "sent image"), *room.image_needs(store, "received image"))
-        room.require(needs, amount, purpose=image.name)
+        amount = storage.of_image(image.size_bytes)
+        needs = (
+            *storage.image_needs(local, "sent image"),
+            *storage.image_needs(store, "received image"),
+        )
+        storage.require(needs, amount, purpose=image.name)
         progress.begin(f"sending {image.name}, {size}, to {store.transport.name}")
         identity = _send(local, store, image, progress)
         there = look_up(store, identity)
@@ -421,8 +424,11 @@ def with_data(
     `options` are those of the container that is made for it and never started. Raises StackError,
     before anything is copied where there is no room.
     """
-    needs, amount = room.image_needs(store, "received image"), room.of_files(store.transport, data)
-    room.require(needs, amount, purpose="an image with the data")
+    needs, amount = (
+        storage.image_needs(store, "received image"),
+        storage.of_files(store.transport, data),
+    )
+    storage.require(needs, amount, purpose="an image with the data")
     words = (store.engine.program, reference, data, target, *options)
     script = Command(argv=("sh", "-c", _HOLD, "sh", *words), env=(("KEPT", _HELD),))
     result = run(store.transport, script, timeout_s=CONTENT_S)

@@ -15,7 +15,7 @@ from envcompare import bundled
 from envcompare.command import Command, CommandResult
 from envcompare.errors import CommandTimeoutError, OutputLimitError, StackError
 from envcompare.stack import Prepared, Progress
-from envcompare.stack.cache import host_cache
+from envcompare.stack.storage import host_cache
 from envcompare.text import first_few, visible
 from envcompare.transport import CONTENT_S, Transport, make_folder, read_json, run, shell
 

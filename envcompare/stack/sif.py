@@ -11,11 +11,11 @@ from pathlib import Path
 from envcompare.command import Command, CommandResult
 from envcompare.config.settings import Compression
 from envcompare.errors import StackError, UnusableError
-from envcompare.stack import Progress, room
-from envcompare.stack.cache import host_cache, local_cache, put
+from envcompare.stack import Progress, storage
 from envcompare.stack.diagnosis import failure, is_full
 from envcompare.stack.engine import ImageStore
 from envcompare.stack.image import Image, find, pipe
+from envcompare.stack.storage import host_cache, local_cache, put
 from envcompare.transport import CONTENT_S, Transport, make_folder, not_understood, shell
 from envcompare.transport.copies import ANY_SIZE, get_file
 from envcompare.transport.local import LOCAL
@@ -138,8 +138,8 @@ def with_data(
     The source is another SIF, the folder, and its path inside. Raises StackError, before it is made
     where there is no room for the data.
     """
-    need = room.Need(step="sif", transport=transport, path=target.rpartition("/")[0])
-    room.require((need,), room.of_files(transport, source[1]), purpose="a SIF with the data")
+    need = storage.Need(step="sif", transport=transport, path=target.rpartition("/")[0])
+    storage.require((need,), storage.of_files(transport, source[1]), purpose="a SIF with the data")
     build = (program, "-q", "build", "--force", *_BUILD_FLAGS[compression])
     result = shell(transport, _HOLD, target, *source, *build, timeout_s=CONTENT_S)
     if not result.succeeded:
@@ -290,9 +290,9 @@ def _pack(store: ImageStore, wanted: Wanted, target: str, *, program: str) -> st
     image, compression, transport = wanted.image, wanted.compression, store.transport
     folder = target.rpartition("/")[0]
     is_there = _holds(store, image)
-    steps: tuple[room.StepName, ...] = ("sif",) if is_there else ("sif", "archive")
-    needs = tuple(room.Need(step=step, transport=transport, path=folder) for step in steps)
-    room.require(needs, room.of_image(image.size_bytes), purpose="the SIF")
+    steps: tuple[storage.StepName, ...] = ("sif",) if is_there else ("sif", "archive")
+    needs = tuple(storage.Need(step=step, transport=transport, path=folder) for step in steps)
+    storage.require(needs, storage.of_image(image.size_bytes), purpose="the SIF")
     wanted.progress.begin(f"making the SIF ({compression}) on {transport.name}")
     build = (program, "-q", "build", "--force", *_BUILD_FLAGS[compression])
 

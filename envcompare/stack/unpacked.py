@@ -6,11 +6,11 @@ import uuid
 from typing import Final
 
 from envcompare.command import Command, CommandResult
-from envcompare.stack import Request, room
-from envcompare.stack.cache import host_cache
+from envcompare.stack import Request, storage
 from envcompare.stack.diagnosis import failure
 from envcompare.stack.engine import ImageStore
 from envcompare.stack.image import Image, Piped, pipe
+from envcompare.stack.storage import host_cache
 from envcompare.transport import CONTENT_S, make_folder, not_understood, read_json, shell
 
 # The first word is what is done. The container that is needed to export files never starts, devices
@@ -65,8 +65,8 @@ def unpack(request: Request, store: ImageStore, image: Image) -> str:
     folder = f"{parent}/files"
     if shell(transport, '[ -d "$1" ]', folder).succeeded:
         return folder
-    needs = (room.Need(step="sif", transport=transport, path=parent),)
-    room.require(needs, room.of_image(image.size_bytes), purpose=image.name)
+    needs = (storage.Need(step="sif", transport=transport, path=parent),)
+    storage.require(needs, storage.of_image(image.size_bytes), purpose=image.name)
     request.progress.begin(f"unpacking {image.name} on {transport.name}")
     make_folder(transport, parent)
     token = uuid.uuid4().hex[:12]

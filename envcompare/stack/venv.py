@@ -8,9 +8,9 @@ from typing import NamedTuple
 import msgspec
 
 from envcompare.errors import UnusableError
-from envcompare.stack import Prepared, Progress, room
-from envcompare.stack.cache import host_cache, put
+from envcompare.stack import Prepared, Progress, storage
 from envcompare.stack.diagnosis import failure
+from envcompare.stack.storage import host_cache, put
 from envcompare.stack.tiers import FALLBACK, PYTHONS
 from envcompare.stack.wheelhouse import LOCK, SUMS, Wheelhouse, check_whole, steps
 from envcompare.text import counted
@@ -154,8 +154,8 @@ def make(
     venv = f"{folder}/venv-{made_by[:12]}"
     mark = f"{wheelhouse.key} {made_by}"
     if not shell(transport, _IS_DONE, venv, mark).succeeded:
-        need = room.Need(step="venv", transport=transport, path=folder)
-        room.require((need,), wheelhouse.amount, purpose="the venv of vm")
+        need = storage.Need(step="venv", transport=transport, path=folder)
+        storage.require((need,), wheelhouse.amount, purpose="the venv of vm")
         check_whole(wheelhouse)
         wheels = ship(transport, wheelhouse, progress=progress)
         progress.begin(f"making the venv of vm on {transport.name} with {interpreter.path}")

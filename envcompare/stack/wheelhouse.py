@@ -26,9 +26,8 @@ from envcompare.command import Command, CommandResult
 from envcompare.config.settings import Variant
 from envcompare.errors import ConfigError, StackError
 from envcompare.stack import Progress
-from envcompare.stack.cache import local_cache
 from envcompare.stack.diagnosis import failure, is_full
-from envcompare.stack.room import Amount
+from envcompare.stack.storage import Amount, local_cache
 from envcompare.stack.tiers import Choice
 from envcompare.text import shortened
 from envcompare.transport import CONTENT_S, Transport, file_sha256, make_folder, run, shell

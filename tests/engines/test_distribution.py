@@ -20,7 +20,7 @@ from envcompare.command import Command
 from envcompare.environments.docker import image_store
 from envcompare.environments.singularity import Singularity
 from envcompare.errors import InterruptedRunError, StackError, TransportError
-from envcompare.stack import Progress, cache, image, sif, venv
+from envcompare.stack import Progress, image, sif, storage, venv
 from envcompare.stack.image import Image
 from envcompare.stack.wheelhouse import LOCK, SUMS, Wheelhouse
 from envcompare.transport import Process, Transport, file_sha256, make_folder, run, shell
@@ -55,7 +55,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Give this machine a cache that is empty."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield cache.local_cache()
+        yield storage.local_cache()
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def test_a_wheel_that_is_damaged_on_the_way_is_refused(
     with pytest.raises(TransportError, match=r"cannot copy .*whl to lab-h1:") as caught:
         venv.ship(Spoiling(first, flips_at=SIZE // 2), wheels, progress=Progress(print))
     assert caught.value.details == "it arrived changed or not whole"
-    folder = f"{cache.host_cache(first)}/{wheels.key}/wheelhouse"
+    folder = f"{storage.host_cache(first)}/{wheels.key}/wheelhouse"
     assert "whl" not in shell(first, 'ls -A "$1"', folder).stdout
     forget(first, wheels.key)
 
@@ -159,7 +159,7 @@ def test_a_full_disk_is_an_error_of_the_stack(
     lab: Lab, first: Transport, wheels: Wheelhouse
 ) -> None:
     """The host itself is well: another arm may still run there."""
-    folder = f"{cache.host_cache(first)}/{wheels.key}/wheelhouse"
+    folder = f"{storage.host_cache(first)}/{wheels.key}/wheelhouse"
     make_folder(first, folder)
     lab.as_root("mount", "-t", "tmpfs", "-o", "size=5m,mode=700,uid=1000", "tmpfs", folder)
     try:
@@ -252,7 +252,7 @@ def test_two_hosts_get_the_very_same_sif(
         sif_of(spoiled, built, compression="zstd", say=told.append)
     assert caught.value.details == "it arrived changed or not whole"
     assert [line.split(",")[0] for line in told] == ["sending zstd.sif"]
-    target = f"{cache.host_cache(second)}/{built.key}/zstd.sif"
+    target = f"{storage.host_cache(second)}/{built.key}/zstd.sif"
     assert not shell(second, 'ls -d "$1"*', target).succeeded
     told.clear()
     sent = sif_of(second, built, compression="zstd", say=told.append)

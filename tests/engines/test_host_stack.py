@@ -18,7 +18,7 @@ from envcompare.command import Command, CommandResult
 from envcompare.environments import Gpu, Isolation
 from envcompare.environments.registry import environment
 from envcompare.stack import Options, Prepared
-from envcompare.stack.cache import host_cache
+from envcompare.stack.storage import host_cache
 from envcompare.stack.wheelhouse import LOCK_LABEL
 from envcompare.transport import Transport, run, shell
 

@@ -15,7 +15,7 @@ from runs import BASE, LIGHT, STEPS_ALONE, command, envcompare, run_folder
 
 from envcompare.command import Command
 from envcompare.hosts import claims
-from envcompare.stack.cache import host_cache
+from envcompare.stack.storage import host_cache
 from envcompare.transport import Transport, run
 
 pytestmark = [

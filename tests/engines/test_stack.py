@@ -23,10 +23,9 @@ from envcompare.stack import (
     Prepared,
     Progress,
     building,
-    cache,
     image,
-    room,
     sif,
+    storage,
     venv,
     wheelhouse,
 )
@@ -299,10 +298,10 @@ def test_a_host_without_the_right_python_says_what_was_found(host: Transport) ->
 @pytest.mark.engine("ssh")
 def test_a_disk_without_room_is_said_before_anything_is_sent(host: Transport) -> None:
     """The check reads the disk that the folder will be on, though it is not there yet."""
-    need = room.Need(step="archive", transport=host, path="/tmp/not/there/yet")
-    amount = room.Amount(packed_bytes=0, unpacked_bytes=10**18)
+    need = storage.Need(step="archive", transport=host, path="/tmp/not/there/yet")
+    amount = storage.Amount(packed_bytes=0, unpacked_bytes=10**18)
     with pytest.raises(StackError) as caught:
-        room.require((need,), amount, purpose="the venv")
+        storage.require((need,), amount, purpose="the venv")
     assert caught.value.brief == "no room on lab-h1 for the venv"
     assert caught.value.details.startswith("/tmp/not/there/yet needs 1100000000.3 GB, ")
 
@@ -460,7 +459,7 @@ def test_a_cleaned_cache_is_gone_with_folders_that_forbid_writing(
     folder.mkdir(parents=True)
     (folder / "file").write_text("x")
     folder.chmod(0o555)
-    cache.remove_cache(HERE)
+    storage.remove_cache(HERE)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from envcompare.command import Command
-from envcompare.stack.cache import host_cache
+from envcompare.stack.storage import host_cache
 from envcompare.transport import Transport, run, shell
 from envcompare.transport.hosts import connect, parse_hosts
 

@@ -31,7 +31,7 @@ from envcompare.run_folder.records import event_now
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import walk
 from envcompare.runner.cellrun import Job
-from envcompare.stack.cache import local_cache
+from envcompare.stack.storage import local_cache
 from envcompare.transport.jobs import GridEngineJob
 from envcompare.transport.local import LOCAL
 

@@ -21,7 +21,7 @@ from envcompare.hosts import claims, hostlock
 from envcompare.hosts.hostlock import Asker, HostLock
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.results import RunFolder
-from envcompare.stack.cache import host_cache
+from envcompare.stack.storage import host_cache
 from envcompare.transport.local import LOCAL
 
 NAME = "envcompare-measuring.lock"

@@ -39,8 +39,8 @@ from envcompare.profilers.toolbox import read_rights
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import hostrun
 from envcompare.stack import Options, image, sif
-from envcompare.stack.cache import disk_of, host_cache
 from envcompare.stack.host import find_python
+from envcompare.stack.storage import _disk_of, host_cache
 from envcompare.stack.venv import find_interpreter
 from envcompare.transport import ANSWER_S, run, shell
 from envcompare.transport.hosts import HostSpec, parse_hosts
@@ -96,7 +96,7 @@ ASKED: dict[str, tuple[tuple[str, ...], Callable[[Path], object]]] = {
     "id of a sweep": (("id",), lambda _: environment("vm").sweep(LOCAL, "20260101-000000-a")),
     "apptainer": (("apptainer",), lambda _: environment("singularity").check(LOCAL)),
     "engine": (("apptainer",), lambda _: find_engine(LOCAL)),
-    "df": (("df",), lambda path: disk_of(LOCAL, str(path))),
+    "df": (("df",), lambda path: _disk_of(LOCAL, str(path))),
     "python": (
         ("python3.11", "own"),
         lambda path: find_interpreter(LOCAL, python="3.11", chosen=f"{path}/bin/own"),

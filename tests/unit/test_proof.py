@@ -19,8 +19,8 @@ from envcompare.environments.software import proven as proven_by
 from envcompare.environments.vm import Vm
 from envcompare.errors import UnusableError
 from envcompare.stack import Prepared, Progress, Request
-from envcompare.stack.cache import local_cache
 from envcompare.stack.proof import FILES, TREE, UNPROVEN, Inside, mismatch, tell_files_apart
+from envcompare.stack.storage import local_cache
 from envcompare.transport.local import LOCAL
 
 VENV, IMAGE, SIF = "/cache/key/venv-1/bin/python", "sha256:1", "/cache/key/zstd.sif"

@@ -15,13 +15,13 @@ from envcompare.config.arms import SoftwareKind, Traits
 from envcompare.environments.registry import ENVIRONMENTS, IMAGE_BUILDER
 from envcompare.environments.software import needs
 from envcompare.errors import StackError
-from envcompare.stack import Progress, Request, room
-from envcompare.stack.cache import disk_of
+from envcompare.stack import Progress, Request, storage
 from envcompare.stack.sif import with_data
+from envcompare.stack.storage import _disk_of
 from envcompare.transport.local import LOCAL, LocalTransport
 
 GB = 1_000_000_000
-MEASURED: dict[str, tuple[room.StepName, ...]] = {
+MEASURED: dict[str, tuple[storage.StepName, ...]] = {
     "wheels": ("wheels",),
     "venv": ("venv",),
     "image, with what its build keeps": ("image",),
@@ -55,9 +55,9 @@ def say_free(folder: Path, monkeypatch: pytest.MonkeyPatch, free_bytes: int) -> 
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
 
 
-def of(*steps: room.StepName) -> tuple[room.Need, ...]:
+def of(*steps: storage.StepName) -> tuple[storage.Need, ...]:
     """Return needs of these steps on one disk."""
-    return tuple(room.Need(step=step, transport=LOCAL, path="/cache") for step in steps)
+    return tuple(storage.Need(step=step, transport=LOCAL, path="/cache") for step in steps)
 
 
 def test_what_stays_is_added_and_of_what_is_temporary_the_largest_counts(
@@ -65,8 +65,8 @@ def test_what_stays_is_added_and_of_what_is_temporary_the_largest_counts(
 ) -> None:
     """Steps are made one after another."""
     say_free(tmp_path, monkeypatch, 7 * GB)
-    amount = room.Amount(packed_bytes=4 * GB, unpacked_bytes=8 * GB)
-    (disk,) = room.survey(of("wheels", "venv", "sif"), amount)
+    amount = storage.Amount(packed_bytes=4 * GB, unpacked_bytes=8 * GB)
+    (disk,) = storage.survey(of("wheels", "venv", "sif"), amount)
     left = [amount.kept_bytes(step) for step in ("wheels", "venv", "sif")]
     most = max(amount.peak_bytes(step) - amount.kept_bytes(step) for step in ("wheels", "sif"))
     assert 4 * GB <= left[0] < 4.2 * GB
@@ -78,15 +78,15 @@ def test_what_stays_is_added_and_of_what_is_temporary_the_largest_counts(
 @pytest.mark.parametrize("variant", ["cpu", "cu126", "cu128", "cu130"])
 def test_a_step_never_leaves_more_than_it_takes(variant: str) -> None:
     """What is left is part of what is taken at most, for every step and variant."""
-    amount = room.expected(variant)
-    for step in room.WORDS:
+    amount = storage.expected(variant)
+    for step in storage.WORDS:
         assert 0 <= amount.kept_bytes(step) <= amount.peak_bytes(step)
     assert amount.unpacked_bytes > amount.packed_bytes > 0
 
 
 def test_the_stack_with_cuda_needs_several_times_that_for_the_cpu() -> None:
     """A disk that is enough for the one is not said to be enough for the other."""
-    cpu, cuda = room.expected("cpu"), room.expected("cu128")
+    cpu, cuda = storage.expected("cpu"), storage.expected("cu128")
     assert cuda.peak_bytes("venv") > 5 * cpu.peak_bytes("venv")
 
 
@@ -96,9 +96,9 @@ def test_as_much_is_reckoned_as_was_measured() -> None:
     rows = {row["what"]: row for row in kept["rows"]}
     assert rows.keys() == MEASURED.keys()
     packed, unpacked = kept["packed_bytes"], kept["unpacked_bytes"]
-    amount = room.Amount(packed_bytes=packed, unpacked_bytes=unpacked)
+    amount = storage.Amount(packed_bytes=packed, unpacked_bytes=unpacked)
     for what, steps in MEASURED.items():
-        (disk,) = room.survey(of(*steps), amount)
+        (disk,) = storage.survey(of(*steps), amount)
         assert rows[what]["kept_bytes"] <= amount.kept_bytes(steps[-1]), what
         assert rows[what]["peak_bytes"] <= disk.needed_bytes, what
 
@@ -108,14 +108,14 @@ def test_the_limit_is_what_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: int
 ) -> None:
     """As much as is needed is enough; less is refused with what is needed and what is free."""
-    amount = room.Amount(packed_bytes=0, unpacked_bytes=10 * GB)
-    needed = room.survey(of("venv"), amount)[0].needed_bytes
+    amount = storage.Amount(packed_bytes=0, unpacked_bytes=10 * GB)
+    needed = storage.survey(of("venv"), amount)[0].needed_bytes
     say_free(tmp_path, monkeypatch, needed - lacking + 1023)
     if not lacking:
-        room.require(of("venv"), amount, purpose="the venv of vm")
+        storage.require(of("venv"), amount, purpose="the venv of vm")
         return
     with pytest.raises(StackError) as caught:
-        room.require(of("venv"), amount, purpose="the venv of vm")
+        storage.require(of("venv"), amount, purpose="the venv of vm")
     assert caught.value.brief == "no room on local for the venv of vm"
     told, _, parts = caught.value.details.partition(" (")
     words = told.split()
@@ -133,8 +133,8 @@ def test_a_disk_that_is_not_known_is_no_reason_to_refuse(
     program.write_text("#!/bin/sh\necho what\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    assert disk_of(LOCAL, "/cache").free_bytes is None
-    room.require(of("venv"), room.expected("cu128"), purpose="the venv of vm")
+    assert _disk_of(LOCAL, "/cache").free_bytes is None
+    storage.require(of("venv"), storage.expected("cu128"), purpose="the venv of vm")
 
 
 def test_a_folder_with_a_blank_in_the_name_of_its_disk_is_read(
@@ -142,7 +142,7 @@ def test_a_folder_with_a_blank_in_the_name_of_its_disk_is_read(
 ) -> None:
     """POSIX puts where a disk is mounted last."""
     say_free(tmp_path, monkeypatch, GB)
-    assert disk_of(LOCAL, "/cache").mounted_on == "/a disk"
+    assert _disk_of(LOCAL, "/cache").mounted_on == "/a disk"
 
 
 def test_each_environment_needs_what_its_software_is_made_as() -> None:
@@ -177,7 +177,7 @@ def test_the_wheels_are_counted_on_this_machine_and_the_venv_on_the_host() -> No
 def test_the_archive_of_an_image_is_counted_where_no_engine_of_the_host_has_it() -> None:
     """A SIF beside an image on the same host is made from the image there."""
 
-    def steps(*kinds: SoftwareKind) -> list[room.StepName]:
+    def steps(*kinds: SoftwareKind) -> list[storage.StepName]:
         request = Request(
             transport=OtherHost(),
             progress=Progress(print),
@@ -208,7 +208,7 @@ def test_a_small_disk_is_refused_before_anything_is_downloaded(tmp_path: Path) -
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(room.__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": str(Path(storage.__file__).parents[2])},
     )
     assert done.returncode == StackError.exit_code, done.stderr
     assert done.stdout == ""
@@ -226,8 +226,8 @@ def test_a_disk_without_room_for_the_data_gets_no_sif_with_them(
     with (tmp_path / "data" / "file").open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, 20_000_000)
     (tmp_path / "link").symlink_to("data")
-    assert room.of_files(LOCAL, str(tmp_path / "link")).unpacked_bytes == 1
-    monkeypatch.setattr(room, "_COMPILED_BYTES", 0)
+    assert storage.of_files(LOCAL, str(tmp_path / "link")).unpacked_bytes == 1
+    monkeypatch.setattr(storage, "_COMPILED_BYTES", 0)
     say_free(tmp_path, monkeypatch, 40_000_000)
     source = ("base.sif", str(tmp_path / "link"), "/inside")
     with pytest.raises(StackError) as caught:

@@ -12,7 +12,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from envcompare.errors import ConfigError, StackError
 from envcompare.stack import wheelhouse
-from envcompare.stack.cache import local_cache
+from envcompare.stack.storage import local_cache
 from envcompare.stack.wheelhouse import lock_text
 from envcompare.transport.local import LOCAL
 

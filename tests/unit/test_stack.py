@@ -20,10 +20,10 @@ from recording import Recorder
 from envcompare.command import Command
 from envcompare.errors import StackError
 from envcompare.stack import NotMadeError, Options, Progress
-from envcompare.stack.cache import gigabytes, local_cache, remove_cache
 from envcompare.stack.diagnosis import ROOM_HINT, failure, said_by_step
 from envcompare.stack.image import Recipe
 from envcompare.stack.sif import promised_bytes
+from envcompare.stack.storage import _gigabytes, local_cache, remove_cache
 from envcompare.stack.wheelhouse import Wheelhouse, check_whole, fill, lock_text, steps
 from envcompare.transport import run
 from envcompare.transport.local import LOCAL
@@ -321,8 +321,8 @@ def test_a_share_of_the_disk_that_is_used_up_is_a_full_disk() -> None:
 
 def test_what_is_needed_and_what_is_free_are_told_apart() -> None:
     """Else it reads as if there were just enough."""
-    assert gigabytes(10**18, 3 * 10**9) == ("1000000000.0 GB", "3.0 GB")
-    assert gigabytes(120_000_000, 100_000_000) == ("0.12 GB", "0.10 GB")
+    assert _gigabytes(10**18, 3 * 10**9) == ("1000000000.0 GB", "3.0 GB")
+    assert _gigabytes(120_000_000, 100_000_000) == ("0.12 GB", "0.10 GB")
 
 
 OURS = (
