@@ -22,8 +22,7 @@ from envcompare.errors import (
     Problem,
     StillRunningError,
 )
-from envcompare.stack import Mount, Prepared, Request
-from envcompare.stack.diagnosis import Engine
+from envcompare.stack import Engine, Mount, Prepared, Request
 from envcompare.text import spoken
 from envcompare.transport import Transport, run
 

@@ -23,8 +23,15 @@ from envcompare.environments.charliecloud import PATH, files_of_workloads, of_gi
 from envcompare.environments.software import proven
 from envcompare.environments.vm import show_host
 from envcompare.errors import Problem, StackError
-from envcompare.stack import Mount, Prepared, Request
-from envcompare.stack.diagnosis import USER_NAMESPACES, Symptom, last_line, recognise
+from envcompare.stack import (
+    USER_NAMESPACES,
+    Mount,
+    Prepared,
+    Request,
+    Symptom,
+    last_line,
+    recognise,
+)
 from envcompare.stack.host import Layout
 from envcompare.text import spoken
 from envcompare.transport import Transport, shell

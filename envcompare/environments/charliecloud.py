@@ -23,10 +23,17 @@ from envcompare.environments.docker import image_store
 from envcompare.environments.software import PYTHON, proven, started, wheelhouse
 from envcompare.environments.vm import show_host
 from envcompare.errors import ConfigError, Problem, StackError
-from envcompare.stack import Prepared, Request
+from envcompare.stack import (
+    DISK_FULL,
+    USER_NAMESPACES,
+    Prepared,
+    Request,
+    Symptom,
+    last_line,
+    recognise,
+)
 from envcompare.stack import image as images
 from envcompare.stack.building import held_or_built
-from envcompare.stack.diagnosis import DISK_FULL, USER_NAMESPACES, Symptom, last_line, recognise
 from envcompare.stack.host import make_root
 from envcompare.stack.unpacked import unpack, variables
 from envcompare.text import spoken

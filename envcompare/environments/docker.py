@@ -33,10 +33,9 @@ from envcompare.environments.software import (
 )
 from envcompare.environments.vm import show_host
 from envcompare.errors import Problem, StackError, UnusableError
-from envcompare.stack import Prepared, Request
+from envcompare.stack import DISK_FULL, Engine, Prepared, Request, Symptom, last_line, recognise
 from envcompare.stack import image as images
 from envcompare.stack.building import build
-from envcompare.stack.diagnosis import DISK_FULL, Engine, Symptom, last_line, recognise
 from envcompare.stack.engine import ImageStore, bind, mount_options, patiently
 from envcompare.stack.host import make_image
 from envcompare.stack.image import deliver

@@ -19,7 +19,7 @@ from envcompare.environments import (
 )
 from envcompare.errors import CommandTimeoutError, Problem
 from envcompare.gpu.devices import ON_BUS, SURVEY, HostGpus, driver_version, read_survey
-from envcompare.stack.diagnosis import Symptom, recognise
+from envcompare.stack import Symptom, recognise
 from envcompare.text import spoken
 from envcompare.transport import Transport, shell
 

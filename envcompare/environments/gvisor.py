@@ -11,8 +11,7 @@ from envcompare.config.settings import Compression
 from envcompare.environments import Check, Isolation, ask, unusable
 from envcompare.environments.docker import ENGINE, Docker, prepared_image
 from envcompare.errors import Problem
-from envcompare.stack import Prepared, Request
-from envcompare.stack.diagnosis import Engine, Symptom, recognise
+from envcompare.stack import Engine, Prepared, Request, Symptom, recognise
 from envcompare.transport import Transport
 
 _DOCKER = Docker()

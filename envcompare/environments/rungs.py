@@ -18,8 +18,7 @@ from envcompare.environments import Check, Isolation, ask, kill_marked, unusable
 from envcompare.environments.bubblewrap import START, STARTED, Bubblewrap, start
 from envcompare.environments.vm import show_host
 from envcompare.errors import Problem, UnusableError
-from envcompare.stack import Prepared, Request
-from envcompare.stack.diagnosis import last_line
+from envcompare.stack import Prepared, Request, last_line
 from envcompare.stack.host import make_root
 from envcompare.stack.storage import host_cache
 from envcompare.transport import Transport, make_folder, not_understood, shell

@@ -28,10 +28,18 @@ from envcompare.environments import (
 from envcompare.environments.software import PYTHON, proven, started, wheelhouse
 from envcompare.environments.vm import show_host
 from envcompare.errors import Problem, StackError, UnusableError
-from envcompare.stack import Prepared, Request, sif
+from envcompare.stack import (
+    DISK_FULL,
+    USER_NAMESPACES,
+    Prepared,
+    Request,
+    Symptom,
+    last_line,
+    recognise,
+    sif,
+)
 from envcompare.stack import image as images
 from envcompare.stack.building import held_or_built
-from envcompare.stack.diagnosis import DISK_FULL, USER_NAMESPACES, Symptom, last_line, recognise
 from envcompare.stack.engine import ImageStore, bind, mount_options
 from envcompare.stack.host import make_root
 from envcompare.text import spoken

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import secrets
 from contextlib import suppress
 from dataclasses import replace
@@ -11,8 +12,7 @@ from dataclasses import replace
 from envcompare import bundled
 from envcompare.command import Command
 from envcompare.errors import StackError, UnusableError
-from envcompare.stack import Progress, storage
-from envcompare.stack.diagnosis import failure, said_by_step
+from envcompare.stack import Progress, failure, is_full, storage
 from envcompare.stack.engine import ImageStore
 from envcompare.stack.image import (
     CONFIG_LABEL,
@@ -30,6 +30,10 @@ from envcompare.stack.wheelhouse import LOCK_LABEL, check_whole, one_at_a_time
 from envcompare.transport import CONTENT_S, Transport, run
 from envcompare.version import __version__
 
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_OF_BUILDKIT = re.compile(r"^#\d+ \d+\.\d+ (.*\S)", re.MULTILINE)
+_OF_CLASSIC = re.compile(r"^ ---> Running in [0-9a-f]+$", re.MULTILINE)
+_END = ("{'errorDetail'", "The command '", " ---> ", "Removing intermediate", "Step ")
 _OCI = "org.opencontainers.image"
 _PART = "envcompare-part"
 _FAILED: dict[frozenset[tuple[str, str]], StackError] = {}  # in this process, by its labels
@@ -145,7 +149,7 @@ def _build(wanted: Recipe, base: Image, local: ImageStore) -> str:
         error = failure(
             local.transport,
             f"building {wanted.tag}",
-            said_by_step(text),
+            _said_by_step(text),
             hint=f"check that {wanted.base} has python3 of the version the wheels are for",
             room_hint=local.engine.room_hint,
         )
@@ -246,3 +250,16 @@ def _build_classic(wanted: Recipe, base: str, tag: str, local: ImageStore) -> st
         said = [str(line.get("stream") or line) for line in log]
         return "\n".join([*said, error.details])
     return ""
+
+
+def _said_by_step(text: str) -> str:
+    """Return what the last step that ran printed; all of the log where no step did.
+
+    A builder ends with the whole instruction and its exit code, which explains nothing.
+    """
+    text = _COLOUR.sub("", text)
+    lines = _OF_BUILDKIT.findall(text)
+    if not lines and (parts := _OF_CLASSIC.split(text)[1:]):
+        printed = filter(str.strip, parts[-1].splitlines())
+        lines = [line for line in printed if not line.startswith(_END)]
+    return text if is_full(text) or not lines else "\n".join(lines)

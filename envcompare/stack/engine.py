@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar, runtime_checkable
 
 from envcompare.command import Command, CommandResult
 from envcompare.errors import CommandTimeoutError, Problem, UnusableError
-from envcompare.stack import Mount
-from envcompare.stack.diagnosis import Engine, recognise
+from envcompare.stack import Engine, Mount, recognise
 from envcompare.text import spoken
 from envcompare.transport import Transport, run, shell
 

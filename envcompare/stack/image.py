@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from envcompare import bundled
 from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError, StackError, UnusableError
-from envcompare.stack import Progress, storage
-from envcompare.stack.diagnosis import failure
+from envcompare.stack import Progress, failure, storage
 from envcompare.stack.engine import ImageStore, patiently
 from envcompare.stack.wheelhouse import LOCK_LABEL, Wheelhouse, steps
 from envcompare.text import spoken

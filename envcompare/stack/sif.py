@@ -11,8 +11,7 @@ from pathlib import Path
 from envcompare.command import Command, CommandResult
 from envcompare.config.settings import Compression
 from envcompare.errors import StackError, UnusableError
-from envcompare.stack import Progress, storage
-from envcompare.stack.diagnosis import failure, is_full
+from envcompare.stack import Progress, failure, is_full, storage
 from envcompare.stack.engine import ImageStore
 from envcompare.stack.image import Image, find, pipe
 from envcompare.stack.storage import host_cache, local_cache, put

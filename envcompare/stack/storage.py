@@ -23,7 +23,7 @@ from typing import Final, Literal
 
 from envcompare.config.settings import Variant
 from envcompare.errors import Problem, StackError, TransportError
-from envcompare.stack.diagnosis import ROOM_HINT, failure, is_full
+from envcompare.stack import ROOM_HINT, failure, is_full
 from envcompare.stack.engine import ImageStore
 from envcompare.transport import CONTENT_S, Told, Transport, not_understood, shell
 from envcompare.transport.copies import put_file

@@ -6,8 +6,7 @@ import uuid
 from typing import Final
 
 from envcompare.command import Command, CommandResult
-from envcompare.stack import Request, storage
-from envcompare.stack.diagnosis import failure
+from envcompare.stack import Request, failure, storage
 from envcompare.stack.engine import ImageStore
 from envcompare.stack.image import Image, Piped, pipe
 from envcompare.stack.storage import host_cache

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from envcompare.errors import UnusableError
-from envcompare.stack import Prepared, Progress, storage
-from envcompare.stack.diagnosis import failure
+from envcompare.stack import Prepared, Progress, failure, storage
 from envcompare.stack.storage import host_cache, put
 from envcompare.stack.tiers import FALLBACK, PYTHONS
 from envcompare.stack.wheelhouse import LOCK, SUMS, Wheelhouse, check_whole, steps

@@ -25,8 +25,7 @@ from envcompare import bundled
 from envcompare.command import Command, CommandResult
 from envcompare.config.settings import Variant
 from envcompare.errors import ConfigError, StackError
-from envcompare.stack import Progress
-from envcompare.stack.diagnosis import failure, is_full
+from envcompare.stack import Progress, failure, is_full
 from envcompare.stack.storage import Amount, local_cache
 from envcompare.stack.tiers import Choice
 from envcompare.text import shortened
