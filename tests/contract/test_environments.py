@@ -19,13 +19,13 @@ from software import sif_of
 
 from envcompare.command import Command, CommandResult
 from envcompare.environments import Environment, Gpu, Isolation, gpu, run_inside
+from envcompare.environments.charliecloud import unpack
 from envcompare.environments.docker import ENGINE, image_store
 from envcompare.environments.registry import environment
 from envcompare.environments.rungs import LayeredBubblewrap
 from envcompare.errors import CommandTimeoutError
 from envcompare.stack import Mount, Progress, Request, image
 from envcompare.stack.engine import ImageStore
-from envcompare.stack.unpacked import unpack
 from envcompare.transport import Process, Transport, run
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
