@@ -2,13 +2,18 @@
 
 A host that was lost is connected to again, with growing pauses. Its cells then go on as they do
 when a run is resumed: what was measured stays, and what was left on the host is removed first.
+
+Hosts may be containers of one machine: on a kernel several are prepared, or a single one measured.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
@@ -32,20 +37,75 @@ from envcompare.hosts.hostlock import Asker, HostLock
 from envcompare.hosts.opening import open_session
 from envcompare.hosts.session import HostSession
 from envcompare.hosts.teams import HostTeam
+from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import ArmRecord, Design, Event, Sample
 from envcompare.run_folder.results import RunFolder, standing, standing_samples
 from envcompare.runner.cellgroup import give_up, run_cells, sharing
 from envcompare.runner.cellrun import CellRun, Job
-from envcompare.runner.kernels import KernelTurns
 from envcompare.stack import Progress
 from envcompare.transport.hosts import HostSpec
 
-MOST_FAILURES = 3
-"""A host that failed or was lost as often in one run is not tried again at its end."""
 _MOST_LOSSES = 3
 """A host that is lost more often than that in one run is left out: it would cost all the others."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _TICK_S = 0.2  # in which Ctrl-C is noticed
+
+
+@dataclass(slots=True, kw_only=True)
+class KernelTurns:
+    """Keeps everything that would disturb a measurement off its kernel.
+
+    A kernel is known by the ID of its boot, or by another name that no other kernel has.
+    """
+
+    here: str  # the kernel of this machine, which sends and builds for all hosts
+    interruption: Interruption
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _prepared_on: Counter[str] = field(default_factory=Counter)
+    _measured_on: set[str] = field(default_factory=set)
+
+    @contextmanager
+    def preparing(self, kernel: str) -> Iterator[None]:
+        """Wait until nothing is measured on a kernel, and keep it so.
+
+        Raises InterruptedRunError when the user stops meanwhile.
+        """
+        with self._changed:
+            while kernel in self._measured_on:
+                self._wait()
+            self._prepared_on[kernel] += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._prepared_on[kernel] -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def measuring(self, kernel: str) -> Iterator[None]:
+        """Wait until a kernel has nothing else to do for this run, and keep it so.
+
+        This machine steers what is measured elsewhere, and is measured while nothing is. Who waits
+        must prepare nothing: it would wait for itself. Raises as `preparing`.
+        """
+        with self._changed:
+            while self._is_disturbed(kernel):
+                self._wait()
+            self._measured_on.add(kernel)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._measured_on.remove(kernel)
+                self._changed.notify_all()
+
+    def _is_disturbed(self, kernel: str) -> bool:
+        alone = {kernel, self.here} if kernel != self.here else self._measured_on
+        return bool(self._prepared_on[kernel] or self._measured_on & alone)
+
+    def _wait(self) -> None:
+        self._changed.wait(_TICK_S)
+        self.interruption.check()
 
 
 class _MissingArmError(EnvcompareError):
@@ -343,34 +403,6 @@ class HostRun:
         self._lock.release()
 
 
-def led_by_first(job: Job, hosts: list[HostRun]) -> list[HostRun]:
-    """Return the hosts to measure on; of a run with spread ranks that of the first rank alone.
-
-    It leads those of all others; where one of them failed nothing is measured, which is recorded.
-    """
-    measured = {cell.host for cell in job.plan.cells}
-    if job.experiment.rendezvous is None:
-        return hosts
-    first = next((one for one in hosts if one.label in measured), None)
-    named = [spec.label for spec in job.hosts]
-    others = sorted(
-        (one for one in hosts if one is not first), key=lambda one: named.index(one.label)
-    )
-    if first is not None and len(hosts) == len(job.hosts):
-        return [first] if first.survives_or_leaves(lambda: first.lead(tuple(others))) else []
-    missing = set(named) - {one.label for one in hosts}
-    error = UnusableError(
-        f"ranks cannot lie on {', '.join(sorted(missing))}",
-        details="it failed, as told above, and nothing is measured without it",
-        hint="mend it, or leave it out of --hosts",
-    )
-    for label in measured - missing:
-        job.fail("host-failed", error, phase="environment", host=label)
-    for one in hosts:
-        one.leave()
-    return []
-
-
 def _has_failed(events: tuple[Event, ...]) -> bool:
     """Tell whether a cell ended, and it or an arm in it failed since it was last started.
 
@@ -379,36 +411,6 @@ def _has_failed(events: tuple[Event, ...]) -> bool:
     since = standing(events)
     has_ended = any(e.what == "cell-ended" and e.state != "unreachable" for e in since)
     return has_ended and any(e.failure is not None and e.failure.phase != "plan" for e in since)
-
-
-def _failures_of(host: str, events: tuple[Event, ...]) -> tuple[str, ...]:
-    """Return why a host failed or was lost, since the run was begun or resumed."""
-    begun = max((i for i, e in enumerate(events) if e.what == "run-resumed"), default=0)
-    failed = (e for e in events[begun:] if e.what in {"host-lost", "host-failed"})
-    return tuple(e.text for e in failed if e.host == host)
-
-
-def retried_hosts(job: Job) -> list[HostSpec]:
-    """Return the hosts to try once more: given up, and not quarantined, which is said."""
-    events = job.folder.read_events().events
-    states = {e.cell: e.state for e in events if e.what == "cell-ended"}
-    lost = {c.host for c in job.plan.cells if states.get(c.id) == "unreachable"}
-    hosts: list[HostSpec] = []
-    for host in job.hosts:
-        why = _failures_of(host.label, events)
-        is_given_up = host.label in lost or _failed_last(host.label, events)
-        if is_given_up and len(why) < MOST_FAILURES:
-            hosts.append(host)
-        elif is_given_up:
-            text = f"{host.label} is not tried again: it failed {len(why)} times, last: {why[-1]}"
-            job.note("caution", host=host.label, text=text)
-            job.display.say(f"  {text}")
-    return hosts
-
-
-def _failed_last(host: str, events: tuple[Event, ...]) -> bool:
-    kinds = [e.what for e in events if e.host == host and e.what in {"host-failed", "host-ready"}]
-    return kinds[-1:] == ["host-failed"]
 
 
 def _pauses(job: Job, patience_s: float) -> Iterator[None]:

@@ -17,6 +17,7 @@ from envcompare.config.settings import settings_toml
 from envcompare.errors import (
     ConfigError,
     RunFolderError,
+    UnusableError,
     exit_code_of,
 )
 from envcompare.fingerprint.identity import (
@@ -39,12 +40,13 @@ from envcompare.run_folder.records import (
 )
 from envcompare.run_folder.results import new_run_id, standing
 from envcompare.runner.cellrun import Job
-from envcompare.runner.hostrun import HostRun, led_by_first, open_host, retried_hosts
-from envcompare.runner.kernels import KernelTurns
+from envcompare.runner.hostrun import HostRun, KernelTurns, open_host
 from envcompare.transport.hosts import LOCAL, HostSpec
 from envcompare.transport.local import LocalTransport
 from envcompare.version import __version__
 
+_MOST_FAILURES = 3
+"""A host that failed or was lost as often in one run is not tried again at its end."""
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -152,7 +154,9 @@ def _walk(job: Job, prior: tuple[Event, ...]) -> int:
         for future in futures:
             future.result()
         if job.retries_failed and not is_spread and not job.interruption.is_requested:
-            retried = [pool.submit(_work_again_at, job, turns, spec) for spec in retried_hosts(job)]
+            retried = [
+                pool.submit(_work_again_at, job, turns, spec) for spec in _retried_hosts(job)
+            ]
             for future in retried:
                 future.result()
     _note_end(job)
@@ -182,7 +186,7 @@ def _work_together(job: Job, turns: KernelTurns, pool: ThreadPoolExecutor) -> No
     """Lock and prepare all hosts of a new run with spread ranks, and measure on the first."""
     opened = pool.map(lambda spec: open_host(job, spec, turns), job.hosts)
     hosts = _prepared(turns, pool, [host for host in opened if host])
-    for first in led_by_first(job, hosts):
+    for first in _led_by_first(job, hosts):
         _check_identities(job, [host.session for host in hosts], ())
         first.measure(turns)
 
@@ -192,6 +196,36 @@ def _prepared(turns: KernelTurns, pool: ThreadPoolExecutor, opened: list[HostRun
     locked = [host for host in sorted(opened, key=lambda host: host.place) if host.lock()]
     is_ready = pool.map(lambda host: host.prepare(turns), locked)
     return [host for host, is_well in zip(locked, is_ready, strict=True) if is_well]
+
+
+def _failures_of(host: str, events: tuple[Event, ...]) -> tuple[str, ...]:
+    """Return why a host failed or was lost, since the run was begun or resumed."""
+    begun = max((i for i, e in enumerate(events) if e.what == "run-resumed"), default=0)
+    failed = (e for e in events[begun:] if e.what in {"host-lost", "host-failed"})
+    return tuple(e.text for e in failed if e.host == host)
+
+
+def _retried_hosts(job: Job) -> list[HostSpec]:
+    """Return the hosts to try once more: given up, and not quarantined, which is said."""
+    events = job.folder.read_events().events
+    states = {e.cell: e.state for e in events if e.what == "cell-ended"}
+    lost = {c.host for c in job.plan.cells if states.get(c.id) == "unreachable"}
+    hosts: list[HostSpec] = []
+    for host in job.hosts:
+        why = _failures_of(host.label, events)
+        is_given_up = host.label in lost or _failed_last(host.label, events)
+        if is_given_up and len(why) < _MOST_FAILURES:
+            hosts.append(host)
+        elif is_given_up:
+            text = f"{host.label} is not tried again: it failed {len(why)} times, last: {why[-1]}"
+            job.note("caution", host=host.label, text=text)
+            job.display.say(f"  {text}")
+    return hosts
+
+
+def _failed_last(host: str, events: tuple[Event, ...]) -> bool:
+    kinds = [e.what for e in events if e.host == host and e.what in {"host-failed", "host-ready"}]
+    return kinds[-1:] == ["host-failed"]
 
 
 def _work_again_at(job: Job, turns: KernelTurns, spec: HostSpec) -> None:
@@ -225,7 +259,35 @@ def _ready_again(
             for host in hosts:
                 host.leave()
             raise
-    return led_by_first(job, hosts)
+    return _led_by_first(job, hosts)
+
+
+def _led_by_first(job: Job, hosts: list[HostRun]) -> list[HostRun]:
+    """Return the hosts to measure on; of a run with spread ranks that of the first rank alone.
+
+    It leads those of all others; where one of them failed nothing is measured, which is recorded.
+    """
+    measured = {cell.host for cell in job.plan.cells}
+    if job.experiment.rendezvous is None:
+        return hosts
+    first = next((one for one in hosts if one.label in measured), None)
+    named = [spec.label for spec in job.hosts]
+    others = sorted(
+        (one for one in hosts if one is not first), key=lambda one: named.index(one.label)
+    )
+    if first is not None and len(hosts) == len(job.hosts):
+        return [first] if first.survives_or_leaves(lambda: first.lead(tuple(others))) else []
+    missing = set(named) - {one.label for one in hosts}
+    error = UnusableError(
+        f"ranks cannot lie on {', '.join(sorted(missing))}",
+        details="it failed, as told above, and nothing is measured without it",
+        hint="mend it, or leave it out of --hosts",
+    )
+    for label in measured - missing:
+        job.fail("host-failed", error, phase="environment", host=label)
+    for one in hosts:
+        one.leave()
+    return []
 
 
 def _check_identities(job: Job, sessions: list[HostSession], prior: tuple[Event, ...]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from envcompare.errors import InterruptedRunError
 from envcompare.interrupt import Interruption
-from envcompare.runner.kernels import KernelTurns
+from envcompare.runner.hostrun import KernelTurns
 
 _WAIT_S = 20.0
 

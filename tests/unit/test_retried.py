@@ -21,7 +21,7 @@ from envcompare.run_folder.records import Event, Failure, event_now
 from envcompare.run_folder.results import RunFolder, standing
 from envcompare.runner import hostrun, walk
 from envcompare.runner.cellrun import Job
-from envcompare.runner.hostrun import retried_hosts
+from envcompare.runner.walk import _retried_hosts
 from envcompare.transport.hosts import HostSpec
 from envcompare.transport.local import LOCAL
 
@@ -105,7 +105,7 @@ def test_host_that_failed_three_times_is_left_out_with_the_reason(
     for _ in range(failures):
         job.note("host-lost", host="gpu01", text="the connection to host 'gpu01' was lost")
     job.note("cell-ended", host="gpu01", cell=plan.cells[0].id, state="unreachable")
-    assert [host.label for host in retried_hosts(job)] == ["gpu01"] * is_tried
+    assert [host.label for host in _retried_hosts(job)] == ["gpu01"] * is_tried
     folder.close()
     said = capsys.readouterr().err
     reason = f"gpu01 is not tried again: it failed {failures} times, last: the connection"
