@@ -1,8 +1,7 @@
 """Ask a scheduler for nodes, by Parsl's execution providers, and give them back at the end.
 
-One job holds all nodes of a run, and all arms of their cells. What is measured is a step of it
-(`granting.py`) or a client within it (`following.py`). What the scheduler says of its state starts
-nothing and ends nothing by itself.
+One job holds all nodes of a run, and all arms of their cells; `granting.py` measures on them. What
+the scheduler says of its state starts nothing and ends nothing by itself.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from envcompare.command import Command
@@ -30,6 +29,7 @@ from envcompare.hosts.partitions import check_partition, check_queue
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import Event, Scalar
 from envcompare.stack.storage import local_cache
+from envcompare.text import age_text
 from envcompare.transport import (
     Process,
     make_folder,
@@ -57,6 +57,9 @@ FIRST_PAUSE_S: Final = 1.0
 _TICK_S: Final = 0.2  # in which Ctrl-C is noticed
 _COMMAND_S: Final = 60  # of Parsl
 _END_S: Final = 60.0
+_SAY_EVERY_S: Final = 60.0
+_MISSING_S: Final = 20.0  # a job may be listed late
+_ASK_EVERY_S: Final = 10.0
 _CLAIM: Final = "allocation"  # among the folders of hosts in that of a run
 # What a job of Grid Engine gets of this process's variables: others may hold what is secret, which
 # `qstat -j` would show, or name devices and folders of this machine alone.
@@ -385,6 +388,52 @@ def state_of(job: AnyJob) -> str | None:
         return job.state()
     except TransportError:
         return None
+
+
+@dataclass(slots=True)
+class Watch:
+    """What the scheduler lists of a job, asked now and then."""
+
+    job: AnyJob
+    began: float = field(default_factory=time.monotonic)
+    asked: float = field(default_factory=time.monotonic)
+    said: float = field(default_factory=time.monotonic)
+    state: str | None = None  # until it is known
+    was_listed: bool = False
+    since: float = 0.0  # of this state
+
+    def look(self) -> None:
+        """Ask for the state, unless that was done a moment ago."""
+        now = time.monotonic()
+        if now - self.asked >= min(_ASK_EVERY_S, (now - self.began) / 2):
+            self.ask()
+
+    def ask(self) -> str | None:
+        """Return the state, empty where the job is not listed; None where nobody answers."""
+        self.asked = time.monotonic()
+        state = state_of(self.job)
+        if state is not None and state != self.state:
+            self.state, self.since = state, self.asked
+        self.was_listed = self.was_listed or bool(state)
+        return state
+
+    def lasts_s(self, state: str) -> float:
+        """Return for how long the job has had a state, 0 where it has another."""
+        return time.monotonic() - self.since if self.state == state else 0.0
+
+    @property
+    def is_gone(self) -> bool:
+        """Tell whether the job is listed no more, or never came."""
+        is_late = time.monotonic() - self.began > _MISSING_S
+        return self.state == "" and (self.was_listed or is_late)
+
+    def tell(self, request: Request) -> None:
+        """Say now and then that the job waits."""
+        now = time.monotonic()
+        if now - self.said > _SAY_EVERY_S:
+            self.said = now
+            waited = age_text(now - self.began)
+            request.say(f"job {self.job.id} waits in the queue, for {waited} so far")
 
 
 def _has_ended(job: AnyJob) -> bool:

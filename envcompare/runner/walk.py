@@ -27,8 +27,7 @@ from envcompare.fingerprint.identity import (
     refused,
     resumed_text,
 )
-from envcompare.hosts import allocation, following
-from envcompare.hosts.granting import granted
+from envcompare.hosts import allocation, granting
 from envcompare.hosts.opening import boot_id, hosts_at_once
 from envcompare.hosts.session import HostSession
 from envcompare.run_folder.records import (
@@ -93,7 +92,7 @@ def run(job: Job) -> int:
     )
     if asked.is_fetched:
         return _fetch(job, request)
-    with granted(request, job.hosts) as hosts:
+    with granting.granted(request, job.hosts) as hosts:
         return _walk(replace(job, hosts=hosts), prior)
 
 
@@ -102,8 +101,8 @@ def _fetch(job: Job, request: allocation.Request) -> int:
     words = ("--allow-mismatch",) * job.experiment.allow_mismatch
     words += ("--retry-failed",) * job.retries_failed
     room = Path(request.script_dir) / f"job-{secrets.token_hex(4)}"
-    mirror = following.Mirror(folder=job.folder, room=room, words=words)
-    code = following.measured(request, mirror, job.experiment.settings)
+    mirror = granting.Mirror(folder=job.folder, room=room, words=words)
+    code = granting.measured(request, mirror, job.experiment.settings)
     if code is None:
         _note_end(job)
     job.folder.close()

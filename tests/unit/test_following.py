@@ -25,7 +25,7 @@ from envcompare.config.scheduling import parse_allocation
 from envcompare.config.settings import AllocationTable, Settings
 from envcompare.console import Display
 from envcompare.errors import ConfigError, InterruptedRunError, TransportError, UnusableError
-from envcompare.hosts import allocation, claims, following, partitions
+from envcompare.hosts import allocation, claims, granting, partitions
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import event_now
 from envcompare.run_folder.results import RunFolder
@@ -74,16 +74,16 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
 
 
 @pytest.fixture
-def mirror(tmp_path: Path) -> Iterator[following.Mirror]:
+def mirror(tmp_path: Path) -> Iterator[granting.Mirror]:
     """Give a new run, and the folder that its job shares with this machine."""
     folder = RunFolder.create(tmp_path / "results", run_record(run_id=RUN))
     (tmp_path / "room").mkdir()
-    yield following.Mirror(folder=folder, room=tmp_path / "room")
+    yield granting.Mirror(folder=folder, room=tmp_path / "room")
     folder.close()
 
 
 @pytest.fixture
-def there(mirror: following.Mirror) -> Iterator[RunFolder]:
+def there(mirror: granting.Mirror) -> Iterator[RunFolder]:
     """Give the copy of the run folder as the client in the job has it."""
     mirror.begin(SETTINGS)
     copy = RunFolder(mirror.copy)
@@ -101,7 +101,7 @@ def requested(text: str = ASKED, **changes: Any) -> allocation.Request:
 
 
 def test_copy_goes_on_inside_the_job_and_the_original_keeps_what_it_asked_for(
-    mirror: following.Mirror,
+    mirror: granting.Mirror,
 ) -> None:
     """The copy asks for nothing, and its client is the Python of this one."""
     mirror.folder.append_event(event_now("submitted", values={"job": "6"}))
@@ -115,7 +115,7 @@ def test_copy_goes_on_inside_the_job_and_the_original_keeps_what_it_asked_for(
 
 
 def test_whole_lines_and_their_files_are_fetched_once(
-    mirror: following.Mirror, there: RunFolder
+    mirror: granting.Mirror, there: RunFolder
 ) -> None:
     """A line that is half written comes with its other half, and nothing comes twice."""
     heard: list[bytes] = []
@@ -137,18 +137,18 @@ def test_whole_lines_and_their_files_are_fetched_once(
 
 
 def test_event_never_arrives_before_the_samples_that_it_counts(
-    mirror: following.Mirror, there: RunFolder, monkeypatch: pytest.MonkeyPatch
+    mirror: granting.Mirror, there: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job that goes on while it is fetched writes samples, then the event that counts them."""
-    read = following.Mirror._read
+    read = granting.Mirror._read
 
-    def read_while_it_goes_on(self: following.Mirror, name: str, begin: int) -> bytes:
+    def read_while_it_goes_on(self: granting.Mirror, name: str, begin: int) -> bytes:
         lines = read(self, name, begin)
         there.append_sample(block())
         there.append_event(event_now("run-ended", values={"samples": there.count_samples()}))
         return lines
 
-    monkeypatch.setattr(following.Mirror, "_read", read_while_it_goes_on)
+    monkeypatch.setattr(granting.Mirror, "_read", read_while_it_goes_on)
     mirror.fetch()
     mirror.fetch()
     events = mirror.folder.read_events().events
@@ -156,29 +156,29 @@ def test_event_never_arrives_before_the_samples_that_it_counts(
     assert mirror.folder.count_samples() >= max(int(str(e.values["samples"])) for e in events)
 
 
-def running(mirror: following.Mirror, client: str) -> subprocess.Popen[bytes]:
+def running(mirror: granting.Mirror, client: str) -> subprocess.Popen[bytes]:
     """Start what a job does, with a script of sh in the place of the client there."""
     mirror.begin(SETTINGS)
     command = f"sh -c {shlex.quote(client)}"
-    script = following._SCRIPT.format(room=mirror.room, command=command)
+    script = granting._SCRIPT.format(room=mirror.room, command=command)
     return subprocess.Popen(("bash", "-c", script.replace("-t 2", "-t 0.1")))
 
 
-def test_exit_code_of_the_client_is_left_after_all_that_it_wrote(mirror: following.Mirror) -> None:
+def test_exit_code_of_the_client_is_left_after_all_that_it_wrote(mirror: granting.Mirror) -> None:
     """It is what tells the end of a run from that of its job."""
     job = running(mirror, "echo said; exit 4")
     assert job.wait(30) == 0
     assert (mirror.read("exit"), list(mirror.said())) == ("4", ["said"])
 
 
-def test_job_whose_client_here_falls_silent_is_stopped(mirror: following.Mirror) -> None:
+def test_job_whose_client_here_falls_silent_is_stopped(mirror: granting.Mirror) -> None:
     """First as by Ctrl-C, and where that does not help by force."""
     job = running(mirror, "trap 'echo asked' TERM; while :; do sleep 0.1; done")
     assert job.wait(60) == 0
     assert (mirror.read("exit"), list(mirror.said())) == ("137", ["asked"])
 
 
-def test_each_ctrl_c_reaches_the_client_in_the_job(mirror: following.Mirror) -> None:
+def test_each_ctrl_c_reaches_the_client_in_the_job(mirror: granting.Mirror) -> None:
     """The first ends it after its block, the second at once."""
     counted = "n=0; trap 'n=$((n + 1))' TERM; echo ready; while [ $n -lt 2 ]; do sleep 0.1; done"
     job = running(mirror, counted)
@@ -193,17 +193,18 @@ def test_each_ctrl_c_reaches_the_client_in_the_job(mirror: following.Mirror) -> 
     assert (job.wait(30), mirror.read("exit")) == (0, "0")
 
 
-def follow(mirror: following.Mirror, request: allocation.Request) -> int | None:
+def follow(mirror: granting.Mirror, request: allocation.Request) -> int | None:
     """Follow a job that has begun."""
-    return following._follow(following._Watch(JOB), mirror, request)
+    return granting._follow(allocation.Watch(JOB), mirror, request)
 
 
 def test_run_is_lost_with_a_job_that_left_no_exit_code(
-    engine: Programs, mirror: following.Mirror, monkeypatch: pytest.MonkeyPatch
+    engine: Programs, mirror: granting.Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job that is not listed any more has not completed."""
-    for name, value in {"_TURN_S": 0.05, "_LATE_S": 0.1, "_MISSING_S": 0.1}.items():
-        monkeypatch.setattr(following, name, value)
+    monkeypatch.setattr(granting, "_TURN_S", 0.05)
+    monkeypatch.setattr(granting, "_LATE_S", 0.1)
+    monkeypatch.setattr(allocation, "_MISSING_S", 0.1)
     mirror.begin(SETTINGS)
     said: list[str] = []
     request = requested(say=said.append)
@@ -212,10 +213,10 @@ def test_run_is_lost_with_a_job_that_left_no_exit_code(
 
 
 def test_run_is_lost_with_a_node_that_falls_silent(
-    engine: Programs, mirror: following.Mirror, monkeypatch: pytest.MonkeyPatch
+    engine: Programs, mirror: granting.Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Grid Engine goes on to list its job as running."""
-    monkeypatch.setattr(following, "_TURN_S", 0.01)
+    monkeypatch.setattr(granting, "_TURN_S", 0.01)
     (engine.folder / "jobs").write_text(_LISTED.format("r"))
     mirror.begin(SETTINGS)
     (mirror.room / "node").write_text("7")
@@ -235,7 +236,7 @@ def test_run_is_lost_with_a_node_that_falls_silent(
     ],
 )
 def test_exit_code_of_the_client_is_that_of_the_run(
-    mirror: following.Mirror, code: str, expected: int | None, *, is_lost: bool
+    mirror: granting.Mirror, code: str, expected: int | None, *, is_lost: bool
 ) -> None:
     """One that was killed ends the run as interrupted, whoever did it."""
     mirror.begin(SETTINGS)
@@ -246,7 +247,7 @@ def test_exit_code_of_the_client_is_that_of_the_run(
 
 
 def test_end_that_the_user_asked_for_is_no_loss_of_the_allocation(
-    mirror: following.Mirror,
+    mirror: granting.Mirror,
 ) -> None:
     """The client in the job ends as interrupted because it was told to."""
     mirror.begin(SETTINGS)
@@ -265,12 +266,12 @@ def test_error_of_the_client_in_the_job_is_that_of_the_run(
     code: int, expected: int, *, is_of_python: bool
 ) -> None:
     """What says that it was not started is a matter of the environment."""
-    error = following._ended_early(code, JOB)
+    error = granting._ended_early(code, JOB)
     assert (error.exit_code, sys.executable in error.hint) == (expected, is_of_python)
 
 
 def test_file_that_no_event_follows_arrives_with_the_exit_code(
-    mirror: following.Mirror, there: RunFolder
+    mirror: granting.Mirror, there: RunFolder
 ) -> None:
     """A log is still written to while its worker quits."""
     there.append_event(event_now("run-ended"))
@@ -284,30 +285,30 @@ def test_file_that_no_event_follows_arrives_with_the_exit_code(
 @pytest.mark.parametrize(("state", "named"), [("Eqw", "no such folder"), ("", "left no message")])
 def test_job_that_does_not_begin_is_refused_with_its_reason(
     engine: Programs,
-    mirror: following.Mirror,
+    mirror: granting.Mirror,
     monkeypatch: pytest.MonkeyPatch,
     state: str,
     named: str,
 ) -> None:
     """An error keeps a job in the queue for ever; one that is gone will not begin."""
-    monkeypatch.setattr(following, "_TURN_S", 0.05)
-    monkeypatch.setattr(following, "_MISSING_S", 0.1)
+    monkeypatch.setattr(granting, "_TURN_S", 0.05)
+    monkeypatch.setattr(allocation, "_MISSING_S", 0.1)
     mirror.begin(SETTINGS)
     (engine.folder / "jobs").write_text(_LISTED.format(state) if state else "<job_info/>")
     reason = "error reason          1:      no such folder" if state else ""
     engine.program("qstat", f'case "$1" in -j) echo "{reason}" ;; *) cat jobs ;; esac')
     with pytest.raises(UnusableError, match="ended before anything was measured") as caught:
-        following._await_begin(following._Watch(JOB), mirror, requested())
+        granting._await_begin(allocation.Watch(JOB), mirror, requested())
     assert named in caught.value.details
 
 
-def test_stop_is_heard_in_the_queue(engine: Programs, mirror: following.Mirror) -> None:
+def test_stop_is_heard_in_the_queue(engine: Programs, mirror: granting.Mirror) -> None:
     """The job is taken back by whoever submitted it."""
     mirror.begin(SETTINGS)
     request = requested()
     request.interruption.request()
     with pytest.raises(InterruptedRunError):
-        following._await_begin(following._Watch(JOB), mirror, request)
+        granting._await_begin(allocation.Watch(JOB), mirror, request)
 
 
 def test_job_has_the_state_that_qstat_lists_for_its_number(engine: Programs) -> None:
@@ -417,10 +418,10 @@ def test_job_gets_the_variables_that_its_client_needs_and_no_others() -> None:
 
 
 def test_claim_of_a_run_in_the_queue_does_not_grow_old(
-    engine: Programs, mirror: following.Mirror, monkeypatch: pytest.MonkeyPatch
+    engine: Programs, mirror: granting.Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own client in the job would else take it for dead after a week, and remove it."""
-    monkeypatch.setattr(following, "_TURN_S", 0)
+    monkeypatch.setattr(granting, "_TURN_S", 0)
     request = requested()
     claim = claims.hold(LOCAL, request.claim)
     owner = Path(request.claim) / ".owner"
@@ -428,7 +429,7 @@ def test_claim_of_a_run_in_the_queue_does_not_grow_old(
     mirror.begin(SETTINGS)
     request.interruption.request()
     request.interruption.request()
-    monkeypatch.setattr(following, "_FORCED_S", -1)
+    monkeypatch.setattr(granting, "_FORCED_S", -1)
     states = []
     try:
         for act in (
@@ -462,7 +463,7 @@ def test_job_of_an_earlier_part_that_does_not_end_is_not_followed_by_another(
     assert (engine.folder / "deleted").exists()
 
 
-def job_of(mirror: following.Mirror) -> Job:
+def job_of(mirror: granting.Mirror) -> Job:
     """Return what measures the run in its folder."""
     settings = Settings(envs="vm", workloads="cnn", allocation=ASKED)
     experiment, plan, hosts = planned(settings, Settings(), accept_many=False)
@@ -471,7 +472,7 @@ def job_of(mirror: following.Mirror) -> Job:
 
 
 def test_client_in_a_job_that_is_stopped_names_no_folder_to_resume(
-    mirror: following.Mirror, monkeypatch: pytest.MonkeyPatch
+    mirror: granting.Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its copy is deleted; the client that fetches the run names the one that stays."""
     monkeypatch.setattr(walk, "run", lambda _: 0)
@@ -481,16 +482,16 @@ def test_client_in_a_job_that_is_stopped_names_no_folder_to_resume(
 
 
 def test_each_job_of_a_run_has_a_room_of_its_own(
-    mirror: following.Mirror, monkeypatch: pytest.MonkeyPatch
+    mirror: granting.Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a job that was given up still writes reaches no later one."""
     rooms: list[Path] = []
 
-    def measured(request: allocation.Request, mirror: following.Mirror, _: Settings) -> int:
+    def measured(request: allocation.Request, mirror: granting.Mirror, _: Settings) -> int:
         rooms.append(mirror.room)
         return 0
 
-    monkeypatch.setattr(following, "measured", measured)
+    monkeypatch.setattr(granting, "measured", measured)
     request = requested()
     codes = [walk._fetch(job_of(mirror), request) for _ in range(2)]
     assert codes == [0, 0]
