@@ -170,7 +170,7 @@ _MULTIPLES: Final[dict[StepName, _Multiple]] = {
 _COMPILED_BYTES: Final = 250_000_000
 """What byte code and the blocks of small files add, with CUDA and without."""
 
-WORDS: Final[dict[StepName, str]] = {
+_WORDS: Final[dict[StepName, str]] = {
     "wheels": "wheels",
     "sent wheels": "wheels",
     "venv": "venv",
@@ -314,7 +314,7 @@ def image_needs(store: ImageStore, *steps: StepName) -> tuple[Need, ...]:
 def _disk(needs: tuple[Need, ...], free_bytes: int | None, amount: Amount) -> DiskRoom:
     kept = {need.step: amount.kept_bytes(need.step) for need in needs}
     more = [amount.peak_bytes(step) - left for step, left in kept.items()]
-    parts = tuple(f"{WORDS[step]} {left / 1e9:.1f} GB" for step, left in kept.items() if left)
+    parts = tuple(f"{_WORDS[step]} {left / 1e9:.1f} GB" for step, left in kept.items() if left)
     if most := max(0, *more):
         parts += (f"for a while {most / 1e9:.1f} GB",)
     return DiskRoom(

@@ -239,7 +239,7 @@ def _paths(text: str, tokens: Mapping[str, str]) -> tuple[Path, ...]:
     return tuple(_path(part, tokens) for part in parts)
 
 
-class Trust(Enum):
+class _Trust(Enum):
     """What the files say about a key that a host offered."""
 
     KNOWN = auto()
@@ -284,14 +284,14 @@ class _KnownHost:
         return is_covered
 
 
-def known_name(host: str, port: int) -> str:
+def _known_name(host: str, port: int) -> str:
     """Write a host as known_hosts does: with its port only where that is not 22."""
     return host.lower() if port == _SSH_PORT else f"[{host.lower()}]:{port}"
 
 
 def trusted_name(settings: SshSettings) -> str:
     """Return the name under which known_hosts files keep the host's key."""
-    return settings.key_alias or known_name(settings.hostname, settings.port)
+    return settings.key_alias or _known_name(settings.hostname, settings.port)
 
 
 def read_known_hosts(paths: Iterable[Path]) -> tuple[_KnownHost, ...]:
@@ -299,18 +299,18 @@ def read_known_hosts(paths: Iterable[Path]) -> tuple[_KnownHost, ...]:
     return tuple(line for path in paths for line in _read(path))
 
 
-def judge(known: Iterable[_KnownHost], name: str, key: HostKey) -> tuple[Trust, str]:
+def _judge(known: Iterable[_KnownHost], name: str, key: HostKey) -> tuple[_Trust, str]:
     """Say whether to trust `key` for `name`, and the place (file:line) that decided."""
     lines = [line for line in known if line.covers(name)]
     for line in lines:
         if line.is_revoked and line.key == key:
-            return Trust.REVOKED, line.place
+            return _Trust.REVOKED, line.place
     trusted = [line for line in lines if not line.is_revoked]
     for line in trusted:
         if line.key == key:
-            return Trust.KNOWN, line.place
+            return _Trust.KNOWN, line.place
     # A key of another type than the known one could be an impostor's as well.
-    return (Trust.CHANGED, trusted[0].place) if trusted else (Trust.UNKNOWN, "")
+    return (_Trust.CHANGED, trusted[0].place) if trusted else (_Trust.UNKNOWN, "")
 
 
 def known_types(known: Iterable[_KnownHost], name: str) -> tuple[str, ...]:
@@ -319,7 +319,7 @@ def known_types(known: Iterable[_KnownHost], name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(line.key.type for line in lines))
 
 
-def is_revoked_by(path: Path, key: HostKey) -> bool:
+def _is_revoked_by(path: Path, key: HostKey) -> bool:
     """Tell whether a file of revoked keys holds `key`: public keys, one a line, or a KRL.
 
     Raises OSError or ValueError where the file cannot be read whole: OpenSSH then trusts no key.
@@ -331,7 +331,7 @@ def is_revoked_by(path: Path, key: HostKey) -> bool:
     return key in [_revoked(line, number) for number, line in lines if _is_entry(line)]
 
 
-def remember(path: Path, name: str, key: HostKey) -> None:
+def _remember(path: Path, name: str, key: HostKey) -> None:
     """Append a key to a known_hosts file, which only its owner may read."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
@@ -348,23 +348,23 @@ def check_host_key(settings: SshSettings, known: Iterable[_KnownHost], key: Host
 
     Where new keys are accepted, one that is not known is remembered.
     """
-    trust, place = judge(known, trusted_name(settings), key)
+    trust, place = _judge(known, trusted_name(settings), key)
     _refuse_revoked(settings, key)
-    if trust is Trust.REVOKED:
+    if trust is _Trust.REVOKED:
         raise _revoked_key(settings, key, place)
-    if trust is Trust.CHANGED:
+    if trust is _Trust.CHANGED:
         raise _changed_key(settings, key, place)
-    if trust is Trust.UNKNOWN:
+    if trust is _Trust.UNKNOWN:
         if not settings.accepts_new_keys:
             raise _unknown_key(settings, key)
         if settings.known_hosts:
-            remember(settings.known_hosts[0], trusted_name(settings), key)
+            _remember(settings.known_hosts[0], trusted_name(settings), key)
 
 
 def _refuse_revoked(settings: SshSettings, key: HostKey) -> None:
     for path in settings.revoked_keys:
         try:
-            is_revoked = is_revoked_by(path, key)
+            is_revoked = _is_revoked_by(path, key)
         except (OSError, ValueError) as error:
             raise _unread_revocations(settings, path, error) from error
         if is_revoked:

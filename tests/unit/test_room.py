@@ -79,7 +79,7 @@ def test_what_stays_is_added_and_of_what_is_temporary_the_largest_counts(
 def test_a_step_never_leaves_more_than_it_takes(variant: str) -> None:
     """What is left is part of what is taken at most, for every step and variant."""
     amount = storage.expected(variant)
-    for step in storage.WORDS:
+    for step in storage._WORDS:
         assert 0 <= amount.kept_bytes(step) <= amount.peak_bytes(step)
     assert amount.unpacked_bytes > amount.packed_bytes > 0
 

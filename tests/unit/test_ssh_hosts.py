@@ -26,13 +26,13 @@ from envcompare.transport.openssh import (
     Destination,
     HostKey,
     SshOptions,
-    Trust,
-    is_revoked_by,
-    judge,
-    known_name,
+    _is_revoked_by,
+    _judge,
+    _known_name,
+    _remember,
+    _Trust,
     known_types,
     read_known_hosts,
-    remember,
     resolve,
 )
 
@@ -168,73 +168,73 @@ def hashed(name: str) -> str:
 @pytest.mark.parametrize(
     ("names", "name", "expected"),
     [
-        ("gpu01", "gpu01", Trust.KNOWN),
-        ("x,gpu01,192.0.2.1", "192.0.2.1", Trust.KNOWN),
-        ("GPU01", "gpu01", Trust.KNOWN),
-        ("gpu01", "GPU01", Trust.KNOWN),
-        ("gpu*,!gpu01", "GPU01", Trust.UNKNOWN),
-        ("*.example.org", "a.example.org", Trust.KNOWN),
-        ("gpu0?", "gpu01", Trust.KNOWN),
-        ("gpu*,!gpu01", "gpu01", Trust.UNKNOWN),
-        ("gpu[01]", "gpu0", Trust.UNKNOWN),
-        ("[gpu01]:2222", "[gpu01]:2222", Trust.KNOWN),
-        ("gpu01", "[gpu01]:2222", Trust.UNKNOWN),
-        (hashed("gpu01"), "gpu01", Trust.KNOWN),
-        (hashed("gpu01"), "GPU01", Trust.KNOWN),
-        (hashed("[gpu01]:2222"), "[gpu01]:2222", Trust.KNOWN),
-        (hashed("gpu01"), "gpu02", Trust.UNKNOWN),
-        ("|1|broken", "gpu01", Trust.UNKNOWN),
+        ("gpu01", "gpu01", _Trust.KNOWN),
+        ("x,gpu01,192.0.2.1", "192.0.2.1", _Trust.KNOWN),
+        ("GPU01", "gpu01", _Trust.KNOWN),
+        ("gpu01", "GPU01", _Trust.KNOWN),
+        ("gpu*,!gpu01", "GPU01", _Trust.UNKNOWN),
+        ("*.example.org", "a.example.org", _Trust.KNOWN),
+        ("gpu0?", "gpu01", _Trust.KNOWN),
+        ("gpu*,!gpu01", "gpu01", _Trust.UNKNOWN),
+        ("gpu[01]", "gpu0", _Trust.UNKNOWN),
+        ("[gpu01]:2222", "[gpu01]:2222", _Trust.KNOWN),
+        ("gpu01", "[gpu01]:2222", _Trust.UNKNOWN),
+        (hashed("gpu01"), "gpu01", _Trust.KNOWN),
+        (hashed("gpu01"), "GPU01", _Trust.KNOWN),
+        (hashed("[gpu01]:2222"), "[gpu01]:2222", _Trust.KNOWN),
+        (hashed("gpu01"), "gpu02", _Trust.UNKNOWN),
+        ("|1|broken", "gpu01", _Trust.UNKNOWN),
     ],
 )
 def test_known_host_is_found_as_openssh_finds_it(
-    tmp_path: Path, names: str, name: str, expected: Trust
+    tmp_path: Path, names: str, name: str, expected: _Trust
 ) -> None:
     """Lists, patterns, ports and hashed names mean what they mean to OpenSSH."""
     path = known_hosts(tmp_path, "# a comment", "", f"{names} {KEY.type} {KEY.content} me@here")
-    assert judge(read_known_hosts([path]), name, KEY)[0] is expected
+    assert _judge(read_known_hosts([path]), name, KEY)[0] is expected
 
 
 def test_other_key_of_a_known_host_is_a_changed_key(tmp_path: Path) -> None:
     """The place of the key that was expected is named; another type is no excuse."""
     path = known_hosts(tmp_path, f"gpu01 {OTHER.type} {OTHER.content}")
     known = read_known_hosts([path])
-    assert judge(known, "gpu01", KEY) == (Trust.CHANGED, f"{path}:1")
+    assert _judge(known, "gpu01", KEY) == (_Trust.CHANGED, f"{path}:1")
     rsa = HostKey(type="ssh-rsa", content=KEY.content)
-    assert judge(known, "gpu01", rsa)[0] is Trust.CHANGED
+    assert _judge(known, "gpu01", rsa)[0] is _Trust.CHANGED
 
 
 def test_revoked_key_is_never_known(tmp_path: Path) -> None:
     """A key marked as revoked is refused even where another line trusts it."""
     line = f"{KEY.type} {KEY.content}"
     path = known_hosts(tmp_path, f"gpu01 {line}", f"@revoked * {line}")
-    assert judge(read_known_hosts([path]), "gpu01", KEY) == (Trust.REVOKED, f"{path}:2")
+    assert _judge(read_known_hosts([path]), "gpu01", KEY) == (_Trust.REVOKED, f"{path}:2")
 
 
 @pytest.mark.parametrize(
     ("names", "name", "expected"),
     [
-        ("gpu01", "GPU01", Trust.REVOKED),
-        ("[gpu01]:2222", "[gpu01]:2222", Trust.REVOKED),
-        (hashed("gpu01"), "gpu01", Trust.REVOKED),
-        ("*", "[gpu01]:2222", Trust.REVOKED),
-        ("*,!gpu01", "gpu01", Trust.KNOWN),
-        ("gpu02", "gpu01", Trust.KNOWN),
+        ("gpu01", "GPU01", _Trust.REVOKED),
+        ("[gpu01]:2222", "[gpu01]:2222", _Trust.REVOKED),
+        (hashed("gpu01"), "gpu01", _Trust.REVOKED),
+        ("*", "[gpu01]:2222", _Trust.REVOKED),
+        ("*,!gpu01", "gpu01", _Trust.KNOWN),
+        ("gpu02", "gpu01", _Trust.KNOWN),
     ],
 )
 def test_revocation_is_for_the_names_of_its_line(
-    tmp_path: Path, names: str, name: str, expected: Trust
+    tmp_path: Path, names: str, name: str, expected: _Trust
 ) -> None:
     """Names of a line marked as revoked mean the same as on any other line."""
     line = f"{KEY.type} {KEY.content}"
     path = known_hosts(tmp_path, f"gpu01,[gpu01]:2222 {line}", f"@revoked {names} {line}")
-    assert judge(read_known_hosts([path]), name, KEY)[0] is expected
+    assert _judge(read_known_hosts([path]), name, KEY)[0] is expected
 
 
 def test_a_comment_is_one_line_whatever_it_holds(tmp_path: Path) -> None:
     """OpenSSH ends a line at a line feed alone, and not where Unicode would."""
     line = f"gpu01 {KEY.type} {KEY.content}"
     path = known_hosts(tmp_path, f"# of old\u2028{line}", f"# older\x0b{line}")
-    assert judge(read_known_hosts([path]), "gpu01", KEY)[0] is Trust.UNKNOWN
+    assert _judge(read_known_hosts([path]), "gpu01", KEY)[0] is _Trust.UNKNOWN
 
 
 def public_key(path: Path) -> HostKey:
@@ -256,8 +256,8 @@ def test_key_is_revoked_by_a_file_of_keys_and_by_a_revocation_list(
         subprocess.run(argv, check=True)
     else:
         path.write_text(f"# lost\n\n {revoked.type} {revoked.content} root@gpu01\n")
-    assert is_revoked_by(path, revoked)
-    assert not is_revoked_by(path, other)
+    assert _is_revoked_by(path, revoked)
+    assert not _is_revoked_by(path, other)
 
 
 @pytest.mark.parametrize("content", [b"SSHKRL\n\0cut", b"gpu01 no key\n", b"\xff\xfe\0", None])
@@ -269,7 +269,7 @@ def test_file_of_revoked_keys_that_cannot_be_read_is_an_error(
     if content is not None:
         path.write_bytes(content)
     with pytest.raises((OSError, ValueError)):
-        is_revoked_by(path, public_key(tmp_path / "key"))
+        _is_revoked_by(path, public_key(tmp_path / "key"))
 
 
 def test_revocation_list_without_the_program_that_reads_it_is_an_error(
@@ -280,7 +280,7 @@ def test_revocation_list_without_the_program_that_reads_it_is_an_error(
     (tmp_path / "krl").write_bytes(b"SSHKRL\n\0")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ValueError, match="ssh-keygen, which reads it, is not installed"):
-        is_revoked_by(tmp_path / "krl", key)
+        _is_revoked_by(tmp_path / "krl", key)
 
 
 def test_lines_that_name_no_host_key_are_passed_over(tmp_path: Path) -> None:
@@ -290,18 +290,18 @@ def test_lines_that_name_no_host_key_are_passed_over(tmp_path: Path) -> None:
         tmp_path, f"@cert-authority * {line}", "gpu01 ssh-ed25519 !!!", "gpu01", f"gpu02 {line}"
     )
     known = read_known_hosts([path, tmp_path / "missing"])
-    assert judge(known, "gpu01", KEY)[0] is Trust.UNKNOWN
-    assert judge(known, "gpu02", KEY)[0] is Trust.KNOWN
+    assert _judge(known, "gpu01", KEY)[0] is _Trust.UNKNOWN
+    assert _judge(known, "gpu02", KEY)[0] is _Trust.KNOWN
     assert known_types(known, "gpu02") == ("ssh-ed25519",)
 
 
 def test_a_key_is_remembered_on_a_line_of_its_own(tmp_path: Path) -> None:
     """A file whose last line lacks its end keeps that line, and gains another."""
     path = tmp_path / "folder" / "known_hosts"
-    remember(path, "gpu01", KEY)
+    _remember(path, "gpu01", KEY)
     path.write_text(path.read_text().rstrip("\n"))
-    remember(path, "gpu02", OTHER)
-    remember(path, "gpu03", KEY)
+    _remember(path, "gpu02", OTHER)
+    _remember(path, "gpu03", KEY)
     known = read_known_hosts([path])
     assert [line.patterns for line in known] == [("gpu01",), ("gpu02",), ("gpu03",)]
     assert [line.key for line in known] == [KEY, OTHER, KEY]
@@ -310,7 +310,7 @@ def test_a_key_is_remembered_on_a_line_of_its_own(tmp_path: Path) -> None:
 
 def test_known_name_has_a_port_only_where_it_is_not_22() -> None:
     """Names are written as OpenSSH writes them."""
-    assert (known_name("GPU", 22), known_name("gpu", 2222)) == ("gpu", "[gpu]:2222")
+    assert (_known_name("GPU", 22), _known_name("gpu", 2222)) == ("gpu", "[gpu]:2222")
 
 
 # What the user's own configuration says
