@@ -136,7 +136,7 @@ class Ddp:
             for host in self._joined:
                 host.sendall(json.dumps(team._asdict()).encode() + b"\n")
             there = [f"rank {rank}" for host in others for rank in team.parts[host]]
-            self._lines += [one.makefile("wb") for one in meeting.accept(there)]
+            self._lines += [rank.makefile("wb") for rank in meeting.accept(there)]
             self._start_others(team, secret)
             table = Table()
             for connection in meeting.accept([f"store {r}" for r in range(1, self._ranks)]):

@@ -119,10 +119,10 @@ def scaling_table(run: RunComparison) -> Table:
     )
     return table_of(
         "Several ranks",
-        sorted(run.scaling, key=lambda one: (order.index(works[one.cell]), one.host)),
-        ("Work", "name", lambda one: works[one.cell]),
-        *((("Host", "name", lambda one: visible(one.host)),) * (len(hosts) > 1)),
-        ("Environment", "name", lambda one: visible(one.arm)),
+        sorted(run.scaling, key=lambda scaling: (order.index(works[scaling.cell]), scaling.host)),
+        ("Work", "name", lambda scaling: works[scaling.cell]),
+        *((("Host", "name", lambda scaling: visible(scaling.host)),) * (len(hosts) > 1)),
+        ("Environment", "name", lambda scaling: visible(scaling.arm)),
         ("Ranks", "number", _ranks),
         ("samples/s", "number", lambda scaling: _number(scaling.samples_per_s)),
         ("Speed-up", "number", _speed_up),
@@ -140,12 +140,12 @@ def _works(rows: tuple[Scaling, ...]) -> dict[str, str]:
     """Name the work of each cell by its workload, and by those parameters that differ."""
     varied = varied_parameters(rows)
     told = {
-        one.cell: {
-            name: value for name, value in one.parameters.items() if (one.workload, name) in varied
+        row.cell: {
+            name: value for name, value in row.parameters.items() if (row.workload, name) in varied
         }
-        for one in rows
+        for row in rows
     }
-    return {one.cell: visible(" ".join((one.workload, *assigned(told[one.cell])))) for one in rows}
+    return {row.cell: visible(" ".join((row.workload, *assigned(told[row.cell])))) for row in rows}
 
 
 def _ranks(scaling: Scaling) -> Words:
@@ -182,8 +182,8 @@ def _crowded(run: RunComparison) -> Iterator[str]:
     on_gpu = {cell for host in run.hosts for cell in host.devices if host.devices[cell] != "cpu"}
     for host, bound in cpus.items():
         known = len(bound) if isinstance(bound, list | tuple) else math.inf
-        ranks = (one for one in run.scaling if one.host == host and one.cell not in on_gpu)
-        many = {one.ranks for one in ranks if _ranks_here(one) * run.threads > known}
+        rows = (row for row in run.scaling if row.host == host and row.cell not in on_gpu)
+        many = {row.ranks for row in rows if _ranks_here(row) * run.threads > known}
         if many:
             numbers = ",".join(map(str, sorted(many)))
             yield (
@@ -192,9 +192,9 @@ def _crowded(run: RunComparison) -> Iterator[str]:
             )
 
 
-def _ranks_here(one: Scaling) -> int:
+def _ranks_here(row: Scaling) -> int:
     """Return how many of its ranks lie on the host of the first."""
-    return math.ceil(one.ranks / max(1, len(one.hosts)))
+    return math.ceil(row.ranks / max(1, len(row.hosts)))
 
 
 def _networks(run: RunComparison) -> Iterator[str]:

@@ -255,7 +255,7 @@ def test_ranks_find_a_stranger_that_was_first_at_the_port_of_gloo(
     told = [ended(python(_PEER, store, "0", "5")), ended(rank)]
     for stranger in strangers:
         stranger.close()
-    assert all(one.startswith("the ranks could not prove to each other") for one in told), told
+    assert all(text.startswith("the ranks could not prove to each other") for text in told), told
 
 
 _STORES = """
