@@ -207,31 +207,36 @@ def _roll_call(job: SlurmJob, count: int, request: Request) -> tuple[str, ...]:
 def _keep(job: SlurmJob, node: str, request: Request) -> Process:
     """Let the job live as long as this client does.
 
-    Raises UnusableError where it cannot, and InterruptedRunError when the user stops meanwhile.
+    Raises UnusableError where it cannot, TransportError where the node does not answer, and
+    InterruptedRunError when the user stops meanwhile.
     """
     kept = request.kept(job.id)
     step = Command(argv=("/bin/sh", "-c", _KEEP, "sh", kept))
-    keeper = SrunTransport(node, job, node).spawn(step)
-    said = Drain(keeper.stdout)
+    transport = SrunTransport(node, job, node)
+    keeper = transport.spawn(step)
+    said, errors = Drain(keeper.stdout), Drain(keeper.stderr)
     try:
-        answers = _comes_true(lambda: bool(said.text() or not said.is_alive()), request, _ANSWER_S)
+        ends = _comes_true(lambda: bool(said.text() or not said.is_alive()), request, _ANSWER_S)
         if said.text() and _comes_true(Path(kept).exists, request, _SHARED_S):
             return keeper
     except BaseException:
         keeper.kill()
         raise
     keeper.kill()
-    if state_of(job) == "":
+    state, complaint = state_of(job), errors.last_line()
+    if state is not None and state not in STARTED:  # it ended after the node gave its name
         raise _not_granted(job, request)
-    if not answers:
+    if not said.text() and kept not in complaint:
+        if ends:
+            transport.require_alive("the step that keeps the job")
         raise TransportError(
-            f"{node} of job {job.id} did not answer within {_ANSWER_S:g} s",
-            details="it gave its name just before",
+            f"{node} of job {job.id} " + ("gave no answer" if ends else "did not answer in time"),
+            details=complaint or "it gave its name just before",
             hint=f"see `scontrol show job {job.id}`, and start the run again",
         )
     raise UnusableError(
         f"{request.script_dir} is not shared between this machine and {node}",
-        details="what the node writes there is not seen here",
+        details=complaint or "what the node writes there is not seen here",
         hint="name a folder on a file system that all of them share with the key script-dir",
     )
 

@@ -22,7 +22,7 @@ from programs import Programs, first_on_path
 from envcompare.cli.planning import planned
 from envcompare.config.scheduling import parse_allocation
 from envcompare.config.settings import Settings
-from envcompare.errors import InterruptedRunError, RunFolderError, UnusableError
+from envcompare.errors import InterruptedRunError, RunFolderError, TransportError, UnusableError
 from envcompare.hosts import allocation, claims, granting
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import Event, event_now
@@ -193,6 +193,36 @@ def test_folder_that_the_node_does_not_share_is_named(
     slurm.program("srun", "echo kept; exec cat")
     with pytest.raises(UnusableError, match="is not shared between this machine and c1"):
         granting._keep(job(), "c1", requested())
+
+
+def test_folder_that_the_node_does_not_have_is_named(slurm: Slurm) -> None:
+    """The step ends at once there, with a message of its shell."""
+    slurm.listing(f"7|RUNNING|{NAME}")
+    kept = requested().kept("7")
+    slurm.program("srun", f"echo 'sh: 1: cannot create {kept}: Directory nonexistent' >&3")
+    with pytest.raises(UnusableError, match="is not shared between this machine and c1") as raised:
+        granting._keep(job(), "c1", requested())
+    assert "Directory nonexistent" in raised.value.details
+
+
+@pytest.mark.parametrize("state", ["COMPLETING", ""])
+def test_job_that_is_cancelled_after_its_nodes_answered_was_not_granted(
+    slurm: Slurm, state: str
+) -> None:
+    """Slurm still lists it for a while; nothing is said of a folder that is not shared."""
+    slurm.listing(*[f"7|{state}|{NAME}"] * bool(state))
+    slurm.program("srun", "exit 1")
+    with pytest.raises(UnusableError, match="job 7 ended before its nodes could be used"):
+        granting._keep(job(), "c1", requested())
+
+
+def test_node_that_ends_without_a_word_is_lost_as_srun_says(slurm: Slurm) -> None:
+    """The scheduler may still list the job as running."""
+    slurm.listing(f"7|RUNNING|{NAME}")
+    slurm.program("srun", "echo 'srun: error: Job 7 is expired' >&2; exit 1")
+    with pytest.raises(TransportError) as raised:
+        granting._keep(job(), "c1", requested())
+    assert "srun: error: Job 7 is expired" in raised.value.details
 
 
 class Hangs:
