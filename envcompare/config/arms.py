@@ -76,6 +76,7 @@ class Traits:
     limit_command: str = ""  # whose options limit CPUs and memory, as in `docker run`
     fixed_options: tuple[str, ...] | None = None  # of it, no user's choice; None: none is taken
     short_switches: tuple[str, ...] = ()  # further short options of it that take no value
+    programs: tuple[str, ...] = ()  # of which one starts it; empty where that tells nothing
     helpers: tuple[str, ...] = ()  # processes that work for it beside the worker, by /proc/PID/comm
     rung: Rung | None = None  # of the ladder, on the host's own files
     places: Mapping[Place, Placing] = field(default_factory=dict)  # of data, beside `bind`

@@ -44,7 +44,6 @@ from envcompare.stack import NotMadeError, Progress
 from envcompare.stack.proof import TREE
 from envcompare.text import cause_line
 from envcompare.transport.hosts import HostSpec, connect
-from envcompare.transport.local import LOCAL
 
 _STEP_S = 600.0  # at most, of the only block
 _DEFAULT_ENVIRONMENTS = tuple(name for name, traits in all_traits().items() if traits.is_default)
@@ -147,18 +146,21 @@ def _cluster(host: HostSpec) -> tuple[Finding, ...]:
 
 
 def _runtimes() -> Check:
-    """Say which environments of images are usable here that a job can hold."""
+    """Say which environments of images are installed here that a job can hold.
+
+    None is started: a user who did not name it would keep what it leaves, as Podman's process.
+    """
     held = [
         where
         for where in ENVIRONMENTS.values()
         if where.traits.reference != "none" and not (where.traits.is_daemons or where.traits.rung)
     ]
-    checks = {where.name: where.check(LOCAL) for where in held}
-    usable = [f"{name} ({check.version})" for name, check in checks.items() if check.is_usable]
-    if usable:
-        return Check(version=", ".join(usable))
+    programs = {where.name: next(filter(shutil.which, where.traits.programs), "") for where in held}
+    installed = [f"{name} ({program})" for name, program in programs.items() if program]
+    if installed:
+        return Check(version=f"{', '.join(installed)}; only those of --envs were tried")
     hint = "load the module of a container runtime, and run doctor again"
-    return Check(problem=Problem(brief="none is usable on this machine", hint=hint))
+    return Check(problem=Problem(brief="none is installed on this machine", hint=hint))
 
 
 def _compared(

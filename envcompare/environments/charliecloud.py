@@ -156,6 +156,7 @@ class Charliecloud:
     traits: ClassVar[Traits] = Traits(
         reference="file",
         counters="root",
+        programs=("ch-run",),
         places={
             "image": Placing(refusal="its image is a folder of the disk, as the place `bind` is"),
             "overlay": Placing(folder="/var/tmp/envcompare-data"),  # noqa: S108 — inside

@@ -133,6 +133,7 @@ class Podman:
         has_network=False,
         counters="root",
         limit_command="podman run",
+        programs=(ENGINE.program,),
         helpers=("conmon", "fuse-overlayfs"),
         places=PLACES,
     )

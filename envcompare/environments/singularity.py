@@ -162,6 +162,7 @@ class Singularity:
         reference="file",
         is_default=True,
         counters="root",
+        programs=_ENGINES,
         helpers=("squashfuse_ll", "squashfuse", "fuse-overlayfs", "fuse2fs"),
         places={
             "image": Placing(folder=HELD, is_held=True),

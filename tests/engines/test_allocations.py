@@ -13,6 +13,7 @@ from cluster import (
     CELL,
     INTERRUPTED,
     LONG,
+    PROCESSES,
     SHORT,
     SLURM,
     UNUSABLE,
@@ -159,7 +160,9 @@ def test_steps_of_a_job_keep_the_contract_of_every_transport(cluster: Cluster) -
 def test_doctor_says_what_the_cluster_offers(cluster: Cluster) -> None:
     """A user of the login node need not ask Slurm."""
     doctor = "envcompare doctor --envs vm,singularity --stacks host --host-python python3; :"
+    before = set(as_root(LOGIN, PROCESSES).splitlines())
     said = cluster.run(doctor)
+    assert set(as_root(LOGIN, PROCESSES).splitlines()) <= before  # no runtime was started
     assert re.search(r"container runtimes for jobs: singularity .*charliecloud", said)
     lines = [line for line in said.splitlines() if "Slurm partition" in line]
     assert sorted(line.split()[3] for line in lines) == ["main:", "single:", "urgent:"]

@@ -13,6 +13,7 @@ from cluster import (
     GRID_ENGINE,
     INTERRUPTED,
     LONG,
+    PROCESSES,
     SHORT,
     UNUSABLE,
     Cluster,
@@ -136,7 +137,9 @@ def test_node_of_the_job_around_is_measured_and_kept(cluster: Cluster) -> None:
 def test_doctor_says_what_the_cluster_offers(cluster: Cluster) -> None:
     """A user of the login node need not ask Grid Engine."""
     doctor = "envcompare doctor --envs vm,singularity --stacks host --host-python python3; :"
+    before = set(as_root(LOGIN, PROCESSES).splitlines())
     said = cluster.run(doctor)
+    assert set(as_root(LOGIN, PROCESSES).splitlines()) <= before  # no runtime was started
     assert re.search(r"container runtimes for jobs: singularity .*charliecloud", said)
     lines = [line for line in said.splitlines() if "Grid Engine queue" in line]
     assert sorted(line.split()[4] for line in lines) == ["main:", "single:"]

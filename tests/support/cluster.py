@@ -29,6 +29,7 @@ CELL = (
 SHORT = ("--quick", "--restarts", "2", "--rounds", "3", "--steps", "2")
 LONG = ("--quick", "--restarts", "3", "--rounds", "60", "--steps", "20")
 INTERRUPTED, UNUSABLE = 130, 3
+PROCESSES = "ps -u bench -o pid=,args="
 _INSTALL = """
 python3.11 -m venv --without-pip venv && PYTHONPATH=$(echo pip-*.whl) \\
   venv/bin/python -m pip install -q --no-compile --no-index --find-links . \\

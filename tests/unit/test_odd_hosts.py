@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from programs import Programs, first_on_path
 
 from envcompare.cli import app
 from envcompare.cli.planning import resolved
@@ -173,6 +174,22 @@ def test_doctor_goes_on_with_the_next_host(tmp_path: Path, monkeypatch: pytest.M
     assert [one.host for one in reports] == ["local", "other"]
     assert [one.exit_code for one in reports] == [UnusableError.exit_code] * 2
     assert any("cannot read Docker's versions" in line for line in diagnosis_lines(reports[0]))
+
+
+def test_doctor_starts_no_runtime_that_its_user_did_not_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is installed on a login node is told by its name; Podman would leave a process there."""
+    programs = Programs(first_on_path(tmp_path, monkeypatch))
+    programs.program("sinfo", "echo 'main*|infinite|(null)'")
+    for runtime in ("apptainer", "podman", "ch-run"):
+        programs.program(runtime, f"echo {runtime} >>started")
+    experiment, hosts = resolved(Settings(envs="vm", device="cpu"), Settings())
+    (report,) = examine(experiment, hosts)
+    said = "singularity (apptainer), podman (podman), charliecloud (ch-run)"
+    lines = diagnosis_lines(report)
+    assert any(f"container runtimes for jobs: {said}" in line for line in lines), lines
+    assert not (programs.folder / "started").exists()
 
 
 def _say(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> None:
