@@ -127,6 +127,23 @@ def test_the_table_of_clusters_has_the_numbers_of_their_runs() -> None:
         assert told == [_decided(decided[name], margin) for name in ("cnn", "rnn", "files")]
 
 
+def test_the_text_of_clusters_claims_what_its_table_can_carry() -> None:
+    """How many of the comparisons are open, and how wide the widest interval is."""
+    text = (RESULTS / "README.md").read_text(encoding="utf-8")
+    cells = [cell for row in _NODE.findall(text) for cell in row[3:]]
+    still_open = [cell for cell in cells if cell.startswith("inconclusive")]
+    assert all(cell.startswith("equivalent") for cell in cells if cell not in still_open)
+    widest = max(still_open, key=_width)
+    ends = widest.partition("(")[2].rstrip(")")
+    claim = f"{len(still_open)} of {len(cells)} are inconclusive, with intervals up to {ends}"
+    assert "No comparison shows a container slower or faster; " + claim in text
+
+
+def _width(cell: str) -> float:
+    low, high = cell.replace("−", "-").partition("(")[2].rstrip(" %)").split(" to ")
+    return float(high) - float(low)
+
+
 def _decided(one: Mapping[str, Any], margin: float) -> str:
     if one["outcome"] == "equivalent":
         return f"equivalent within ±{100 * margin:.0f} %"
