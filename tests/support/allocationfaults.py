@@ -30,6 +30,7 @@ from cluster import (
     Scheduler,
     as_root,
     eventually,
+    installed,
     installed_on,
 )
 from lab import docker_client, missing
@@ -347,11 +348,13 @@ def main() -> int:
     """Inflict, record, write the page; 1 where a run did not survive."""
     asked = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))  # so that a trial is cleaned up
-    commit()  # what is measured is what stands here now
     broken = 0
-    for scheduler in (SLURM, GRID_ENGINE):
-        if asked.scheduler in {None, scheduler.name}:
-            broken += inflict_all(scheduler, asked)
+    with tempfile.TemporaryDirectory() as wheels:
+        commit()  # what is measured on both is what stands here now
+        installed(Path(wheels))
+        for scheduler in (SLURM, GRID_ENGINE):
+            if asked.scheduler in {None, scheduler.name}:
+                broken += inflict_all(scheduler, asked, Path(wheels))
     return 1 if broken else 0
 
 
@@ -365,7 +368,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def inflict_all(scheduler: Scheduler, asked: argparse.Namespace) -> int:
+def inflict_all(scheduler: Scheduler, asked: argparse.Namespace, wheels: Path) -> int:
     """Inflict what is due on one cluster, and return how many runs did not survive."""
     reason = missing(scheduler.name)
     if reason:
@@ -378,7 +381,7 @@ def inflict_all(scheduler: Scheduler, asked: argparse.Namespace) -> int:
         for name, seed in order(scheduler, asked)
         if asked.again or (scheduler.name, name, seed) not in known
     ]
-    with tempfile.TemporaryDirectory() as wheels, installed_on(scheduler, Path(wheels)) as cluster:
+    with installed_on(scheduler, wheels) as cluster:
         for name, seed in due:
             record = inflict(cluster, name, seed)
             append_record(places, record)

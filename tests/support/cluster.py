@@ -155,8 +155,12 @@ def installed(wheels: Path) -> None:
 
 @contextmanager
 def installed_on(scheduler: Scheduler, wheels: Path) -> Iterator[Cluster]:
-    """Give a user's folder on the cluster, with envcompare and its extra in a venv."""
-    installed(wheels)
+    """Give a user's folder on the cluster, with envcompare and its extra in a venv.
+
+    The wheels are made where the folder has none yet.
+    """
+    if not any(wheels.glob("*.whl")):
+        installed(wheels)
     (wheels / "light.py").write_text(LIGHT)
     folder = f"/home/bench/test-{uuid.uuid4().hex[:8]}"
     there = Cluster(folder=folder, scheduler=scheduler)
