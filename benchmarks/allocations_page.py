@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from faults_page import figures, keep_record, kept_records, list_problems, tell_repeats
+from faults_page import figures, keep_record, kept_records, latest, list_problems, tell_repeats
 
 from bookkeeping import Conditions, Places
 
@@ -57,7 +57,7 @@ def append_record(places: Places, record: Record) -> None:
 def write_page(places: Places) -> str:
     """Write the tables of all faults; return the page."""
     every = read_records(places)
-    last = tuple({record.key: record for record in every}.values())
+    last = latest(every)
     cancelled = [record for record in last if record.name == CANCELLED]
     lines = [
         "# Faults of allocations",
@@ -71,7 +71,8 @@ def write_page(places: Places) -> str:
         "node, after a `clean --run` if the node hung or was down; where all samples that had "
         "arrived are kept; and where the resumed run finishes all cells and leaves nothing either "
         "(`script/allocations`; raw data in "
-        "`benchmarks/results/allocations.jsonl`).",
+        "`benchmarks/results/allocations.jsonl`). At a time limit it is resumed up to eight times, "
+        "and its restarts are shorter than a job: with longer ones it never finished.",
         "",
         "| scheduler | fault | injected | survived | left behind | finished by `--resume` "
         "| samples that had arrived, median (max) |",
@@ -93,7 +94,7 @@ def write_page(places: Places) -> str:
             (f"{SCHEDULERS[one.scheduler]}, {one.says}, seed {one.seed}", one.problem)
             for one in last
         ),
-        *tell_repeats(every, last),
+        *tell_repeats(every),
     ]
     page = "\n".join(lines).rstrip() + "\n"
     places.write_page(PAGE, page, [record.conditions for record in last])

@@ -134,17 +134,23 @@ def tell(measured: Iterable[Conditions]) -> str:
     known = [one for one in measured if one.get("commit")]
     if not known:
         return ""
-    commits = dict.fromkeys(
-        f"`{str(one['commit'])[:7]}`{' with uncommitted changes' if one['is_dirty'] else ''}"
-        for one in known
-    )
     loads = [float(one[name] or 0) for one in known for name in ("load_before", "load_after")]
-    told = f"Measured at commit {', '.join(commits)}; load {min(loads):.1f} to {max(loads):.1f}"
+    told = f"Measured at commit {commits(known)}; load {min(loads):.1f} to {max(loads):.1f}"
     pressures = [float(p) for one in known if (p := one["cpu_pressure"]) is not None]
     if not pressures:
         return f"{told}."
     ends = dict.fromkeys(f"{one:.0f}" for one in (min(pressures), max(pressures)))
     return f"{told}; a task waited for a CPU in {' to '.join(ends)} % of the time."
+
+
+def commits(measured: Iterable[Conditions]) -> str:
+    """Return the commits at which something was measured, as far as they are known."""
+    known = (
+        f"`{str(one['commit'])[:7]}`{' with uncommitted changes' if one['is_dirty'] else ''}"
+        for one in measured
+        if one.get("commit")
+    )
+    return ", ".join(dict.fromkeys(known))
 
 
 def load_average() -> float:

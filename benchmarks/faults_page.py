@@ -7,15 +7,37 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from bookkeeping import Conditions, Places
+from bookkeeping import Conditions, Places, commits
 from envcompare.report.format.numbers import NOT_MEASURED
 from envcompare.text import counted
 
 _MARKUP = str.maketrans("|<>`", "/()'")  # what a table and Markdown would take for their own
 RECORDS, PAGE = "faults.jsonl", "faults.md"
 Kept = TypeVar("Kept")
+
+
+class Outcome(Protocol):
+    """What became of a run that a fault met, whichever fault."""
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Return which of all faults it is."""
+        ...
+
+    @property
+    def problem(self) -> str:
+        """Return why the run did not survive; empty where it did."""
+        ...
+
+    @property
+    def conditions(self) -> Conditions:
+        """Return commit and load."""
+        ...
+
+
+Trial = TypeVar("Trial", bound=Outcome)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +87,7 @@ def keep_record(path: Path, record: Any) -> None:  # noqa: ANN401 — a dataclas
 def write_page(places: Places) -> str:
     """Write the table of all faults; return the page."""
     every = read_records(places)
-    last = tuple({record.key: record for record in every}.values())
+    last = latest(every)
     kinds = dict.fromkeys((record.name, record.says) for record in last)
     rows = [_row(says, [record for record in last if record.name == name]) for name, says in kinds]
     lines = [
@@ -88,7 +110,7 @@ def write_page(places: Places) -> str:
         _row("**all**", last),
         "",
         *list_problems((f"{one.says}, number {one.number}", one.problem) for one in last),
-        *tell_repeats(every, last),
+        *tell_repeats(every),
     ]
     page = "\n".join(lines).rstrip() + "\n"
     places.write_page(PAGE, page, [record.conditions for record in last])
@@ -117,14 +139,32 @@ def list_problems(trials: Iterable[tuple[str, str]]) -> list[str]:
     return ["Not survived:", "", *told, ""] if told else []
 
 
-def tell_repeats(every: Sequence[object], last: Sequence[object]) -> list[str]:
+def latest(every: Iterable[Trial]) -> tuple[Trial, ...]:
+    """Return the last trial of each fault, which stands for it."""
+    return tuple({record.key: record for record in every}.values())
+
+
+def tell_repeats(every: Iterable[Outcome]) -> list[str]:
     """Say how many trials stand in no table, as a later one took their place."""
-    repeated = len(every) - len(last)
-    if not repeated:
+    records = tuple(every)
+    standing = {id(record) for record in latest(records)}
+    earlier = [record for record in records if id(record) not in standing]
+    broken = [record for record in earlier if record.problem]
+    return [
+        *_tell_earlier("not survived", broken),
+        *_tell_earlier("survived", [record for record in earlier if not record.problem]),
+    ]
+
+
+def _tell_earlier(what: str, records: Sequence[Outcome]) -> list[str]:
+    if not records:
         return []
-    were = "was" if repeated == 1 else "were"
-    told = f"{counted(repeated, 'trial')} {were} not survived at an earlier commit"
-    return [f"{told}, and {were} repeated.", ""]
+    is_single = len(records) == 1
+    were, later = ("was", "a later one stands") if is_single else ("were", "later ones stand")
+    known = commits(record.conditions for record in records)
+    where = f" (commit{'s' * (', ' in known)} {known})" if known else ""
+    told = f"{counted(len(records), 'earlier trial')} {were} {what}{where}"
+    return [f"{told}; {later} in the table.", ""]
 
 
 def _cell(text: str) -> str:

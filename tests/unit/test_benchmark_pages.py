@@ -90,5 +90,24 @@ def test_a_fault_of_an_allocation_is_told_until_a_later_trial_survives(tmp_path:
     allocations_page.append_record(places, survived)
     page = allocations_page.write_page(places)
     assert "| Slurm | waiting for its nodes | 1 | 1 | 3.5 to 3.5 | 3 |" in page
-    assert "1 trial was not survived at an earlier commit, and was repeated." in page
+    assert "1 earlier trial was not survived; a later one stands in the table." in page
     assert allocations_page.read_records(places) == (fault, survived)
+
+
+def test_trials_that_stand_in_no_table_are_told_by_what_became_of_them() -> None:
+    """One that was survived and inflicted again is not one that was not."""
+    first = faults_page.Record(
+        name="killed", says="killed", seed=1, number=0, problem="", lost=0, left=0, next_s=1.0,
+        conditions={"commit": "0123456789", "is_dirty": False},
+    )  # fmt: skip
+    dirty = {"commit": "abcdef0123", "is_dirty": True}
+    second = replace(first, problem="left behind", conditions=dirty)
+    third = replace(first, problem="it hung")
+    commits = "`abcdef0` with uncommitted changes, `0123456`"
+    assert faults_page.tell_repeats([first, second, third, replace(first)]) == [
+        f"2 earlier trials were not survived (commits {commits}); later ones stand in the table.",
+        "",
+        "1 earlier trial was survived (commit `0123456`); a later one stands in the table.",
+        "",
+    ]
+    assert faults_page.tell_repeats([first]) == []
