@@ -37,6 +37,7 @@ class Record:
     is_finished: bool | None  # by --resume; None where it was removed instead
     problem: str  # empty where the run survived
     conditions: Conditions
+    is_removed: bool = True  # what a broken trial left: else it was the last one of its call
 
     @property
     def key(self) -> tuple[str, str, int]:

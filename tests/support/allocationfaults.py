@@ -312,8 +312,8 @@ FAULTS = {
 
 
 def inflict(cluster: Cluster, name: str, seed: int) -> Record:
-    """Inflict one fault on a run of its own; what it leaves is removed."""
-    watch, problem = Watch.begin(), ""
+    """Inflict one fault on a run of its own; what it leaves is removed, or the record says so."""
+    watch, problem, is_removed = Watch.begin(), "", True
     trial = Trial(cluster=cluster, out=f"{name}-{seed}", draw=random.Random(seed))
     try:
         FAULTS[name].hurt(trial)
@@ -324,9 +324,14 @@ def inflict(cluster: Cluster, name: str, seed: int) -> Record:
     except BaseException:  # stopped by its user: no record of it
         trial.remove()
         raise
-    if problem:
-        trial.remove()
-    cluster.run(f"rm -rf {trial.out}")
+    try:
+        if problem:
+            trial.remove()
+        cluster.run(f"rm -rf {trial.out}")
+    except Exception as error:  # noqa: BLE001 — the worst failures must not go unrecorded
+        said = " ".join(str(error).split()) or type(error).__name__
+        problem = f"{problem} | what is left could not be removed: {said}"
+        is_removed = False
     return Record(
         scheduler=cluster.scheduler.name,
         name=name,
@@ -339,6 +344,7 @@ def inflict(cluster: Cluster, name: str, seed: int) -> Record:
         kept=trial.kept,
         left=len(trial.left),
         is_finished=trial.is_finished,
+        is_removed=is_removed,
         problem=problem,
         conditions=watch.conditions(),
     )
@@ -388,6 +394,9 @@ def inflict_all(scheduler: Scheduler, asked: argparse.Namespace, wheels: Path) -
             write_page(places)
             broken += bool(record.problem)
             click.echo(f"{scheduler.name} {name} {seed}: {record.problem or 'survived'}")
+            if not record.is_removed:
+                click.echo("error: the next trial would meet what this one left", err=True)
+                break
     return broken
 
 
