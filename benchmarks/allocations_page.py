@@ -10,7 +10,7 @@ from faults_page import figures, keep_record, kept_records, latest, list_problem
 from bookkeeping import Conditions, Places
 
 RECORDS, PAGE = "allocations.jsonl", "allocations.md"
-CANCELLED = "cancelled"
+CANCELLED, ABANDONED = "cancelled", "abandoned"
 SCHEDULERS = {"slurm": "Slurm", "gridengine": "Grid Engine"}  # as --allocation has them
 DOINGS = {  # what a run is at, as its events tell
     "queued": "waiting for its nodes",
@@ -34,7 +34,7 @@ class Record:
     exit_code: int | None  # of the client; of the signal that killed it, as a shell gives it
     kept: int | None  # samples that had arrived
     left: int | None  # jobs, processes and folders, after the fault and after the resumed run
-    is_finished: bool | None  # by --resume; None where it was removed instead
+    is_finished: bool | None  # by --resume; None where it was not resumed
     problem: str  # empty where the run survived
     conditions: Conditions
     is_removed: bool = True  # what a broken trial left: else it was the last one of its call
@@ -118,8 +118,8 @@ def _grouped(
 
 def _fault_row(start: str, records: Sequence[Record]) -> str:
     left = sum(record.left or 0 for record in records)
-    resumed = [record for record in records if record.is_finished is not None]
-    finished = sum(bool(record.is_finished) for record in resumed) if resumed else "removed"
+    is_never_resumed = all(record.name == ABANDONED for record in records)
+    finished = "removed" if is_never_resumed else sum(bool(each.is_finished) for each in records)
     kept = figures([record.kept for record in records], ".0f")
     return f"{start}| {len(records)} | {_survived(records)} | {left} | {finished} | {kept} |"
 

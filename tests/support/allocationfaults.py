@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 import click
-from allocations_page import CANCELLED, Record, append_record, read_records, write_page
+from allocations_page import ABANDONED, CANCELLED, Record, append_record, read_records, write_page
 from cluster import (
     GRID_ENGINE,
     INTERRUPTED,
@@ -33,6 +33,7 @@ from cluster import (
     installed,
     installed_on,
 )
+from faults_page import latest
 from lab import docker_client, missing
 
 from bookkeeping import Places, Watch, commit
@@ -298,7 +299,7 @@ def _docker(*words: str) -> None:
 FAULTS = {
     CANCELLED: Fault(hurt=cancel, says="job cancelled at any time"),
     "client-killed": Fault(hurt=kill_client, says="`kill -9` of the client at any time", count=5),
-    "abandoned": Fault(hurt=abandon, says="`kill -9` of the client, and nobody resumes"),
+    ABANDONED: Fault(hurt=abandon, says="`kill -9` of the client, and nobody resumes"),
     "time-limit": Fault(hurt=reach_time_limit, says="time limit reached"),
     "node-hangs": Fault(
         hurt=partial(lose_node, how="pause", back="unpause"), says="node hangs until the run ends"
@@ -381,7 +382,7 @@ def inflict_all(scheduler: Scheduler, asked: argparse.Namespace, wheels: Path) -
         click.echo(f"error: {reason}", err=True)
         return 1
     places, broken = Places(), 0
-    known = {record.key for record in read_records(places) if not record.problem}
+    known = {record.key for record in latest(read_records(places)) if not record.problem}
     due = [
         (name, seed)
         for name, seed in order(scheduler, asked)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 from faultkinds import FAULTS, Fault
-from faults_page import Record, append_record, read_records, write_page
+from faults_page import Record, append_record, latest, read_records, write_page
 from faulttrials import Outcome, on, trial
 from lab import Lab
 from lab import lab as running_lab
@@ -31,7 +31,7 @@ def main() -> int:
     asked = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))  # so that a trial is cleaned up
     places = Places()
-    known = {record.key for record in read_records(places) if not record.problem}
+    known = {record.key for record in latest(read_records(places)) if not record.problem}
     lab = running_lab()
     if lab is None:
         click.echo("error: the lab is not up\n  try: script/lab up 3", err=True)

@@ -86,12 +86,15 @@ def test_a_fault_of_an_allocation_is_told_until_a_later_trial_survives(tmp_path:
     page = allocations_page.write_page(places)
     assert "| Slurm | job cancelled | 1 | 0 | 1 | 0 | 0 (0) |" in page
     assert "- Slurm, job cancelled, seed 7: left behind: job 12" in page
+    broken = replace(fault, name="time-limit", says="time limit", is_finished=None)
+    allocations_page.append_record(places, broken)
+    assert "| Slurm | time limit | 1 | 0 | 1 | 0 |" in allocations_page.write_page(places)
     survived = replace(fault, left=0, is_finished=True, problem="")
     allocations_page.append_record(places, survived)
     page = allocations_page.write_page(places)
     assert "| Slurm | waiting for its nodes | 1 | 1 | 3.5 to 3.5 | 3 |" in page
     assert "1 earlier trial was not survived; a later one stands in the table." in page
-    assert allocations_page.read_records(places) == (fault, survived)
+    assert allocations_page.read_records(places) == (fault, broken, survived)
 
 
 def test_trials_that_stand_in_no_table_are_told_by_what_became_of_them() -> None:
