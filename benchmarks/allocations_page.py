@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from faults_page import figures, keep_record, kept_records, latest, list_problems, tell_repeats
 
 from bookkeeping import Conditions, Places
+from envcompare.text import counted
 
 RECORDS, PAGE = "allocations.jsonl", "allocations.md"
 CANCELLED, ABANDONED = "cancelled", "abandoned"
 SCHEDULERS = {"slurm": "Slurm", "gridengine": "Grid Engine"}  # as --allocation has them
+OVER = "over"  # the client had ended: the fault hit nothing
 DOINGS = {  # what a run is at, as its events tell
     "queued": "waiting for its nodes",
     "preparing": "preparing the nodes",
@@ -30,7 +32,7 @@ class Record:
     seed: int
     nodes: int
     at_s: float | None  # from when the scheduler listed the job
-    doing: str | None  # a key of DOINGS
+    doing: str | None  # a key of DOINGS, or OVER
     exit_code: int | None  # of the client; of the signal that killed it, as a shell gives it
     kept: int | None  # samples that had arrived
     left: int | None  # jobs, processes and folders, after the fault and after the resumed run
@@ -59,7 +61,8 @@ def write_page(places: Places) -> str:
     """Write the tables of all faults; return the page."""
     every = read_records(places)
     last = latest(every)
-    cancelled = [record for record in last if record.name == CANCELLED]
+    hits = tuple(record for record in last if record.doing != OVER)
+    cancelled = [record for record in hits if record.name == CANCELLED]
     lines = [
         "# Faults of allocations",
         "",
@@ -78,8 +81,9 @@ def write_page(places: Places) -> str:
         "| scheduler | fault | injected | survived | left behind | finished by `--resume` "
         "| samples that had arrived, median (max) |",
         "|---|---|---|---|---|---|---|",
-        *_grouped(last, lambda record: record.says, _fault_row),
+        *_grouped(hits, lambda record: record.says, _fault_row),
         "",
+        *_tell_misses(len(last) - len(hits)),
         "The moment of each cancel is drawn from its seed, up to 30 s after the scheduler listed "
         "the job:",
         "",
@@ -100,6 +104,13 @@ def write_page(places: Places) -> str:
     page = "\n".join(lines).rstrip() + "\n"
     places.write_page(PAGE, page, [record.conditions for record in last])
     return page
+
+
+def _tell_misses(count: int) -> list[str]:
+    """Say how many faults came too late to hit anything."""
+    if not count:
+        return []
+    return [f"{counted(count, 'further fault')} hit nothing: the run was over by then.", ""]
 
 
 def _grouped(

@@ -19,7 +19,15 @@ from functools import partial
 from pathlib import Path
 
 import click
-from allocations_page import ABANDONED, CANCELLED, Record, append_record, read_records, write_page
+from allocations_page import (
+    ABANDONED,
+    CANCELLED,
+    OVER,
+    Record,
+    append_record,
+    read_records,
+    write_page,
+)
 from cluster import (
     GRID_ENGINE,
     INTERRUPTED,
@@ -171,6 +179,8 @@ class Trial:
         return any(self.cluster.events(self.out, kind) for kind in kinds)
 
     def _doing(self) -> str:
+        if self._process is not None and self._process.poll() is not None:
+            return OVER
         if self._has("run-ended"):
             return "ended"
         if self.cluster.lines(self.out, "samples.jsonl"):

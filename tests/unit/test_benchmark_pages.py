@@ -97,6 +97,21 @@ def test_a_fault_of_an_allocation_is_told_until_a_later_trial_survives(tmp_path:
     assert allocations_page.read_records(places) == (fault, broken, survived)
 
 
+def test_a_fault_of_an_allocation_that_hit_nothing_does_not_count(tmp_path: Path) -> None:
+    """The run was over before: that it is whole proves nothing."""
+    places = Places.below(tmp_path)
+    hit = allocations_page.Record(
+        scheduler="slurm", name="client-killed", says="client killed", seed=0, nodes=1, at_s=3.5,
+        doing="measuring", exit_code=137, kept=5, left=0, is_finished=True, problem="",
+        conditions={},
+    )  # fmt: skip
+    allocations_page.append_record(places, hit)
+    allocations_page.append_record(places, replace(hit, seed=1, doing=allocations_page.OVER))
+    page = allocations_page.write_page(places)
+    assert "| Slurm | client killed | 1 | 1 |" in page
+    assert "1 further fault hit nothing: the run was over by then." in page
+
+
 def test_trials_that_stand_in_no_table_are_told_by_what_became_of_them() -> None:
     """One that was survived and inflicted again is not one that was not."""
     first = faults_page.Record(
