@@ -11,7 +11,7 @@ from bookkeeping import Conditions, Places
 from envcompare.text import counted
 
 RECORDS, PAGE = "allocations.jsonl", "allocations.md"
-CANCELLED, ABANDONED = "cancelled", "abandoned"
+CANCELLED, CLIENT_KILLED, ABANDONED = "cancelled", "client-killed", "abandoned"
 SCHEDULERS = {"slurm": "Slurm", "gridengine": "Grid Engine"}  # as --allocation has them
 OVER = "over"  # the client had ended: the fault hit nothing
 DOINGS = {  # what a run is at, as its events tell
@@ -72,7 +72,8 @@ def write_page(places: Places) -> str:
         "lab, by a user without root. It loses its job, its client or its node, and is resumed "
         "with a new allocation. It survives where the client ends with the exit code that the "
         "documentation gives; where no job, process or folder of it is left on nodes or login "
-        "node, after a `clean --run` if the node hung or was down; where all samples that had "
+        "node, after `clean --run` or `--resume` where the client was killed, and after "
+        "`clean --run` if the node hung or was down; where all samples that had "
         "arrived are kept; and where the resumed run finishes all cells and leaves nothing either "
         "(`script/allocations`; raw data in "
         "`benchmarks/results/allocations.jsonl`). At a time limit it is resumed up to eight times, "
@@ -128,9 +129,11 @@ def _grouped(
 
 
 def _fault_row(start: str, records: Sequence[Record]) -> str:
-    left = sum(record.left or 0 for record in records)
+    left = str(sum(record.left or 0 for record in records))
     is_never_resumed = all(record.name == ABANDONED for record in records)
     finished = "removed" if is_never_resumed else sum(bool(each.is_finished) for each in records)
+    if all(record.name == CLIENT_KILLED for record in records):
+        left = f"{left}, not checked before `--resume`"
     kept = figures([record.kept for record in records], ".0f")
     return f"{start}| {len(records)} | {_survived(records)} | {left} | {finished} | {kept} |"
 

@@ -23,6 +23,10 @@ class EndlessJob:
         """List the job, whatever was done before."""
         return "job 7\n" if SLURM.jobs in script else ""
 
+    def left(self) -> str:
+        """Return that job."""
+        return "job 7\n"
+
 
 def breaks(_trial: Trial) -> None:
     """Be a fault that no run survives."""
@@ -45,7 +49,7 @@ def test_trial_whose_job_does_not_end_is_recorded(no_cluster: Any) -> None:
         "the client has not ended after 150 s | "
         "what is left could not be removed: a job does not end"
     )
-    assert not record.is_removed
+    assert (record.is_removed, record.left) == (False, 1)
 
 
 def test_trial_is_recorded_while_a_machine_is_down(

@@ -108,7 +108,7 @@ def test_a_fault_of_an_allocation_that_hit_nothing_does_not_count(tmp_path: Path
     allocations_page.append_record(places, hit)
     allocations_page.append_record(places, replace(hit, seed=1, doing=allocations_page.OVER))
     page = allocations_page.write_page(places)
-    assert "| Slurm | client killed | 1 | 1 |" in page
+    assert "| Slurm | client killed | 1 | 1 | 0, not checked before `--resume` | 1 |" in page
     assert "1 further fault hit nothing: the run was over by then." in page
 
 
