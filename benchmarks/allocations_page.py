@@ -40,6 +40,8 @@ class Record:
     problem: str  # empty where the run survived
     conditions: Conditions
     is_removed: bool = True  # what a broken trial left: else it was the last one of its call
+    stopped_by: str | None = None  # why the cells of the resumed run ended; None: not looked at
+    has_all_checks: bool = False  # earlier records were judged by less
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -74,10 +76,12 @@ def write_page(places: Places) -> str:
         "documentation gives; where no job, process or folder of it is left on nodes or login "
         "node, after `clean --run` or `--resume` where the client was killed, and after "
         "`clean --run` if the node hung or was down; where all samples that had "
-        "arrived are kept; and where the resumed run finishes all cells and leaves nothing either "
-        "(`script/allocations`; raw data in "
+        "arrived when the fault struck, and when the client had ended, are kept; and where the "
+        "resumed run finishes all cells as planned, has each planned block once and leaves nothing "
+        "either (`script/allocations`; raw data in "
         "`benchmarks/results/allocations.jsonl`). At a time limit it is resumed up to eight times, "
-        "and its restarts are shorter than a job: with longer ones it never finished.",
+        "and its restarts are shorter than a job: with longer ones it never finished. On Grid "
+        "Engine its budget is no longer than the job, and it may end as that is spent.",
         "",
         "| scheduler | fault | injected | survived | left behind | finished by `--resume` "
         "| samples that had arrived, median (max) |",
@@ -85,6 +89,7 @@ def write_page(places: Places) -> str:
         *_grouped(hits, lambda record: record.says, _fault_row),
         "",
         *_tell_misses(len(last) - len(hits)),
+        *_tell_lesser(sum(not (record.has_all_checks or record.problem) for record in hits)),
         "The moment of each cancel is drawn from its seed, up to 30 s after the scheduler listed "
         "the job:",
         "",
@@ -114,6 +119,21 @@ def _tell_misses(count: int) -> list[str]:
     return [f"{counted(count, 'further fault')} hit nothing: the run was over by then.", ""]
 
 
+def _tell_lesser(count: int) -> list[str]:
+    """Say how many trials survived by the rule of earlier records, which asked for less."""
+    if not count:
+        return []
+    was = "was" if count == 1 else "were"
+    return [
+        f"{counted(count, 'trial')} in the table {was} judged by less, which stands until it is "
+        "measured again: the resumed run ended its cells as ok and kept what had arrived when the "
+        "client had ended. Whether it has each planned block once, whether a cell ended as planned "
+        "or as its budget was spent, and what had arrived when the fault struck was not looked at; "
+        "nor were samples compared where nobody resumes.",
+        "",
+    ]
+
+
 def _grouped(
     records: Sequence[Record],
     label: Callable[[Record], str],
@@ -134,6 +154,8 @@ def _fault_row(start: str, records: Sequence[Record]) -> str:
     finished = "removed" if is_never_resumed else sum(bool(each.is_finished) for each in records)
     if all(record.name == CLIENT_KILLED for record in records):
         left = f"{left}, not checked before `--resume`"
+    if spent := sum(record.stopped_by == "budget" for record in records):
+        finished = f"{finished}, {spent} as the budget was spent"
     kept = figures([record.kept for record in records], ".0f")
     return f"{start}| {len(records)} | {_survived(records)} | {left} | {finished} | {kept} |"
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 from allocations_page import (
@@ -43,13 +44,19 @@ from cluster import (
     installed_on,
 )
 from faults_page import latest
+from faulttrials import check_whole
 from lab import docker_client, missing
 
 from bookkeeping import Places, Watch, commit
 
 ENDLESS = ("--quick", "--restarts", "3", "--rounds", "900", "--steps", "20", "--budget", "900")
 # restarts of some seconds, in all longer than the time limit
-_SEVERAL_JOBS = ("--quick", "--restarts", "8", "--rounds", "200", "--steps", "20", "--budget", "40")
+_SEVERAL_JOBS = {
+    SLURM: ("--restarts", "12", "--budget", "580"),
+    # its limit cannot be shortened later, and no budget is longer: it may be spent before the end
+    GRID_ENGINE: ("--restarts", "8", "--budget", "40"),
+}
+_CALM = ("--budget", "240")  # holds the plan of LONG on a busy machine too
 KILLED = 137  # as a shell gives it
 _KILL_CLIENT = "pkill -KILL -u bench -f '[e]nvcompare run'"
 _KILL_MARKED = (
@@ -72,6 +79,9 @@ class Trial:
     kept: int | None = None
     left: list[str] = field(default_factory=list)
     is_finished: bool | None = None
+    may_run_out: bool = False  # of its budget, before its plan is done
+    stopped_by: str | None = None
+    _arrived: list[dict[str, Any]] = field(default_factory=list)
     _process: subprocess.Popen[str] | None = None
     _listed_s: float = 0.0
 
@@ -94,7 +104,7 @@ class Trial:
         """Start the run, and wait until the scheduler lists its job."""
         allocation = f"{self.scheduler.name}:time={limit}"
         allocation += f",nodes={self.nodes}" * (self.nodes > 1)
-        words = (*(options or LONG), "--allocation", allocation)
+        words = (*(options or (*LONG, *_CALM)), "--allocation", allocation)
         self._process = self.cluster.measuring(self.out, *words)
         assert eventually(self.is_listed), "the job was never listed"
         self._listed_s = time.monotonic()
@@ -107,7 +117,8 @@ class Trial:
         assert has_samples, "no sample arrived within 120 s"
 
     def strike(self, hurt: Callable[[], object]) -> None:
-        """Note what the run is at, and hurt it."""
+        """Note what the run is at and what has arrived, and hurt it."""
+        self._arrived = self.cluster.lines(self.out, "samples.jsonl")
         self.doing = self._doing()
         self.at_s = time.monotonic() - self._listed_s
         hurt()
@@ -132,17 +143,30 @@ class Trial:
 
         Raises AssertionError where the run has not survived.
         """
-        arrived = self.cluster.lines(self.out, "samples.jsonl")
-        self.kept = len(arrived)
+        self.kept = self.require_arrived()
         if self.exit_code != KILLED:
             self.require_nothing()
         self._resume(resumes)
         states = [event["state"] for event in self.cluster.events(self.out, "cell-ended")]
         self.is_finished = states == ["ok"] * self.nodes
         assert self.is_finished, f"the cells of the resumed run ended as {states}"
-        samples = self.cluster.lines(self.out, "samples.jsonl")
-        assert samples[: self.kept] == arrived, "samples that had arrived were lost"
+        self.require_arrived()
+        self._require_whole()
         self.require_nothing()
+
+    def require_arrived(self) -> int:
+        """Refuse the loss of samples since the fault or the last call; return how many it has."""
+        samples = self.cluster.lines(self.out, "samples.jsonl")
+        assert samples[: len(self._arrived)] == self._arrived, "samples that had arrived were lost"
+        self._arrived = samples
+        return len(samples)
+
+    def _require_whole(self) -> None:
+        """Refuse a resumed run that has not each planned block once."""
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("run.json", "samples.jsonl", "comparison.json"):
+                (Path(folder) / name).write_text(self.cluster.run(f"cat {self.out}/*/{name}"))
+            _, self.stopped_by = check_whole(Path(folder), may_run_out=self.may_run_out)
 
     def _resume(self, times: int) -> None:
         for more in reversed(range(times)):
@@ -254,8 +278,9 @@ def abandon(trial: Trial) -> None:
     if not eventually(lambda: trial.cluster.left().splitlines() == folder, seconds=240):
         trial.left += [line for line in trial.cluster.left().splitlines() if line not in folder]
         raise AssertionError(f"left behind: {'; '.join(trial.left) or 'not even its folder'}")
-    trial.kept = len(trial.cluster.lines(trial.out, "samples.jsonl"))
+    trial.kept = trial.require_arrived()
     trial.cluster.run(f"envcompare clean --run {trial.out}/*")
+    assert trial.require_arrived() == trial.kept, "samples came after the job had ended"
     trial.require_nothing()
 
 
@@ -265,7 +290,9 @@ def reach_time_limit(trial: Trial) -> None:
     Slurm's limits are whole minutes; its user may shorten that of a job which has begun.
     """
     is_slurm = trial.scheduler == SLURM
-    trial.start(*_SEVERAL_JOBS, limit="00:10:00" if is_slurm else "00:00:40")
+    trial.may_run_out = not is_slurm
+    plan = ("--quick", *_SEVERAL_JOBS[trial.scheduler], "--rounds", "200", "--steps", "20")
+    trial.start(*plan, limit="00:10:00" if is_slurm else "00:00:40")
     trial.measure()
     shorten = f"scontrol update job={trial.job} timelimit=1" if is_slurm else ":"
     trial.strike(partial(trial.cluster.run, shorten))
@@ -366,6 +393,8 @@ def inflict(cluster: Cluster, name: str, seed: int) -> Record:
         left=len(trial.left),
         is_finished=trial.is_finished,
         is_removed=is_removed,
+        stopped_by=trial.stopped_by,
+        has_all_checks=True,
         problem=problem,
         conditions=watch.conditions(),
     )
@@ -402,7 +431,11 @@ def inflict_all(scheduler: Scheduler, asked: argparse.Namespace, wheels: Path) -
         click.echo(f"error: {reason}", err=True)
         return 1
     places, broken = Places(), 0
-    known = {record.key for record in latest(read_records(places)) if not record.problem}
+    known = {
+        record.key
+        for record in latest(read_records(places))
+        if record.has_all_checks and not record.problem
+    }
     due = [
         (name, seed)
         for name, seed in order(scheduler, asked)

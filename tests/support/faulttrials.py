@@ -23,7 +23,7 @@ from faultwork import source
 from lab import Lab
 from runs import BASE, STEPS_ALONE, run_folder
 
-from envcompare.run_folder.records import Block, Sample
+from envcompare.run_folder.records import Block, RunRecord
 from envcompare.run_folder.results import RunFolder, standing_samples
 
 RESTARTS, ROUNDS, STEPS = 2, 10, 20  # blocks of 0.1 s: a fault takes half a second to come
@@ -233,44 +233,20 @@ class Trial:
         """Resume the run and check all that must hold after any fault; raises Broken."""
         self.resume()
         self._since = None
-        folder = RunFolder.open(self.run)
-        held = [one for one in folder.read_samples().samples if isinstance(one, Block)]
-        standing = [
-            one
-            for one in standing_samples(held, folder.read_run().design)
-            if isinstance(one, Block)
-        ]
-        self._check_blocks(standing)
-        self._check_verdicts()
+        self._check_plan()
+        lost, _ = check_whole(self.run)
         left = self._left()
         if left:
             raise Broken(f"left behind: {'; '.join(left)}")
-        return Outcome(lost=len(held) - len(standing), left=left, next_s=self._next_s)
+        return Outcome(lost=lost, left=left, next_s=self._next_s)
 
-    def _check_blocks(self, standing: Iterable[Sample]) -> None:
-        blocks = (one for one in standing if isinstance(one, Block))
-        count = Counter((b.cell, b.arm, b.restart, b.generation, b.round) for b in blocks)
-        expected = Counter(
-            (f"{host.alias}/faulty-Faulty/default", arm, restart, 0, number)
-            for host in self.hosts
-            for arm in self.ids
-            for restart in range(RESTARTS)
-            for number in range(-1, ROUNDS)
-        )
-        if count != expected:
-            lacking, more = expected - count, count - expected
-            raise Broken(
-                f"{lacking.total()} blocks are lacking and {more.total()} are too many: "
-                f"{sorted(lacking)[:3]}, {sorted(more)[:3]}; {self.said()}"
-            )
-
-    def _check_verdicts(self) -> None:
-        """Every round that was judged is a whole one, and the cell knows why it ended."""
-        comparison = json.loads((self.run / "comparison.json").read_text())
-        for cell in comparison["cells"]:
-            said = (cell["state"], cell["stopped_by"], cell["restarts"], cell["rounds"])
-            if said != ("ok", "planned", RESTARTS, RESTARTS * ROUNDS):
-                raise Broken(f"the cell {cell['id']} ended as {said}")
+    def _check_plan(self) -> None:
+        """Refuse a run that was told another plan than that of all trials."""
+        record = RunFolder.open(self.run).read_run()
+        cells = sorted(cell.id for cell in record.cells)
+        assert cells == sorted(f"{host.alias}/faulty-Faulty/default" for host in self.hosts)
+        assert {arm.id for arm in record.arms} == set(self.ids)
+        assert (record.design.restarts, record.design.rounds) == (RESTARTS, ROUNDS)
 
     def _left(self) -> tuple[str, ...]:
         """Return what is left of the run, once what ends by itself has ended."""
@@ -319,6 +295,47 @@ for file in $(grep -lsF "ENVCOMPARE_RUN=$1" /proc/[0-9]*/environ); do
 done 2>/dev/null
 :
 """
+
+
+def check_whole(run: Path, *, may_run_out: bool = False) -> tuple[int, str]:
+    """Refuse a run that lacks a planned block, has one twice, or judges rounds that are not whole.
+
+    Where its budget may run out, blocks may be lacking. Return how many were measured and later
+    overtaken, and why its cells ended; raises Broken.
+    """
+    folder = RunFolder.open(run)
+    record = folder.read_run()
+    held = [sample for sample in folder.read_samples().samples if isinstance(sample, Block)]
+    kept = standing_samples(held, record.design)
+    standing = [sample for sample in kept if isinstance(sample, Block)]
+    ended = json.loads((run / "comparison.json").read_text())["cells"]
+    stops = " and ".join(sorted({cell["stopped_by"] for cell in ended}))
+    _check_blocks(standing, record, may_lack=may_run_out and stops == "budget")
+    restarts, rounds = record.design.restarts or 0, record.design.rounds or 0
+    for cell in ended:
+        said = (cell["state"], cell["stopped_by"], cell["restarts"], cell["rounds"])
+        has_run_out = may_run_out and said[:2] == ("ok", "budget")
+        if said != ("ok", "planned", restarts, restarts * rounds) and not has_run_out:
+            raise Broken(f"the cell {cell['id']} ended as {said}")
+    return len(held) - len(standing), stops
+
+
+def _check_blocks(standing: Iterable[Block], record: RunRecord, *, may_lack: bool) -> None:
+    """Refuse blocks that are lacking or too many, in any restart of any arm."""
+    count = Counter((b.cell, b.arm, b.restart, b.generation, b.round) for b in standing)
+    expected = Counter(
+        (cell.id, arm.id, restart, 0, number)
+        for cell in record.cells
+        for arm in record.arms
+        for restart in range(record.design.restarts or 0)
+        for number in range(-1, record.design.rounds or 0)
+    )
+    lacking, more = expected - count, count - expected
+    if more or (lacking and not may_lack):
+        raise Broken(
+            f"{lacking.total()} blocks are lacking and {more.total()} are too many: "
+            f"{sorted(lacking)[:3]}, {sorted(more)[:3]}"
+        )
 
 
 def kill(process: subprocess.Popen[str]) -> None:

@@ -5,13 +5,20 @@ A real one is hurt in tests/engines/test_allocations.py and by `script/allocatio
 
 from __future__ import annotations
 
+import json
+import random
+import shutil
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import allocationfaults
 import pytest
 from allocationfaults import CANCELLED, Fault, Trial, inflict
 from cluster import SLURM
+from commandline import envcompare
+from faulttrials import Broken, check_whole
+from runs import LIGHT, STEPS_ALONE
 
 
 class EndlessJob:
@@ -64,3 +71,83 @@ def test_trial_is_recorded_while_a_machine_is_down(
     record = inflict(no_cluster, CANCELLED, seed=3)
     assert "returned non-zero exit status 1" in record.problem
     assert not record.is_removed
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a run of a fixed size that ended as planned."""
+    folder = tmp_path_factory.mktemp("planned")
+    (folder / "light.py").write_text(LIGHT)
+    size = ("--quick", "--restarts", "2", "--rounds", "2", "--steps", "2", "--budget", "300")
+    words = ("--envs", "vm", "--stacks", "host", "--workload", "light.py:Light", *STEPS_ALONE)
+    done = envcompare("run", *words, *size, "--out", "out", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    (run,) = (folder / "out").iterdir()
+    return run
+
+
+@pytest.fixture
+def run(planned: Path, tmp_path: Path) -> Path:
+    """Give a copy of its folder."""
+    return shutil.copytree(planned, tmp_path / planned.name)
+
+
+def test_run_that_ended_as_planned_is_whole(run: Path) -> None:
+    """Nothing was measured twice."""
+    assert check_whole(run) == (0, "planned")
+
+
+def test_run_that_lacks_a_block_is_not_whole(run: Path) -> None:
+    """Its last one, in a run that says that it is complete."""
+    samples = run / "samples.jsonl"
+    lines = samples.read_text().splitlines(keepends=True)
+    last = max(place for place, line in enumerate(lines) if json.loads(line)["kind"] == "block")
+    samples.write_text("".join(lines[:last] + lines[last + 1 :]))
+    with pytest.raises(Broken, match="1 blocks are lacking and 0 are too many"):
+        check_whole(run)
+
+
+def test_run_that_has_a_block_of_no_plan_is_not_whole(run: Path) -> None:
+    """It may be that of a restart that was measured once more than it should be."""
+    samples = run / "samples.jsonl"
+    text = samples.read_text()
+    block = next(each for each in map(json.loads, text.splitlines()) if each["kind"] == "block")
+    samples.write_text(text + json.dumps({**block, "restart": 2}) + "\n")
+    with pytest.raises(Broken, match="0 blocks are lacking and 1 are too many"):
+        check_whole(run, may_run_out=True)
+
+
+def test_run_whose_budget_was_spent_is_whole_only_where_it_may_be(run: Path) -> None:
+    """The cell is ok in either case."""
+    comparison = json.loads((run / "comparison.json").read_text())
+    comparison["cells"][0]["stopped_by"] = "budget"
+    (run / "comparison.json").write_text(json.dumps(comparison))
+    assert check_whole(run, may_run_out=True) == (0, "budget")
+    with pytest.raises(Broken, match="ended as"):
+        check_whole(run)
+
+
+class Losing:
+    """A cluster whose run loses a sample when it is hurt."""
+
+    scheduler = SLURM
+
+    def __init__(self) -> None:
+        self.samples = [{"kind": "block", "round": number} for number in range(3)]
+
+    def lines(self, _out: str, name: str) -> list[dict[str, Any]]:
+        """Return what the file of samples holds, and no event."""
+        return list(self.samples) if name == "samples.jsonl" else []
+
+    def events(self, _out: str, _what: str) -> list[dict[str, Any]]:
+        """Return none."""
+        return []
+
+
+def test_sample_that_is_lost_while_the_client_ends_is_missed() -> None:
+    """It had arrived when the fault struck."""
+    cluster: Any = Losing()
+    trial = Trial(cluster=cluster, out="out", draw=random.Random(0))
+    trial.strike(cluster.samples.pop)
+    with pytest.raises(AssertionError, match="samples that had arrived were lost"):
+        trial.require_arrived()
