@@ -86,6 +86,15 @@ def test_job_goes_with_a_client_that_is_killed(cluster: Cluster) -> None:
     assert cluster.left() == ""
 
 
+def test_process_that_stays_on_a_node_is_seen(cluster: Cluster) -> None:
+    """Whatever it is: by what the tests ask that nothing is left."""
+    stays = ("exec", "-d", "-u", "bench", NODES[0], "tail", "-f", "/dev/null")
+    subprocess.run([docker_client(), *stays], check=True)
+    assert "tail -f /dev/null" in cluster.left()
+    as_root(NODES[0], "pkill -KILL -u bench tail")
+    assert eventually(lambda: cluster.left() == "")
+
+
 @pytest.fixture
 def taken(cluster: Cluster) -> Iterator[str]:
     """Give the job of another user of the login that has all nodes."""

@@ -61,7 +61,7 @@ KILLED = 137  # as a shell gives it
 _KILL_CLIENT = "pkill -KILL -u bench -f '[e]nvcompare run'"
 _KILL_MARKED = (
     "for file in $(grep -lsF ENVCOMPARE_RUN= /proc/[0-9]*/environ); do "
-    "pid=${file%/environ}; kill -KILL ${pid#/proc/}; done; pkill -KILL -u bench sleep"
+    "pid=${file%/environ}; kill -KILL ${pid#/proc/}; done"
 )
 
 
@@ -183,11 +183,11 @@ class Trial:
         """End what a broken trial has left, so that the next one does not meet it."""
         if self._process is not None:
             self._process.kill()
-        as_root(self.scheduler.login, _KILL_CLIENT)
+        as_root(self.scheduler.login, f"{_KILL_CLIENT}; {_KILL_MARKED}")
         self.cluster.run(f"{self.scheduler.cancel}; :")
         self.require_end()
         for node in self.scheduler.nodes:
-            as_root(node, _KILL_MARKED)
+            as_root(node, f"{_KILL_MARKED}; pkill -KILL -u bench")
         self.cluster.run("rm -rf ~/.cache/envcompare/runs/*; :")
 
     def require_end(self) -> None:

@@ -29,7 +29,9 @@ CELL = (
 SHORT = ("--quick", "--restarts", "2", "--rounds", "3", "--steps", "2")
 LONG = ("--quick", "--restarts", "3", "--rounds", "60", "--steps", "20")
 INTERRUPTED, UNUSABLE = 130, 3
-PROCESSES = "ps -u bench -o pid=,args="
+PROCESSES = "ps -u bench -o pid=,args= | grep -vF '<defunct>'"  # a zombie runs no more
+_MARKED = "grep -lsF ENVCOMPARE_RUN= /proc/[0-9]*/environ"
+_MOUNTS = "awk '$2 ~ /envcompare/ {print \"mount\", $2}' /proc/mounts"
 _INSTALL = """
 python3.11 -m venv --without-pip venv && PYTHONPATH=$(echo pip-*.whl) \\
   venv/bin/python -m pip install -q --no-compile --no-index --find-links . \\
@@ -116,13 +118,20 @@ class Cluster:
         return [event for event in self.lines(out, "events.jsonl") if event["what"] == what]
 
     def left(self) -> str:
-        """Return jobs, processes and folders of runs that are there, and nothing else."""
-        script = f"{self.scheduler.leftovers}; ls ~/.cache/envcompare/runs"
-        marked = "grep -lsF ENVCOMPARE_RUN= /proc/[0-9]*/environ"
-        on_nodes = [
-            as_root(node, f"{marked}; pgrep -u bench -a sleep") for node in self.scheduler.nodes
-        ]
-        return self.run(f"{script}; :") + "".join(on_nodes)
+        """Return jobs, processes, mounts and folders of runs that are there, and nothing else.
+
+        On a node nothing but runs has processes of the user. What ends by itself within a second
+        is not left.
+        """
+        if self._left():
+            time.sleep(1)
+        return self._left()
+
+    def _left(self) -> str:
+        marks = f"{_MARKED}; {_MOUNTS}"
+        script = f"{self.scheduler.leftovers}; {marks}; ls ~/.cache/envcompare/runs; :"
+        on_nodes = [as_root(node, f"{PROCESSES}; {marks}") for node in self.scheduler.nodes]
+        return self.run(script) + "".join(on_nodes)
 
 
 def as_root(host: str, script: str) -> str:
