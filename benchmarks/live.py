@@ -419,10 +419,11 @@ def _page(found: list[Found], measured: list[Conditions], *, budget_s: float) ->
         "",
         *_widths(found),
         "",
-        "Half-widths are medians. A cell without an interval had one restart: its launches took "
-        "the budget. *equivalent* is what the printed interval of the typical step "
-        "decides, at the end of the budget. *taught*: the same blocks, analysed with the noise "
-        "memory that the controls of the runs before would have left.",
+        "Half-widths are medians. A comparison without an interval had too few restarts or whole "
+        "rounds: launches took the budget. *equivalent* is the share of those with one that the "
+        "printed interval of the typical step decides so, at the end of the budget. *taught*: the "
+        "same blocks, analysed with the noise memory that the controls of the runs before would "
+        "have left.",
         "",
         "## By load",
         "",

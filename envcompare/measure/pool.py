@@ -76,6 +76,9 @@ class WorkerPool:
         What it shares with launches before it is charged once. Raises WorkloadError where it does
         not come up.
         """
+        began_ns = worker.spawned_ns
+        if began_ns < self._charged_ns:  # launched together with one that was charged until then
+            began_ns = time.monotonic_ns()
         with context.budget.counting(on=False):
             try:
                 budget_s = context.design.budget_s
@@ -84,7 +87,7 @@ class WorkerPool:
             finally:
                 now_ns = time.monotonic_ns()
                 took_ns = now_ns - worker.spawned_ns
-                charged_s = (now_ns - max(worker.spawned_ns, self._charged_ns)) / 1e9
+                charged_s = (now_ns - began_ns) / 1e9
                 self.launch_s += charged_s
                 self._charged_ns = now_ns
         if worker.stays:
