@@ -35,7 +35,7 @@ class Record:
     doing: str | None  # a key of DOINGS, or OVER
     exit_code: int | None  # of the client; of the signal that killed it, as a shell gives it
     kept: int | None  # samples that had arrived
-    left: int | None  # jobs, processes and folders, after the fault and after the resumed run
+    left: int | None  # jobs, processes, mounts, folders: after the fault, and the resumed run
     is_finished: bool | None  # by --resume; None where it was not resumed
     problem: str  # empty where the run survived
     conditions: Conditions
@@ -73,8 +73,8 @@ def write_page(places: Places) -> str:
         "nodes) is measured on one or two nodes of a cluster of the "
         "lab, by a user without root. It loses its job, its client or its node, and is resumed "
         "with a new allocation. It survives where the client ends with the exit code that the "
-        "documentation gives; where no job, process or folder of it is left on nodes or login "
-        "node, after `clean --run` or `--resume` where the client was killed, and after "
+        "documentation gives; where no job, process, mount or folder of it is left on nodes or "
+        "login node, after `clean --run` or `--resume` where the client was killed, and after "
         "`clean --run` if the node hung or was down; where all samples that had "
         "arrived when the fault struck, and when the client had ended, are kept; and where the "
         "resumed run finishes all cells as planned, has each planned block once and leaves nothing "
@@ -125,11 +125,13 @@ def _tell_lesser(count: int) -> list[str]:
         return []
     was = "was" if count == 1 else "were"
     return [
-        f"{counted(count, 'trial')} in the table {was} judged by less, which stands until it is "
-        "measured again: the resumed run ended its cells as ok and kept what had arrived when the "
-        "client had ended. Whether it has each planned block once, whether a cell ended as planned "
-        "or as its budget was spent, and what had arrived when the fault struck was not looked at; "
-        "nor were samples compared where nobody resumes.",
+        f"{counted(count, 'trial')} in the table {was} judged by less, and not measured again yet: "
+        "the resumed run ended its cells as ok and kept what had arrived when the client had "
+        "ended, and left no job, folder or process of the kinds that runs start. It is not known "
+        "whether each planned block is there once, whether a cell ended as planned or as its "
+        "budget was spent, and whether all that had arrived when the fault struck was kept; nor "
+        "was any other process, or a mount, looked for. Where nobody resumes, no samples were "
+        "compared.",
         "",
     ]
 

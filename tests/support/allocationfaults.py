@@ -378,7 +378,7 @@ def inflict(cluster: Cluster, name: str, seed: int) -> Record:
         cluster.run(f"rm -rf {trial.out}")
     except Exception as error:  # noqa: BLE001 — the worst failures must not go unrecorded
         said = " ".join(str(error).split()) or type(error).__name__
-        problem = f"{problem} | what is left could not be removed: {said}"
+        problem += f"{' | ' * bool(problem)}what is left could not be removed: {said}"
         is_removed = False
     return Record(
         scheduler=cluster.scheduler.name,

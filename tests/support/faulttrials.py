@@ -234,7 +234,10 @@ class Trial:
         self.resume()
         self._since = None
         self._check_plan()
-        lost, _ = check_whole(self.run)
+        try:
+            lost, _ = check_whole(self.run)
+        except Broken as error:
+            raise Broken(f"{error}; {self.said()}") from error
         left = self._left()
         if left:
             raise Broken(f"left behind: {'; '.join(left)}")
@@ -306,6 +309,9 @@ def check_whole(run: Path, *, may_run_out: bool = False) -> tuple[int, str]:
     folder = RunFolder.open(run)
     record = folder.read_run()
     held = [sample for sample in folder.read_samples().samples if isinstance(sample, Block)]
+    copies = len(held) - len({(block.cell, block.arm, block.t0_ns) for block in held})
+    if copies:  # what was measured anew began at another time
+        raise Broken(f"{copies} of {len(held)} blocks are copies")
     kept = standing_samples(held, record.design)
     standing = [sample for sample in kept if isinstance(sample, Block)]
     ended = json.loads((run / "comparison.json").read_text())["cells"]

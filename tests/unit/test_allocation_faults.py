@@ -112,9 +112,18 @@ def test_run_that_has_a_block_of_no_plan_is_not_whole(run: Path) -> None:
     samples = run / "samples.jsonl"
     text = samples.read_text()
     block = next(each for each in map(json.loads, text.splitlines()) if each["kind"] == "block")
-    samples.write_text(text + json.dumps({**block, "restart": 2}) + "\n")
+    more = {**block, "restart": 2, "t0_ns": block["t0_ns"] + 1}
+    samples.write_text(text + json.dumps(more) + "\n")
     with pytest.raises(Broken, match="0 blocks are lacking and 1 are too many"):
         check_whole(run, may_run_out=True)
+
+
+def test_run_whose_samples_arrived_twice_is_not_whole(run: Path) -> None:
+    """A whole restart of them looks as if it had been measured anew."""
+    samples = run / "samples.jsonl"
+    samples.write_text(2 * samples.read_text())
+    with pytest.raises(Broken, match="12 of 24 blocks are copies"):
+        check_whole(run)
 
 
 def test_run_whose_budget_was_spent_is_whole_only_where_it_may_be(run: Path) -> None:
