@@ -349,8 +349,8 @@ class PlannedRestarts:
         return restarts
 
     def add(self, block: Block) -> None:
-        """Count a block; one that was dropped was measured too."""
-        self._rounds.setdefault(block.restart, Counter())[block.arm] += not block.warmup
+        """Count a block of a round; one that was dropped or had a model compiled ran too."""
+        self._rounds.setdefault(block.restart, Counter())[block.arm] += block.round >= 0
 
     def begin(self, restart: int) -> None:
         """Count a restart from its first round."""

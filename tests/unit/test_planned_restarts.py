@@ -32,6 +32,12 @@ def test_restart_without_a_round_of_an_arm_comes_next() -> None:
     assert restarts_of(*restart(0), *restart(1)[:-1]).next(ARMS) == 1
 
 
+def test_restart_in_which_a_model_was_compiled_again_is_whole() -> None:
+    """It would be compiled again in each repetition, and the restart would never end."""
+    *others, last = restart(0)
+    assert restarts_of(*others, replace(last, warmup=True)).next(ARMS) == 1
+
+
 def test_restarts_are_done_when_all_are_whole() -> None:
     """An arm that is out is not waited for."""
     whole = restarts_of(*restart(0), *restart(1), *restart(2))
