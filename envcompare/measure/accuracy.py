@@ -138,7 +138,8 @@ class AccuracyPass:
         """Train an arm for an epoch and ask how well it does; keep both."""
         training = self._training[arm]
         steps = training.steps_per_epoch - (epoch == 1)  # the first one built the model
-        times_ns: list[int] = []  # without the first step, which starts CUDA or compiles the model
+        # the first one may start CUDA or compile the model: it counts only where there is no other
+        times_ns = [] if steps else [training.first_step_ns]
         waits_ns: list[int | None] = []
         while steps:
             k = min(steps, _MOST_STEPS)

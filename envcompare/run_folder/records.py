@@ -207,11 +207,11 @@ class Epoch(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="ep
     restart: Annotated[Count, Meta(description="of the way to the goal, from 0")]
     epoch: Annotated[Count, Meta(description="from 1")]
     order: Annotated[Count, Meta(description="position of the arm within its epoch, from 0")]
-    k: Count
-    wall_ns: Annotated[Count, Meta(description="of its steps, the first one included")]
+    k: Annotated[Count, Meta(description="timed steps; the first of all only if no other is")]
+    wall_ns: Annotated[Count, Meta(description="of these steps")]
     wait_ns: Annotated[
         Count | None,
-        Meta(description="for a CPU that others held, in all steps but the first; null: unknown"),
+        Meta(description="for a CPU that others held, in these steps; null: unknown"),
     ] = None
     evaluate_ns: Annotated[Count, Meta(description="afterwards; in no other time")]
     value: Annotated[float | None, Meta(description="of the goal's metric; null is no number")]
