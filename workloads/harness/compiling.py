@@ -92,7 +92,8 @@ def computed(model: Any, *, compiled: bool) -> Callable[..., Any]:  # noqa: ANN4
 def is_made_here(path: str) -> bool:
     """Tell whether a library is code of a model that an arm has compiled for itself."""
     folder = os.environ.get(FOLDERS[0])
-    return folder is not None and path.startswith(f"{folder}/")
+    # the kernel names mapped files by their real paths, and HOME may lead through a link
+    return folder is not None and path.startswith(f"{os.path.realpath(folder)}/")
 
 
 def compilations() -> int:
