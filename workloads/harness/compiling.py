@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import sysconfig
 import tempfile
@@ -33,7 +34,8 @@ def make_ready() -> None:
     os.makedirs(folder, mode=0o700, exist_ok=True)
     os.environ.update(dict.fromkeys(FOLDERS, folder))
     tempfile.tempdir = folder
-    import_inductor()
+    # PyTorch hashes the headers that it compiles in advance by this program
+    import_inductor(cpp_cache_precompile_headers=shutil.which("openssl") is not None)
     find_compiler()
 
 

@@ -132,6 +132,24 @@ def test_compiled_model_is_profiled_as_what_it_is(
     assert any("Compiled" in name for name in names)
 
 
+@pytest.mark.skipif(not HAS_COMPILER, reason="this machine has no C++ compiler")
+def test_compiling_needs_no_program_but_the_compiler(
+    start: Start, torch_interpreter: str, starts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Least of all `openssl`, by which PyTorch hashes headers: slim images have none."""
+    programs = starts.with_name("programs")
+    programs.mkdir()
+    for name in ("g++", "as", "ld"):
+        (programs / name).symlink_to(shutil.which(name) or "")
+    monkeypatch.setenv("PATH", str(programs))
+    worker: Conversation = start(torch_interpreter)
+    params = {**LINEAR, "kind": "relu", "backward": False, "compile": True}
+    assert worker.ask("hello", workload="layer", params=params, threads=1, device="cpu")["ok"]
+    begun = worker.ask("gen", seed=1, pad=0)
+    assert begun["ok"], begun
+    assert starts.read_text()
+
+
 def test_compilations_of_a_block_are_told(
     start: Start, torch_interpreter: str, tmp_path: Path
 ) -> None:
