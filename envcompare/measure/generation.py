@@ -141,7 +141,7 @@ class Generation:
                 self._send_begin(arm)
             began = self.workers.collect(order, lambda worker: worker.await_begin(limit_s))
             for arm, generated in began.items():
-                failure = too_long(arm, generated.first_step_ns / 1e9, budget_s)
+                failure = too_long(arm, generated, budget_s)
                 if failure is not None:
                     self.workers.drop(arm, failure)
         self._checksums = {arm: generated.checksum for arm, generated in began.items()}

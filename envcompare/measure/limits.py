@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from envcompare.measure.replies import Hello
+from envcompare.measure.replies import Generated, Hello
 from envcompare.run_folder.records import Block, Design, Failure
 from envcompare.stats.intervals import Interval, student_factor
 from envcompare.stats.typical import MIN_ROUNDS, PRIOR_SPREAD, PRIOR_WEIGHT
@@ -26,6 +26,7 @@ MIN_STEPS, MAX_STEPS = 1, 2000  # in a block; each step is two numbers of a line
 _MIN_STEP_S = 10e-6  # reading both clocks takes 0.5 to 1 µs, a tenth of it
 MIN_BLOCK_LIMIT_S = 60.0
 MIN_BEGIN_LIMIT_S, MAX_BEGIN_LIMIT_S = 60.0, 300.0
+_STEPS, _COMPILATIONS = 100, 10  # that a budget should hold; each arm compiles once
 _SLOWEST_BLOCK = 20  # times what was expected, before it is taken to hang or to have stood still
 _STALL_NS = 2e9  # at least: a step may wait for a disk or a network
 _BLOCKS_TO_KNOW = 3  # of an arm, before one of them can be absurd
@@ -91,15 +92,18 @@ def warmup_steps(steps: int, block_s: float, *, has_gpu: bool) -> int:
     return steps * max(1, round(wanted_s / max(block_s, 1e-9)))
 
 
-def too_long(arm: str, step_s: float, budget_s: float) -> Failure | None:
-    """Refuse a step that takes longer than the whole budget of a cell."""
+def too_long(arm: str, begun: Generated, budget_s: float) -> Failure | None:
+    """Refuse a first step that takes longer than the whole budget of a cell."""
+    step_s = begun.first_step_ns / 1e9
     if step_s <= budget_s:
         return None
+    what = "the first step, which compiled the model," if begun.compiled else "one step"
+    times = _COMPILATIONS if begun.compiled else _STEPS
     return Failure(
         phase="step",
-        brief=f"{arm}: one step took {step_s:.3g} s, longer than the budget of {budget_s:.3g} s",
+        brief=f"{arm}: {what} took {step_s:.3g} s, longer than the budget of {budget_s:.3g} s",
         details="a cell needs at least 2 restarts, each with some blocks of every arm",
-        hint=f"give --budget {_roughly(100 * step_s)} or more, or make the step smaller, "
+        hint=f"give --budget {_roughly(times * step_s)} or more, or make the step smaller, "
         "for example by a smaller batch with --set",
     )
 

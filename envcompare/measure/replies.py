@@ -73,6 +73,7 @@ class Generated(msgspec.Struct, frozen=True, kw_only=True):
     build_ns: Count
     first_step_ns: Count
     checksum: float | None
+    compiled: Count = 0  # parts of the model, in that step; a later worker of the arm loads them
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):

@@ -64,10 +64,10 @@ class Launches:
         generated = workers.ask(arm, lambda worker: worker.await_begin(limit_s))
         if generated is None:
             return None
-        step_s = generated.first_step_ns / 1e9
-        if (failure := too_long(arm, step_s, budget_s)) is not None:
+        if (failure := too_long(arm, generated, budget_s)) is not None:
             workers.drop(arm, failure)
             return None
+        step_s = generated.first_step_ns / 1e9
         steps = self._steps(hello, step_s)
         sent_ns = time.monotonic_ns()
         ran = workers.ask(arm, lambda worker: worker.run(steps, block_limit_s(steps * step_s)))

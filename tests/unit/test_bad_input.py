@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,17 @@ def test_step_longer_than_the_budget_is_refused(tmp_path: Path, passes: tuple[st
     assert "vm: one step took 0.7" in found.failures()
     assert "longer than the budget of 0.5 s | give --budget" in found.failures()
     assert found.docker.primary is None
+
+
+def test_first_step_that_compiles_beyond_the_budget_is_refused_as_what_it_is(
+    tmp_path: Path,
+) -> None:
+    """The budget that would do is that of some compilations, not of a hundred such steps."""
+    found = tried(tmp_path, "CompilesFirst", budget_s=0.5)
+    told = (
+        r"the first step, which compiled the model, took .* of 0\.5 s \| give --budget \d or more"
+    )
+    assert re.search(told, found.failures())
 
 
 def test_step_faster_than_the_clock_is_refused(tmp_path: Path) -> None:

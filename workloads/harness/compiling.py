@@ -108,6 +108,12 @@ def compilations() -> int:
     return int(counters["frames"]["total"] + graphs)
 
 
+def newly_compiled() -> int:
+    """Return of how many parts this process has compiled code that it found nowhere to load."""
+    counters = _counters()
+    return int(counters["inductor"]["fxgraph_cache_miss"]) if counters else 0
+
+
 def compiled_graphs() -> int:
     """Return of how many parts of the work this process has compiled code."""
     counters = _counters()

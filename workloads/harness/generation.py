@@ -82,7 +82,7 @@ class Generation:
             self._object = self._job.workload.fresh()
             self._object.setup(seed, self._job.device)
             torchparts.wait_for_device(self._job.device)
-        built_ns = time.monotonic_ns()
+        compiled, built_ns = compiling.newly_compiled(), time.monotonic_ns()
         self._steps = 1
         with phase("step", 1):
             checksum = as_number(self._object.step(), 1)
@@ -91,6 +91,7 @@ class Generation:
             "build_ns": built_ns - start_ns,
             "first_step_ns": time.monotonic_ns() - built_ns,
             "checksum": checksum,
+            "compiled": compiling.newly_compiled() - compiled,
         }
 
     def _run(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -87,18 +87,21 @@ def test_model_is_compiled_once_and_before_any_block(
 ) -> None:
     """A later generation, and another worker of the arm, load what the first one has compiled."""
     hello = {"workload": "layer", "threads": 1, "device": "cpu", "generation": place}
-    counts, losses = [], []
+    counts, losses, compiled = [], [], []
     for _ in range(2):
         worker: Conversation = start(torch_interpreter)
         said = worker.ask("hello", params={**LINEAR, "compile": True}, **hello)
         assert said.get("generation") == place, said
         for _ in range(2):
-            losses.append(worker.ask("gen", seed=5, pad=0)["checksum"])
+            begun = worker.ask("gen", seed=5, pad=0)
+            losses.append(begun["checksum"])
+            compiled.append(begun["compiled"] > 0)
             counts.append(sum(".cpp" in line for line in starts.read_text().splitlines()))
             assert worker.ask("run", k=3)["compilations"] == 0
             worker.ask("end")
         worker.ask("quit")
     assert counts == [counts[0]] * 4 != [0] * 4
+    assert compiled == [True, False, False, False]
     plain: Conversation = start(torch_interpreter)
     assert plain.ask("hello", params=LINEAR, **hello)["ok"]
     expected = plain.ask("gen", seed=5, pad=0)["checksum"]
