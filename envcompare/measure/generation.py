@@ -61,6 +61,7 @@ class Generation:
     is_enough: Callable[[float | None], bool]
     marking: Marking
     marked_s: float = 0.0
+    compiling_s: float = 0.0  # first steps in which models were compiled anew
     number: int = 0
     _checksums: dict[str, float | None] = field(default_factory=dict)
     _first_step_s: float = 0.0  # the longest of all arms
@@ -71,11 +72,10 @@ class Generation:
         return self.workers.context
 
     def run(self) -> None:
-        """Run it all; an arm that fails ends the generation for every arm.
+        """Run all that follows `begin`; an arm that fails ends the generation for every arm.
 
         Raises TransportError when the host is lost and InterruptedRunError when the user stops.
         """
-        self._begin()
         self.workers.compare_checksums(self._checksums)
         arms = self.workers.arms
         if self.steps is None:
@@ -121,8 +121,11 @@ class Generation:
         context = self.context
         return derive_seed(context.seed, purpose, context.cell, self.restart, self.number)
 
-    def _begin(self) -> None:
-        """Build the model in every arm, in one after the other where the launch is timed."""
+    def begin(self) -> None:
+        """Build the model in every arm, in one after the other where the launch is timed.
+
+        Raises as `run` does.
+        """
         order = self._order("begin")
         began: dict[str, Generated] = {}
         if self.launches.are_due:
@@ -147,6 +150,9 @@ class Generation:
         self._checksums = {arm: generated.checksum for arm, generated in began.items()}
         steps_ns = (generated.first_step_ns for generated in began.values())
         self._first_step_s = max(steps_ns, default=0) / 1e9
+        compiling_ns = [one.first_step_ns for one in began.values() if one.compiled]
+        in_turns = self.launches.are_due  # else all at the same time
+        self.compiling_s = (sum(compiling_ns) if in_turns else max(compiling_ns, default=0)) / 1e9
 
     def _send_begin(self, arm: str) -> None:
         seed, pad = self._seed("model") % 2**31, self._seed(f"pad {arm}") % _MAX_PAD_BYTES

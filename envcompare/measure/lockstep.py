@@ -69,6 +69,7 @@ class Lockstep:
     _steps: int | None = None
     _block_s: float = 0.0
     _costs: Costs | None = None  # of the last restart
+    _compiling_s: float = 0.0  # in the first restart; later ones load the code
     _has_overtime: bool = False
 
     def __post_init__(self, prior: Iterable[Sample]) -> None:
@@ -170,7 +171,7 @@ class Lockstep:
             design.budget_s,
             restarts=self.readings.restarts,
             least=design.min_restarts,
-            needed_s=design.min_restarts * each_s,
+            needed_s=self._compiling_s + design.min_restarts * each_s,
         )
         if caution:
             self.context.note("caution", text=caution)
@@ -187,18 +188,18 @@ class Lockstep:
         self.context.note("restart", values={"restart": restart}, text=" ".join(order))
         workers = CellWorkers(self.roster, pool)
         before = (pool.launch_s, pool.shared_s)
-        began, measured_s = time.monotonic(), 0.0
+        began, counted_s = time.monotonic(), 0.0
         try:
             hellos = workers.begin(order, is_alone=pool.is_timed)
             began += self._pay(pool, *before)
             if self.context.reference in workers.arms and len(workers.arms) > 1:
-                measured_s = self._run_generation(workers, hellos, restart, began)
+                counted_s = self._run_generation(workers, hellos, restart, began)
             workers.give_back()
         finally:
             self.restart = self.planned.next(self.roster.arms)
             workers.kill()
-            # what is no round: the launch, and the end of the work
-            spent_s = time.monotonic() - began - measured_s
+            # what is no round: the launch, but for what it compiled, and the end of the work
+            spent_s = time.monotonic() - began - counted_s
             costs = self._costs or Costs(launch_s=0.0)
             self._costs = dataclasses.replace(costs, launch_s=spent_s)
 
@@ -216,7 +217,7 @@ class Lockstep:
     def _run_generation(
         self, workers: CellWorkers, hellos: dict[str, Hello], restart: int, began: float
     ) -> float:
-        """Run it and return the seconds that its rounds took."""
+        """Run it and return the seconds of it that are no cost of every launch."""
         rounds = _Rounds(lockstep=self, began=began)
         generation = Generation(
             workers,
@@ -229,12 +230,15 @@ class Lockstep:
             rounds.is_enough,
             self.marking,
         )
+        generation.begin()
+        if self._costs is None:
+            self._compiling_s = rounds.compiling_s = generation.compiling_s
         generation.run()
         self._steps, self._block_s = generation.steps, generation.block_s
         if rounds.costs is not None:
             self._costs = rounds.costs
         self.context.recorder.progress(self.intervals(), self.context)
-        return rounds.measured_s + generation.marked_s
+        return rounds.measured_s + generation.marked_s + rounds.compiling_s
 
     def _keep(self, block: Block) -> None:
         self.readings.add(block)
@@ -293,6 +297,7 @@ class _Rounds:
 
     lockstep: Lockstep
     began: float  # of the launch
+    compiling_s: float = 0.0  # of the launch, which no later one takes
     costs: Costs | None = None
     _first_s: float | None = None  # of the first round
     measured_s: float = 0.0
@@ -317,7 +322,7 @@ class _Rounds:
             return len(self._rounds_s) >= context.design.rounds or context.remaining_s <= 0
         if self.costs is None or spent_s >= self._review_s:
             is_first = self.costs is None
-            launch_s = (self._first_s or now) - self.began
+            launch_s = (self._first_s or now) - self.began - self.compiling_s
             self.costs = self.lockstep.costs(launch_s, self._rounds_s)
             self._measuring_s = self.lockstep.measuring_s(
                 self.costs, spent_s=spent_s, is_first=is_first

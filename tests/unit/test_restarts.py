@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from benches import Kept, bench
 from builders import block, blocks
+from faults import SOURCE as FAULTS
 
 from envcompare.measure.context import Budget, CellContext
 from envcompare.measure.lockstep import Lockstep, Turns, _Rounds
@@ -96,6 +97,23 @@ def test_resumed_cell_takes_the_steps_of_its_blocks_where_no_calibration_was_not
     measured = [one for one in kept(made) if isinstance(one, Block)]
     assert {one.k for one in measured if not one.warmup} == {3}
     assert {one.k for one in measured if one.warmup} == {3}  # 0.1 s of blocks of 90 ms
+
+
+@pytest.mark.parametrize(("has_startup", "compiling_s"), [(False, 0.7), (True, 2.1)])
+def test_what_a_first_launch_compiles_is_no_cost_of_later_ones(
+    tmp_path: Path, *, has_startup: bool, compiling_s: float
+) -> None:
+    """Three arms compile for 0.7 s, together or in turns; planned is what the rest took."""
+    (tmp_path / "own.py").write_text(FAULTS)
+    name = f"{tmp_path}/own.py:CompilesFirst"
+    made = bench(tmp_path, name, restarts=1, rounds=1, has_startup=has_startup)
+    lockstep, began = Lockstep(made, Roster(made)), time.monotonic()
+    Turns([lockstep]).measure()
+    spent_s = time.monotonic() - began
+    kept(made)
+    assert lockstep.readings.restarts == 1
+    assert lockstep._costs is not None
+    assert 0 < lockstep._costs.launch_s < spent_s - compiling_s
 
 
 def rounds_of(made: CellContext, *earlier: Block) -> _Rounds:
