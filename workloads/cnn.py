@@ -77,7 +77,7 @@ class Cnn:
         torch.manual_seed(seed)
         self._device = device
         self._model = self._build().to(device)
-        self._computed = compiling.computed(self._model, compiled=self.params["compile"])
+        self._computed = compiling.computed(self._model, device, compiled=self.params["compile"])
         parameters = self._model.parameters()
         self._optimizer = torchparts.make_optimizer(
             self.params["optimizer"], parameters, lr=self.params["lr"]

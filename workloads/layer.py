@@ -56,7 +56,7 @@ class Layer:
         is_image = kind in ("conv2d", "relu", "maxpool2d")
         shape = (channels, side, side) if is_image else (side, channels)
         self._layer = self._make(kind).to(device)
-        self._computed = compiling.computed(self._layer, compiled=params["compile"])
+        self._computed = compiling.computed(self._layer, device, compiled=params["compile"])
         self._inputs = torch.randn(self.batch, *shape).to(device)
         self._inputs.requires_grad_(params["backward"])
         with torch.no_grad():

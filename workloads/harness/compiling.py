@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import shutil
 import sys
@@ -76,14 +77,19 @@ def _lacking(what: str) -> LackingError:
     )
 
 
-def computed(model: Any, *, compiled: bool) -> Callable[..., Any]:  # noqa: ANN401
+def computed(model: Any, device: str, *, compiled: bool) -> Callable[..., Any]:  # noqa: ANN401
     """Return what computes the model: itself, or code that is compiled when it is first called.
 
     The model keeps its parameters and can still be called itself. What this process has compiled
-    for an earlier model is forgotten.
+    for an earlier model is forgotten. Raises LackingError where there is no Triton for a GPU.
     """
     call: Callable[..., Any] = model
     if compiled:
+        if device == "cuda" and importlib.util.find_spec("triton") is None:
+            raise LackingError(
+                "torch.compile needs Triton on a GPU, which is not here",
+                hint="install the package triton, as PyTorch's own wheels do, or give --device cpu",
+            )
         torch = sys.modules["torch"]
         torch._dynamo.reset()  # noqa: SLF001  there is no other way
         _counters().clear()

@@ -57,7 +57,7 @@ class Trained:
         for backend in (torch.backends.cuda.matmul, torch.backends.cudnn):
             backend.allow_tf32 = self._precision == "tf32"
         self._model = self.model().to(device, memory_format=memory)
-        self._computed = compiling.computed(self._model, compiled=params["compile"])
+        self._computed = compiling.computed(self._model, device, compiled=params["compile"])
         self._inputs, self._targets = self.data()
         self._inputs = self._inputs.to(device, memory_format=memory)
         self._targets = self._targets.to(device)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conversation import Conversation, Start
+from harness.compiling import computed
+from harness.failures import LackingError
 
 pytestmark = pytest.mark.torch
 HAS_COMPILER = shutil.which("g++") is not None
@@ -163,6 +166,13 @@ def test_compilations_of_a_block_are_told(
     assert hello["ok"], hello
     assert worker.ask("gen", seed=1, pad=0)["ok"]
     assert [worker.ask("run", k=2)["compilations"] for _ in range(4)] == [0, 1, 0, 1]
+
+
+def test_compiled_model_lacks_triton_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch itself would fail in the first step; on a CPU nothing needs it."""
+    monkeypatch.setitem(sys.modules, "triton", None)
+    with pytest.raises(LackingError, match="needs Triton on a GPU"):
+        computed(None, "cuda", compiled=True)
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "layer"])
