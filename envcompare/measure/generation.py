@@ -19,6 +19,7 @@ from envcompare.errors import InterruptedRunError
 from envcompare.measure.context import CellContext
 from envcompare.measure.limits import (
     MIN_STEPS,
+    SLOWER,
     begin_limit_s,
     block_limit_s,
     cpu_count,
@@ -42,7 +43,6 @@ _MAX_PAD_BYTES = 1 << 20
 _MARKED_SHARE = 0.13  # of what a restart measures
 MARKED = "phases"
 _FEWER_STEPS = 4  # times fewer than in a block: more rounds say more than longer ones
-_SLOWER = 20  # times a step without marks, at most: what the profiler does around it is slow too
 _MARKED_START_S = 5.0
 _Phases = dict[StepPhase, OperatorTimes]
 
@@ -278,7 +278,7 @@ class Marking:
         began = time.monotonic()
         wanted_s = min(rounds_s * self.share / (1 - _MARKED_SHARE), workers.context.remaining_s)
         marked = max(1, steps // _FEWER_STEPS)
-        limit_s = block_limit_s(_MARKED_START_S + _SLOWER * marked * step_s)
+        limit_s = block_limit_s(_MARKED_START_S + SLOWER * marked * step_s)
         arms, number, round_s = workers.arms, -1, marked * step_s * len(workers.arms)
         while self.share and workers.arms == arms:
             spent_s = time.monotonic() - began

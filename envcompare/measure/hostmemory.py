@@ -33,7 +33,7 @@ from envcompare.transport import Transport, make_folder, read_json, run, shell
 
 PROGRAM = "harness/counters/roofs.py"
 SECONDS = 10.0  # of measuring, without the start of PyTorch
-LIMIT_S = 300.0
+ROOFS_LIMIT_S = 300.0
 STEADY = 0.1  # that the median repetition may take longer than the best
 # What a roof holds for: another of these is another roof.
 GPU_KEYS = (
@@ -87,9 +87,9 @@ def measure_roofs(  # noqa: PLR0913 — what for, where it is kept, and how it i
     """Return the roofs of a host's device, measured by `command` unless its cache has them.
 
     Device, driver, clocks and PyTorch in the fingerprint of the reference decide whether cached
-    roofs still hold. `run_inside` runs the command in the arm, for at most LIMIT_S; `busy` says
-    what keeps the host from being quiet. Roofs of a busy machine may be too low: that is said, and
-    they are not kept. Where nothing can be measured a reason stands in the place of the numbers.
+    roofs still hold. `run_inside` runs the command in the arm, for at most ROOFS_LIMIT_S; `busy`
+    says what keeps the host from being quiet. Roofs of a busy machine may be too low: that is said,
+    and they are not kept. Where nothing can be measured a reason stands in place of the numbers.
     Raises TransportError when the host is lost.
     """
     path = f"{cache}/roofs/{key_of(command, reference.facts)}.json"
@@ -100,7 +100,7 @@ def measure_roofs(  # noqa: PLR0913 — what for, where it is kept, and how it i
     try:
         done = run_inside(command)
     except CommandTimeoutError:
-        return _unmeasured(reference, f"the program did not finish within {LIMIT_S:.0f} s")
+        return _unmeasured(reference, f"the program did not finish within {ROOFS_LIMIT_S:.0f} s")
     except StillRunningError as error:
         return _unmeasured(reference, f"{error.brief}: {error.details}")
     measured = _read(done.stdout)

@@ -91,7 +91,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     minor_faults: Count | None = None
     major_faults: Count | None = None
     loss: float | None = None
-    compilations: Count = 0  # by torch.compile; a block with any measures the compiler
+    compilations: Count = 0  # by torch.compile: in a block with any, code was compiled or loaded
 
 
 class Evaluated(msgspec.Struct, frozen=True, kw_only=True):

@@ -269,7 +269,7 @@ class CellWorkers:
         return {arm: answer for arm, answer in answers.items() if answer is not None}
 
     def tell(self, arm: str, message: Callable[[Worker], None]) -> None:
-        """Send one worker something to do while others work too: nothing of that is timed."""
+        """Send one worker something to do, without waiting for it."""
         message(self._workers[arm])
 
     def drop(self, arm: str, failure: Failure) -> None:

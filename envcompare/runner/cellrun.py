@@ -28,7 +28,13 @@ from envcompare.masking import masked
 from envcompare.measure.accuracy import AccuracyPass
 from envcompare.measure.context import Budget, CellContext, Facts, Variables, failure_of
 from envcompare.measure.energy import EnergyPass
-from envcompare.measure.hostmemory import LIMIT_S, measure_roofs, recall, remember, roofs_command
+from envcompare.measure.hostmemory import (
+    ROOFS_LIMIT_S,
+    measure_roofs,
+    recall,
+    remember,
+    roofs_command,
+)
 from envcompare.measure.limits import REASONS, CellEnd
 from envcompare.measure.lockstep import Lockstep, PlannedRestarts
 from envcompare.measure.pool import WorkerPool
@@ -387,7 +393,7 @@ class CellRun:
             reference,
             cache=self.session.cache,
             run_inside=partial(
-                self.session.run_inside, ready, mounts=self.session.mounts, timeout_s=LIMIT_S
+                self.session.run_inside, ready, mounts=self.session.mounts, timeout_s=ROOFS_LIMIT_S
             ),
             busy=QuietGate(context).busy if device == "cpu" else str,
         )

@@ -57,7 +57,7 @@ def measure(
         command,
         FingerprintRecord(host=host, arm="vm", facts=facts),
         cache=str(cache),
-        run_inside=lambda command: run(LOCAL, command, timeout_s=hostmemory.LIMIT_S),
+        run_inside=lambda command: run(LOCAL, command, timeout_s=hostmemory.ROOFS_LIMIT_S),
         busy=lambda: busy,
     )
 
