@@ -98,6 +98,32 @@ else:
     print(json.dumps([*losses, [float(work.step()) for _ in range(4)]]))
 """
 
+# Computes workloads as compiled ones; the backend traces as the real one does, with no compiler.
+TRACE = """
+import functools, json, sys
+import torch
+from harness import compiling
+from harness.formats import digits
+from harness.loading import Workload, load_class
+torch.set_num_threads(1)
+torch.compile = functools.partial(torch.compile, backend="eager")
+compiling.make_ready = lambda: None
+digits.make(sys.argv[2])
+counts = []
+for name, params in json.loads(sys.argv[1]):
+    made = Workload(load_class(name), {**params, "compile": True})
+    made.load(sys.argv[2])
+    work = made.fresh()
+    work.setup(1, "cpu")
+    done = [compiling.compilations()]
+    for steps in (1, 4):
+        for _ in range(steps):
+            work.step()
+        done.append(compiling.compilations())
+    counts.append([done[1] - done[0], done[2] - done[1]])
+print(json.dumps(counts))
+"""
+
 
 def asked(python: str, name: str, params: dict[str, Any], what: str) -> Any:
     """Return what a workload is found to be by the interpreter that has PyTorch."""
@@ -165,6 +191,28 @@ def test_every_kind_of_a_workload_repeats(
     assert first == second
     assert all(-1e6 < loss < 1e6 for loss in first)
     assert abs(first[0] - other[0]) > 1e-3 * abs(first[0])
+
+
+def test_every_model_is_compiled_in_its_first_step_alone(
+    torch_interpreter: str, tmp_path: Path
+) -> None:
+    """What compiles later would leave a cell without blocks; decoding meets ever more words."""
+    compiled = [
+        name
+        for name, info in catalogue().items()
+        if "compile" in info.parameters and True in info.ranges.get("compile", (True,))
+    ]
+    cases = [(name, SMALL.get(name, {})) for name in compiled]
+    cases += [("layer", {"kind": kind, "channels": 8, "side": 8}) for kind in KINDS]
+    cases += [("llama", {**SMALL["llama"], "work": work}) for work in WORKS]
+    argv = [torch_interpreter, "-c", TRACE, json.dumps(cases), str(tmp_path)]
+    done = subprocess.run(argv, cwd=WORKER.parents[1], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    counts = json.loads(done.stdout.splitlines()[-1])
+    assert all(first > 0 for first, _ in counts)
+    late = [case for case, (_, later) in zip(cases, counts, strict=True) if later]
+    assert late == []
+    assert len(compiled) > 10
 
 
 def test_the_order_of_relu_and_pool_changes_no_loss(torch_interpreter: str) -> None:
