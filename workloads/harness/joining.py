@@ -2,7 +2,8 @@
 
 The secret has come to each host over SSH and is never sent here. Whoever connects names itself, and
 each end shows an HMAC of a number that the other has just drawn, so that nothing overheard serves
-a second time. Over such connections the processes find each other; see `SharedStore`.
+a second time, and of the addresses of the connection, so that nobody can relay it over another one.
+Over such connections the processes find each other; see `SharedStore`.
 """
 
 from __future__ import annotations
@@ -103,10 +104,11 @@ class Meeting:
         try:
             connection.sendall(nonce.encode() + b"\n")
             name, theirs, shown = json.loads(_read_line(connection, deadline))
-            expected = proof(self._secret, "join", name, nonce, theirs).hex()
+            ends = _ends(connection.getpeername(), connection.getsockname())
+            expected = proof(self._secret, "join", name, nonce, theirs, *ends).hex()
             if name not in missing or not hmac.compare_digest(expected, shown):
                 return None
-            answer = proof(self._secret, "lead", name, nonce, theirs)
+            answer = proof(self._secret, "lead", name, nonce, theirs, *ends)
             connection.sendall(answer.hex().encode() + b"\n")
             _keep(connection)
         except (OSError, RecursionError, TypeError, ValueError):
@@ -123,7 +125,7 @@ def connect(name: str, secret: bytes) -> socket.socket:
     connection = socket.create_connection(place, timeout=JOIN_LIMIT_S)
     try:
         is_first = _is_first(connection, name, secret)
-        why = "its proof is wrong"
+        why = "its proof is wrong, or addresses are translated between the hosts"
     except (OSError, ValueError) as error:
         is_first, why = False, str(error)
     if not is_first:
@@ -141,10 +143,16 @@ def _is_first(connection: socket.socket, name: str, secret: bytes) -> bool:
     deadline = time.monotonic() + JOIN_LIMIT_S
     own = secrets.token_hex(_NONCE_BYTES)
     nonce = _read_line(connection, deadline).decode().strip()
-    shown = proof(secret, "join", name, nonce, own).hex()
+    ends = _ends(connection.getsockname(), connection.getpeername())
+    shown = proof(secret, "join", name, nonce, own, *ends).hex()
     connection.sendall(json.dumps([name, own, shown]).encode() + b"\n")
-    expected = proof(secret, "lead", name, nonce, own).hex().encode()
+    expected = proof(secret, "lead", name, nonce, own, *ends).hex().encode()
     return hmac.compare_digest(expected, _read_line(connection, deadline).strip())
+
+
+def _ends(client: tuple[str, int], server: tuple[str, int]) -> tuple[str, str]:
+    """Return both ends of a connection, alike at each of them."""
+    return f"{client[0]}:{client[1]}", f"{server[0]}:{server[1]}"
 
 
 def _read_line(connection: socket.socket, deadline: float) -> bytes:

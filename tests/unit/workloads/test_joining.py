@@ -191,6 +191,29 @@ def test_what_was_overheard_does_not_serve_a_second_time(
         assert "connections without the secret of this run: 2" in ended(first)
 
 
+def test_proofs_that_are_relayed_between_two_connections_do_not_serve(
+    python: Callable[..., subprocess.Popen[str]],
+) -> None:
+    """A program that was first at the port could else read and change what the hosts are told."""
+    heard: list[bytes] = []
+
+    def relay(host: socket.socket) -> None:
+        with host, socket.create_connection(place()) as leader:
+            lines = [connection.makefile("rb") for connection in (leader, host)]
+            for source, target in ((0, host), (1, leader), (0, host)):
+                heard.append(lines[source].readline())
+                target.sendall(heard[-1])
+
+    with socket.create_server(place()) as squatter:
+        joining = python(_JOINS)
+        host, _ = squatter.accept()
+    first = listening(python(_FIRST, "3"))
+    relay(host)
+    assert "did not prove that it is the first rank of this run" in ended(joining)
+    assert "connections without the secret of this run: 1" in ended(first)
+    assert [len(line) > 1 for line in heard] == [True, True, False]
+
+
 _PEER = """
 import os, sys, torch.distributed as dist
 from datetime import timedelta
