@@ -90,23 +90,33 @@ class HostTeam:
         return None
 
     def launch(
-        self, arm: str, start: Callable[[Variables], Worker], *, variables: Variables, log_of: Log
+        self,
+        arm: str,
+        start: Callable[[Variables], Worker],
+        *,
+        ranks: int,
+        variables: Variables,
+        log_of: Log,
     ) -> Worker:
         """Start what computes along, then a worker of the leader, with which all of it ends.
 
-        They find each other by the variables that torchrun sets.
+        A host beyond the number of ranks has none of them, and nothing is started there. They find
+        each other by the variables that torchrun sets.
         """
+        others = self.others[: ranks - 1]
+        if not others:
+            return start(variables)
         port = _FIRST_PORT + secrets.randbelow(_PORTS)
         shared = (
             *variables,
             ("MASTER_ADDR", self.address),
             ("MASTER_PORT", str(port)),
-            ("GROUP_WORLD_SIZE", str(1 + len(self.others))),
-            ("ENVCOMPARE_TEAM_HOSTS", ",".join(self.labels)),
+            ("GROUP_WORLD_SIZE", str(1 + len(others))),
+            ("ENVCOMPARE_TEAM_HOSTS", ",".join(self.labels[: 1 + len(others)])),
         )
         with ExitStack() as undoing:
             beside: list[Worker] = []
-            for number, other in enumerate(self.others, start=1):
+            for number, other in enumerate(others, start=1):
                 log, log_name = log_of(other.host.label, arm)
                 told = (*shared, *_place_of(other, number))
                 folders = CellFolders(session=other)

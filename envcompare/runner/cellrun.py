@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 from envcompare.config.arms import Arm
 from envcompare.config.experiment import Experiment
 from envcompare.config.plan import Cell, Plan, not_placed
-from envcompare.config.workloads import Program
+from envcompare.config.workloads import Program, catalogue
 from envcompare.console import Display
 from envcompare.errors import EnvcompareError, Phase, Problem, TransportError, UnusableError
 from envcompare.fingerprint.comparing import changed_software, compare_fingerprints
@@ -594,7 +594,16 @@ class CellRun:
 
         if self.team is None:
             return start(variables)
-        return self.team.launch(arm, start, variables=variables, log_of=self._log_on)
+        ranks = self._ranks_of(arm)
+        return self.team.launch(arm, start, ranks=ranks, variables=variables, log_of=self._log_on)
+
+    def _ranks_of(self, arm: str) -> int:
+        """Return how many ranks a bundled workload has in an arm: its default unless it is set."""
+        own = next(one.parameters for one in self.plan.arms if one.id == arm)
+        told = {**dict(self.cell.parameters), **own}
+        if "ranks" not in told:
+            told = catalogue()[self.cell.workload.name].parameters
+        return int(str(told["ranks"]))
 
     def _log_of(self, arm: str) -> tuple[Path, str]:
         return self._log_on(self.cell.host, arm)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders import blocks, design, run_record
@@ -15,8 +16,10 @@ from envcompare.analysis.model.comparison import RunComparison
 from envcompare.cli.planning import planned
 from envcompare.config.settings import Settings
 from envcompare.errors import ConfigError, UnusableError
+from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.session import HostSession
 from envcompare.hosts.teams import HostTeam
+from envcompare.measure.context import Variables
 from envcompare.report.export.summary import summary
 from envcompare.report.format.blocks import markdown
 from envcompare.report.page import render
@@ -209,6 +212,15 @@ def test_ranks_over_hosts_are_measured_on_the_first_with_a_network_in_each_arm()
     assert plan.arms[1].options == ("--network=fast",)
 
 
+class Process:
+    """A worker that has been started, of which a team only keeps what computes along."""
+
+    beside: tuple[Any, ...] = ()
+
+    def kill(self) -> None:
+        """End it."""
+
+
 def session(run: str, *, cache: str = "") -> HostSession:
     """Return a session with this machine."""
     return HostSession(
@@ -243,6 +255,34 @@ def test_each_host_gets_the_secret_of_the_run_in_a_file_of_its_owner(
         told += [file.read_text() for file in files]
     assert told[0] == told[1] != told[2] == told[3]
     assert {len(text) for text in told} == {64}
+
+
+@pytest.mark.parametrize(("ranks", "started"), [(1, 0), (2, 1), (3, 2), (8, 2)])
+def test_only_hosts_on_which_ranks_lie_compute_along(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ranks: int, started: int
+) -> None:
+    """What waits on another would import and poll beside a rank that computes alone."""
+    told: list[dict[str, str]] = []
+
+    def launch(_: CellFolders, arm: str, program: str = "", **given: Any) -> Process:
+        told.append(dict(given["variables"]))
+        return Process()
+
+    monkeypatch.setattr(CellFolders, "launch", launch)
+    hosts = [session(f"r-{place}", cache=str(tmp_path)) for place in range(3)]
+    team = HostTeam(leader=hosts[0], others=tuple(hosts[1:]), address="10.0.0.1")
+
+    def start(variables: Variables) -> Any:
+        return launch(CellFolders(session=hosts[0]), "vm", variables=variables)
+
+    def log_of(host: str, arm: str) -> tuple[Path, str]:
+        return tmp_path / host / arm, ""
+
+    first = team.launch("vm", start, ranks=ranks, variables=(), log_of=log_of)
+    assert len(first.beside) == started
+    places = [one.get("GROUP_RANK") for one in told]
+    assert places == ([*map(str, range(1, 1 + started)), "0"] if started else [None])
+    assert {one.get("GROUP_WORLD_SIZE", "1") for one in told} == {str(1 + started)}
 
 
 @pytest.mark.parametrize(
