@@ -53,6 +53,7 @@ class Meeting:
         """Listen; raise RuntimeError where that cannot be."""
         self._secret = secret
         self._strangers = 0
+        self._joined: dict[str, socket.socket] = {}  # by name, until they are asked for
         self.address, self.port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         try:
             self._listener = socket.create_server((self.address, self.port), backlog=64)
@@ -66,28 +67,32 @@ class Meeting:
             ) from error
 
     def close(self) -> None:
-        """Let nobody join any more; who has joined stays."""
+        """Let nobody join any more; who has been accepted stays."""
         self._listener.close()
+        for connection in self._joined.values():
+            connection.close()
 
     def accept(self, wanted: list[str]) -> list[socket.socket]:
-        """Return a connection for each of these names; raise RuntimeError where one is missing."""
-        joined: dict[str, socket.socket] = {}
+        """Return a connection for each of these names; raise RuntimeError where one is missing.
+
+        Others that join meanwhile are kept: a rank may ask for the store before the last one comes.
+        """
         deadline = time.monotonic() + JOIN_LIMIT_S
-        while missing := [name for name in wanted if name not in joined]:
+        while missing := [name for name in wanted if name not in self._joined]:
             try:
                 self._listener.settimeout(max(0.01, deadline - time.monotonic()))
                 connection, _ = self._listener.accept()
             except OSError as error:
                 raise RuntimeError(self._absence(missing[0])) from error
-            name = self._admit(connection, missing)
+            name = self._admit(connection)
             if name is not None:
-                joined[name] = connection
+                self._joined[name] = connection
                 continue
             connection.close()
             self._strangers += 1
             if time.monotonic() > deadline:
                 raise RuntimeError(self._absence(missing[0]))
-        return [joined[name] for name in wanted]
+        return [self._joined.pop(name) for name in wanted]
 
     def _absence(self, name: str) -> str:
         strangers = f" (connections without the secret of this run: {self._strangers})"
@@ -98,7 +103,7 @@ class Meeting:
             "host's log in the run folder may say more"
         )
 
-    def _admit(self, connection: socket.socket, missing: list[str]) -> Optional[str]:
+    def _admit(self, connection: socket.socket) -> Optional[str]:
         """Return the name of who connects, once both ends have proved the secret; else None."""
         nonce, deadline = secrets.token_hex(_NONCE_BYTES), time.monotonic() + _PROOF_LIMIT_S
         try:
@@ -106,7 +111,7 @@ class Meeting:
             name, theirs, shown = json.loads(_read_line(connection, deadline))
             ends = _ends(connection.getpeername(), connection.getsockname())
             expected = proof(self._secret, "join", name, nonce, theirs, *ends).hex()
-            if name not in missing or not hmac.compare_digest(expected, shown):
+            if not hmac.compare_digest(expected, shown):
                 return None
             answer = proof(self._secret, "lead", name, nonce, theirs, *ends)
             connection.sendall(answer.hex().encode() + b"\n")

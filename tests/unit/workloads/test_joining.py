@@ -214,6 +214,32 @@ def test_proofs_that_are_relayed_between_two_connections_do_not_serve(
     assert [len(line) > 1 for line in heard] == [True, True, False]
 
 
+_EARLY = """
+from harness import joining
+meeting = joining.Meeting(joining.read_secret())
+print("listens", flush=True)
+meeting.accept(["rank 3"])
+store, = meeting.accept(["store 1"])
+store.sendall(b"the keys\\n")
+meeting.close()
+"""
+_JOINS_EARLY = """
+from harness import joining
+names = ("store 1", "host gpu03", "rank 3")
+store, unasked, _ = (joining.connect(name, joining.read_secret()) for name in names)
+print([connection.makefile().readline() for connection in (store, unasked)])
+"""
+
+
+def test_who_proves_the_secret_before_its_turn_is_no_stranger(
+    python: Callable[..., subprocess.Popen[str]],
+) -> None:
+    """A rank may be faster than another host; one that is not asked for is hung up on at last."""
+    first = listening(python(_EARLY))
+    assert ended(python(_JOINS_EARLY)) == "['the keys\\n', '']\n"
+    assert ended(first) == ""
+
+
 _PEER = """
 import os, sys, torch.distributed as dist
 from datetime import timedelta
