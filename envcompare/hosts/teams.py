@@ -46,12 +46,14 @@ class HostTeam:
     def of(cls, leader: HostSession, others: tuple[HostSession, ...]) -> HostTeam:
         """Find the address of the leader, and send all of them a secret.
 
-        Raises UnusableError where the leader has no address of IPv4, or a secret cannot be written.
+        Raises UnusableError where the leader has no address of IPv4 that others can reach, or a
+        secret cannot be written.
         """
         address = shell(leader.transport, _ADDRESS).stdout.strip()
-        if ":" in address:
+        unfit = "an IPv6 address" if ":" in address else "the loopback device of the host itself"
+        if ":" in address or address.startswith("127."):
             raise UnusableError(
-                f"the ranks of other hosts cannot join at {address}: it is an IPv6 address",
+                f"the ranks of other hosts cannot join at {address}: it is {unfit}",
                 hint=f"name {leader.host.label} by an IPv4 address that the other hosts reach",
             )
         if not address:

@@ -229,13 +229,21 @@ def session(run: str, *, cache: str = "") -> HostSession:
     )  # fmt: skip
 
 
-def test_leader_that_is_reached_by_ipv6_is_refused_in_a_sentence(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("connection", "why"),
+    [
+        ("fd00::1 50000 fd00::2 22", "fd00::2: it is an IPv6 address"),
+        ("127.0.0.1 50000 127.0.0.1 22", "127.0.0.1: it is the loopback device of the host itself"),
+    ],
+)
+def test_leader_whose_address_other_hosts_cannot_use_is_refused_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, connection: str, why: str
 ) -> None:
-    """Its ranks listen on IPv4."""
-    monkeypatch.setenv("SSH_CONNECTION", "fd00::1 50000 fd00::2 22")
-    with pytest.raises(UnusableError, match="fd00::2: it is an IPv6 address"):
+    """Its ranks listen on IPv4; what is reached through a tunnel has the address of its end."""
+    monkeypatch.setenv("SSH_CONNECTION", connection)
+    with pytest.raises(UnusableError, match=why) as refused:
         HostTeam.of(session("r"), ())
+    assert "an IPv4 address that the other hosts reach" in refused.value.hint
 
 
 def test_each_host_gets_the_secret_of_the_run_in_a_file_of_its_owner(
