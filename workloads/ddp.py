@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from datetime import timedelta
-from typing import IO, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch  # noqa: TID251  its home is workloads/
 import torch.distributed  # noqa: TID251
@@ -33,7 +33,8 @@ from harness.loading import load_class
 from harness.parameters import ParameterError, require_ranges, resolve
 from torch import nn  # noqa: TID251
 
-# A rank beside the first. A line of standard input is a step, the end of it the end.
+# A rank beside the first. A line of standard input, a socket, is a step, the end of it the end; on
+# CPUs a byte there tells that the step is over.
 _RANK = """
 import json, os, sys
 sys.path[:0] = [sys.argv[1]]
@@ -42,6 +43,8 @@ secret = bytes.fromhex(os.environ.pop(SECRET))
 rank = Rank(Team(**json.loads(sys.argv[2])), int(sys.argv[3]), secret)
 for _ in sys.stdin:
     rank.train()
+    if rank.is_awaited:
+        os.write(0, b".")
 """
 # A variable of each rank: unlike a word of its command, no other user can read it.
 SECRET = "ENVCOMPARE_TEAM_SECRET"  # noqa: S105  its name
@@ -107,7 +110,7 @@ class Ddp:
             parts=parts,
         )
         self._hosts = hosts
-        self._lines: list[IO[bytes]] = []
+        self._lines: list[socket.socket] = []
         self._joined: list[socket.socket] = []
         if hosts > 1:
             self._rank = self._gather(team, read_secret())
@@ -118,9 +121,12 @@ class Ddp:
 
     def _start_others(self, team: Team, secret: bytes) -> None:
         """Start the ranks of this host beside the first."""
-        own = team.parts[0][1:]
-        self._others = [start_rank(team, rank, subprocess.PIPE, secret) for rank in own]
-        self._lines += [other.stdin for other in self._others if other.stdin]
+        self._others = []
+        for rank in team.parts[0][1:]:
+            line, end = socket.socketpair()
+            self._lines.append(line)
+            with end:
+                self._others.append(start_rank(team, rank, end, secret))
 
     def _gather(self, team: Team, secret: bytes) -> Rank:
         """Wait for the other hosts, tell them of the team, start it and return the first rank.
@@ -136,7 +142,7 @@ class Ddp:
             for host in self._joined:
                 host.sendall(json.dumps(team._asdict()).encode() + b"\n")
             there = [f"rank {rank}" for host in others for rank in team.parts[host]]
-            self._lines += [rank.makefile("wb") for rank in meeting.accept(there)]
+            self._lines += meeting.accept(there)
             self._start_others(team, secret)
             table = Table()
             for connection in meeting.accept([f"store {r}" for r in range(1, self._ranks)]):
@@ -144,11 +150,16 @@ class Ddp:
         return Rank(team, 0, secret, SharedStore(table.ask))
 
     def step(self) -> torch.Tensor:
-        """Let all ranks train on their part of the batch; return the loss of the first."""
+        """Let all ranks train on their part of the batch; return the loss of the first.
+
+        Raises RuntimeError where a rank has ended.
+        """
         for line in self._lines:
-            line.write(b"\n")
-            line.flush()
-        return self._rank.train()
+            line.sendall(b"\n")
+        loss = self._rank.train()
+        if self._rank.is_awaited and not all(line.recv(1) for line in self._lines):
+            raise RuntimeError("another rank has ended in a step")
+        return loss
 
     def finish(self) -> dict[str, Any]:
         """End the other processes; return how many there were in all, and how they talked."""
@@ -188,6 +199,9 @@ class Rank:
         torch.set_num_threads(team.threads)
         params = team.params
         is_on_gpu = team.device == "cuda"
+        # what is left of its step would take CPUs from what is measured next; on a GPU of its own
+        # to wait would keep the first rank from launching ahead
+        self.is_awaited = not is_on_gpu
         self.backend = "nccl" if is_on_gpu else "gloo"
         self._store = store or _store(team, number, secret)
         _join_group(
@@ -236,10 +250,7 @@ def require_gpus(device: str, ranks: int) -> None:
 
 
 def start_rank(
-    team: Team,
-    rank: int,
-    lines: Any,  # noqa: ANN401
-    secret: bytes,
+    team: Team, rank: int, lines: socket.socket, secret: bytes
 ) -> subprocess.Popen[bytes]:
     """Start a rank in a process of its own, which takes a step for each of these lines."""
     here = os.path.dirname(os.path.abspath(__file__))
