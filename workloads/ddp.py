@@ -51,6 +51,8 @@ SECRET = "ENVCOMPARE_TEAM_SECRET"  # noqa: S105  its name
 # For the connections of ranks, and what one waits for another in a step.
 _GROUP_LIMIT = timedelta(minutes=2)
 _TEAM_BYTES = 1 << 16  # at most, of what a host is told
+_MOST_SEED = 1 << 63
+_MOST_CPUS = 1 << 16
 _PAUSE_S = 0.2  # between tries to reach a generation that may not have begun
 _PAUSE_AFTER_ERROR_S = 5.0
 
@@ -92,11 +94,7 @@ class Ddp:
 
     def setup(self, seed: int, device: str) -> None:
         """Start the other processes, and join them."""
-        hosts = min(self._ranks, int(os.environ.get("GROUP_WORLD_SIZE", "1")))
-        parts = [
-            [rank for rank in range(self._ranks) if rank * hosts // self._ranks == host]
-            for host in range(hosts)
-        ]
+        parts = _parts(self._ranks)
         require_gpus(device, len(parts[0]))
         self._folder = tempfile.TemporaryDirectory(dir=os.environ.get("HOME"))
         team = Team(
@@ -109,10 +107,10 @@ class Ddp:
             cpus=own_cpus(),
             parts=parts,
         )
-        self._hosts = hosts
+        self._hosts = len(parts)
         self._lines: list[socket.socket] = []
         self._joined: list[socket.socket] = []
-        if hosts > 1:
+        if len(parts) > 1:
             self._rank = self._gather(team, read_secret())
         else:
             secret = secrets.token_bytes(32)
@@ -235,6 +233,15 @@ class Rank:
         return loss.detach()
 
 
+def _parts(ranks: int) -> list[list[int]]:
+    """Return the ranks of each host, in blocks; no host is without one."""
+    hosts = min(ranks, int(os.environ.get("GROUP_WORLD_SIZE", "1")))
+    parts: list[list[int]] = [[] for _ in range(hosts)]
+    for rank in range(ranks):
+        parts[rank * hosts // ranks].append(rank)
+    return parts
+
+
 def own_cpus() -> list[int] | None:
     """Return the CPUs that this process is bound to; None where it may use all."""
     cpus = sorted(os.sched_getaffinity(0))
@@ -338,17 +345,26 @@ def read_team(told: bytes) -> Team:
         team = Team(**json.loads(told))
         params = resolve(Ddp.PARAMS, team.params)
         require_ranges(params, Ddp.RANGES)
-        ranks = [rank for part in team.parts for rank in part]
         is_sound = (
             team.store == ""
             and team.device in {"cpu", "cuda"}
-            and sorted(ranks) == list(range(team.params["ranks"]))
+            and team.parts == _parts(params["ranks"])
+            and _are_whole([team.seed], 0, _MOST_SEED)
+            and _are_whole([team.threads], 1, _MOST_CPUS)
+            and (team.cpus is None or (bool(team.cpus) and _are_whole(team.cpus, 0, _MOST_CPUS)))
         )
     except (AttributeError, KeyError, TypeError, ValueError, ParameterError) as error:
         raise RuntimeError(f"the first rank tells of no team of this workload: {error}") from error
     if not is_sound:
-        raise RuntimeError("the first rank tells of another store, device or number of ranks")
+        raise RuntimeError(
+            "the first rank tells of another store, device or number of ranks, or of a seed, "
+            "threads or CPUs that cannot be"
+        )
     return team
+
+
+def _are_whole(values: list[int], least: int, most: int) -> bool:
+    return all(type(value) is int and least <= value <= most for value in values)
 
 
 def _serve(team: Team, leader: socket.socket, secret: bytes) -> None:
