@@ -265,7 +265,7 @@ def start_rank(
     return subprocess.Popen(
         (sys.executable, "-c", _RANK, here, told, str(rank)),
         env={**os.environ, SECRET: secret.hex()},
-        stdin=lines,
+        stdin=lines.fileno(),
         stdout=subprocess.DEVNULL,
     )
 
@@ -348,7 +348,7 @@ def read_team(told: bytes) -> Team:
         is_sound = (
             team.store == ""
             and team.device in {"cpu", "cuda"}
-            and team.parts == _parts(params["ranks"])
+            and team.parts == _parts(team.params["ranks"])
             and _are_whole([team.seed], 0, _MOST_SEED)
             and _are_whole([team.threads], 1, _MOST_CPUS)
             and (team.cpus is None or (bool(team.cpus) and _are_whole(team.cpus, 0, _MOST_CPUS)))
