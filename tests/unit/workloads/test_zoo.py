@@ -450,6 +450,57 @@ with first() as leader:
 """
 
 
+_JOIN_SLOWLY = """
+import socket, sys, time
+from ddp import read_team, start_rank
+from harness.joining import connect, read_secret
+secret = read_secret()
+def first():
+    while True:
+        try:
+            return connect("host gpu02", secret)
+        except ConnectionRefusedError:
+            time.sleep(0.1)
+with first() as leader:
+    team = read_team(leader.makefile("rb").readline())._replace(interface="lo")
+    with connect("rank 1", secret) as lines:
+        ours, its = socket.socketpair()
+        rank = start_rank(team, 1, its, secret)
+        its.close()
+        while line := lines.recv(1):
+            ours.sendall(line)
+            ended = ours.recv(1)
+            time.sleep(0.5)
+            print("ended", file=open(sys.argv[1], "a"))
+            lines.sendall(ended)
+        ours.close()
+    rank.wait()
+"""
+
+
+def test_step_lasts_until_the_last_rank_has_ended_it(
+    start: Start, torch_interpreter: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What is left of it would else take CPU time from the next block, that of another arm."""
+    set_team(monkeypatch, tmp_path)
+    worker: Conversation = start(torch_interpreter)
+    assert worker.ask("hello", workload="ddp", params={"batch": 2}, threads=1)["ok"]
+    told = tmp_path / "ended"
+    other = subprocess.Popen(
+        (torch_interpreter, "-c", _JOIN_SLOWLY, str(told)),
+        env={**os.environ, "PYTHONPATH": str(WORKER.parents[1])},
+    )
+    try:
+        assert worker.ask("gen", seed=1, pad=0)["ok"]
+        before = told.read_text().count("ended") if told.exists() else 0
+        assert worker.ask("run", k=2)["ok"]
+        assert told.read_text().count("ended") == before + 2
+        assert worker.ask("end")["ok"]
+        assert other.wait(timeout=30) == 0
+    finally:
+        other.kill()
+
+
 def test_host_that_has_joined_is_sent_nothing_while_its_ranks_compute(
     start: Start, torch_interpreter: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
