@@ -178,14 +178,21 @@ def _keep(connection: socket.socket) -> None:
 
 
 def interface_of(address: str) -> str:
-    """Return the network device of this host that has an IPv4 address; empty where none has."""
+    """Return the network device of this host whose first IPv4 address this is.
+
+    By that device the libraries choose the address that they tell other ranks. Raises RuntimeError
+    where none has it as its first, as they would choose another.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         for _, name in socket.if_nameindex():
             with contextlib.suppress(OSError):
                 told = fcntl.ioctl(asked, _GET_ADDRESS, struct.pack("256s", name.encode()[:15]))
                 if socket.inet_ntoa(told[20:24]) == socket.gethostbyname(address):
                     return name
-    return ""
+    raise RuntimeError(
+        f"no network device of this host has the address {address} as its first, by which ranks "
+        "would find it; name the host by the first address of a device"
+    )
 
 
 class Table:

@@ -214,6 +214,25 @@ def test_proofs_that_are_relayed_between_two_connections_do_not_serve(
     assert [len(line) > 1 for line in heard] == [True, True, False]
 
 
+_INTERFACES = """
+from harness.joining import interface_of
+print(interface_of("127.0.0.1"))
+try:
+    interface_of("127.0.0.2")
+except RuntimeError as error:
+    print(error)
+"""
+
+
+def test_address_that_is_not_the_first_of_a_device_is_refused(
+    python: Callable[..., subprocess.Popen[str]],
+) -> None:
+    """The libraries would take the first one of a device that they pick."""
+    device, refused = ended(python(_INTERFACES)).splitlines()
+    assert device == "lo"
+    assert refused.startswith("no network device of this host has the address 127.0.0.2 as its")
+
+
 _EARLY = """
 from harness import joining
 meeting = joining.Meeting(joining.read_secret())
