@@ -166,29 +166,24 @@ def test_host_tells_nothing_to_what_cannot_prove_the_secret(
 
 
 def test_what_was_overheard_does_not_serve_a_second_time(
-    python: Callable[..., subprocess.Popen[str]],
+    python: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first process draws a new number for each connection."""
-    spoken: list[bytes] = []
-    first = listening(python(_FIRST, "5"))
-    port = place()[1]
-
-    def overhear() -> None:
-        connection, _ = server.accept()
-        with connection, socket.create_connection(("127.0.0.1", port)) as leader:
-            connection.sendall(leader.recv(4096))
-            spoken.append(connection.recv(4096))  # and keeps it from the first process
-
+    first_place = place()
     with socket.create_server(("127.0.0.1", 0)) as server:
-        os.environ["MASTER_PORT"] = str(server.getsockname()[1])
-        overhearing = threading.Thread(target=overhear)
-        overhearing.start()
-        ended(python(_JOINS))
-        overhearing.join()
-    with socket.create_connection(("127.0.0.1", port)) as again:
+        monkeypatch.setenv("MASTER_PORT", str(server.getsockname()[1]))
+        joining = python(_JOINS)
+        connection, _ = server.accept()  # it has imported all; the limit of the other begins now
+    monkeypatch.setenv("MASTER_PORT", str(first_place[1]))
+    first = listening(python(_FIRST, "5"))
+    with connection, socket.create_connection(first_place) as leader:
+        connection.sendall(leader.recv(4096))
+        spoken = connection.recv(4096)  # and keeps it from the first process
+    with socket.create_connection(first_place) as again:
         again.recv(4096)
-        again.sendall(spoken[0])
+        again.sendall(spoken)
         assert "connections without the secret of this run: 2" in ended(first)
+    assert "did not prove" in ended(joining)
 
 
 def test_proofs_that_are_relayed_between_two_connections_do_not_serve(
