@@ -232,6 +232,7 @@ SCALING: Final = {
     "speed_up_high": Column("number", "Upper end of its interval"),
     "restarts": Column("whole number", "Launches of the environments that measured both"),
     "efficiency": Column("number", "The speed-up ÷ the ranks"),
+    "waited_share": Column("number", "Of the time of one rank, waiting for a CPU others held"),
     "collective_s": Column("number", "Of a step of the first rank, in which any collective ran"),
     "collective_exposed_s": Column("number", "The same while nothing computed there"),
     "collective_share": Column("number", "Of the time of the steps that were profiled"),

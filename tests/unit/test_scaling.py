@@ -33,7 +33,9 @@ from envcompare.transport.local import LOCAL
 _ARMS = ("vm", "docker", "vm~control")
 
 
-def ranked(out: Path, *, counts: tuple[int, ...] = (1, 2), hosts: tuple[str, ...] = ()) -> Path:
+def ranked(
+    out: Path, *, counts: tuple[int, ...] = (1, 2), hosts: tuple[str, ...] = (), waited: float = 0.0
+) -> Path:
     """Return a run in which a step of two ranks takes 1.25 times as long, 1.6 in docker."""
     cells = tuple(
         CellRecord(
@@ -48,7 +50,8 @@ def ranked(out: Path, *, counts: tuple[int, ...] = (1, 2), hosts: tuple[str, ...
         factors = {"vm": 1.25, "docker": 1.6, "vm~control": 1.25}
         times = {arm: factors[arm] if count > 1 else 1.0 for arm in _ARMS}
         for sample in blocks(times, noise=0.0):
-            folder.append_sample(replace(sample, cell=cell.id))
+            wait_ns = round(waited * sum(sample.wall_ns))
+            folder.append_sample(replace(sample, cell=cell.id, wait_ns=wait_ns, cpu_ns=(0,) * 3))
         values = {"batch": 16 * count, "device": "cpu", "code": "c0de"}
         for arm in _ARMS:
             at = {"host": "local", "cell": cell.id, "arm": arm}
@@ -185,6 +188,17 @@ def test_page_says_which_ranks_had_too_few_cpus(tmp_path: Path) -> None:
     hosts = tuple(replace(host, devices=devices) for host in run.hosts)
     assert hosts
     assert "took turns" not in render(replace(run, hosts=hosts))
+
+
+def test_page_says_that_one_rank_waited_for_other_programs(tmp_path: Path) -> None:
+    """A second process has a share of the CPUs of its own: what it wins is no gain of ranks."""
+    for waited in (0.05, 0.6):
+        run = compare_run(RunFolder.open(ranked(tmp_path / str(waited), waited=waited)))
+        assert run.scaling[0].waited_share == pytest.approx(waited, rel=1e-6)
+        page = re.sub(r"<[^>]+>", "", render(run))
+        told = "One rank waited for a CPU that other programs held for 60.0 % of its time."
+        assert (told in page) == (waited > 0.1)
+        assert ("One rank waited" in page) == (waited > 0.1)
 
 
 def test_a_run_without_ranks_has_no_such_section(tmp_path: Path) -> None:

@@ -74,6 +74,7 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
     speed_up_high: float | None = None
     restarts: int = 0  # that measured both
     efficiency: float | None = None  # the speed-up divided by the ranks
+    waited_share: float | None = None  # of the steps of one rank, for a CPU others held
     collective_s: float | None = None  # of a step of the first rank, under torch.profiler
     collective_exposed_s: float | None = None  # while nothing computes
     collective_share: float | None = None  # of the time of a step

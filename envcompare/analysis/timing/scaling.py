@@ -26,6 +26,7 @@ from envcompare.analysis.timing.cells import CellData, others, whole_number, wor
 from envcompare.run_folder.records import ArmRecord, CellRecord, Epoch, Event, Goal
 from envcompare.stats.intervals import Interval, interval
 from envcompare.stats.knees import knee
+from envcompare.stats.metrics import net_ns, wall_ns
 
 RANKS: Final = "ranks"
 """The parameter of a workload that says how many processes share its work."""
@@ -90,6 +91,7 @@ def _rows(
             ranks=ranks,
             hosts=data.cell.hosts[:ranks] if ranks > 1 else (),
             samples_per_s=times.samples_per_s,
+            waited_share=_waited_share(data, times.arm),
             **speed_up,
             **seen.get((data.cell.id, times.arm), {}),
         )
@@ -119,6 +121,14 @@ def _by_restart(data: CellData, arm: str) -> dict[int, float]:
     """Return the mean logarithm of the wall time of a typical step in each restart."""
     restarts = data.readings.by_restart(arm, "wall")
     return {restart: mean(values) for restart, values in restarts.items()}
+
+
+def _waited_share(data: CellData, arm: str) -> float | None:
+    """Return what part of the time of all steps was a wait for a CPU; None where not known."""
+    blocks = data.arm_blocks(arm)
+    if data.metric[0] != "net" or not blocks:
+        return None
+    return 1 - sum(net_ns(block) or 0 for block in blocks) / sum(map(wall_ns, blocks))
 
 
 def _exchanged(profiles: CellProfiles, arm: str) -> dict[str, float]:

@@ -57,6 +57,11 @@ _COLLECTIVES: Final = (
     "after the timing, waiting for the others included; they are exposed while nothing computes "
     "there."
 )
+_WAITED: Final = (
+    "One rank waited for a CPU that other programs held for {share} % of its time. More ranks take "
+    "more of it from those programs, which raises the speed-up: on an idle machine it is another."
+)
+_MUCH_WAITED: Final = 0.1  # of the time of one rank
 _NO_BASE: Final = "Without ranks=1 of the same work there is no speed-up: add it to --set."
 _BATCHES: Final = (
     "Samples a second of the typical step at each batch, with the 95 % interval over restarts; "
@@ -93,6 +98,7 @@ def scaling_section(run: RunComparison) -> Section | None:
     notes = (
         *(_COLLECTIVES,) * _has_collectives(run),
         *(_NO_BASE,) * all(one.speed_up is None for one in run.scaling),
+        *_waited(run),
         *_crowded(run),
         *_networks(run),
     )
@@ -174,6 +180,15 @@ def _part(share: float | None, seconds: float | None) -> Words:
     if seconds is None:
         return NOT_MEASURED
     return Line(text=_percent(share), below=(f"({duration(seconds)})",))
+
+
+def _waited(run: RunComparison) -> Iterator[str]:
+    """Yield how long one rank waited for a CPU, where it did for much of its time."""
+    shares = [row.waited_share for row in run.scaling if row.ranks == 1 and row.waited_share]
+    much = [share for share in shares if share > _MUCH_WAITED]
+    if much:
+        ends = dict.fromkeys(three_digits(100 * share) for share in (min(much), max(much)))
+        yield _WAITED.format(share=" to ".join(ends))
 
 
 def _crowded(run: RunComparison) -> Iterator[str]:
