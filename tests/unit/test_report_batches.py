@@ -35,12 +35,14 @@ def cell_of(size: int) -> CellRecord:
     return CellRecord(id=name, host="local", workload="cnn", parameters={"batch": size})
 
 
-def measured_run(path: Path, *events: Event, noise: float = 0.001) -> RunComparison:
+def measured_run(path: Path, *events: Event, noise: float = 0.001, **changes: Any) -> RunComparison:
     """Return a run whose steps take 10 ms up to a batch of 64, and in proportion above.
 
-    The last size was not measured.
+    The last size was not measured. Changes are those of the parameters.
     """
-    cells = tuple(map(cell_of, SIZES))
+    cells = tuple(
+        replace(cell, parameters={**cell.parameters, **changes}) for cell in map(cell_of, SIZES)
+    )
     folder = RunFolder.create(path, run_record(cells=cells))
     for size in SIZES[:-1]:
         draws = random.Random(size)
@@ -87,6 +89,17 @@ def test_the_batch_of_several_ranks_is_what_they_do_together(tmp_path: Path) -> 
     ]
     (sweep,) = measured_run(tmp_path, *ranked).batch_sweeps
     assert sweep.arms[0].rates[2].samples_per_s == pytest.approx(2 * 6400, rel=0.02)
+
+
+def test_throughput_of_ranks_is_on_the_clock_as_their_speed_up_is(tmp_path: Path) -> None:
+    """Without its waits one rank would have another throughput here than among several ranks."""
+    waits = (Event(t=1.0, what="note", host="local", cell=cell_of(size).id, arm="vm",
+                   values={"batch": size}) for size in SIZES)  # fmt: skip
+    run = measured_run(tmp_path, *waits, ranks=1)
+    rates = [rate.samples_per_s for rate in run.batch_sweeps[0].arms[0].rates]
+    shown = [row.samples_per_s for row in run.scaling if row.arm == "vm"]
+    assert rates == pytest.approx(shown, rel=0.001)
+    assert "but not in cells that set" in render(run)
 
 
 def test_a_noisy_knee_is_not_decided(tmp_path: Path) -> None:

@@ -206,9 +206,10 @@ def _log_rates(data: CellData, arm: str) -> dict[int, float]:
     """Return the logarithm of samples a second by restart: of its median round.
 
     The batch of a step is what the workload said where that is more, as several ranks take one
-    each; one that says nothing counts as a batch of 1.
+    each; one that says nothing counts as a batch of 1. Of ranks it is that of wall time, since net
+    time is known of one rank alone, and their numbers would not compare.
     """
-    rounds = data.readings.by_restart(arm, data.metric[0])
+    rounds = data.readings.by_restart(arm, "wall" if _ranks(data.cell) else data.metric[0])
     samples = math.log(max(data.batch or 1, _size(data)) * 1e9)
     return {restart: samples - statistics.median(logs) for restart, logs in rounds.items()}
 

@@ -65,10 +65,11 @@ _MUCH_WAITED: Final = 0.1  # of the time of one rank
 _NO_BASE: Final = "Without ranks=1 of the same work there is no speed-up: add it to --set."
 _BATCHES: Final = (
     "Samples a second of the typical step at each batch, with the 95 % interval over restarts; "
-    "waits for a CPU that other processes held are left out where they are known. The knee is the "
-    "smallest batch that has at least 95 % of the best throughput; it is decided where intervals "
-    "that hold for all pairs of batches together (95 %, for each environment by itself) show that "
-    "it has, and that no smaller one has. Environments are compared at equal batch."
+    "waits for a CPU that other processes held are left out where they are known, but not in cells "
+    "that set `ranks`, as they are known of one rank alone. The knee is the smallest batch that "
+    "has at least 95 % of the best throughput; it is decided where intervals that hold for all "
+    "pairs of batches together (95 %, for each environment by itself) show that it has, and that "
+    "no smaller one has. Environments are compared at equal batch."
 )
 _SEARCHED: Final = (
     "Each size was tried in a process of its own. The largest batch that fits is found by "
