@@ -112,6 +112,8 @@ def test_gain_of_ranks_is_that_of_the_section_of_several_ranks() -> None:
         ["1", "vm", "1", "100"],
         ["2", "vm", "1.75", "87.5"],
     ]
+    found = rows_of(replace(run, cells=cells, scaling=rows[:1]))
+    assert found[-1] == ["2", "vm", "not measured", "not measured"]
 
 
 def test_numbers_stand_in_their_order_whoever_has_them() -> None:

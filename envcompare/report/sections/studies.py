@@ -256,8 +256,8 @@ def _value(
 ) -> float | None:
     if name not in {"speed_up", "efficiency"}:
         return measurement.value(name)
-    if table.rows[0] == RANKS and (gain := measurement.gain(name)) is not None:
-        return gain
+    if table.rows[0] == RANKS:
+        return measurement.gain(name)
     first = _first(measurement, table, measured)
     rates = [each.value("samples_per_s") if each else None for each in (first, measurement)]
     if first is None or rates[0] is None or rates[1] is None:
