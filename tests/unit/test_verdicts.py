@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import pytest
 
-from envcompare.analysis.model.comparison import CellSummary, Comparison
+from envcompare.analysis.model.comparison import CellSummary, Comparison, Estimate
+from envcompare.report.sections.cards import summary_cards
 from envcompare.report.wording.verdicts import (
     clock_sentence,
     confounder_sentence,
@@ -210,6 +213,31 @@ def test_a_control_without_an_interval_sets_no_bound() -> None:
         "A/A control in cnn: vm against itself gave +0.1 %, no interval; what may go unnoticed is "
         "not known."
     )
+
+
+def test_controls_that_are_not_shown_are_no_worse_only_where_all_have_intervals() -> None:
+    """Without one nothing is known; of several such the one that lay farthest off is shown."""
+    run = example()
+    floor = run.cells[0].noise_floor
+    assert floor is not None
+
+    def told(*floors: Estimate) -> str:
+        cells = tuple(
+            msgspec.structs.replace(run.cells[0], id=f"c{place}", noise_floor=one)
+            for place, one in enumerate(floors)
+        )
+        card = summary_cards(msgspec.structs.replace(run, cells=cells))[0]
+        return " ".join(text for one in card.items for text in (one.text, *map(str, one.after)))
+
+    once = [
+        msgspec.structs.replace(floor, low=None, high=None, log_ratio=math.log(ratio))
+        for ratio in (1.01, 0.8, 1.1)
+    ]
+    assert "2 more controls, no worse" in told(floor, floor, floor)
+    for text in (told(*once), told(floor, *once)):
+        assert "vm against itself gave −20.0 %, no interval" in text
+        assert "more controls" in text
+        assert "no worse" not in text
 
 
 def test_a_missing_control_is_not_measured_and_says_why() -> None:

@@ -104,12 +104,13 @@ def _is_it_real(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Line
 def _controls(run: RunComparison, verdicts: tuple[Verdict, ...]) -> list[Line]:
     """Tell of the controls the worst, and that of the cell with the largest difference."""
     labels = cell_labels(run)
-    cells = sorted(run.cells, key=lambda cell: (not is_control_failed(cell, run), -_width(cell)))
+    cells = sorted(run.cells, key=lambda cell: (not is_control_failed(cell, run), *_doubt(cell)))
     told = {one.cell_id for one in _moved(verdicts)[:1]} | {cell.id for cell in cells[:1]}
     shown = [cell for cell in cells if cell.id in told or len(cells) <= _MOST_ITEMS]
     items = [_item(control_sentence(cell, label=labels[cell.id], run=run)) for cell in shown]
     if rest := len(cells) - len(shown):
-        more = f"{counted(rest, 'more control')}, no worse"
+        is_ranked = all(math.isfinite(_width(cell)) for cell in cells)
+        more = f"{counted(rest, 'more control')}{', no worse' * is_ranked}"
         items = _with_link(items, link=more, href="#method")
     return items
 
@@ -118,6 +119,12 @@ def _moved(verdicts: tuple[Verdict, ...]) -> list[Verdict]:
     """Return what is slower or faster, the largest difference first."""
     moved = (verdict for verdict in verdicts if verdict.amount)
     return sorted(moved, key=lambda verdict: -abs(verdict.log_ratio or 0.0))
+
+
+def _doubt(cell: CellSummary) -> tuple[float, float]:
+    """Return what sorts controls: the widest interval first, and of those without the largest."""
+    difference = abs(cell.noise_floor.log_ratio) if cell.noise_floor else 0.0
+    return -_width(cell), -difference
 
 
 def _width(cell: CellSummary) -> float:
