@@ -96,6 +96,18 @@ def test_rounds_and_restarts_are_named() -> None:
     assert text.endswith("in 4 to 6 restarts of their workers.")
 
 
+def test_rounds_and_restarts_of_what_has_no_interval_are_not_counted() -> None:
+    """One restart is none that an interval comes from."""
+    run = of_units(unit="round")
+    first, *others = run.comparisons
+    assert first.primary is not None
+    once = msgspec.structs.replace(first.primary, low=None, high=None, restarts=1, rounds=2)
+    changed = msgspec.structs.replace(first, primary=once)
+    text = replication_sentence(msgspec.structs.replace(run, comparisons=(changed, *others)))
+    assert "from 2 " not in text
+    assert "in 1 " not in text
+
+
 def test_nothing_is_said_of_intervals_where_there_are_none() -> None:
     """One restart has no spread, and no level."""
     run = of_units(low=None, high=None)

@@ -234,10 +234,11 @@ def comparisons_section(
     shown = {row.verdict.outcome for row in rows}
     intro = (
         f"Every environment against {reference} in the same cell. The change is that of the "
-        f"{piece} time without the wait for a CPU (net) unless the row says wall; the band is the "
-        f"margin of ±{margin_percent(run.margin)}; left is faster, right is slower. On the clock "
-        f"are the median {piece} times of each and the change including waiting: changes are "
-        "paired round by round, and may differ from the medians in size and sign."
+        f"{piece} time without the wait for a CPU (net) unless the row says “of wall time”; the "
+        f"band is the margin of ±{margin_percent(run.margin)}; left is faster, right is slower. On "
+        f"the clock are the medians of all {piece} times of each and the change including waiting. "
+        f"A change compares the typical {piece} of each round with that of the reference in the "
+        "same round, so that it may differ from the medians in size and sign where rounds differ."
     )
     metrics = _measured_metrics(rows)
     choice = Filter(

@@ -56,7 +56,8 @@ def replication_sentence(run: RunComparison) -> str:
     primaries = [one.primary for one in run.compared if one.primary is not None]
     if not primaries:
         return "There is no interval: no comparison was measured."
-    if not any(map(_has_interval, primaries)):
+    primaries = [one for one in primaries if _has_interval(one)]
+    if not primaries:
         return "There is no interval: too little was measured for one."
     processes = [one.rounds for one in primaries if one.unit == "process"]
     if len(processes) == len(primaries):
