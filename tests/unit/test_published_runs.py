@@ -12,8 +12,7 @@ import pytest
 
 import envcompare
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import LadderStep
-from envcompare.analysis.model.scaling import Scaling
+from envcompare.analysis.model.comparison import LadderStep, RunComparison
 from envcompare.run_folder.results import RunFolder
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
@@ -28,7 +27,7 @@ _STEP = re.compile(r"^\| [\w ]+ \| `([\w-]+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \
 
 
 _RANKS = re.compile(
-    r"^\| (one|two) \| `(\w+)` \| (\d+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$",
+    r"^\| (one|two) \| `(\w+)` \| (\d+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$",
     re.MULTILINE,
 )
 
@@ -165,16 +164,27 @@ def test_the_zoo_decides_what_its_text_says() -> None:
 
 def test_the_table_of_ranks_has_the_numbers_of_its_runs() -> None:
     """Of both of them, a row for each environment and batch; collectives are those of a step."""
-    told = _RANKS.findall((RESULTS / "README.md").read_text(encoding="utf-8"))
+    text = (RESULTS / "README.md").read_text(encoding="utf-8")
+    runs = [compare_run(RunFolder.open(RESULTS / name)) for name in ("ranks", "ranks-hosts")]
     rows = [
-        row
-        for hosts, name in (("one", "ranks"), ("two", "ranks-hosts"))
-        for row in _scaled(hosts, compare_run(RunFolder.open(RESULTS / name)).scaling)
+        row for hosts, run in zip(("one", "two"), runs, strict=True) for row in _scaled(hosts, run)
     ]
-    assert told == rows
+    assert _RANKS.findall(text) == rows
+    one, two = map(_waits, runs)
+    told = f"waited for a CPU for {one} % of its time on one host and {two} % on two"
+    assert told in " ".join(text.split())
+    gains = [row for run in runs for row in run.scaling if row.ranks == 2]
+    assert {row.speed_up_low for row in gains} == {None}  # no row of the table has an interval
 
 
-def _scaled(hosts: str, scaling: tuple[Scaling, ...]) -> list[tuple[str, ...]]:
+def _waits(run: RunComparison) -> str:
+    shares = [row.waited_share for row in run.scaling if row.waited_share is not None]
+    return f"{100 * min(shares):.0f} to {100 * max(shares):.0f}"
+
+
+def _scaled(hosts: str, run: RunComparison) -> list[tuple[str, ...]]:
+    scaling = run.scaling
+    counts = {one.cell: one.primary for one in run.comparisons}
     alone = {(row.parameters["batch"], row.arm): row for row in scaling if row.ranks == 1}
     pairs = [(alone[row.parameters["batch"], row.arm], row) for row in scaling if row.ranks == 2]
     return [
@@ -183,8 +193,7 @@ def _scaled(hosts: str, scaling: tuple[Scaling, ...]) -> list[tuple[str, ...]]:
             row.arm,
             str(row.parameters["batch"]),
             f"{single.samples_per_s:.0f} → {row.samples_per_s:.0f}",
-            f"{row.speed_up:.2f}",
-            f"{row.efficiency:.0%}".replace("%", " %"),
+            f"{counts[row.cell].rounds} ({counts[row.cell].restarts})",
             f"{row.collective_share:.0%} ({row.collective_exposed_share:.0%})".replace("%", " %"),
         )
         for single, row in pairs
