@@ -59,7 +59,7 @@ _COLLECTIVES: Final = (
 )
 _WAITED: Final = (
     "One rank waited for a CPU that other programs held for {share} % of its time. More ranks take "
-    "more of it from those programs, which raises the speed-up: on an idle machine it is another."
+    "more of it from those programs, so that the speed-up is larger than on an idle machine."
 )
 _MUCH_WAITED: Final = 0.1  # of the time of one rank
 _NO_BASE: Final = "Without ranks=1 of the same work there is no speed-up: add it to --set."
