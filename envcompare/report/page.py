@@ -38,6 +38,7 @@ from envcompare.report.wording.profilewords import is_timed
 from envcompare.text import counted, one_line, visible
 
 _CODE: Final = re.compile(r"`([^`]+)`")
+_WHOLE: Final = re.compile(rf"{FIGURE.pattern}|(?<![\w-])--[a-z][a-z-]*[a-z]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,8 +198,8 @@ def _printed(value: object) -> object:
 
 
 def _figures(text: str) -> Markup:
-    """Keep a number and its unit on one line, and set what stands in backquotes as code."""
-    safe = FIGURE.sub(r'<span class="nw">\g<0></span>', str(escape(visible(text))))
+    """Keep options, and numbers with their units, on one line; set backquoted text as code."""
+    safe = _WHOLE.sub(r'<span class="nw">\g<0></span>', str(escape(visible(text))))
     return Markup(_CODE.sub(r"<code>\1</code>", safe))  # noqa: S704 — escaped above
 
 
