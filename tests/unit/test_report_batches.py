@@ -93,9 +93,9 @@ def test_the_batch_of_several_ranks_is_what_they_do_together(tmp_path: Path) -> 
 
 def test_throughput_of_ranks_is_on_the_clock_as_their_speed_up_is(tmp_path: Path) -> None:
     """Without its waits one rank would have another throughput here than among several ranks."""
-    waits = (Event(t=1.0, what="note", host="local", cell=cell_of(size).id, arm="vm",
+    notes = (Event(t=1.0, what="note", host="local", cell=cell_of(size).id, arm="vm",
                    values={"batch": size}) for size in SIZES)  # fmt: skip
-    run = measured_run(tmp_path, *waits, ranks=1)
+    run = measured_run(tmp_path, *notes, ranks=1)
     rates = [rate.samples_per_s for rate in run.batch_sweeps[0].arms[0].rates]
     shown = [row.samples_per_s for row in run.scaling if row.arm == "vm"]
     assert rates == pytest.approx(shown, rel=0.001)

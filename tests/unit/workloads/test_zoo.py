@@ -429,28 +429,7 @@ def test_host_computes_only_what_a_leader_of_this_workload_asks_for(
     assert "'model'" in others[0]
 
 
-_JOIN = """
-import sys, time
-from ddp import read_team, start_rank
-from harness.joining import connect, read_secret
-secret = read_secret()
-def first():
-    while True:
-        try:
-            return connect("host gpu02", secret)
-        except ConnectionRefusedError:
-            time.sleep(0.1)
-with first() as leader:
-    file = leader.makefile("rb")
-    team = read_team(file.readline())._replace(interface="lo")
-    with connect("rank 1", secret) as lines:
-        rank = start_rank(team, 1, lines, secret)
-    rank.wait()
-    sys.stdout.write(repr(file.read()))
-"""
-
-
-_JOIN_SLOWLY = """
+_CONNECT = """
 import socket, sys, time
 from ddp import read_team, start_rank
 from harness.joining import connect, read_secret
@@ -461,6 +440,19 @@ def first():
             return connect("host gpu02", secret)
         except ConnectionRefusedError:
             time.sleep(0.1)
+"""
+_JOIN = f"""{_CONNECT}
+with first() as leader:
+    file = leader.makefile("rb")
+    team = read_team(file.readline())._replace(interface="lo")
+    with connect("rank 1", secret) as lines:
+        rank = start_rank(team, 1, lines, secret)
+    rank.wait()
+    sys.stdout.write(repr(file.read()))
+"""
+
+
+_JOIN_SLOWLY = f"""{_CONNECT}
 with first() as leader:
     team = read_team(leader.makefile("rb").readline())._replace(interface="lo")
     with connect("rank 1", secret) as lines:
