@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Callable, ClassVar
 
 from harness.parameters import ParameterError
-from harness.placement import Placement, drop, resident_share
+from harness.placement import Placement, drop, resident_share, write_back
 
 MADE_FILES = 1000  # of the data set
 WRITTEN_BYTES = 4096  # of a file that the workload writes, the page size of most machines
@@ -87,6 +87,8 @@ class Files:
             paths = [f"{self._scratch.name}/{number}" for number in range(self._files)]
             for path in paths:
                 _write(path)
+        for path in paths if self._is_cold else ():
+            write_back(path)
         self._paths = random.Random(seed).sample(paths, len(paths))
 
     def _usual_place(self) -> str:

@@ -64,6 +64,15 @@ def drop(handle: int) -> None:
     os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
+def write_back(path: str) -> None:
+    """Have the kernel write what it holds of a file: only clean pages can be dropped."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def resident_share(path: str) -> float | None:
     """Return which share of the pages of a file is in the page cache, by mincore(2).
 

@@ -150,7 +150,7 @@ def test_process_that_computes_says_what_it_uses(
 
 
 IMPOSSIBLE: tuple[tuple[str, dict[str, Any], str], ...] = (
-    ("cnn", {"kernal": 3}, "unknown parameter 'kernal'; known are: batch, dropout1,"),
+    ("cnn", {"kernal": 3}, "unknown parameter 'kernal'; known are: batch, compile,"),
     ("cnn", {"batch": -1}, "'batch' is -1 and must be at least 1"),
     ("cnn", {"optimizer": "lion"}, "'lion' and must be one of: adadelta, sgd, adam"),
     ("cnn", {"kernel": 99}, "'kernel' is 99 and must be from 1 to 14"),
