@@ -263,10 +263,10 @@ store = dist.FileStore(sys.argv[1], 2)
 dist.init_process_group("gloo", store=store, rank=int(sys.argv[2]), world_size=2)
 try:
     joining.prove_peers(joining.read_secret(), "cpu")
-    print("proved")
+    print("proved", flush=True)
 except RuntimeError as error:
     print(error, flush=True)
-    os._exit(0)  # gloo still waits in a thread
+os._exit(0)  # gloo may still wait in a thread
 """
 
 
