@@ -116,7 +116,7 @@ def test_nothing_fits(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(180)
 def test_twice_the_memory_holds_twice_the_batch(torch_interpreter: str, tmp_path: Path) -> None:
-    """Of a network that PyTorch trains: activations have the most of it."""
+    """Of a layer that PyTorch trains: activations have the most of it, but for some 30 MB."""
     largest = [
         found(
             tmp_path / "holds.py",
@@ -125,6 +125,6 @@ def test_twice_the_memory_holds_twice_the_batch(torch_interpreter: str, tmp_path
             sizes=[1 << power for power in range(14)],
             memory_mib={"cpu": mib, "cuda": 0},
         )["largest"]
-        for mib in (64, 128)
+        for mib in (256, 512)
     ]
     assert largest[1] == pytest.approx(2 * largest[0], rel=0.25)
