@@ -19,11 +19,11 @@ from envcompare.errors import InterruptedRunError
 from envcompare.measure.context import CellContext
 from envcompare.measure.limits import (
     MIN_STEPS,
-    SLOWER,
     begin_limit_s,
     block_limit_s,
     cpu_count,
     expected_block_s,
+    limit_s,
     steps_a_block,
     too_long,
     too_short,
@@ -278,14 +278,14 @@ class Marking:
         began = time.monotonic()
         wanted_s = min(rounds_s * self.share / (1 - _MARKED_SHARE), workers.context.remaining_s)
         marked = max(1, steps // _FEWER_STEPS)
-        limit_s = block_limit_s(_MARKED_START_S + SLOWER * marked * step_s)
+        longest_s = block_limit_s(limit_s(_MARKED_START_S, marked, step_s))
         arms, number, round_s = workers.arms, -1, marked * step_s * len(workers.arms)
         while self.share and workers.arms == arms:
             spent_s = time.monotonic() - began
             if spent_s + round_s > wanted_s:
                 self._note_room(workers.context, round_s)
                 break
-            blocks = self._round(workers, order(f"marked {number}"), marked, limit_s)
+            blocks = self._round(workers, order(f"marked {number}"), marked, longest_s)
             for place, (arm, phases) in enumerate(blocks.items() if number >= 0 else ()):
                 block = MarkedBlock(
                     cell=workers.context.cell,

@@ -122,13 +122,13 @@ def key_of(command: Command, facts: Mapping[str, FingerprintValue]) -> str:
     return hashlib.sha256(text).hexdigest()[:16]
 
 
-def _keep(transport: Transport, path: str, measured: _Measured) -> None:
-    """Write the cache of the host whole or not at all; a disk that refuses costs a measurement."""
+def _keep(transport: Transport, path: str, kept: msgspec.Struct) -> None:
+    """Write a file of the host's cache whole or not at all; a disk that refuses costs only that."""
     with suppress(StackError):
         make_folder(transport, path.rpartition("/")[0])
     script = 'cat > "$1.partial" && mv -- "$1.partial" "$1"'
     argv = ("sh", "-c", script, "sh", path)
-    run(transport, Command(argv=argv), stdin=msgspec.json.encode(measured))
+    run(transport, Command(argv=argv), stdin=msgspec.json.encode(kept))
 
 
 def _read(text: str) -> _Measured | None:
@@ -198,8 +198,4 @@ def recall(transport: Transport, cache: str) -> NoiseMemory:
 
 def remember(transport: Transport, cache: str, memory: NoiseMemory) -> None:
     """Keep it whole or not at all; a disk that refuses costs what was learnt."""
-    with suppress(StackError):
-        make_folder(transport, cache)
-    script = 'cat > "$1.partial" && mv -- "$1.partial" "$1"'
-    argv = ("sh", "-c", script, "sh", f"{cache}/{_NOISE_FILE}")
-    run(transport, Command(argv=argv), stdin=msgspec.json.encode(memory))
+    _keep(transport, f"{cache}/{_NOISE_FILE}", memory)

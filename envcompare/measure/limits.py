@@ -21,7 +21,7 @@ from envcompare.text import counted
 BLOCK_S = 0.02  # a round of 20 ms spreads hardly more than one of 0.1 s, and there are more of them
 QUOTA_BLOCK_S = 0.3  # three periods of the scheduler's quotas: shorter work would never meet one
 _WARMUP_S, _GPU_WARMUP_S = 0.1, 0.3  # CPU steps are settled after three; a GPU raises its clocks
-SLOWER = 20  # times, that a step may be under a profiler: what is done around it is slow too
+_SLOWER = 20  # times, that a step may be under a profiler: what is done around it is slow too
 MIN_STEPS, MAX_STEPS = 1, 2000  # in a block; each step is two numbers of a line of samples.jsonl
 _MIN_STEP_S = 10e-6  # reading both clocks takes 0.5 to 1 µs, a tenth of it
 MIN_BLOCK_LIMIT_S = 60.0
@@ -67,7 +67,7 @@ def begin_limit_s(budget_s: float, *, remaining_s: float) -> float:
 
 def limit_s(start_s: float, steps: int, step_s: float) -> float:
     """Return how long to wait for a profile of steps that usually take `step_s` each."""
-    return start_s + SLOWER * steps * step_s
+    return start_s + _SLOWER * steps * step_s
 
 
 def block_limit_s(expected_s: float) -> float:
