@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -142,6 +142,12 @@ def list_problems(trials: Iterable[tuple[str, str]]) -> list[str]:
 def latest(every: Iterable[Trial]) -> tuple[Trial, ...]:
     """Return the last trial of each fault, which stands for it."""
     return tuple({record.key: record for record in every}.values())
+
+
+def one_of_each_first(due: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    """Yield each kind of fault as often as it is due, with its number, one of each kind first."""
+    for number in range(max(due.values(), default=0)):
+        yield from ((name, number) for name, count in due.items() if number < count)
 
 
 def tell_repeats(every: Iterable[Outcome]) -> list[str]:

@@ -43,7 +43,7 @@ from cluster import (
     installed,
     installed_on,
 )
-from faults_page import latest
+from faults_page import latest, one_of_each_first
 from faulttrials import check_whole
 from lab import docker_client, missing
 
@@ -455,14 +455,13 @@ def inflict_all(scheduler: Scheduler, asked: argparse.Namespace, wheels: Path) -
 
 
 def order(scheduler: Scheduler, asked: argparse.Namespace) -> Iterator[tuple[str, int]]:
-    """Yield each fault as often as it is due, one of each kind first."""
+    """Return each fault as often as it is due, one of each kind first."""
     due = {
         name: asked.count if name == CANCELLED else min(fault.count, asked.count)
         for name, fault in FAULTS.items()
         if scheduler in fault.schedulers and name in (asked.only or FAULTS)
     }
-    for seed in range(max(due.values(), default=0)):
-        yield from ((name, seed) for name, count in due.items() if seed < count)
+    return one_of_each_first(due)
 
 
 if __name__ == "__main__":

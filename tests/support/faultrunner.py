@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 from faultkinds import FAULTS, Fault
-from faults_page import Record, append_record, latest, read_records, write_page
+from faults_page import Record, append_record, latest, one_of_each_first, read_records, write_page
 from faulttrials import Outcome, on, trial
 from lab import Lab
 from lab import lab as running_lab
@@ -62,11 +62,10 @@ def arguments() -> argparse.Namespace:
 
 
 def order(only: list[str] | None, count: int | None) -> Iterator[tuple[str, int]]:
-    """Yield each fault as often as it is due, one of each kind first."""
+    """Return each fault as often as it is due, one of each kind first."""
     names = only or list(FAULTS)
     due = {name: FAULTS[name].count if count is None else count for name in names}
-    for number in range(max(due.values())):
-        yield from ((name, number) for name in names if number < due[name])
+    return one_of_each_first(due)
 
 
 def inflict(name: str, number: int, seed: int, hosts: tuple[Lab, ...]) -> Record:
