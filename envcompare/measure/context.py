@@ -158,6 +158,11 @@ class CellContext:
         spec = with_parameters(self.spec, self.values.get(arm, {}))
         return msgspec.structs.replace(spec, place=self.placed.get(arm))
 
+    def spec_beside(self, arm: str) -> LaunchSpec:
+        """Return what a worker beside the timing is told, which serves one generation alone."""
+        spec = self.spec_of(arm)
+        return msgspec.structs.replace(spec, generation="rebuild", fingerprint=False)
+
     def is_same_work(self, arm: str) -> bool:
         """Tell whether an arm has the same parameters as the reference."""
         return self.values.get(arm) == self.values.get(self.reference)

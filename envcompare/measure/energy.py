@@ -13,8 +13,6 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
-
 from envcompare.config.plan import derive_seed, shuffled
 from envcompare.errors import StillRunningError
 from envcompare.measure.context import CellContext, surviving
@@ -96,9 +94,7 @@ class EnergyPass:
     def _start(self, arm: str, stack: ExitStack) -> None:
         """Bring a worker of an arm past its first steps; one that runs on the CPU is left out."""
         self.context.check_interruption()
-        spec = msgspec.structs.replace(
-            self.context.spec_of(arm), generation="rebuild", fingerprint=False
-        )
+        spec = self.context.spec_beside(arm)
         worker, hello = stack.enter_context(started(lambda: self.launch(arm), spec))
         if hello.device == "cuda":
             self._step_s[arm] = warmed_up(self.context, worker)

@@ -61,7 +61,6 @@ class Generation:
     is_enough: Callable[[float | None], bool]
     marking: Marking
     marked_s: float = 0.0
-    compiling_s: float = 0.0  # first steps in which models were compiled anew
     number: int = 0
     _checksums: dict[str, float | None] = field(default_factory=dict)
     _first_step_s: float = 0.0  # the longest of all arms
@@ -121,10 +120,10 @@ class Generation:
         context = self.context
         return derive_seed(context.seed, purpose, context.cell, self.restart, self.number)
 
-    def begin(self) -> None:
+    def begin(self) -> float:
         """Build the model in every arm, in one after the other where the launch is timed.
 
-        Raises as `run` does.
+        Return the seconds of first steps in which models were compiled anew. Raises as `run` does.
         """
         order = self._order("begin")
         began: dict[str, Generated] = {}
@@ -152,7 +151,7 @@ class Generation:
         self._first_step_s = max(steps_ns, default=0) / 1e9
         compiling_ns = [one.first_step_ns for one in began.values() if one.compiled]
         in_turns = self.launches.are_due  # else all at the same time
-        self.compiling_s = (sum(compiling_ns) if in_turns else max(compiling_ns, default=0)) / 1e9
+        return (sum(compiling_ns) if in_turns else max(compiling_ns, default=0)) / 1e9
 
     def _send_begin(self, arm: str) -> None:
         seed, pad = self._seed("model") % 2**31, self._seed(f"pad {arm}") % _MAX_PAD_BYTES

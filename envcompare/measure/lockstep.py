@@ -230,15 +230,16 @@ class Lockstep:
             rounds.is_enough,
             self.marking,
         )
-        generation.begin()
-        if self._costs is None:
-            self._compiling_s = rounds.compiling_s = generation.compiling_s
+        compiling_s = generation.begin()
+        if self._costs is None:  # no later launch takes it
+            self._compiling_s = compiling_s
+            rounds.began += compiling_s
         generation.run()
         self._steps, self._block_s = generation.steps, generation.block_s
         if rounds.costs is not None:
             self._costs = rounds.costs
         self.context.recorder.progress(self.intervals(), self.context)
-        return rounds.measured_s + generation.marked_s + rounds.compiling_s
+        return rounds.measured_s + generation.marked_s + rounds.began - began
 
     def _keep(self, block: Block) -> None:
         self.readings.add(block)
@@ -296,8 +297,7 @@ class _Rounds:
     """When a restart has measured enough."""
 
     lockstep: Lockstep
-    began: float  # of the launch
-    compiling_s: float = 0.0  # of the launch, which no later one takes
+    began: float  # of the launch, as if nothing had been compiled in it
     costs: Costs | None = None
     _first_s: float | None = None  # of the first round
     measured_s: float = 0.0
@@ -322,7 +322,7 @@ class _Rounds:
             return len(self._rounds_s) >= context.design.rounds or context.remaining_s <= 0
         if self.costs is None or spent_s >= self._review_s:
             is_first = self.costs is None
-            launch_s = (self._first_s or now) - self.began - self.compiling_s
+            launch_s = (self._first_s or now) - self.began
             self.costs = self.lockstep.costs(launch_s, self._rounds_s)
             self._measuring_s = self.lockstep.measuring_s(
                 self.costs, spent_s=spent_s, is_first=is_first

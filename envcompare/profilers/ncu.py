@@ -20,16 +20,17 @@ from envcompare.errors import Problem
 from envcompare.gpu import chip_of, is_lacking, tensor_counters
 from envcompare.profile_files import read
 from envcompare.profilers import (
+    READ_LOG,
     Exported,
     Pass,
     ProfilerRun,
+    Quarantine,
     ReportFiles,
     Tool,
     export_report,
     find_tool,
     not_installed,
 )
-from envcompare.profilers.quarantine import READ_LOG, Quarantine
 from envcompare.run_folder.profiles import Note, Profile
 from envcompare.transport import Transport
 
