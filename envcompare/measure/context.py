@@ -1,13 +1,14 @@
-"""The cell that the passes measure: its arms, its rules, and who keeps what is found."""
+"""The cell that the passes measure: its arms and what is known of them, its rules, its recorder."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 from typing_extensions import Unpack
@@ -21,9 +22,11 @@ from envcompare.errors import (
     StillRunningError,
     WorkloadError,
 )
+from envcompare.fingerprint.identity import changes, ended, mixed_text
 from envcompare.interrupt import Interruption
 from envcompare.masking import masked
-from envcompare.measure.replies import LaunchSpec, Placed
+from envcompare.measure.limits import ClockWatch, StopReason, is_look, stop_reason
+from envcompare.measure.replies import Hello, LaunchSpec, Placed
 from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import (
     Design,
@@ -39,7 +42,8 @@ from envcompare.run_folder.records import (
     event_now,
 )
 from envcompare.stats.intervals import Interval
-from envcompare.stats.typical import Spread
+from envcompare.stats.metrics import Readings, look
+from envcompare.stats.typical import Spread, restarts_before_a_look
 
 ANSWERING: Final = ("import", "data", "setup", "step")  # phases that a worker outlives
 # What glibc frees goes back above two thresholds, which adapt to what a process happened to free
@@ -47,6 +51,10 @@ ANSWERING: Final = ("import", "data", "setup", "step")  # phases that a worker o
 # Fixed ones end the adapting. Where the C library is another, the variables do nothing.
 _MMAP_THRESHOLD_BYTES = 32 << 20  # the most glibc takes (DEFAULT_MMAP_THRESHOLD_MAX on 64 bits)
 _TRIM_THRESHOLD_BYTES = 1 << 30
+
+# A worker that merely died is launched once more, in the next restart; one that died with its
+# engine more often, since that says nothing of the arm.
+_RETRIES: Mapping[Phase, int] = {"process": 1, "environment": 3}
 
 Values = dict[str, Scalar]
 Facts = dict[str, FingerprintValue]
@@ -242,3 +250,125 @@ def surviving(
         is_failure = event != "note" or error.phase == "protocol"
         failure = failure_of(error) if is_failure else None
         context.note(event, arm=arm, text=f"{what}: {error.brief}", failure=failure)
+
+
+def failed_for_good(events: Iterable[Event]) -> set[str]:
+    """Return the arms that failed more often in a phase than a roster launches them again."""
+    failures = ((e.arm, e.failure) for e in events if e.what == "arm-failed")
+    failed = Counter((arm, failure.phase) for arm, failure in failures if failure)
+    return {
+        arm
+        for (arm, phase), times in failed.items()
+        # those of an engine are noted only once it is given up
+        if phase == "environment" or times > _RETRIES.get(phase, 0)
+    }
+
+
+@dataclass(slots=True)
+class Roster:
+    """What is known of the arms of a cell over all its restarts."""
+
+    context: CellContext
+    failed: dict[str, Failure] = field(default_factory=dict)
+    hellos: dict[str, Hello] = field(default_factory=dict)
+    generation: str = ""  # how all arms begin one, where they would not all do it alike
+    before: dict[str, Values] = field(default_factory=dict)  # the work before an interruption
+    allow_mismatch: bool = False  # go on where it is another, and say so
+    clocks: ClockWatch = field(default_factory=ClockWatch)
+    looked_after_steps: set[str] = field(default_factory=set)  # arms with their whole fingerprint
+    is_unchecked: bool = False  # no arm has a first loss to compare, and that was said
+    _deaths: Counter[tuple[str, Phase]] = field(default_factory=Counter)
+    _mixed: set[tuple[str, str]] = field(default_factory=set)  # said of an arm and a property
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """Return the arms that still take part."""
+        return tuple(arm for arm in self.context.arms if arm not in self.failed)
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Return the arms under comparison; the control where it is the only one planned."""
+        left_out = {self.context.reference}
+        if not set(self.context.arms) <= {self.context.reference, self.context.control}:
+            left_out.add(self.context.control)
+        return tuple(arm for arm in self.arms if arm not in left_out)
+
+    @property
+    def gpu_uuid(self) -> str:
+        """Return the GPU that the reference runs on; empty where none is known."""
+        hello = self.hellos.get(self.context.reference)
+        return str(((hello.fingerprint if hello else None) or {}).get("gpu.uuid") or "")
+
+    def intervals(
+        self, readings: Readings, *, is_looked: bool = True
+    ) -> dict[str, Interval | None]:
+        """Return the printed interval of each compared arm, as far as it is known."""
+        context = self.context
+        return look(
+            readings,
+            self.compared,
+            reference=context.reference,
+            design=context.design,
+            m=context.comparisons,
+            prior=context.noise,
+            is_looked=is_looked,
+        )
+
+    def why_done(
+        self, readings: Readings, *, min_restarts: int
+    ) -> StopReason | Literal["failure"] | None:
+        """Return why nothing more is to be measured, None where the budget alone can end it.
+
+        Processes are looked at after each round: their rule holds at all looks together. Restarts
+        that scatter far end nothing before there are six: how far is not known sooner.
+        """
+        if self.context.reference in self.failed or not self.compared:
+            return "failure"
+        min_restarts = restarts_before_a_look(min_restarts, is_wide=self.is_wide(readings))
+        if self.context.design.restarts is not None:
+            return None
+        if not (readings.is_program or is_look(readings.restarts, min_restarts)):
+            return None
+        intervals = self.intervals(readings).values()
+        return stop_reason(intervals, design=self.context.design, min_restarts=min_restarts)
+
+    def is_wide(self, readings: Readings) -> bool:
+        """Tell whether restarts scatter so far that they are the units of an interval."""
+        if readings.is_program:
+            return False
+        context = self.context
+        metric, _ = readings.primary
+        return any(
+            readings.spread(arm, context.reference, metric, context.noise).is_wide
+            for arm in self.compared
+        )
+
+    def fail(self, arm: str, failure: Failure) -> None:
+        """Take an arm out for good, or for this restart when its worker died the first time."""
+        self._deaths[arm, failure.phase] += 1
+        is_over = self.context.remaining_s <= 0
+        # what a living worker says its environment lacks is lacking in the next restart as well
+        is_lacking = failure.phase == "environment" and failure.exit_code is None
+        is_last = is_lacking or self._deaths[arm, failure.phase] > _RETRIES.get(failure.phase, 0)
+        if failure.phase == "environment" and not (is_last or is_over):
+            text = f"{failure.brief}; {arm} was not measured in this restart"
+            self.context.note("caution", arm=arm, text=text)
+            return
+        self.context.note("arm-failed", arm=arm, text=failure.brief, failure=failure)
+        if is_last or is_over:
+            self.failed[arm] = failure
+
+    def changed(self, arm: str, now: Values) -> Failure | None:
+        """Return why an arm must end: its work is not what was measured before an interruption."""
+        host = self.context.host
+        return self.refused(arm, changes(self.before.get(arm, now), now, host=host, arm=arm))
+
+    def refused(self, arm: str, changed: tuple[IdentityChange, ...]) -> Failure | None:
+        """Return why an arm that changed must end; said once of a property where it may go on."""
+        if changed and not self.allow_mismatch:
+            return ended(arm, changed)
+        new = tuple(change for change in changed if (arm, change.key) not in self._mixed)
+        if new:
+            self._mixed.update((arm, change.key) for change in new)
+            self.context.note("caution", arm=arm, text=mixed_text(ended(arm, new)))
+        return None

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import InitVar, dataclass, field
 
 from envcompare.config.plan import derive_seed, shuffled
-from envcompare.measure.context import CellContext
+from envcompare.measure.context import CellContext, Roster
 from envcompare.measure.generation import Generation, Marking
 from envcompare.measure.limits import (
     CellEnd,
@@ -28,11 +28,10 @@ from envcompare.measure.limits import (
     plan_text,
     small_budget_caution,
 )
-from envcompare.measure.pool import WorkerPool
 from envcompare.measure.quiet import QuietGate
 from envcompare.measure.replies import Hello
 from envcompare.measure.startup import Launches
-from envcompare.measure.workers import CellWorkers, Roster
+from envcompare.measure.workers import CellWorkers, WorkerPool
 from envcompare.run_folder.records import Block, Design, Sample, Startup
 from envcompare.stats.intervals import Interval
 from envcompare.stats.metrics import Readings, wall_ns

@@ -15,12 +15,11 @@ from envcompare.config.plan import derive_seed, shuffled
 from envcompare.config.workloads import Program
 from envcompare.errors import WorkloadError
 from envcompare.fingerprint.identity import program_key
-from envcompare.measure.context import CellContext, Facts, Values, failure_of
+from envcompare.measure.context import CellContext, Facts, Roster, Values, failure_of
 from envcompare.measure.limits import StopReason
 from envcompare.measure.quiet import QuietGate
 from envcompare.measure.replies import Amount, Fact
 from envcompare.measure.worker import HELLO_LIMIT_S, Worker
-from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import Count, Failure, ProcessRun
 from envcompare.stats.intervals import MIN_PROCESSES, Interval
 from envcompare.stats.metrics import Readings

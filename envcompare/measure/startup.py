@@ -16,12 +16,11 @@ import msgspec
 
 from envcompare.config.plan import derive_seed, shuffled
 from envcompare.errors import CommandTimeoutError, WorkloadError
-from envcompare.measure.context import CellContext
+from envcompare.measure.context import CellContext, Roster
 from envcompare.measure.limits import begin_limit_s, block_limit_s, too_long
-from envcompare.measure.pool import WorkerPool
 from envcompare.measure.replies import Generated, Hello
 from envcompare.measure.worker import Worker
-from envcompare.measure.workers import CellWorkers, Roster
+from envcompare.measure.workers import CellWorkers, WorkerPool
 from envcompare.run_folder.records import Design, Startup
 
 SHARE = 0.2  # of the budget of a cell

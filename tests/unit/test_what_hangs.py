@@ -20,10 +20,10 @@ from envcompare.errors import OutputLimitError, StillRunningError, UnusableError
 from envcompare.interrupt import Interruption
 from envcompare.measure import limits
 from envcompare.measure import worker as worker_module
+from envcompare.measure.context import Roster
 from envcompare.measure.limits import begin_limit_s
 from envcompare.measure.lockstep import Lockstep, Turns
 from envcompare.measure.worker import Worker
-from envcompare.measure.workers import Roster
 from envcompare.transport import copies, run
 from envcompare.transport.hosts import InterruptibleTransport
 from envcompare.transport.local import LOCAL
