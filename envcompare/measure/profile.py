@@ -15,7 +15,6 @@ import msgspec
 from envcompare.config.plan import derive_seed, shuffled
 from envcompare.environments.registry import environment
 from envcompare.errors import (
-    CommandTimeoutError,
     EnvcompareError,
     NothingTracedError,
     Problem,
@@ -39,7 +38,7 @@ from envcompare.profilers import (
     ProfilerRun,
     Quarantine,
 )
-from envcompare.profilers.host import HelperProcess, helper_quantities, list_helpers, used_ns
+from envcompare.profilers.host import helper_quantities, list_helpers, used_ns
 from envcompare.profilers.toolbox import WORKER_PROFILERS, Toolbox
 from envcompare.profilers.torch import has_exchanges
 from envcompare.run_folder.profiles import Lack, Lacking, PassName, Profile, ProfileRecord
@@ -218,13 +217,6 @@ class ProfilePass:
         places = (environment(self.host.environments[arm]) for arm in self.arms)
         return tuple(dict.fromkeys(name for place in places for name in place.traits.helpers))
 
-    def _seen_helpers(self, names: tuple[str, ...]) -> tuple[HelperProcess, ...] | None:
-        """Return the processes of these names; None where the host does not answer in time."""
-        try:
-            return list_helpers(self.host.transport, names)
-        except CommandTimeoutError:
-            return None
-
     def _profiler(self, kind: PassName) -> Profiler:
         name, _ = self.host.toolbox.passes[kind]
         return self.host.toolbox.profilers[name]
@@ -253,11 +245,9 @@ class ProfilePass:
         limit = limit_s(asked.limit_s, self._steps, self._step_s)
         # of all arms, in each of them: some work for others on the host all the time
         helpers = self._helpers if kind == "host" else ()
-        before = self._seen_helpers(helpers)
+        before = list_helpers(self.host.transport, helpers)
         reply = worker.profile(kind, self._steps, out=out, limit_s=limit)
-        after = self._seen_helpers(helpers)
-        is_known = before is not None and after is not None
-        used = used_ns(helpers, before or (), after or ()) if is_known else {}
+        used = used_ns(helpers, before, list_helpers(self.host.transport, helpers))
         has_gpu = hello.device == "cuda"
         most_bytes = MOST_BYTES if has_gpu else KEPT_BYTES
         try:

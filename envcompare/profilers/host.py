@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from envcompare.errors import CommandTimeoutError
 from envcompare.profilers import Answer, Pass, converted
 from envcompare.run_folder.profiles import Profile, Quantity, Rule, helper_quantity
 from envcompare.transport import Transport, shell
@@ -146,14 +147,18 @@ class HelperProcess(msgspec.Struct, frozen=True, kw_only=True):
     ticked_ns: int  # of all threads, by ticks
 
 
-def list_helpers(transport: Transport, names: Sequence[str]) -> tuple[HelperProcess, ...]:
+def list_helpers(transport: Transport, names: Sequence[str]) -> tuple[HelperProcess, ...] | None:
     """Return the processes of a host that have one of these names, whoever runs them.
 
-    A process that was started by one of the same name is left out: it may be the workload.
+    A process that was started by one of the same name is left out: it may be the workload. None
+    where the host does not answer in time.
     """
     if not names:
         return ()
-    lines = shell(transport, _LIST, " ".join(names)).stdout.splitlines()
+    try:
+        lines = shell(transport, _LIST, " ".join(names)).stdout.splitlines()
+    except CommandTimeoutError:
+        return None
     listed = [_helper(words) for line in lines if (words := _LINE.fullmatch(line))]
     name_of = {one.pid: one.name for one in listed}
     return tuple(one for one in listed if name_of.get(one.parent) != one.name)
@@ -173,13 +178,17 @@ def _helper(words: re.Match[str]) -> HelperProcess:
 
 
 def used_ns(
-    names: Sequence[str], before: Sequence[HelperProcess], after: Sequence[HelperProcess]
+    names: Sequence[str],
+    before: Sequence[HelperProcess] | None,
+    after: Sequence[HelperProcess] | None,
 ) -> dict[str, int]:
     """Return the CPU time that processes of each name used between two looks, in ns.
 
     It is exact where a process has the threads that it had, else to a tick of the kernel (10 ms as
-    a rule). What ended in between is not seen.
+    a rule). What ended in between is not seen. Nothing is known where the host gave no answer.
     """
+    if before is None or after is None:
+        return {}
     known = {(one.pid, one.began): one for one in before}
     used = dict.fromkeys(names, 0)
     for now in after:
