@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Final
 
-from envcompare.config.plan import derive_seed, shuffled
+from envcompare.config.plan import shuffled
 from envcompare.errors import StillRunningError, WorkloadError
 from envcompare.measure.context import CellContext, surviving
 from envcompare.measure.limits import limit_s
@@ -118,7 +118,7 @@ class AccuracyPass:
         return bool(trained)
 
     def _seed(self, purpose: str, restart: int) -> int:
-        return derive_seed(self.context.seed, f"until {purpose}", self.context.cell, restart)
+        return self.context.seed_of(f"until {purpose}", restart)
 
     def _start(self, arm: str, restart: int, stack: ExitStack) -> None:
         """Build the model of an arm, the same as in all others."""

@@ -25,7 +25,7 @@ from envcompare.errors import (
 from envcompare.fingerprint.identity import changes, ended, mixed_text
 from envcompare.interrupt import Interruption
 from envcompare.masking import masked
-from envcompare.measure.limits import ClockWatch, StopReason, is_look, stop_reason
+from envcompare.measure.limits import ClockWatch, StopReason, begin_limit_s, is_look, stop_reason
 from envcompare.measure.replies import Hello, LaunchSpec, Placed
 from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import (
@@ -160,6 +160,15 @@ class CellContext:
     def remaining_s(self) -> float:
         """Return the seconds left of the budget; negative when it is overspent."""
         return self.budget.remaining_s
+
+    @property
+    def begin_limit_s(self) -> float:
+        """Return how long to wait for a worker, or for its setup with the first step."""
+        return begin_limit_s(self.design.budget_s, remaining_s=self.remaining_s)
+
+    def seed_of(self, purpose: str, *numbers: int) -> int:
+        """Return what to draw with in this cell for a purpose, the same in a resumed run."""
+        return derive_seed(self.seed, purpose, self.cell, *numbers)
 
     def spec_of(self, arm: str) -> LaunchSpec:
         """Return what a worker of an arm is told: its own parameters beside those of the cell."""

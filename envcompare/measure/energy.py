@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Final
 
-from envcompare.config.plan import derive_seed, shuffled
+from envcompare.config.plan import shuffled
 from envcompare.errors import StillRunningError
 from envcompare.measure.context import CellContext, surviving
 from envcompare.measure.limits import limit_s
@@ -70,8 +70,7 @@ class EnergyPass:
         return f"energy of {count} blocks of at least {self.block_s:g} s"
 
     def _order(self, number: int) -> tuple[str, ...]:
-        seed = derive_seed(self.context.seed, "energy", self.context.cell, number)
-        return shuffled(self.arms, seed)
+        return shuffled(self.arms, self.context.seed_of("energy", number))
 
     def _run(self, missing: list[tuple[int, str]]) -> None:
         with ExitStack() as stack:

@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 from msgspec.structs import asdict, replace
 
-from envcompare.config.plan import derive_seed, shuffled
+from envcompare.config.plan import shuffled
 from envcompare.errors import InterruptedRunError
 from envcompare.measure.context import CellContext
 from envcompare.measure.limits import (
@@ -123,8 +123,7 @@ class Generation:
         return shuffled(self.workers.arms, self._seed(purpose))
 
     def _seed(self, purpose: str) -> int:
-        context = self.context
-        return derive_seed(context.seed, purpose, context.cell, self.restart, self.number)
+        return self.context.seed_of(purpose, self.restart, self.number)
 
     def begin(self) -> float:
         """Build the model in every arm, in one after the other where the launch is timed.

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from envcompare.config.plan import derive_seed, shuffled
+from envcompare.config.plan import shuffled
 from envcompare.config.workloads import Program
 from envcompare.errors import WorkloadError
 from envcompare.fingerprint.identity import program_key
@@ -119,7 +119,7 @@ class ProcessPass:
 
     def _look(self) -> None:
         """Launch every arm once without the program: is it there, and what is around it."""
-        seed = derive_seed(self.context.seed, "look", self.context.cell)
+        seed = self.context.seed_of("look")
         for arm in shuffled(self.roster.arms, seed):
             self.context.check_interruption()
             worker = self.context.launch(arm, self.context.variables(0))
@@ -159,7 +159,7 @@ class ProcessPass:
         runs: list[ProcessRun] = []
         is_first = self._round_s is None
         began_s = self.context.remaining_s
-        seed = derive_seed(self.context.seed, "process", self.context.cell, self._number)
+        seed = self.context.seed_of("process", self._number)
         for order, arm in enumerate(shuffled(self.roster.arms, seed)):
             self.context.check_interruption()
             run = self._run(arm, order)

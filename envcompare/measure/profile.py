@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from envcompare.config.plan import derive_seed, shuffled
+from envcompare.config.plan import shuffled
 from envcompare.environments.registry import environment
 from envcompare.errors import (
     EnvcompareError,
@@ -119,7 +119,7 @@ class ProfilePass:
         others = tuple(a for a in context.arms if a not in {context.reference, context.control})
         return (
             context.reference,
-            *shuffled(others, derive_seed(context.seed, "profile", context.cell)),
+            *shuffled(others, context.seed_of("profile")),
         )
 
     def measure(self) -> str:
@@ -404,7 +404,7 @@ def started(
 
 def warmed_up(context: CellContext, worker: Worker) -> float:
     """Bring a worker past its first steps, in which things are loaded; return what one took."""
-    worker.send_begin(derive_seed(context.seed, "profile model", context.cell) % 2**31, 0)
+    worker.send_begin(context.seed_of("profile model") % 2**31, 0)
     begun = worker.await_begin(_BEGIN_LIMIT_S)
     limit = limit_s(_BEGIN_LIMIT_S, _WARMUP_STEPS, begun.first_step_ns / 1e9)
     ran = worker.run(_WARMUP_STEPS, limit)

@@ -24,7 +24,6 @@ from envcompare.measure.context import (
     failure_of,
     keep_surroundings,
 )
-from envcompare.measure.limits import begin_limit_s
 from envcompare.measure.replies import Found, Hello, LaunchSpec
 from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import Failure, Taken
@@ -113,9 +112,7 @@ class WorkerPool:
             began_ns = time.monotonic_ns()
         with context.budget.counting(on=False):
             try:
-                budget_s = context.design.budget_s
-                limit_s = begin_limit_s(budget_s, remaining_s=context.remaining_s)
-                imported = worker.await_import(limit_s)
+                imported = worker.await_import(context.begin_limit_s)
             finally:
                 now_ns = time.monotonic_ns()
                 took_ns = now_ns - worker.spawned_ns
@@ -204,7 +201,7 @@ class CellWorkers:
         that at the same time. Return what they say. Raises TransportError when the host is lost.
         """
         context = self.context
-        limit_s = begin_limit_s(context.design.budget_s, remaining_s=context.remaining_s)
+        limit_s = context.begin_limit_s
         hellos: dict[str, Hello] = {}
         for together in [(arm,) for arm in order] if is_alone else [order]:
             self._take_up(together)
