@@ -16,7 +16,7 @@ from msgspec.structs import asdict, replace
 
 from envcompare.config.plan import shuffled
 from envcompare.errors import InterruptedRunError
-from envcompare.measure.context import CellContext
+from envcompare.measure import CellContext
 from envcompare.measure.limits import (
     MIN_STEPS,
     begin_limit_s,

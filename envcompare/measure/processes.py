@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from envcompare.config.plan import shuffled
 from envcompare.config.workloads import Program
 from envcompare.errors import WorkloadError
-from envcompare.fingerprint.identity import program_key
-from envcompare.measure.context import CellContext, Facts, Roster, Values, failure_of
+from envcompare.measure import CellContext, Facts, Roster, Values, failure_of
 from envcompare.measure.limits import StopReason
 from envcompare.measure.quiet import QuietGate
 from envcompare.measure.replies import Amount, Fact
@@ -134,7 +133,7 @@ class ProcessPass:
                 worker.kill()
 
     def _take_look(self, arm: str, looked: _Looked) -> None:
-        programs = {program_key(word): digest for word, digest in looked.programs.items()}
+        programs = {f"command.{word}": digest for word, digest in looked.programs.items()}
         values: Values = {"code": looked.code_hash, "program": looked.program, **programs}
         changed = self.context.recorder.fingerprint(arm, looked.fingerprint, taken="start")
         self._looks[arm] = looked.fingerprint

@@ -15,14 +15,12 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from envcompare.errors import TransportError, WorkloadError
-from envcompare.measure.context import (
-    ANSWERING,
+from envcompare.measure import (
     CellContext,
     Facts,
     Roster,
     Values,
     failure_of,
-    keep_surroundings,
 )
 from envcompare.measure.replies import Found, Hello, LaunchSpec
 from envcompare.measure.worker import Worker
@@ -40,7 +38,8 @@ _OTHER_VALUES = (
     "the arms compare values of {names}: their losses may differ and are not checked against each "
     "other"
 )
-_OUTLIVED = frozenset({*ANSWERING, "checksum"})
+_ANSWERING = ("import", "data", "setup", "step")  # phases that a worker outlives
+_OUTLIVED = frozenset({*_ANSWERING, "checksum"})
 _PARTS_OF_WORK = ("batch", "device", "code_hash", "data_hash", "params")
 
 
@@ -257,7 +256,7 @@ class CellWorkers:
         except WorkloadError as error:
             context.check_interruption()
             if arm not in self.roster.hellos:
-                keep_surroundings(context, self._workers[arm], error)
+                _keep_surroundings(context, self._workers[arm], error)
             self.drop(arm, failure_of(error))
             return None
 
@@ -437,3 +436,13 @@ def _one_cpu_caution(hello: Hello) -> str:
         f"all arms run on the one CPU {cpus[0]}: what the system and envcompare itself do there "
         "disturbs every block; give --pin two CPUs or more, or a host that has them"
     )
+
+
+def _keep_surroundings(context: CellContext, worker: Worker, error: WorkloadError) -> None:
+    """Keep what is around a worker that has failed and still answers: it may say why."""
+    if error.phase not in _ANSWERING:
+        return
+    worker.send_facts()
+    with suppress(WorkloadError):
+        answer = worker.await_facts()
+        context.recorder.fingerprint(worker.arm, answer.fingerprint, taken="start")

@@ -25,8 +25,7 @@ from envcompare.hosts.session import HostSession
 from envcompare.hosts.teams import HostTeam
 from envcompare.interrupt import Interruption
 from envcompare.masking import masked
-from envcompare.measure.accuracy import AccuracyPass
-from envcompare.measure.context import (
+from envcompare.measure import (
     Budget,
     CellContext,
     Facts,
@@ -35,6 +34,7 @@ from envcompare.measure.context import (
     failed_for_good,
     failure_of,
 )
+from envcompare.measure.accuracy import AccuracyPass
 from envcompare.measure.energy import EnergyPass
 from envcompare.measure.hostmemory import (
     ROOFS_LIMIT_S,

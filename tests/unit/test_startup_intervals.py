@@ -18,7 +18,7 @@ from envcompare.command import CommandResult
 from envcompare.config.experiment import resolve
 from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings
-from envcompare.measure.context import Roster, Values
+from envcompare.measure import Roster, Values
 from envcompare.measure.startup import Launches, StartupPass
 from envcompare.report.format.blocks import Words, plain
 from envcompare.report.sections.resources import startup_tables
