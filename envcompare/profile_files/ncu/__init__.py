@@ -44,7 +44,6 @@ from envcompare.profile_files.rawfiles import (
     convert,
     csv_records,
     csv_row,
-    csv_rows,
     decide,
     first_bytes,
     first_repeated,
@@ -452,7 +451,8 @@ def _find_table(lines: tuple[str, ...], *, file: str) -> _Table:
     again = next((number for number, text in below if _HEADER.match(text)), None)
     if again is not None:
         raise refusal(file, line=again, why="a second table begins", hint="import each separately")
-    table = _Table(file=file, header=header, rows=csv_rows(below, file=file))
+    rows = tuple(csv_row(line, text, file=file) for line, text in below if text.strip())
+    table = _Table(file=file, header=header, rows=rows)
     table.check_widths(is_ended=lines[-1].endswith("\n"))
     return table
 
