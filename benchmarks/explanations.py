@@ -24,7 +24,7 @@ from envcompare.analysis.model.comparison import RunComparison
 from envcompare.command import Command
 from envcompare.environments.docker import ENGINE
 from envcompare.environments.registry import environment
-from envcompare.report.format.numbers import NOT_MEASURED
+from envcompare.report.numbers import NOT_MEASURED
 from envcompare.report.sections.why import split_parts
 from envcompare.report.wording.headlines import headlines, split_sentences
 from envcompare.report.wording.verdicts import estimate_text

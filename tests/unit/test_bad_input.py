@@ -11,8 +11,8 @@ from faults import tried
 
 from envcompare.measure import limits
 from envcompare.measure.limits import block_limit_s, steps_a_block
-from envcompare.report.export.summary import notes
 from envcompare.report.sections.cards import summary_cards
+from envcompare.report.summary import notes
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from envcompare.analysis.model.comparison import Decomposition, Estimate, RunComparison
 from envcompare.analysis.timing.cells import CellData, plain_estimate
 from envcompare.analysis.timing.decompose import all_corners, decompose
-from envcompare.report.format.blocks import Link
+from envcompare.report.blocks import Link
 from envcompare.report.page import render
 from envcompare.report.sections.cards import summary_cards
 from envcompare.report.sections.why import split_table

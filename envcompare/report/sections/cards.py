@@ -9,8 +9,8 @@ from typing import Final
 from envcompare.analysis.model.comparison import CellSummary, RunComparison
 from envcompare.fingerprint.facts import fact
 from envcompare.fingerprint.sentences import SEPARATE
-from envcompare.report.format.blocks import Line, Link
-from envcompare.report.format.numbers import listed
+from envcompare.report.blocks import Line, Link
+from envcompare.report.numbers import listed
 from envcompare.report.wording.headlines import (
     SPLIT_HREF,
     SPLIT_LINK,
@@ -20,10 +20,10 @@ from envcompare.report.wording.headlines import (
     split_arms,
     split_sentences,
 )
-from envcompare.report.wording.hostwords import host_sentences
 from envcompare.report.wording.labels import cell_labels, compared_arms, fold_anchor
 from envcompare.report.wording.methodwords import (
     guard_cautions,
+    host_sentences,
     level_sentence,
     mismatch_sentences,
     replication_sentence,

@@ -17,23 +17,25 @@ from envcompare.analysis.model.comparison import (
     Tail,
 )
 from envcompare.fingerprint.sentences import describe
-from envcompare.report.format.blocks import (
+from envcompare.report.blocks import (
+    Axis,
     Block,
     Column,
     Filter,
     Fold,
     Line,
     Link,
+    Mark,
     Row,
     Section,
     Span,
     Table,
     Words,
+    mark,
     table_of,
     texts,
 )
-from envcompare.report.format.marks import Axis, Mark, mark
-from envcompare.report.format.numbers import (
+from envcompare.report.numbers import (
     NOT_MEASURED,
     listed,
     margin_percent,
@@ -53,7 +55,15 @@ from envcompare.report.wording.labels import (
     row_anchor,
     work_labels,
 )
-from envcompare.report.wording.verdicts import SYMBOLS, WORDS, Verdict, find_estimate, verdict
+from envcompare.report.wording.verdicts import (
+    SYMBOLS,
+    WORDS,
+    Verdict,
+    estimate_line,
+    find_estimate,
+    outcome_badge,
+    verdict,
+)
 from envcompare.text import counted, shortened, visible
 
 METRICS: Final[dict[str, str]] = {
@@ -209,9 +219,8 @@ def _steps_of_both(run: RunComparison, cell_id: str, arm: str) -> list[StepTimes
 
 def badges(words: Verdict) -> tuple[Span, ...]:
     """Return the verdict with its symbol, and beside it whether it is confounded."""
-    verdict_badge = Span(text=f"{words.symbol} {words.word}", style=f"badge {words.outcome}")
     confounded = Span(text="⚠ confounded", style="badge confounded")
-    return (verdict_badge, *(confounded,) * words.is_confounded)
+    return (outcome_badge(words.outcome), *(confounded,) * words.is_confounded)
 
 
 def change_line(words: Verdict) -> Words:
@@ -378,20 +387,14 @@ def _estimate_cell(row: ComparedRow, estimate: Estimate | None) -> Words:
     """Return a change with its interval, in bold where the verdict rests on it."""
     if estimate is None:
         return NOT_MEASURED
-    number = signed_percent(estimate.log_ratio)
-    is_deciding = estimate is row.comparison.deciding
-    return Line(
-        strong=number if is_deciding else "",
-        text="" if is_deciding else number,
-        below=(signed_interval(estimate.low, estimate.high),),
-    )
+    is_strong = estimate is row.comparison.deciding
+    return estimate_line(estimate.log_ratio, estimate.low, estimate.high, is_strong=is_strong)
 
 
 def _percentile_cell(tail: Tail | None) -> Words:
     if tail is None or tail.p90_log_ratio is None:
         return NOT_MEASURED
-    interval = signed_interval(tail.p90_low, tail.p90_high)
-    return Line(text=signed_percent(tail.p90_log_ratio), below=(interval,))
+    return estimate_line(tail.p90_log_ratio, tail.p90_low, tail.p90_high)
 
 
 def _slow_cell(row: ComparedRow) -> Words:

@@ -10,7 +10,7 @@ from typing import Final
 from envcompare.analysis.model.comparison import ArmSummary, RunComparison
 from envcompare.fingerprint.facts import CLASS_ORDER, MEANINGS, NOT_SET, fact
 from envcompare.fingerprint.sentences import SEPARATE, describe
-from envcompare.report.format.blocks import (
+from envcompare.report.blocks import (
     Block,
     Column,
     Fold,
@@ -25,7 +25,7 @@ from envcompare.report.format.blocks import (
     grid_of,
     texts,
 )
-from envcompare.report.format.numbers import NOT_MEASURED, listed, size
+from envcompare.report.numbers import NOT_MEASURED, listed, size
 from envcompare.report.wording.headlines import compared_differences
 from envcompare.run_folder.records import (
     CONTROL_SUFFIX,

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from envcompare.analysis.model.comparison import CellSummary, Comparison, FailureRow, RunComparison
 from envcompare.command import shell_text
-from envcompare.report.format.blocks import (
+from envcompare.report.blocks import (
     Block,
     Fold,
     Group,
@@ -30,7 +30,7 @@ from envcompare.report.format.blocks import (
     linked,
     texts,
 )
-from envcompare.report.format.numbers import NOT_MEASURED, duration
+from envcompare.report.numbers import NOT_MEASURED, duration
 from envcompare.report.wording.labels import cell_labels, has_steps, piece_word, piece_words
 from envcompare.report.wording.methodwords import method_sentences
 from envcompare.report.wording.profilewords import is_timed

@@ -15,7 +15,7 @@ from envcompare.analysis.model.profiling import (
     OperatorTable,
     PassState,
 )
-from envcompare.report.format.blocks import (
+from envcompare.report.blocks import (
     Block,
     Field,
     Fold,
@@ -29,7 +29,7 @@ from envcompare.report.format.blocks import (
     linked,
     table_of,
 )
-from envcompare.report.format.numbers import (
+from envcompare.report.numbers import (
     NOT_MEASURED,
     bytes_text,
     listed,
@@ -46,7 +46,7 @@ from envcompare.report.sections.profiletables import (
 from envcompare.report.wording.labels import cell_labels, fold_anchor, short_name
 from envcompare.report.wording.profileterms import note_sentences
 from envcompare.report.wording.profilewords import by_arms, ledger_sentence
-from envcompare.report.wording.verdicts import EXPLAINED, SYMBOLS, WORDS
+from envcompare.report.wording.verdicts import EXPLAINED, outcome_badge
 from envcompare.run_folder.records import FactDifference
 from envcompare.text import counted, one_line, sentence, visible
 
@@ -213,7 +213,7 @@ def _comparison_fold(run: RunComparison, cell: ProfiledCell, arm: str, *, most: 
     ledger, diff = differences_of(profiles, arm)
     after: list[Span] = []
     if outcome:
-        after.append(Span(text=f"{SYMBOLS[outcome]} {WORDS[outcome]}", style=f"badge {outcome}"))
+        after.append(outcome_badge(outcome))
     blocks: list[Block] = []
     if ledger:
         after.append(Span(text=ledger_sentence(ledger, reference=reference), style="small"))

@@ -20,7 +20,7 @@ from envcompare.analysis.model.profiling import (
     LedgerPart,
     QuantityRow,
 )
-from envcompare.report.format.blocks import (
+from envcompare.report.blocks import (
     Block,
     Column,
     Fold,
@@ -30,11 +30,11 @@ from envcompare.report.format.blocks import (
     Row,
     Span,
     Table,
+    signed_bar,
     table_of,
     texts,
 )
-from envcompare.report.format.marks import signed_bar
-from envcompare.report.format.numbers import (
+from envcompare.report.numbers import (
     NOT_MEASURED,
     TimeScale,
     bytes_text,

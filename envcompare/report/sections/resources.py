@@ -13,8 +13,7 @@ from envcompare.analysis.model.comparison import (
     StartupPart,
     StartupSummary,
 )
-from envcompare.report.charts.bars import PHASES, Parts, startup_groups, total_s
-from envcompare.report.format.blocks import (
+from envcompare.report.blocks import (
     Block,
     Field,
     Heading,
@@ -24,18 +23,17 @@ from envcompare.report.format.blocks import (
     Table,
     Words,
     grid_of,
+    segments,
     table_of,
     texts,
 )
-from envcompare.report.format.marks import segments
-from envcompare.report.format.numbers import (
+from envcompare.report.charts.times import PHASES, Parts, startup_groups, total_s
+from envcompare.report.numbers import (
     NOT_MEASURED,
     NS,
     TimeScale,
     duration,
     margin_percent,
-    signed_interval,
-    signed_percent,
     size,
     three_digits,
 )
@@ -47,6 +45,7 @@ from envcompare.report.wording.labels import (
     has_steps,
     reference_name,
 )
+from envcompare.report.wording.verdicts import estimate_line
 from envcompare.run_folder.records import CONTROL_SUFFIX
 from envcompare.text import counted
 
@@ -299,5 +298,4 @@ def _picked_change(picked: PickedValue, run: RunComparison) -> Words:
         return "reference"
     if picked.log_ratio is None:
         return NOT_MEASURED
-    interval = signed_interval(picked.ratio_low, picked.ratio_high)
-    return Line(text=signed_percent(picked.log_ratio), below=(interval,))
+    return estimate_line(picked.log_ratio, picked.ratio_low, picked.ratio_high)

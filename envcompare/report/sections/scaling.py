@@ -16,7 +16,7 @@ from envcompare.analysis.model.scaling import (
     Scaling,
     SizeRate,
 )
-from envcompare.report.format.blocks import (
+from envcompare.report.blocks import (
     Block,
     Field,
     Fold,
@@ -30,7 +30,7 @@ from envcompare.report.format.blocks import (
     table_of,
     texts,
 )
-from envcompare.report.format.numbers import (
+from envcompare.report.numbers import (
     NOT_MEASURED,
     duration,
     ends_text,
@@ -41,7 +41,7 @@ from envcompare.report.format.numbers import (
     three_digits,
 )
 from envcompare.report.wording.labels import cell_labels, varied_parameters
-from envcompare.report.wording.verdicts import SYMBOLS, WORDS
+from envcompare.report.wording.verdicts import estimate_line, outcome_text
 from envcompare.run_folder.records import CONTROL_SUFFIX, Goal
 from envcompare.text import assigned, counted, one_line, visible
 
@@ -344,13 +344,8 @@ def _ratio(comparison: Comparison | None) -> Line:
     if comparison is None or comparison.deciding is None:
         return Line(text="–")
     estimate = comparison.deciding
-    return Line(
-        text=signed_percent(estimate.log_ratio),
-        below=(
-            signed_interval(estimate.low, estimate.high),
-            f"{SYMBOLS[comparison.outcome]} {WORDS[comparison.outcome]}",
-        ),
-    )
+    word = outcome_text(comparison.outcome)
+    return estimate_line(estimate.log_ratio, estimate.low, estimate.high, word)
 
 
 def goal_text(goal: Goal) -> str:

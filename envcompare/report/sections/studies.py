@@ -10,10 +10,10 @@ from typing import Final
 
 from envcompare.analysis.model.comparison import CellSummary, RunComparison, StepTimes
 from envcompare.analysis.timing.scaling import RANKS
-from envcompare.report.format.blocks import Column, Items, Line, PlainBlock, Row, Section, Table
-from envcompare.report.format.numbers import NOT_MEASURED, listed, number_text
-from envcompare.report.wording.hostwords import device_sentences
+from envcompare.report.blocks import Column, Items, Line, PlainBlock, Row, Section, Table
+from envcompare.report.numbers import NOT_MEASURED, listed, number_text
 from envcompare.report.wording.labels import arms_in
+from envcompare.report.wording.methodwords import device_sentences
 from envcompare.report.wording.profileterms import quantity_name
 from envcompare.run_folder.records import Scalar, TableRecord
 from envcompare.text import visible, visible_line

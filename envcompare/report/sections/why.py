@@ -17,10 +17,8 @@ from envcompare.analysis.model.comparison import (
 )
 from envcompare.analysis.model.profiling import ArmProfiles, CellProfiles, KernelDiff, Ledger
 from envcompare.fingerprint.sentences import SEPARATE
-from envcompare.report.charts.bars import time_chart
-from envcompare.report.charts.drawing import Chart, ChartBudget
-from envcompare.report.charts.steps import KEY, step_chart
-from envcompare.report.format.blocks import (
+from envcompare.report.blocks import (
+    Axis,
     Block,
     Column,
     Drawing,
@@ -37,17 +35,17 @@ from envcompare.report.format.blocks import (
     Words,
     grid_of,
     linked,
+    mark,
     texts,
 )
-from envcompare.report.format.marks import Axis, mark
-from envcompare.report.format.numbers import (
+from envcompare.report.charts.drawing import Chart, ChartBudget
+from envcompare.report.charts.times import KEY, step_chart, time_chart
+from envcompare.report.numbers import (
     NOT_MEASURED,
     NS,
     TimeScale,
     listed,
     margin_percent,
-    signed_interval,
-    signed_percent,
 )
 from envcompare.report.sections.comparisons import ComparedRow, badges
 from envcompare.report.sections.method import raw_files_line
@@ -68,7 +66,13 @@ from envcompare.report.wording.profilewords import (
     is_timed,
     ledger_sentence,
 )
-from envcompare.report.wording.verdicts import EXPLAINED, MOVED, clock_sentence, confounder_sentence
+from envcompare.report.wording.verdicts import (
+    EXPLAINED,
+    MOVED,
+    clock_sentence,
+    confounder_sentence,
+    estimate_line,
+)
 from envcompare.text import counted, one_line, sentence, visible
 
 MOST_FOLDS: Final = 40
@@ -460,5 +464,6 @@ def split_table(run: RunComparison) -> Table:
 def _split_cell(estimate: Estimate | None, arms: str = "") -> Words:
     if estimate is None:
         return NOT_MEASURED
-    interval = signed_interval(estimate.low, estimate.high)
-    return Line(strong=signed_percent(estimate.log_ratio), below=(interval, visible(arms)))
+    return estimate_line(
+        estimate.log_ratio, estimate.low, estimate.high, visible(arms), is_strong=True
+    )

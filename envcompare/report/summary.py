@@ -8,9 +8,17 @@ from typing import Final
 import msgspec
 
 from envcompare.analysis.model.comparison import FailureRow, RunComparison
-from envcompare.report.format.blocks import Column, Heading, Items, Line, PlainBlock, Row, Table
-from envcompare.report.format.numbers import NOT_MEASURED, listed
+from envcompare.report.blocks import Column, Heading, Items, Line, PlainBlock, Row, Table
+from envcompare.report.numbers import NOT_MEASURED, listed
 from envcompare.report.sections.comparisons import step_times
+from envcompare.report.sections.groups import (
+    MACHINES_ALIKE,
+    basis_texts,
+    difference_texts,
+    estimate_sentence,
+    group_names,
+    groups_title,
+)
 from envcompare.report.sections.profiletables import (
     QuantityLine,
     fact_lines,
@@ -25,18 +33,14 @@ from envcompare.report.sections.scaling import (
     training_table,
 )
 from envcompare.report.sections.studies import study_blocks
-from envcompare.report.wording.groupwords import (
-    MACHINES_ALIKE,
-    basis_texts,
-    difference_texts,
-    estimate_sentence,
-    group_names,
-    groups_title,
-)
 from envcompare.report.wording.headlines import Headline, headlines
-from envcompare.report.wording.hostwords import device_sentences, host_sentences
 from envcompare.report.wording.labels import cell_labels, piece_word, reference_name
-from envcompare.report.wording.methodwords import guard_cautions, mismatch_sentences
+from envcompare.report.wording.methodwords import (
+    device_sentences,
+    guard_cautions,
+    host_sentences,
+    mismatch_sentences,
+)
 from envcompare.report.wording.profilewords import (
     build_sentences,
     is_timed,

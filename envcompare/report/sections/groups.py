@@ -1,26 +1,47 @@
-"""Groups of hosts against each other, in sentences: what differs, how much, how far to trust it."""
+"""Groups of hosts against each other: what differs between them, the times of each, and costs.
+
+The sentences are for the page, the terminal and Markdown.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Final
 
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.machines import GroupDifference, GroupEstimate
 from envcompare.fingerprint.facts import fact
 from envcompare.fingerprint.sentences import value_text
-from envcompare.report.format.numbers import (
+from envcompare.report.blocks import (
+    Block,
+    Fold,
+    Heading,
+    Items,
+    Line,
+    Section,
+    Span,
+    Table,
+    Words,
+    table_of,
+)
+from envcompare.report.numbers import (
+    NOT_MEASURED,
     listed,
     margin_percent,
     signed_interval,
     signed_percent,
+    time_text,
     unsigned_interval,
     unsigned_percent,
 )
+from envcompare.report.wording.labels import piece_word
+from envcompare.report.wording.verdicts import SYMBOLS, WORDS, outcome_badge
 from envcompare.run_folder.records import FingerprintValue, HostGroup
 from envcompare.text import assigned, visible
 
 MACHINES_ALIKE: Final = "The machines do not differ in anything that envcompare records."
-MIXED: Final = " ⚠ confounded"
+_MIXED: Final = " ⚠ confounded"
 _MOST_HOSTS: Final = 4
 _UNPAIRED: Final = (
     "Times of different machines are compared here, measured at moments of their own. Nothing "
@@ -50,6 +71,13 @@ _LEVEL: Final = (
     "The intervals of the times together err in 5 % of the runs at most, and so do those of what "
     "environments cost."
 )
+_EFFECTS: Final = (
+    "How far the ratio of an environment to the one it is compared with differs between the groups."
+)
+_COSTS: Final = {"slower": "costs more", "faster": "costs less", "equivalent": "costs the same"}
+_NS: Final = 1e9
+_MOST_SENTENCES: Final = 8
+_MOST_ROWS: Final = 20
 
 
 def groups_title(run: RunComparison) -> str:
@@ -72,11 +100,11 @@ def _group(run: RunComparison, name: str) -> HostGroup:
 
 def difference_texts(run: RunComparison) -> tuple[str, ...]:
     """Say what differs between the machines of the groups."""
-    machines = machine_differences(run)
+    machines = _machine_differences(run)
     return tuple(f"{fact(one.key).name}: {_values_text(run, one)}" for one in machines)
 
 
-def machine_differences(run: RunComparison) -> tuple[GroupDifference, ...]:
+def _machine_differences(run: RunComparison) -> tuple[GroupDifference, ...]:
     """Return the properties of the machines in which groups differ.
 
     Those that part all hosts come first, and within them the long list of mitigations last.
@@ -89,7 +117,7 @@ def machine_differences(run: RunComparison) -> tuple[GroupDifference, ...]:
     return tuple(sorted(machines, key=rank))
 
 
-def software_differences(run: RunComparison) -> tuple[GroupDifference, ...]:
+def _software_differences(run: RunComparison) -> tuple[GroupDifference, ...]:
     """Return what differs beside the machines, the confounders first."""
     return tuple(one for one in run.group_differences if one.fact_class != "host")
 
@@ -98,11 +126,11 @@ def _values_text(run: RunComparison, difference: GroupDifference) -> str:
     """Return the values of both groups: "AMD EPYC in metal, Intel Xeon in cloud"."""
     names = difference.reference_group, difference.group
     return visible(
-        "; ".join(f"{side_text(difference, _group(run, name))} in {name}" for name in names)
+        "; ".join(f"{_side_text(difference, _group(run, name))} in {name}" for name in names)
     )
 
 
-def side_text(difference: GroupDifference, group: HostGroup) -> str:
+def _side_text(difference: GroupDifference, group: HostGroup) -> str:
     """Return the values of a group, each with its hosts where they are several."""
     hosts: dict[str, list[str]] = {}
     for host in group.hosts:
@@ -126,7 +154,7 @@ def work_of(estimate: GroupEstimate) -> str:
     )
 
 
-def subject(estimate: GroupEstimate) -> str:
+def _subject(estimate: GroupEstimate) -> str:
     """Name what is compared: an arm, or what it costs against another."""
     return visible(
         f"{estimate.arm} against {estimate.against}" if estimate.against else estimate.arm
@@ -136,8 +164,8 @@ def subject(estimate: GroupEstimate) -> str:
 def estimate_sentence(run: RunComparison, estimate: GroupEstimate) -> str:
     """Return "cnn in vm: cloud is 8.4 % slower than metal (8.0 to 8.7 %)."."""
     work = work_of(estimate)
-    lead = f"{work}, {subject(estimate)}" if estimate.against else f"{work} in {estimate.arm}"
-    return visible(f"{lead}: {_claim(run, estimate)}{MIXED * estimate.is_confounded}.")
+    lead = f"{work}, {_subject(estimate)}" if estimate.against else f"{work} in {estimate.arm}"
+    return visible(f"{lead}: {_claim(run, estimate)}{_MIXED * estimate.is_confounded}.")
 
 
 def _claim(run: RunComparison, estimate: GroupEstimate) -> str:
@@ -235,6 +263,177 @@ def basis_texts(run: RunComparison) -> tuple[str, ...]:
     return tuple(map(visible, (*said, _LEVEL)))
 
 
-def estimates_of(run: RunComparison, *, are_effects: bool) -> tuple[GroupEstimate, ...]:
+def _estimates_of(run: RunComparison, *, are_effects: bool) -> tuple[GroupEstimate, ...]:
     """Return the estimates of times, or of what environments cost."""
     return tuple(one for one in run.group_estimates if bool(one.against) == are_effects)
+
+
+def groups_section(run: RunComparison) -> Section | None:
+    """Return what differs between the groups, their times, and what environments cost in each."""
+    if not run.groups:
+        return None
+    machines = _machine_differences(run)
+    differing = _differences(run, machines, "What differs between the groups")
+    effects = _estimates_of(run, are_effects=True)
+    return Section(
+        anchor="groups",
+        title=groups_title(run),
+        link="Groups",
+        blocks=(
+            Items(items=group_names(run)),
+            Heading(text="What differs between the groups"),
+            differing if machines else Line(text=MACHINES_ALIKE),
+            *_software(run),
+            Heading(text="Time of the same work"),
+            *_sentences(run, _estimates_of(run, are_effects=False)),
+            _folded(_times(run)),
+            *(_effects(run) if effects else ()),
+            Items(items=basis_texts(run)),
+        ),
+    )
+
+
+def _effects(run: RunComparison) -> tuple[Block, ...]:
+    heading = Heading(text="What environments cost in each group")
+    effects = _estimates_of(run, are_effects=True)[:_MOST_SENTENCES]
+    sentences = (Line(text=estimate_sentence(run, one)) for one in effects)
+    return (heading, Line(text=_EFFECTS), *sentences, _folded(_costs(run)))
+
+
+def _folded(table: Table) -> Block:
+    """Return a table, behind its name where it would push the answer far down."""
+    if len(table.rows) <= _MOST_ROWS:
+        return table
+    return Fold(summary=f"{table.label} ({len(table.rows)})", is_open=False, blocks=(table,))
+
+
+def _sentences(run: RunComparison, estimates: tuple[GroupEstimate, ...]) -> tuple[Block, ...]:
+    """Lead with the arm that all others are compared with."""
+    leading = [one for one in estimates if one.arm in run.all_references]
+    return tuple(
+        Line(before=(outcome_badge(one.outcome),), text=estimate_sentence(run, one))
+        for one in leading[:_MOST_SENTENCES]
+    )
+
+
+def _differences(run: RunComparison, told: tuple[GroupDifference, ...], label: str) -> Table:
+    first, *others = run.groups
+    return table_of(
+        label,
+        told,
+        ("Property", "name", lambda difference: fact(difference.key).name),
+        (visible(first.name), "text", lambda difference: visible(_side_text(difference, first))),
+        *(
+            (visible(group.name), "text", lambda difference, group=group: _other(difference, group))
+            for group in others
+        ),
+        ("Seen in", "text", lambda difference: visible(difference.arm)),
+        ("On", "text", _reach),
+    )
+
+
+def _other(difference: GroupDifference, group: HostGroup) -> str:
+    """Return the values of a group; a difference of another group says nothing of it."""
+    return (
+        visible(_side_text(difference, group)) if difference.group == group.name else "as the first"
+    )
+
+
+def _reach(difference: GroupDifference) -> str:
+    return "all hosts of the groups" if difference.is_apart else "some hosts; others are alike"
+
+
+def _software(run: RunComparison) -> tuple[Block, ...]:
+    told = _software_differences(run)
+    if not told:
+        return ()
+    is_open = any(one.fact_class == "confounder" for one in told)
+    table = _differences(run, told, "Software that differs between the groups")
+    mark = "⚠ Software and settings differ as well" if is_open else "Settings differ as well"
+    return (Fold(summary=f"{mark} ({len(told)})", is_open=False, blocks=(table,)),)
+
+
+def _names(run: RunComparison) -> tuple[str, str]:
+    """Name the first group, and the other or the others."""
+    first, *others = run.groups
+    return visible(first.name), visible(others[0].name) if len(others) == 1 else "the other"
+
+
+def _times(run: RunComparison) -> Table:
+    (first, other), piece = _names(run), piece_word(run)
+    return table_of(
+        "Times of the groups",
+        _estimates_of(run, are_effects=False),
+        ("Workload", "name", work_of),
+        ("Environment", "name", _subject),
+        (
+            "Groups",
+            "name",
+            lambda estimate: visible(f"{estimate.group} ÷ {estimate.reference_group}"),
+        ),
+        ("Verdict", "text", _verdict),
+        ("Change", "number", _change),
+        ("Interval", "text", _interval),
+        (
+            f"Typical {piece}, {first}",
+            "number",
+            lambda estimate: _typical(estimate.reference_values),
+        ),
+        (f"Typical {piece}, {other}", "number", lambda estimate: _typical(estimate.values)),
+        ("Unit", "text", _unit),
+    )
+
+
+def _costs(run: RunComparison) -> Table:
+    first, other = _names(run)
+    return table_of(
+        "What environments cost in each group",
+        _estimates_of(run, are_effects=True),
+        ("Workload", "name", work_of),
+        ("Environment", "name", _subject),
+        (
+            "Groups",
+            "name",
+            lambda estimate: visible(f"{estimate.reference_group} → {estimate.group}"),
+        ),
+        ("Verdict", "text", _cost_verdict),
+        (f"Cost in {first}", "number", lambda estimate: _mean(estimate.reference_values)),
+        (f"Cost in {other}", "number", lambda estimate: _mean(estimate.values)),
+        ("Difference", "number", _change),
+        ("Interval", "text", _interval),
+    )
+
+
+def _verdict(estimate: GroupEstimate) -> Words:
+    mixed = (Span(text=_MIXED),) if estimate.is_confounded else ()
+    return Line(before=(outcome_badge(estimate.outcome),), after=mixed, text=estimate.why_not)
+
+
+def _cost_verdict(estimate: GroupEstimate) -> str:
+    mixed = _MIXED * estimate.is_confounded
+    words = _COSTS.get(estimate.outcome, WORDS[estimate.outcome])
+    return f"{SYMBOLS[estimate.outcome]} {words}{mixed}"
+
+
+def _change(estimate: GroupEstimate) -> str:
+    return NOT_MEASURED if estimate.log_ratio is None else signed_percent(estimate.log_ratio)
+
+
+def _interval(estimate: GroupEstimate) -> str:
+    return "" if estimate.log_ratio is None else signed_interval(estimate.low, estimate.high)
+
+
+def _unit(estimate: GroupEstimate) -> str:
+    return f"{estimate.unit}s" if estimate.log_ratio is not None else ""
+
+
+def _typical(seconds: Mapping[str, float]) -> str:
+    """Return the geometric mean over hosts."""
+    if not seconds:
+        return NOT_MEASURED
+    mean = sum(math.log(each) for each in seconds.values()) / len(seconds)
+    return time_text(_NS * math.exp(mean))
+
+
+def _mean(ratios: Mapping[str, float]) -> str:
+    return signed_percent(sum(ratios.values()) / len(ratios)) if ratios else NOT_MEASURED
