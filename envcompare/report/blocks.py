@@ -172,16 +172,6 @@ def mark(estimate: Estimate | None, outcome: Outcome, *, on: Axis) -> Mark | Non
     )
 
 
-def segments(parts: Iterable[tuple[str, float]], *, longest: float) -> tuple[Segment, ...]:
-    """Stack durations into one bar; `longest` fills the width."""
-    stacked, start = [], 0.0
-    for phase, seconds in parts:
-        width = 100 * seconds / longest if longest > 0 else 0.0
-        stacked.append(Segment(phase=phase, x=f"{start:.2f}", width=f"{width:.2f}"))
-        start += width
-    return tuple(stacked)
-
-
 def _reach(extent: float, band: float) -> float:
     return min(max(_LEAST_BANDS * band, 1.08 * extent), _MOST_BANDS * band)
 

@@ -48,7 +48,7 @@ from envcompare.report.sections.profilefolds import (
 )
 from envcompare.report.sections.profiletables import (
     kernel_blocks,
-    ledger_table,
+    ledger_blocks,
     quantity_lines,
     unmeasured,
 )
@@ -133,7 +133,9 @@ def rows_of(blocks: list[Any]) -> list[Any]:
 
 def parts_of(found: Ledger) -> Table:
     """Return the table of a ledger."""
-    return ledger_table(found, reference="vm", label="cnn")
+    table, _ = ledger_blocks(found, reference="vm", label="cnn")
+    assert isinstance(table, Table)
+    return table
 
 
 def folds_of(run: RunComparison, **settings: Any) -> list[Any]:

@@ -251,14 +251,6 @@ def down(field: str, height: float) -> alt.Y:
     return alt.Y(f"{field}:Q", axis=None, scale=scale)
 
 
-def across(
-    field: str, ends: tuple[float, float], *, title: str, axis: alt.Axis | None = None
-) -> alt.X:
-    """Return a linear axis from `ends[0]` to `ends[1]`, where right is more."""
-    scale = alt.Scale(domain=list(ends), nice=False, zero=False)
-    return alt.X(f"{field}:Q", scale=scale, title=title, axis=axis or alt.Axis(tickCount=6))
-
-
 def row_texts(
     records: Iterable[Row], y: alt.Y, colour: str, *, text: str = "text", x: float = -LABEL_GAP
 ) -> alt.Chart:

@@ -32,7 +32,6 @@ from envcompare.report.charts.drawing import (
     Key,
     Palette,
     Style,
-    across,
     chart_name,
     down,
     label,
@@ -134,6 +133,12 @@ class _Bar:
         return sum(one.size for one in self.segments)
 
 
+def _across(field: str, ends: tuple[float, float], *, title: str) -> alt.X:
+    """Return a linear axis from `ends[0]` to `ends[1]`, where right is more."""
+    scale = alt.Scale(domain=list(ends), nice=False, zero=False)
+    return alt.X(f"{field}:Q", scale=scale, title=title, axis=alt.Axis(tickCount=6))
+
+
 def _stacked(
     palette: Palette, *, bars: Sequence[_Bar], parts: Sequence[_Part], title: str
 ) -> Declared:
@@ -148,7 +153,7 @@ def _stacked(
         {"x": bar.size, "y": _LANE * (place + 0.5), "name": bar.name, "total": bar.total}
         for place, bar in enumerate(bars)
     ]
-    x, y = across("x", (0.0, end), title=title), partial(down, height=height)
+    x, y = _across("x", (0.0, end), title=title), partial(down, height=height)
     middle, inked = {"baseline": "middle"}, [row for row in boxes if row["text"]]
     beside = {"align": "left", "dx": 6, "color": palette.mute, **middle}
     area = {"x": x, "x2": "x2", "y": y("y"), "y2": "y2"}
@@ -397,7 +402,7 @@ def _declared(
     scale, height = TimeScale.of(edges[-1] * NS), _STEP_LANE * len(lanes)
     unit_s = scale.size_ns / NS
     ends, title = (edges[0] / unit_s, edges[-1] / unit_s), f"time of a {piece} ({scale.unit})"
-    x, y = partial(across, ends=ends, title=title), partial(down, height=height)
+    x, y = partial(_across, ends=ends, title=title), partial(down, height=height)
     records = [_row(lane, piece, unit_s, palette) for lane in lanes]
     outlines = [
         {**row, "x": at / unit_s, "y": lane.top + _FLOOR - _PEAK * share}

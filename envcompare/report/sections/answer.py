@@ -33,7 +33,7 @@ from envcompare.report.numbers import (
     unsigned_percent,
 )
 from envcompare.report.sections.cards import summary_cards
-from envcompare.report.sections.comparisons import ComparedRow, badges, change_line
+from envcompare.report.sections.comparisons import ComparedRow, badges
 from envcompare.report.sections.profiletables import leading_tables
 from envcompare.report.wording.headlines import Headline, mean_log_ratio, odd_names, work_of
 from envcompare.report.wording.labels import piece_word, reference_name
@@ -90,8 +90,8 @@ def answer_section(
         blocks=tuple(_lead(one, style="further") for one in leads[first:]),
     )
     cards = tuple(
-        Group(blocks=(Heading(text=card.heading), Items(items=card.items)))
-        for card in summary_cards(run)
+        Group(blocks=(Heading(text=heading), Items(items=items)))
+        for heading, items in summary_cards(run).items()
     )
     return Section(
         anchor="answer",
@@ -170,12 +170,19 @@ def _answer_row(
             words.arm,
             Line(text=words.cell, href=f"#{folds.get(row.anchor) or elsewhere}"),
             Line(before=badges(words), below=(remark,), style=style),
-            change_line(words),
+            _change_line(words),
             Line(marks=(row.mark,) if row.mark else ()),
             row.steps,
             _engine_start(run, row.comparison),
         ),
     )
+
+
+def _change_line(words: Verdict) -> Words:
+    """Return how large a change is, with its interval below."""
+    if not words.number:
+        return NOT_MEASURED
+    return Line(strong=words.number, below=(words.interval,))
 
 
 def _cut(words: Verdict) -> str:
@@ -252,7 +259,7 @@ def _arm_row(headline: Headline, rows: tuple[ComparedRow, ...]) -> Row:
         cells=(
             headline.arm,
             Line(before=(_badge(headline),)),
-            Line(strong=NOT_MEASURED if mean is None else signed_percent(mean)),
+            Line(strong=signed_percent(mean)),
             Line(marks=tuple(marks.values()), is_overlaid=True),
             Line(text=", ".join(outcomes), below=(_confounded(headline),)),
         )
@@ -405,23 +412,21 @@ def _host_blocks(run: RunComparison, rows: list[ComparedRow]) -> tuple[Block, ..
     odd = {host for one in run.over_hosts for host in one.odd_hosts}
     ordered = sorted(by_host, key=lambda host: _urgency(host in odd, list(by_host[host].values())))
     shown = columns[:_MOST_COLUMNS]
-    table = Table(
-        label="Hosts",
-        caption=_left_out(len(by_host), len(columns)),
-        style="fit",
-        columns=(
+    table = grid_of(
+        "Hosts",
+        (
             Column(head="Host", kind="name", is_row_head=True),
             *(Column(head=arm, note=work, kind="text") for arm, work in shown),
         ),
-        rows=tuple(
-            Row(
-                cells=(
-                    f"{visible(host)} (far from the others)" if host in odd else visible(host),
-                    *(_cell(by_host[host].get(place)) for place in shown),
-                )
+        (
+            (
+                f"{visible(host)} (far from the others)" if host in odd else visible(host),
+                *(_cell(by_host[host].get(place)) for place in shown),
             )
             for host in ordered[:_MOST_HOSTS]
         ),
+        caption=_left_out(len(by_host), len(columns)),
+        style="fit",
     )
     intro = "A row for each host: those far from the others first, then by verdict and size."
     return (Line(text=intro), table)

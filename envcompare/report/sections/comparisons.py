@@ -90,7 +90,7 @@ _OF_PROCESSES: Final = ("user", "sys", "real")
 _ORDER: Final[tuple[Outcome, ...]] = tuple(SYMBOLS)
 
 
-class Figure(NamedTuple):
+class _Figure(NamedTuple):
     """A change on one metric: its number, its interval, and the log ratios to draw them from."""
 
     number: str
@@ -107,7 +107,7 @@ class ComparedRow:
     work: str  # the label of the cell without the host
     mark: Mark | None
     steps: str  # "41.3 → 44.8 ms"
-    figures: Mapping[str, Figure | None]  # by metric
+    figures: Mapping[str, _Figure | None]  # by metric
     notes: tuple[str, ...]
 
     @property
@@ -169,28 +169,28 @@ def _notes(comparison: Comparison, words: Verdict, mixed: str) -> tuple[str, ...
     return tuple(note for note in notes if note)
 
 
-def _figure(run: RunComparison, comparison: Comparison, metric: str) -> Figure | None:
+def _figure(run: RunComparison, comparison: Comparison, metric: str) -> _Figure | None:
     if metric == "p99":
         return _tail(run, comparison)
     estimate = find_estimate(comparison, metric)
     if estimate is None:
         return None
     ends = (estimate.log_ratio, estimate.low, estimate.high)
-    return Figure(
+    return _Figure(
         number=signed_percent(estimate.log_ratio),
         interval=signed_interval(estimate.low, estimate.high),
         places=" ".join(f"{end:.4f}" for end in ends if end is not None),
     )
 
 
-def _tail(run: RunComparison, comparison: Comparison) -> Figure | None:
+def _tail(run: RunComparison, comparison: Comparison) -> _Figure | None:
     """Return the change of the 99th percentile of all times: a description, no interval."""
     both = _steps_of_both(run, comparison.cell, comparison.arm)
     times = [steps.quantiles_s[_TAIL] for steps in both if steps and steps.quantiles_s]
     if len(times) < len(both) or min(times) <= 0:
         return None
     log_ratio = math.log(times[1] / times[0])
-    return Figure(signed_percent(log_ratio), signed_interval(None, None), f"{log_ratio:.4f}")
+    return _Figure(signed_percent(log_ratio), signed_interval(None, None), f"{log_ratio:.4f}")
 
 
 def _replication(primary: Estimate | None) -> str:
@@ -221,13 +221,6 @@ def badges(words: Verdict) -> tuple[Span, ...]:
     """Return the verdict with its symbol, and beside it whether it is confounded."""
     confounded = Span(text="⚠ confounded", style="badge confounded")
     return (outcome_badge(words.outcome), *(confounded,) * words.is_confounded)
-
-
-def change_line(words: Verdict) -> Words:
-    """Return how large a change is, with its interval below."""
-    if not words.number:
-        return NOT_MEASURED
-    return Line(strong=words.number, below=(words.interval,))
 
 
 def comparisons_section(
@@ -461,7 +454,7 @@ def _metrics_table(
     )
 
 
-def _figure_cell(figure: Figure | None) -> Words:
+def _figure_cell(figure: _Figure | None) -> Words:
     if figure is None:
         return NOT_MEASURED
     places = (("data-places", figure.places),)

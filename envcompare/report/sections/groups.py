@@ -6,7 +6,7 @@ The sentences are for the page, the terminal and Markdown.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from envcompare.analysis.model.comparison import RunComparison
@@ -19,6 +19,7 @@ from envcompare.report.blocks import (
     Heading,
     Items,
     Line,
+    PlainBlock,
     Section,
     Span,
     Table,
@@ -40,9 +41,11 @@ from envcompare.report.wording.verdicts import SYMBOLS, WORDS, outcome_badge
 from envcompare.run_folder.records import FingerprintValue, HostGroup
 from envcompare.text import assigned, visible
 
-MACHINES_ALIKE: Final = "The machines do not differ in anything that envcompare records."
+_MACHINES_ALIKE: Final = "The machines do not differ in anything that envcompare records."
 _MIXED: Final = " ⚠ confounded"
 _MOST_HOSTS: Final = 4
+_MOST_DIFFERENCES: Final = 12
+_MOST_STATEMENTS: Final = 20
 _UNPAIRED: Final = (
     "Times of different machines are compared here, measured at moments of their own. Nothing "
     "pairs them, so that a busy neighbor or a slow hour of one machine does not cancel."
@@ -80,14 +83,14 @@ _MOST_SENTENCES: Final = 8
 _MOST_ROWS: Final = 20
 
 
-def groups_title(run: RunComparison) -> str:
+def _groups_title(run: RunComparison) -> str:
     """Return "Two groups of machines: metal and cloud"."""
     count = {2: "Two", 3: "Three", 4: "Four"}.get(len(run.groups), str(len(run.groups)))
     names = listed([group.name for group in run.groups], most=_MOST_HOSTS)
     return visible(f"{count} groups of machines: {names}")
 
 
-def group_names(run: RunComparison) -> tuple[str, ...]:
+def _group_names(run: RunComparison) -> tuple[str, ...]:
     """Name each group with its hosts."""
     return tuple(
         visible(f"{group.name}: {listed(group.hosts, most=_MOST_HOSTS)}") for group in run.groups
@@ -161,7 +164,7 @@ def _subject(estimate: GroupEstimate) -> str:
     )
 
 
-def estimate_sentence(run: RunComparison, estimate: GroupEstimate) -> str:
+def _estimate_sentence(run: RunComparison, estimate: GroupEstimate) -> str:
     """Return "cnn in vm: cloud is 8.4 % slower than metal (8.0 to 8.7 %)."."""
     work = work_of(estimate)
     lead = f"{work}, {_subject(estimate)}" if estimate.against else f"{work} in {estimate.arm}"
@@ -268,6 +271,30 @@ def _estimates_of(run: RunComparison, *, are_effects: bool) -> tuple[GroupEstima
     return tuple(one for one in run.group_estimates if bool(one.against) == are_effects)
 
 
+def groups_blocks(run: RunComparison) -> Iterator[PlainBlock]:
+    """Yield for terminal and Markdown what differs, how groups compare, and what that rests on."""
+    if not run.groups:
+        return
+    differing = difference_texts(run)
+    yield Line(strong=_groups_title(run))
+    yield Items(items=_group_names(run))
+    yield Line(text="What differs between the groups:" if differing else _MACHINES_ALIKE)
+    if differing:
+        yield Items(items=_first(differing))
+    for estimate in run.group_estimates[:_MOST_STATEMENTS]:
+        text = f"{SYMBOLS[estimate.outcome]} {_estimate_sentence(run, estimate)}"
+        yield Line(text=text, style=estimate.outcome)
+    if (left_out := len(run.group_estimates) - _MOST_STATEMENTS) > 0:
+        yield Line(text=f"and {left_out} more in report.html")
+    yield Items(items=basis_texts(run), style="note")
+
+
+def _first(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the first texts, and how many stand in the report alone."""
+    more = len(texts) - _MOST_DIFFERENCES
+    return texts if more <= 0 else (*texts[:-more], f"and {more} more in report.html")
+
+
 def groups_section(run: RunComparison) -> Section | None:
     """Return what differs between the groups, their times, and what environments cost in each."""
     if not run.groups:
@@ -277,12 +304,12 @@ def groups_section(run: RunComparison) -> Section | None:
     effects = _estimates_of(run, are_effects=True)
     return Section(
         anchor="groups",
-        title=groups_title(run),
+        title=_groups_title(run),
         link="Groups",
         blocks=(
-            Items(items=group_names(run)),
+            Items(items=_group_names(run)),
             Heading(text="What differs between the groups"),
-            differing if machines else Line(text=MACHINES_ALIKE),
+            differing if machines else Line(text=_MACHINES_ALIKE),
             *_software(run),
             Heading(text="Time of the same work"),
             *_sentences(run, _estimates_of(run, are_effects=False)),
@@ -296,7 +323,7 @@ def groups_section(run: RunComparison) -> Section | None:
 def _effects(run: RunComparison) -> tuple[Block, ...]:
     heading = Heading(text="What environments cost in each group")
     effects = _estimates_of(run, are_effects=True)[:_MOST_SENTENCES]
-    sentences = (Line(text=estimate_sentence(run, one)) for one in effects)
+    sentences = (Line(text=_estimate_sentence(run, one)) for one in effects)
     return (heading, Line(text=_EFFECTS), *sentences, _folded(_costs(run)))
 
 
@@ -311,7 +338,7 @@ def _sentences(run: RunComparison, estimates: tuple[GroupEstimate, ...]) -> tupl
     """Lead with the arm that all others are compared with."""
     leading = [one for one in estimates if one.arm in run.all_references]
     return tuple(
-        Line(before=(outcome_badge(one.outcome),), text=estimate_sentence(run, one))
+        Line(before=(outcome_badge(one.outcome),), text=_estimate_sentence(run, one))
         for one in leading[:_MOST_SENTENCES]
     )
 
@@ -372,7 +399,7 @@ def _times(run: RunComparison) -> Table:
             lambda estimate: visible(f"{estimate.group} ÷ {estimate.reference_group}"),
         ),
         ("Verdict", "text", _verdict),
-        ("Change", "number", _change),
+        ("Change", "number", lambda estimate: signed_percent(estimate.log_ratio)),
         ("Interval", "text", _interval),
         (
             f"Typical {piece}, {first}",
@@ -399,7 +426,7 @@ def _costs(run: RunComparison) -> Table:
         ("Verdict", "text", _cost_verdict),
         (f"Cost in {first}", "number", lambda estimate: _mean(estimate.reference_values)),
         (f"Cost in {other}", "number", lambda estimate: _mean(estimate.values)),
-        ("Difference", "number", _change),
+        ("Difference", "number", lambda estimate: signed_percent(estimate.log_ratio)),
         ("Interval", "text", _interval),
     )
 
@@ -413,10 +440,6 @@ def _cost_verdict(estimate: GroupEstimate) -> str:
     mixed = _MIXED * estimate.is_confounded
     words = _COSTS.get(estimate.outcome, WORDS[estimate.outcome])
     return f"{SYMBOLS[estimate.outcome]} {words}{mixed}"
-
-
-def _change(estimate: GroupEstimate) -> str:
-    return NOT_MEASURED if estimate.log_ratio is None else signed_percent(estimate.log_ratio)
 
 
 def _interval(estimate: GroupEstimate) -> str:
@@ -436,4 +459,4 @@ def _typical(seconds: Mapping[str, float]) -> str:
 
 
 def _mean(ratios: Mapping[str, float]) -> str:
-    return signed_percent(sum(ratios.values()) / len(ratios)) if ratios else NOT_MEASURED
+    return signed_percent(sum(ratios.values()) / len(ratios) if ratios else None)

@@ -31,7 +31,7 @@ from envcompare.report.blocks import (
     texts,
 )
 from envcompare.report.numbers import NOT_MEASURED, duration
-from envcompare.report.wording.labels import cell_labels, has_steps, piece_word, piece_words
+from envcompare.report.wording.labels import cell_labels, has_steps, piece_word
 from envcompare.report.wording.methodwords import method_sentences
 from envcompare.report.wording.profilewords import is_timed
 from envcompare.report.wording.verdicts import control_sentence, verdict
@@ -315,7 +315,7 @@ def cells_table(run: RunComparison) -> Table:
     labels = cell_labels(run)
     heads = (
         "state", "verdict on", "steps per block", "restarts", "generations", "rounds", "dropped",
-        piece_words(run), "measured", "elapsed", "stopped by",
+        piece_word(run, is_plural=True), "measured", "elapsed", "stopped by",
     )  # fmt: skip
     return grid_of(
         "What happened in each cell",

@@ -317,7 +317,7 @@ def _activity_table(activities: ActivityTable, *, label: str, most: int) -> Tabl
         ("Type", "word", lambda row: row.type),
         ("Time (%)", "figure", lambda row: _percent(row.percent)),
         ("Time", "figure", lambda row: time_text(row.time_ns)),
-        ("Calls", "figure", lambda row: _number(row.calls)),
+        ("Calls", "figure", lambda row: number_text(row.calls)),
         ("Avg", "figure", lambda row: time_text(row.average_ns)),
         ("Min", "figure", lambda row: time_text(row.min_ns)),
         ("Max", "figure", lambda row: time_text(row.max_ns)),
@@ -365,10 +365,6 @@ def _percent(value: float | None) -> str:
     return NOT_MEASURED if value is None else f"{value:.2f} %"
 
 
-def _number(value: float | None) -> str:
-    return NOT_MEASURED if value is None else number_text(value)
-
-
 _OPERATOR_COLUMNS: Final[
     tuple[tuple[str, Callable[[OperatorRow], float | None], Callable[[float | None], str]], ...]
 ] = (
@@ -381,7 +377,7 @@ _OPERATOR_COLUMNS: Final[
     ("CUDA total", lambda row: row.device_ns, time_text),
     ("Self CPU Mem", lambda row: row.self_cpu_bytes, bytes_text),
     ("Self CUDA Mem", lambda row: row.self_device_bytes, bytes_text),
-    ("# of Calls", lambda row: row.calls, _number),
+    ("# of Calls", lambda row: row.calls, number_text),
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -19,11 +19,11 @@ from envcompare.report.blocks import (
     Heading,
     Line,
     Section,
+    Segment,
     Span,
     Table,
     Words,
     grid_of,
-    segments,
     table_of,
     texts,
 )
@@ -141,7 +141,17 @@ def _part_name(phase: str, name: str) -> Line:
 
 def _bar(parts: Parts, longest: float) -> Line:
     stacked = [(phase, parts[phase].median_s) for phase in PHASES if phase in parts]
-    return Line(segments=segments(stacked, longest=longest))
+    return Line(segments=_segments(stacked, longest=longest))
+
+
+def _segments(parts: Iterable[tuple[str, float]], *, longest: float) -> tuple[Segment, ...]:
+    """Stack durations into one bar; `longest` fills the width."""
+    stacked, start = [], 0.0
+    for phase, seconds in parts:
+        width = 100 * seconds / longest if longest > 0 else 0.0
+        stacked.append(Segment(phase=phase, x=f"{start:.2f}", width=f"{width:.2f}"))
+        start += width
+    return tuple(stacked)
 
 
 def _startup_note(run: RunComparison, group: Sequence[StartupSummary], *, is_divided: bool) -> str:

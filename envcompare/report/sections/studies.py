@@ -77,7 +77,7 @@ class _Measured:
                 return self._ratio
             case "gpu_activities_ns":
                 return self._gpu_activities_ms
-        known = (self._peak(name), self._quantity(name), self._returned(name))
+        known = (self._peak(name), self._quantities.get(name), self._returned(name))
         return next((one for one in known if one is not None), None)
 
     @property
@@ -128,9 +128,6 @@ class _Measured:
             if value is not None:
                 values.setdefault(row.name, value * {"ns": _NS_IN_MS, "B": _MB}.get(row.unit, 1.0))
         return values
-
-    def _quantity(self, name: str) -> float | None:
-        return self._quantities.get(name)
 
     @property
     def _gpu_activities_ms(self) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from envcompare.analysis.model.comparison import Comparison, RunComparison
+from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.profiling import (
     Basis,
     KernelDiff,
@@ -28,7 +28,6 @@ from envcompare.text import counted, counted_kernels, one_line, sentence, visibl
 
 _LARGEST: Final = 3  # parts that a sentence names
 _LEAST_SHARE: Final = 0.05  # of the change; smaller parts are named in the table alone
-_FELT: Final = 0.1  # of what a step takes longer, from which a program beside it is a cause
 _WHERE: Final[dict[Basis, str]] = {"gpu-trace": "on the GPU", "timing": "on the clock"}
 PART_NAMES: Final[dict[Part, str]] = LABELS | {
     "idle": "GPU idle",
@@ -44,7 +43,6 @@ _PART_LABELS: Final[dict[Part, str]] = {
 WHY_HREF: Final = "#why"
 WHY_LINK: Final = "Why"
 NOT_PROFILED: Final = "no profile was taken"
-NOT_TIMED: Final = "Nothing was timed by envcompare, so no verdict is given."
 ONE_PROFILE: Final = (
     "Each time comes from one profile, taken with the profiler attached; how much it varies from "
     "run to run is not known."
@@ -64,11 +62,6 @@ def is_timed(run: RunComparison) -> bool:
     return not run.arms or any(one.is_timed for one in run.arms)
 
 
-def untimed_arms(run: RunComparison) -> frozenset[str]:
-    """Return the arms of which there are imported profiles alone."""
-    return frozenset(one.arm for one in run.arms if not one.is_timed)
-
-
 def has_times(run: RunComparison) -> bool:
     """Say whether any profile of the run tells times, of kernels, copies or operators."""
     return any(
@@ -79,12 +72,7 @@ def has_times(run: RunComparison) -> bool:
 
 
 def _is_time(row: QuantityRow) -> bool:
-    return row.unit == "ns" and row.value is not None and not is_of_ncu(row)
-
-
-def is_of_ncu(row: QuantityRow) -> bool:
-    """Say whether Nsight Compute told it, whose times are of kernels that ran alone."""
-    return row.tool in RUN_KERNELS_ALONE
+    return row.unit == "ns" and row.value is not None and row.tool not in RUN_KERNELS_ALONE
 
 
 def why_sentences(run: RunComparison) -> tuple[str, ...]:
@@ -142,17 +130,6 @@ def _where(run: RunComparison) -> str:
     return f"where a {piece_word(run)} spends its time"
 
 
-def _kernel_sentences(run: RunComparison, arm: str) -> tuple[str, ...]:
-    """Say of one arm, cell by cell, whether it ran the kernels of the reference."""
-    told = (
-        (one.cell, kernel_sentence(diff, reference=one.reference))
-        for one in run.profiles
-        for diff in one.kernel_diffs
-        if diff.arm == arm
-    )
-    return of_cells(run, told, among=len(run.profiles))
-
-
 def build_sentences(run: RunComparison, *, beside: bool = False) -> tuple[str, ...]:
     """Say what the names of kernels show; what the fingerprints tell already is left out.
 
@@ -181,35 +158,6 @@ def profile_cautions(run: RunComparison) -> tuple[str, ...]:
     """Say what to mind before relying on the profiles."""
     told = ((one.cell, one_line(text)) for one in run.profiles for text in one.cautions)
     return of_cells(run, told, among=len(run.profiles))
-
-
-def untimed_words(run: RunComparison, arm: str) -> tuple[str, str]:
-    """Return the lead and the rest of what is said first of an arm that was not timed.
-
-    That nothing was timed is said once where it holds for the whole run.
-    """
-    sentences = _kernel_sentences(run, arm)
-    reference = run.reference_of(arm)
-    idle = [one for one in (arm, reference) if one in _arms_without_gpu_work(run)]
-    if idle:
-        one_holds = "profile {} holds" if len(idle) == 1 else "profiles {} hold"
-        held = one_holds.format(f"of {listed(idle)}")
-        sentences = (f"The {held} no GPU data: no kernel, copy or memset.", *sentences)
-    elif not sentences:
-        sentences = (f"{arm} and {reference} have no profiles whose kernels can be compared.",)
-    others = [one.arm for one in run.arms if one.arm not in run.all_references]
-    caution = NOT_TIMED if is_timed(run) or arm == others[0] else ""
-    return sentences[0], " ".join((*sentences[1:], caution)).rstrip()
-
-
-def _arms_without_gpu_work(run: RunComparison) -> frozenset[str]:
-    """Return the arms whose profiles would show work of a GPU, and show none in any cell."""
-    seen: dict[str, set[bool]] = {}
-    for cell in run.profiles:
-        for arm in cell.arms:
-            told = {found.has_gpu_work for found in arm.passes if found.state == "ok"} - {None}
-            seen.setdefault(arm.arm, set()).update(bool(work) for work in told)
-    return frozenset(arm for arm, told in seen.items() if told == {False})
 
 
 def part_label(part: Part) -> str:
@@ -339,31 +287,6 @@ def helper_sentences(ledger: Ledger, *, reference: str) -> tuple[str, ...]:
         f"Beside the workload, {name} used {time_text(ns)} of CPU time{_a_piece(ledger)} more than "
         f"with {reference}; it is in no part above."
         for name, ns in ledger.helpers.items()
-    )
-
-
-def worked_beside(run: RunComparison, decided: Iterable[Comparison]) -> str:
-    """Name the programs that worked for an environment where it was slower; empty without any.
-
-    One that used less than a tenth of what a step takes longer is not named.
-    """
-    told = {(one.cell, one.arm) for one in decided}
-    labels = cell_labels(run)
-    longest: dict[tuple[str, str], tuple[int, str]] = {}
-    for profiles in run.profiles:
-        for ledger in profiles.ledgers:
-            for name, ns in ledger.helpers.items():
-                is_felt = ns >= _FELT * ledger.change_ns > 0
-                if is_felt and (profiles.cell, ledger.arm) in told:
-                    where = labels.get(profiles.cell, profiles.cell)
-                    key = (name, ledger.arm)
-                    longest[key] = max(longest.get(key, (0, "")), (ns, where))
-    return visible(
-        " ".join(
-            f"{name} worked for {arm} beside the workload: {time_text(ns)} of CPU time a step in "
-            f"{where}."
-            for (name, arm), (ns, where) in longest.items()
-        )
     )
 
 

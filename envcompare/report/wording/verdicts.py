@@ -30,7 +30,6 @@ from envcompare.report.numbers import (
     unsigned_interval,
     unsigned_percent,
 )
-from envcompare.report.wording.labels import unit_word
 from envcompare.run_folder.records import FactDifference
 from envcompare.text import counted, one_line, shortened, visible
 
@@ -351,8 +350,9 @@ def _remark(comparison: Comparison, *, is_brief: bool = False) -> str:
 
 
 def _forecast(comparison: Comparison, *, is_brief: bool) -> str:
-    word = unit_word(comparison.primary)
-    count = comparison.primary.restarts if comparison.primary else 0
+    primary = comparison.primary
+    word = "round" if primary is not None and primary.unit == "process" else "restart"
+    count = primary.restarts if primary else 0
     ran = "" if is_brief else f" (ran {count})"
     if (comparison.forecast_restarts or 0) >= _HOPELESS:
         return f"thousands more {word}s would be needed{ran}"
