@@ -33,20 +33,12 @@ from envcompare.report.numbers import (
 )
 from envcompare.report.wording.labels import cell_labels
 from envcompare.report.wording.verdicts import estimate_line
-from envcompare.run_folder.records import StepPhase
 from envcompare.text import counted, sentence, visible
 
 _TITLE: Final = "Phases and operators"
 _MOST_FOLDS: Final = 20
 Place = tuple[str, str]
 """Cell and arm."""
-_PHASES: Final[dict[StepPhase, str]] = {
-    "data": "data",
-    "forward": "forward",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    "other": "other",
-}
 _OUTSIDE: Final = "outside of operators (Python, dispatch)"
 
 
@@ -78,16 +70,12 @@ def phase_table(phases: ArmPhases, *, label: str) -> Table:
         f"{_TITLE}, {label}",
         (one for one in phases.parts if one.kind != "operator" or one.is_distinguishable),
         ("Part of a step", "name", _part_name),
-        ("Phase", "text", _phase),
+        ("Phase", "text", lambda part: part.phase or ""),
         ("Share", "number", lambda part: f"{100 * part.share:.1f} %"),
         ("Time in the reference", "number", lambda part: time_text(part.reference_s * NS)),
         ("Change", "number", _change),
         ("Change a step", "number", _difference),
     )
-
-
-def _phase(part: PartDifference) -> Words:
-    return _PHASES[part.phase] if part.phase else ""
 
 
 def _change(part: PartDifference) -> Words:
@@ -139,7 +127,7 @@ def _part_name(part: PartDifference) -> str:
         return "whole marked step"
     if part.kind == "others":
         return "all others together"
-    phase = _PHASES[part.phase or "other"]
+    phase = part.phase or "other"
     return f"{phase} (phase)" if part.kind == "phase" else visible(part.operator or _OUTSIDE)
 
 
@@ -152,7 +140,7 @@ def phases_sentence(phases: ArmPhases) -> str:
         sentences.append(f"Run in one of the two environments only: {lone}.")
     if differing:
         names = [
-            f"{_part_name(one)} in {_PHASES[one.phase or 'other']} "
+            f"{_part_name(one)} in {one.phase or 'other'} "
             f"{signed_percent(one.log_ratio)} ({signed_interval(one.low, one.high)})"
             for one in differing
         ]
@@ -167,7 +155,7 @@ def phases_sentence(phases: ArmPhases) -> str:
 
 
 def _lone_text(operator: LoneOperator) -> str:
-    name, phase = visible(operator.operator or _OUTSIDE), _PHASES[operator.phase]
+    name, phase = visible(operator.operator or _OUTSIDE), operator.phase
     return f"{name} in {phase} ({share_text(operator.share)} of the step in {operator.arm})"
 
 

@@ -125,6 +125,53 @@ def _over_hosts(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> He
     )
 
 
+def _over_hosts_text(run: RunComparison, arm: str) -> str:
+    """Say what all hosts together tell of an arm, workload by workload; empty for one host."""
+    told = [one for one in run.over_hosts if one.arm == arm]
+    # of many the first stands for all, so that the headlines stay on the first screen
+    shown = told if len(told) <= _MOST_STATEMENTS else told[:1]
+    sentences = [_statement(one, run) for one in shown]
+    if len(told) > len(shown):
+        sentences.append(f"{len(told) - len(shown)} more statements are in the overview.")
+    return visible(" ".join(sentences))
+
+
+def _statement(estimate: HostsEstimate, run: RunComparison) -> str:
+    """Return "Over 20 hosts, cnn in docker is 4.1 % slower (3.0 to 5.2 %); …"."""
+    match estimate.outcome:
+        case "equivalent":
+            claim = f"equivalent within ±{margin_percent(run.margin)}"
+        case "inconclusive":
+            claim = "inconclusive"
+        case "slower":
+            claim = f"{unsigned_percent(estimate.log_ratio)} slower"
+        case "faster":
+            claim = f"faster: {unsigned_percent(estimate.log_ratio)} less time"
+    is_moved = estimate.outcome in {"slower", "faster"}
+    ends = (estimate.low, estimate.high)
+    mean = f"{signed_percent(estimate.log_ratio)}, {signed_interval(*ends)}"
+    figures = unsigned_interval(*ends) if is_moved else mean
+    odd = f"; far from the others: {names}" if (names := odd_names(estimate)) else ""
+    spread = "no spread between hosts was seen"
+    if estimate.tau >= _LEAST_SPREAD:
+        spread = f"hosts differ by ±{unsigned_percent(estimate.tau)}"
+    subject = f"{work_of(estimate)} in {estimate.arm}"
+    of_group = f" of {estimate.group}" if estimate.group else ""
+    return (
+        f"Over {estimate.hosts} hosts{of_group}, {subject} is {claim} ({figures}); {spread}{odd}."
+    )
+
+
+def work_of(estimate: HostsEstimate) -> str:
+    """Name a workload with its parameters."""
+    return visible(" ".join((estimate.workload, *assigned(estimate.parameters))))
+
+
+def odd_names(estimate: HostsEstimate) -> str:
+    """Name the hosts far from the others."""
+    return visible(host_names(list(estimate.odd_hosts)))
+
+
 def _over_cells(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> Headline:
     outcome = _leading(judged)
     leading = tuple(one for one in judged if one.outcome == outcome)
@@ -349,6 +396,31 @@ def _candidates(run: RunComparison, decided: Iterable[Comparison]) -> Iterator[F
         yield from (facts[at] for at in places if at in facts)
 
 
+def _worked_beside(run: RunComparison, decided: Iterable[Comparison]) -> str:
+    """Name the programs that worked for an environment where it was slower; empty without any.
+
+    One that used less than a tenth of what a step takes longer is not named.
+    """
+    told = {(one.cell, one.arm) for one in decided}
+    labels = cell_labels(run)
+    longest: dict[tuple[str, str], tuple[int, str]] = {}
+    for profiles in run.profiles:
+        for ledger in profiles.ledgers:
+            for name, ns in ledger.helpers.items():
+                is_felt = ns >= _FELT * ledger.change_ns > 0
+                if is_felt and (profiles.cell, ledger.arm) in told:
+                    where = labels.get(profiles.cell, profiles.cell)
+                    key = (name, ledger.arm)
+                    longest[key] = max(longest.get(key, (0, "")), (ns, where))
+    return visible(
+        " ".join(
+            f"{name} worked for {arm} beside the workload: {time_text(ns)} of CPU time a step in "
+            f"{where}."
+            for (name, arm), (ns, where) in longest.items()
+        )
+    )
+
+
 def _without_comparison(run: RunComparison, arm: str) -> Headline:
     if any(one.arm == arm and not one.is_timed for one in run.arms):
         return _untimed(run, arm)
@@ -376,74 +448,6 @@ def _untimed(run: RunComparison, arm: str) -> Headline:
     )
 
 
-def split_arms(run: RunComparison) -> frozenset[str]:
-    """Return the arms that are corners of a 2 × 2 in every cell they were measured in."""
-    cells = {one.cell for one in run.comparisons if one.primary is not None}
-    corners: dict[str, set[str]] = {}
-    for split in run.decompositions:
-        for arm in (split.arm, split.host_arm, split.base, split.base_image):
-            corners.setdefault(arm, set()).add(split.cell)
-    return frozenset(arm for arm, judged in corners.items() if judged == cells)
-
-
-def _over_hosts_text(run: RunComparison, arm: str) -> str:
-    """Say what all hosts together tell of an arm, workload by workload; empty for one host."""
-    told = [one for one in run.over_hosts if one.arm == arm]
-    # of many the first stands for all, so that the headlines stay on the first screen
-    shown = told if len(told) <= _MOST_STATEMENTS else told[:1]
-    sentences = [_statement(one, run) for one in shown]
-    if len(told) > len(shown):
-        sentences.append(f"{len(told) - len(shown)} more statements are in the overview.")
-    return visible(" ".join(sentences))
-
-
-def _statement(estimate: HostsEstimate, run: RunComparison) -> str:
-    """Return "Over 20 hosts, cnn in docker is 4.1 % slower (3.0 to 5.2 %); …"."""
-    match estimate.outcome:
-        case "equivalent":
-            claim = f"equivalent within ±{margin_percent(run.margin)}"
-        case "inconclusive":
-            claim = "inconclusive"
-        case "slower":
-            claim = f"{unsigned_percent(estimate.log_ratio)} slower"
-        case "faster":
-            claim = f"faster: {unsigned_percent(estimate.log_ratio)} less time"
-    is_moved = estimate.outcome in {"slower", "faster"}
-    ends = (estimate.low, estimate.high)
-    mean = f"{signed_percent(estimate.log_ratio)}, {signed_interval(*ends)}"
-    figures = unsigned_interval(*ends) if is_moved else mean
-    odd = f"; far from the others: {names}" if (names := odd_names(estimate)) else ""
-    spread = "no spread between hosts was seen"
-    if estimate.tau >= _LEAST_SPREAD:
-        spread = f"hosts differ by ±{unsigned_percent(estimate.tau)}"
-    subject = f"{work_of(estimate)} in {estimate.arm}"
-    of_group = f" of {estimate.group}" if estimate.group else ""
-    return (
-        f"Over {estimate.hosts} hosts{of_group}, {subject} is {claim} ({figures}); {spread}{odd}."
-    )
-
-
-def work_of(estimate: HostsEstimate) -> str:
-    """Name a workload with its parameters."""
-    return visible(" ".join((estimate.workload, *assigned(estimate.parameters))))
-
-
-def odd_names(estimate: HostsEstimate) -> str:
-    """Name the hosts far from the others."""
-    return visible(host_names(list(estimate.odd_hosts)))
-
-
-def _kernel_sentences(run: RunComparison, arm: str) -> tuple[str, ...]:
-    """Say of one arm, cell by cell, whether it ran the kernels of the reference."""
-    told = (
-        (one.cell, kernel_sentence(diff, reference=one.reference))
-        for one in run.profiles
-        for diff in one.kernel_diffs
-        if diff.arm == arm
-    )
-    return of_cells(run, told, among=len(run.profiles))
-
-
 def _untimed_words(run: RunComparison, arm: str) -> tuple[str, str]:
     """Return the lead and the rest of what is said first of an arm that was not timed.
 
@@ -463,6 +467,17 @@ def _untimed_words(run: RunComparison, arm: str) -> tuple[str, str]:
     return sentences[0], " ".join((*sentences[1:], caution)).rstrip()
 
 
+def _kernel_sentences(run: RunComparison, arm: str) -> tuple[str, ...]:
+    """Say of one arm, cell by cell, whether it ran the kernels of the reference."""
+    told = (
+        (one.cell, kernel_sentence(diff, reference=one.reference))
+        for one in run.profiles
+        for diff in one.kernel_diffs
+        if diff.arm == arm
+    )
+    return of_cells(run, told, among=len(run.profiles))
+
+
 def _arms_without_gpu_work(run: RunComparison) -> frozenset[str]:
     """Return the arms whose profiles would show work of a GPU, and show none in any cell."""
     seen: dict[str, set[bool]] = {}
@@ -473,26 +488,11 @@ def _arms_without_gpu_work(run: RunComparison) -> frozenset[str]:
     return frozenset(arm for arm, told in seen.items() if told == {False})
 
 
-def _worked_beside(run: RunComparison, decided: Iterable[Comparison]) -> str:
-    """Name the programs that worked for an environment where it was slower; empty without any.
-
-    One that used less than a tenth of what a step takes longer is not named.
-    """
-    told = {(one.cell, one.arm) for one in decided}
-    labels = cell_labels(run)
-    longest: dict[tuple[str, str], tuple[int, str]] = {}
-    for profiles in run.profiles:
-        for ledger in profiles.ledgers:
-            for name, ns in ledger.helpers.items():
-                is_felt = ns >= _FELT * ledger.change_ns > 0
-                if is_felt and (profiles.cell, ledger.arm) in told:
-                    where = labels.get(profiles.cell, profiles.cell)
-                    key = (name, ledger.arm)
-                    longest[key] = max(longest.get(key, (0, "")), (ns, where))
-    return visible(
-        " ".join(
-            f"{name} worked for {arm} beside the workload: {time_text(ns)} of CPU time a step in "
-            f"{where}."
-            for (name, arm), (ns, where) in longest.items()
-        )
-    )
+def split_arms(run: RunComparison) -> frozenset[str]:
+    """Return the arms that are corners of a 2 × 2 in every cell they were measured in."""
+    cells = {one.cell for one in run.comparisons if one.primary is not None}
+    corners: dict[str, set[str]] = {}
+    for split in run.decompositions:
+        for arm in (split.arm, split.host_arm, split.base, split.base_image):
+            corners.setdefault(arm, set()).add(split.cell)
+    return frozenset(arm for arm, judged in corners.items() if judged == cells)
