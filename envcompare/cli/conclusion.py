@@ -13,9 +13,9 @@ from rich.text import Text
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.console import Display, print_lines, result_stream
-from envcompare.report.export.summary import summary
-from envcompare.report.format.blocks import Heading, Items, Line, PlainBlock, Table, plain
-from envcompare.report.format.numbers import FIGURE
+from envcompare.report.blocks import Heading, Items, Line, PlainBlock, Table, plain
+from envcompare.report.numbers import FIGURE
+from envcompare.report.summary import summary
 from envcompare.run_folder.disk import redrawable
 from envcompare.run_folder.results import RunFolder
 from envcompare.text import flat

@@ -19,7 +19,7 @@ from envcompare.text import counted
 if TYPE_CHECKING:
     from envcompare.analysis.model.comparison import RunComparison
     from envcompare.analysis.two_runs.gates import Gate
-    from envcompare.report.format.blocks import PlainBlock
+    from envcompare.report.blocks import PlainBlock
     from envcompare.run_folder.results import RunFolder
 
 
@@ -85,12 +85,12 @@ def _check(form: str, output: Path | None, figures: Path | None, *, is_opened: b
     elif form == "parquet":
         _check_terminal(form)
     if figures is not None:
-        from envcompare.report.export.exports import check_folder
+        from envcompare.report.exports import check_folder
 
         check_folder(figures)
         _check_figures(figures)
     if form == "parquet":
-        from envcompare.report.export.exports import check_parquet
+        from envcompare.report.exports import check_parquet
 
         check_parquet()
 
@@ -200,12 +200,12 @@ def _data(folder: RunFolder, form: str, output: Path | None) -> RunComparison:
 
         content = json_bytes(comparison)
     elif form == "md":
-        from envcompare.report.export.summary import summary
-        from envcompare.report.format.blocks import markdown
+        from envcompare.report.blocks import markdown
+        from envcompare.report.summary import summary
 
         content = f"{markdown(summary(comparison))}\n".encode()
     else:
-        from envcompare.report.export.exports import csv_text, parquet_bytes
+        from envcompare.report.exports import csv_text, parquet_bytes
 
         is_text = form == "csv"
         content = csv_text(comparison).encode() if is_text else parquet_bytes(comparison)
@@ -215,7 +215,7 @@ def _data(folder: RunFolder, form: str, output: Path | None) -> RunComparison:
 
 def _draw(comparison: RunComparison, figures: Path, display: Display) -> None:
     """Write the charts; what is said of them goes to stderr, since stdout may hold a table."""
-    from envcompare.report.export.exports import charts_of, left_out_sentence, write_figures
+    from envcompare.report.exports import charts_of, left_out_sentence, write_figures
 
     charts = charts_of(comparison)
     written = write_figures(charts, figures)
@@ -351,9 +351,9 @@ def _judge_one(path: Path, gates: tuple[Gate, ...], *, form: str) -> int:
         gates_exit_code,
         judge_gates,
     )
-    from envcompare.report.export.changewords import gate_blocks, worded_gates
-    from envcompare.report.export.summary import summary
-    from envcompare.report.wording.groupwords import work_of
+    from envcompare.report.changewords import gate_blocks, worded_gates
+    from envcompare.report.sections.groups import work_of
+    from envcompare.report.summary import summary
     from envcompare.report.wording.labels import cell_labels
     from envcompare.run_folder.results import RunFolder
 
@@ -385,7 +385,7 @@ def _compare_two(
 
     from envcompare.analysis.two_runs.changes import compare_runs, read_run
     from envcompare.analysis.two_runs.gates import claims_of_change, gates_exit_code, judge_gates
-    from envcompare.report.export.changewords import change_blocks, worded
+    from envcompare.report.changewords import change_blocks, worded
     from envcompare.report.wording.labels import cell_labels
     from envcompare.run_folder.results import RunFolder
 
@@ -424,7 +424,7 @@ def _nothing_to_judge(run: RunComparison) -> ConfigError:
 def _print_result(blocks: tuple[PlainBlock, ...], content: object, *, form: str) -> None:
     """Print blocks as text or Markdown, or the content as JSON."""
     from envcompare.cli.conclusion import show
-    from envcompare.report.format.blocks import markdown
+    from envcompare.report.blocks import markdown
     from envcompare.run_folder.results import json_bytes
 
     if form == "text":

@@ -70,7 +70,7 @@ def _progress(cell: CellStatus) -> str:
 
 
 def _interval(arm: ArmProgress) -> str:
-    from envcompare.report.format.numbers import signed_interval, signed_percent
+    from envcompare.report.numbers import signed_interval, signed_percent
 
     if arm.estimate is None:
         return "no estimate yet"

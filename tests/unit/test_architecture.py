@@ -31,10 +31,18 @@ LAYERS = (
     ("bundled",),
     ("errors", "version"),
 )
-# The rooms inside a room, highest first; what stands beside them in the room may use all of them.
+# The rooms and modules inside a room, highest first; what is not named may use all of them.
 INNER_LAYERS = {
     "analysis": (("two_runs",), ("profiles",), ("timing",), ("model",)),
-    "report": (("export",), ("sections",), ("charts",), ("wording",), ("format",)),
+    "report": (
+        ("page", "exports", "changewords"),
+        ("summary",),
+        ("sections",),
+        ("charts",),
+        ("wording",),
+        ("blocks",),
+        ("numbers",),
+    ),
     "profile_files": (("kineto", "ncu", "nsys", "nvprof"), ("derive",)),
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -58,7 +66,7 @@ HOMES = {
     "jinja2": {"report"},
     "altair": {"report.charts"},
     "vl_convert": {"report.charts"},
-    "pyarrow": {"report.export"},
+    "pyarrow": {"report.exports"},
     "torch": set(),
     "torchvision": set(),
 }
@@ -103,7 +111,7 @@ def test_module_imports_downwards_only(module: str) -> None:
 
 @pytest.mark.parametrize("room", INNER_LAYERS)
 def test_rooms_in_a_room_import_downwards_only(room: str) -> None:
-    """Inside a room the same holds: charts know no section, and sections no export."""
+    """Inside a room the same holds: charts know no section, and sections no summary."""
     level = {name: i for i, names in enumerate(INNER_LAYERS[room]) for name in names}
     for module, path in modules().items():
         inner = module.removeprefix(f"{room}.").split(".")[0]
@@ -118,7 +126,7 @@ def test_every_folder_of_a_layered_room_has_its_layer() -> None:
     """A new folder in such a room must be given its place."""
     for room, layers in INNER_LAYERS.items():
         folders = {path.parent.name for path in (PACKAGE / room).glob("*/__init__.py")}
-        assert folders == {name for names in layers for name in names}
+        assert folders <= {name for names in layers for name in names}
 
 
 @pytest.mark.parametrize("pair", NEVER_TOGETHER)

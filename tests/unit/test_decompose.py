@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from envcompare.analysis.model.comparison import Decomposition, Estimate, RunComparison
 from envcompare.analysis.timing.cells import CellData, plain_estimate
 from envcompare.analysis.timing.decompose import all_corners, decompose
-from envcompare.report.format.blocks import Link
+from envcompare.report.blocks import Link
 from envcompare.report.page import render
-from envcompare.report.sections.cards import summary_cards
+from envcompare.report.sections.cards import split_sentences, summary_cards
 from envcompare.report.sections.why import split_table
-from envcompare.report.wording.headlines import split_sentences
 from envcompare.run_folder.records import ArmRecord, Block, Event, Failure
 
 VM = ArmRecord(id="vm", environment="vm", is_reference=True)
@@ -205,9 +204,9 @@ def test_the_sentence_names_the_part_of_each() -> None:
 
 def test_the_why_card_begins_with_the_split_and_the_page_shows_it_cell_by_cell() -> None:
     """The card links to the table, which names the arms of every part."""
-    why = summary_cards(SOFTWARE)[1]
-    assert why.items[0].text == split_sentences(SOFTWARE)[0]
-    assert why.items[0].after[0] == Link(text="Environment or software?", href="#split")
+    why = summary_cards(SOFTWARE)["Why?"]
+    assert why[0].text == split_sentences(SOFTWARE)[0]
+    assert why[0].after[0] == Link(text="Environment or software?", href="#split")
     page = render(SOFTWARE)
     for arms in ("docker ÷ vm-host", "docker ÷ docker-host", "vm ÷ vm-host"):
         assert arms in page

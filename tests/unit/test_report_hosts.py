@@ -16,12 +16,12 @@ from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.machines import HostDifference
 from envcompare.analysis.two_runs.changes import compare_runs, read_run
-from envcompare.report.export.changewords import change_blocks
-from envcompare.report.format.blocks import markdown as as_markdown
+from envcompare.report.blocks import markdown as as_markdown
+from envcompare.report.changewords import change_blocks
 from envcompare.report.page import render
 from envcompare.report.sections.cards import summary_cards
 from envcompare.report.wording.headlines import headlines
-from envcompare.report.wording.hostwords import device_sentences
+from envcompare.report.wording.methodwords import device_sentences
 from envcompare.run_folder.records import Event, FingerprintValue, Scalar
 from envcompare.run_folder.results import RunFolder
 from runshapes import Arm, Shape
@@ -139,8 +139,7 @@ def test_every_statement_over_hosts_says_it(mixed: RunComparison) -> None:
     """Headline, card, method, terminal and Markdown do, with the values where there is room."""
     (headline,) = headlines(mixed)
     assert SHORT in headline.caution
-    (card,) = (one for one in summary_cards(mixed) if one.heading == "Before you rely on it")
-    assert any(DIFFERENT in item.text for item in card.items)
+    assert any(DIFFERENT in item.text for item in summary_cards(mixed)["Before you rely on it"])
     assert DIFFERENT in section(mixed, "answer")
     assert DIFFERENT in section(mixed, "method")
     for text in (printed(mixed), markdown(mixed).replace("\\", "")):

@@ -21,10 +21,10 @@ from envcompare.analysis.model.scaling import Scaling
 from envcompare.cli.planning import resolved
 from envcompare.config.settings import Settings, parse_settings, read_settings
 from envcompare.errors import ConfigError
-from envcompare.report.export.summary import summary
-from envcompare.report.format.blocks import markdown
+from envcompare.report.blocks import markdown
 from envcompare.report.page import render
 from envcompare.report.sections.studies import study_section
+from envcompare.report.summary import summary
 from envcompare.report.wording.profileterms import quantity_name
 from envcompare.run_folder.records import Event, TableRecord
 from envcompare.run_folder.results import RunFolder

@@ -20,7 +20,7 @@ from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings
 from envcompare.measure import Roster, Values
 from envcompare.measure.startup import Launches, StartupPass
-from envcompare.report.format.blocks import Words, plain
+from envcompare.report.blocks import Words, plain
 from envcompare.report.sections.resources import startup_tables
 from envcompare.run_folder.records import Event, Startup
 

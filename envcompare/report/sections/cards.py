@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
-from envcompare.analysis.model.comparison import CellSummary, RunComparison
+from envcompare.analysis.model.comparison import (
+    CellSummary,
+    Decomposition,
+    RunComparison,
+)
 from envcompare.fingerprint.facts import fact
 from envcompare.fingerprint.sentences import SEPARATE
-from envcompare.report.format.blocks import Line, Link
-from envcompare.report.format.numbers import listed
-from envcompare.report.wording.headlines import (
-    SPLIT_HREF,
-    SPLIT_LINK,
-    compared_differences,
-    headlines,
-    ladder_sentences,
-    split_arms,
-    split_sentences,
+from envcompare.report.blocks import Line, Link
+from envcompare.report.numbers import (
+    listed,
+    signed_percent,
 )
-from envcompare.report.wording.hostwords import host_sentences
+from envcompare.report.wording.headlines import compared_differences, headlines, split_arms
 from envcompare.report.wording.labels import cell_labels, compared_arms, fold_anchor
 from envcompare.report.wording.methodwords import (
     guard_cautions,
+    host_sentences,
     level_sentence,
     mismatch_sentences,
     replication_sentence,
@@ -46,25 +45,21 @@ from envcompare.report.wording.verdicts import (
     Verdict,
     clock_sentence,
     control_sentence,
+    estimate_text,
+    excludes_zero,
     is_control_failed,
     margin_sentence,
 )
 from envcompare.run_folder.records import FactDifference
-from envcompare.text import counted
+from envcompare.text import counted, visible
 
 _MOST_ITEMS: Final = 2
 _MOST_CLOCKS: Final = 1
 _MOST_BUILDS: Final = 4
 _UNDECIDED: Final = "No difference was decided; what is inconclusive has no cause to look for yet."
 _NOTHING: Final = "No difference beyond the margin was found, so there is none to explain."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SummaryCard:
-    """A heading and its sentences."""
-
-    heading: str
-    items: tuple[Line, ...]
+_SPLIT_HREF: Final = "#split"
+_SPLIT_LINK: Final = "Environment or software?"
 
 
 def _item(text: str, *, link: str = "", href: str = "") -> Line:
@@ -77,16 +72,16 @@ def _with_link(items: list[Line], *, link: str, href: str) -> list[Line]:
     return [*items[:-1], replace(items[-1], after=(Link(text=link, href=href),))]
 
 
-def summary_cards(run: RunComparison) -> tuple[SummaryCard, ...]:
-    """Return the three cards."""
+def summary_cards(run: RunComparison) -> dict[str, tuple[Line, ...]]:
+    """Return the sentences of the three cards by their headings."""
     verdicts = tuple(one for headline in headlines(run) for one in headline.verdicts)
     known = "No confounder, no failure and no failed control is known."
     nothing = _item(known if is_timed(run) else NO_CONFOUNDER)
-    return (
-        SummaryCard(heading="Is it real?", items=_is_it_real(run, verdicts)),
-        SummaryCard(heading="Why?", items=_why(run, verdicts)),
-        SummaryCard(heading="Before you rely on it", items=_cautions(run, verdicts) or (nothing,)),
-    )
+    return {
+        "Is it real?": _is_it_real(run, verdicts),
+        "Why?": _why(run, verdicts),
+        "Before you rely on it": _cautions(run, verdicts) or (nothing,),
+    }
 
 
 def _is_it_real(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Line, ...]:
@@ -141,7 +136,7 @@ def _why(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Line, ...]:
         return (*_why_of_profiles(run), *(_item(text) for text in builds))
     split = [_item(text) for text in split_sentences(run)[:_MOST_ITEMS]]
     if split:
-        split = _with_link(split, link=SPLIT_LINK, href=SPLIT_HREF)
+        split = _with_link(split, link=_SPLIT_LINK, href=_SPLIT_HREF)
     rungs = [_item(text) for text in ladder_sentences(run)[:_MOST_ITEMS]]
     if rungs:
         rungs = _with_link(rungs, link="Ladder", href="#ladder")
@@ -237,7 +232,7 @@ def _confounders(run: RunComparison) -> list[Line]:
         names = list(dict.fromkeys(fact(one.key).name for one in differences))
         if arm in split:
             text = f"⚠ {arm}: {listed(names, most=4)} differ besides the environment; see"
-            items.append(_item(text, href=SPLIT_HREF, link=SPLIT_LINK))
+            items.append(_item(text, href=_SPLIT_HREF, link=_SPLIT_LINK))
             continue
         # the names of kernels are long, and stand under Why with all they show
         told = (one.evidence for one in differences if not one.key.startswith("kernels."))
@@ -301,3 +296,64 @@ def _varied(run: RunComparison, arm: str) -> list[str]:
         if one.arm == arm and one.fact_class == "varied" and not one.part_of
     )
     return list(dict.fromkeys(fact(one.key).name for one in varied))
+
+
+def split_sentences(run: RunComparison) -> tuple[str, ...]:
+    """Say of each difference how much is environment and how much software, the largest first."""
+    labels = cell_labels(run)
+    ordered = sorted(run.decompositions, key=lambda split: -abs(split.total.log_ratio))
+    return tuple(visible(split_sentence(split, label=labels[split.cell])) for split in ordered)
+
+
+def ladder_sentences(run: RunComparison) -> tuple[str, ...]:
+    """Say of each cell with a ladder which of its steps change the time, the largest first."""
+    labels, largest = cell_labels(run), dict[str, float]()
+    for step in run.ladder:
+        is_decided = step.step is not None and step.outcome in {"slower", "faster"}
+        change = abs(step.step.log_ratio) if step.step is not None and is_decided else 0.0
+        largest[step.cell] = max(largest.get(step.cell, 0.0), change)
+    cells = sorted(largest, key=lambda cell: -largest[cell])
+    return tuple(
+        visible(_ladder_sentence(run, cell, label=labels.get(cell, cell))) for cell in cells
+    )
+
+
+def _ladder_sentence(run: RunComparison, cell: str, *, label: str) -> str:
+    steps = [step for step in run.ladder if step.cell == cell and step.step is not None]
+    decided = [step for step in steps if step.outcome in {"slower", "faster"}]
+    told = ", ".join(
+        f"{step.rung.removeprefix('+ ')} {estimate_text(step.step)}"
+        for step in decided
+        if step.step is not None
+    )
+    equal, open_ = (
+        sum(step.outcome == outcome for step in steps) for outcome in ("equivalent", "inconclusive")
+    )
+    rest = [f"{counted(equal, 'step')} equivalent"] * bool(equal)
+    rest += [f"{counted(open_, 'step')} inconclusive"] * bool(open_)
+    said = "; ".join((told, *rest) if told else rest) or "no step was measured"
+    return f"Ladder, {label}, against the rung below: {said}."
+
+
+def split_sentence(split: Decomposition, *, label: str) -> str:
+    """Say how much of a difference is environment and how much software."""
+    return (
+        f"{split.arm} against {split.base} in {label}, {signed_percent(split.total.log_ratio)}: "
+        f"environment {estimate_text(split.environment)}, software {estimate_text(split.stack)}"
+        f"{_conclusion(split)}; not widened."
+    )
+
+
+def _conclusion(split: Decomposition) -> str:
+    """Say which part is known to be there; nothing where a part has no interval."""
+    parts = {"environment": split.environment, "software": split.stack}
+    if any(part.low is None or part.high is None for part in parts.values()):
+        return ""
+    clear = [name for name, part in parts.items() if excludes_zero(part.low, part.high)]
+    match clear:
+        case [name]:
+            return f" (of the two parts only the {name}'s excludes 0)"
+        case [_, _]:
+            return " (both parts exclude 0)"
+        case _:
+            return " (neither part excludes 0)"

@@ -10,14 +10,13 @@ from typing import Final
 from envcompare.analysis.model.comparison import ArmSummary, RunComparison
 from envcompare.fingerprint.facts import CLASS_ORDER, MEANINGS, NOT_SET, fact
 from envcompare.fingerprint.sentences import SEPARATE, describe
-from envcompare.report.format.blocks import (
+from envcompare.report.blocks import (
     Block,
     Column,
     Fold,
     Heading,
     Items,
     Line,
-    Row,
     Section,
     Span,
     Table,
@@ -25,7 +24,7 @@ from envcompare.report.format.blocks import (
     grid_of,
     texts,
 )
-from envcompare.report.format.numbers import NOT_MEASURED, listed, size
+from envcompare.report.numbers import NOT_MEASURED, listed, size
 from envcompare.report.wording.headlines import compared_differences
 from envcompare.run_folder.records import (
     CONTROL_SUFFIX,
@@ -50,7 +49,7 @@ _LONGEST_VALUE: Final = 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostFacts:
+class _HostFacts:
     """What the arms of one host found around themselves, the reference first."""
 
     host: str
@@ -58,14 +57,14 @@ class HostFacts:
     differences: tuple[FactDifference, ...]
 
 
-def hosts_facts(run: RunComparison) -> tuple[HostFacts, ...]:
+def hosts_facts(run: RunComparison) -> tuple[_HostFacts, ...]:
     """Return the facts of each host; the control is the reference and is left out."""
     hosts: dict[str, list[ArmSummary]] = {}
     for arm in run.arms:
         if not arm.arm.endswith(CONTROL_SUFFIX):
             hosts.setdefault(arm.host, []).append(arm)
     return tuple(
-        HostFacts(
+        _HostFacts(
             host=host,
             arms=tuple(sorted(arms, key=lambda arm: arm.arm not in run.all_references)),
             differences=tuple(one for one in compared_differences(run) if one.host == host),
@@ -74,7 +73,7 @@ def hosts_facts(run: RunComparison) -> tuple[HostFacts, ...]:
     )
 
 
-def environments_section(hosts: tuple[HostFacts, ...]) -> Section:
+def environments_section(hosts: tuple[_HostFacts, ...]) -> Section:
     """Return the properties of the environments of each host, what differs first."""
     intro = "What the worker found around itself in each environment. What differs comes first."
     groups = _alike(hosts)
@@ -94,11 +93,11 @@ def environments_section(hosts: tuple[HostFacts, ...]) -> Section:
     )
 
 
-def _alike(hosts: tuple[HostFacts, ...]) -> list[tuple[HostFacts, ...]]:
+def _alike(hosts: tuple[_HostFacts, ...]) -> list[tuple[_HostFacts, ...]]:
     """Return hosts in groups in which the environments differ alike; few hosts each alone."""
     if len(hosts) <= _MOST_HOSTS:
         return [(facts,) for facts in hosts]
-    groups: dict[tuple[object, ...], list[HostFacts]] = {}
+    groups: dict[tuple[object, ...], list[_HostFacts]] = {}
     for facts in hosts:
         states = tuple((arm.arm, arm.state) for arm in facts.arms)
         told = tuple(sorted((one.arm, one.key, one.fact_class) for one in facts.differences))
@@ -106,7 +105,7 @@ def _alike(hosts: tuple[HostFacts, ...]) -> list[tuple[HostFacts, ...]]:
     return [tuple(group) for group in groups.values()]
 
 
-def _host_blocks(facts: HostFacts, alike: tuple[HostFacts, ...]) -> tuple[Block, ...]:
+def _host_blocks(facts: _HostFacts, alike: tuple[_HostFacts, ...]) -> tuple[Block, ...]:
     every = _facts_table(facts)
     summary = f"All {len(every.rows)} properties of {facts.host}"
     names = listed([one.host for one in alike])
@@ -120,7 +119,7 @@ def _host_blocks(facts: HostFacts, alike: tuple[HostFacts, ...]) -> tuple[Block,
     )
 
 
-def differences_table(facts: HostFacts, *, of: int) -> Table:
+def differences_table(facts: _HostFacts, *, of: int) -> Table:
     """Return a row for each property that differs, those that may confound first."""
     by_key: dict[str, dict[str, FactDifference]] = {}
     for difference in facts.differences:
@@ -132,19 +131,19 @@ def differences_table(facts: HostFacts, *, of: int) -> Table:
             strongest, key=lambda difference: (_rank(difference), difference.key)
         )
     )
-    return Table(
-        label=f"Properties that differ on {facts.host}",
-        caption=f"{len(rows)} of {of} properties differ",
-        columns=(
+    return grid_of(
+        f"Properties that differ on {facts.host}",
+        (
             Column(head="Property", kind="property", is_row_head=True),
             Column(head="Class"),
             *(Column(head=arm.arm, kind="value", note=_stack(arm)) for arm in facts.arms),
         ),
-        rows=rows or (Row(cells=("Nothing differs.",)),),
+        rows or (("Nothing differs.",),),
+        caption=f"{len(rows)} of {of} properties differ",
     )
 
 
-def _facts_table(facts: HostFacts) -> Table:
+def _facts_table(facts: _HostFacts) -> Table:
     """Return all facts of a host and the identity of its arms."""
     tables = [
         {**{f"identity.{key}": value for key, value in arm.identity.items()}, **arm.facts}
@@ -193,7 +192,7 @@ def _rank(difference: FactDifference) -> int:
 
 def _differing_row(
     strongest: FactDifference, by_arm: dict[str, FactDifference], arms: tuple[ArmSummary, ...]
-) -> Row:
+) -> tuple[Words, ...]:
     """Return one property that differs, with the strongest class that it has in any arm."""
     key, fact_class = strongest.key, strongest.fact_class
     values: list[Words] = [fact_text(key, next(iter(by_arm.values())).reference)]
@@ -203,13 +202,7 @@ def _differing_row(
         alike = _SAME if arm.facts else NOT_MEASURED
         values.append(fact_text(key, unlike.value) if unlike else alike)
     note = f"explained with {fact(strongest.part_of).name}" if strongest.part_of else ""
-    return Row(
-        cells=(
-            key,
-            Line(before=(_badge(fact_class),), below=(note or strongest.evidence,)),
-            *values,
-        )
-    )
+    return key, Line(before=(_badge(fact_class),), below=(note or strongest.evidence,)), *values
 
 
 def _badge(fact_class: FactClass) -> Span:
@@ -267,7 +260,7 @@ def _stack(arm: ArmSummary) -> str:
     return text if arm.state == "ok" else f"{text}; {arm.state}"
 
 
-def gpu_sentence(facts: HostFacts) -> str:
+def gpu_sentence(facts: _HostFacts) -> str:
     """Name the GPUs of a host, or say that there is none."""
     names = (arm.facts.get("gpu.name") for arm in facts.arms)
     gpus = list(dict.fromkeys(str(name) for name in names if name is not None))
