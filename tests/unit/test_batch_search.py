@@ -19,6 +19,7 @@ from experiments import known
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from envcompare.analysis.timing.scaling import SHARE, knee
 from envcompare.cli.planning import plan_lines, planned
 from envcompare.command import Command
 from envcompare.config.experiment import Experiment, resolve
@@ -38,7 +39,6 @@ from envcompare.runner.batchsearch import Fit, search_fit
 from envcompare.runner.cellgroup import run_cells
 from envcompare.runner.cellrun import CellRun, Job
 from envcompare.stack import Prepared
-from envcompare.stats.knees import SHARE, knee
 from envcompare.transport import run
 from envcompare.transport.local import LOCAL
 

@@ -11,10 +11,15 @@ from builders import block, blocks, design
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envcompare.stats.intervals import Interval, interval, printed_interval, restarts_needed
+from envcompare.stats.intervals import (
+    Interval,
+    interval,
+    printed_interval,
+    restarts_needed,
+    verdict,
+)
 from envcompare.stats.metrics import METRICS, Readings, look, net_ns, primary_metric
 from envcompare.stats.pairs import pair
-from envcompare.stats.verdicts import verdict
 
 finite = st.floats(-1, 1, allow_nan=False)
 

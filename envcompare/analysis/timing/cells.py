@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
@@ -41,41 +41,6 @@ from envcompare.stats.pairs import DRIFT_LEVEL, Round, Trend, paired, trend
 from envcompare.stats.typical import RoundEvidence, Spread, pays_for_looks, prior_of
 
 _SKIPPED = "the run ended before this cell"
-
-
-class _OfCell(Protocol):
-    """What belongs to a cell."""
-
-    @property
-    def cell(self) -> str:
-        """The id of the cell; empty for what belongs to none."""
-
-
-Kind = TypeVar("Kind", bound=_OfCell)
-
-
-def by_cell(records: Iterable[Kind]) -> dict[str, list[Kind]]:
-    """Return records by their cell, in their order; a look through all for each cell is long."""
-    grouped: dict[str, list[Kind]] = {}
-    for record in records:
-        grouped.setdefault(record.cell, []).append(record)
-    return grouped
-
-
-def whole_number(cell: CellRecord, name: str) -> int | None:
-    """Return a parameter of a cell; None where it is not set, or no whole number."""
-    value = cell.parameters.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def others(cell: CellRecord, name: str) -> dict[str, Scalar]:
-    """Return the parameters of a cell but for one."""
-    return {other: value for other, value in cell.parameters.items() if other != name}
-
-
-def work_but_for(cell: CellRecord, name: str) -> tuple[str, str, str, str]:
-    """Return what is the same for all cells that differ in one parameter alone."""
-    return cell.host, cell.workload, cell.within, str(sorted(others(cell, name).items()))
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: what is asked for again and again is kept

@@ -12,7 +12,7 @@ widening. A step that begins or ends at the reference is the comparison of the o
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -32,10 +32,9 @@ from envcompare.analysis.timing.judge import Key, Primary, did_other_work, outco
 from envcompare.analysis.timing.surroundings import Surroundings
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.run_folder.records import ArmRecord, FactDifference, FingerprintRecord
-from envcompare.stats.intervals import Interval, interval
+from envcompare.stats.intervals import AnyEvidence, Interval, interval
 from envcompare.stats.pairs import Round
 from envcompare.stats.typical import contrast
-from envcompare.stats.verdicts import AnyEvidence
 
 LEVEL = 0.95
 Rounds = dict[Round, tuple[float, ...]]
@@ -170,7 +169,7 @@ def _interval(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class _Judged:
     """What is known of a run when its ladder is looked at."""
 
     settled: Mapping[Key, Primary]
@@ -200,19 +199,29 @@ def _steps(data: CellData) -> tuple[tuple[ArmRecord, ArmRecord], ...]:
 
 
 def ladder(
-    data: CellData,
-    summary: CellSummary,
-    known: Judged,
+    around: Surroundings,
+    cells: Iterable[tuple[CellData, CellSummary]],
+    settled: Mapping[Key, Primary],
+    *,
+    comparisons: Iterable[Comparison],
 ) -> tuple[LadderStep, ...]:
-    """Return every rung of the run in a cell, from the lowest up; those not measured as well."""
-    below = {arm.id: lower for arm, lower in _steps(data)}
-    rungs = (arm for arm in data.run.arms if arm.rung)
-    return tuple(
-        _measured(data, summary, (arm, below[arm.id]), known)
-        if arm.id in below
-        else _alone(data, arm)
-        for arm in rungs
+    """Return every rung of each cell, from the lowest up; those not measured as well."""
+    known = _Judged(
+        settled=settled,
+        comparisons={(one.cell, one.arm): one for one in comparisons},
+        prints={(one.cell, one.arm): one for one in around.read.fingerprints},
+        surroundings=around,
     )
+    return tuple(step for data, summary in cells for step in _rungs(data, summary, known))
+
+
+def _rungs(data: CellData, summary: CellSummary, known: _Judged) -> Iterator[LadderStep]:
+    below = {arm.id: lower for arm, lower in _steps(data)}
+    for arm in data.run.arms:
+        if arm.id in below:
+            yield _measured(data, summary, (arm, below[arm.id]), known)
+        elif arm.rung:
+            yield _alone(data, arm)
 
 
 def _alone(data: CellData, arm: ArmRecord) -> LadderStep:
@@ -232,7 +241,7 @@ def _measured(
     data: CellData,
     summary: CellSummary,
     step: tuple[ArmRecord, ArmRecord],
-    known: Judged,
+    known: _Judged,
 ) -> LadderStep:
     arm, below = step
     same = _same(data.cell.id, arm, below, known.comparisons)
@@ -291,7 +300,7 @@ def _rung(data: CellData, arm: ArmRecord, outcome: Outcome, *, why_not: str = ""
 
 
 def _differences(
-    data: CellData, step: tuple[ArmRecord, ArmRecord], known: Judged, *, ratio: float
+    data: CellData, step: tuple[ArmRecord, ArmRecord], known: _Judged, *, ratio: float
 ) -> tuple[FactDifference, ...] | None:
     """Return the facts in which a rung differs from the one below, but for what names the arms.
 

@@ -30,9 +30,12 @@ from envcompare.stats.intervals import (
     ALPHA,
     CONTROL_LEVEL,
     LOOK_FACTOR,
+    AnyEvidence,
     Interval,
     restarts_needed,
+    screen,
     student_factor,
+    verdict,
 )
 from envcompare.stats.metrics import MetricName, net_steps_ns
 from envcompare.stats.typical import (
@@ -43,7 +46,6 @@ from envcompare.stats.typical import (
     Contrast,
     jackknife,
 )
-from envcompare.stats.verdicts import AnyEvidence, screen, verdict
 
 Key = tuple[str, ...]  # cell and arm, and of a step of the ladder the arm below
 # Fewer launches cannot tell an environment from its luck. A plan may aim at more, to be narrower.
@@ -93,11 +95,9 @@ def primaries(
     screened = screen(tuple(measured.values()), planned=m)
     return {
         key: Primary(
-            interval=one.interval,
-            is_selected=one.is_selected,
-            error=_standard_error(measured[key]),
+            interval=interval, is_selected=is_selected, error=_standard_error(measured[key])
         )
-        for key, one in zip(measured, screened, strict=True)
+        for key, (interval, is_selected) in zip(measured, screened, strict=True)
     }
 
 
