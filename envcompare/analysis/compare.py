@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 import msgspec
 
@@ -51,6 +52,12 @@ from envcompare.run_folder.records import (
 from envcompare.run_folder.results import RunFolder, count_comparisons, duration_s
 from envcompare.text import masked_toml
 
+_OF_DESIGN: Final = (
+    "preset", "margin", "target", "budget_s", "min_restarts", "looks", "screen", "threads",
+    "stabilise", "until",
+)  # fmt: skip
+"""What was asked for stands in the comparison under the names that it has in run.json."""
+
 
 def compare_run(folder: RunFolder) -> RunComparison:
     """Analyse a run folder, complete or not; raises RunFolderError when it cannot be read."""
@@ -59,11 +66,10 @@ def compare_run(folder: RunFolder) -> RunComparison:
 
 def compare_files(read: RunFiles) -> RunComparison:
     """Analyse what was read of a run folder."""
-    run, design = read.timed, read.run.design
-    data = read.cell_data()
+    run, data = read.timed, read.cell_data()
     cells = tuple(summarise_cell(one) for one in data)
     m = count_comparisons(run.arms, len(run.cells))
-    settled = primaries(data, design, m=m, steps=step_evidence(data))
+    settled = primaries(data, run.design, m=m, steps=step_evidence(data))
     around = Surroundings.of(read)
     profiles, differing = _explained(read, data, around, settled=settled)
     shared = each_once(differing)
@@ -79,15 +85,7 @@ def compare_files(read: RunFiles) -> RunComparison:
         imports=read.imports,
         configuration=masked_toml(run.configuration),
         tables=run.tables,
-        preset=design.preset,
-        margin=design.margin,
-        target=design.target,
-        budget_s=design.budget_s,
-        min_restarts=design.min_restarts,
-        looks=design.looks,
-        screen=design.screen,
-        threads=design.threads,
-        stabilise=design.stabilise,
+        **{name: getattr(run.design, name) for name in _OF_DESIGN},
         is_complete=read.is_complete,
         reference_arm=next(arm.id for arm in run.arms if arm.is_reference),
         references=_references(data, run.arms),
@@ -98,7 +96,9 @@ def compare_files(read: RunFiles) -> RunComparison:
         differences=shared,
         hosts=_hosts(read),
         host_differences=host_differences(read),
-        over_hosts=hosts_estimates(comparisons, settled, margin=design.margin, of_hosts=run.groups),
+        over_hosts=hosts_estimates(
+            comparisons, settled, margin=run.design.margin, of_hosts=run.groups
+        ),
         groups=run.groups,
         group_differences=apart,
         group_estimates=group_estimates(
@@ -114,7 +114,6 @@ def compare_files(read: RunFiles) -> RunComparison:
         profiles=profiles,
         phases=_phases(read, data),
         batch_sweeps=batch_sweeps(data, read.events),
-        until=design.until,
         training=_training(read, data),
         failures=_failures(read.standing),
         identity_changes=noted_changes(read.events),

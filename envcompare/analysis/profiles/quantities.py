@@ -185,7 +185,7 @@ def _with_intensity(
 ) -> dict[Key, QuantityRow]:
     """Put the intensity of two passes in the place of those that each of them lacks."""
     lacking = [key for key in rows if key[0] == NAME and rows[key].value is None]
-    joined = joined_intensity(profiles) if lacking else None
+    joined = _joined_intensity(profiles) if lacking else None
     if joined is None:
         return rows
     key, *others = lacking
@@ -246,7 +246,7 @@ _FLOPS: Final = ("flops_fp64", "flops_fp32", "flops_fp16", "flops_tensor")
 _BYTES: Final = "dram_bytes"
 
 
-def joined_intensity(profiles: Sequence[Profile]) -> Quantity | None:
+def _joined_intensity(profiles: Sequence[Profile]) -> Quantity | None:
     """Return FLOPs per byte of device memory over two profiles; None where they do not belong.
 
     They do where one tool saw the same kernels in the same shapes, each as often. There is no

@@ -58,7 +58,7 @@ def roofline(
     points: list[RooflinePoint] = []
     missing: list[str] = []
     for arm, of_arm in by_arm.items():
-        work, lacks = kernel_work(of_arm)
+        work, lacks = _kernel_work(of_arm)
         points += _points(arm, work, roofs)
         missing += [f"{arm}: {lacks}."] if lacks else []
     return _drawn(device, roofs, points, notes=(said,) * bool(said), missing=missing)
@@ -94,7 +94,7 @@ def _drawn(
     )
 
 
-def _points(arm: str, work: Sequence[Work], roofs: Roofs) -> Iterable[RooflinePoint]:
+def _points(arm: str, work: Sequence[_Work], roofs: Roofs) -> Iterable[RooflinePoint]:
     """Yield the total, then the longest kernels that compute anything."""
     time_ns = sum(one.time_ns for one in work)
     if not any(one.flops for one in work):
@@ -104,7 +104,7 @@ def _points(arm: str, work: Sequence[Work], roofs: Roofs) -> Iterable[RooflinePo
     for kernel in work:
         flops.update(kernel.flops)
     moved = [one.bytes for one in work if one.bytes is not None]
-    total = Work(
+    total = _Work(
         name=TOTAL,
         calls=sum(one.calls for one in work),
         time_ns=time_ns,
@@ -123,7 +123,7 @@ def _points(arm: str, work: Sequence[Work], roofs: Roofs) -> Iterable[RooflinePo
     yield from each[:MOST_KERNELS]
 
 
-def _point(arm: str, work: Work, roofs: Roofs, time_ns: float) -> RooflinePoint:
+def _point(arm: str, work: _Work, roofs: Roofs, time_ns: float) -> RooflinePoint:
     flops = sum(work.flops.values())
     precisions = tuple(sorted(work.flops))
     floors = _floors(work, roofs)
@@ -153,7 +153,7 @@ def _bound(floors: tuple[float, float] | None) -> Literal["compute", "memory"] |
     return "compute" if floors[0] >= floors[1] else "memory"
 
 
-def _floors(work: Work, roofs: Roofs) -> tuple[float, float] | None:
+def _floors(work: _Work, roofs: Roofs) -> tuple[float, float] | None:
     """Return the least time for computing and for moving in ns; None where a roof is missing.
 
     Bytes that are not known bound nothing.
@@ -206,13 +206,15 @@ def _why_none(by_arm: Mapping[str, Records], cpus: Iterable[Roofs]) -> str:
     return why[0]
 
 
-def _model(records: Records, step_ns: float | None) -> Work | None:
+def _model(records: Records, step_ns: float | None) -> _Work | None:
     for record in usable(records):
         profile = profile_of(record)
         for quantity in profile.quantities:
             if quantity.name == "flops_model" and quantity.value and profile.steps and step_ns:
                 flops = quantity.value / profile.steps
-                return Work(name=_STEP, calls=1, time_ns=step_ns, flops={"fp32": flops}, bytes=None)
+                return _Work(
+                    name=_STEP, calls=1, time_ns=step_ns, flops={"fp32": flops}, bytes=None
+                )
     return None
 
 
@@ -225,7 +227,7 @@ Records = Sequence[ProfileRecord]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class _Work:
     """What all launches of one kernel in a profile did; flops by precision, fp32 or tensor_bf16."""
 
     name: str
@@ -258,7 +260,7 @@ class _Counted:
         return self.sums[name] / self.calls
 
 
-def kernel_work(records: Records) -> tuple[tuple[Work, ...], str]:
+def _kernel_work(records: Records) -> tuple[tuple[_Work, ...], str]:
     """Return the work of the kernels of an arm, longest first, and what is missing, as a sentence.
 
     A kernel of the trace that no counters saw has no FLOPs: it is left out and said.
@@ -337,14 +339,14 @@ def _find(tables: Tables, kernel: Kernel) -> _Counted | None:
     return named.get(name) if is_shapeless else None
 
 
-def _work(kernel: Kernel, flops: _Counted | None, moved: _Counted | None) -> Work | None:
+def _work(kernel: Kernel, flops: _Counted | None, moved: _Counted | None) -> _Work | None:
     if flops is None or not kernel.total_ns:
         return None
     each = {name: flops.mean(name) for name in flops.sums if name != BYTES}
     if None in each.values():
         return None
     bytes_each = moved.mean(BYTES) if moved else None
-    return Work(
+    return _Work(
         name=kernel.name,
         calls=kernel.calls,
         time_ns=kernel.total_ns,
@@ -354,7 +356,7 @@ def _work(kernel: Kernel, flops: _Counted | None, moved: _Counted | None) -> Wor
 
 
 def _uncounted(
-    counted: Sequence[Work], kernels: Sequence[Kernel], *, has_bytes: bool, records: Records
+    counted: Sequence[_Work], kernels: Sequence[Kernel], *, has_bytes: bool, records: Records
 ) -> str:
     """Say what share of the kernel time is not in the points, and whether bytes are known."""
     total = sum(kernel.total_ns or 0.0 for kernel in kernels)

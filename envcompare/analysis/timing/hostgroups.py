@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from envcompare.analysis.model.comparison import CellSummary, Comparison, HostsEstimate
 from envcompare.analysis.model.machines import GroupDifference, GroupEstimate
 from envcompare.analysis.timing.cells import CellData
-from envcompare.analysis.timing.judge import Key, Primary, claimed, did_other_work
+from envcompare.analysis.timing.judge import Key, Primary, claimed
 from envcompare.analysis.timing.runfiles import RunFiles
 from envcompare.run_folder.records import HostGroup
 from envcompare.stats.intervals import ALPHA, Ends, difference, verdict
@@ -124,7 +124,7 @@ def _base(pair: _Pair, data: CellData, arm: str) -> GroupEstimate:
 
 def _of_times(pair: _Pair, data: list[CellData], arm: str, *, level: float) -> GroupEstimate:
     """Return how the typical step of an arm compares; on `net` where all hosts know it."""
-    measured = [one for one in data if one.arm_blocks(arm) and not did_other_work(one, arm)]
+    measured = [one for one in data if one.arm_blocks(arm) and not one.did_other_work(arm)]
     if why_not := _other_work(pair, measured, arm):
         return replace(_base(pair, data[0], arm), why_not=why_not)
     metrics: set[MetricName] = {one.metric[0] for one in measured}

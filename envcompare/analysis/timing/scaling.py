@@ -255,7 +255,7 @@ def _rate(data: CellData, logs: Mapping[int, float]) -> SizeRate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Knee:
+class _Knee:
     """Between which batches the knee lies; `high` is None where no batch is proven to reach it."""
 
     best: int
@@ -264,7 +264,7 @@ class Knee:
     restarts: int  # with two batches or more
 
 
-def knee(rates: Mapping[int, Mapping[int, float]]) -> Knee | None:
+def knee(rates: Mapping[int, Mapping[int, float]]) -> _Knee | None:
     """Return the knee of log throughputs by batch and restart; None without two to compare."""
     batches = sorted(rates)
     met = Counter(restart for values in rates.values() for restart in values)
@@ -281,7 +281,7 @@ def knee(rates: Mapping[int, Mapping[int, float]]) -> Knee | None:
     left = [
         batch for batch, end in zip(batches, highest.min(axis=1), strict=True) if end >= log_share
     ]
-    return Knee(
+    return _Knee(
         best=batches[int(apart[:, 0].argmax())],
         low=left[0],
         high=proven[0] if proven else None,
