@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from envcompare.analysis.model.comparison import CellSummary, Comparison, HostsEstimate
-from envcompare.analysis.model.machines import GroupDifference, GroupEstimate
+from envcompare.analysis.model.comparison import CellSummary, Comparison
+from envcompare.analysis.model.machines import GroupDifference, GroupEstimate, HostsEstimate
 from envcompare.analysis.timing.cells import CellData
 from envcompare.analysis.timing.judge import Key, Primary, claimed
 from envcompare.analysis.timing.runfiles import RunFiles

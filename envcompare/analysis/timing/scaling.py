@@ -205,7 +205,7 @@ def _size(data: CellData) -> int:
 
 def _arm(data: list[CellData], arm: str, fit: Event | None) -> ArmSizes:
     rates = {_size(one): logs for one in data if (logs := _log_rates(one, arm))}
-    bend = knee(rates)
+    bend = _knee(rates)
     values = fit.values if fit else {}
     limits: tuple[Limit, ...] = get_args(Limit)
     return ArmSizes(
@@ -264,7 +264,7 @@ class _Knee:
     restarts: int  # with two batches or more
 
 
-def knee(rates: Mapping[int, Mapping[int, float]]) -> _Knee | None:
+def _knee(rates: Mapping[int, Mapping[int, float]]) -> _Knee | None:
     """Return the knee of log throughputs by batch and restart; None without two to compare."""
     batches = sorted(rates)
     met = Counter(restart for values in rates.values() for restart in values)

@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from envcompare.analysis.model.comparison import HostsEstimate, Outcome, RunComparison
-from envcompare.analysis.model.machines import GroupDifference, GroupEstimate
+from envcompare.analysis.model.comparison import Outcome, RunComparison
+from envcompare.analysis.model.machines import GroupDifference, GroupEstimate, HostsEstimate
 from envcompare.fingerprint.facts import fact
 from envcompare.report.format.blocks import (
     Block,

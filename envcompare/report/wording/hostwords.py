@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from envcompare.analysis.model.comparison import HostsEstimate, RunComparison
-from envcompare.analysis.model.machines import HostDifference, HostFact, HostSummary, TorchBuild
+from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model.machines import (
+    HostDifference,
+    HostFact,
+    HostsEstimate,
+    HostSummary,
+    TorchBuild,
+)
 from envcompare.report.format.numbers import (
     listed,
     margin_percent,
