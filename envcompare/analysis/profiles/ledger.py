@@ -61,6 +61,23 @@ _NO_TIME_LINE: Final = (
     "There is no timeline: activities are added up as if none overlapped, and idle time is not "
     "known."
 )
+_ONE_THREAD: Final = "CPU time is that of the process; the rest is what no clock explains."
+_SPLIT: Final = "It is split into own work and kernel as in the pass that counted host events."
+_MANY_THREADS: Final = (
+    "CPU time and waiting together are more than the clock shows, as where several threads "
+    "compute: what was neither waiting nor stopped counts as CPU time."
+)
+_PROGRAM: Final = (
+    "CPU time is that of the program and of the children it waited for; the rest is waiting, also "
+    "for a CPU."
+)
+_PARALLEL: Final = "They ran side by side and are scaled to the time on the clock."
+_CLOCKS_APART: Final = 1.02  # CPU time over the time that is left, by the grain of the clocks
+_MODES_NS: Final = 1e9  # of CPU time, below which the kernel's ticks cannot tell modes apart
+_TOO_SHORT: Final = (
+    "Time in the program and time in the kernel are not separated: the pass that counted host "
+    "events was shorter than 1 s."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +86,13 @@ class _Division:
 
     parts: Mapping[Part, float]
     rules: tuple[str, ...]  # sentences
+
+
+class Modes(NamedTuple):
+    """CPU time outside and inside the kernel, as another pass saw it."""
+
+    user_ns: float
+    sys_ns: float
 
 
 def _difference(
@@ -193,32 +217,6 @@ def _exposed(profile: Profile) -> float | None:
 
 def _each(parts: Mapping[Part, float], factor: float) -> dict[Part, float]:
     return {part: value * factor for part, value in parts.items()}
-
-
-_ONE_THREAD: Final = "CPU time is that of the process; the rest is what no clock explains."
-_SPLIT: Final = "It is split into own work and kernel as in the pass that counted host events."
-_MANY_THREADS: Final = (
-    "CPU time and waiting together are more than the clock shows, as where several threads "
-    "compute: what was neither waiting nor stopped counts as CPU time."
-)
-_PROGRAM: Final = (
-    "CPU time is that of the program and of the children it waited for; the rest is waiting, also "
-    "for a CPU."
-)
-_PARALLEL: Final = "They ran side by side and are scaled to the time on the clock."
-_CLOCKS_APART: Final = 1.02  # CPU time over the time that is left, by the grain of the clocks
-_MODES_NS: Final = 1e9  # of CPU time, below which the kernel's ticks cannot tell modes apart
-_TOO_SHORT: Final = (
-    "Time in the program and time in the kernel are not separated: the pass that counted host "
-    "events was shorter than 1 s."
-)
-
-
-class Modes(NamedTuple):
-    """CPU time outside and inside the kernel, as another pass saw it."""
-
-    user_ns: float
-    sys_ns: float
 
 
 def timing_ledger(

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from envcompare.analysis.model.profiling import CellProfiles, KernelDiff, Ledger
 from envcompare.analysis.profiles.armprofiles import (
+    Records,
     arm_profiles,
     choose,
     choose_pair,
@@ -36,7 +37,6 @@ from envcompare.run_folder.records import Block, FactDifference, FingerprintValu
 from envcompare.run_folder.results import arms_within
 from envcompare.stats.metrics import wall_ns
 
-Records = tuple[ProfileRecord, ...]
 _NET = "The verdict leaves out the wait for a CPU that others held."
 _UNKNOWN_ORIGIN = (
     "Imported profiles say so, of which it is not known that they are of the program that was "

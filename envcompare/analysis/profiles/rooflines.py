@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from envcompare.analysis.model.profiling import Roof, Roofline, RooflinePoint
 from envcompare.analysis.profiles.armprofiles import (
+    Records,
     choose,
     has_kernels,
     is_kernel_trace,
@@ -33,6 +34,49 @@ MOST_KERNELS: Final = 20  # of an arm; all of them stand in its total
 TOTAL: Final = "all kernels"
 _STEP: Final = "a step of the model"
 _NS: Final = 1e9
+_BYTES: Final = "dram_bytes"
+_FLOPS: Final[tuple[str, ...]] = ("flops_fp64", "flops_fp32", "flops_fp16")
+_TENSOR: Final = "flops_tensor"
+
+_Key = tuple[str, Dim | None, Dim | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """What all launches of one kernel in a profile did; flops by precision, fp32 or tensor_bf16."""
+
+    name: str
+    calls: int
+    time_ns: float
+    flops: dict[str, float]
+    bytes: float | None
+
+
+@dataclass(slots=True)
+class _Counted:
+    """Launches that were counted, and sums over them."""
+
+    kernels: int = 0
+    calls: int = 0
+    sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    tellers: Counter[str] = field(default_factory=Counter)  # kernels that told a name
+
+    def take(self, kernel: Kernel) -> None:
+        self.kernels += 1
+        self.calls += kernel.calls
+        for name, value in _sums(kernel).items():
+            self.sums[name] += value
+            self.tellers[name] += 1
+
+    def mean(self, name: str) -> float | None:
+        """Return a sum per launch; None where a launch lacks it."""
+        if not self.calls or self.tellers[name] < self.kernels:
+            return None
+        return self.sums[name] / self.calls
+
+
+_Tables = tuple[dict[_Key, _Counted], dict[str, _Counted]]
+"""What was counted by name and shape, and by name alone."""
 
 
 def roofline(
@@ -218,48 +262,6 @@ def _model(records: Records, step_ns: float | None) -> _Work | None:
     return None
 
 
-BYTES: Final = "dram_bytes"
-_FLOPS: Final[tuple[str, ...]] = ("flops_fp64", "flops_fp32", "flops_fp16")
-_TENSOR: Final = "flops_tensor"
-
-Key = tuple[str, Dim | None, Dim | None]
-Records = Sequence[ProfileRecord]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Work:
-    """What all launches of one kernel in a profile did; flops by precision, fp32 or tensor_bf16."""
-
-    name: str
-    calls: int
-    time_ns: float
-    flops: dict[str, float]
-    bytes: float | None
-
-
-@dataclass(slots=True)
-class _Counted:
-    """Launches that were counted, and sums over them."""
-
-    kernels: int = 0
-    calls: int = 0
-    sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    tellers: Counter[str] = field(default_factory=Counter)  # kernels that told a name
-
-    def take(self, kernel: Kernel) -> None:
-        self.kernels += 1
-        self.calls += kernel.calls
-        for name, value in _sums(kernel).items():
-            self.sums[name] += value
-            self.tellers[name] += 1
-
-    def mean(self, name: str) -> float | None:
-        """Return a sum per launch; None where a launch lacks it."""
-        if not self.calls or self.tellers[name] < self.kernels:
-            return None
-        return self.sums[name] / self.calls
-
-
 def _kernel_work(records: Records) -> tuple[tuple[_Work, ...], str]:
     """Return the work of the kernels of an arm, longest first, and what is missing, as a sentence.
 
@@ -274,7 +276,7 @@ def _kernel_work(records: Records) -> tuple[tuple[_Work, ...], str]:
     traffic = [
         record
         for record in usable(records)
-        if any(BYTES in one.metrics for one in profile_of(record).kernels)
+        if any(_BYTES in one.metrics for one in profile_of(record).kernels)
     ]
     flops, moved = _tables(counters), _tables(traffic)
     kernels = profile_of(trace).kernels
@@ -286,8 +288,8 @@ def _kernel_work(records: Records) -> tuple[tuple[_Work, ...], str]:
 def _sums(kernel: Kernel) -> dict[str, float]:
     """Return FLOPs by precision and bytes, of all launches of a kernel."""
     sums = {name.removeprefix("flops_"): value for name, value in _flops(kernel).items()}
-    if BYTES in kernel.metrics:
-        sums[BYTES] = kernel.metrics[BYTES]
+    if _BYTES in kernel.metrics:
+        sums[_BYTES] = kernel.metrics[_BYTES]
     return sums
 
 
@@ -305,12 +307,8 @@ def _is_tensor_type(name: str) -> bool:
     return name.startswith(f"{_TENSOR}_") and not name.startswith(f"{_TENSOR}_int")
 
 
-Tables = tuple[dict[Key, _Counted], dict[str, _Counted]]
-
-
-def _tables(records: Iterable[ProfileRecord]) -> Tables:
-    """Return what was counted by name and shape, and by name alone."""
-    shaped: defaultdict[Key, _Counted] = defaultdict(_Counted)
+def _tables(records: Iterable[ProfileRecord]) -> _Tables:
+    shaped: defaultdict[_Key, _Counted] = defaultdict(_Counted)
     named: defaultdict[str, _Counted] = defaultdict(_Counted)
     for record in records:
         keys = {_key(kernel) for kernel in profile_of(record).kernels}
@@ -323,11 +321,11 @@ def _tables(records: Iterable[ProfileRecord]) -> Tables:
     return dict(shaped), dict(named)
 
 
-def _key(kernel: Kernel) -> Key:
+def _key(kernel: Kernel) -> _Key:
     return identity(kernel.name), kernel.grid, kernel.block
 
 
-def _find(tables: Tables, kernel: Kernel) -> _Counted | None:
+def _find(tables: _Tables, kernel: Kernel) -> _Counted | None:
     """Return what was counted of a kernel, by name alone where a tool does not tell the shape."""
     shaped, named = tables
     counted = shaped.get(_key(kernel))
@@ -342,10 +340,10 @@ def _find(tables: Tables, kernel: Kernel) -> _Counted | None:
 def _work(kernel: Kernel, flops: _Counted | None, moved: _Counted | None) -> _Work | None:
     if flops is None or not kernel.total_ns:
         return None
-    each = {name: flops.mean(name) for name in flops.sums if name != BYTES}
+    each = {name: flops.mean(name) for name in flops.sums if name != _BYTES}
     if None in each.values():
         return None
-    bytes_each = moved.mean(BYTES) if moved else None
+    bytes_each = moved.mean(_BYTES) if moved else None
     return _Work(
         name=kernel.name,
         calls=kernel.calls,

@@ -41,6 +41,10 @@ from envcompare.stats.pairs import DRIFT_LEVEL, Round, Trend, paired, trend
 from envcompare.stats.typical import RoundEvidence, Spread, pays_for_looks, prior_of
 
 _SKIPPED = "the run ended before this cell"
+BINS: Final = 48
+_TAIL: Final = 0.005  # of the steps of an arm that may lie beyond either end of the edges
+
+Times = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: what is asked for again and again is kept
@@ -344,12 +348,6 @@ def _stopped_by(events: tuple[Event, ...]) -> StoppedBy:
     return next((reason for reason in ends if stops and stops[-1] == reason), "unknown")
 
 
-BINS: Final = 48
-_TAIL: Final = 0.005  # of the steps of an arm that may lie beyond either end of the edges
-
-Times = NDArray[np.float64]
-
-
 def _times_s(blocks: Iterable[Measured]) -> Times:
     """Return the times of all steps, or whole processes, of the blocks, in seconds."""
     parts = [_times_ns(block) for block in blocks]
@@ -399,9 +397,6 @@ def _times_ns(block: Measured) -> tuple[int, ...]:
     return block.gpu_ns or block.wall_ns
 
 
-Generations = Sequence[Sequence[float]]
-
-
 def _find_drifts(
     readings: Readings, arms: Sequence[str], *, reference: str, metric: MetricName
 ) -> tuple[Drift, ...]:
@@ -425,7 +420,7 @@ def _find_drifts(
     return (*_drifts(times, is_ratio=False), *_drifts(ratios, is_ratio=True))
 
 
-def _generations(values: Mapping[Round, float]) -> Generations:
+def _generations(values: Mapping[Round, float]) -> Sequence[Sequence[float]]:
     grouped: dict[tuple[int, int], dict[int, float]] = {}
     for (restart, generation, number), value in values.items():
         grouped.setdefault((restart, generation), {})[number] = value
