@@ -27,7 +27,7 @@ from scipy import stats
 
 from bookkeeping import HERE, Places, Watch, benchmark, load_average, write_json
 from envcompare import bundled
-from envcompare.measure.context import stable_variables
+from envcompare.measure import stable_variables
 from envcompare.stats.intervals import Interval, interval
 from envcompare.stats.typical import MIN_ROUNDS, RoundEvidence
 from ground import (
