@@ -1,9 +1,13 @@
-"""Intervals of a mean log ratio, over restarts or processes, and the forecast of their width.
+"""Intervals of a mean log ratio, verdicts of them against a margin, changes, and the screen.
 
-Sources: Kalibera and Jones 2013 (levels of repetition). The confidence sequence, an interval that
-holds at all looks together, is from Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, Time-uniform
-central limit theory and asymptotic confidence sequences, arXiv:2103.06476, the two-sided one of
-Theorem 2.2:
+Sources: Kalibera and Jones 2013 (levels of repetition). Schuirmann 1987 (two one-sided tests). Zou
+and Donner 2008, "Construction of confidence limits about effect measures: a general approach",
+Statistics in Medicine 27:1693–1702 (MOVER, the method of variance estimates recovery); of two
+Student t intervals it is that of Banerjee 1960, Sankhyā 22:357–358, which never covers less. Of the
+screen: Benjamini and Hochberg 1995 (false discovery rate); Benjamini and Yekutieli 2005 (intervals
+for the selected). The confidence sequence, an interval that holds at all looks together, is from
+Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, Time-uniform central limit theory and asymptotic
+confidence sequences, arXiv:2103.06476, the two-sided one of Theorem 2.2:
 
     mean ± s √( 2(t r² + 1) / (t² r²) · ln( √(t r² + 1) / α ) )
 
@@ -15,9 +19,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from scipy import special
@@ -28,8 +32,10 @@ SEQUENCE_SHARE = 0.2  # of alpha, for the confidence sequence; the rest is the p
 CONTROL_LEVEL = 0.99
 MIN_PROCESSES = 8  # of a plain command in each arm, before the first look
 MAX_FORECAST = 10_000  # restarts; beyond that a forecast says nothing
+TUNED_FOR = 20  # values, where the sequence is narrowest
 
 Unit = Literal["round", "restart"]
+Verdict = Literal["equivalent", "slower", "faster", "inconclusive"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +62,20 @@ class Interval:
         return self.mean + self.half_width if math.isfinite(self.half_width) else None
 
 
+class AnyEvidence(Protocol):
+    """What processes or rounds say before a level is chosen."""
+
+    @property
+    def p_value(self) -> float:
+        """Return the smallest error at which the printed interval would still exclude 0."""
+
+    def printed(self, *, alpha: float) -> Interval:
+        """Return the interval a verdict rests on, with an error of `alpha` over all looks."""
+
+    def interval(self, *, level: float) -> Interval:
+        """Return an interval that pays for nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What processes say before a level is chosen: a mean, its standard error, and of how many."""
@@ -69,13 +89,40 @@ class Evidence:
         """Return the degrees of freedom of the error."""
         return max(1, self.count - 1)
 
-    def printed(self, *, alpha: float) -> Interval:
-        """Return the interval a verdict rests on, as `printed` does."""
-        return printed(self, alpha=alpha)
+    @property
+    def p_value(self) -> float:
+        """Return the smallest error at which the printed interval still excludes 0, at most 1."""
+        if self.mean == 0:
+            return 1.0
+        if self.error == 0:
+            return 0.0
+        place = -abs(self.mean) / (LOOK_FACTOR * self.error)
+        return min(1.0, 2 * float(special.stdtr(self.df, place)) / (1 - SEQUENCE_SHARE))
 
-    def interval(self, *, level: float) -> Interval:
-        """Return a Student t interval that pays for nothing."""
-        return _interval(self, level=level)
+    def printed(self, *, alpha: float, sequence_alpha: float | None = None) -> Interval:
+        """Return the interval that holds with an error of `alpha` although it was looked at.
+
+        Student t at level 1 − 0.8 α, its half-width × 1.2. Where the confidence sequence at
+        1 − 0.2 α excludes 0, which may have ended the cell, the union of both: they share their
+        middle.
+        """
+        plain = self.interval(level=1 - (1 - SEQUENCE_SHARE) * alpha, factor=LOOK_FACTOR)
+        share = SEQUENCE_SHARE * (sequence_alpha or alpha)
+        half = _sequence_half_width(self.error, self.count, alpha=share)
+        if abs(self.mean) <= half:
+            return plain
+        return replace(plain, half_width=max(plain.half_width, half), is_decided=True)
+
+    def interval(self, *, level: float, factor: float = 1.0) -> Interval:
+        """Return a Student t interval, `factor` times as wide as one that pays for nothing."""
+        return Interval(
+            mean=self.mean,
+            half_width=factor * student_factor(self.df, level) * self.error,
+            unit="restart",
+            restarts=self.count,
+            generations=self.count,
+            level=level,
+        )
 
 
 def gather(values: Sequence[float]) -> Evidence | None:
@@ -90,7 +137,7 @@ def gather(values: Sequence[float]) -> Evidence | None:
 def interval(values: Sequence[float], *, level: float) -> Interval | None:
     """Return the mean with a Student t interval that pays for nothing, None without any value."""
     evidence = gather(values)
-    return None if evidence is None else _interval(evidence, level=level)
+    return None if evidence is None else evidence.interval(level=level)
 
 
 def printed_interval(
@@ -105,36 +152,7 @@ def printed_interval(
     if evidence is None:
         return None
     each = ALPHA / max(1, comparisons)
-    return printed(evidence, alpha=ALPHA if is_screening else each, sequence_alpha=each)
-
-
-def printed(evidence: Evidence, *, alpha: float, sequence_alpha: float | None = None) -> Interval:
-    """Return the interval that holds with an error of `alpha` although it was looked at.
-
-    Student t at level 1 − 0.8 α, its half-width × 1.2. Where the confidence sequence at 1 − 0.2 α
-    excludes 0, which may have ended the cell, the union of both: they share their middle.
-    """
-    plain = _interval(evidence, level=1 - (1 - SEQUENCE_SHARE) * alpha, factor=LOOK_FACTOR)
-    share = SEQUENCE_SHARE * (sequence_alpha or alpha)
-    half = sequence_half_width(evidence.error, evidence.count, alpha=share)
-    if abs(evidence.mean) <= half:
-        return plain
-    return _interval(evidence, level=plain.level, factor=LOOK_FACTOR, at_least=half)
-
-
-def _interval(
-    evidence: Evidence, *, level: float, factor: float = 1.0, at_least: float | None = None
-) -> Interval:
-    half = factor * student_factor(evidence.df, level) * evidence.error
-    return Interval(
-        mean=evidence.mean,
-        half_width=max(half, at_least or 0.0),
-        unit="restart",
-        restarts=evidence.count,
-        generations=evidence.count,
-        level=level,
-        is_decided=at_least is not None,
-    )
+    return evidence.printed(alpha=ALPHA if is_screening else each, sequence_alpha=each)
 
 
 def restarts_needed(so_far: Interval, *, margin: float) -> int | None:
@@ -177,10 +195,7 @@ def _counts(first: int) -> Iterable[int]:
         count = max(count + 1, math.ceil(count * 1.05))
 
 
-TUNED_FOR = 20  # values, where the sequence is narrowest
-
-
-def sequence_half_width(error: float, count: int, *, alpha: float) -> float:
+def _sequence_half_width(error: float, count: int, *, alpha: float) -> float:
     """Return the half-width after `count` values whose mean has the standard error `error`.
 
     The theorem is asymptotic: it takes s as known. A cell is looked at from 4 values on, where s
@@ -200,3 +215,73 @@ def _factor(count: int, alpha: float) -> float:
 def _rho_squared(alpha: float) -> float:
     branch = float(special.lambertw(-(alpha**2) / math.e, k=-1).real)
     return (-branch - 1) / TUNED_FOR
+
+
+def verdict(low: float | None, high: float | None, *, margin: float) -> Verdict:
+    """Return exactly one verdict for an interval of the log ratio, in the fixed order.
+
+    `margin` is a fraction; the band is ± ln(1 + margin).
+    """
+    if low is None or high is None:
+        return "inconclusive"
+    band = math.log1p(margin)
+    if -band < low and high < band:
+        return "equivalent"
+    if low > 0:
+        return "slower"
+    if high < 0:
+        return "faster"
+    return "inconclusive"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """An estimate and the ends of its interval, of any shape around it."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def difference(before: Ends, after: Ends) -> Ends:
+    """Return after − before with the interval that both intervals imply.
+
+    The two must be independent. Each end takes the square of the half-width that points its way
+    for the variance of its estimate at that level, so that a skewed interval stays skewed, and a
+    widened one keeps what it was widened for: at levels 1 − a and 1 − b the
+    interval covers with at least the lower of both, as far as each one does.
+    """
+    mean = after.mean - before.mean
+    down = math.hypot(_reach(after.mean - after.low), _reach(before.high - before.mean))
+    up = math.hypot(_reach(after.high - after.mean), _reach(before.mean - before.low))
+    return Ends(mean=mean, low=mean - down, high=mean + up)
+
+
+def _reach(width: float) -> float:
+    """Return a half-width; rounding can put an end beyond its own estimate, and nothing else."""
+    return max(0.0, width)
+
+
+def screen(evidence: Sequence[AnyEvidence], *, planned: int) -> tuple[tuple[Interval, bool], ...]:
+    """Select by Benjamini and Hochberg at 5 %; return each interval, and if it was selected.
+
+    Only a selected one may be called slower or faster.
+
+    R selected of m planned have theirs at error 5 % · R ÷ m, so that the false coverage rate is
+    5 %; it excludes 0 exactly where the comparison is selected. The rest have theirs at 5 %,
+    widened for looking and not for their number. Planned comparisons that were not measured count
+    as not selected.
+    """
+    if not evidence:
+        return ()
+    padded = [*(each.p_value for each in evidence), *[1.0] * (planned - len(evidence))]
+    # a second to import, and seldom asked for
+    from scipy.stats import false_discovery_control  # noqa: PLC0415
+
+    adjusted = false_discovery_control(padded, method="bh")[: len(evidence)]
+    selected = [float(value) <= ALPHA for value in adjusted]
+    share = sum(selected) / max(planned, len(evidence))
+    return tuple(
+        (each.printed(alpha=ALPHA * share if is_in else ALPHA), is_in)
+        for each, is_in in zip(evidence, selected, strict=True)
+    )

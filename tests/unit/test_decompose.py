@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envcompare.analysis.model.comparison import Decomposition, Estimate, RunComparison
-from envcompare.analysis.timing.cells import CellData, plain_estimate
-from envcompare.analysis.timing.decompose import all_corners, decompose
+from envcompare.analysis.timing.cells import CellData
+from envcompare.analysis.timing.decompose import _all_corners, decompose
 from envcompare.report.blocks import Link
 from envcompare.report.page import render
 from envcompare.report.sections.cards import split_sentences, summary_cards
@@ -138,7 +138,7 @@ def test_the_whole_is_the_change_that_the_verdict_rests_on() -> None:
     data = cell_data(blocks(ratios, noise=0.05), arms)
     (split,) = decompose(data)
     for arm, part in (("docker", split.total), ("docker-host", split.environment)):
-        whole = plain_estimate(data, arm, metric="net", level=0.95)
+        whole = data.plain_estimate(arm, "net", level=0.95)
         assert whole is not None
         assert whole.high is not None
         assert part.high is not None
@@ -164,9 +164,9 @@ def test_the_parts_pay_for_what_restarts_add_and_the_interaction_for_two_of_them
 
 def test_without_the_hosts_arms_there_is_nothing_to_split() -> None:
     """Three corners are the least."""
-    assert all_corners((VM, DOCKER, CONTROL)) == ()
-    assert all_corners((VM, DOCKER, VM_HOST)) == ()
-    assert all_corners((VM, VM_HOST, DOCKER_HOST)) == ()
+    assert _all_corners((VM, DOCKER, CONTROL)) == ()
+    assert _all_corners((VM, DOCKER, VM_HOST)) == ()
+    assert _all_corners((VM, VM_HOST, DOCKER_HOST)) == ()
 
 
 def test_a_corner_that_was_not_measured_leaves_no_split() -> None:

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from summaries import markdown, printed
 
-import runfolders
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.machines import HostDifference
@@ -24,7 +23,7 @@ from envcompare.report.wording.headlines import headlines
 from envcompare.report.wording.methodwords import device_sentences
 from envcompare.run_folder.records import Event, FingerprintValue, Scalar
 from envcompare.run_folder.results import RunFolder
-from runshapes import Arm, Shape
+from runfolders import Arm, Shape, write
 
 HOSTS = ("gpu01", "gpu02")
 SHAPE = Shape(
@@ -65,7 +64,7 @@ OLD_HOST = Host(facts={**OLD, **L4}, wheels=CHOICE)
 
 def made(out: Path, hosts: dict[str, Host], *, shape: Shape = SHAPE) -> RunFolder:
     """Write a run folder whose hosts found these facts around themselves."""
-    folder = runfolders.write(out, replace(shape, hosts=tuple(hosts)))
+    folder = write(out, replace(shape, hosts=tuple(hosts)))
     for record in folder.read_fingerprints():
         facts = {**record.facts, **hosts[record.host].facts}
         folder.write_fingerprint(msgspec.structs.replace(record, facts=facts))

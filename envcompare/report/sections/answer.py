@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from envcompare.analysis.model.comparison import Comparison, HostsEstimate, Outcome, RunComparison
+from envcompare.analysis.model.comparison import Comparison, Outcome, RunComparison
+from envcompare.analysis.model.machines import HostsEstimate
 from envcompare.report.blocks import (
     Axis,
     Block,

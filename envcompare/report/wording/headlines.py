@@ -8,10 +8,10 @@ from typing import Final
 
 from envcompare.analysis.model.comparison import (
     Comparison,
-    HostsEstimate,
     Outcome,
     RunComparison,
 )
+from envcompare.analysis.model.machines import HostsEstimate
 from envcompare.analysis.timing.surroundings import likelihood
 from envcompare.report.numbers import (
     listed,
