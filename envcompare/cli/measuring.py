@@ -24,7 +24,7 @@ from envcompare.text import counted, escaped_json
 
 if TYPE_CHECKING:
     from envcompare.config.plan import Plan
-    from envcompare.doctor.findings import HostExamination
+    from envcompare.doctor.checks import HostExamination
     from envcompare.runner.cellrun import Job
 
 _AGAIN = ("allow_mismatch", "wait")  # what may differ when a run is resumed
@@ -71,7 +71,7 @@ def run(
     from envcompare.cli.planning import planned, resumed
     from envcompare.config.settings import Settings
     from envcompare.hosts.allocation import check_available
-    from envcompare.run_folder.lock import locked
+    from envcompare.run_folder.disk import locked
     from envcompare.run_folder.results import RunFolder
     from envcompare.runner import walk
     from envcompare.runner.cellrun import Job
@@ -167,13 +167,13 @@ def doctor(*, form: str, **values: Any) -> None:  # noqa: ANN401
     Exit 3 if something required is missing, or if stacks differ that should be the same.
     """
     from envcompare.cli.planning import resolved
-    from envcompare.doctor.examining import examine
-    from envcompare.doctor.findings import (
+    from envcompare.doctor.checks import (
         Examination,
         comparison_lines,
         diagnosis_lines,
         overall_exit_code,
     )
+    from envcompare.doctor.examining import examine
     from envcompare.run_folder.results import json_bytes
 
     experiment, hosts = resolved(*settings_of(values))
@@ -246,7 +246,7 @@ def clean(
     from envcompare.cli.planning import places_of, resolved
     from envcompare.config.settings import Settings
     from envcompare.hosts.allocation import forget, jobs_of
-    from envcompare.run_folder.lock import locked
+    from envcompare.run_folder.disk import locked
     from envcompare.run_folder.results import RunFolder
     from envcompare.runner import preparing
 

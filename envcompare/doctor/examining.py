@@ -22,8 +22,7 @@ from envcompare.analysis.timing.surroundings import each_once
 from envcompare.config.experiment import Experiment
 from envcompare.config.plan import Cell, derive_seed, make_plan, planned_arms
 from envcompare.config.settings import DEFAULTS, listed, options
-from envcompare.doctor.checks import diagnose
-from envcompare.doctor.findings import ComparedStack, Finding, HostExamination, finding
+from envcompare.doctor.checks import ComparedStack, Finding, HostExamination, diagnose, finding
 from envcompare.environments import Check
 from envcompare.environments.registry import ENVIRONMENTS, all_traits
 from envcompare.errors import Problem, UnusableError, WorkloadError, as_known

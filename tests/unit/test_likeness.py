@@ -14,14 +14,14 @@ from envcompare.cli.planning import resolved
 from envcompare.config.experiment import Experiment
 from envcompare.config.settings import Settings
 from envcompare.doctor import examining
-from envcompare.doctor.examining import build_command, counterpart, is_meant_same
-from envcompare.doctor.findings import (
+from envcompare.doctor.checks import (
     ComparedStack,
     Examination,
     HostExamination,
     comparison_lines,
     diagnosis_lines,
 )
+from envcompare.doctor.examining import build_command, counterpart, is_meant_same
 from envcompare.errors import Problem
 from envcompare.run_folder.records import ArmRecord, FactDifference
 from envcompare.run_folder.results import json_bytes

@@ -19,9 +19,8 @@ from programs import Programs, first_on_path
 from envcompare.cli import app
 from envcompare.cli.planning import resolved
 from envcompare.config.settings import Settings
-from envcompare.doctor.checks import diagnose
+from envcompare.doctor.checks import diagnose, diagnosis_lines
 from envcompare.doctor.examining import examine
-from envcompare.doctor.findings import diagnosis_lines
 from envcompare.environments.docker import image_store
 from envcompare.environments.gpu import read_files
 from envcompare.environments.registry import environment
