@@ -382,8 +382,7 @@ def _check_reference(
     """Refuse an image that no arm is named for, or that the environment cannot run."""
     if not name:
         raise ConfigError(
-            f"--envs {item} names an image but no arm",
-            hint=f"give it a name: mine={item}",
+            f"--envs {item} names an image but no arm", hint=f"give it a name: mine={item}"
         )
     kind = environments[environment].reference
     if kind == "none":

@@ -46,9 +46,7 @@ class NumberRange:
 
 _SECONDS = NumberRange(text=f"seconds above 0, {LONGEST_S:.0f} (30 days) at most", most=LONGEST_S)
 _PATIENCE = NumberRange(
-    text=f"seconds from 0 to {LONGEST_S:.0f} (30 days)",
-    above=math.nextafter(0, -1),
-    most=LONGEST_S,
+    text=f"seconds from 0 to {LONGEST_S:.0f} (30 days)", above=math.nextafter(0, -1), most=LONGEST_S
 )
 _COUNT = NumberRange(text="a whole number from 1 to 1000", most=1000)
 _STEPS = NumberRange(text="a whole number from 1 to 2000", most=2000)
@@ -391,10 +389,7 @@ class Settings(
     python: Annotated[
         str | None,
         Option(
-            "Python version of the locked wheels.",
-            "3.X",
-            default_text="the host's",
-            group="stack",
+            "Python version of the locked wheels.", "3.X", default_text="the host's", group="stack"
         ),
     ] = None
     vm_python: Annotated[
@@ -461,13 +456,7 @@ class Settings(
     ] = None
     connect_timeout: Annotated[
         float | None,
-        Option(
-            "Time limit for connecting.",
-            "SECONDS",
-            default=10.0,
-            range=_SECONDS,
-            group="ssh",
-        ),
+        Option("Time limit for connecting.", "SECONDS", default=10.0, range=_SECONDS, group="ssh"),
     ] = None
 
 

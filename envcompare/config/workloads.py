@@ -225,8 +225,7 @@ def _parameters(
     for name, value in sorted(given.items()):
         if is_complete and name not in info.parameters:
             raise ConfigError(
-                f"{info.name} has no parameter `{name}`",
-                hint=closest(name, tuple(info.parameters)),
+                f"{info.name} has no parameter `{name}`", hint=closest(name, tuple(info.parameters))
             )
         values = _values(f"{info.name}.{name}", value)
         for each in values:

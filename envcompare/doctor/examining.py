@@ -103,10 +103,7 @@ def _diagnosed(experiment: Experiment, host: HostSpec) -> HostExamination:
     arms = tuple(dict.fromkeys((arm.environment, arm.stack) for arm in experiment.arms))
     with closing(connect(host, options=ssh_options(experiment))) as transport:
         findings = diagnose(
-            transport,
-            arms,
-            options=stack_options(experiment),
-            may_use_gpu=experiment.may_use_gpu,
+            transport, arms, options=stack_options(experiment), may_use_gpu=experiment.may_use_gpu
         )
     findings += _cluster(host) if host.is_local else ()
     lacking = [finding for finding in findings if finding.is_needed and not finding.is_usable]

@@ -382,10 +382,7 @@ class HostSession:
         if interruption is not None:
             transport = InterruptibleTransport(transport, interruption, ends_at_once=True)
         return run_wrapped(
-            transport,
-            wrapped,
-            end=lambda: self.end(ready.arm.id, worker),
-            timeout_s=timeout_s,
+            transport, wrapped, end=lambda: self.end(ready.arm.id, worker), timeout_s=timeout_s
         )
 
     def end(self, arm: str, worker: str) -> None:

@@ -31,12 +31,7 @@ from envcompare.run_folder.disk import (
     write_hint,
     write_whole,
 )
-from envcompare.run_folder.profiles import (
-    ProfileRecord,
-    Roofs,
-    impossible_record,
-    impossible_roofs,
-)
+from envcompare.run_folder.profiles import ProfileRecord, Roofs, impossible_record, impossible_roofs
 from envcompare.run_folder.records import (
     SCHEMA,
     ArmRecord,
@@ -202,8 +197,7 @@ class RunFolder:
             _SAMPLES.decode(line)  # one that cannot be read back would cost the whole run
         except DAMAGE as error:
             raise WorkloadError(
-                f"a measurement in {sample.cell} cannot be stored: {error}",
-                phase="protocol",
+                f"a measurement in {sample.cell} cannot be stored: {error}", phase="protocol"
             ) from error
         self._append("samples.jsonl", line)
 
