@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from envcompare.analysis.timing.surroundings import each_once
 from envcompare.config.experiment import Experiment
 from envcompare.config.plan import Cell, derive_seed, make_plan, planned_arms
-from envcompare.config.settings import DEFAULTS, listed, options
+from envcompare.config.settings import DEFAULTS, options
 from envcompare.doctor.checks import ComparedStack, Finding, HostExamination, diagnose, finding
 from envcompare.environments import Check
 from envcompare.environments.registry import ENVIRONMENTS, all_traits
@@ -41,7 +41,7 @@ from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import ArmRecord, FingerprintRecord, FingerprintValue
 from envcompare.stack import NotMadeError, Progress
 from envcompare.stack.proof import TREE
-from envcompare.text import cause_line
+from envcompare.text import cause_line, listed
 from envcompare.transport.hosts import HostSpec, connect
 
 _STEP_S = 600.0  # at most, of the only block

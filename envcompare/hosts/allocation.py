@@ -16,8 +16,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from envcompare.command import Command
-from envcompare.config.scheduling import GRID_ENGINE, PATH, SLURM, Allocation, clock, resources_of
-from envcompare.config.settings import AllocationTable
+from envcompare.config.scheduling import (
+    GRID_ENGINE,
+    PATH,
+    SLURM,
+    Allocation,
+    AllocationTable,
+    clock,
+    resources_of,
+)
 from envcompare.errors import ConfigError, InterruptedRunError, TransportError, UnusableError
 from envcompare.hosts import claims
 from envcompare.hosts.partitions import check_partition, check_queue
