@@ -25,7 +25,7 @@ from envcompare.text import counted, escaped_json
 if TYPE_CHECKING:
     from envcompare.config.plan import Plan
     from envcompare.doctor.checks import HostExamination
-    from envcompare.runner.cellrun import Job
+    from envcompare.runner.recording import Job
 
 _AGAIN = ("allow_mismatch", "wait")  # what may differ when a run is resumed
 
@@ -74,7 +74,7 @@ def run(
     from envcompare.run_folder.disk import locked
     from envcompare.run_folder.results import RunFolder
     from envcompare.runner import walk
-    from envcompare.runner.cellrun import Job
+    from envcompare.runner.recording import Job
 
     is_concluded = not values.pop("measure_only")
     if resume is not None:

@@ -41,7 +41,8 @@ from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import ArmRecord, Design, Event, Sample
 from envcompare.run_folder.results import RunFolder, standing, standing_samples
 from envcompare.runner.cellgroup import give_up, run_cells, sharing
-from envcompare.runner.cellrun import CellRun, Job
+from envcompare.runner.cellrun import CellRun
+from envcompare.runner.recording import Job
 from envcompare.stack import Progress
 from envcompare.transport.hosts import HostSpec
 

@@ -27,8 +27,8 @@ from envcompare.hosts.opening import boot_id, hosts_at_once
 from envcompare.hosts.session import HostSession
 from envcompare.run_folder.records import Event, EventKind, IdentityChange, RunRecord, Scalar
 from envcompare.run_folder.results import new_run_id, standing
-from envcompare.runner.cellrun import Job
 from envcompare.runner.hostrun import HostRun, KernelTurns, open_host
+from envcompare.runner.recording import Job
 from envcompare.transport.hosts import LOCAL, HostSpec
 from envcompare.transport.local import LocalTransport
 from envcompare.version import __version__

@@ -36,7 +36,8 @@ from envcompare.run_folder.results import RunFolder, standing
 from envcompare.runner import walk
 from envcompare.runner.batchsearch import Fit, search_fit
 from envcompare.runner.cellgroup import run_cells
-from envcompare.runner.cellrun import CellRun, Job
+from envcompare.runner.cellrun import CellRun
+from envcompare.runner.recording import Job
 from envcompare.stack import Prepared
 from envcompare.stats.knees import SHARE, knee
 from envcompare.transport import run

@@ -30,7 +30,7 @@ from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import event_now
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import walk
-from envcompare.runner.cellrun import Job
+from envcompare.runner.recording import Job
 from envcompare.stack.storage import local_cache
 from envcompare.transport.jobs import GridEngineJob
 from envcompare.transport.local import LOCAL

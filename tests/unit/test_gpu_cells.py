@@ -27,7 +27,8 @@ from envcompare.run_folder.records import Block, CellState, EnergyBlock, GpuRead
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import cellrun, walk
 from envcompare.runner.cellgroup import run_cells
-from envcompare.runner.cellrun import CellRun, Job
+from envcompare.runner.cellrun import CellRun
+from envcompare.runner.recording import Job
 from envcompare.stack import Prepared
 from envcompare.transport.local import LOCAL
 
