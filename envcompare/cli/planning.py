@@ -23,8 +23,9 @@ from envcompare.config.workloads import Known, Program, catalogue
 from envcompare.environments.registry import all_traits
 from envcompare.errors import ConfigError, RunFolderError
 from envcompare.fingerprint.identity import is_known, unknown
+from envcompare.run_folder.history import written_samples
 from envcompare.run_folder.records import ProfileChoice
-from envcompare.run_folder.results import RunFolder, configuration_of, written_samples
+from envcompare.run_folder.results import RunFolder, configuration_of
 from envcompare.text import assigned, counted, first_few, masked_toml
 from envcompare.transport.hosts import HostSpec, host_groups, parse_hosts
 from envcompare.version import __version__

@@ -39,6 +39,7 @@ from envcompare.measure.workers import Roster, failed_for_good
 from envcompare.profilers import ProfilerRun
 from envcompare.profilers.nvml import sampler_command, sampling
 from envcompare.profilers.toolbox import Toolbox
+from envcompare.run_folder.history import EXPECTED_SPREAD, elapsed_s, standing, waited_s
 from envcompare.run_folder.profiles import Lacking
 from envcompare.run_folder.records import (
     CellState,
@@ -50,7 +51,6 @@ from envcompare.run_folder.records import (
     Sample,
     event_now,
 )
-from envcompare.run_folder.results import EXPECTED_SPREAD, elapsed_s, standing, waited_s
 from envcompare.runner.batchsearch import SizeCheck
 from envcompare.runner.recording import CellRecorder, Job, live_text
 from envcompare.stats.typical import Spread, prior_of

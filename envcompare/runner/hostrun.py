@@ -38,8 +38,9 @@ from envcompare.hosts.opening import open_session
 from envcompare.hosts.session import HostSession
 from envcompare.hosts.teams import HostTeam
 from envcompare.interrupt import Interruption
+from envcompare.run_folder.history import standing, standing_samples
 from envcompare.run_folder.records import ArmRecord, Design, Event, Sample
-from envcompare.run_folder.results import RunFolder, standing, standing_samples
+from envcompare.run_folder.results import RunFolder
 from envcompare.runner.cellgroup import give_up, run_cells, sharing
 from envcompare.runner.cellrun import CellRun
 from envcompare.runner.recording import Job

@@ -25,8 +25,9 @@ from envcompare.fingerprint.identity import (
 from envcompare.hosts import allocation, granting
 from envcompare.hosts.opening import boot_id, hosts_at_once
 from envcompare.hosts.session import HostSession
+from envcompare.run_folder.history import standing
 from envcompare.run_folder.records import Event, EventKind, IdentityChange, RunRecord, Scalar
-from envcompare.run_folder.results import new_run_id, standing
+from envcompare.run_folder.results import new_run_id
 from envcompare.runner.hostrun import HostRun, KernelTurns, open_host
 from envcompare.runner.recording import Job
 from envcompare.transport.hosts import LOCAL, HostSpec

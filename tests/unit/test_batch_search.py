@@ -31,8 +31,9 @@ from envcompare.errors import ConfigError, InterruptedRunError, exit_code_of
 from envcompare.gpu.devices import HostGpus
 from envcompare.hosts.readyarms import ReadyArm
 from envcompare.hosts.session import HostSession
+from envcompare.run_folder.history import standing
 from envcompare.run_folder.records import Scalar
-from envcompare.run_folder.results import RunFolder, standing
+from envcompare.run_folder.results import RunFolder
 from envcompare.runner import walk
 from envcompare.runner.batchsearch import Fit, search_fit
 from envcompare.runner.cellgroup import run_cells
