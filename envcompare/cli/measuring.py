@@ -167,13 +167,13 @@ def doctor(*, form: str, **values: Any) -> None:  # noqa: ANN401
     Exit 3 if something required is missing, or if stacks differ that should be the same.
     """
     from envcompare.cli.planning import resolved
+    from envcompare.doctor import examine
     from envcompare.doctor.checks import (
         Examination,
         comparison_lines,
         diagnosis_lines,
         overall_exit_code,
     )
-    from envcompare.doctor.examining import examine
     from envcompare.run_folder.results import json_bytes
 
     experiment, hosts = resolved(*settings_of(values))

@@ -33,8 +33,7 @@ from envcompare.errors import (
 )
 from envcompare.fingerprint.identity import DataIdentity, Identity
 from envcompare.gpu.devices import HostGpus
-from envcompare.hosts import claims
-from envcompare.hosts.readyarms import ReadyArm, is_of_wheels, kinds_of_software, stack_options
+from envcompare.hosts import ReadyArm, claims, is_of_wheels, kinds_of_software, stack_options
 from envcompare.interrupt import Interruption
 from envcompare.masking import masked
 from envcompare.profilers import ProfilerRun

@@ -29,7 +29,7 @@ from envcompare.console import Display
 from envcompare.environments import Check
 from envcompare.errors import ConfigError, InterruptedRunError, exit_code_of
 from envcompare.gpu.devices import HostGpus
-from envcompare.hosts.readyarms import ReadyArm
+from envcompare.hosts import ReadyArm
 from envcompare.hosts.session import HostSession
 from envcompare.run_folder.history import standing
 from envcompare.run_folder.records import Scalar

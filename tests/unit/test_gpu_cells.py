@@ -18,8 +18,8 @@ from envcompare.console import Display
 from envcompare.environments import Check
 from envcompare.errors import Problem, StackError, TransportError, UnusableError, WorkloadError
 from envcompare.gpu.devices import HostGpus
+from envcompare.hosts import ReadyArm
 from envcompare.hosts.folders import CellFolders
-from envcompare.hosts.readyarms import ReadyArm
 from envcompare.hosts.session import HostSession
 from envcompare.measure.energy import ROUNDS, EnergyPass
 from envcompare.measure.replies import Placed
