@@ -12,6 +12,7 @@ from pathlib import Path
 from envcompare.config.arms import Arm
 from envcompare.config.plan import Cell, Plan, not_placed
 from envcompare.config.workloads import Program, catalogue
+from envcompare.environments.registry import environment
 from envcompare.errors import Phase, Problem, TransportError, UnusableError
 from envcompare.hosts.folders import LAUNCHER, WORKER, CellFolders
 from envcompare.hosts.session import HostSession
@@ -230,13 +231,23 @@ class CellRun:
         """Read power and clocks of the host's GPUs beside a pass; without one nothing runs."""
         command = None
         if self.session.has_gpu:
-            command = sampler_command(self.session.plain_interpreter, self.session.workloads)
+            command = sampler_command(self._plain_interpreter, self.session.workloads)
         with sampling(
             self.session.transport, command, cell=self.cell.id, keep=self._recorder.sample
         ) as sampled:
             yield
         if command and sampled.reason:
             context.note("note", text=sampled.reason)
+
+    @property
+    def _plain_interpreter(self) -> str:
+        """Return the interpreter of an arm that the host has as well; else the host's `python3`."""
+        plain = (
+            ready.prepared.interpreter
+            for ready in self.session.arms.values()
+            if environment(ready.arm.environment).traits.software == "venv"
+        )
+        return next(plain, "python3")
 
     def _stopped_by(self) -> CellEnd | None:
         """Return why the timing ended before an interruption; None where it had not."""
