@@ -24,12 +24,11 @@ from envcompare.config.settings import PRESETS, Preset
 from envcompare.environments.docker import ENGINE
 from envcompare.environments.registry import environment
 from envcompare.interrupt import Interruption
-from envcompare.measure.context import Budget, CellContext, Facts, Launch
-from envcompare.measure.context import Variables as StartVariables
+from envcompare.measure import Budget, CellContext, Facts, Launch, Roster
+from envcompare.measure import Variables as StartVariables
 from envcompare.measure.lockstep import Lockstep, Turns
 from envcompare.measure.replies import LaunchSpec
 from envcompare.measure.worker import Worker
-from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import (
     ArmRecord,
     Block,

@@ -24,7 +24,7 @@ import click
 
 from bookkeeping import HERE, Places, Watch, benchmark, load_average, write_json
 from envcompare import bundled
-from envcompare.measure.context import stable_variables
+from envcompare.measure import stable_variables
 from ground import Ground, Trial, ground, measure, save
 from precision_page import write_page
 

@@ -35,7 +35,7 @@ from envcompare.hosts.opening import open_session, ssh_options, tell_files_apart
 from envcompare.hosts.partitions import partitions, queues
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
-from envcompare.measure.context import stable_variables, with_parameters
+from envcompare.measure import stable_variables, with_parameters
 from envcompare.measure.replies import LaunchSpec
 from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import ArmRecord, FingerprintRecord, FingerprintValue

@@ -14,7 +14,7 @@ from envcompare.environments import UPPER, new_worker_mark
 from envcompare.errors import UnusableError, WorkloadError
 from envcompare.hosts.session import HostSession
 from envcompare.masking import masked
-from envcompare.measure.context import Variables
+from envcompare.measure import Variables
 from envcompare.measure.replies import LaunchSpec, Placed, fault_in
 from envcompare.measure.worker import Worker
 from envcompare.profilers import ProfilerRun

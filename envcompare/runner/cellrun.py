@@ -17,8 +17,8 @@ from envcompare.errors import Phase, Problem, TransportError, UnusableError
 from envcompare.hosts.folders import LAUNCHER, WORKER, CellFolders
 from envcompare.hosts.session import HostSession
 from envcompare.hosts.teams import HostTeam
+from envcompare.measure import Budget, CellContext, Roster, Variables, failed_for_good, failure_of
 from envcompare.measure.accuracy import AccuracyPass
-from envcompare.measure.context import Budget, CellContext, Variables, failure_of
 from envcompare.measure.energy import EnergyPass
 from envcompare.measure.hostmemory import (
     ROOFS_LIMIT_S,
@@ -29,14 +29,13 @@ from envcompare.measure.hostmemory import (
 )
 from envcompare.measure.limits import REASONS, CellEnd
 from envcompare.measure.lockstep import Lockstep, PlannedRestarts
-from envcompare.measure.pool import WorkerPool
 from envcompare.measure.processes import ProcessPass
 from envcompare.measure.profile import ProfilePass, ProfilingHost
 from envcompare.measure.quiet import QuietGate
 from envcompare.measure.replies import Placed
 from envcompare.measure.startup import StartupPass
 from envcompare.measure.worker import Worker
-from envcompare.measure.workers import Roster, failed_for_good
+from envcompare.measure.workers import WorkerPool
 from envcompare.profilers import ProfilerRun
 from envcompare.profilers.nvml import sampler_command, sampling
 from envcompare.profilers.toolbox import Toolbox

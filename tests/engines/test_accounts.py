@@ -21,8 +21,8 @@ from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.opening import open_session
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
-from envcompare.measure.helpers import list_helpers, used_ns
 from envcompare.measure.worker import Worker
+from envcompare.profilers.host import list_helpers, used_ns
 from envcompare.stack import Progress
 
 ARMS = ("vm", "docker", "singularity", "podman", "charliecloud", "bubblewrap")

@@ -17,8 +17,7 @@ from envcompare.config.settings import Settings
 from envcompare.console import Display
 from envcompare.environments.docker import image_store
 from envcompare.errors import WorkloadError
-from envcompare.measure import generation, limits, startup
-from envcompare.measure.context import CellContext
+from envcompare.measure import CellContext, generation, limits, startup
 from envcompare.run_folder.records import Block, Event, ProcessRun, Sample, Startup
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import walk

@@ -31,7 +31,7 @@ from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import ArmRecord, FactDifference
 from envcompare.stack import Progress
-from envcompare.stack.image import remove_images
+from envcompare.stack.building import remove_images
 from envcompare.stack.storage import host_cache
 from envcompare.stack.wheelhouse import LOCK_LABEL
 from envcompare.transport import Transport, run, shell

@@ -38,7 +38,7 @@ from envcompare.measure.quiet import parse_glance, parse_look
 from envcompare.profilers.toolbox import read_rights
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import hostrun
-from envcompare.stack import Options, image, sif
+from envcompare.stack import Options, building, image, sif
 from envcompare.stack.host import find_python
 from envcompare.stack.storage import _disk_of, host_cache
 from envcompare.stack.venv import find_interpreter
@@ -90,7 +90,7 @@ ASKED: dict[str, tuple[tuple[str, ...], Callable[[Path], object]]] = {
     "docker ps": (("docker",), lambda _: environment("docker").sweep(LOCAL, "20260101-000000-a")),
     "docker image": (("docker",), lambda _: image.look_up(image_store(LOCAL), "python:3")),
     "docker context": (("docker",), lambda _: image.find(image_store(LOCAL), "python:3")),
-    "images": (("docker",), lambda _: image.remove_images(image_store(LOCAL))),
+    "images": (("docker",), lambda _: building.remove_images(image_store(LOCAL))),
     "uname": (("uname",), lambda _: environment("vm").check(LOCAL)),
     "id": (("id",), _opened),
     "id of a sweep": (("id",), lambda _: environment("vm").sweep(LOCAL, "20260101-000000-a")),

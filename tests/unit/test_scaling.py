@@ -19,7 +19,7 @@ from envcompare.errors import ConfigError, UnusableError
 from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.session import HostSession
 from envcompare.hosts.teams import HostTeam
-from envcompare.measure.context import Variables
+from envcompare.measure import Variables
 from envcompare.report.export.summary import summary
 from envcompare.report.format.blocks import markdown
 from envcompare.report.page import render

@@ -18,12 +18,11 @@ from envcompare.environments import Isolation, docker, run_inside, run_wrapped
 from envcompare.environments.registry import environment
 from envcompare.errors import OutputLimitError, StillRunningError, UnusableError, WorkloadError
 from envcompare.interrupt import Interruption
-from envcompare.measure import limits
+from envcompare.measure import Roster, limits
 from envcompare.measure import worker as worker_module
 from envcompare.measure.limits import begin_limit_s
 from envcompare.measure.lockstep import Lockstep, Turns
 from envcompare.measure.worker import Worker
-from envcompare.measure.workers import Roster
 from envcompare.transport import copies, run
 from envcompare.transport.hosts import InterruptibleTransport
 from envcompare.transport.local import LOCAL
