@@ -19,7 +19,8 @@ import msgspec
 from bookkeeping import WORK, Conditions, Watch
 from envcompare import bundled
 from envcompare.command import Command, CommandResult
-from envcompare.config.settings import PRESETS, Preset, restarts_of
+from envcompare.config.experiment import restarts_of
+from envcompare.config.settings import PRESETS, Preset
 from envcompare.environments.docker import ENGINE
 from envcompare.environments.registry import environment
 from envcompare.interrupt import Interruption

@@ -42,6 +42,7 @@ from envcompare.analysis.timing.surroundings import (
     of_cells,
 )
 from envcompare.fingerprint.identity import noted_changes
+from envcompare.run_folder.history import duration_s
 from envcompare.run_folder.records import (
     ArmRecord,
     CellState,
@@ -49,7 +50,7 @@ from envcompare.run_folder.records import (
     FingerprintRecord,
     FingerprintValue,
 )
-from envcompare.run_folder.results import RunFolder, count_comparisons, duration_s
+from envcompare.run_folder.results import RunFolder, count_comparisons
 from envcompare.text import masked_toml
 
 _OF_DESIGN: Final = (

@@ -21,7 +21,7 @@ from envcompare.measure import CellContext, generation, limits, startup
 from envcompare.run_folder.records import Block, Event, ProcessRun, Sample, Startup
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import walk
-from envcompare.runner.cellrun import CellRun, Job
+from envcompare.runner.recording import CellRecorder, Job
 from envcompare.stack import Progress, image
 from envcompare.transport import Transport
 from envcompare.transport.local import LOCAL
@@ -151,16 +151,16 @@ class Watch:
         self.beside: list[str] = []
         self.taken = 0
         self._has_failed = False
-        keep_sample, keep_event = CellRun.sample, CellRun.event
+        keep_sample, keep_event = CellRecorder.sample, CellRecorder.event
         remaining_s = CellContext.remaining_s
 
-        def sample(run: CellRun, one: Sample) -> None:
+        def sample(run: CellRecorder, one: Sample) -> None:
             if self._has_failed and isinstance(one, Block | Startup | ProcessRun):
                 self.taken += 1
                 self.beside += place.computing(run.job.folder.path.name)
             keep_sample(run, one)
 
-        def event(run: CellRun, one: Event) -> None:
+        def event(run: CellRecorder, one: Event) -> None:
             self._has_failed |= one.what == "arm-failed" and one.arm == "hung"
             keep_event(run, one)
 
@@ -168,8 +168,8 @@ class Watch:
             return remaining_s.__get__(bench) if self.taken < ENOUGH else 0.0
 
         monkeypatch.setattr(CellContext, "remaining_s", property(left_s))
-        monkeypatch.setattr(CellRun, "sample", sample)
-        monkeypatch.setattr(CellRun, "event", event)
+        monkeypatch.setattr(CellRecorder, "sample", sample)
+        monkeypatch.setattr(CellRecorder, "event", event)
 
 
 def run(out: Path, **settings: Any) -> tuple[int, RunFolder]:

@@ -23,10 +23,10 @@ from envcompare import bundled
 from envcompare.cli.planning import resolved
 from envcompare.command import Command
 from envcompare.config.settings import Settings
-from envcompare.doctor.examining import compare_stacks
+from envcompare.doctor import compare_stacks
 from envcompare.environments.docker import image_store
+from envcompare.hosts import ReadyArm
 from envcompare.hosts.opening import open_session
-from envcompare.hosts.readyarms import ReadyArm
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import ArmRecord, FactDifference

@@ -16,7 +16,7 @@ from runs import BASE, LIGHT, Done, envcompare, resume
 from envcompare.command import Command
 from envcompare.environments import Check, Isolation
 from envcompare.environments.docker import Docker, image_store
-from envcompare.hosts.readyarms import ReadyArm
+from envcompare.hosts import ReadyArm
 from envcompare.hosts.session import HostSession
 from envcompare.measure.replies import LaunchSpec
 from envcompare.measure.worker import Worker

@@ -25,8 +25,9 @@ from faultwork import source
 from lab import Lab
 from runs import BASE, STEPS_ALONE, run_folder
 
+from envcompare.run_folder.history import standing_samples
 from envcompare.run_folder.records import Block, RunRecord
-from envcompare.run_folder.results import RunFolder, standing_samples
+from envcompare.run_folder.results import RunFolder
 
 _T = TypeVar("_T")
 RESTARTS, ROUNDS, STEPS = 2, 10, 20  # blocks of 0.1 s: a fault takes half a second to come

@@ -8,18 +8,11 @@ import click
 import pytest
 
 from envcompare.cli.measuring import run
-from envcompare.config.settings import (
-    DEFAULTS,
-    Settings,
-    known_keys,
-    listed,
-    merge,
-    options,
-    parse_set,
-    read_settings,
-)
+from envcompare.cli.options import parse_set, read_settings
+from envcompare.config.settings import DEFAULTS, Settings, known_keys, merge, options
 from envcompare.environments.registry import all_traits
 from envcompare.errors import ConfigError
+from envcompare.text import listed
 
 
 def written(folder: Path, text: str) -> Path:

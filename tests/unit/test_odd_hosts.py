@@ -19,9 +19,8 @@ from programs import Programs, first_on_path
 from envcompare.cli import app
 from envcompare.cli.planning import resolved
 from envcompare.config.settings import Settings
-from envcompare.doctor.checks import diagnose
-from envcompare.doctor.examining import examine
-from envcompare.doctor.findings import diagnosis_lines
+from envcompare.doctor import examine
+from envcompare.doctor.checks import diagnose, diagnosis_lines
 from envcompare.environments.docker import image_store
 from envcompare.environments.gpu import read_files
 from envcompare.environments.registry import environment
@@ -168,7 +167,7 @@ def test_home_that_is_no_path_is_no_place_for_a_cache(monkeypatch: pytest.Monkey
 def test_doctor_goes_on_with_the_next_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An odd one is a line with the reason, and exit code 3."""
     _say(tmp_path, monkeypatch, "docker", "{")
-    monkeypatch.setattr("envcompare.doctor.examining.connect", lambda _host, **_: LOCAL)
+    monkeypatch.setattr("envcompare.doctor.connect", lambda _host, **_: LOCAL)
     experiment, _ = resolved(Settings(envs="docker", device="cpu"), Settings())
     reports = list(examine(experiment, parse_hosts(["local", "other"])))
     assert [one.host for one in reports] == ["local", "other"]

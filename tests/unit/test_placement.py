@@ -36,7 +36,7 @@ ISOLATION = Isolation(
 
 def planned(**flags: Any) -> tuple[Experiment, tuple[str, ...]]:
     """Return an experiment with small files, and the lines of its plan."""
-    names = known(files={"pattern": "read", "place": "auto", "files": 500})
+    names = Known(environments=all_traits(), workloads={"files": catalogue()["files"]})
     experiment = resolve(Settings(workloads="files", **flags), Settings(), known=names)
     plan = make_plan(experiment, ("local",), accept_many=False)
     return experiment, plan_lines(experiment, plan)

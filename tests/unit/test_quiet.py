@@ -19,8 +19,8 @@ from envcompare.measure import CellContext, quiet
 from envcompare.measure.quiet import QuietGate, Reading, parse_glance, parse_look
 from envcompare.report.sections.cards import summary_cards
 from envcompare.report.wording.methodwords import method_sentences
+from envcompare.run_folder.history import waited_s
 from envcompare.run_folder.records import Event
-from envcompare.run_folder.results import waited_s
 
 WORKLOAD = """
 class Steady:

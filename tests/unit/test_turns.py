@@ -22,8 +22,8 @@ from envcompare.measure.quiet import QuietGate
 from envcompare.measure.startup import MAX_REPETITIONS, StartupPass
 from envcompare.measure.worker import Worker
 from envcompare.measure.workers import CellWorkers, WorkerPool
+from envcompare.run_folder.history import elapsed_s
 from envcompare.run_folder.records import Block, Event, Memory, Sample, Startup
-from envcompare.run_folder.results import elapsed_s
 
 SOURCE = """
 import os, signal, time

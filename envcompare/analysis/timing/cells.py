@@ -22,6 +22,7 @@ from envcompare.analysis.model.comparison import (
     StepTimes,
     StoppedBy,
 )
+from envcompare.run_folder.history import EXPECTED_SPREAD, waited_s
 from envcompare.run_folder.records import (
     ArmRecord,
     Block,
@@ -34,7 +35,6 @@ from envcompare.run_folder.records import (
     RunRecord,
     Scalar,
 )
-from envcompare.run_folder.results import EXPECTED_SPREAD, waited_s
 from envcompare.stats.intervals import CONTROL_LEVEL, Evidence, Interval, gather
 from envcompare.stats.metrics import MetricName, Readings, primary_metric, wall_ns
 from envcompare.stats.pairs import DRIFT_LEVEL, Round, Trend, paired, trend

@@ -15,6 +15,7 @@ import msgspec
 from envcompare.analysis.timing.cells import CellData
 from envcompare.errors import RunFolderError
 from envcompare.fingerprint.comparing import changed_software
+from envcompare.run_folder.history import elapsed_s, standing, standing_samples, written_samples
 from envcompare.run_folder.profiles import ProfileRecord, Roofs
 from envcompare.run_folder.records import (
     Block,
@@ -34,14 +35,7 @@ from envcompare.run_folder.records import (
     Sample,
     Startup,
 )
-from envcompare.run_folder.results import (
-    RunFolder,
-    arms_within,
-    elapsed_s,
-    standing,
-    standing_samples,
-    written_samples,
-)
+from envcompare.run_folder.results import RunFolder, arms_within
 
 _GUARDS = ("waited", "caution", "training-failed")
 _STARTUP_TIMES = tuple(name for name in Startup.__struct_fields__ if name.endswith("_ns"))
