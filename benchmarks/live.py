@@ -30,7 +30,7 @@ from bookkeeping import Conditions, Places, Watch, benchmark
 from envcompare.measure.hostmemory import NoiseMemory
 from envcompare.run_folder.records import Block, Startup
 from envcompare.run_folder.results import RunFolder
-from envcompare.stats.intervals import ALPHA, Interval, student_factor, verdict
+from envcompare.stats.intervals import ALPHA, Interval, student_factor
 from envcompare.stats.metrics import METRICS, typical_ns
 from envcompare.stats.pairs import Round, odd_restarts
 from envcompare.stats.typical import (
@@ -43,6 +43,7 @@ from envcompare.stats.typical import (
     spread,
     spread_of_rounds,
 )
+from envcompare.stats.verdicts import verdict
 
 FOLDER, PAGE = "live", "live.md"
 MARGIN = 0.05

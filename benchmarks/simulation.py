@@ -19,8 +19,9 @@ from bookkeeping import Places, benchmark, commit
 from envcompare.analysis.timing.judge import least_restarts
 from envcompare.config.settings import PRESETS, Preset
 from envcompare.run_folder.records import Design
-from envcompare.stats.intervals import ALPHA, Interval, screen, verdict
+from envcompare.stats.intervals import ALPHA, Interval
 from envcompare.stats.typical import TYPICAL_SHARE, RoundEvidence, own_spread, spread
+from envcompare.stats.verdicts import screen, verdict
 from replay import Cell, printed, replay
 from streams import Stream, streams
 
@@ -163,13 +164,13 @@ def screened(stream: Stream, *, count: int) -> Row:
         run = [replay(stream, plan, generator, effect=e, comparisons=SCREENED) for e in effects]
         found = screen([cell.evidence for cell in run], planned=SCREENED)
         both = list(zip(effects, found, strict=True))
-        chosen = [(e, interval) for e, (interval, is_selected) in both if is_selected]
+        chosen = [(e, case.interval) for e, case in both if case.is_selected]
         false_shares.append(sum(e == 0 for e, _ in chosen) / max(1, len(chosen)))
         missed_shares.append(sum(not covers(i, e) for e, i in chosen) / max(1, len(chosen)))
         hits.append(sum(e > 0 for e, _ in chosen) / DIFFERENT)
         equivalent += [
-            verdict(interval.low, interval.high, margin=plan.margin) == "equivalent"
-            for e, (interval, _) in both
+            verdict(case.interval.low, case.interval.high, margin=plan.margin) == "equivalent"
+            for e, case in both
             if e == 0
         ]
     return {

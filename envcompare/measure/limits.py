@@ -13,8 +13,9 @@ from typing import Literal
 
 from envcompare.measure.replies import Generated, Hello
 from envcompare.run_folder.records import Block, Design, Failure
-from envcompare.stats.intervals import Interval, student_factor, verdict
+from envcompare.stats.intervals import Interval, student_factor
 from envcompare.stats.typical import MIN_ROUNDS, PRIOR_SPREAD, PRIOR_WEIGHT
+from envcompare.stats.verdicts import verdict
 from envcompare.text import counted
 
 BLOCK_S = 0.02  # a round of 20 ms spreads hardly more than one of 0.1 s, and there are more of them

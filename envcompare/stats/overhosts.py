@@ -27,7 +27,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize
 
-from envcompare.stats.intervals import Ends, difference, student_factor
+from envcompare.stats.intervals import student_factor
+from envcompare.stats.verdicts import Ends, difference
 
 MIN_HOSTS = 2
 _MIN_TO_NAME_ODD = 5  # hosts; below that none can be told to be the odd one

@@ -19,7 +19,6 @@ from experiments import known
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envcompare.analysis.timing.scaling import SHARE, _knee
 from envcompare.cli.planning import plan_lines, planned
 from envcompare.command import Command
 from envcompare.config.experiment import Experiment, resolve
@@ -41,6 +40,7 @@ from envcompare.runner.cellgroup import run_cells
 from envcompare.runner.cellrun import CellRun
 from envcompare.runner.recording import Job
 from envcompare.stack import Prepared
+from envcompare.stats.knees import SHARE, knee
 from envcompare.transport import run
 from envcompare.transport.local import LOCAL
 
@@ -211,21 +211,21 @@ def rates(*samples_per_s: float, restarts: int = 4, noise: float = 0.0) -> dict[
 
 def test_the_knee_is_the_smallest_batch_near_the_best() -> None:
     """The best may be a larger one, and restarts may differ from each other."""
-    found = _knee(rates(100, 180, 240, 250, 252, noise=0.002))
+    found = knee(rates(100, 180, 240, 250, 252, noise=0.002))
     assert found is not None
     assert (found.low, found.high, found.best) == (4, 4, 16)
 
 
 def test_a_knee_at_the_edge_is_not_decided() -> None:
     """95 % of the best is as near to the one as to the other: both ends are named."""
-    found = _knee(rates(100, 150, 237.5, 250, noise=0.002))
+    found = knee(rates(100, 150, 237.5, 250, noise=0.002))
     assert found is not None
     assert (found.low, found.high) == (4, 8)
 
 
 def test_one_restart_decides_nothing() -> None:
     """It says nothing of how far restarts scatter."""
-    found = _knee(rates(100, 180, 240, restarts=1))
+    found = knee(rates(100, 180, 240, restarts=1))
     assert found is not None
     assert (found.low, found.high, found.restarts) == (1, None, 1)
 
@@ -234,16 +234,16 @@ def test_a_batch_that_ended_early_spoils_no_other() -> None:
     """Its restarts are compared with the same ones of the others."""
     values = rates(100, 180, 248, 250, 252, noise=0.002)
     values[16] = {restart: values[16][restart] for restart in (1, 2)}
-    found = _knee(values)
+    found = knee(values)
     assert found is not None
     assert (found.low, found.high, found.best) == (4, 4, 16)
 
 
 def test_without_two_batches_in_a_restart_there_is_no_knee() -> None:
     """Nor without any."""
-    assert _knee({}) is None
-    assert _knee({8: {0: 1.0}}) is None
-    assert _knee({8: {0: 1.0}, 16: {1: 1.0}}) is None
+    assert knee({}) is None
+    assert knee({8: {0: 1.0}}) is None
+    assert knee({8: {0: 1.0}, 16: {1: 1.0}}) is None
 
 
 @settings(max_examples=60, deadline=None)
@@ -254,7 +254,7 @@ def test_without_two_batches_in_a_restart_there_is_no_knee() -> None:
 def test_what_is_claimed_of_a_knee_holds_together(levels: list[float], noise: float) -> None:
     """The best reaches the share if anything does, and the ends are in order and measured."""
     values = rates(*levels, noise=noise)
-    found = _knee(values)
+    found = knee(values)
     assert found is not None
     assert found.low in values
     assert found.low <= found.best
@@ -272,7 +272,7 @@ def test_a_true_knee_is_rarely_missed_by_a_claim() -> None:
             1 << p: {r: math.log(one) + drawn.normal(0, 0.01) for r in range(4)}
             for p, one in enumerate(truth)
         }
-        found = _knee(values)
+        found = knee(values)
         assert found is not None
         claims[found.high if found.low == found.high else None] += 1
     assert claims[8] > 200

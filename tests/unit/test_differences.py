@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envcompare.stats.intervals import Ends, difference
+from envcompare.stats.verdicts import Ends, difference
 
 STUDENT = {4: 3.182446, 16: 2.131450}  # of so many draws, at 97.5 %
 CHI_SQUARE = {6: (4.403789, 23.336664), 12: (12.401150, 39.364077)}  # likewise, both ends

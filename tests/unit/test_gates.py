@@ -19,7 +19,7 @@ from envcompare.analysis.two_runs.gates import (
 )
 from envcompare.errors import ConfigError
 from envcompare.report.changewords import gate_blocks, worded_gates
-from envcompare.stats.intervals import verdict
+from envcompare.stats.verdicts import verdict
 
 
 def claim(low: float | None, high: float | None, *, reason: str = "", **changes: Any) -> Claim:

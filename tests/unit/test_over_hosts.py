@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envcompare.stats.intervals import verdict
 from envcompare.stats.overhosts import odd_hosts, over_hosts
+from envcompare.stats.verdicts import verdict
 
 _RUNS = 2000
 _ERROR = 0.004

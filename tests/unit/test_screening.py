@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envcompare.stats.intervals import Evidence, screen
+from envcompare.stats.intervals import Evidence
 from envcompare.stats.typical import Groups, RoundEvidence, spread
+from envcompare.stats.verdicts import screen
 
 
 def evidence(mean: float, error: float = 0.01, count: int = 20) -> Evidence:
@@ -65,17 +66,17 @@ def test_more_selected_make_narrower_intervals() -> None:
     """The level is 1 − R · 5 % ÷ m; the rest have theirs for themselves."""
     alone = screen([evidence(0.2), *[evidence(0.0)] * 9], planned=10)
     many = screen([*[evidence(0.2)] * 5, *[evidence(0.0)] * 5], planned=10)
-    assert [is_selected for _, is_selected in alone] == [True, *[False] * 9]
-    assert many[0][0].half_width < alone[0][0].half_width
-    assert alone[0][0].level == 1 - 0.8 * 0.05 / 10
-    assert alone[1][0].level == 1 - 0.8 * 0.05
+    assert [case.is_selected for case in alone] == [True, *[False] * 9]
+    assert many[0].interval.half_width < alone[0].interval.half_width
+    assert alone[0].interval.level == 1 - 0.8 * 0.05 / 10
+    assert alone[1].interval.level == 1 - 0.8 * 0.05
 
 
 def test_what_was_not_measured_counts_as_not_selected() -> None:
     """A single result of many planned must be as strong as if the others had said nothing."""
     one = evidence(0.034)
-    assert screen([one], planned=1)[0][1]
-    assert not screen([one], planned=50)[0][1]
+    assert screen([one], planned=1)[0].is_selected
+    assert not screen([one], planned=50)[0].is_selected
 
 
 def test_p_value_is_that_of_the_widened_interval() -> None:
@@ -96,7 +97,7 @@ def test_few_of_the_selected_are_false() -> None:
             evidence(float(row.mean()), error=float(row.std(ddof=1)) / np.sqrt(20))
             for row in values
         ]
-        wrong += any(is_selected for _, is_selected in screen(found, planned=10))
+        wrong += any(case.is_selected for case in screen(found, planned=10))
     assert wrong / runs <= 0.05
 
 

@@ -11,14 +11,9 @@ from builders import block, blocks, design
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envcompare.stats.intervals import (
-    Interval,
-    interval,
-    printed_interval,
-    restarts_needed,
-    verdict,
-)
+from envcompare.stats.intervals import Interval, interval, printed_interval, restarts_needed
 from envcompare.stats.metrics import Readings, look, net_ns, primary_metric
+from envcompare.stats.verdicts import verdict
 
 finite = st.floats(-1, 1, allow_nan=False)
 

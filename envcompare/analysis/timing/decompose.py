@@ -32,9 +32,10 @@ from envcompare.analysis.timing.judge import Key, Primary, outcome_of
 from envcompare.analysis.timing.surroundings import Surroundings
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.run_folder.records import ArmRecord, FactDifference, FingerprintRecord
-from envcompare.stats.intervals import AnyEvidence, Interval, interval
+from envcompare.stats.intervals import Interval, interval
 from envcompare.stats.pairs import Round
 from envcompare.stats.typical import contrast
+from envcompare.stats.verdicts import AnyEvidence
 
 LEVEL = 0.95
 _Rounds = dict[Round, tuple[float, ...]]

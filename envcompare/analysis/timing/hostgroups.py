@@ -21,9 +21,10 @@ from envcompare.analysis.timing.cells import CellData
 from envcompare.analysis.timing.judge import Key, Primary, claimed
 from envcompare.analysis.timing.runfiles import RunFiles
 from envcompare.run_folder.records import HostGroup
-from envcompare.stats.intervals import ALPHA, Ends, difference, verdict
+from envcompare.stats.intervals import level_together
 from envcompare.stats.metrics import MetricName
 from envcompare.stats.overhosts import MIN_HOSTS, Mean, between_groups, odd_hosts, over_hosts
+from envcompare.stats.verdicts import Ends, difference, verdict
 
 _NS_IN_S: Final = 1e-9
 _MEASURED: Final = frozenset({"slower", "faster", "equivalent", "inconclusive"})
@@ -96,8 +97,8 @@ def group_estimates(  # noqa: PLR0913 — each is a part of what is known of a r
     compared = [one for one in planned if one[2] != one[1][0].reference.id]
     costs = _Costs(settled=settled, floors=_failed_floors(comparisons, cells))
     made = (
-        *(_of_times(*one, level=1 - ALPHA / len(planned)) for one in planned),
-        *(_of_effect(*one, costs, level=1 - ALPHA / len(compared)) for one in compared),
+        *(_of_times(*one, level=level_together(len(planned))) for one in planned),
+        *(_of_effect(*one, costs, level=level_together(len(compared))) for one in compared),
     )
     unlike = {(one.group, one.arm) for one in differences if one.fact_class == "confounder"}
     return tuple(
@@ -292,7 +293,7 @@ def hosts_estimates(
         place = comparison.workload, parameters, comparison.arm, of_host.get(comparison.host, "")
         groups.setdefault(place, []).append(comparison)
     several = {place: group for place, group in groups.items() if len(group) >= MIN_HOSTS}
-    level = 1 - ALPHA / max(1, len(several))
+    level = level_together(len(several))
     made = (
         (place[-1], _over_hosts(group, settled, level=level, margin=margin))
         for place, group in several.items()

@@ -30,12 +30,9 @@ from envcompare.stats.intervals import (
     ALPHA,
     CONTROL_LEVEL,
     LOOK_FACTOR,
-    AnyEvidence,
     Interval,
     restarts_needed,
-    screen,
     student_factor,
-    verdict,
 )
 from envcompare.stats.metrics import MetricName, net_steps_ns
 from envcompare.stats.typical import (
@@ -46,6 +43,7 @@ from envcompare.stats.typical import (
     Contrast,
     jackknife,
 )
+from envcompare.stats.verdicts import AnyEvidence, screen, verdict
 
 Key = tuple[str, ...]  # cell and arm, and of a step of the ladder the arm below
 # Fewer launches cannot tell an environment from its luck. A plan may aim at more, to be narrower.
@@ -95,9 +93,11 @@ def primaries(
     screened = screen(tuple(measured.values()), planned=m)
     return {
         key: Primary(
-            interval=interval, is_selected=is_selected, error=_standard_error(measured[key])
+            interval=case.interval,
+            is_selected=case.is_selected,
+            error=_standard_error(measured[key]),
         )
-        for key, (interval, is_selected) in zip(measured, screened, strict=True)
+        for key, case in zip(measured, screened, strict=True)
     }
 
 

@@ -1,26 +1,14 @@
-"""How work scales: over ranks, over batches up to a knee, and over epochs to a goal.
-
-The knee of a throughput is the smallest batch that is nearly as fast as the fastest, if proven. A
-restart runs every batch in the same launch, so that batches are the treatments and restarts the
-blocks of a randomized block design (Montgomery, Design and Analysis of Experiments, chapter 4):
-log throughput = batch + restart + rest, by least squares, since cells that end early leave blocks
-incomplete. What a restart adds to all batches cancels. The intervals of the ratios of all pairs of
-batches hold together at 95 % (Bonferroni), since the fastest is chosen by the same numbers.
-"""
+"""How work scales: over ranks, over batches up to a knee, and over epochs to a goal."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import mean
 from typing import Any, Final, get_args
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from envcompare.analysis.model.comparison import CellSummary
 from envcompare.analysis.model.profiling import CellProfiles
@@ -36,7 +24,8 @@ from envcompare.analysis.model.scaling import (
 )
 from envcompare.analysis.timing.cells import CellData
 from envcompare.run_folder.records import ArmRecord, CellRecord, Epoch, Event, Goal, Scalar
-from envcompare.stats.intervals import ALPHA, Interval, interval, student_factor
+from envcompare.stats.intervals import Interval, interval
+from envcompare.stats.knees import knee
 from envcompare.stats.metrics import net_ns, wall_ns
 
 RANKS: Final = "ranks"
@@ -53,8 +42,6 @@ _QUANTITIES: Final = {
     "collective_exposed_share": ("collective_exposed_step_share", _PERCENT),
 }
 _BATCH: Final = "batch"
-SHARE: Final = 0.95  # of the best throughput, that the knee has at least
-_Floats = NDArray[np.float64]
 _Ways = Mapping[int, Sequence[Epoch]]
 """restart → its epochs in their order."""
 
@@ -205,7 +192,7 @@ def _size(data: CellData) -> int:
 
 def _arm(data: list[CellData], arm: str, fit: Event | None) -> ArmSizes:
     rates = {_size(one): logs for one in data if (logs := _log_rates(one, arm))}
-    bend = _knee(rates)
+    bend = knee(rates)
     values = fit.values if fit else {}
     limits: tuple[Limit, ...] = get_args(Limit)
     return ArmSizes(
@@ -252,78 +239,6 @@ def _rate(data: CellData, logs: Mapping[int, float]) -> SizeRate:
         high=None if mean.high is None else math.exp(mean.high),
         restarts=mean.restarts,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Knee:
-    """Between which batches the knee lies; `high` is None where no batch is proven to reach it."""
-
-    best: int
-    low: int  # all smaller ones are proven to stay below the share
-    high: int | None  # the smallest that is proven to reach it, whatever is the fastest
-    restarts: int  # with two batches or more
-
-
-def _knee(rates: Mapping[int, Mapping[int, float]]) -> _Knee | None:
-    """Return the knee of log throughputs by batch and restart; None without two to compare."""
-    batches = sorted(rates)
-    met = Counter(restart for values in rates.values() for restart in values)
-    restarts = sorted(restart for restart, count in met.items() if count > 1)
-    apart, half = _differences([[rates[b].get(r) for r in restarts] for b in batches])
-    if len(batches) < 2 or not np.isfinite(apart).all():
-        return None
-    lowest, highest = apart - half, apart + half
-    np.fill_diagonal(lowest, 0.0)  # a batch over itself
-    log_share = math.log(SHARE)
-    proven = [
-        batch for batch, end in zip(batches, lowest.min(axis=1), strict=True) if end >= log_share
-    ]
-    left = [
-        batch for batch, end in zip(batches, highest.min(axis=1), strict=True) if end >= log_share
-    ]
-    return _Knee(
-        best=batches[int(apart[:, 0].argmax())],
-        low=left[0],
-        high=proven[0] if proven else None,
-        restarts=len(restarts),
-    )
-
-
-def _differences(values: Sequence[Sequence[float | None]]) -> tuple[_Floats, _Floats]:
-    """Return the differences of all pairs of rows and their half-widths, infinite if not known.
-
-    Rows are batches, columns restarts. The differences are nan where no chain of restarts joins
-    all rows.
-    """
-    count, blocks = len(values), len(values[0]) if values else 0
-    known = [
-        (row, at, value)
-        for row, of_row in enumerate(values)
-        for at, value in enumerate(of_row)
-        if value is not None
-    ]
-    design = np.zeros((len(known), count + blocks))
-    for place, (row, at, _) in enumerate(known):
-        design[place, row] = design[place, count + at] = 1
-    rank = int(np.linalg.matrix_rank(design)) if known else 0
-    if not known or rank < count + blocks - 1:
-        return _filled(count, np.nan), _filled(count, np.nan)
-    measured = np.asarray([value for *_, value in known])
-    inverse = np.linalg.pinv(design.T @ design)
-    fitted = inverse @ design.T @ measured
-    apart = fitted[:count, None] - fitted[None, :count]
-    df = len(known) - rank
-    if df < 1:
-        return apart, _filled(count, np.inf)
-    spread = float(((measured - design @ fitted) ** 2).sum()) / df
-    own = np.diag(inverse)[:count]
-    variance = own[:, None] + own[None, :] - 2 * inverse[:count, :count]
-    level = 1 - ALPHA / (count * (count - 1) // 2)
-    return apart, student_factor(df, level) * np.sqrt(spread * variance.clip(0))
-
-
-def _filled(count: int, value: float) -> _Floats:
-    return np.full((count, count), value)
 
 
 def cell_training(data: CellData, epochs: Iterable[Epoch]) -> CellTraining | None:

@@ -37,7 +37,7 @@ from envcompare.analysis.two_runs.mismatches import (
 from envcompare.errors import ConfigError
 from envcompare.run_folder.records import ArmRecord, Event
 from envcompare.run_folder.results import RunFolder
-from envcompare.stats.intervals import Ends, difference, verdict
+from envcompare.stats.verdicts import Ends, difference, verdict
 from envcompare.text import assigned, first_few
 
 _MOST_NAMED = 20

@@ -21,7 +21,7 @@ from envcompare.analysis.model.comparison import (
 )
 from envcompare.report.wording.headlines import Headline, headlines
 from envcompare.run_folder.records import Failure
-from envcompare.stats.intervals import verdict as judge
+from envcompare.stats.verdicts import verdict as judge
 
 EXAMPLE = Path(__file__).resolve().parent / "three-arms.json"
 
