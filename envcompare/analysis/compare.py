@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from dataclasses import dataclass
 
 import msgspec
 
@@ -12,9 +12,15 @@ from envcompare.analysis.model.comparison import (
     CellSummary,
     Comparison,
     FailureRow,
+    LadderStep,
     RunComparison,
 )
-from envcompare.analysis.model.machines import HostSummary, TorchBuild
+from envcompare.analysis.model.machines import (
+    GroupDifference,
+    GroupEstimate,
+    HostSummary,
+    TorchBuild,
+)
 from envcompare.analysis.model.profiling import CellPhases, CellProfiles
 from envcompare.analysis.model.scaling import CellTraining
 from envcompare.analysis.profiles.profiled import explain
@@ -53,12 +59,6 @@ from envcompare.run_folder.records import (
 from envcompare.run_folder.results import RunFolder, count_comparisons
 from envcompare.text import masked_toml
 
-_OF_DESIGN: Final = (
-    "preset", "margin", "target", "budget_s", "min_restarts", "looks", "screen", "threads",
-    "stabilise", "until",
-)  # fmt: skip
-"""What was asked for stands in the comparison under the names that it has in run.json."""
-
 
 def compare_run(folder: RunFolder) -> RunComparison:
     """Analyse a run folder, complete or not; raises RunFolderError when it cannot be read."""
@@ -67,15 +67,8 @@ def compare_run(folder: RunFolder) -> RunComparison:
 
 def compare_files(read: RunFiles) -> RunComparison:
     """Analyse what was read of a run folder."""
-    run, data = read.timed, read.cell_data()
-    cells = tuple(summarise_cell(one) for one in data)
-    m = count_comparisons(run.arms, len(run.cells))
-    settled = primaries(data, run.design, m=m, steps=step_evidence(data))
-    around = Surroundings.of(read)
-    profiles, differing = _explained(read, data, around, settled=settled)
-    shared = each_once(differing)
-    apart = group_differences(around)
-    comparisons = _comparisons(read, zip(data, cells, strict=True), differing, settled)
+    run, design, judged = read.timed, read.timed.design, _judged(read)
+    data, cells, settled = judged.data, judged.cells, judged.settled
     return RunComparison(
         run_id=run.run_id,
         created=run.created,
@@ -86,33 +79,40 @@ def compare_files(read: RunFiles) -> RunComparison:
         imports=read.imports,
         configuration=masked_toml(run.configuration),
         tables=run.tables,
-        **{name: getattr(run.design, name) for name in _OF_DESIGN},
+        preset=design.preset,
+        margin=design.margin,
+        target=design.target,
+        budget_s=design.budget_s,
+        min_restarts=design.min_restarts,
+        looks=design.looks,
+        screen=design.screen,
+        threads=design.threads,
+        stabilise=design.stabilise,
+        until=design.until,
         is_complete=read.is_complete,
         reference_arm=next(arm.id for arm in run.arms if arm.is_reference),
         references=_references(data, run.arms),
-        planned_comparisons=m,
-        comparisons=comparisons,
+        planned_comparisons=judged.planned,
+        comparisons=judged.comparisons,
         cells=cells,
-        arms=_arms(read, comparisons, cells),
-        differences=shared,
+        arms=_arms(read, judged.comparisons, cells),
+        differences=judged.shared,
         hosts=_hosts(read),
         host_differences=host_differences(read),
         over_hosts=hosts_estimates(
-            comparisons, settled, margin=run.design.margin, of_hosts=run.groups
+            judged.comparisons, settled, margin=design.margin, of_hosts=run.groups
         ),
         groups=run.groups,
-        group_differences=apart,
-        group_estimates=group_estimates(
-            read, data, settled, comparisons=comparisons, cells=cells, differences=apart
-        ),
-        cell_differences=of_cells(differing, shared=shared),
-        decompositions=tuple(found for one in data for found in decompose(one)),
-        scaling=scaling(data, cells, profiles),
-        ladder=ladder(around, zip(data, cells, strict=True), settled, comparisons=comparisons),
+        group_differences=judged.apart,
+        group_estimates=_group_estimates(read, judged),
+        cell_differences=of_cells(judged.differing, shared=judged.shared),
+        decompositions=tuple(split for cell in data for split in decompose(cell)),
+        scaling=scaling(data, cells, judged.profiles),
+        ladder=_ladder(judged),
         startup=startup_summaries(read.samples, run, read.standing),
         memory=memory_summaries(read.samples),
-        picked=tuple(found for one in data for found in picked_values(one)),
-        profiles=profiles,
+        picked=tuple(picked for cell in data for picked in picked_values(cell)),
+        profiles=judged.profiles,
         phases=_phases(read, data),
         batch_sweeps=batch_sweeps(data, read.events),
         training=_training(read, data),
@@ -121,6 +121,59 @@ def compare_files(read: RunFiles) -> RunComparison:
         torn_lines=max(read.torn, read.lost),
         duration_s=duration_s(read.events) if read.events else None,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """The cells of a run with what differs in them, judged together."""
+
+    data: tuple[CellData, ...]
+    cells: tuple[CellSummary, ...]
+    planned: int  # comparisons
+    settled: Mapping[Key, Primary]
+    around: Surroundings
+    profiles: tuple[CellProfiles, ...]
+    differing: dict[str, Differences]
+    shared: Differences
+    apart: tuple[GroupDifference, ...]  # between groups of hosts
+    comparisons: tuple[Comparison, ...]
+
+
+def _judged(read: RunFiles) -> _Judged:
+    run, data = read.timed, read.cell_data()
+    cells = tuple(summarise_cell(cell) for cell in data)
+    planned = count_comparisons(run.arms, len(run.cells))
+    settled = primaries(data, run.design, m=planned, steps=step_evidence(data))
+    around = Surroundings.of(read)
+    profiles, differing = _explained(read, data, around, settled=settled)
+    return _Judged(
+        data=data,
+        cells=cells,
+        planned=planned,
+        settled=settled,
+        around=around,
+        profiles=profiles,
+        differing=differing,
+        shared=each_once(differing),
+        apart=group_differences(around),
+        comparisons=_comparisons(read, zip(data, cells, strict=True), differing, settled),
+    )
+
+
+def _group_estimates(read: RunFiles, judged: _Judged) -> tuple[GroupEstimate, ...]:
+    return group_estimates(
+        read,
+        judged.data,
+        judged.settled,
+        comparisons=judged.comparisons,
+        cells=judged.cells,
+        differences=judged.apart,
+    )
+
+
+def _ladder(judged: _Judged) -> tuple[LadderStep, ...]:
+    cells = zip(judged.data, judged.cells, strict=True)
+    return ladder(judged.around, cells, judged.settled, comparisons=judged.comparisons)
 
 
 def _phases(read: RunFiles, data: Iterable[CellData]) -> tuple[CellPhases, ...]:

@@ -43,7 +43,7 @@ _WHOLE: Final = re.compile(rf"{FIGURE.pattern}|(?<![\w-])--[a-z][a-z-]*[a-z]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Page:
+class Page:
     """What the template prints: the head of the page and its sections, in their order."""
 
     title: str
@@ -53,9 +53,9 @@ class _Page:
     sections: tuple[Section, ...]
 
 
-def page(run: RunComparison, files: tuple[str, ...]) -> _Page:
+def page(run: RunComparison, files: tuple[str, ...]) -> Page:
     """Turn a comparison into the data of its page; `files` are those that lie beside it."""
-    return _Page(
+    return Page(
         title=one_line(run.title) or _default_title(run),
         run_id=run.run_id,
         meta=_meta(run),

@@ -127,9 +127,7 @@ def test_budget_too_small_for_two_restarts_is_named(tmp_path: Path) -> None:
     found = tried(tmp_path, "Steady", budget_s=0.05)
     assert found.docker.outcome == "inconclusive"
     assert "the budget of 0.05 s had room for 1 restart, and 4 were planned" in found.cautions
-    cautions = " ".join(
-        item.text for item in summary_cards(found.comparison)["Before you rely on it"]
-    )
+    cautions = " ".join(item.text for item in summary_cards(found.comparison).cautions.items)
     assert found.comparison.cells[0].cautions[0] in cautions
     assert "had room for 1 restart" in printed(found.comparison)
     needed = float(found.cautions.partition("give --budget ")[2].split()[0])

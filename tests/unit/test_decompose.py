@@ -204,7 +204,7 @@ def test_the_sentence_names_the_part_of_each() -> None:
 
 def test_the_why_card_begins_with_the_split_and_the_page_shows_it_cell_by_cell() -> None:
     """The card links to the table, which names the arms of every part."""
-    why = summary_cards(SOFTWARE)["Why?"]
+    why = summary_cards(SOFTWARE).cause.items
     assert why[0].text == split_sentences(SOFTWARE)[0]
     assert why[0].after[0] == Link(text="Environment or software?", href="#split")
     page = render(SOFTWARE)

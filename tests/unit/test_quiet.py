@@ -344,7 +344,5 @@ def test_wait_is_said_in_the_method_of_a_real_cell(tmp_path: Path) -> None:
     assert found.comparison.cells[0].waited_s > 0
     told = " ".join(method_sentences(found.comparison))
     assert "for a quiet machine (cnn)" in told
-    cautions = " ".join(
-        item.text for item in summary_cards(found.comparison)["Before you rely on it"]
-    )
+    cautions = " ".join(item.text for item in summary_cards(found.comparison).cautions.items)
     assert "stayed busy" not in cautions

@@ -35,7 +35,7 @@ def identified(arm: str, **more: Any) -> RunComparison:
 
 def caution(run: RunComparison) -> str:
     """Return the text of the card that is to be read before relying on the run."""
-    return "\n".join(item.text for item in summary_cards(run)["Before you rely on it"])
+    return "\n".join(item.text for item in summary_cards(run).cautions.items)
 
 
 def differing(run: RunComparison) -> tuple[Any, ...]:

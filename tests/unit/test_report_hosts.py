@@ -138,7 +138,7 @@ def test_every_statement_over_hosts_says_it(mixed: RunComparison) -> None:
     """Headline, card, method, terminal and Markdown do, with the values where there is room."""
     (headline,) = headlines(mixed)
     assert SHORT in headline.caution
-    assert any(DIFFERENT in item.text for item in summary_cards(mixed)["Before you rely on it"])
+    assert any(DIFFERENT in item.text for item in summary_cards(mixed).cautions.items)
     assert DIFFERENT in section(mixed, "answer")
     assert DIFFERENT in section(mixed, "method")
     for text in (printed(mixed), markdown(mixed).replace("\\", "")):

@@ -226,7 +226,7 @@ def test_controls_that_are_not_shown_are_no_worse_only_where_all_have_intervals(
             msgspec.structs.replace(run.cells[0], id=f"c{place}", noise_floor=one)
             for place, one in enumerate(floors)
         )
-        card = summary_cards(msgspec.structs.replace(run, cells=cells))["Is it real?"]
+        card = summary_cards(msgspec.structs.replace(run, cells=cells)).certainty.items
         return " ".join(text for one in card for text in (one.text, *map(str, one.after)))
 
     once = [

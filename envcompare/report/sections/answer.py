@@ -91,8 +91,8 @@ def answer_section(
         blocks=tuple(_lead(one, style="further") for one in leads[first:]),
     )
     cards = tuple(
-        Group(blocks=(Heading(text=heading), Items(items=items)))
-        for heading, items in summary_cards(run).items()
+        Group(blocks=(Heading(text=card.heading), Items(items=card.items)))
+        for card in summary_cards(run)
     )
     return Section(
         anchor="answer",

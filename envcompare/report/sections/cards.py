@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from envcompare.analysis.model.comparison import (
     CellSummary,
@@ -62,6 +62,21 @@ _SPLIT_HREF: Final = "#split"
 _SPLIT_LINK: Final = "Environment or software?"
 
 
+class Card(NamedTuple):
+    """A heading and the sentences below it."""
+
+    heading: str
+    items: tuple[Line, ...]
+
+
+class SummaryCards(NamedTuple):
+    """The cards in the order of the page."""
+
+    certainty: Card
+    cause: Card
+    cautions: Card
+
+
 def _item(text: str, *, link: str = "", href: str = "") -> Line:
     """Return a sentence of a card, with a link into the page where there is one."""
     return Line(text=text, after=(Link(text=link, href=href),) if link else ())
@@ -72,16 +87,16 @@ def _with_link(items: list[Line], *, link: str, href: str) -> list[Line]:
     return [*items[:-1], replace(items[-1], after=(Link(text=link, href=href),))]
 
 
-def summary_cards(run: RunComparison) -> dict[str, tuple[Line, ...]]:
-    """Return the sentences of the three cards by their headings."""
+def summary_cards(run: RunComparison) -> SummaryCards:
+    """Return the three cards with their sentences."""
     verdicts = tuple(one for headline in headlines(run) for one in headline.verdicts)
     known = "No confounder, no failure and no failed control is known."
     nothing = _item(known if is_timed(run) else NO_CONFOUNDER)
-    return {
-        "Is it real?": _is_it_real(run, verdicts),
-        "Why?": _why(run, verdicts),
-        "Before you rely on it": _cautions(run, verdicts) or (nothing,),
-    }
+    return SummaryCards(
+        certainty=Card("Is it real?", _is_it_real(run, verdicts)),
+        cause=Card("Why?", _why(run, verdicts)),
+        cautions=Card("Before you rely on it", _cautions(run, verdicts) or (nothing,)),
+    )
 
 
 def _is_it_real(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Line, ...]:

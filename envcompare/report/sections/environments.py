@@ -49,7 +49,7 @@ _LONGEST_VALUE: Final = 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _HostFacts:
+class HostFacts:
     """What the arms of one host found around themselves, the reference first."""
 
     host: str
@@ -57,14 +57,14 @@ class _HostFacts:
     differences: tuple[FactDifference, ...]
 
 
-def hosts_facts(run: RunComparison) -> tuple[_HostFacts, ...]:
+def hosts_facts(run: RunComparison) -> tuple[HostFacts, ...]:
     """Return the facts of each host; the control is the reference and is left out."""
     hosts: dict[str, list[ArmSummary]] = {}
     for arm in run.arms:
         if not arm.arm.endswith(CONTROL_SUFFIX):
             hosts.setdefault(arm.host, []).append(arm)
     return tuple(
-        _HostFacts(
+        HostFacts(
             host=host,
             arms=tuple(sorted(arms, key=lambda arm: arm.arm not in run.all_references)),
             differences=tuple(one for one in compared_differences(run) if one.host == host),
@@ -73,7 +73,7 @@ def hosts_facts(run: RunComparison) -> tuple[_HostFacts, ...]:
     )
 
 
-def environments_section(hosts: tuple[_HostFacts, ...]) -> Section:
+def environments_section(hosts: tuple[HostFacts, ...]) -> Section:
     """Return the properties of the environments of each host, what differs first."""
     intro = "What the worker found around itself in each environment. What differs comes first."
     groups = _alike(hosts)
@@ -93,11 +93,11 @@ def environments_section(hosts: tuple[_HostFacts, ...]) -> Section:
     )
 
 
-def _alike(hosts: tuple[_HostFacts, ...]) -> list[tuple[_HostFacts, ...]]:
+def _alike(hosts: tuple[HostFacts, ...]) -> list[tuple[HostFacts, ...]]:
     """Return hosts in groups in which the environments differ alike; few hosts each alone."""
     if len(hosts) <= _MOST_HOSTS:
         return [(facts,) for facts in hosts]
-    groups: dict[tuple[object, ...], list[_HostFacts]] = {}
+    groups: dict[tuple[object, ...], list[HostFacts]] = {}
     for facts in hosts:
         states = tuple((arm.arm, arm.state) for arm in facts.arms)
         told = tuple(sorted((one.arm, one.key, one.fact_class) for one in facts.differences))
@@ -105,7 +105,7 @@ def _alike(hosts: tuple[_HostFacts, ...]) -> list[tuple[_HostFacts, ...]]:
     return [tuple(group) for group in groups.values()]
 
 
-def _host_blocks(facts: _HostFacts, alike: tuple[_HostFacts, ...]) -> tuple[Block, ...]:
+def _host_blocks(facts: HostFacts, alike: tuple[HostFacts, ...]) -> tuple[Block, ...]:
     every = _facts_table(facts)
     summary = f"All {len(every.rows)} properties of {facts.host}"
     names = listed([one.host for one in alike])
@@ -119,7 +119,7 @@ def _host_blocks(facts: _HostFacts, alike: tuple[_HostFacts, ...]) -> tuple[Bloc
     )
 
 
-def differences_table(facts: _HostFacts, *, of: int) -> Table:
+def differences_table(facts: HostFacts, *, of: int) -> Table:
     """Return a row for each property that differs, those that may confound first."""
     by_key: dict[str, dict[str, FactDifference]] = {}
     for difference in facts.differences:
@@ -143,7 +143,7 @@ def differences_table(facts: _HostFacts, *, of: int) -> Table:
     )
 
 
-def _facts_table(facts: _HostFacts) -> Table:
+def _facts_table(facts: HostFacts) -> Table:
     """Return all facts of a host and the identity of its arms."""
     tables = [
         {**{f"identity.{key}": value for key, value in arm.identity.items()}, **arm.facts}
@@ -260,7 +260,7 @@ def _stack(arm: ArmSummary) -> str:
     return text if arm.state == "ok" else f"{text}; {arm.state}"
 
 
-def gpu_sentence(facts: _HostFacts) -> str:
+def gpu_sentence(facts: HostFacts) -> str:
     """Name the GPUs of a host, or say that there is none."""
     names = (arm.facts.get("gpu.name") for arm in facts.arms)
     gpus = list(dict.fromkeys(str(name) for name in names if name is not None))

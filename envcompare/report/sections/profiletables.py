@@ -81,7 +81,7 @@ Place = tuple[Key, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Cell:
+class QuantityCell:
     """A value of one arm: what is printed, its ratio to the reference, why there is none."""
 
     text: str
@@ -100,7 +100,7 @@ class QuantityLine:
     name: str
     per: str  # "per step", "whole profile", or empty
     basis: str
-    cells: tuple[_Cell, ...]
+    cells: tuple[QuantityCell, ...]
 
     @property
     def is_zero(self) -> bool:
@@ -161,8 +161,8 @@ def fact_lines(profiles: CellProfiles) -> tuple[QuantityLine, ...]:
     )
 
 
-def _fact(text: str) -> _Cell:
-    return _Cell(text=visible_line(text) or _UNKNOWN)
+def _fact(text: str) -> QuantityCell:
+    return QuantityCell(text=visible_line(text) or _UNKNOWN)
 
 
 def leading_tables(run: RunComparison) -> tuple[Table, ...]:
@@ -186,7 +186,7 @@ def _leading_table(profiles: CellProfiles, *, label: str) -> Table:
     )
 
 
-def _leading_cell(line: QuantityLine, cell: _Cell) -> Line:
+def _leading_cell(line: QuantityLine, cell: QuantityCell) -> Line:
     is_number = bool(line.quantity and cell.is_measured)
     beside = (cell.ratio, cell.note * cell.is_measured)
     return Line(
@@ -206,7 +206,7 @@ def _named(line: QuantityLine, *, below: str = "") -> Line:
     return Line(text=line.name, after=per, below=(below,) if below else ())
 
 
-def _cell_line(cell: _Cell) -> Line | str:
+def _cell_line(cell: QuantityCell) -> Line | str:
     if not cell.is_measured:
         return cell.text
     compared = f"{cell.ratio} {cell.word}".strip()
@@ -245,7 +245,7 @@ def partly_measured(profiles: CellProfiles) -> tuple[tuple[str, str], ...]:
 def _measured(lines: Iterable[QuantityLine]) -> tuple[QuantityLine, ...]:
     """Return the lines for which at least one arm has a value; a reason for gaps is given once."""
 
-    def told(cell: _Cell) -> _Cell:
+    def told(cell: QuantityCell) -> QuantityCell:
         return cell if cell.is_measured else replace(cell, note="")
 
     return tuple(
@@ -317,14 +317,14 @@ def _known(rows: Iterable[QuantityRow]) -> str:
     return "; ".join(dict.fromkeys(in_words(one_line(row.reason)) for row in rows if row.reason))
 
 
-def _cell(row: QuantityRow, *, is_per_step: bool, with_source: bool) -> _Cell:
+def _cell(row: QuantityRow, *, is_per_step: bool, with_source: bool) -> QuantityCell:
     if row.value is None:
         return _missing(in_words(one_line(row.reason)))
     value = row.per_step if is_per_step else row.value
     is_peak = row.name in PEAKS
     is_compared = row.agreement in {"equal", "differs"}
     why = why_no_ratio(row.unlike, page=row.page, rule=row.rule)
-    return _Cell(
+    return QuantityCell(
         text=bytes_text(value) if is_peak else quantity_text(value, row.unit),
         ratio=ratio_text(row.ratio) if row.agreement != "reference" else "",
         word=row.agreement if is_compared else "",
@@ -333,8 +333,8 @@ def _cell(row: QuantityRow, *, is_per_step: bool, with_source: bool) -> _Cell:
     )
 
 
-def _missing(reason: str) -> _Cell:
-    return _Cell(text=NOT_MEASURED, is_measured=False, note=reason)
+def _missing(reason: str) -> QuantityCell:
+    return QuantityCell(text=NOT_MEASURED, is_measured=False, note=reason)
 
 
 def why_no_ratio(unlike: str, *, page: str, rule: str) -> str:
