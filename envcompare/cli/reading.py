@@ -354,10 +354,9 @@ def _judge_one(path: Path, gates: tuple[Gate, ...], *, form: str) -> int:
         judge_gates,
     )
     from envcompare.cli.conclusion import show_result
-    from envcompare.report.changewords import gate_blocks, worded_gates
-    from envcompare.report.sections.groups import work_of
     from envcompare.report.summary import summary
-    from envcompare.report.wording.labels import cell_labels
+    from envcompare.report.wording.changewords import gate_blocks, worded_gates
+    from envcompare.report.wording.labels import cell_labels, group_work
     from envcompare.run_folder.results import RunFolder
 
     run = compare_run(RunFolder.open(path))
@@ -370,7 +369,7 @@ def _judge_one(path: Path, gates: tuple[Gate, ...], *, form: str) -> int:
     groups = {one.place: one for one in run.group_estimates}
     results = worded_gates(
         results,
-        cell_labels(run) | {place: work_of(one) for place, one in groups.items()},
+        cell_labels(run) | {place: group_work(one) for place, one in groups.items()},
         run.reference_arm,
         references=run.references | {each: one.reference_group for each, one in groups.items()},
     )
@@ -389,7 +388,7 @@ def _compare_two(
     from envcompare.analysis.two_runs.changes import compare_runs, read_run
     from envcompare.analysis.two_runs.gates import claims_of_change, gates_exit_code, judge_gates
     from envcompare.cli.conclusion import show_result
-    from envcompare.report.changewords import change_blocks, worded
+    from envcompare.report.wording.changewords import change_blocks, worded
     from envcompare.report.wording.labels import cell_labels
     from envcompare.run_folder.results import RunFolder
 

@@ -23,6 +23,7 @@ from envcompare.report.sections.studies import study_blocks
 from envcompare.report.wording.headlines import Headline, headlines
 from envcompare.report.wording.labels import cell_labels, piece_word, reference_name
 from envcompare.report.wording.methodwords import (
+    INCOMPLETE,
     device_sentences,
     guard_cautions,
     host_sentences,
@@ -38,7 +39,6 @@ from envcompare.report.wording.profilewords import (
 from envcompare.report.wording.verdicts import Verdict, control_sentence, margin_sentence
 from envcompare.text import cause_line, flat, one_line, visible
 
-INCOMPLETE: Final = "it was interrupted, has not ended, or lost a part of its samples"
 _MOST_CAUTIONS: Final = 5
 _MOST_QUANTITIES: Final = 20
 _MOST_CELLS: Final = 6

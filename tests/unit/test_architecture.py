@@ -36,7 +36,7 @@ LAYERS = (
 INNER_LAYERS = {
     "analysis": (("two_runs",), ("profiles",), ("timing",), ("model",)),
     "report": (
-        ("page", "exports", "changewords"),
+        ("page", "exports"),
         ("summary",),
         ("sections",),
         ("charts",),

@@ -22,8 +22,8 @@ from envcompare.errors import ConfigError
 from envcompare.report.blocks import markdown
 from envcompare.report.exports import csv_text
 from envcompare.report.page import render
-from envcompare.report.sections.groups import basis_texts, difference_texts
 from envcompare.report.summary import summary
+from envcompare.report.wording.groupwords import basis_texts, difference_texts
 from envcompare.run_folder.records import (
     CellRecord,
     Event,

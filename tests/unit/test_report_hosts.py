@@ -16,9 +16,9 @@ from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.machines import HostDifference
 from envcompare.analysis.two_runs.changes import compare_runs, read_run
 from envcompare.report.blocks import markdown as as_markdown
-from envcompare.report.changewords import change_blocks
 from envcompare.report.page import render
 from envcompare.report.sections.cards import summary_cards
+from envcompare.report.wording.changewords import change_blocks
 from envcompare.report.wording.headlines import headlines
 from envcompare.report.wording.methodwords import device_sentences
 from envcompare.run_folder.records import Event, FingerprintValue, Scalar

@@ -36,8 +36,8 @@ from envcompare.report.numbers import (
 from envcompare.report.sections.cards import summary_cards
 from envcompare.report.sections.comparisons import ComparedRow, badges
 from envcompare.report.sections.profiletables import leading_tables
-from envcompare.report.wording.headlines import Headline, mean_log_ratio, odd_names, work_of
-from envcompare.report.wording.labels import piece_word, reference_name
+from envcompare.report.wording.headlines import Headline, mean_log_ratio, odd_names
+from envcompare.report.wording.labels import hosts_work, piece_word, reference_name
 from envcompare.report.wording.methodwords import caution_of
 from envcompare.report.wording.profilewords import is_timed
 from envcompare.report.wording.verdicts import MOVED, SYMBOLS, WORDS, Verdict, outcome_badge
@@ -384,7 +384,7 @@ def _over_hosts_blocks(run: RunComparison) -> tuple[Block, ...]:
     table = table_of(
         "Over hosts",
         run.over_hosts,
-        ("Workload", "name", work_of),
+        ("Workload", "name", hosts_work),
         ("Environment", "name", lambda estimate: visible(estimate.arm)),
         ("Over hosts", "text", lambda estimate: Line(before=(outcome_badge(estimate.outcome),))),
         ("Mean change", "number", lambda estimate: signed_percent(estimate.log_ratio)),

@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 
 from envcompare.analysis.model.comparison import (
     CellSummary,
-    Decomposition,
     RunComparison,
 )
 from envcompare.fingerprint.facts import fact
@@ -16,7 +15,6 @@ from envcompare.fingerprint.sentences import SEPARATE
 from envcompare.report.blocks import Line, Link
 from envcompare.report.numbers import (
     listed,
-    signed_percent,
 )
 from envcompare.report.wording.headlines import compared_differences, headlines, split_arms
 from envcompare.report.wording.labels import cell_labels, compared_arms, fold_anchor
@@ -27,6 +25,7 @@ from envcompare.report.wording.methodwords import (
     mismatch_sentences,
     replication_sentence,
 )
+from envcompare.report.wording.partwords import ladder_sentences, split_sentences
 from envcompare.report.wording.profilewords import (
     NO_CONFOUNDER,
     ONE_COUNT,
@@ -45,13 +44,11 @@ from envcompare.report.wording.verdicts import (
     Verdict,
     clock_sentence,
     control_sentence,
-    estimate_text,
-    excludes_zero,
     is_control_failed,
     margin_sentence,
 )
 from envcompare.run_folder.records import FactDifference
-from envcompare.text import counted, visible
+from envcompare.text import counted
 
 _MOST_ITEMS: Final = 2
 _MOST_CLOCKS: Final = 1
@@ -311,64 +308,3 @@ def _varied(run: RunComparison, arm: str) -> list[str]:
         if one.arm == arm and one.fact_class == "varied" and not one.part_of
     )
     return list(dict.fromkeys(fact(one.key).name for one in varied))
-
-
-def split_sentences(run: RunComparison) -> tuple[str, ...]:
-    """Say of each difference how much is environment and how much software, the largest first."""
-    labels = cell_labels(run)
-    ordered = sorted(run.decompositions, key=lambda split: -abs(split.total.log_ratio))
-    return tuple(visible(split_sentence(split, label=labels[split.cell])) for split in ordered)
-
-
-def ladder_sentences(run: RunComparison) -> tuple[str, ...]:
-    """Say of each cell with a ladder which of its steps change the time, the largest first."""
-    labels, largest = cell_labels(run), dict[str, float]()
-    for step in run.ladder:
-        is_decided = step.step is not None and step.outcome in {"slower", "faster"}
-        change = abs(step.step.log_ratio) if step.step is not None and is_decided else 0.0
-        largest[step.cell] = max(largest.get(step.cell, 0.0), change)
-    cells = sorted(largest, key=lambda cell: -largest[cell])
-    return tuple(
-        visible(_ladder_sentence(run, cell, label=labels.get(cell, cell))) for cell in cells
-    )
-
-
-def _ladder_sentence(run: RunComparison, cell: str, *, label: str) -> str:
-    steps = [step for step in run.ladder if step.cell == cell and step.step is not None]
-    decided = [step for step in steps if step.outcome in {"slower", "faster"}]
-    told = ", ".join(
-        f"{step.rung.removeprefix('+ ')} {estimate_text(step.step)}"
-        for step in decided
-        if step.step is not None
-    )
-    equal, open_ = (
-        sum(step.outcome == outcome for step in steps) for outcome in ("equivalent", "inconclusive")
-    )
-    rest = [f"{counted(equal, 'step')} equivalent"] * bool(equal)
-    rest += [f"{counted(open_, 'step')} inconclusive"] * bool(open_)
-    said = "; ".join((told, *rest) if told else rest) or "no step was measured"
-    return f"Ladder, {label}, against the rung below: {said}."
-
-
-def split_sentence(split: Decomposition, *, label: str) -> str:
-    """Say how much of a difference is environment and how much software."""
-    return (
-        f"{split.arm} against {split.base} in {label}, {signed_percent(split.total.log_ratio)}: "
-        f"environment {estimate_text(split.environment)}, software {estimate_text(split.stack)}"
-        f"{_conclusion(split)}; not widened."
-    )
-
-
-def _conclusion(split: Decomposition) -> str:
-    """Say which part is known to be there; nothing where a part has no interval."""
-    parts = {"environment": split.environment, "software": split.stack}
-    if any(part.low is None or part.high is None for part in parts.values()):
-        return ""
-    clear = [name for name, part in parts.items() if excludes_zero(part.low, part.high)]
-    match clear:
-        case [name]:
-            return f" (of the two parts only the {name}'s excludes 0)"
-        case [_, _]:
-            return " (both parts exclude 0)"
-        case _:
-            return " (neither part excludes 0)"

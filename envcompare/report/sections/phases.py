@@ -8,8 +8,6 @@ from typing import Final
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.profiling import (
     ArmPhases,
-    CellPhases,
-    LoneOperator,
     PartDifference,
 )
 from envcompare.report.blocks import (
@@ -24,22 +22,23 @@ from envcompare.report.blocks import (
 )
 from envcompare.report.numbers import (
     NS,
-    listed,
-    share_text,
-    signed_interval,
-    signed_percent,
     time_text,
-    unsigned_percent,
 )
 from envcompare.report.wording.labels import cell_labels
+from envcompare.report.wording.partwords import (
+    basis_sentence,
+    difference_text,
+    part_name,
+    phases_sentence,
+    unmarked_sentence,
+)
 from envcompare.report.wording.verdicts import estimate_line
-from envcompare.text import counted, sentence, visible
+from envcompare.text import visible
 
 _TITLE: Final = "Phases and operators"
 _MOST_FOLDS: Final = 20
 Place = tuple[str, str]
 """Cell and arm."""
-_OUTSIDE: Final = "outside of operators (Python, dispatch)"
 
 
 def _phases_of(run: RunComparison, place: Place) -> ArmPhases | None:
@@ -58,10 +57,10 @@ def phase_blocks(run: RunComparison, place: Place, *, label: str) -> Iterator[Bl
         yield Heading(text=_TITLE)
         yield Line(text=phases_sentence(phases))
         yield phase_table(phases, label=label)
-        yield Line(text=_basis_sentence(phases), style="small")
+        yield Line(text=basis_sentence(phases), style="small")
     else:
         unmarked = (one for one in run.phases if one.cell == place[0] and one.reason)
-        yield from texts(*map(_unmarked_sentence, unmarked), style="small")
+        yield from texts(*map(unmarked_sentence, unmarked), style="small")
 
 
 def phase_table(phases: ArmPhases, *, label: str) -> Table:
@@ -69,7 +68,7 @@ def phase_table(phases: ArmPhases, *, label: str) -> Table:
     return table_of(
         f"{_TITLE}, {label}",
         (one for one in phases.parts if one.kind != "operator" or one.is_distinguishable),
-        ("Part of a step", "name", _part_name),
+        ("Part of a step", "name", part_name),
         ("Phase", "text", lambda part: part.phase or ""),
         ("Share", "number", lambda part: f"{100 * part.share:.1f} %"),
         ("Time in the reference", "number", lambda part: time_text(part.reference_s * NS)),
@@ -84,8 +83,8 @@ def _change(part: PartDifference) -> Words:
 
 def _difference(part: PartDifference) -> Words:
     ends = (part.difference_low_s, part.difference_high_s)
-    below = () if None in ends else (" to ".join(map(_difference_text, ends)),)
-    return Line(text=_difference_text(part.difference_s), below=below)
+    below = () if None in ends else (" to ".join(map(difference_text, ends)),)
+    return Line(text=difference_text(part.difference_s), below=below)
 
 
 def phase_folds(run: RunComparison, *, explained: Container[Place]) -> Iterator[Block]:
@@ -114,70 +113,8 @@ def phase_folds(run: RunComparison, *, explained: Container[Place]) -> Iterator[
             style="fold print",
             blocks=(
                 phase_table(phases, label=name),
-                Line(text=_basis_sentence(phases), style="small"),
+                Line(text=basis_sentence(phases), style="small"),
             ),
         )
     if len(rest) > _MOST_FOLDS:
         yield Line(text=f"{len(rest) - _MOST_FOLDS} more stand in comparison.json.", style="small")
-
-
-def _part_name(part: PartDifference) -> str:
-    """Return what a part of a step is called."""
-    if part.kind == "step":
-        return "whole marked step"
-    if part.kind == "others":
-        return "all others together"
-    phase = part.phase or "other"
-    return f"{phase} (phase)" if part.kind == "phase" else visible(part.operator or _OUTSIDE)
-
-
-def phases_sentence(phases: ArmPhases) -> str:
-    """Say which operators differ, the largest contribution first, or that none was seen to."""
-    differing = [one for one in phases.parts if one.kind == "operator" and one.is_distinguishable]
-    sentences = []
-    if phases.lone:
-        lone = listed([_lone_text(one) for one in phases.lone])
-        sentences.append(f"Run in one of the two environments only: {lone}.")
-    if differing:
-        names = [
-            f"{_part_name(one)} in {one.phase or 'other'} "
-            f"{signed_percent(one.log_ratio)} ({signed_interval(one.low, one.high)})"
-            for one in differing
-        ]
-        verb = "operator differs" if len(names) == 1 else "operators differ"
-        sentences.append(f"{len(names)} {verb}: {listed(names)}.")
-    elif phases.most_log_ratio is not None:
-        most = unsigned_percent(phases.most_log_ratio)
-        sentences.append(f"No operator differs by more than {most}.")
-    elif not phases.lone:
-        sentences.append("Too few marked rounds to compare operators: give a longer --budget.")
-    return " ".join(sentences)
-
-
-def _lone_text(operator: LoneOperator) -> str:
-    name, phase = visible(operator.operator or _OUTSIDE), operator.phase
-    return f"{name} in {phase} ({share_text(operator.share)} of the step in {operator.arm})"
-
-
-def _basis_sentence(phases: ArmPhases) -> str:
-    """Say what the intervals rest on."""
-    return (
-        f"From {counted(phases.rounds, 'marked round')} in "
-        f"{counted(phases.restarts, 'restart')}, on which no verdict rests: the marks take time "
-        f"themselves, alike in all arms. The {phases.tested} phases and operators that hold 1 % of "
-        "the step or more are compared; the confidence level of 95 % holds for all these intervals "
-        "together."
-    )
-
-
-def _unmarked_sentence(cell: CellPhases) -> str:
-    """Say why phases and operators of a cell are not known."""
-    return visible(f"Phases and operators were not measured: {sentence(cell.reason)}")
-
-
-def _difference_text(seconds: float | None) -> str:
-    """Return a difference of times with its sign and unit, such as "+12.3 µs"."""
-    if seconds is None:
-        return "–"
-    sign = "−" if seconds < 0 else "+"
-    return f"{sign}{time_text(abs(seconds) * NS)}"

@@ -46,7 +46,6 @@ from envcompare.report.numbers import (
     listed,
     margin_percent,
 )
-from envcompare.report.sections.cards import split_sentence
 from envcompare.report.sections.comparisons import ComparedRow, badges
 from envcompare.report.sections.method import raw_files_line
 from envcompare.report.sections.phases import phase_blocks, phase_folds
@@ -60,6 +59,7 @@ from envcompare.report.sections.profilefolds import (
 from envcompare.report.sections.profiletables import differences_of, kernel_blocks, ledger_blocks
 from envcompare.report.wording.headlines import candidates_text
 from envcompare.report.wording.labels import PLURALS, cell_labels, fold_anchor, piece_of
+from envcompare.report.wording.partwords import split_sentence
 from envcompare.report.wording.profilewords import (
     NOT_PROFILED,
     has_times,

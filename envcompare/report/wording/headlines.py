@@ -22,7 +22,7 @@ from envcompare.report.numbers import (
     unsigned_interval,
     unsigned_percent,
 )
-from envcompare.report.wording.labels import cell_labels, compared_arms, of_cells
+from envcompare.report.wording.labels import cell_labels, compared_arms, hosts_work, of_cells
 from envcompare.report.wording.methodwords import caution_of, host_names
 from envcompare.report.wording.profilewords import is_timed, kernel_sentence
 from envcompare.report.wording.verdicts import (
@@ -35,7 +35,7 @@ from envcompare.report.wording.verdicts import (
     verdict,
 )
 from envcompare.run_folder.records import FactDifference
-from envcompare.text import assigned, counted, one_line, sentence, visible
+from envcompare.text import counted, one_line, sentence, visible
 
 _STILL: Final[tuple[Outcome, ...]] = ("inconclusive", "equivalent", "failed", "not-run")
 _MOST_NAMED: Final = 2
@@ -155,16 +155,11 @@ def _statement(estimate: HostsEstimate, run: RunComparison) -> str:
     spread = "no spread between hosts was seen"
     if estimate.tau >= _LEAST_SPREAD:
         spread = f"hosts differ by ±{unsigned_percent(estimate.tau)}"
-    subject = f"{work_of(estimate)} in {estimate.arm}"
+    subject = f"{hosts_work(estimate)} in {estimate.arm}"
     of_group = f" of {estimate.group}" if estimate.group else ""
     return (
         f"Over {estimate.hosts} hosts{of_group}, {subject} is {claim} ({figures}); {spread}{odd}."
     )
-
-
-def work_of(estimate: HostsEstimate) -> str:
-    """Name a workload with its parameters."""
-    return visible(" ".join((estimate.workload, *assigned(estimate.parameters))))
 
 
 def odd_names(estimate: HostsEstimate) -> str:

@@ -30,6 +30,7 @@ from envcompare.run_folder.records import CONTROL_SUFFIX, FingerprintValue
 from envcompare.stats.intervals import MIN_PROCESSES
 from envcompare.text import counted, one_line, sentence, shortened, visible
 
+INCOMPLETE: Final = "it was interrupted, has not ended, or lost a part of its samples"
 _DIFFERENT_HOSTS: Final = "These cells are from hosts with different {}."
 """The caution beside a statement about several hosts."""
 _LONGEST: Final = 80

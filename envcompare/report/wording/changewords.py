@@ -23,8 +23,7 @@ from envcompare.report.numbers import (
     unsigned_interval,
     unsigned_percent,
 )
-from envcompare.report.summary import INCOMPLETE
-from envcompare.report.wording.methodwords import difference_sentences
+from envcompare.report.wording.methodwords import INCOMPLETE, difference_sentences
 from envcompare.report.wording.verdicts import (
     REAL_INSIDE,
     SYMBOLS,
