@@ -1,4 +1,4 @@
-"""Writes whole run folders that nobody measured, of any size: what benchmark and tests read.
+"""Writes whole run folders that nobody measured, of any size, for benchmarks and tests.
 
 All of it is drawn from the seed through envcompare's own records; no engine and no torch take
 part. The title of each says that it is synthetic. Fingerprints have about 120 facts an arm, as many

@@ -2,7 +2,7 @@
 
 One template draws each of them on the page; the summary of a run is made of a few of them, which
 the terminal and `markdown` draw too. Every text is as it is read: whoever draws it escapes it.
-Interval marks inside the margin and bars have their places here.
+The positions of interval marks and bars are computed here.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import PickedValue, RunComparison
 from envcompare.analysis.model.machines import TorchBuild
 from envcompare.analysis.model.scaling import Scaling
-from envcompare.cli.options import read_settings
+from envcompare.cli.givensettings import read_settings
 from envcompare.cli.planning import resolved
 from envcompare.config.settings import Settings, parse_settings
 from envcompare.errors import ConfigError

@@ -12,7 +12,7 @@ import pytest
 from commandline import envcompare
 from experiments import known
 
-from envcompare.cli.options import read_settings
+from envcompare.cli.givensettings import read_settings
 from envcompare.cli.planning import standalone
 from envcompare.config.experiment import Experiment, resolve
 from envcompare.config.scheduling import (

@@ -1,4 +1,4 @@
-"""The sentences of a comparison; page, terminal and Markdown all take them from here."""
+"""A comparison in sentences, for page, terminal and Markdown; its estimate and outcome as cells."""
 
 from __future__ import annotations
 
