@@ -17,11 +17,9 @@ from markupsafe import Markup, escape
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.report.blocks import Section, shared_axis
 from envcompare.report.charts.drawing import ChartBudget
-from envcompare.report.charts.forests import ladder_section
-from envcompare.report.charts.roofline import roofline_section
-from envcompare.report.charts.sweeps import sweeps_section
 from envcompare.report.numbers import FIGURE, listed
 from envcompare.report.sections.answer import answer_section, overview_section
+from envcompare.report.sections.charted import ladder_section, roofline_section, sweeps_section
 from envcompare.report.sections.comparisons import comparison_rows, comparisons_section
 from envcompare.report.sections.environments import environments_section, gpu_sentence, hosts_facts
 from envcompare.report.sections.groups import groups_section

@@ -31,7 +31,7 @@ from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.profiling import ArmProfiles, CellProfiles, Ledger, PassState
 from envcompare.report.blocks import Line, Table, plain
 from envcompare.report.charts.drawing import Chart
-from envcompare.report.charts.roofline import roofline_blocks, roofline_chart
+from envcompare.report.charts.roofline import roofline_chart
 from envcompare.report.numbers import (
     TimeScale,
     number_text,
@@ -40,6 +40,7 @@ from envcompare.report.numbers import (
     time_text,
 )
 from envcompare.report.page import page, render
+from envcompare.report.sections.charted import roofline_blocks
 from envcompare.report.sections.profilefolds import (
     left_out,
     missing_passes,

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.report.charts.drawing import ChartBudget
-from envcompare.report.charts.sweeps import MOST_SWEEPS, sweeps_section
 from envcompare.report.page import render
+from envcompare.report.sections.charted import MOST_SWEEPS, sweeps_section
 from envcompare.text import visible
 
 

@@ -19,24 +19,14 @@ from envcompare.analysis.model.comparison import (
     Outcome,
     RunComparison,
 )
-from envcompare.fingerprint.facts import fact
 from envcompare.report.blocks import (
     Axis,
-    Drawing,
-    Fold,
-    Group,
-    Heading,
-    Line,
-    Section,
-    Table,
     shared_axis,
-    table_of,
 )
 from envcompare.report.charts.drawing import (
     LABEL_GAP,
     SIGNED,
     Chart,
-    ChartBudget,
     Declared,
     Palette,
     chart_name,
@@ -50,14 +40,13 @@ from envcompare.report.charts.drawing import (
     shown,
 )
 from envcompare.report.numbers import (
-    NOT_MEASURED,
     margin_percent,
     signed_interval,
     signed_percent,
 )
 from envcompare.report.wording.labels import cell_labels, reference_name
-from envcompare.report.wording.verdicts import WORDS, estimate_line, outcome_text
-from envcompare.text import counted, sentence
+from envcompare.report.wording.verdicts import WORDS
+from envcompare.text import counted
 
 _POINT: Final = {"strokeWidth": 1.6, "opacity": 1}
 _SIZE: Final = 70
@@ -81,12 +70,6 @@ _ASIDE_SHAPES: Final = (  # both ways off the axis, as the marks in the tables h
 )
 _TITLE: Final = "← faster · change of time · slower →"
 Row = dict[str, Any]
-_LADDER: Final = (
-    "Each rung adds one thing to the rung below it, from a plain process up to Docker, all of them "
-    "with the host's own files. The large marks are changes of time against the arm that all are "
-    "compared with; the small ones are steps from the nearest rung below that was measured, and "
-    "so the part of the thing added. Both have intervals that allow for all of them together."
-)
 
 
 def forest_chart(run: RunComparison) -> Chart | None:
@@ -233,7 +216,7 @@ def _forest_description(run: RunComparison, chosen: list[Comparison], *, left_ou
     )
 
 
-def _ladder_axis(run: RunComparison) -> Axis:
+def ladder_axis(run: RunComparison) -> Axis:
     """Return the axis that the ladders of all cells share."""
     arms = {step.arm for step in run.ladder}
     compared = (one for one in run.comparisons if one.arm in arms)
@@ -243,7 +226,7 @@ def _ladder_axis(run: RunComparison) -> Axis:
 def ladder_charts(run: RunComparison) -> tuple[Chart, ...]:
     """Return the ladder of each cell that has one."""
     cells = dict.fromkeys(step.cell for step in run.ladder)
-    return tuple(_ladder_chart(run, cell, on=_ladder_axis(run)) for cell in cells)
+    return tuple(ladder_chart(run, cell, on=ladder_axis(run)) for cell in cells)
 
 
 class _LadderRow(NamedTuple):
@@ -256,7 +239,7 @@ class _LadderRow(NamedTuple):
     is_step: bool
 
 
-def _ladder_chart(run: RunComparison, cell: str, *, on: Axis) -> Chart:
+def ladder_chart(run: RunComparison, cell: str, *, on: Axis) -> Chart:
     """Return the rungs of a cell from top to bottom, each above its step from the rung below."""
     told = "; ".join(f"{row.name}: {row.figures}" for row in _ladder_rows(run, cell))
     where = shown(cell_labels(run).get(cell, cell))
@@ -308,62 +291,3 @@ def _whole(
         return _LadderRow(name, why, None, step.outcome, is_step=False)
     figures = _figures(comparison)
     return _LadderRow(name, figures, comparison.deciding, comparison.outcome, is_step=False)
-
-
-def ladder_section(run: RunComparison, charts: ChartBudget) -> Section | None:
-    """Return a chart and a table for each cell with a ladder, None where there is none."""
-    if not run.ladder:
-        return None
-    axis, labels = _ladder_axis(run), cell_labels(run)
-    groups = []
-    for cell in dict.fromkeys(step.cell for step in run.ladder):
-        label = labels.get(cell, cell)
-        svg = charts.draw(_ladder_chart(run, cell, on=axis))
-        drawing = (Drawing(label=f"Chart of the ladder in {label}", svg=svg),) if svg else ()
-        blocks = (_rungs(run, cell, label),)
-        fold = Fold(summary=f"Numbers: {label}", is_open=not svg, blocks=blocks)
-        groups.append(Group(blocks=(Heading(text=label), *drawing, fold)))
-    return Section(anchor="ladder", title="Ladder", blocks=(Line(text=_LADDER), *groups))
-
-
-def _rungs(run: RunComparison, cell: str, label: str) -> Table:
-    """Return a row for each rung: against the reference, against the rung below, what differs."""
-    compared = {one.arm: one for one in run.comparisons if one.cell == cell}
-    return table_of(
-        f"Rungs of the ladder in {label}",
-        tuple(step for step in run.ladder if step.cell == cell),
-        ("Rung", "name", lambda step: step.rung),
-        ("Arm", "name", lambda step: step.arm),
-        (
-            f"Against {run.reference_arm}",
-            "number",
-            lambda step: (
-                Line(text="–")
-                if step.arm == run.reference_in(cell)
-                else _rung_cell(compared.get(step.arm), step)
-            ),
-        ),
-        ("Against the rung below", "number", lambda step: _rung_cell(step, step)),
-        ("Differs from the rung below in", "text", _changed),
-    )
-
-
-def _rung_cell(of: Comparison | LadderStep | None, step: LadderStep) -> Line:
-    """Return change, interval and verdict."""
-    if of is None or of.deciding is None:
-        return Line(text="–" if step.outcome == "reference" else NOT_MEASURED)
-    below = f"from {step.below}" if of is step else ""
-    estimate, word = of.deciding, outcome_text(of.outcome)
-    return estimate_line(estimate.log_ratio, estimate.low, estimate.high, word, below)
-
-
-def _changed(step: LadderStep) -> Line:
-    """Return the names of the facts in which a rung differs from the one below, or why not."""
-    if step.why_not:
-        return Line(text=sentence(f"{WORDS[step.outcome]}: {step.why_not}"))
-    if step.changed is None:
-        return Line(text="not known: a fingerprint is missing")
-    names = (fact(key).name for key in step.changed)
-    mixed = ("software differs as well: the step is not that of the rung alone",)
-    nothing = "nothing else that was recorded" if step.below else ""
-    return Line(text=", ".join(names) or nothing, below=mixed if step.is_confounded else ())

@@ -1,4 +1,4 @@
-"""The roofline of a cell: what a device can do at most, what each arm achieved, and their numbers.
+"""The roofline of a cell: what a device can do at most, and what each arm achieved.
 
 Both axes are logarithmic, so that the bound of the memory is a straight slope.
 """
@@ -6,30 +6,16 @@ Both axes are logarithmic, so that the bound of the memory is a straight slope.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import altair as alt
-from markupsafe import Markup
 
-from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.profiling import CellProfiles, Roof, Roofline, RooflinePoint
-from envcompare.report.blocks import (
-    Block,
-    Drawing,
-    Fold,
-    Heading,
-    Line,
-    Section,
-    Table,
-    table_of,
-    texts,
-)
 from envcompare.report.charts.drawing import (
     Chart,
-    ChartBudget,
     Declared,
     Key,
     Palette,
@@ -43,16 +29,13 @@ from envcompare.report.charts.drawing import (
     with_key,
 )
 from envcompare.report.numbers import (
-    NOT_MEASURED,
     listed,
     quantity_text,
-    three_digits,
-    time_text,
 )
-from envcompare.report.wording.labels import cell_labels, short_name
-from envcompare.text import counted, sentence
+from envcompare.report.wording.labels import short_name
+from envcompare.text import counted
 
-_MOST_POINTS: Final = 60
+MOST_POINTS: Final = 60
 _WIDTH: Final = 580
 _HEIGHT: Final = 320
 _BELOW: Final = 46.0
@@ -61,7 +44,6 @@ _MOST_TICKS: Final = 12
 _APART: Final = 14.0  # px that two lines of text need
 _FILLED: Final = 0.5  # so that marks of one place show through each other
 _ALONG: Final = 0.4  # of the slope, where its label stands
-_MOST_DRAWN: Final = 8  # rooflines on a page; of more cells the tables alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +84,7 @@ def roofline_chart(profiles: CellProfiles, *, where: str) -> Chart | None:
     roofline = profiles.roofline
     if roofline is None:
         return None
-    placed = tuple(point for point in roofline.points[:_MOST_POINTS] if _is_placed(point))
+    placed = tuple(point for point in roofline.points[:MOST_POINTS] if _is_placed(point))
     roofs = _drawable(roofline)
     if not placed or not roofs:
         return None
@@ -259,7 +241,7 @@ def _points(
             "shape": looks[point.arm].shape,
             "filled": _FILLED if point.is_total else 0.0,
             "size": 120 if point.is_total else 60,
-            "tip": f"{shown(point.arm)}, {_point_name(point)}, {shown(point.precision)}: "
+            "tip": f"{shown(point.arm)}, {point_name(point)}, {shown(point.precision)}: "
             f"{quantity_text(point.flops_per_s, 'FLOP/s')}",
         }
         for point in points
@@ -276,7 +258,7 @@ def _points(
     )
 
 
-def _point_name(point: RooflinePoint) -> str:
+def point_name(point: RooflinePoint) -> str:
     """Return what a point is of."""
     return shown(short_name(point.name))
 
@@ -308,112 +290,3 @@ def _description(roofline: Roofline, placed: tuple[RooflinePoint, ...]) -> str:
         f"{counted(len(placed), 'point')} of {arms} below the roofs of {shown(roofline.device)}. "
         "The table below holds the same numbers."
     )
-
-
-def roofline_section(
-    run: RunComparison, shown: Sequence[CellProfiles], charts: ChartBudget
-) -> Section | None:
-    """Return the rooflines of these cells, None where there is none and no reason for it."""
-    labels, drawn = cell_labels(run), 0
-    blocks: list[Block] = []
-    for profiles in shown:
-        label = labels.get(profiles.cell, profiles.cell)
-        if profiles.roofline is None or not profiles.roofline.points:
-            reason = sentence(_why_no_roofline(profiles))
-            blocks += texts(f"{label}: not drawn: {reason}" if reason else "")
-            continue
-        budget = charts if drawn < _MOST_DRAWN else None
-        blocks += roofline_blocks(profiles, profiles.roofline, label=label, charts=budget)
-        drawn += 1
-    if not blocks:
-        return None
-    intro = (
-        "What a device can do at most for work of a given intensity, and what each environment "
-        "achieved: FLOP ÷ kernel time."
-    )
-    return Section(anchor="roofline", title="Roofline", blocks=(Line(text=intro), *blocks))
-
-
-def roofline_blocks(
-    profiles: CellProfiles, roofline: Roofline, *, label: str, charts: ChartBudget | None
-) -> tuple[Block, ...]:
-    """Return chart, sentences and tables of one cell; without a budget it is not drawn.
-
-    Without a chart no point has a place on it; the table tells what was achieved all the same.
-    """
-    chart = roofline_chart(profiles, where=label)
-    svg = charts.draw(chart) if charts else Markup("")
-    if chart is None:
-        why = "Not drawn: no point has a known intensity, and so none has a place on the chart."
-    else:
-        why = "" if svg else "Not drawn, to keep the page small; the numbers are below."
-    tables = (_points_table(roofline, label), _roofs_table(roofline, label))
-    return (
-        Heading(text=f"{label} on {roofline.device}"),
-        Line(text=_source(roofline)),
-        *((Drawing(label=f"Roofline chart of {label}", svg=svg),) if svg else ()),
-        *texts(why, *_notes(roofline), style="small"),
-        Fold(summary=f"Numbers of the roofline: {label}", is_open=chart is None, blocks=tables),
-    )
-
-
-def _source(roofline: Roofline) -> str:
-    return f"Roofs{'' if roofline.is_measured else ' from the table'}: {roofline.source}."
-
-
-def _notes(roofline: Roofline) -> tuple[str, ...]:
-    more = len(roofline.points) - _MOST_POINTS
-    rest = f"comparison.json holds {counted(more, 'more point')}." if more > 0 else ""
-    return (*roofline.missing, *roofline.notes, rest)
-
-
-def _why_no_roofline(profiles: CellProfiles) -> str:
-    """Return why a cell without points has no roofline."""
-    if profiles.roofline is None:
-        return profiles.roofline_reason
-    return " ".join(profiles.roofline.missing) or "no work was counted"
-
-
-def _points_table(roofline: Roofline, label: str) -> Table:
-    return table_of(
-        f"Points of the roofline of {label}",
-        roofline.points[:_MOST_POINTS],
-        ("Environment", "name", lambda point: point.arm),
-        ("Kernel", "kernel", lambda point: Line(codes=(_point_name(point),))),
-        ("Precision", "text", lambda point: point.precision),
-        ("Work", "figure", lambda point: quantity_text(point.flops, "FLOP")),
-        ("Bytes", "figure", lambda point: quantity_text(point.bytes, "B")),
-        ("Intensity", "figure", lambda point: _intensity(point.intensity)),
-        ("Time", "figure", _time),
-        ("Achieved", "figure", lambda point: Line(strong=_rate(point.flops_per_s))),
-        ("Attainable", "figure", _attainable),
-    )
-
-
-def _time(point: RooflinePoint) -> Line:
-    share = "" if point.time_share is None else f"{100 * point.time_share:.1f} % of all"
-    return Line(text=time_text(point.time_ns), below=(share,))
-
-
-def _attainable(point: RooflinePoint) -> Line:
-    bound = f"bound by {point.bound}" if point.bound else ""
-    return Line(text=_rate(point.attainable_flops_per_s), below=(bound,))
-
-
-def _roofs_table(roofline: Roofline, label: str) -> Table:
-    return table_of(
-        f"Roofs of {label}",
-        roofline.roofs,
-        ("Roof", "text", lambda roof: roof.precision),
-        ("FLOP/s", "number", lambda roof: _rate(roof.flops_per_s)),
-        ("Ridge", "number", lambda roof: _intensity(roof.ridge)),
-        style="fit",
-    )
-
-
-def _rate(flops_per_s: float | None) -> str:
-    return quantity_text(flops_per_s, "FLOP/s")
-
-
-def _intensity(value: float | None) -> str:
-    return NOT_MEASURED if value is None else f"{three_digits(value)} FLOP/B"

@@ -23,21 +23,11 @@ from envcompare.analysis.model.comparison import (
 )
 from envcompare.report.blocks import (
     Axis,
-    Drawing,
-    Fold,
-    Group,
-    Heading,
-    Line,
-    Section,
-    Table,
-    grid_of,
     shared_axis,
-    texts,
 )
 from envcompare.report.charts.drawing import (
     SIGNED,
     Chart,
-    ChartBudget,
     Declared,
     Key,
     Palette,
@@ -60,9 +50,8 @@ from envcompare.report.numbers import (
     signed_percent,
 )
 from envcompare.report.wording.labels import compared_arms, reference_name
-from envcompare.report.wording.verdicts import estimate_line, estimate_text, outcome_text, verdict
+from envcompare.report.wording.verdicts import estimate_text, verdict
 from envcompare.run_folder.records import Scalar
-from envcompare.text import counted
 
 _DOT: Final = {"filled": True, "size": 46, "opacity": 1}
 _EDGE: Final = {"size": 60, "strokeWidth": 2, "opacity": 1}
@@ -82,11 +71,10 @@ _BEYOND: Final = (  # likewise of a sweep, down and up
     "M-1,-.2L0,.8L1,-.2M-1,-1.2L0,-.2L1,-1.2",
     "M-1,.2L0,-.8L1,.2M-1,1.2L0,.2L1,1.2",
 )
-MOST_SWEEPS: Final = 12  # of a page; of more, those that moved most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _SweepPoint:
+class SweepPoint:
     """One arm at one value of the parameter; None where the run has no such comparison."""
 
     value: float
@@ -100,7 +88,7 @@ class _SweepPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sweep:
+class Sweep:
     """One parameter varied, all others equal."""
 
     host: str
@@ -109,7 +97,7 @@ class _Sweep:
     fixed: _Fixed  # the other parameters that vary in this workload
     values: tuple[float, ...]
     arms: tuple[str, ...]
-    points: tuple[_SweepPoint, ...]  # of every arm at every value
+    points: tuple[SweepPoint, ...]  # of every arm at every value
 
     @property
     def is_doubling(self) -> bool:
@@ -120,7 +108,7 @@ class _Sweep:
         return all(step.is_integer() for step in steps) or steps[-1] - steps[0] > _WIDE
 
 
-def _sweeps(run: RunComparison) -> tuple[_Sweep, ...]:
+def sweeps(run: RunComparison) -> tuple[Sweep, ...]:
     """Return every sweep of the run, in the order of its cells."""
     comparisons = {(one.cell, one.arm): one for one in run.comparisons}
 
@@ -133,7 +121,7 @@ def _sweeps(run: RunComparison) -> tuple[_Sweep, ...]:
         )
 
     return tuple(
-        _Sweep(
+        Sweep(
             host=host,
             workload=workload,
             parameter=parameter,
@@ -141,7 +129,7 @@ def _sweeps(run: RunComparison) -> tuple[_Sweep, ...]:
             values=tuple(sorted(cells)),
             arms=arms_of(cells),
             points=tuple(
-                _SweepPoint(value=value, arm=arm, comparison=comparisons.get((cells[value], arm)))
+                SweepPoint(value=value, arm=arm, comparison=comparisons.get((cells[value], arm)))
                 for arm in arms_of(cells)
                 for value in sorted(cells)
             ),
@@ -196,35 +184,35 @@ def _number(value: Scalar) -> float | None:
 
 def sweep_charts(run: RunComparison) -> tuple[Chart, ...]:
     """Return a chart for each sweep; all have the same vertical axis."""
-    all_sweeps = _sweeps(run)
-    on = _sweep_axis(run, all_sweeps)
-    return tuple(_sweep_chart(run, sweep, on=on) for sweep in all_sweeps)
+    all_sweeps = sweeps(run)
+    on = sweep_axis(run, all_sweeps)
+    return tuple(sweep_chart(run, sweep, on=on) for sweep in all_sweeps)
 
 
-def _sweep_axis(run: RunComparison, all_sweeps: Iterable[_Sweep]) -> Axis:
+def sweep_axis(run: RunComparison, all_sweeps: Iterable[Sweep]) -> Axis:
     """Return the axis of changes that all sweeps share."""
     points = (point.comparison for sweep in all_sweeps for point in sweep.points)
     return shared_axis([one for one in points if one is not None], margin=run.margin)
 
 
-def _sweep_title(sweep: _Sweep) -> str:
+def sweep_title(sweep: Sweep) -> str:
     """Return "cnn by batch, width=64 on gpu01"."""
     fixed = "".join(f", {shown(name)}={shown(value)}" for name, value in sweep.fixed)
     return f"{shown(sweep.workload)} by {shown(sweep.parameter)}{fixed} on {shown(sweep.host)}"
 
 
-def _sweep_chart(run: RunComparison, sweep: _Sweep, *, on: Axis) -> Chart:
+def sweep_chart(run: RunComparison, sweep: Sweep, *, on: Axis) -> Chart:
     """Return the chart of one sweep."""
     fixed = [f"{name}={value}" for name, value in sweep.fixed]
     return Chart(
         name=chart_name("sweep", sweep.host, sweep.workload, sweep.parameter, *fixed),
-        title=f"Change of time, {_sweep_title(sweep)}",
+        title=f"Change of time, {sweep_title(sweep)}",
         description=_description(run, sweep),
         declare=partial(_declared, run, sweep, on),
     )
 
 
-def _declared(run: RunComparison, sweep: _Sweep, on: Axis, palette: Palette) -> Declared:
+def _declared(run: RunComparison, sweep: Sweep, on: Axis, palette: Palette) -> Declared:
     styles = run_styles(run)
     ticks = alt.Axis(labelExpr=SIGNED, tickCount=5, domain=False, titlePadding=12)
     scale = alt.Scale(domain=list(on.percents), nice=False)
@@ -255,7 +243,7 @@ def _declared(run: RunComparison, sweep: _Sweep, on: Axis, palette: Palette) -> 
     return with_key(drawing, _keys(sweep, on, styles, palette), width=_WIDTH, below=_BELOW)
 
 
-def _x(sweep: _Sweep) -> alt.X:
+def _x(sweep: Sweep) -> alt.X:
     low, high = sweep.values[0], sweep.values[-1]
     ticks = alt.Axis(values=list(sweep.values), format="~g", labelOverlap="greedy", grid=False)
     title = label(sweep.parameter, most=40)
@@ -268,7 +256,7 @@ def _x(sweep: _Sweep) -> alt.X:
     return alt.X("x:Q", title=title, scale=scale, axis=ticks)
 
 
-def _measured(sweep: _Sweep, on: Axis, styles: _Styles, palette: Palette) -> list[dict[str, Any]]:
+def _measured(sweep: Sweep, on: Axis, styles: _Styles, palette: Palette) -> list[dict[str, Any]]:
     """Return a row for each point with an estimate; `piece` holds those with no gap between."""
     records: list[dict[str, Any]] = []
     groups = groupby(sweep.points, key=lambda point: (point.arm, point.primary is not None))
@@ -291,7 +279,7 @@ def _measured(sweep: _Sweep, on: Axis, styles: _Styles, palette: Palette) -> lis
     return records
 
 
-def _edges(sweep: _Sweep, on: Axis, styles: _Styles, palette: Palette) -> list[dict[str, Any]]:
+def _edges(sweep: Sweep, on: Axis, styles: _Styles, palette: Palette) -> list[dict[str, Any]]:
     """Return what stands at the edges, those of one value and edge stacked.
 
     A ✕ at the foot for each point with no estimate, an arrow where one leaves the axis.
@@ -317,7 +305,7 @@ def _edges(sweep: _Sweep, on: Axis, styles: _Styles, palette: Palette) -> list[d
     return records
 
 
-def _shapes(point: _SweepPoint, on: Axis) -> list[tuple[str, bool]]:
+def _shapes(point: SweepPoint, on: Axis) -> list[tuple[str, bool]]:
     """Return the marks of a point at the edges of the axis, and whether each is at the upper."""
     primary = point.primary
     if primary is None:
@@ -326,7 +314,7 @@ def _shapes(point: _SweepPoint, on: Axis) -> list[tuple[str, bool]]:
     return [(shape, is_above) for shape, is_beyond, is_above in sides if is_beyond]
 
 
-def _keys(sweep: _Sweep, on: Axis, styles: _Styles, palette: Palette) -> list[Key]:
+def _keys(sweep: Sweep, on: Axis, styles: _Styles, palette: Palette) -> list[Key]:
     keys = [
         Key(
             text=label(arm),
@@ -345,7 +333,7 @@ def _keys(sweep: _Sweep, on: Axis, styles: _Styles, palette: Palette) -> list[Ke
     return keys
 
 
-def _missing_text(point: _SweepPoint) -> str:
+def missing_text(point: SweepPoint) -> str:
     """Say why a point has no estimate."""
     comparison = point.comparison
     if comparison is None:
@@ -354,20 +342,20 @@ def _missing_text(point: _SweepPoint) -> str:
     return shown(said.text)
 
 
-def _at(sweep: _Sweep, point: _SweepPoint) -> str:
+def _at(sweep: Sweep, point: SweepPoint) -> str:
     return f"{shown(sweep.parameter)}={number_text(point.value)}"
 
 
-def _told(point: _SweepPoint) -> str:
+def _told(point: SweepPoint) -> str:
     primary = point.primary
-    return _missing_text(point) if primary is None else estimate_text(primary)
+    return missing_text(point) if primary is None else estimate_text(primary)
 
 
-def _description(run: RunComparison, sweep: _Sweep) -> str:
+def _description(run: RunComparison, sweep: Sweep) -> str:
     """Say each arm's changes by value, and what is missing."""
     told = " ".join(_arm_sentence(sweep, arm) for arm in sweep.arms)
     lost = [
-        f"{shown(one.arm)} at {number_text(one.value)}: {_missing_text(one)}"
+        f"{shown(one.arm)} at {number_text(one.value)}: {missing_text(one)}"
         for one in sweep.points
         if one.primary is None
     ]
@@ -379,75 +367,10 @@ def _description(run: RunComparison, sweep: _Sweep) -> str:
     )
 
 
-def _arm_sentence(sweep: _Sweep, arm: str) -> str:
+def _arm_sentence(sweep: Sweep, arm: str) -> str:
     changes = [
         f"{signed_percent(primary.log_ratio)} at {number_text(one.value)}"
         for one in sweep.points
         if one.arm == arm and (primary := one.primary) is not None
     ]
     return f"{shown(arm)}: {listed(changes, most=_TOLD) if changes else 'not measured'}."
-
-
-def sweeps_section(run: RunComparison, charts: ChartBudget) -> Section | None:
-    """Return a chart and a table for each sweep, None where no parameter was swept."""
-    every = _sweeps(run)
-    if not every:
-        return None
-    axis, chosen = _sweep_axis(run, every), _chosen(every)
-    groups = []
-    for sweep in chosen:
-        title = _sweep_title(sweep)
-        svg = charts.draw(_sweep_chart(run, sweep, on=axis))
-        drawing = (Drawing(label=f"Chart of {title}", svg=svg),) if svg else ()
-        fold = Fold(summary=f"Numbers: {title}", blocks=(_sweep_table(sweep),))
-        groups.append(Group(blocks=(Heading(text=title), *drawing, fold)))
-    intro = (
-        f"How the change of time against {reference_name(run)} depends on one parameter, all "
-        "others equal. Above the line is slower; the band is the margin of "
-        f"±{margin_percent(run.margin)}; shaded: the intervals."
-    )
-    shown = Group(style="sweeps", blocks=tuple(groups))
-    rest = texts(_rest(len(every) - len(chosen)), style="small")
-    return Section(anchor="sweeps", title="Sweeps", blocks=(Line(text=intro), shown, *rest))
-
-
-def _chosen(every: tuple[_Sweep, ...]) -> list[_Sweep]:
-    """Return those that moved most, in the order of the run."""
-    ranked = sorted(range(len(every)), key=lambda place: (-_reach(every[place]), place))
-    return [every[place] for place in sorted(ranked[:MOST_SWEEPS])]
-
-
-def _reach(sweep: _Sweep) -> float:
-    estimates = (point.primary for point in sweep.points)
-    return max((abs(one.log_ratio) for one in estimates if one is not None), default=0.0)
-
-
-def _rest(count: int) -> str:
-    if not count:
-        return ""
-    return (
-        f"{counted(count, 'more sweep')} moved less. All comparisons holds the numbers, and "
-        "--figures draws every sweep."
-    )
-
-
-def _sweep_table(sweep: _Sweep) -> Table:
-    """Return a row for each value of the parameter, with the change of each arm."""
-    points = {(point.value, point.arm): point for point in sweep.points}
-    return grid_of(
-        f"Numbers of {_sweep_title(sweep)}",
-        ((sweep.parameter, "text"), *((arm, "number") for arm in sweep.arms)),
-        (
-            (number_text(at), *(_sweep_cell(points[at, arm]) for arm in sweep.arms))
-            for at in sweep.values
-        ),
-    )
-
-
-def _sweep_cell(point: _SweepPoint) -> Line:
-    """Return the change and interval of one arm at one value, or why there is none."""
-    estimate, comparison = point.primary, point.comparison
-    if estimate is None or comparison is None:
-        return Line(text=NOT_MEASURED, below=(_missing_text(point),), style="said")
-    word = outcome_text(comparison.outcome)
-    return estimate_line(estimate.log_ratio, estimate.low, estimate.high, word)
