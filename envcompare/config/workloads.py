@@ -142,7 +142,7 @@ def _workload_info(lineage: list[ast.ClassDef], *, name: str) -> WorkloadInfo:
         metrics=_names(_declared(lineage[-1], "METRICS")),
         loads_data=_has_method(lineage, "load"),
         spreads_ranks=_declared(lineage[-1], "SPREADS_RANKS") is True,
-        writing=_declared(lineage[-1], "WRITES_BESIDE_DATA"),
+        writing=_writing(_declared(lineage[-1], "WRITES_BESIDE_DATA")),
     )
 
 
@@ -151,6 +151,17 @@ def _names(declared: object) -> tuple[str, ...]:
     if not isinstance(declared, tuple | list):
         return ()
     return tuple(name for name in declared if isinstance(name, str))
+
+
+def _writing(declared: object) -> dict[str, tuple[Scalar, ...]]:
+    """Return the names of a dict with their tuples or lists of values; nothing else in it."""
+    if not isinstance(declared, dict):
+        return {}
+    return {
+        name: tuple(value for value in values if isinstance(value, Scalar))
+        for name, values in declared.items()
+        if isinstance(name, str) and isinstance(values, tuple | list)
+    }
 
 
 def _declared(node: ast.ClassDef, attribute: str) -> Any:  # noqa: ANN401 — any literal
