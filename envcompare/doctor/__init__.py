@@ -18,7 +18,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from envcompare.analysis.timing.surroundings import each_once
 from envcompare.config.experiment import Experiment
 from envcompare.config.plan import Cell, derive_seed, make_plan, planned_arms
 from envcompare.config.settings import DEFAULTS, options
@@ -26,7 +25,7 @@ from envcompare.doctor.checks import ComparedStack, Finding, HostExamination, di
 from envcompare.environments import Check
 from envcompare.environments.registry import ENVIRONMENTS, all_traits
 from envcompare.errors import Problem, UnusableError, WorkloadError, as_known
-from envcompare.fingerprint.comparing import compare_fingerprints
+from envcompare.fingerprint.comparing import compare_fingerprints, each_once
 from envcompare.fingerprint.evidence import ArmsContext
 from envcompare.fingerprint.sentences import other_options
 from envcompare.hosts import stack_options

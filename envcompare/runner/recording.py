@@ -17,7 +17,8 @@ from envcompare.fingerprint.evidence import entries
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.masking import masked
-from envcompare.measure import CellContext, Facts, failure_of
+from envcompare.measure import Facts
+from envcompare.measure.cell import CellContext, failure_of
 from envcompare.run_folder.records import (
     EnergyBlock,
     Epoch,

@@ -18,8 +18,9 @@ from envcompare.environments import Isolation, labels, run_inside, run_wrapped
 from envcompare.environments.registry import environment
 from envcompare.errors import OutputLimitError, StillRunningError, UnusableError, WorkloadError
 from envcompare.interrupt import Interruption
-from envcompare.measure import Roster, limits
+from envcompare.measure import limits
 from envcompare.measure import worker as worker_module
+from envcompare.measure.cell import Roster
 from envcompare.measure.limits import begin_limit_s
 from envcompare.measure.lockstep import Lockstep, Turns
 from envcompare.measure.worker import Worker
