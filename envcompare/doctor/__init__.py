@@ -30,7 +30,7 @@ from envcompare.fingerprint.evidence import ArmsContext
 from envcompare.fingerprint.sentences import other_options
 from envcompare.hosts import stack_options
 from envcompare.hosts.folders import CellFolders
-from envcompare.hosts.opening import open_session, ssh_options, tell_files_apart
+from envcompare.hosts.opening import note_differing_files, open_session, ssh_options
 from envcompare.hosts.partitions import partitions, queues
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
@@ -239,7 +239,7 @@ def compare_stacks(
     for text in session.claim():
         progress.say(text)
     _make_ready(session, experiment, arms, progress)
-    tell_files_apart(session, progress)
+    note_differing_files(session, progress)
     session.stage()
     prints = {cell.workload.name: _fingerprints(session, experiment, cell) for cell in cells}
     pairs = ((counterpart(arm, arms), arm) for arm in arms if not arm.is_reference)
