@@ -22,8 +22,8 @@ from envcompare.errors import ConfigError
 from envcompare.run_folder.records import Scalar
 from envcompare.text import closest, listed
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-SETTING = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+COMMAND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+VARIABLE_SETTING = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _SHELL_WORDS = frozenset({"|", "||", "&&", "&", ";", ">", ">>", "<", "2>", "2>&1"})
 _Given = dict[str, Scalar | tuple[Scalar, ...]]
 # Shown from the host, these would hide what a container is made of.
@@ -368,7 +368,7 @@ def writes_beside_data(info: WorkloadInfo, given: _Given) -> str:
 
 def parse_program(name: str, table: WorkloadTable) -> Program:
     """Check a table and return its program; raises ConfigError naming the workload."""
-    if not NAME.fullmatch(name):
+    if not COMMAND_NAME.fullmatch(name):
         raise ConfigError(
             f"`{name}` is not a valid command name",
             hint="use letters, digits, dots, underscores and hyphens",
@@ -410,7 +410,7 @@ def command_words(text: str) -> tuple[str, ...]:
                 f"the command {text!r} holds `{word}`, but it does not run in a shell",
                 hint="start a shell: --command \"sh -c '…'\"",
             )
-    return ("env", *words) if words and SETTING.fullmatch(words[0]) else tuple(words)
+    return ("env", *words) if words and VARIABLE_SETTING.fullmatch(words[0]) else tuple(words)
 
 
 def _pattern(name: str, text: str) -> str:
