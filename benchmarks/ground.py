@@ -24,8 +24,9 @@ from envcompare.config.settings import PRESETS, Preset
 from envcompare.environments.docker import ENGINE
 from envcompare.environments.registry import environment
 from envcompare.interrupt import Interruption
-from envcompare.measure import Budget, CellContext, Facts, Launch, Roster
+from envcompare.measure import Facts
 from envcompare.measure import Variables as StartVariables
+from envcompare.measure.cell import Budget, CellContext, Launch, Roster
 from envcompare.measure.lockstep import Lockstep, Turns
 from envcompare.measure.replies import LaunchSpec
 from envcompare.measure.worker import Worker

@@ -42,11 +42,11 @@ from envcompare.analysis.timing.surroundings import (
     candidates,
     clock_differences,
     differences_by_cell,
-    each_once,
     group_differences,
     host_differences,
     of_cells,
 )
+from envcompare.fingerprint.comparing import each_once
 from envcompare.fingerprint.identity import noted_changes
 from envcompare.run_folder.history import duration_s
 from envcompare.run_folder.records import (

@@ -13,7 +13,7 @@ from envcompare.config.settings import (
     WorkloadTable,
     parse_settings,
 )
-from envcompare.config.workloads import NAME, SETTING, command_words
+from envcompare.config.workloads import COMMAND_NAME, VARIABLE_SETTING, command_words
 from envcompare.errors import ConfigError
 from envcompare.run_folder.disk import irregular
 from envcompare.run_folder.records import Scalar
@@ -153,7 +153,7 @@ def tables_of(
 
 def _name(argv: tuple[str, ...]) -> str:
     """Name a command after its program, or after what an interpreter is given to run."""
-    words = [word for word in argv if not SETTING.fullmatch(word)]
+    words = [word for word in argv if not VARIABLE_SETTING.fullmatch(word)]
     while len(words) > 1 and _INTERPRETERS.fullmatch(PurePosixPath(words[0]).name):
         rest = [word for word in words[1:] if word == "-c" or not word.startswith("-")]
         if not rest or rest[0] == "-c":
@@ -179,7 +179,7 @@ def _patterns(items: tuple[str, ...]) -> dict[str, str]:
 
 def _measure(item: str) -> tuple[str, str]:
     name, equals, pattern = item.partition("=")
-    if not (equals and pattern and NAME.fullmatch(name)):
+    if not (equals and pattern and COMMAND_NAME.fullmatch(name)):
         raise ConfigError(
             f"--measure {item} is not understood",
             details="the form is NAME=REGEX, with the number in the first group",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from envcompare.config import known_keys
 from envcompare.config.arms import Arm, Place
 from envcompare.errors import ConfigError
 from envcompare.text import closest, counted
@@ -237,8 +238,7 @@ def check_time(
 def _require_keys(given: Iterable[str], scheduler: str) -> None:
     """Raise ConfigError for a key that the scheduler does not take."""
     wanted = _COMMON | _KEYS[scheduler]
-    keys = (field.encode_name for field in msgspec.structs.fields(AllocationTable))
-    known = tuple(key for key in keys if key in wanted)
+    known = tuple(key for key in known_keys(AllocationTable) if key in wanted)
     for key in given:
         if key not in known:
             brief = f"--allocation {scheduler}:… has no key `{key}`"

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 import tomli_w
 
+from envcompare.config import known_keys
 from envcompare.config.scheduling import AllocationTable
 from envcompare.errors import ConfigError
 from envcompare.run_folder.records import ProfileChoice, Scalar, TableRecord
@@ -478,11 +479,6 @@ def settings_toml(settings: Settings) -> str:
     """Return settings as the text of a configuration file that says the same."""
     content = msgspec.to_builtins(settings)
     return tomli_w.dumps({key: value for key, value in content.items() if value is not None})
-
-
-def known_keys(table: type[msgspec.Struct] = Settings) -> tuple[str, ...]:
-    """Return the keys that a configuration file, or a table in it, may hold, as spelt there."""
-    return tuple(field.encode_name for field in msgspec.structs.fields(table))
 
 
 def merge(*layers: Settings) -> Settings:

@@ -22,8 +22,8 @@ from envcompare.errors import ConfigError
 from envcompare.run_folder.records import Scalar
 from envcompare.text import closest, listed
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-SETTING = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+COMMAND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+VARIABLE_SETTING = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _SHELL_WORDS = frozenset({"|", "||", "&&", "&", ";", ">", ">>", "<", "2>", "2>&1"})
 _Given = dict[str, Scalar | tuple[Scalar, ...]]
 # Shown from the host, these would hide what a container is made of.
@@ -142,7 +142,7 @@ def _workload_info(lineage: list[ast.ClassDef], *, name: str) -> WorkloadInfo:
         metrics=_names(_declared(lineage[-1], "METRICS")),
         loads_data=_has_method(lineage, "load"),
         spreads_ranks=_declared(lineage[-1], "SPREADS_RANKS") is True,
-        writing=_declared(lineage[-1], "WRITES_BESIDE_DATA"),
+        writing=_writing(_declared(lineage[-1], "WRITES_BESIDE_DATA")),
     )
 
 
@@ -151,6 +151,17 @@ def _names(declared: object) -> tuple[str, ...]:
     if not isinstance(declared, tuple | list):
         return ()
     return tuple(name for name in declared if isinstance(name, str))
+
+
+def _writing(declared: object) -> dict[str, tuple[Scalar, ...]]:
+    """Return the names of a dict with their tuples or lists of values; nothing else in it."""
+    if not isinstance(declared, dict):
+        return {}
+    return {
+        name: tuple(value for value in values if isinstance(value, Scalar))
+        for name, values in declared.items()
+        if isinstance(name, str) and isinstance(values, tuple | list)
+    }
 
 
 def _declared(node: ast.ClassDef, attribute: str) -> Any:  # noqa: ANN401 — any literal
@@ -357,7 +368,7 @@ def writes_beside_data(info: WorkloadInfo, given: _Given) -> str:
 
 def parse_program(name: str, table: WorkloadTable) -> Program:
     """Check a table and return its program; raises ConfigError naming the workload."""
-    if not NAME.fullmatch(name):
+    if not COMMAND_NAME.fullmatch(name):
         raise ConfigError(
             f"`{name}` is not a valid command name",
             hint="use letters, digits, dots, underscores and hyphens",
@@ -399,7 +410,7 @@ def command_words(text: str) -> tuple[str, ...]:
                 f"the command {text!r} holds `{word}`, but it does not run in a shell",
                 hint="start a shell: --command \"sh -c '…'\"",
             )
-    return ("env", *words) if words and SETTING.fullmatch(words[0]) else tuple(words)
+    return ("env", *words) if words and VARIABLE_SETTING.fullmatch(words[0]) else tuple(words)
 
 
 def _pattern(name: str, text: str) -> str:

@@ -18,7 +18,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from envcompare.analysis.timing.surroundings import each_once
 from envcompare.config.experiment import Experiment
 from envcompare.config.plan import Cell, derive_seed, make_plan, planned_arms
 from envcompare.config.settings import DEFAULTS, options
@@ -26,12 +25,12 @@ from envcompare.doctor.checks import ComparedStack, Finding, HostExamination, di
 from envcompare.environments import Check
 from envcompare.environments.registry import ENVIRONMENTS, all_traits
 from envcompare.errors import Problem, UnusableError, WorkloadError, as_known
-from envcompare.fingerprint.comparing import compare_fingerprints
+from envcompare.fingerprint.comparing import compare_fingerprints, each_once
 from envcompare.fingerprint.evidence import ArmsContext
 from envcompare.fingerprint.sentences import other_options
 from envcompare.hosts import stack_options
 from envcompare.hosts.folders import CellFolders
-from envcompare.hosts.opening import open_session, ssh_options, tell_files_apart
+from envcompare.hosts.opening import note_differing_files, open_session, ssh_options
 from envcompare.hosts.partitions import partitions, queues
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
@@ -240,7 +239,7 @@ def compare_stacks(
     for text in session.claim():
         progress.say(text)
     _make_ready(session, experiment, arms, progress)
-    tell_files_apart(session, progress)
+    note_differing_files(session, progress)
     session.stage()
     prints = {cell.workload.name: _fingerprints(session, experiment, cell) for cell in cells}
     pairs = ((counterpart(arm, arms), arm) for arm in arms if not arm.is_reference)

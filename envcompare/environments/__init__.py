@@ -24,16 +24,13 @@ from envcompare.errors import (
 )
 from envcompare.stack import Engine, Mount, Prepared, Request
 from envcompare.text import spoken
-from envcompare.transport import FOLDER_S, Transport, run
+from envcompare.transport import Transport, run
 
 PATIENCE_S = 60.0
 _RUN = "ENVCOMPARE_RUN"
 _ENVIRONMENT = "ENVCOMPARE_ENVIRONMENT"
 _ARM = "ENVCOMPARE_ARM"
 _WORKER = "ENVCOMPARE_WORKER"
-RUN_LABEL = "envcompare.run"
-ARM_LABEL = "envcompare.arm"
-WORKER_LABEL = "envcompare.worker"
 SWEEP_S = 60.0
 READS_ALL = "DAC_OVERRIDE"
 """The capability that root inside keeps: it reads what it is shown, whoever owns the files."""
@@ -127,40 +124,6 @@ done 3>&2 2>/dev/null
 set -- $seen
 echo "$#"
 """
-# A container that removes itself is still listed for a moment. A daemon that is restarted does not
-# answer for some seconds, and is asked once a second.
-_REMOVE = r"""
-label=$1 tries=$2 program=$3 removed=' ' rounds=0 failures=0
-command -v "$program" >/dev/null || { echo 0; exit; }
-while :; do
-  ids=$("$program" ps --all --quiet --no-trunc --filter "label=$label") || {
-    failures=$((failures + 1))
-    [ "$failures" -lt "$tries" ] || exit 4
-    sleep 1
-    continue
-  }
-  [ -n "$ids" ] || break
-  case $(printf %s "$ids" | tr -d '0-9a-f\n') in ?*) printf '%s\n' "$ids" >&2; exit 6 ;; esac
-  [ "$rounds" -lt 100 ] || exit 5
-  for id in $("$program" rm --force --volumes $ids); do
-    case $removed in *" $id "*) ;; *) removed="$removed$id " ;; esac
-  done
-  rounds=$((rounds + 1))
-  sleep 0.1 || sleep 1
-done
-set -- $removed
-echo "$#"
-"""
-# What an image stands on is the user's, and stays also where it has no name.
-_REMOVE_IMAGES = r"""
-label=$1 program=$2
-command -v "$program" >/dev/null || { echo 0; exit; }
-images=$("$program" image ls --quiet --no-trunc --filter "label=$label") || exit
-[ -z "$images" ] || "$program" image rm --force --no-prune $images >/dev/null || exit
-echo 0
-"""
-_TRIES = 20
-_TRIES_OF_WORKER = 60  # one that ran a moment ago: its daemon restarts, and will answer again
 # By a CDI description, by the engine's own option, or by the driver's files themselves.
 GpuWay = Literal["none", "cdi", "engine", "devices"]
 
@@ -439,29 +402,6 @@ def kill_marked(transport: Transport, environment: str, *, run_id: str, worker: 
     """
     script = Command(argv=("sh", "-c", _KILL_MARKED, "sh", run_id, environment, worker))
     return swept(transport, script, hint=f"look for {_RUN}={run_id} in /proc/*/environ there")
-
-
-def remove_labelled(transport: Transport, program: str, *, run_id: str, worker: str) -> int:
-    """Remove the containers of a run or a worker from an engine; return how many there were.
-
-    The images that a run has put data into go with it. Raises as `swept`.
-    """
-    label = f"{WORKER_LABEL}={worker}" if worker else f"{RUN_LABEL}={run_id}"
-    tries = _TRIES_OF_WORKER if worker else _TRIES
-    count = swept(
-        transport,
-        Command(argv=("sh", "-c", _REMOVE, "sh", label, str(tries), program)),
-        hint=f"see what {program} ps --all --filter label={label} says there",
-        more_s=tries,
-    )
-    if not worker:
-        swept(
-            transport,
-            Command(argv=("sh", "-c", _REMOVE_IMAGES, "sh", label, program)),
-            hint=f"see what {program} image ls --filter label={label} says there",
-            more_s=FOLDER_S,
-        )
-    return count
 
 
 def swept(transport: Transport, script: Command, *, hint: str, more_s: float = 0.0) -> int:

@@ -1,7 +1,8 @@
 """Docker: `docker run` around the command, on an image that the host's engine keeps.
 
 A container gets the GPUs by CDI, by NVIDIA's hook, or as the driver's own files. What engines with
-Docker's command line share stands here as functions, with `gpu.py` and `software.py`.
+Docker's command line share stands here as functions, with `gpu.py`, `labels.py` and
+`software.py`.
 """
 
 import re
@@ -14,21 +15,18 @@ from envcompare.command import Command, CommandResult
 from envcompare.config.arms import Place, Placing, Rung, Traits
 from envcompare.config.settings import Compression
 from envcompare.environments import (
-    ARM_LABEL,
     HELD,
     READS_ALL,
-    RUN_LABEL,
-    WORKER_LABEL,
     Check,
     Environment,
     Gpu,
     Isolation,
     ask,
-    remove_labelled,
     unusable,
     variables_inside,
 )
-from envcompare.environments.gpu import CDI_PROBE, DESCRIBE, gpu_way
+from envcompare.environments.gpu import CDI_PROBE, MAKE_CDI, gpu_way
+from envcompare.environments.labels import ARM_LABEL, RUN_LABEL, WORKER_LABEL, remove_labelled
 from envcompare.environments.software import of_user, of_workloads, proven, wheelhouse
 from envcompare.environments.vm import show_host
 from envcompare.errors import Problem, StackError, UnusableError
@@ -126,7 +124,7 @@ _SYMPTOMS = (
         pattern=r"failed to fulfil mount request: open (\S+nvidia\S+|\S+libcuda\S+): no such file"
         r"|error gathering device information while adding custom device \"(/dev/nvidia[^\"]*)\"",
         brief="{match} is missing: a CDI description of the GPU is stale",
-        hint=DESCRIBE,
+        hint=MAKE_CDI,
     ),
     Symptom(
         pattern=r'could not select device driver "[^"]*"|unresolvable CDI devices [^\n]+',

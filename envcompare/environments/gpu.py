@@ -1,4 +1,7 @@
-"""The NVIDIA driver of a host: whether it works, its files, and whether a process reaches it."""
+"""The NVIDIA driver of a host: whether it works, its files, and how processes reach it.
+
+That is also by which way an engine gives a container the GPUs.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,7 @@ except OSError:
 {_PROGRAM}"""
 RELOAD = "sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia; sudo nvidia-smi"
 """Loads the kernel module anew where no process uses the GPU; nvidia-smi loads it as root."""
-DESCRIBE = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+MAKE_CDI = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
 """Describes the GPUs of a host for the engines that give them to containers by CDI."""
 _ON_CPU = "or measure on the CPU with --device cpu"
 _NO_MODULE = "no NVIDIA driver is loaded (/proc/driver/nvidia/version is missing)"
@@ -134,7 +137,7 @@ _LOST = re.compile(
 _LOST_HINT = (
     "a worker of the arm had the GPU before, and it is lost: systemctl daemon-reload takes it from "
     "containers that have it by NVIDIA's hook; give it by CDI ("
-    f"{DESCRIBE}), or see whether the GPU failed: sudo dmesg | grep -i xid"
+    f"{MAKE_CDI}), or see whether the GPU failed: sudo dmesg | grep -i xid"
 )
 _CDI_FOLDER = re.compile(r"^cdi (.+)\n((?:\|.*\n)*)", re.MULTILINE)
 _CDI_DRIVER = re.compile(r"libcuda\.so\.(\d+(?:\.\d+)+)")
@@ -319,7 +322,7 @@ def gpu_way(probed: str, driver: Check, *, missing: Problem) -> Check:
     stale = _stale(description, probed, driver.version or "")
     if description and not stale:
         return replace(driver, gpu=replace(driver.gpu, way="cdi"))
-    caution = Problem(brief=stale, hint=DESCRIBE) if stale else None
+    caution = Problem(brief=stale, hint=MAKE_CDI) if stale else None
     if "engine" in probed.splitlines():
         return replace(driver, gpu=replace(driver.gpu, way="engine"), caution=caution)
     if "libcuda.so.1" in dict(driver.gpu.libraries):

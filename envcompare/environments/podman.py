@@ -15,7 +15,6 @@ from envcompare.environments import (
     Isolation,
     ask,
     judge_start,
-    remove_labelled,
     unusable,
     variables_inside,
 )
@@ -28,7 +27,8 @@ from envcompare.environments.docker import (
     started_in,
     user_option,
 )
-from envcompare.environments.gpu import CDI_PROBE, DESCRIBE, gpu_way
+from envcompare.environments.gpu import CDI_PROBE, MAKE_CDI, gpu_way
+from envcompare.environments.labels import remove_labelled
 from envcompare.environments.software import of_user, of_workloads, proven, wheelhouse
 from envcompare.environments.vm import show_host
 from envcompare.errors import Problem, StackError, UnusableError
@@ -63,7 +63,7 @@ exit 0
 """
 _STARTED = re.compile(r"envcompare-probe\W+(?:stat|no such file|executable file|.*not found)")
 _FOLDERS = "printf '%s\\n' /etc/cdi /var/run/cdi |"  # where Podman looks for CDI descriptions
-_NO_CDI = Problem(brief="Podman has no CDI description of the GPU", hint=DESCRIBE)
+_NO_CDI = Problem(brief="Podman has no CDI description of the GPU", hint=MAKE_CDI)
 _SYMPTOMS = (
     Symptom(
         pattern=r"cgroups in hybrid mode not supported",

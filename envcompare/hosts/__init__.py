@@ -1,4 +1,4 @@
-"""The arms of an experiment on a host: the software that is asked for, and an arm that is ready."""
+"""Hosts: how each is got, opened and held for a run; here, the arms that are ready on one."""
 
 from __future__ import annotations
 

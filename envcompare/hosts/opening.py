@@ -1,4 +1,4 @@
-"""Open hosts: connect to them, and learn what they and the arms that are ready there are."""
+"""Open hosts: connect to them, and learn facts of the host and of its ready arms."""
 
 from __future__ import annotations
 
@@ -177,8 +177,11 @@ def _data_facts(session: HostSession, path: str) -> Identity:
     return said.facts()
 
 
-def tell_files_apart(session: HostSession, progress: Progress) -> None:
-    """Find the files in which the software of the arms differs, once all of them are usable."""
+def note_differing_files(session: HostSession, progress: Progress) -> None:
+    """Find the files in which the software of the arms differs, once all of them are usable.
+
+    The arms of the session are replaced by ones whose software tells of these files.
+    """
     arms = {
         arm: (
             inside(

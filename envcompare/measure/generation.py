@@ -16,10 +16,9 @@ from msgspec.structs import asdict, replace
 
 from envcompare.config.plan import shuffled
 from envcompare.errors import InterruptedRunError
-from envcompare.measure import CellContext
+from envcompare.measure.cell import CellContext
 from envcompare.measure.limits import (
     MIN_STEPS,
-    begin_limit_s,
     block_limit_s,
     expected_block_s,
     limit_s,
@@ -143,7 +142,7 @@ class Generation:
                     began[arm] = generated
         else:
             budget_s = self.context.design.budget_s
-            limit_s = begin_limit_s(budget_s, remaining_s=self.context.remaining_s)
+            limit_s = self.context.begin_limit_s
             for arm in order:
                 self._send_begin(arm)
             began = self.workers.collect(order, lambda worker: worker.await_begin(limit_s))

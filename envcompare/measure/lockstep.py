@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import InitVar, dataclass, field
 
 from envcompare.config.plan import derive_seed, shuffled
-from envcompare.measure import CellContext, Roster
+from envcompare.measure.cell import CellContext, Roster
 from envcompare.measure.generation import Generation, Marking
 from envcompare.measure.limits import (
     CellEnd,

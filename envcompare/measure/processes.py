@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from envcompare.config.plan import shuffled
 from envcompare.config.workloads import Program
 from envcompare.errors import WorkloadError
-from envcompare.measure import CellContext, Facts, Roster, Values, failure_of
+from envcompare.measure import Facts, Values
+from envcompare.measure.cell import CellContext, Roster, failure_of
 from envcompare.measure.limits import StopReason
 from envcompare.measure.quiet import QuietGate
 from envcompare.measure.replies import Amount, Fact

@@ -24,7 +24,8 @@ from envcompare.errors import (
     UnusableError,
     WorkloadError,
 )
-from envcompare.measure import CellContext, Values, failure_of
+from envcompare.measure import Values
+from envcompare.measure.cell import CellContext, failure_of
 from envcompare.measure.limits import limit_s
 from envcompare.measure.replies import Hello, LaunchSpec, Profiled
 from envcompare.measure.worker import Worker

@@ -16,7 +16,7 @@ import msgspec
 
 from envcompare.config.plan import shuffled
 from envcompare.errors import CommandTimeoutError, WorkloadError
-from envcompare.measure import CellContext, Roster
+from envcompare.measure.cell import CellContext, Roster
 from envcompare.measure.limits import block_limit_s, too_long
 from envcompare.measure.replies import Generated, Hello
 from envcompare.measure.worker import Worker

@@ -15,13 +15,8 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from envcompare.errors import TransportError, WorkloadError
-from envcompare.measure import (
-    CellContext,
-    Facts,
-    Roster,
-    Values,
-    failure_of,
-)
+from envcompare.measure import Facts, Values
+from envcompare.measure.cell import CellContext, Roster, failure_of
 from envcompare.measure.replies import Found, Hello, LaunchSpec
 from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import Failure, Taken

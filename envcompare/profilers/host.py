@@ -50,7 +50,7 @@ _SCOPES = {
 _SILENT = "the worker could not read it"
 # What a thread has used is exact to the nanosecond, and gone when it ends; the ticks of a process
 # keep that of all its threads, ended ones too: proc(5), fields 4, 14, 15 and 22 of stat.
-_LIST = r"""
+_LIST_HELPERS = r"""
 names=" $1 " tick=$(getconf CLK_TCK) || exit
 for folder in /proc/[0-9]*; do
   read -r name <"$folder/comm" || continue
@@ -67,7 +67,7 @@ for folder in /proc/[0-9]*; do
 done 2>/dev/null
 exit 0
 """
-_LINE = re.compile(r"(\S+) ([0-9]+) ([0-9]+) ([0-9]+) ([0-9,]+) ([0-9]+) ([0-9]+)")
+_HELPER_LINE = re.compile(r"(\S+) ([0-9]+) ([0-9]+) ([0-9]+) ([0-9,]+) ([0-9]+) ([0-9]+)")
 
 
 class _Counter(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,10 +156,10 @@ def list_helpers(transport: Transport, names: Sequence[str]) -> tuple[HelperProc
     if not names:
         return ()
     try:
-        lines = shell(transport, _LIST, " ".join(names)).stdout.splitlines()
+        lines = shell(transport, _LIST_HELPERS, " ".join(names)).stdout.splitlines()
     except CommandTimeoutError:
         return None
-    listed = [_helper(words) for line in lines if (words := _LINE.fullmatch(line))]
+    listed = [_helper(words) for line in lines if (words := _HELPER_LINE.fullmatch(line))]
     name_of = {one.pid: one.name for one in listed}
     return tuple(one for one in listed if name_of.get(one.parent) != one.name)
 

@@ -17,8 +17,9 @@ from envcompare.errors import Phase, Problem, TransportError, UnusableError
 from envcompare.hosts.folders import LAUNCHER, WORKER, CellFolders
 from envcompare.hosts.session import HostSession
 from envcompare.hosts.teams import HostTeam
-from envcompare.measure import Budget, CellContext, Roster, Variables, failed_for_good, failure_of
+from envcompare.measure import Variables
 from envcompare.measure.accuracy import AccuracyPass
+from envcompare.measure.cell import Budget, CellContext, Roster, failed_for_good, failure_of
 from envcompare.measure.energy import EnergyPass
 from envcompare.measure.hostmemory import (
     ROOFS_LIMIT_S,

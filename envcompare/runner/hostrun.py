@@ -34,7 +34,7 @@ from envcompare.errors import (
 from envcompare.fingerprint.identity import changes, refused
 from envcompare.hosts import hostlock
 from envcompare.hosts.hostlock import Asker, HostLock
-from envcompare.hosts.opening import identify, open_session, tell_files_apart
+from envcompare.hosts.opening import identify, note_differing_files, open_session
 from envcompare.hosts.session import HostSession
 from envcompare.hosts.teams import HostTeam
 from envcompare.interrupt import Interruption
@@ -458,7 +458,7 @@ def _prepare_host(
         if not arm.is_control:
             _add_arm(job, session, arm, is_needed=arm.id in needed)
     say = job.display.saying(session.host.label, job.interruption.check)
-    tell_files_apart(session, Progress(say))
+    note_differing_files(session, Progress(say))
     for control, reference in job.plan.controls.items():
         if reference in session.arms:
             session.add_control(control, reference)

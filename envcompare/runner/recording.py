@@ -17,7 +17,8 @@ from envcompare.fingerprint.evidence import entries
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.masking import masked
-from envcompare.measure import CellContext, Facts, failure_of
+from envcompare.measure import Facts
+from envcompare.measure.cell import CellContext, failure_of
 from envcompare.run_folder.records import (
     EnergyBlock,
     Epoch,
@@ -90,9 +91,9 @@ class CellRecorder:
     cell: Cell
     session: HostSession
     reference: str
-    part: int  # how often the cell was begun before
-    first: dict[str, FingerprintRecord]  # of the first part, by arm
-    held: dict[str, list[Sample]]  # by arm, until it is known again
+    _part: int  # how often the cell was begun before
+    _first: dict[str, FingerprintRecord]  # of the first part, by arm
+    _held: dict[str, list[Sample]]  # by arm, until it is known again
 
     @classmethod
     def of(
@@ -108,9 +109,9 @@ class CellRecorder:
             cell=cell,
             session=session,
             reference=job.plan.of(cell).reference,
-            part=sum(event.what == "cell-started" for event in prior_events),
-            first=first,
-            held={arm: [] for arm in taken},
+            _part=sum(event.what == "cell-started" for event in prior_events),
+            _first=first,
+            _held={arm: [] for arm in taken},
         )
 
     def sample(self, sample: Sample) -> None:
@@ -119,11 +120,11 @@ class CellRecorder:
         No fingerprint is taken in the energy pass and on the way to a goal, as in the profiles.
         """
         if isinstance(sample, OfRestart):
-            sample = msgspec.structs.replace(sample, part=self.part)
+            sample = msgspec.structs.replace(sample, part=self._part)
         held = (
             None
             if isinstance(sample, GpuReading | EnergyBlock | Epoch)
-            else self.held.get(sample.arm)
+            else self._held.get(sample.arm)
         )
         if held is None:
             self.job.folder.append_sample(sample)
@@ -145,17 +146,17 @@ class CellRecorder:
         and kept with it where it differs. Return in what the software differs.
         """
         record = self.session.fingerprint(arm, self.cell.id, facts, taken=taken)
-        first = self.first.get(arm)
+        first = self._first.get(arm)
         if first is None:
             self.job.folder.write_fingerprint(record)
             return ()
         if (first.taken, taken) == ("start", "step") or self._differs(first, record):
-            self.job.folder.write_fingerprint(record, part=self.part)
+            self.job.folder.write_fingerprint(record, part=self._part)
         changed = tuple(map(_change, changed_software(first, record)))
         if changed and not self.job.experiment.allow_mismatch:
-            self.held.get(arm, []).clear()
+            self._held.get(arm, []).clear()
         elif taken == "step":
-            for sample in self.held.pop(arm, []):
+            for sample in self._held.pop(arm, []):
                 self.job.folder.append_sample(sample)
         return changed
 
@@ -171,7 +172,7 @@ class CellRecorder:
     def note_lost(self, context: CellContext) -> None:
         """Note what is lost of arms that ended before they were seen to be what they were."""
         what = "the run" if self.job.interruption.is_requested else "its worker"
-        for arm, samples in self.held.items():
+        for arm, samples in self._held.items():
             if samples:
                 text = f"{len(samples)} samples: {what} {_UNSEEN}"
                 context.note("round-dropped", arm=arm, text=text)

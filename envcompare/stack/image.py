@@ -1,4 +1,4 @@
-"""Images of an engine: the recipe of the workload image, what an engine tells, and their way.
+"""Images of an engine: the recipe of ours, what an engine knows of them, and how they are sent.
 
 Nothing is compressed on the way: a core packs fewer bytes a second than a network of 1 Gbit/s
 carries, and an engine unpacks slower than both.

@@ -17,7 +17,8 @@ from envcompare.config.settings import Settings
 from envcompare.console import Display
 from envcompare.environments.docker import image_store
 from envcompare.errors import WorkloadError
-from envcompare.measure import CellContext, generation, limits, startup
+from envcompare.measure import cell, limits, startup
+from envcompare.measure.cell import CellContext
 from envcompare.run_folder.records import Block, Event, ProcessRun, Sample, Startup
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import walk
@@ -99,7 +100,7 @@ def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     A container may take as long as ever to start and to import: it is what it does then that hangs.
     """
     monkeypatch.setattr(limits, "MIN_BLOCK_LIMIT_S", 10.0)
-    monkeypatch.setattr(generation, "begin_limit_s", lambda *_, **__: 15.0)
+    monkeypatch.setattr(cell, "begin_limit_s", lambda *_, **__: 15.0)
     monkeypatch.setattr(startup, "MAX_REPETITIONS", 2)
 
 

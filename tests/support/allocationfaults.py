@@ -404,7 +404,7 @@ def main() -> int:
     asked = arguments()
     schedulers = [each for each in (SLURM, GRID_ENGINE) if asked.scheduler in {None, each.name}]
     with ExitStack() as stack:
-        if reason := busy(schedulers, stack):
+        if reason := lock_clusters(schedulers, stack):
             click.echo(f"error: {reason}", err=True)
             return 2
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))  # so that a trial is cleaned up
@@ -415,8 +415,8 @@ def main() -> int:
     return 1 if broken else 0
 
 
-def busy(schedulers: Sequence[Scheduler], stack: ExitStack) -> str:
-    """Say that another call inflicts faults on a cluster; else keep later ones away from all these.
+def lock_clusters(schedulers: Sequence[Scheduler], stack: ExitStack) -> str:
+    """Keep later calls away from these clusters, or say that another one inflicts faults there.
 
     The locks end with the stack, and with this process whatever becomes of it.
     """

@@ -14,7 +14,8 @@ from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import Comparison, RunComparison
 from envcompare.command import Command, CommandResult
 from envcompare.interrupt import Interruption
-from envcompare.measure import Budget, CellContext, Facts, Roster
+from envcompare.measure import Facts
+from envcompare.measure.cell import Budget, CellContext, Roster
 from envcompare.measure.lockstep import Lockstep, Turns
 from envcompare.measure.replies import LaunchSpec
 from envcompare.measure.startup import StartupPass

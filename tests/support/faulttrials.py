@@ -353,9 +353,15 @@ def attempted(trial: Callable[[], _T]) -> tuple[_T | None, str]:
     try:
         return trial(), ""
     except AssertionError as error:
-        return None, " | ".join(str(error).splitlines()[-8:])
+        return None, _shortened(str(error)) or traceback.format_exc()[-600:]
     except Exception:  # noqa: BLE001 — whatever it is, the run did not survive
         return None, traceback.format_exc()[-600:]
+
+
+def _shortened(said: str) -> str:
+    """Return the first line, which has the cause, and the last seven."""
+    lines = said.splitlines()
+    return " | ".join((*lines[:1], *lines[1:][-7:]))
 
 
 def kill(process: subprocess.Popen[str]) -> None:

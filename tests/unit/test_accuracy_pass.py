@@ -20,8 +20,9 @@ from envcompare.config.search import EPOCHS, parse_until
 from envcompare.config.settings import Settings
 from envcompare.config.workloads import catalogue
 from envcompare.errors import ConfigError, Phase
-from envcompare.measure import CellContext, accuracy, failed_for_good, worker
+from envcompare.measure import accuracy, worker
 from envcompare.measure.accuracy import AccuracyPass
+from envcompare.measure.cell import CellContext, failed_for_good
 from envcompare.report.page import render
 from envcompare.run_folder.records import Epoch, Failure, Goal, event_now
 from envcompare.run_folder.results import RunFolder

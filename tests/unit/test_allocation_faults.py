@@ -16,7 +16,7 @@ from typing import Any
 
 import allocationfaults
 import pytest
-from allocationfaults import CANCELLED, Fault, Trial, busy, inflict
+from allocationfaults import CANCELLED, Fault, Trial, inflict, lock_clusters
 from cluster import GRID_ENGINE, SLURM
 from commandline import envcompare
 from faulttrials import Broken, check_whole
@@ -171,7 +171,7 @@ def test_second_call_on_a_cluster_is_refused(
     monkeypatch.setattr(allocationfaults, "LOCKS", tmp_path)
     monkeypatch.setattr(sys, "argv", ["script/allocations", "1", "slurm"])
     with ExitStack() as first:
-        assert busy([SLURM], first) == ""
+        assert lock_clusters([SLURM], first) == ""
         assert allocationfaults.main() == 2
     said = capsys.readouterr().err.splitlines()
     assert said[0].startswith("error: another script/allocations, process ")
@@ -185,7 +185,7 @@ def test_two_calls_work_side_by_side_on_two_clusters(
     """And on one after the other."""
     monkeypatch.setattr(allocationfaults, "LOCKS", tmp_path)
     with ExitStack() as first, ExitStack() as second:
-        assert busy([SLURM], first) == ""
-        assert busy([GRID_ENGINE], second) == ""
+        assert lock_clusters([SLURM], first) == ""
+        assert lock_clusters([GRID_ENGINE], second) == ""
     with ExitStack() as third:
-        assert busy([SLURM, GRID_ENGINE], third) == ""
+        assert lock_clusters([SLURM, GRID_ENGINE], third) == ""

@@ -10,7 +10,7 @@ from benches import bench, measure
 from commands import concluded, prepared
 from faults import tried
 
-from envcompare.measure import Roster
+from envcompare.measure.cell import Roster
 from envcompare.measure.lockstep import Lockstep, Turns
 
 NO_CPU = 8191  # of the machine that runs this

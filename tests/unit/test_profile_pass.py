@@ -22,7 +22,7 @@ from envcompare.errors import (
     WorkloadError,
     exit_code_of,
 )
-from envcompare.measure import CellContext
+from envcompare.measure.cell import CellContext
 from envcompare.measure.limits import limit_s
 from envcompare.measure.profile import (
     COUNTER_STEPS,

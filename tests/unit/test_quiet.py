@@ -15,7 +15,8 @@ from envcompare.command import Command, CommandResult
 from envcompare.config.experiment import resolve
 from envcompare.config.settings import Settings
 from envcompare.errors import ConfigError, InterruptedRunError
-from envcompare.measure import CellContext, quiet
+from envcompare.measure import quiet
+from envcompare.measure.cell import CellContext
 from envcompare.measure.quiet import QuietGate, Reading, parse_glance, parse_look
 from envcompare.report.sections.cards import summary_cards
 from envcompare.report.wording.methodwords import method_sentences

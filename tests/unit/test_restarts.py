@@ -14,7 +14,7 @@ from benches import Kept, bench
 from builders import block, blocks
 from faults import SOURCE as FAULTS
 
-from envcompare.measure import Budget, CellContext, Roster
+from envcompare.measure.cell import Budget, CellContext, Roster
 from envcompare.measure.lockstep import Lockstep, Turns, _Rounds
 from envcompare.run_folder.records import Block, Memory
 from envcompare.stats.typical import MIN_ROUNDS, ROUNDS_FOR_MEDIAN

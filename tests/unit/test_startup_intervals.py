@@ -18,7 +18,8 @@ from envcompare.command import CommandResult
 from envcompare.config.experiment import resolve
 from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings
-from envcompare.measure import Roster, Values
+from envcompare.measure import Values
+from envcompare.measure.cell import Roster
 from envcompare.measure.startup import Launches, StartupPass
 from envcompare.report.blocks import Words, plain
 from envcompare.report.sections.resources import startup_tables

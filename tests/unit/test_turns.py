@@ -15,7 +15,7 @@ from benches import ARMS, Kept, bench
 from builders import block
 
 from envcompare.command import Command, CommandResult
-from envcompare.measure import Budget, CellContext, Roster
+from envcompare.measure.cell import Budget, CellContext, Roster
 from envcompare.measure.limits import Costs
 from envcompare.measure.lockstep import Lockstep, Turns
 from envcompare.measure.quiet import QuietGate

@@ -207,15 +207,6 @@ def likelihood(difference: FactDifference) -> tuple[int, int]:
     return CLASS_ORDER.index(difference.fact_class), _FELT.index(difference.is_felt)
 
 
-def each_once(by_cell: dict[str, Differences]) -> Differences:
-    """Return the differences of all cells; of one that several share the one that weighs most."""
-    every = [one for found in by_cell.values() for one in found]
-    ordered = sorted(every, key=lambda difference: -CLASS_ORDER.index(difference.fact_class))
-    strongest = {(one.host, one.arm, one.key): one for one in ordered}
-    places = dict.fromkeys((one.host, one.arm, one.key) for one in every)
-    return tuple(strongest[place] for place in places)
-
-
 def of_cells(by_cell: dict[str, Differences], *, shared: Differences) -> dict[str, Differences]:
     """Return by cell the differences that `shared`, the strongest of all cells, tells otherwise."""
     told = {(one.host, one.arm, one.key): one for one in shared}
