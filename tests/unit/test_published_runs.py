@@ -36,7 +36,8 @@ def _percent(ratio: float) -> str:
     value = 100 * (ratio - 1)
     if value > 1000:
         return "over 1000"
-    return f"{value:.0f}" if value > 100 else f"{value:.1f}".replace("-", "−")
+    digits = 0 if value > 100 else 1
+    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")  # no sign before 0.0
 
 
 def test_the_table_of_environments_has_the_numbers_of_its_run() -> None:
