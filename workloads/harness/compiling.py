@@ -11,7 +11,7 @@ import sysconfig
 import tempfile
 from typing import Any, Callable, ContextManager
 
-from harness.failures import LackingError
+from harness.failures import HintedError, LackingError
 
 # No process or thread beside the worker compiles, and no other host is asked for code.
 _SETTINGS = {
@@ -20,6 +20,7 @@ _SETTINGS = {
     "autotune_remote_cache": False,
     "bundled_autotune_remote_cache": False,
 }
+_OURS = "envcompare"  # what is counted here beside PyTorch's own numbers
 FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR")
 """The variables that say where compiled and temporary files lie."""
 
@@ -93,8 +94,19 @@ def computed(model: Any, device: str, *, compiled: bool) -> Callable[..., Any]: 
         torch = sys.modules["torch"]
         torch._dynamo.reset()  # noqa: SLF001  there is no other way
         _counters().clear()
+        _counters()[_OURS]["models"] += 1
         call = torch.compile(model)
     return call
+
+
+def require_compiled_code() -> None:
+    """Raise HintedError where a model should be compiled, was called, and nothing was compiled."""
+    if _OURS in _counters() and not compiled_graphs():
+        raise HintedError(
+            "torch.compile has compiled no part of the model, and its step is that of any other",
+            hint="leave `compile` out: PyTorch does not compile recurrent layers, nor what is "
+            "marked with torch.compiler.disable",
+        )
 
 
 def is_made_here(path: str) -> bool:

@@ -86,6 +86,7 @@ class Generation:
         self._steps = 1
         with phase("step", 1):
             checksum = as_number(self._object.step(), 1)
+            compiling.require_compiled_code()
         return {
             "pid": os.getpid(),
             "build_ns": built_ns - start_ns,

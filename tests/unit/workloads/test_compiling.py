@@ -30,6 +30,20 @@ class Growing:
         self.steps += 1
         return self.compiled(torch.ones(100 + self.steps // 4))
 """
+RECURRENT = """
+import torch
+from harness.training import Trained
+
+class Recurrent(Trained):
+    def model(self):
+        return torch.nn.RNN(4, 4)
+
+    def data(self):
+        return torch.randn(3, 4), torch.zeros(3, dtype=torch.long)
+
+    def loss(self, outputs, targets):
+        return super().loss(outputs[0], targets)
+"""
 
 
 @pytest.fixture
@@ -166,6 +180,29 @@ def test_compilations_of_a_block_are_told(
     assert hello["ok"], hello
     assert worker.ask("gen", seed=1, pad=0)["ok"]
     assert [worker.ask("run", k=2)["compilations"] for _ in range(4)] == [0, 1, 0, 1]
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="this machine has no C++ compiler")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_model_that_pytorch_does_not_compile_fails_where_it_should_be(
+    start: Start,
+    torch_interpreter: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    compiled: bool,
+) -> None:
+    """Its times would be told as those of compiled code."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "own.py").write_text(RECURRENT)
+    worker: Conversation = start(torch_interpreter)
+    own = {"workload": f"{tmp_path}/own.py:Recurrent", "params": {"compile": compiled}}
+    assert worker.ask("hello", **own, threads=1, device="cpu")["ok"]
+    begun = worker.ask("gen", seed=1, pad=0)
+    assert begun["ok"] is not compiled
+    if compiled:
+        assert "torch.compile has compiled no part of the model" in begun["error"]["brief"]
+        assert "leave `compile` out" in begun["error"]["hint"]
 
 
 def test_compiled_model_lacks_triton_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
