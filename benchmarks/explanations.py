@@ -24,9 +24,10 @@ from envcompare.analysis.model.comparison import RunComparison
 from envcompare.command import Command
 from envcompare.environments.docker import ENGINE
 from envcompare.environments.registry import environment
-from envcompare.report.format.numbers import NOT_MEASURED
+from envcompare.report.numbers import NOT_MEASURED
 from envcompare.report.sections.why import split_parts
-from envcompare.report.wording.headlines import headlines, split_sentences
+from envcompare.report.wording.headlines import headlines
+from envcompare.report.wording.partwords import split_sentences
 from envcompare.report.wording.verdicts import estimate_text
 from envcompare.run_folder.results import RunFolder
 from envcompare.stack import Options, Progress, Request

@@ -19,16 +19,17 @@ import msgspec
 from bookkeeping import WORK, Conditions, Watch
 from envcompare import bundled
 from envcompare.command import Command, CommandResult
-from envcompare.config.settings import PRESETS, Preset, restarts_of
+from envcompare.config.experiment import restarts_of
+from envcompare.config.settings import PRESETS, Preset
 from envcompare.environments.docker import ENGINE
 from envcompare.environments.registry import environment
 from envcompare.interrupt import Interruption
-from envcompare.measure.context import Budget, CellContext, Facts, Launch
-from envcompare.measure.context import Variables as StartVariables
+from envcompare.measure import Facts
+from envcompare.measure import Variables as StartVariables
+from envcompare.measure.cell import Budget, CellContext, Launch, Roster
 from envcompare.measure.lockstep import Lockstep, Turns
 from envcompare.measure.replies import LaunchSpec
 from envcompare.measure.worker import Worker
-from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import (
     ArmRecord,
     Block,

@@ -21,7 +21,7 @@ from scipy import stats
 
 from bookkeeping import HERE, Conditions, Places, benchmark, load_average
 from envcompare.analysis.model.comparison import Estimate, Tail
-from envcompare.analysis.timing.cells import CellData, mean_estimate
+from envcompare.analysis.timing.cells import CellData
 from envcompare.analysis.timing.judge import primaries, tail
 from envcompare.run_folder.records import CONTROL_SUFFIX
 from envcompare.stats.intervals import ALPHA, LOOK_FACTOR, Interval
@@ -145,10 +145,9 @@ def found_in(path: Path) -> Iterator[Found]:
 
 
 def _mean(data: CellData, arm: str) -> Estimate | None:
-    return mean_estimate(
-        data,
+    return data.mean_estimate(
         arm,
-        metric=data.metric[0],
+        data.metric[0],
         level=1 - (1 - TYPICAL_SHARE) * ALPHA / PLANNED,
         factor=LOOK_FACTOR if data.is_looked else 1.0,
         is_widened=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import sys
 import unicodedata
@@ -156,3 +157,16 @@ def shortened(text: str, *, most: int) -> str:
     if len(text) <= most:
         return text
     return f"{text[:most]}… ({len(text)} characters)"
+
+
+def closest(word: str, known: tuple[str, ...]) -> str:
+    """Return a hint that lists the known words, the likeliest first."""
+    near = difflib.get_close_matches(word, known, n=1)
+    everything = ", ".join(known)
+    return f"did you mean `{near[0]}`? Known: {everything}" if near else f"known: {everything}"
+
+
+def listed(value: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """Return the items of a comma list or of a TOML array, without blanks."""
+    items = value.split(",") if isinstance(value, str) else (value or ())
+    return tuple(item.strip() for item in items if item.strip())

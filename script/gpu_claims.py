@@ -19,9 +19,10 @@ import numpy as np
 
 from envcompare.gpu import table_roofs
 from envcompare.gpu.kernelnames import identity
+from envcompare.run_folder.history import standing
 from envcompare.run_folder.profiles import Device, PassName, Profile, ProfileRecord, Roofs
 from envcompare.run_folder.records import ArmRecord, Block, Event, GpuReading, RunRecord, Sample
-from envcompare.run_folder.results import RunFolder, standing
+from envcompare.run_folder.results import RunFolder
 
 State = Literal["passed", "failed", "not possible here"]
 WORKLOADS: Final = ("cnn", "rnn")

@@ -40,6 +40,10 @@ class Files:
         "place": ("auto", "software", "data", "scratch"),
         "files": (1, None),
     }
+    WRITES_BESIDE_DATA: ClassVar[dict[str, Any]] = {
+        "pattern": ("write",),
+        "place": ("auto", "software", "data"),
+    }
 
     def __init__(self, pattern: str, cache: str, place: str, package: str, files: int) -> None:
         if pattern == "write" and place == "software":

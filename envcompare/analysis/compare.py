@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import msgspec
 
@@ -15,23 +15,24 @@ from envcompare.analysis.model.comparison import (
     LadderStep,
     RunComparison,
 )
+from envcompare.analysis.model.machines import (
+    GroupDifference,
+    GroupEstimate,
+    HostSummary,
+    TorchBuild,
+)
 from envcompare.analysis.model.profiling import CellPhases, CellProfiles
 from envcompare.analysis.model.scaling import CellTraining
 from envcompare.analysis.profiles.profiled import explain
 from envcompare.analysis.timing.cells import CellData, summarise_cell
-from envcompare.analysis.timing.decompose import Judged, decompose, ladder, step_evidence
+from envcompare.analysis.timing.decompose import decompose, ladder, step_evidence
 from envcompare.analysis.timing.descriptive import (
     memory_summaries,
     picked_values,
     startup_summaries,
 )
-from envcompare.analysis.timing.hostgroups import Costs, group_differences, group_estimates
+from envcompare.analysis.timing.hostgroups import group_estimates, hosts_estimates
 from envcompare.analysis.timing.judge import Key, Primary, judge, primaries
-from envcompare.analysis.timing.measuredhosts import (
-    host_differences,
-    hosts_estimates,
-    summarise_hosts,
-)
 from envcompare.analysis.timing.phases import cell_phases
 from envcompare.analysis.timing.runfiles import RunFiles, read_files
 from envcompare.analysis.timing.scaling import batch_sweeps, cell_training, scaling
@@ -41,12 +42,21 @@ from envcompare.analysis.timing.surroundings import (
     candidates,
     clock_differences,
     differences_by_cell,
-    each_once,
+    group_differences,
+    host_differences,
     of_cells,
 )
+from envcompare.fingerprint.comparing import each_once
 from envcompare.fingerprint.identity import noted_changes
-from envcompare.run_folder.records import ArmRecord, CellState, Event
-from envcompare.run_folder.results import RunFolder, count_comparisons, duration_s
+from envcompare.run_folder.history import duration_s
+from envcompare.run_folder.records import (
+    ArmRecord,
+    CellState,
+    Event,
+    FingerprintRecord,
+    FingerprintValue,
+)
+from envcompare.run_folder.results import RunFolder, count_comparisons
 from envcompare.text import masked_toml
 
 
@@ -57,15 +67,8 @@ def compare_run(folder: RunFolder) -> RunComparison:
 
 def compare_files(read: RunFiles) -> RunComparison:
     """Analyse what was read of a run folder."""
-    run, design = read.timed, read.run.design
-    data = read.cell_data()
-    cells = tuple(summarise_cell(one) for one in data)
-    m = count_comparisons(run.arms, len(run.cells))
-    settled = primaries(data, design, m=m, steps=step_evidence(data))
-    around = Surroundings.of(read)
-    profiles, differing = _explained(read, data, around, settled=settled)
-    shared = each_once(differing)
-    comparisons = _comparisons(read, zip(data, cells, strict=True), differing, settled)
+    run, design, judged = read.timed, read.timed.design, _judged(read)
+    data, cells, settled = judged.data, judged.cells, judged.settled
     return RunComparison(
         run_id=run.run_id,
         created=run.created,
@@ -85,29 +88,33 @@ def compare_files(read: RunFiles) -> RunComparison:
         screen=design.screen,
         threads=design.threads,
         stabilise=design.stabilise,
+        until=design.until,
         is_complete=read.is_complete,
         reference_arm=next(arm.id for arm in run.arms if arm.is_reference),
         references=_references(data, run.arms),
-        planned_comparisons=m,
-        comparisons=comparisons,
+        planned_comparisons=judged.planned,
+        comparisons=judged.comparisons,
         cells=cells,
-        arms=_arms(read, comparisons, cells),
-        differences=shared,
-        hosts=summarise_hosts(read),
+        arms=_arms(read, judged.comparisons, cells),
+        differences=judged.shared,
+        hosts=_hosts(read),
         host_differences=host_differences(read),
-        over_hosts=hosts_estimates(comparisons, settled, margin=design.margin, of_hosts=run.groups),
-        **_groups(around, data, Costs.of(settled, comparisons, cells)),
-        cell_differences=of_cells(differing, shared=shared),
-        decompositions=tuple(found for one in data for found in decompose(one)),
-        scaling=scaling(data, cells, profiles),
-        ladder=_ladder(around, data, cells, settled=settled, comparisons=comparisons),
+        over_hosts=hosts_estimates(
+            judged.comparisons, settled, margin=design.margin, of_hosts=run.groups
+        ),
+        groups=run.groups,
+        group_differences=judged.apart,
+        group_estimates=_group_estimates(read, judged),
+        cell_differences=of_cells(judged.differing, shared=judged.shared),
+        decompositions=tuple(split for cell in data for split in decompose(cell)),
+        scaling=scaling(data, cells, judged.profiles),
+        ladder=_ladder(judged),
         startup=startup_summaries(read.samples, run, read.standing),
         memory=memory_summaries(read.samples),
-        picked=tuple(found for one in data for found in picked_values(one)),
-        profiles=profiles,
+        picked=tuple(picked for cell in data for picked in picked_values(cell)),
+        profiles=judged.profiles,
         phases=_phases(read, data),
         batch_sweeps=batch_sweeps(data, read.events),
-        until=design.until,
         training=_training(read, data),
         failures=_failures(read.standing),
         identity_changes=noted_changes(read.events),
@@ -116,14 +123,57 @@ def compare_files(read: RunFiles) -> RunComparison:
     )
 
 
-def _groups(around: Surroundings, data: Iterable[CellData], costs: Costs) -> dict[str, Any]:
-    """Return what a run says of groups of hosts, by the names of its parts."""
-    differing = group_differences(around)
-    return {
-        "groups": around.read.run.groups,
-        "group_differences": differing,
-        "group_estimates": group_estimates(around, data, costs, differences=differing),
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """The cells of a run with what differs in them, judged together."""
+
+    data: tuple[CellData, ...]
+    cells: tuple[CellSummary, ...]
+    planned: int  # comparisons
+    settled: Mapping[Key, Primary]
+    around: Surroundings
+    profiles: tuple[CellProfiles, ...]
+    differing: dict[str, Differences]
+    shared: Differences
+    apart: tuple[GroupDifference, ...]  # between groups of hosts
+    comparisons: tuple[Comparison, ...]
+
+
+def _judged(read: RunFiles) -> _Judged:
+    run, data = read.timed, read.cell_data()
+    cells = tuple(summarise_cell(cell) for cell in data)
+    planned = count_comparisons(run.arms, len(run.cells))
+    settled = primaries(data, run.design, m=planned, steps=step_evidence(data))
+    around = Surroundings.of(read)
+    profiles, differing = _explained(read, data, around, settled=settled)
+    return _Judged(
+        data=data,
+        cells=cells,
+        planned=planned,
+        settled=settled,
+        around=around,
+        profiles=profiles,
+        differing=differing,
+        shared=each_once(differing),
+        apart=group_differences(around),
+        comparisons=_comparisons(read, zip(data, cells, strict=True), differing, settled),
+    )
+
+
+def _group_estimates(read: RunFiles, judged: _Judged) -> tuple[GroupEstimate, ...]:
+    return group_estimates(
+        read,
+        judged.data,
+        judged.settled,
+        comparisons=judged.comparisons,
+        cells=judged.cells,
+        differences=judged.apart,
+    )
+
+
+def _ladder(judged: _Judged) -> tuple[LadderStep, ...]:
+    cells = zip(judged.data, judged.cells, strict=True)
+    return ladder(judged.around, cells, judged.settled, comparisons=judged.comparisons)
 
 
 def _phases(read: RunFiles, data: Iterable[CellData]) -> tuple[CellPhases, ...]:
@@ -181,29 +231,60 @@ def _comparisons(
     return tuple(compared)
 
 
-def _ladder(
-    around: Surroundings,
-    data: Iterable[CellData],
-    cells: Iterable[CellSummary],
-    *,
-    settled: Mapping[Key, Primary],
-    comparisons: Iterable[Comparison],
-) -> tuple[LadderStep, ...]:
-    known = Judged(
-        settled=settled,
-        comparisons={(one.cell, one.arm): one for one in comparisons},
-        prints={(one.cell, one.arm): one for one in around.read.fingerprints},
-        surroundings=around,
-    )
-    pairs = zip(data, cells, strict=True)
-    return tuple(step for pair in pairs for step in ladder(*pair, known))
-
-
 def _references(cells: Iterable[CellData], arms: tuple[ArmRecord, ...]) -> dict[str, str]:
     """Return the reference of each cell by its ID, where it is not the first of the run."""
     first = next(arm.id for arm in arms if arm.is_reference)
     every = {one.cell.id: one.reference.id for one in cells}
     return {cell: reference for cell, reference in every.items() if reference != first}
+
+
+def _hosts(read: RunFiles) -> tuple[HostSummary, ...]:
+    """Return what the work ran on, host by host, in the order of the plan."""
+    timed = {arm.id for arm in read.run.arms if arm.is_timed}
+    hosts = dict.fromkeys(cell.host for cell in read.run.cells) if timed else {}
+    return tuple(
+        _host(
+            host,
+            [one for one in read.fingerprints if one.host == host and one.arm in timed],
+            [one for one in read.events if one.host == host],
+        )
+        for host in hosts
+    )
+
+
+def _host(host: str, records: list[FingerprintRecord], events: list[Event]) -> HostSummary:
+    noted = [one.values for one in events if one.what == "host-ready"]
+    unused = noted[-1] if noted else {}
+    wheels = [one.text for one in events if one.what == "wheels"]
+    return HostSummary(
+        host=host,
+        devices={
+            one.cell: device
+            for one in events
+            if one.what == "note" and isinstance(device := one.values.get("device"), str)
+        },
+        processor=next(_texts(records, "cpu.model"), ""),
+        gpus=tuple(dict.fromkeys(_texts(records, "gpu.name"))),
+        driver=next(_texts(records, "gpu.driver"), ""),
+        torch=tuple(dict.fromkeys(_builds(records))),
+        unused_gpus=_text(unused.get("gpu.unused")),
+        unused_driver=_text(unused.get("gpu.driver")),
+        wheels=wheels[-1] if wheels else "",
+    )
+
+
+def _builds(records: Iterable[FingerprintRecord]) -> Iterator[TorchBuild]:
+    for record in records:
+        if version := _text(record.facts.get("torch.version")):
+            yield TorchBuild(version=version, cuda=_text(record.facts.get("torch.cuda")))
+
+
+def _texts(records: Iterable[FingerprintRecord], key: str) -> Iterator[str]:
+    return filter(None, (_text(record.facts.get(key)) for record in records))
+
+
+def _text(value: FingerprintValue) -> str:
+    return "" if value is None else str(value)
 
 
 def _arms(

@@ -11,9 +11,10 @@ from msgspec import Meta
 from envcompare.analysis.compare import compare_files
 from envcompare.analysis.model.comparison import CellSummary, Comparison, RunComparison
 from envcompare.analysis.timing.runfiles import RunFiles, read_files
-from envcompare.run_folder.lock import Owner, owner_of
+from envcompare.run_folder.disk import Owner, owner_of
+from envcompare.run_folder.history import elapsed_s
 from envcompare.run_folder.records import SCHEMA, Event
-from envcompare.run_folder.results import RunFolder, elapsed_s
+from envcompare.run_folder.results import RunFolder
 
 _OPEN = ("not-begun", "going-on", "interrupted")
 _STANDING_STILL = ("turn", "stopped", "interrupted", "cell-ended")  # after which others are served

@@ -10,7 +10,7 @@ from types import TracebackType
 
 import click
 
-from envcompare.cli import measuring, reading, status
+from envcompare.cli import measuring, reading
 from envcompare.console import Display
 from envcompare.errors import (
     ConfigError,
@@ -44,7 +44,7 @@ def app(context: click.Context, *, debug: bool, quiet: bool) -> None:
     context.meta["debug"] = debug
 
 
-for _part in (measuring, reading, status):
+for _part in (measuring, reading):
     for _command in _part.COMMANDS:
         app.add_command(_command)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,12 +13,12 @@ from rich.text import Text
 
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.console import Display, print_lines, result_stream
-from envcompare.report.export.summary import summary
-from envcompare.report.format.blocks import Heading, Items, Line, PlainBlock, Table, plain
-from envcompare.report.format.numbers import FIGURE
-from envcompare.run_folder.disk import redrawable
-from envcompare.run_folder.results import RunFolder
+from envcompare.console import Display, print_bytes, print_lines, result_stream
+from envcompare.errors import RunFolderError
+from envcompare.report.blocks import Heading, Items, Line, PlainBlock, Table, markdown, plain
+from envcompare.report.numbers import FIGURE
+from envcompare.report.summary import summary
+from envcompare.run_folder.results import RunFolder, json_bytes
 from envcompare.text import flat
 
 _STYLES = {
@@ -38,10 +39,18 @@ def conclude(folder: RunFolder) -> tuple[RunComparison, Path]:
     from envcompare.report.page import render  # charts are slow to import
 
     comparison = compare_run(folder)
-    with redrawable(folder.path):
+    try:
         folder.write_json("comparison.json", comparison)
         names = tuple(name for name in folder.file_names() if name != "report.html")
         folder.write_bytes("report.html", render(comparison, files=names).encode())
+    except RunFolderError as error:
+        raise RunFolderError(
+            error.brief,
+            details=error.details,
+            hint=f"the run is kept in {folder.path}: once the folder can be written to, "
+            f"`envcompare report {shlex.quote(str(folder.path))}` draws its report, and with "
+            "`--output FILE` elsewhere",
+        ) from error
     return comparison, folder.path / "report.html"
 
 
@@ -57,6 +66,14 @@ def show_summary(comparison: RunComparison, path: Path, display: Display | None 
         show(summary(comparison), display.console)
         display.say("")
         display.say(f"report: {path}")
+
+
+def show_result(blocks: tuple[PlainBlock, ...], content: object, *, form: str) -> None:
+    """Print blocks as text or Markdown, or the content as JSON."""
+    if form == "text":
+        show(blocks)
+    else:
+        print_bytes(json_bytes(content) if form == "json" else markdown(blocks).encode())
 
 
 def show(blocks: Iterable[PlainBlock], console: Console | None = None) -> None:

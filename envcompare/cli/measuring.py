@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from envcompare.cli.givensettings import settings_of
 from envcompare.cli.options import (
     CLEANED,
     EXPERIMENT,
     LOOKING,
     PLACES,
     command_line,
-    settings_of,
     taking,
 )
 from envcompare.console import Display, print_bytes, print_event, print_lines
@@ -24,8 +24,8 @@ from envcompare.text import counted, escaped_json
 
 if TYPE_CHECKING:
     from envcompare.config.plan import Plan
-    from envcompare.doctor.findings import HostExamination
-    from envcompare.runner.cellrun import Job
+    from envcompare.doctor.checks import HostExamination
+    from envcompare.runner.recording import Job
 
 _AGAIN = ("allow_mismatch", "wait")  # what may differ when a run is resumed
 
@@ -71,10 +71,10 @@ def run(
     from envcompare.cli.planning import planned, resumed
     from envcompare.config.settings import Settings
     from envcompare.hosts.allocation import check_available
-    from envcompare.run_folder.lock import locked
+    from envcompare.run_folder.disk import locked
     from envcompare.run_folder.results import RunFolder
     from envcompare.runner import walk
-    from envcompare.runner.cellrun import Job
+    from envcompare.runner.recording import Job
 
     is_concluded = not values.pop("measure_only")
     if resume is not None:
@@ -167,8 +167,8 @@ def doctor(*, form: str, **values: Any) -> None:  # noqa: ANN401
     Exit 3 if something required is missing, or if stacks differ that should be the same.
     """
     from envcompare.cli.planning import resolved
-    from envcompare.doctor.examining import examine
-    from envcompare.doctor.findings import (
+    from envcompare.doctor import examine
+    from envcompare.doctor.checks import (
         Examination,
         comparison_lines,
         diagnosis_lines,
@@ -246,7 +246,7 @@ def clean(
     from envcompare.cli.planning import places_of, resolved
     from envcompare.config.settings import Settings
     from envcompare.hosts.allocation import forget, jobs_of
-    from envcompare.run_folder.lock import locked
+    from envcompare.run_folder.disk import locked
     from envcompare.run_folder.results import RunFolder
     from envcompare.runner import preparing
 

@@ -1,4 +1,4 @@
-"""The command line's flags, made of the options that settings declare, and the settings of them."""
+"""The command line's flags, made of the options that settings declare."""
 
 from __future__ import annotations
 
@@ -9,27 +9,17 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 
-from envcompare import bundled
 from envcompare.config.settings import (
     PRESETS,
     Group,
     Option,
-    Settings,
-    WorkloadTable,
-    closest,
-    listed,
     options,
-    parse_set,
-    read_settings,
 )
-from envcompare.config.workloads import tables_of
-from envcompare.errors import ConfigError
 from envcompare.masking import masked_words
 from envcompare.run_folder.profiles import GPU_TOOLS
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _Decorator = Callable[[_F], _F]
-_DEFAULT_FILE = Path("envcompare.toml")
 
 
 def _help(option: Option) -> str:
@@ -200,52 +190,3 @@ def taking(flags: tuple[_Decorator[Any], ...]) -> _Decorator[Any]:
         return command
 
     return decorate
-
-
-def settings_of(values: dict[str, Any]) -> tuple[Settings, Settings]:
-    """Return the settings of the flags and of the configuration file.
-
-    Raises ConfigError naming what is wrong.
-    """
-    path = _file_of(values.pop("config", None), values.pop("study", None))
-    given = {name: value for name, value in values.items() if value not in (None, ())}
-    if "set" in given:
-        given["set"] = parse_set(given["set"])
-    flags = Settings(**_with_commands(given))
-    return flags, read_settings(path) if path is not None else Settings()
-
-
-def _file_of(config: Path | None, study: str | None) -> Path | None:
-    """Return the configuration file that is asked for, else the usual one where it is there."""
-    if study is None:
-        return config or (_DEFAULT_FILE if _DEFAULT_FILE.is_file() else None)
-    if config is not None:
-        raise ConfigError(
-            "--study and --config both name a configuration file",
-            hint="give one of them; flags change settings of a study",
-        )
-    known = bundled.studies()
-    if study not in known:
-        raise ConfigError(f"unknown study `{study}`", hint=closest(study, tuple(known)))
-    return known[study]
-
-
-def _with_commands(given: dict[str, Any]) -> dict[str, Any]:
-    """Turn `--command` and its companions into tables of workloads, as a file holds them."""
-    names = {"commands": (), "measures": (), "command_dir": None, "command_timeout": None}
-    about_commands = {name: given.pop(name, default) for name, default in names.items()}
-    if not about_commands["commands"]:
-        if any(about_commands.values()):
-            raise ConfigError(
-                "--measure, --command-dir and --command-timeout belong to a --command",
-                hint="name the program with --command, or write [workloads.NAME] in the file",
-            )
-        return given
-    tables = tables_of(
-        about_commands["commands"],
-        measures=about_commands["measures"],
-        cwd=about_commands["command_dir"],
-        timeout=about_commands["command_timeout"],
-    )
-    bundled = {name: WorkloadTable() for name in listed(given.get("workloads"))}
-    return {**given, "workloads": {**bundled, **tables}}

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 
 from envcompare.command import shown_text
-from envcompare.config.experiment import Experiment, resolve, standalone
+from envcompare.config.experiment import Experiment, resolve
 from envcompare.config.plan import Cell, Plan, derive_seed, make_plan, not_placed, shuffled
 from envcompare.config.scheduling import check_time
-from envcompare.config.settings import Settings, parse_settings, settings_toml
-from envcompare.config.workloads import Known, catalogue
+from envcompare.config.settings import (
+    HostTable,
+    Settings,
+    WorkloadTable,
+    parse_settings,
+    settings_toml,
+)
+from envcompare.config.workloads import Known, Program, catalogue
 from envcompare.environments.registry import all_traits
 from envcompare.errors import ConfigError, RunFolderError
 from envcompare.fingerprint.identity import is_known, unknown
+from envcompare.run_folder.history import written_samples
 from envcompare.run_folder.records import ProfileChoice
-from envcompare.run_folder.results import RunFolder, configuration_of, written_samples
+from envcompare.run_folder.results import RunFolder, configuration_of
 from envcompare.text import assigned, counted, first_few, masked_toml
 from envcompare.transport.hosts import HostSpec, host_groups, parse_hosts
 from envcompare.version import __version__
@@ -46,6 +54,50 @@ def _resolved(flags: Settings, file: Settings) -> tuple[Experiment, tuple[HostSp
     experiment = resolve(flags, file, known=known)
     hosts = parse_hosts(experiment.hosts, experiment.inventory)
     return standalone(experiment, hosts), hosts
+
+
+def standalone(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> Experiment:
+    """Return the experiment with settings that mean the same in any working directory."""
+    own_workloads = tuple(
+        f"{w.path}:{w.class_name}" for w in experiment.workloads if w.path is not None
+    )
+    config = experiment.ssh_config and str(Path(experiment.ssh_config).expanduser().resolve())
+    settings = msgspec.structs.replace(
+        experiment.settings,
+        hosts=None if experiment.allocation else _named(hosts),
+        groups=None,
+        workload=own_workloads or None,
+        ssh_config=config,
+    )
+    if any(w.program is not None for w in experiment.workloads):
+        tables = {
+            w.name: WorkloadTable() if w.program is None else _table_of(w.program)
+            for w in experiment.workloads
+            if w.path is None
+        }
+        settings = msgspec.structs.replace(settings, workloads=tables)
+    named = tuple(map(str, hosts))
+    return replace(experiment, hosts=named, settings=settings, ssh_config=config)
+
+
+def _named(hosts: tuple[HostSpec, ...]) -> tuple[str, ...] | dict[str, HostTable]:
+    """Return the hosts that take part; with names, tags and groups where there are some."""
+    if not any(host.tags is not None or host.group for host in hosts):
+        return tuple(map(str, hosts))
+    return {
+        host.label: HostTable(address=str(host), tags=host.tags or (), group=host.group)
+        for host in hosts
+    }
+
+
+def _table_of(program: Program) -> WorkloadTable:
+    """Return the table that says the same in any working directory."""
+    return WorkloadTable(
+        command=program.argv,
+        measures=dict(program.measures),
+        cwd=program.cwd,
+        timeout=program.timeout_s,
+    )
 
 
 def planned(

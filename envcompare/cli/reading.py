@@ -1,10 +1,11 @@
-"""The subcommands that read files and reach no host: report, import, list, compare."""
+"""The subcommands that read files and reach no host: report, import, list, compare, status."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,12 +15,12 @@ from envcompare.cli.options import IMPORT, command_line, taking
 from envcompare.console import Display, is_terminal, print_bytes, print_lines
 from envcompare.errors import ConfigError
 from envcompare.run_folder.disk import irregular, replace_file, write_error
-from envcompare.text import counted
+from envcompare.text import age_text, counted, escaped_json
 
 if TYPE_CHECKING:
     from envcompare.analysis.model.comparison import RunComparison
+    from envcompare.analysis.progress import ArmProgress, CellStatus, RunStatus
     from envcompare.analysis.two_runs.gates import Gate
-    from envcompare.report.format.blocks import PlainBlock
     from envcompare.run_folder.results import RunFolder
 
 
@@ -27,6 +28,7 @@ _PATH: Final = click.Path(path_type=Path, readable=False)
 """A path as it was typed: whoever opens it says what is wrong with it, by its own exit code."""
 _OWN: Final = ("run.json", "samples.jsonl", "events.jsonl", "fingerprints", "logs", "profiles")
 """What a run folder cannot be made again from without."""
+_STATES: Final = {"not-begun": "not begun", "going-on": "being measured"}
 
 
 @click.command()
@@ -85,12 +87,12 @@ def _check(form: str, output: Path | None, figures: Path | None, *, is_opened: b
     elif form == "parquet":
         _check_terminal(form)
     if figures is not None:
-        from envcompare.report.export.exports import check_folder
+        from envcompare.report.exports import check_folder
 
         check_folder(figures)
         _check_figures(figures)
     if form == "parquet":
-        from envcompare.report.export.exports import check_parquet
+        from envcompare.report.exports import check_parquet
 
         check_parquet()
 
@@ -200,12 +202,12 @@ def _data(folder: RunFolder, form: str, output: Path | None) -> RunComparison:
 
         content = json_bytes(comparison)
     elif form == "md":
-        from envcompare.report.export.summary import summary
-        from envcompare.report.format.blocks import markdown
+        from envcompare.report.blocks import markdown
+        from envcompare.report.summary import summary
 
         content = f"{markdown(summary(comparison))}\n".encode()
     else:
-        from envcompare.report.export.exports import csv_text, parquet_bytes
+        from envcompare.report.exports import csv_text, parquet_bytes
 
         is_text = form == "csv"
         content = csv_text(comparison).encode() if is_text else parquet_bytes(comparison)
@@ -215,7 +217,7 @@ def _data(folder: RunFolder, form: str, output: Path | None) -> RunComparison:
 
 def _draw(comparison: RunComparison, figures: Path, display: Display) -> None:
     """Write the charts; what is said of them goes to stderr, since stdout may hold a table."""
-    from envcompare.report.export.exports import charts_of, left_out_sentence, write_figures
+    from envcompare.report.exports import charts_of, left_out_sentence, write_figures
 
     charts = charts_of(comparison)
     written = write_figures(charts, figures)
@@ -243,7 +245,7 @@ def import_(display: Display, /, **values: Any) -> None:  # noqa: ANN401
     """
     from envcompare.cli.conclusion import conclude, show_summary
     from envcompare.importing import Import
-    from envcompare.run_folder.lock import locked
+    from envcompare.run_folder.disk import locked
 
     done = Import(**values, command_line=command_line()).run()
     for line in done.lines:
@@ -351,10 +353,10 @@ def _judge_one(path: Path, gates: tuple[Gate, ...], *, form: str) -> int:
         gates_exit_code,
         judge_gates,
     )
-    from envcompare.report.export.changewords import gate_blocks, worded_gates
-    from envcompare.report.export.summary import summary
-    from envcompare.report.wording.groupwords import work_of
-    from envcompare.report.wording.labels import cell_labels
+    from envcompare.cli.conclusion import show_result
+    from envcompare.report.summary import summary
+    from envcompare.report.wording.changewords import gate_blocks, worded_gates
+    from envcompare.report.wording.labels import cell_labels, group_work
     from envcompare.run_folder.results import RunFolder
 
     run = compare_run(RunFolder.open(path))
@@ -367,13 +369,13 @@ def _judge_one(path: Path, gates: tuple[Gate, ...], *, form: str) -> int:
     groups = {one.place: one for one in run.group_estimates}
     results = worded_gates(
         results,
-        cell_labels(run) | {place: work_of(one) for place, one in groups.items()},
+        cell_labels(run) | {place: group_work(one) for place, one in groups.items()},
         run.reference_arm,
         references=run.references | {each: one.reference_group for each, one in groups.items()},
     )
     gated = GatedRun(comparison=run, gates=results, exit_code=code)
     blocks = (*summary(run), *(gate_blocks(results, run) if gates else ()))
-    _print_result(blocks, gated, form=form)
+    show_result(blocks, gated, form=form)
     return code
 
 
@@ -385,7 +387,8 @@ def _compare_two(
 
     from envcompare.analysis.two_runs.changes import compare_runs, read_run
     from envcompare.analysis.two_runs.gates import claims_of_change, gates_exit_code, judge_gates
-    from envcompare.report.export.changewords import change_blocks, worded
+    from envcompare.cli.conclusion import show_result
+    from envcompare.report.wording.changewords import change_blocks, worded
     from envcompare.report.wording.labels import cell_labels
     from envcompare.run_folder.results import RunFolder
 
@@ -397,7 +400,7 @@ def _compare_two(
     code = gates_exit_code(results, claims, is_complete=is_complete)
     labels = cell_labels(second.comparison)
     said = worded(msgspec.structs.replace(change, gates=results, exit_code=code), labels)
-    _print_result(change_blocks(said, labels), said, form=form)
+    show_result(change_blocks(said, labels), said, form=form)
     return code
 
 
@@ -421,16 +424,64 @@ def _nothing_to_judge(run: RunComparison) -> ConfigError:
     )
 
 
-def _print_result(blocks: tuple[PlainBlock, ...], content: object, *, form: str) -> None:
-    """Print blocks as text or Markdown, or the content as JSON."""
-    from envcompare.cli.conclusion import show
-    from envcompare.report.format.blocks import markdown
-    from envcompare.run_folder.results import json_bytes
+@click.command()
+@click.argument("run_folder", type=_PATH, metavar="RUN")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="json has the intervals as log ratios.",
+)
+def status(*, run_folder: Path, form: str) -> None:
+    """Say how far a run is, from another terminal or machine; read its folder, change nothing.
 
-    if form == "text":
-        show(blocks)
+    The exit code is 0 whether the run is going on, was interrupted or has ended.
+    """
+    from envcompare.analysis.progress import status_of
+    from envcompare.run_folder.results import RunFolder, json_bytes
+
+    state = status_of(RunFolder.open(run_folder))
+    if form == "json":
+        print_bytes(escaped_json(json_bytes(state)))
     else:
-        print_bytes(json_bytes(content) if form == "json" else markdown(blocks).encode())
+        print_lines(_lines(state))
 
 
-COMMANDS = (report, import_, list_, compare)
+def _lines(run: RunStatus) -> Iterator[str]:
+    yield f"run {run.run_id}: {_headline(run)}"
+    for cell in run.cells:
+        yield f"  {cell.cell}: {_progress(cell)}"
+        yield from (f"    {arm.arm}: {_interval(arm)}" for arm in cell.arms)
+    yield from (f"  failed: {text}" for text in run.failures)
+
+
+def _headline(run: RunStatus) -> str:
+    if run.owner is not None:
+        return f"going on for {run.owner.age}: {run.owner.place}"
+    return "ended" if run.state == "ended" else "interrupted; it can be resumed"
+
+
+def _progress(cell: CellStatus) -> str:
+    """Say the state of a cell, what it has, and what it may still take."""
+    parts = [_STATES.get(cell.state, cell.state)]
+    parts += [cell.reason] if cell.reason else []
+    if cell.restarts and cell.is_program:
+        parts.append(counted(cell.restarts, "process", "processes"))
+    elif cell.restarts:
+        parts.append(counted(cell.restarts, "restart"))
+    if cell.budget_left_s is not None:
+        parts.append(f"at most {age_text(cell.budget_left_s)} of measuring left")
+    return ", ".join(parts)
+
+
+def _interval(arm: ArmProgress) -> str:
+    from envcompare.report.numbers import signed_interval, signed_percent
+
+    if arm.estimate is None:
+        return "no estimate yet"
+    return f"{signed_percent(arm.estimate)} ({signed_interval(arm.low, arm.high)})"
+
+
+COMMANDS = (report, import_, list_, compare, status)

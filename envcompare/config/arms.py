@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, get_args
 
-from envcompare.config.settings import Settings, closest, listed
 from envcompare.errors import ConfigError
 from envcompare.run_folder.records import Scalar
+from envcompare.text import closest, listed
 
 _ARM_ID = re.compile(r"[a-z0-9-]+")
 _STACKS = ("image", "host")
@@ -124,9 +124,9 @@ def expand_stacks(items: tuple[str, ...], stacks: tuple[str, ...]) -> tuple[str,
     return (*first, *(f"{item}{ends[stack]}" for stack in stacks[1:] for item in plain))
 
 
-def chosen_stacks(settings: Settings) -> tuple[str, ...]:
+def chosen_stacks(given: str | tuple[str, ...] | None) -> tuple[str, ...]:
     """Return the stacks of `--stacks`, each once; raises ConfigError for one that is none."""
-    stacks = tuple(dict.fromkeys(listed(settings.stacks)))
+    stacks = tuple(dict.fromkeys(listed(given)))
     if not stacks:
         raise ConfigError("--stacks names no stack", hint="for example --stacks image,host")
     for stack in stacks:
@@ -382,8 +382,7 @@ def _check_reference(
     """Refuse an image that no arm is named for, or that the environment cannot run."""
     if not name:
         raise ConfigError(
-            f"--envs {item} names an image but no arm",
-            hint=f"give it a name: mine={item}",
+            f"--envs {item} names an image but no arm", hint=f"give it a name: mine={item}"
         )
     kind = environments[environment].reference
     if kind == "none":

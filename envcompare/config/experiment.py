@@ -40,24 +40,27 @@ from envcompare.config.settings import (
     Compression,
     Device,
     Generation,
-    HostTable,
     Preset,
     Settings,
     Variant,
-    WorkloadTable,
-    check_ranges,
-    listed,
     merge,
-    restarts_of,
+    options,
 )
-from envcompare.config.workloads import Known, Workload, choose_workloads, table_of
+from envcompare.config.workloads import (
+    Known,
+    Workload,
+    choose_workloads,
+    info_of,
+    writes_beside_data,
+)
 from envcompare.errors import ConfigError
 from envcompare.run_folder.records import Goal, ProfileChoice, TableRecord
-from envcompare.transport.hosts import HostSpec, Inventory, KnownHost
+from envcompare.text import listed
+from envcompare.transport.hosts import Inventory, KnownHost
 
-MAX_CELLS = 200
 _MAX_CPUS = 8192  # the most a Linux kernel is built for (NR_CPUS)
 _CPUS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
+_SHORT_S = 120.0  # of budget; a longer one holds more launches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +149,7 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
         workloads=() if given.workload else DEFAULTS.workloads,
     )
     settings = merge(given, usual)
-    items = expand_stacks(listed(settings.envs), chosen_stacks(settings))
+    items = expand_stacks(listed(settings.envs), chosen_stacks(settings.stacks))
     given_options = settings.docker_options
     options = (given_options,) if isinstance(given_options, str) else (given_options or ())
     arms = with_options(parse_arms(items, known.environments), options)
@@ -206,18 +209,16 @@ def _check_placed(
             details="its cells would be the same at every place",
             hint="leave --place out, or measure the workloads that load data in a run of their own",
         )
-    # of the settings: values that are compared are no parameters of the workload any more
-    given = {"pattern": "read", "place": "auto", **(settings.set or {}).get("files", {})}
-    patterns, where = (
-        value if isinstance(value, tuple) else (value,)
-        for value in (given["pattern"], given["place"])
-    )
-    if IN_IMAGE & {*places} and "write" in patterns and where != ("scratch",):
-        raise ConfigError(
-            "files.pattern=write cannot write into an image or a SIF",
-            details="the places `image` and `sif` can only be read",
-            hint="leave them out, or measure writing in a run of its own with --place data=overlay",
-        )
+    for workload in workloads if IN_IMAGE & {*places} else ():
+        # of the settings: values that are compared are no parameters of the workload any more
+        given = (settings.set or {}).get(workload.name, {})
+        if writing := writes_beside_data(info_of(workload, known), given):
+            raise ConfigError(
+                f"{workload.name}.{writing} cannot write into an image or a SIF",
+                details="the places `image` and `sif` can only be read",
+                hint="leave them out, or measure writing in a run of its own with "
+                "--place data=overlay",
+            )
 
 
 def _check_spread(workloads: tuple[Workload, ...], settings: Settings, known: Known) -> None:
@@ -343,40 +344,6 @@ def _inventory(*layers: Settings) -> Inventory:
     )
 
 
-def standalone(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> Experiment:
-    """Return the experiment with settings that mean the same in any working directory."""
-    own_workloads = tuple(
-        f"{w.path}:{w.class_name}" for w in experiment.workloads if w.path is not None
-    )
-    config = experiment.ssh_config and str(Path(experiment.ssh_config).expanduser().resolve())
-    settings = msgspec.structs.replace(
-        experiment.settings,
-        hosts=None if experiment.allocation else _named(hosts),
-        groups=None,
-        workload=own_workloads or None,
-        ssh_config=config,
-    )
-    if any(w.program is not None for w in experiment.workloads):
-        tables = {
-            w.name: WorkloadTable() if w.program is None else table_of(w.program)
-            for w in experiment.workloads
-            if w.path is None
-        }
-        settings = msgspec.structs.replace(settings, workloads=tables)
-    named = tuple(map(str, hosts))
-    return replace(experiment, hosts=named, settings=settings, ssh_config=config)
-
-
-def _named(hosts: tuple[HostSpec, ...]) -> tuple[str, ...] | dict[str, HostTable]:
-    """Return the hosts that take part; with names, tags and groups where there are some."""
-    if not any(host.tags is not None or host.group for host in hosts):
-        return tuple(map(str, hosts))
-    return {
-        host.label: HostTable(address=str(host), tags=host.tags or (), group=host.group)
-        for host in hosts
-    }
-
-
 def _measuring(settings: Settings) -> dict[str, Any]:
     preset = settings.preset or "default"
     values = PRESETS[preset]
@@ -395,6 +362,27 @@ def _measuring(settings: Settings) -> dict[str, Any]:
         # wheels without CUDA are asked for to measure on the CPU, also in arms that have other ones
         "device": "cpu" if settings.variant == "cpu" else settings.device,
     }
+
+
+def check_ranges(settings: Settings) -> None:
+    """Refuse numbers out of the range of their option; raises ConfigError naming the flag."""
+    for name, (option, _) in options().items():
+        value = getattr(settings, name)
+        if option.range is None or value is None or option.range.holds(value):
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        raise ConfigError(
+            f"{flag} {value} is out of range",
+            details=f"it must be {option.range.text}",
+            hint=f"give {flag} a number in this range, or leave it out",
+        )
+
+
+def restarts_of(preset: Preset, budget_s: float) -> int:
+    """Return how many restarts a cell has at least before it may be decided."""
+    if preset == "strict":
+        return PRESETS["strict"].min_restarts
+    return PRESETS["quick" if budget_s < _SHORT_S else "default"].min_restarts
 
 
 def _check_together(settings: Settings) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from envcompare.config.arms import Place
-from envcompare.config.experiment import MAX_CELLS, Experiment
+from envcompare.config.experiment import Experiment
 from envcompare.config.workloads import Workload
 from envcompare.errors import ConfigError
 from envcompare.run_folder.records import (
@@ -23,6 +23,8 @@ from envcompare.run_folder.records import (
     Scalar,
 )
 from envcompare.run_folder.results import arms_within, count_comparisons
+
+_MOST_CELLS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +97,10 @@ def make_plan(experiment: Experiment, hosts: tuple[str, ...], *, accept_many: bo
     Raises ConfigError above 200 cells unless `accept_many`.
     """
     cells = tuple(_cells(experiment, hosts))
-    if len(cells) > MAX_CELLS and not accept_many:
+    if len(cells) > _MOST_CELLS and not accept_many:
         raise ConfigError(
             f"the plan has {len(cells)} cells",
-            details=f"more than {MAX_CELLS} cells need --yes, since each takes up to "
+            details=f"more than {_MOST_CELLS} cells need --yes, since each takes up to "
             f"{experiment.budget_s:.0f} s",
             hint="give fewer values to --set, or add --yes",
         )

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from envcompare.config import known_keys
 from envcompare.config.arms import Arm, Place
-from envcompare.config.settings import AllocationTable, closest, known_keys
 from envcompare.errors import ConfigError
-from envcompare.text import counted
+from envcompare.text import closest, counted
 
 SLURM = "slurm"
 GRID_ENGINE = "gridengine"
@@ -43,6 +43,35 @@ _KEYS = {  # of each scheduler, beside those of all
     }),
     GRID_ENGINE: frozenset({"queue", "pe", "slots", "resources", "project"}),
 }  # fmt: skip
+
+
+class AllocationTable(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename="kebab",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+):
+    """`[allocation]` of the file: the nodes that a scheduler is asked for."""
+
+    scheduler: str
+    time: str
+    nodes: int = 1
+    partition: str | None = None
+    gres: str | None = None  # of each node
+    cpus: int | None = None  # of each node
+    mem_gb: int | None = None  # of each node
+    exclusive: bool = False
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    queue: str | None = None  # this and what follows are of Grid Engine
+    pe: str | None = None
+    slots: int | None = None
+    resources: str | None = None
+    project: str | None = None
+    script_dir: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

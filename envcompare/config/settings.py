@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from dataclasses import KW_ONLY, dataclass
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import tomli_w
 
+from envcompare.config import known_keys
+from envcompare.config.scheduling import AllocationTable
 from envcompare.errors import ConfigError
-from envcompare.run_folder.disk import irregular
 from envcompare.run_folder.records import ProfileChoice, Scalar, TableRecord
-from envcompare.text import parse_toml
+from envcompare.text import closest
 
 _MAX_THREADS = 4096  # what a worker accepts
 _MAX_JOBS = 1024  # threads, and connections
@@ -46,9 +45,7 @@ class NumberRange:
 
 _SECONDS = NumberRange(text=f"seconds above 0, {LONGEST_S:.0f} (30 days) at most", most=LONGEST_S)
 _PATIENCE = NumberRange(
-    text=f"seconds from 0 to {LONGEST_S:.0f} (30 days)",
-    above=math.nextafter(0, -1),
-    most=LONGEST_S,
+    text=f"seconds from 0 to {LONGEST_S:.0f} (30 days)", above=math.nextafter(0, -1), most=LONGEST_S
 )
 _COUNT = NumberRange(text="a whole number from 1 to 1000", most=1000)
 _STEPS = NumberRange(text="a whole number from 1 to 2000", most=2000)
@@ -71,8 +68,14 @@ class Option:
     range: NumberRange | None = None
 
 
+_of_where = partial(Option, group="where")
+_of_allocation = partial(Option, group="allocation")
+_of_what = partial(Option, group="what")
+_of_stack = partial(Option, group="stack")
+_of_ssh = partial(Option, group="ssh")
+_of_lock = partial(Option, group="lock")
 _Words = str | tuple[str, ...]
-_Values = dict[str, dict[str, Scalar | tuple[Scalar, ...]]]
+ParameterValues = dict[str, dict[str, Scalar | tuple[Scalar, ...]]]
 
 
 class WorkloadTable(
@@ -101,35 +104,6 @@ class HostTable(
     group: str = ""  # of hosts that is compared with others
 
 
-class AllocationTable(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    rename="kebab",
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-):
-    """`[allocation]` of the file: the nodes that a scheduler is asked for."""
-
-    scheduler: str
-    time: str
-    nodes: int = 1
-    partition: str | None = None
-    gres: str | None = None  # of each node
-    cpus: int | None = None  # of each node
-    mem_gb: int | None = None  # of each node
-    exclusive: bool = False
-    account: str | None = None
-    qos: str | None = None
-    constraint: str | None = None
-    queue: str | None = None  # this and what follows are of Grid Engine
-    pe: str | None = None
-    slots: int | None = None
-    resources: str | None = None
-    project: str | None = None
-    script_dir: str | None = None
-
-
 class ReportTable(TableRecord, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[[tables]]` of the file: a table of the report."""
 
@@ -141,111 +115,96 @@ class Settings(
 
     envs: Annotated[
         _Words | None,
-        Option(
+        _of_where(
             "Arms to compare: ENV, ENV@STACK or NAME=ENV:REFERENCE; the first is the reference. "
             "`ladder` stands for six, from a plain process to docker by one change each.",
             "ARM,…",
             default_text="vm,docker,singularity",
-            group="where",
         ),
     ] = None
     stacks: Annotated[
         _Words | None,
-        Option(
+        _of_where(
             "image, host, or image,host: every plain ENV of --envs runs with each.",
             "STACK,…",
             default=("image",),
-            group="where",
         ),
     ] = None
-    reference: Annotated[
-        str | None, Option("The arm all others are compared with.", "ARM", group="what")
-    ] = None
+    reference: Annotated[str | None, _of_what("The arm all others are compared with.", "ARM")] = (
+        None
+    )
     hosts: Annotated[
         _Words | dict[str, HostTable] | None,
-        Option(
+        _of_where(
             "user@host[:port], names from ~/.ssh/config, a file with one host per line, or @GROUP "
             "and tag:TAG of the configuration file. NAME=HOST+HOST,NAME=HOST compares groups.",
             "HOST,…",
             default_text="this machine",
-            group="where",
         ),
     ] = None
     groups: dict[str, tuple[str, ...]] | None = None  # in a file alone
     allocation: Annotated[
         str | AllocationTable | None,
-        Option(
+        _of_allocation(
             "Ask Slurm for nodes and measure on them, as in slurm:partition=gpu,gres=gpu:a100:1,"
             "time=01:00:00,nodes=2, or Grid Engine for a node, as in gridengine:queue=gpu.q,"
             "time=01:00:00; `inside` measures on the nodes of the job it runs in.",
             "SCHEDULER:KEY=VALUE,…",
-            group="allocation",
         ),
     ] = None
     rendezvous: Annotated[
         str | None,
-        Option(
+        _of_allocation(
             "Spread the ranks of `ddp` over all --hosts; this one has the first rank, and is "
             "measured.",
             "HOST",
-            group="allocation",
         ),
     ] = None
     jobs: Annotated[
         int | None,
-        Option(
+        _of_where(
             "Hosts to work at at once, each over one SSH connection.",
             default=32,
             range=NumberRange(text=f"a whole number from 1 to {_MAX_JOBS}", most=_MAX_JOBS),
-            group="where",
         ),
     ] = None
     workloads: Annotated[
         _Words | dict[str, WorkloadTable] | None,
-        Option("Bundled workloads.", "NAME,…", default=("cnn", "rnn"), group="what"),
+        _of_what("Bundled workloads.", "NAME,…", default=("cnn", "rnn")),
     ] = None
     workload: Annotated[
         _Words | None,
-        Option(
-            "A workload of your own; may be repeated.",
-            "FILE.py:CLASS",
-            is_repeated=True,
-            group="what",
-        ),
+        _of_what("A workload of your own; may be repeated.", "FILE.py:CLASS", is_repeated=True),
     ] = None
     set: Annotated[
-        _Values | None,
-        Option(
+        ParameterValues | None,
+        _of_what(
             "Set a parameter, as in rnn.hidden=64,128; several values make several cells.",
             "W.NAME=V,…",
             is_repeated=True,
-            group="what",
         ),
     ] = None
     compare: Annotated[
         str | None,
-        Option(
+        _of_what(
             "Judge the values that --set gives a parameter, in each environment by itself.",
             "parameter=NAME",
-            group="what",
         ),
     ] = None
     search: Annotated[
         str | None,
-        Option(
+        _of_what(
             "Find the largest batch that fits and the smallest that is fast: sizes that double "
             "from the workload's own, each a cell.",
             "batch[=FIRST-LAST][,memory=MIB]",
-            group="what",
         ),
     ] = None
     until: Annotated[
         str | None,
-        Option(
+        _of_what(
             "After the timing, train until a metric of held-out data is reached, and report epochs "
             "and seconds.",
             "accuracy=VALUE[,epochs=N]",
-            group="what",
         ),
     ] = None
     preset: Annotated[Preset | None, Option("", default="default")] = None
@@ -360,95 +319,81 @@ class Settings(
     data: Annotated[str | None, Option("Folder with real data on the host.", "DIR")] = None
     place: Annotated[
         str | None,
-        Option(
+        _of_what(
             "Where the data lie in each arm: bind, image, overlay, tmpfs, sif; each is a cell.",
             "data=PLACE,…",
-            group="what",
         ),
     ] = None
     download: Annotated[
         bool | None, Option("Download the real data on the host.", default=False)
     ] = None
-    base_image: Annotated[
-        str | None, Option("Base image of the workload image.", "IMAGE", group="stack")
-    ] = None
+    base_image: Annotated[str | None, _of_stack("Base image of the workload image.", "IMAGE")] = (
+        None
+    )
     variant: Annotated[
         Variant | None,
-        Option(
+        _of_stack(
             "Build of torch in the wheels; auto picks what fits each host's driver and GPU.",
             default="auto",
-            group="stack",
         ),
     ] = None
     sif_compression: Annotated[
         Compression | None,
-        Option(
-            "Compression of a SIF. It changes import time, so it is recorded.",
-            default="zstd",
-            group="stack",
+        _of_stack(
+            "Compression of a SIF. It changes import time, so it is recorded.", default="zstd"
         ),
     ] = None
     python: Annotated[
         str | None,
-        Option(
-            "Python version of the locked wheels.",
-            "3.X",
-            default_text="the host's",
-            group="stack",
-        ),
+        _of_stack("Python version of the locked wheels.", "3.X", default_text="the host's"),
     ] = None
     vm_python: Annotated[
-        str | None, Option("Python interpreter of vm, on the host.", "PATH", group="stack")
+        str | None, _of_stack("Python interpreter of vm, on the host.", "PATH")
     ] = None
     host_python: Annotated[
-        str | None, Option("Python interpreter of the stack `host`.", "PATH", group="stack")
+        str | None, _of_stack("Python interpreter of the stack `host`.", "PATH")
     ] = None
     docker_options: Annotated[
         _Words | None,
-        Option(
+        _of_stack(
             "Options of docker run for all docker arms, or for ARM. They win over those that "
             "envcompare adds; may be repeated.",
             "[ARM=]'--OPTION …'",
             is_repeated=True,
-            group="stack",
         ),
     ] = None
     allow_mismatch: Annotated[
         bool | None,
-        Option(
+        _of_stack(
             "Continue, and say so in the report, if software that should be the same differs "
             "between environments or changed while the run was interrupted.",
             default=False,
             off="refuse-mismatch",
-            group="stack",
         ),
     ] = None
     ssh_config: Annotated[
-        str | None,
-        Option("OpenSSH configuration file.", "FILE", default_text="~/.ssh/config", group="ssh"),
+        str | None, _of_ssh("OpenSSH configuration file.", "FILE", default_text="~/.ssh/config")
     ] = None
     accept_new_host_keys: Annotated[
         bool | None,
-        Option(
+        _of_ssh(
             "Accept the key of an unknown host; a changed key is never accepted.",
             default=False,
             off="check-host-keys",
-            group="ssh",
         ),
     ] = None
     host_patience: Annotated[
         float | None,
-        Option(
+        _of_ssh(
             "How long to try to reach a host again whose connection was lost.",
             "SECONDS",
             default=300.0,
             range=_PATIENCE,
-            group="ssh",
         ),
     ] = None
     wait: Annotated[
         float | None,
-        Option(
+        _of_lock(
             "Wait for a host on which another client measures, for at most so many seconds; "
             "without a number for as long as it takes.",
             "SECONDS",
@@ -456,18 +401,10 @@ class Settings(
             default_text="not at all",
             bare=LONGEST_S,
             range=_PATIENCE,
-            group="lock",
         ),
     ] = None
     connect_timeout: Annotated[
-        float | None,
-        Option(
-            "Time limit for connecting.",
-            "SECONDS",
-            default=10.0,
-            range=_SECONDS,
-            group="ssh",
-        ),
+        float | None, _of_ssh("Time limit for connecting.", "SECONDS", default=10.0, range=_SECONDS)
     ] = None
 
 
@@ -502,53 +439,8 @@ PRESETS: dict[Preset, PresetValues] = {
     "strict": PresetValues(margin=0.01, target=0.005, budget_s=1800, min_restarts=6),
 }
 
-_SHORT_S = 120.0  # of budget; a longer one holds more launches
-
-
-def restarts_of(preset: Preset, budget_s: float) -> int:
-    """Return how many restarts a cell has at least before it may be decided."""
-    if preset == "strict":
-        return PRESETS["strict"].min_restarts
-    return PRESETS["quick" if budget_s < _SHORT_S else "default"].min_restarts
-
 
 DEFAULTS = Settings(**{name: option.default for name, (option, _) in options().items()})
-
-
-def check_ranges(settings: Settings) -> None:
-    """Refuse numbers out of the range of their option; raises ConfigError naming the flag."""
-    for name, (option, _) in options().items():
-        value = getattr(settings, name)
-        if option.range is None or value is None or option.range.holds(value):
-            continue
-        flag = f"--{name.replace('_', '-')}"
-        raise ConfigError(
-            f"{flag} {value} is out of range",
-            details=f"it must be {option.range.text}",
-            hint=f"give {flag} a number in this range, or leave it out",
-        )
-
-
-def read_settings(path: Path) -> Settings:
-    """Read a TOML configuration file.
-
-    Raises ConfigError naming file, key and remedy for unreadable TOML, unknown keys, wrong types.
-    """
-    if what := irregular(path):
-        raise _unreadable(path, what)
-    try:
-        content = parse_toml(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, str(error)) from error
-    return parse_settings(content, source=str(path))
-
-
-def _unreadable(path: Path, why: str) -> ConfigError:
-    return ConfigError(
-        f"the configuration file {path} cannot be read",
-        details=why,
-        hint="check the path, and the TOML syntax at the place named",
-    )
 
 
 def parse_settings(content: dict[str, object], *, source: str) -> Settings:
@@ -583,66 +475,19 @@ def _refused(message: str, content: dict[str, object], source: str) -> ConfigErr
     )
 
 
-def closest(word: str, known: tuple[str, ...]) -> str:
-    """Return a hint that lists the known words, the likeliest first."""
-    near = difflib.get_close_matches(word, known, n=1)
-    everything = ", ".join(known)
-    return f"did you mean `{near[0]}`? Known: {everything}" if near else f"known: {everything}"
-
-
 def settings_toml(settings: Settings) -> str:
     """Return settings as the text of a configuration file that says the same."""
     content = msgspec.to_builtins(settings)
     return tomli_w.dumps({key: value for key, value in content.items() if value is not None})
 
 
-def known_keys(table: type[msgspec.Struct] = Settings) -> tuple[str, ...]:
-    """Return the keys that a configuration file, or a table in it, may hold, as spelt there."""
-    return tuple(field.encode_name for field in msgspec.structs.fields(table))
-
-
 def merge(*layers: Settings) -> Settings:
     """Lay settings over each other, the first wins; `set` is merged by workload and parameter."""
     merged: dict[str, Any] = {}
-    parameters: _Values = {}
+    parameters: ParameterValues = {}
     for layer in reversed(layers):
         given = msgspec.structs.asdict(layer)
         merged |= {name: value for name, value in given.items() if value is not None}
         for workload, values in (layer.set or {}).items():
             parameters[workload] = {**parameters.get(workload, {}), **values}
     return Settings(**{**merged, "set": parameters or None})
-
-
-def parse_set(items: tuple[str, ...]) -> _Values:
-    """Parse `--set WORKLOAD.NAME=VALUE[,VALUE…]` items; raises ConfigError naming the item."""
-    parsed: _Values = {}
-    for item in items:
-        left, equals, right = item.partition("=")
-        workload, dot, name = left.partition(".")
-        if not (equals and dot and workload and name and right):
-            raise ConfigError(
-                f"--set {item} is not understood",
-                details="the form is WORKLOAD.NAME=VALUE[,VALUE…]",
-                hint="for example --set rnn.hidden=64,128",
-            )
-        values = tuple(_scalar(text) for text in right.split(","))
-        parsed.setdefault(workload, {})[name] = values if len(values) > 1 else values[0]
-    return parsed
-
-
-def _scalar(text: str) -> Scalar:
-    text = text.strip()
-    if text.lower() in {"true", "false"}:
-        return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
-def listed(value: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    """Return the items of a comma list or of a TOML array, without blanks."""
-    items = value.split(",") if isinstance(value, str) else (value or ())
-    return tuple(item.strip() for item in items if item.strip())

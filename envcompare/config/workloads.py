@@ -12,20 +12,19 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from envcompare import bundled
 from envcompare.config.arms import Traits
-from envcompare.config.settings import LONGEST_S, Settings, WorkloadTable, closest, listed
+from envcompare.config.settings import LONGEST_S, Settings, WorkloadTable
 from envcompare.errors import ConfigError
 from envcompare.run_folder.records import Scalar
+from envcompare.text import closest, listed
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_NOT_IN_NAME = re.compile(r"[^A-Za-z0-9._-]+")
-_SETTING = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+COMMAND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+VARIABLE_SETTING = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _SHELL_WORDS = frozenset({"|", "||", "&&", "&", ";", ">", ">>", "<", "2>", "2>&1"})
-_INTERPRETERS = re.compile(r"python[\d.]*|torchrun|accelerate|env|nice|time|numactl|taskset")
 _Given = dict[str, Scalar | tuple[Scalar, ...]]
 # Shown from the host, these would hide what a container is made of.
 _SYSTEM_FOLDERS = frozenset({
@@ -49,6 +48,8 @@ class WorkloadInfo:
     metrics: tuple[str, ...] = ()  # that its `evaluate` returns
     loads_data: bool = True
     spreads_ranks: bool = False  # which may lie on several hosts
+    writing: dict[str, tuple[Scalar, ...]] = field(default_factory=dict)
+    """Values of parameters with which, all together, it writes where its data lie."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +142,7 @@ def _workload_info(lineage: list[ast.ClassDef], *, name: str) -> WorkloadInfo:
         metrics=_names(_declared(lineage[-1], "METRICS")),
         loads_data=_has_method(lineage, "load"),
         spreads_ranks=_declared(lineage[-1], "SPREADS_RANKS") is True,
+        writing=_writing(_declared(lineage[-1], "WRITES_BESIDE_DATA")),
     )
 
 
@@ -149,6 +151,17 @@ def _names(declared: object) -> tuple[str, ...]:
     if not isinstance(declared, tuple | list):
         return ()
     return tuple(name for name in declared if isinstance(name, str))
+
+
+def _writing(declared: object) -> dict[str, tuple[Scalar, ...]]:
+    """Return the names of a dict with their tuples or lists of values; nothing else in it."""
+    if not isinstance(declared, dict):
+        return {}
+    return {
+        name: tuple(value for value in values if isinstance(value, Scalar))
+        for name, values in declared.items()
+        if isinstance(name, str) and isinstance(values, tuple | list)
+    }
 
 
 def _declared(node: ast.ClassDef, attribute: str) -> Any:  # noqa: ANN401 — any literal
@@ -225,8 +238,7 @@ def _parameters(
     for name, value in sorted(given.items()):
         if is_complete and name not in info.parameters:
             raise ConfigError(
-                f"{info.name} has no parameter `{name}`",
-                hint=closest(name, tuple(info.parameters)),
+                f"{info.name} has no parameter `{name}`", hint=closest(name, tuple(info.parameters))
             )
         values = _values(f"{info.name}.{name}", value)
         for each in values:
@@ -340,14 +352,28 @@ def info_of(workload: Workload, known: Known) -> WorkloadInfo:
     return nothing if workload.program is not None else known.workloads[workload.name]
 
 
+def writes_beside_data(info: WorkloadInfo, given: _Given) -> str:
+    """Return the parameter by which a workload writes where its data lie, as in "pattern=write"."""
+    values = {name: given.get(name, info.parameters.get(name)) for name in info.writing}
+    asked = {
+        name: value if isinstance(value, tuple) else (value,) for name, value in values.items()
+    }
+    writing = [
+        f"{name}={next(value for value in asked[name] if value in wanted)}"
+        for name, wanted in info.writing.items()
+        if {*asked[name]} & {*wanted}
+    ]
+    return writing[0] if writing and len(writing) == len(info.writing) else ""
+
+
 def parse_program(name: str, table: WorkloadTable) -> Program:
     """Check a table and return its program; raises ConfigError naming the workload."""
-    if not _NAME.fullmatch(name):
+    if not COMMAND_NAME.fullmatch(name):
         raise ConfigError(
             f"`{name}` is not a valid command name",
             hint="use letters, digits, dots, underscores and hyphens",
         )
-    argv = _words(table.command) if isinstance(table.command, str) else table.command or ()
+    argv = command_words(table.command) if isinstance(table.command, str) else table.command or ()
     if not argv or not argv[0]:
         raise ConfigError(
             f"the command of the workload `{name}` is empty",
@@ -368,44 +394,7 @@ def parse_program(name: str, table: WorkloadTable) -> Program:
     )
 
 
-def table_of(program: Program) -> WorkloadTable:
-    """Return the table that says the same in any working directory."""
-    return WorkloadTable(
-        command=program.argv,
-        measures=dict(program.measures),
-        cwd=program.cwd,
-        timeout=program.timeout_s,
-    )
-
-
-def tables_of(
-    commands: tuple[str, ...], *, measures: tuple[str, ...], cwd: str | None, timeout: float | None
-) -> dict[str, WorkloadTable]:
-    """Return the tables that the flags `--command` and its companions say.
-
-    Raises ConfigError for a command that is empty or cannot be split, and for a measure without a
-    name or of a name that is taken.
-    """
-    patterns = _patterns(measures)
-    tables: dict[str, WorkloadTable] = {}
-    for text in commands:
-        argv = _words(text)
-        if not argv or not argv[0]:
-            raise ConfigError(
-                f"--command {text!r} is empty",
-                details="it names no program",
-                hint="give a program and its arguments, as in --command 'python train.py'",
-            )
-        name = base = _name(argv)
-        for number in range(2, len(commands) + 2):
-            if name not in tables:
-                break
-            name = f"{base}-{number}"
-        tables[name] = WorkloadTable(command=argv, measures=patterns, cwd=cwd, timeout=timeout)
-    return tables
-
-
-def _words(text: str) -> tuple[str, ...]:
+def command_words(text: str) -> tuple[str, ...]:
     """Split a command line as a shell would; NAME=VALUE in front of it sets a variable."""
     try:
         words = shlex.split(text)
@@ -421,44 +410,7 @@ def _words(text: str) -> tuple[str, ...]:
                 f"the command {text!r} holds `{word}`, but it does not run in a shell",
                 hint="start a shell: --command \"sh -c '…'\"",
             )
-    return ("env", *words) if words and _SETTING.fullmatch(words[0]) else tuple(words)
-
-
-def _name(argv: tuple[str, ...]) -> str:
-    """Name a command after its program, or after what an interpreter is given to run."""
-    words = [word for word in argv if not _SETTING.fullmatch(word)]
-    while len(words) > 1 and _INTERPRETERS.fullmatch(PurePosixPath(words[0]).name):
-        rest = [word for word in words[1:] if word == "-c" or not word.startswith("-")]
-        if not rest or rest[0] == "-c":
-            break
-        words = rest
-    path = PurePosixPath(words[0] if words else "command")
-    name = path.stem if path.suffix in {".py", ".sh"} else path.name
-    return _NOT_IN_NAME.sub("-", name).strip(".-") or "command"
-
-
-def _patterns(items: tuple[str, ...]) -> dict[str, str]:
-    patterns: dict[str, str] = {}
-    for name, pattern in map(_measure, items):
-        if name in patterns:
-            raise ConfigError(
-                f"two --measure are called `{name}`",
-                details=f"{patterns[name]} and {pattern}",
-                hint="give each measure its own name, or leave one out",
-            )
-        patterns[name] = pattern
-    return patterns
-
-
-def _measure(item: str) -> tuple[str, str]:
-    name, equals, pattern = item.partition("=")
-    if not (equals and pattern and _NAME.fullmatch(name)):
-        raise ConfigError(
-            f"--measure {item} is not understood",
-            details="the form is NAME=REGEX, with the number in the first group",
-            hint="for example --measure 'loss=loss: ([0-9.]+)'",
-        )
-    return name, pattern
+    return ("env", *words) if words and VARIABLE_SETTING.fullmatch(words[0]) else tuple(words)
 
 
 def _pattern(name: str, text: str) -> str:

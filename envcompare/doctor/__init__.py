@@ -1,1 +1,352 @@
-"""What works on a host, what does not, and the line that mends it."""
+"""What `envcompare doctor` does: ask every host, and compare the stacks that are made there.
+
+A step in each arm tells whether the arms have the software they should; nothing is measured.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from envcompare.config.experiment import Experiment
+from envcompare.config.plan import Cell, derive_seed, make_plan, planned_arms
+from envcompare.config.settings import DEFAULTS, options
+from envcompare.doctor.checks import ComparedStack, Finding, HostExamination, diagnose, finding
+from envcompare.environments import Check
+from envcompare.environments.registry import ENVIRONMENTS, all_traits
+from envcompare.errors import Problem, UnusableError, WorkloadError, as_known
+from envcompare.fingerprint.comparing import compare_fingerprints, each_once
+from envcompare.fingerprint.evidence import ArmsContext
+from envcompare.fingerprint.sentences import other_options
+from envcompare.hosts import stack_options
+from envcompare.hosts.folders import CellFolders
+from envcompare.hosts.opening import note_differing_files, open_session, ssh_options
+from envcompare.hosts.partitions import partitions, queues
+from envcompare.hosts.session import HostSession
+from envcompare.interrupt import Interruption
+from envcompare.measure import stable_variables, with_parameters
+from envcompare.measure.replies import LaunchSpec
+from envcompare.measure.worker import Worker
+from envcompare.run_folder.records import ArmRecord, FingerprintRecord, FingerprintValue
+from envcompare.stack import NotMadeError, Progress
+from envcompare.stack.proof import TREE
+from envcompare.text import cause_line, listed
+from envcompare.transport.hosts import HostSpec, connect
+
+_STEP_S = 600.0  # at most, of the only block
+_DEFAULT_ENVIRONMENTS = tuple(name for name, traits in all_traits().items() if traits.is_default)
+
+
+class _NotComparedError(UnusableError):
+    """The stacks cannot be compared without making one first, or without measuring."""
+
+
+def examine(
+    experiment: Experiment, hosts: tuple[HostSpec, ...], command_line: tuple[str, ...] = ()
+) -> Iterator[HostExamination]:
+    """Give what is known of each host in their order, whether it can be reached or not.
+
+    Several hosts are asked at the same time.
+
+    A second one of a host says how the stacks there differ as well: it takes longer. What it says
+    to run has the options of the command line.
+    """
+    beside = other_options(command_line)
+    has_several = len(_arms(experiment)) > 1
+    with ThreadPoolExecutor(experiment.jobs) as pool:
+        asked = [pool.submit(_examined, experiment, host) for host in hosts]
+
+        def compare(number: int) -> HostExamination:
+            first = asked[number].result()
+            return first if first.exit_code else _compared(experiment, hosts[number], beside, first)
+
+        # behind all the first ones in the queue: none waits for one that was not begun
+        later = [pool.submit(compare, number) for number in range(len(hosts) * has_several)]
+        try:
+            for number, first in enumerate(asked):
+                yield first.result()
+                if has_several and not first.result().exit_code:
+                    yield later[number].result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _examined(experiment: Experiment, host: HostSpec) -> HostExamination:
+    try:
+        return _diagnosed(experiment, host)
+    except Exception as fault:  # noqa: BLE001 — told; what one host says ends no other
+        error = as_known(fault)
+        return HostExamination(
+            host=host.label,
+            trouble=error.problem,
+            not_compared=error.problem if len(_arms(experiment)) > 1 else None,
+            exit_code=error.exit_code,
+        )
+
+
+def _arms(experiment: Experiment) -> tuple[ArmRecord, ...]:
+    return tuple(arm for arm in planned_arms(experiment) if not arm.is_control)
+
+
+def _diagnosed(experiment: Experiment, host: HostSpec) -> HostExamination:
+    arms = tuple(dict.fromkeys((arm.environment, arm.stack) for arm in experiment.arms))
+    with closing(connect(host, options=ssh_options(experiment))) as transport:
+        findings = diagnose(
+            transport, arms, options=stack_options(experiment), may_use_gpu=experiment.may_use_gpu
+        )
+    findings += _cluster(host) if host.is_local else ()
+    lacking = [finding for finding in findings if finding.is_needed and not finding.is_usable]
+    problem = None
+    if lacking and len(_arms(experiment)) > 1:
+        known = lacking[0].problem or Problem(brief="")
+        brief = f"{lacking[0].subject} cannot be used on {host.label}"
+        problem = Problem(brief=brief, details=known.brief, hint=known.hint)
+    return HostExamination(
+        host=host.label,
+        findings=findings,
+        not_compared=problem,
+        exit_code=UnusableError.exit_code if lacking else 0,
+    )
+
+
+def _cluster(host: HostSpec) -> tuple[Finding, ...]:
+    """Return what `--allocation` may ask for, where this machine is one to submit jobs from."""
+    checks: dict[str, Check] = {}
+    for program, name, part, offered in (
+        ("sinfo", "Slurm", "partition", partitions),
+        ("qconf", "Grid Engine", "queue", queues),
+    ):
+        if shutil.which(program) is None:
+            continue
+        try:
+            for each in offered():
+                said = f"{each.offer}; a job lasts at most {each.limit}"
+                checks[f"{name} {part} {each.name}"] = Check(version=said)
+        except UnusableError as error:
+            checks[name] = Check(problem=error.problem)
+    checks |= {"container runtimes for jobs": _runtimes()} if checks else {}
+    return tuple(
+        finding(host.label, subject, check, is_needed=False) for subject, check in checks.items()
+    )
+
+
+def _runtimes() -> Check:
+    """Say which environments of images are installed here that a job can hold.
+
+    None is started: a user who did not name it would keep what it leaves, as Podman's process.
+    """
+    held = [
+        where
+        for where in ENVIRONMENTS.values()
+        if where.traits.reference != "none" and not (where.traits.is_daemons or where.traits.rung)
+    ]
+    programs = {where.name: next(filter(shutil.which, where.traits.programs), "") for where in held}
+    installed = [f"{name} ({program})" for name, program in programs.items() if program]
+    if installed:
+        return Check(version=f"{', '.join(installed)}; only those of --envs were tried")
+    hint = "load the module of a container runtime, and run doctor again"
+    return Check(problem=Problem(brief="none is installed on this machine", hint=hint))
+
+
+def _compared(
+    experiment: Experiment, host: HostSpec, beside: tuple[str, ...], known: HostExamination
+) -> HostExamination:
+    """Return how the stacks of the host differ, where they are made already."""
+    said: list[str] = []
+    progress = Progress(said.append, may_make=False)
+    stacks: tuple[ComparedStack, ...] = ()
+    problem, code = None, known.exit_code
+    run_id = f"doctor-{uuid.uuid4().hex[:8]}"
+    try:
+        with closing(open_session(host, experiment, run_id, Interruption())) as session:
+            arms = _arms(experiment)
+            stacks = compare_stacks(session, experiment, arms, progress, options=beside)
+    except _NotComparedError as error:  # that they are not made yet is no failure
+        hint = error.hint or build_command(experiment, host)
+        problem = Problem(brief=error.brief, hint=hint)
+    except Exception as fault:  # noqa: BLE001 — as above
+        known_as = as_known(fault)
+        hint = known_as.hint
+        if isinstance(fault, WorkloadError):
+            hint = "fix the workload or its data; `envcompare run` keeps the log of its workers"
+        details = cause_line(known_as.details, brief=known_as.brief)
+        problem = Problem(brief=known_as.brief, details=details, hint=hint)
+        code = known_as.exit_code
+    else:
+        is_fine = experiment.allow_mismatch or all(stack.is_as_meant for stack in stacks)
+        code = 0 if is_fine else UnusableError.exit_code
+    notes = tuple(dict.fromkeys(said))
+    return replace(known, stacks=stacks, not_compared=problem, notes=notes, exit_code=code)
+
+
+def build_command(experiment: Experiment, host: HostSpec) -> str:
+    """Return the command that makes what the arms of the host need."""
+    given = replace(
+        experiment.settings, hosts=None if host.is_local else str(host), allow_mismatch=None
+    )
+    if experiment.device == "cpu" and given.variant == "auto":  # build has no --device
+        given = replace(given, variant="cpu")
+    usual = replace(DEFAULTS, envs=_DEFAULT_ENVIRONMENTS)
+    words: list[str] = []
+    for name, (option, _) in options().items():
+        value = getattr(given, name)
+        if option.group not in {"where", "stack", "ssh"} or value is None:
+            continue
+        text = _as_flag(value)
+        if value is True or text != _as_flag(getattr(usual, name)):
+            words += filter(None, (f"--{name.replace('_', '-')}", text))
+    return f"envcompare build {shlex.join(words)}".rstrip()
+
+
+def _as_flag(value: Any) -> str:  # noqa: ANN401 — whatever a setting holds
+    """Return a value as its flag takes it; a flag that is on or off takes none."""
+    if isinstance(value, bool):
+        return ""
+    return f"{value:g}" if isinstance(value, int | float) else ",".join(listed(value))
+
+
+def compare_stacks(
+    session: HostSession,
+    experiment: Experiment,
+    arms: tuple[ArmRecord, ...],
+    progress: Progress,
+    *,
+    options: tuple[str, ...] = (),
+) -> tuple[ComparedStack, ...]:
+    """Return how each arm differs from its reference, after a step of each workload in each.
+
+    What else is to be known of the software goes to `progress`, which may forbid making any; a
+    command that would separate a difference has these options beside its own. Raises
+    NotComparedError where a stack is not there yet or only plain commands are to run, and
+    WorkloadError where a workload fails.
+    """
+    cells = tuple(_cells(session, experiment))
+    if not cells:
+        raise _NotComparedError(
+            "a plain command is not run without measuring it",
+            hint="name a workload, as in --workloads cnn",
+        )
+    for text in session.claim():
+        progress.say(text)
+    _make_ready(session, experiment, arms, progress)
+    note_differing_files(session, progress)
+    session.stage()
+    prints = {cell.workload.name: _fingerprints(session, experiment, cell) for cell in cells}
+    pairs = ((counterpart(arm, arms), arm) for arm in arms if not arm.is_reference)
+    return tuple(_compared_stack(session, pair, prints, options) for pair in pairs)
+
+
+def is_meant_same(arm: ArmRecord, other: ArmRecord) -> bool:
+    """Say whether two arms should have the same software: one stack, and no image of the user's."""
+    return arm.stack == other.stack and not arm.reference and not other.reference
+
+
+def counterpart(arm: ArmRecord, arms: tuple[ArmRecord, ...]) -> ArmRecord:
+    """Return the arm to compare with: the reference, or the first that should be the same."""
+    known = (one for one in arms if one.within == arm.within)
+    ordered = sorted(known, key=lambda candidate: not candidate.is_reference)
+    alike = next((one for one in ordered if is_meant_same(one, arm)), arm)
+    return ordered[0] if alike is arm else alike
+
+
+def _make_ready(
+    session: HostSession, experiment: Experiment, arms: tuple[ArmRecord, ...], progress: Progress
+) -> None:
+    """Make the arms usable as far as nothing has to be made for them."""
+    # a mismatch is told with the other differences
+    tolerant = dataclasses.replace(experiment, allow_mismatch=True)
+    for arm in arms:
+        try:
+            session.add_arm(arm, tolerant, progress)
+        except NotMadeError as error:
+            brief = f"{arm.id}'s is not made yet"
+            raise _NotComparedError(brief, details=error.details) from error
+
+
+def _cells(session: HostSession, experiment: Experiment) -> Iterator[Cell]:
+    """Give one cell of each workload that a worker can run."""
+    planned = make_plan(experiment, (session.host.label,), accept_many=True).cells
+    first: dict[str, Cell] = {}
+    for cell in planned:
+        if cell.workload.program is None:
+            first.setdefault(cell.workload.name, cell)
+    yield from first.values()
+
+
+def _fingerprints(
+    session: HostSession, experiment: Experiment, cell: Cell
+) -> dict[str, FingerprintRecord]:
+    """Run a step of a workload in every arm; return what each found around itself then."""
+    folders = CellFolders(session=session)
+    parameters = dict(cell.parameters)
+    data = folders.prepare_data(cell.workload, parameters, experiment)
+    spec = folders.spec(cell.workload, parameters, data, experiment)
+    spec = replace(spec, fingerprint=False)
+    variables = stable_variables(experiment.seed, cell.host, 0) if experiment.stabilise else ()
+    with tempfile.TemporaryDirectory(prefix="envcompare-doctor-") as logs:
+        prints = {}
+        for arm in session.arms:
+            name = f"{arm}.log"
+            log = Path(logs) / name
+            worker = folders.launch(arm, log=log, log_name=name, variables=variables)
+            told = with_parameters(spec, session.arms[arm].arm.parameters)
+            facts = _facts(worker, told, seed=derive_seed(experiment.seed, "doctor", cell.id))
+            prints[arm] = session.fingerprint(arm, cell.id, facts, taken="step")
+    return prints
+
+
+def _facts(worker: Worker, spec: LaunchSpec, *, seed: int) -> dict[str, FingerprintValue]:
+    """Let a worker do its first step and another one, and say what is around it then."""
+    try:
+        worker.send_hello(spec)
+        worker.await_hello()
+        worker.send_begin(seed % 2**31, 0)
+        worker.await_begin()
+        worker.run(1, _STEP_S)
+        worker.send_facts()
+        facts = worker.await_facts()
+        worker.end()
+        worker.quit()
+    finally:
+        worker.kill()
+    return facts.fingerprint
+
+
+def _compared_stack(
+    session: HostSession,
+    pair: tuple[ArmRecord, ArmRecord],
+    prints: dict[str, dict[str, FingerprintRecord]],
+    options: tuple[str, ...],
+) -> ComparedStack:
+    base, arm = pair
+    known = ArmsContext(arms=pair, options=options)
+    mismatch = session.arms[arm.id].mismatch
+    by_workload = {
+        name: compare_fingerprints(by_arm[base.id], by_arm[arm.id], known)
+        for name, by_arm in prints.items()
+    }
+    return ComparedStack(
+        arm=arm.id,
+        base=base.id,
+        is_meant=is_meant_same(base, arm),
+        workloads=tuple(prints),
+        differences=each_once(by_workload),
+        is_proven=base.stack == "host"
+        or all(TREE in _facts_of(session, one) for one in (base, arm)),
+        is_given=bool(base.reference or arm.reference),
+        mismatch=mismatch.problem if mismatch else None,
+    )
+
+
+def _facts_of(session: HostSession, arm: ArmRecord) -> dict[str, str]:
+    return dict(session.arms[arm.id].prepared.facts)

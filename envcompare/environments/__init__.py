@@ -39,7 +39,6 @@ UPPER = "upper"
 HELD = "/envcompare-data"
 """Where an image holds data; where Docker and Podman mount a tmpfs for them, too."""
 _AWAY_S = 60.0  # an engine may restart
-
 # The marks are looked for in the environment of each process, never in its arguments, so that the
 # search does not find itself. What a marked process started may have dropped them: its descendants
 # go with it, and are remembered by number and start, since a number alone may be given anew. A
@@ -125,7 +124,6 @@ done 3>&2 2>/dev/null
 set -- $seen
 echo "$#"
 """
-
 # By a CDI description, by the engine's own option, or by the driver's files themselves.
 GpuWay = Literal["none", "cdi", "engine", "devices"]
 

@@ -194,11 +194,7 @@ def start(
         *(
             word
             for mount in isolation.mounts
-            for word in (
-                "--ro-bind" if mount.is_read_only else "--bind",
-                mount.path,
-                mount.path,
-            )
+            for word in ("--ro-bind" if mount.is_read_only else "--bind", mount.path, mount.path)
         ),
         *(("--bind", isolation.scratch, isolation.scratch) if isolation.scratch else ()),
         *_gpu_options(isolation.gpu),

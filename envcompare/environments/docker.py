@@ -1,7 +1,8 @@
 """Docker: `docker run` around the command, on an image that the host's engine keeps.
 
 A container gets the GPUs by CDI, by NVIDIA's hook, or as the driver's own files. What engines with
-Docker's command line share stands here as functions.
+Docker's command line share stands here as functions, with `gpu.py`, `labels.py` and
+`software.py`.
 """
 
 import re
@@ -21,16 +22,12 @@ from envcompare.environments import (
     Gpu,
     Isolation,
     ask,
-    swept,
     unusable,
     variables_inside,
 )
-from envcompare.environments.software import (
-    PYTHON,
-    proven,
-    started,
-    wheelhouse,
-)
+from envcompare.environments.gpu import CDI_PROBE, MAKE_CDI, gpu_way
+from envcompare.environments.labels import ARM_LABEL, RUN_LABEL, WORKER_LABEL, remove_labelled
+from envcompare.environments.software import of_user, of_workloads, proven, wheelhouse
 from envcompare.environments.vm import show_host
 from envcompare.errors import Problem, StackError, UnusableError
 from envcompare.stack import DISK_FULL, Engine, Prepared, Request, Symptom, last_line, recognise
@@ -40,47 +37,12 @@ from envcompare.stack.engine import ImageStore, bind, mount_options, patiently
 from envcompare.stack.host import make_image
 from envcompare.stack.image import deliver
 from envcompare.text import spoken
-from envcompare.transport import FOLDER_S, Transport
+from envcompare.transport import Transport
 from envcompare.transport.local import LOCAL
 
-_RUN_LABEL = "envcompare.run"
-_ARM_LABEL = "envcompare.arm"
-_WORKER_LABEL = "envcompare.worker"
 _OLDEST = (20, 10)  # the first with `docker run --pull`
 _FORMAT = "{{.Client.Version}} {{.Server.Version}}"
 _VERSIONS = re.compile(r"(\d+\.\d\S*) (\d+\.\d\S*)(?:\n|$)")
-# A container that removes itself is still listed for a moment. A daemon that is restarted does not
-# answer for some seconds, and is asked once a second.
-_REMOVE = r"""
-label=$1 tries=$2 program=$3 removed=' ' rounds=0 failures=0
-command -v "$program" >/dev/null || { echo 0; exit; }
-while :; do
-  ids=$("$program" ps --all --quiet --no-trunc --filter "label=$label") || {
-    failures=$((failures + 1))
-    [ "$failures" -lt "$tries" ] || exit 4
-    sleep 1
-    continue
-  }
-  [ -n "$ids" ] || break
-  case $(printf %s "$ids" | tr -d '0-9a-f\n') in ?*) printf '%s\n' "$ids" >&2; exit 6 ;; esac
-  [ "$rounds" -lt 100 ] || exit 5
-  for id in $("$program" rm --force --volumes $ids); do
-    case $removed in *" $id "*) ;; *) removed="$removed$id " ;; esac
-  done
-  rounds=$((rounds + 1))
-  sleep 0.1 || sleep 1
-done
-set -- $removed
-echo "$#"
-"""
-# What an image stands on is the user's, and stays also where it has no name.
-_REMOVE_IMAGES = r"""
-label=$1 program=$2
-command -v "$program" >/dev/null || { echo 0; exit; }
-images=$("$program" image ls --quiet --no-trunc --filter "label=$label") || exit
-[ -z "$images" ] || "$program" image rm --force --no-prune $images >/dev/null || exit
-echo 0
-"""
 # No process inside gets more rights than its user has, and a fork bomb ends before the numbers of
 # processes of the smallest kernel (32768) do. --threads takes half of the limit.
 _FEW_RIGHTS = (("--cap-drop", "ALL"), ("--security-opt", "no-new-privileges"))
@@ -94,8 +56,6 @@ PLACES: dict[Place, Placing] = {
 }
 """The places of engines with Docker's command line: `/var/tmp` is in the container's own layer."""
 _TMPFS = ("--mount", f"type=tmpfs,destination={HELD},tmpfs-mode=1777")
-_TRIES = 20
-_TRIES_OF_WORKER = 60  # one that ran a moment ago: its daemon restarts, and will answer again
 _ADVICE = ("See 'docker", "Run 'docker")  # the client ends its complaints with one of these
 
 _NO_GPU = "the engine has no NVIDIA runtime and no CDI description of the GPU"
@@ -103,24 +63,8 @@ _NO_GPU_HINT = (
     "install nvidia-container-toolkit and run: sudo nvidia-ctk runtime configure --runtime=docker; "
     "sudo systemctl restart docker"
 )
-_REGENERATE = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
-_CDI_FOLDER = re.compile(r"^cdi (.+)\n((?:\|.*\n)*)", re.MULTILINE)
-_CDI_DRIVER = re.compile(r"libcuda\.so\.(\d+(?:\.\d+)+)")
-_CDI_NODE = re.compile(r"[{}]|^\| *- ", re.MULTILINE)  # between the entries of JSON and of YAML
-_CDI_PATH = re.compile(r"\bpath\"?: *[\"']?(/dev/nvidia[\w-]+)")
-_CDI_NUMBER = re.compile(r"\b(major|minor)\"?: *(\d+)")
 # Images made for NVIDIA's runtime look for the driver's libraries here as well.
 _LIBRARIES = "/usr/local/nvidia/lib64"
-# Reads the folders with CDI descriptions from its input.
-CDI_PROBE = r"""while read -r folder; do
-  for file in "$folder"/*.yaml "$folder"/*.json; do
-    grep -Eq '"?kind"?: *"?nvidia\.com/gpu"?( |,|$)' "$file" 2>/dev/null || continue
-    printf 'cdi %s\n' "$folder"
-    sed 's/^/|/; $a\' "$file"
-  done
-done
-stat -c 'node %n %t %T' /dev/nvidia* 2>/dev/null
-"""
 # An engine that does not know CDI, or has it switched off, names no folders.
 _GPU_PROBE = rf"""
 docker info --format '{{{{range .CDISpecDirs}}}}{{{{println .}}}}{{{{end}}}}' 2>/dev/null |
@@ -180,7 +124,7 @@ _SYMPTOMS = (
         pattern=r"failed to fulfil mount request: open (\S+nvidia\S+|\S+libcuda\S+): no such file"
         r"|error gathering device information while adding custom device \"(/dev/nvidia[^\"]*)\"",
         brief="{match} is missing: a CDI description of the GPU is stale",
-        hint=_REGENERATE,
+        hint=MAKE_CDI,
     ),
     Symptom(
         pattern=r'could not select device driver "[^"]*"|unresolvable CDI devices [^\n]+',
@@ -358,33 +302,10 @@ def held_in_layer(
     `options` make them the caller's. Raises StackError.
     """
     labels = (
-        *("--label", f"{_RUN_LABEL}={isolation.run_id}"),
-        *("--label", f"{_WORKER_LABEL}={isolation.worker}"),
+        *("--label", f"{RUN_LABEL}={isolation.run_id}"),
+        *("--label", f"{WORKER_LABEL}={isolation.worker}"),
     )
     return images.with_data(store, isolation.reference, data, target=HELD, options=labels + options)
-
-
-def remove_labelled(transport: Transport, program: str, *, run_id: str, worker: str) -> int:
-    """Remove the containers of a run or a worker from an engine; return how many there were.
-
-    The images that a run has put data into go with it. Raises as `swept`.
-    """
-    label = f"{_WORKER_LABEL}={worker}" if worker else f"{_RUN_LABEL}={run_id}"
-    tries = _TRIES_OF_WORKER if worker else _TRIES
-    count = swept(
-        transport,
-        Command(argv=("sh", "-c", _REMOVE, "sh", label, str(tries), program)),
-        hint=f"see what {program} ps --all --filter label={label} says there",
-        more_s=tries,
-    )
-    if not worker:
-        swept(
-            transport,
-            Command(argv=("sh", "-c", _REMOVE_IMAGES, "sh", label, program)),
-            hint=f"see what {program} image ls --filter label={label} says there",
-            more_s=FOLDER_S,
-        )
-    return count
 
 
 def shown(
@@ -404,86 +325,13 @@ def started_in(command: Command, isolation: Isolation) -> tuple[str, ...]:
     """Return the end of `run`: labels, image, and what is started in it."""
     return (
         # of labels with one name the engine takes the last: by these a container is removed
-        *("--label", f"{_RUN_LABEL}={isolation.run_id}"),
-        *("--label", f"{_ARM_LABEL}={isolation.arm}"),
-        *("--label", f"{_WORKER_LABEL}={isolation.worker}"),
+        *("--label", f"{RUN_LABEL}={isolation.run_id}"),
+        *("--label", f"{ARM_LABEL}={isolation.arm}"),
+        *("--label", f"{WORKER_LABEL}={isolation.worker}"),
         *("--entrypoint", "", isolation.reference),
         *_closing(isolation),
         *command.argv,
     )
-
-
-def of_workloads(image: images.Image, *, name: str) -> Prepared:
-    """Return the software that the workload image of an engine holds."""
-    return Prepared(
-        interpreter=images.PYTHON,
-        reference=image.id,
-        fixed_by=image.id,
-        identity=(*image.identity, ("image.name", name)),
-        facts=image.facts,
-        software=image.software,
-        meant=image.tree,
-    )
-
-
-def of_user(where: Environment, request: Request, image: images.Image) -> Prepared:
-    """Return the software that a user's image holds, with its proof; raises as `started`."""
-    prepared = Prepared(
-        interpreter=PYTHON,
-        reference=image.id,
-        fixed_by=image.id,
-        facts=image.facts,
-        software=image.software,
-    )
-    identity = (("image", image.id), ("image.name", request.reference))
-    return proven(where, request, started(where, request, prepared, identity))
-
-
-def gpu_way(probed: str, driver: Check, *, missing: Problem) -> Check:
-    """Return by which way an engine gives a container the GPUs, from what the probe printed.
-
-    The problem `missing` is of an engine that has none.
-    """
-    description = _cdi(probed)
-    stale = _stale(description, probed, driver.version or "")
-    if description and not stale:
-        return replace(driver, gpu=replace(driver.gpu, way="cdi"))
-    caution = Problem(brief=stale, hint=_REGENERATE) if stale else None
-    if "engine" in probed.splitlines():
-        return replace(driver, gpu=replace(driver.gpu, way="engine"), caution=caution)
-    if "libcuda.so.1" in dict(driver.gpu.libraries):
-        return replace(driver, caution=caution)
-    return Check(problem=caution or missing, version=driver.version)
-
-
-def _cdi(text: str) -> str:
-    """Return the CDI descriptions of GPUs in what the probe printed; those of the last folder win.
-
-    An engine takes a device from the folder that it names last, and each file is whole there.
-    """
-    by_folder: dict[str, str] = {}
-    for match in _CDI_FOLDER.finditer(text):
-        by_folder[match[1]] = by_folder.get(match[1], "") + match[2]
-    return next(reversed(by_folder.values()), "")
-
-
-def _stale(description: str, text: str, driver: str) -> str:
-    """Return how a CDI description differs from the host; empty where it does not."""
-    described = set(_CDI_DRIVER.findall(description))
-    if driver and described and driver not in described:
-        versions = ", ".join(sorted(described))
-        return f"the CDI description is stale: it is of driver {versions}, and {driver} is loaded"
-    lines = (line.split(" ") for line in text.splitlines() if line.startswith("node "))
-    numbers = {path: f"{int(major, 16)}:{int(minor, 16)}" for _, path, major, minor in lines}
-    for entry in _CDI_NODE.split(description):
-        path, number = _CDI_PATH.search(entry), dict(_CDI_NUMBER.findall(entry))
-        given = f"{number.get('major')}:{number.get('minor')}"
-        if path and len(number) == 2 and numbers.get(path[1], given) != given:
-            return (
-                f"the CDI description is stale: it gives {path[1]} the device number {given}, "
-                f"and the driver has {numbers[path[1]]}"
-            )
-    return ""
 
 
 def image_store(transport: Transport) -> ImageStore:

@@ -1,4 +1,7 @@
-"""The NVIDIA driver of a host: whether it works, its files, and whether a process reaches it."""
+"""The NVIDIA driver of a host: whether it works, its files, and how processes reach it.
+
+That is also by which way an engine gives a container the GPUs.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,8 @@ except OSError:
 {_PROGRAM}"""
 RELOAD = "sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia; sudo nvidia-smi"
 """Loads the kernel module anew where no process uses the GPU; nvidia-smi loads it as root."""
-
+MAKE_CDI = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+"""Describes the GPUs of a host for the engines that give them to containers by CDI."""
 _ON_CPU = "or measure on the CPU with --device cpu"
 _NO_MODULE = "no NVIDIA driver is loaded (/proc/driver/nvidia/version is missing)"
 _SILENT = "the NVIDIA driver does not answer"
@@ -86,10 +90,7 @@ _REASONS = {
         f"run nvidia-smi once as root, give the devices to this container or VM, {_ON_CPU}",
     ),
     5: (_SILENT, f"run nvidia-smi on the host and fix what it reports, {_ON_CPU}"),
-    6: (
-        "CUDA cannot be started on the host",
-        f"see what sudo dmesg says of NVRM, {_ON_CPU}",
-    ),
+    6: ("CUDA cannot be started on the host", f"see what sudo dmesg says of NVRM, {_ON_CPU}"),
     7: (
         _NO_MODULE,
         f"run sudo modprobe nvidia; for a new kernel install the driver again, {_ON_CPU}",
@@ -135,9 +136,24 @@ _LOST = re.compile(
 )
 _LOST_HINT = (
     "a worker of the arm had the GPU before, and it is lost: systemctl daemon-reload takes it from "
-    "containers that have it by NVIDIA's hook; give it by CDI (sudo nvidia-ctk cdi generate "
-    "--output=/etc/cdi/nvidia.yaml), or see whether the GPU failed: sudo dmesg | grep -i xid"
+    "containers that have it by NVIDIA's hook; give it by CDI ("
+    f"{MAKE_CDI}), or see whether the GPU failed: sudo dmesg | grep -i xid"
 )
+_CDI_FOLDER = re.compile(r"^cdi (.+)\n((?:\|.*\n)*)", re.MULTILINE)
+_CDI_DRIVER = re.compile(r"libcuda\.so\.(\d+(?:\.\d+)+)")
+_CDI_NODE = re.compile(r"[{}]|^\| *- ", re.MULTILINE)  # between the entries of JSON and of YAML
+_CDI_PATH = re.compile(r"\bpath\"?: *[\"']?(/dev/nvidia[\w-]+)")
+_CDI_NUMBER = re.compile(r"\b(major|minor)\"?: *(\d+)")
+# Reads the folders with CDI descriptions from its input.
+CDI_PROBE = r"""while read -r folder; do
+  for file in "$folder"/*.yaml "$folder"/*.json; do
+    grep -Eq '"?kind"?: *"?nvidia\.com/gpu"?( |,|$)' "$file" 2>/dev/null || continue
+    printf 'cdi %s\n' "$folder"
+    sed 's/^/|/; $a\' "$file"
+  done
+done
+stat -c 'node %n %t %T' /dev/nvidia* 2>/dev/null
+"""
 
 
 def survey(transport: Transport) -> HostGpus:
@@ -295,6 +311,53 @@ def read_files(text: str) -> Gpu:
         libraries=tuple(libraries.items()),
         variables=variables,
     )
+
+
+def gpu_way(probed: str, driver: Check, *, missing: Problem) -> Check:
+    """Return by which way an engine gives a container the GPUs, from what the probe printed.
+
+    The problem `missing` is of an engine that has none.
+    """
+    description = _cdi(probed)
+    stale = _stale(description, probed, driver.version or "")
+    if description and not stale:
+        return replace(driver, gpu=replace(driver.gpu, way="cdi"))
+    caution = Problem(brief=stale, hint=MAKE_CDI) if stale else None
+    if "engine" in probed.splitlines():
+        return replace(driver, gpu=replace(driver.gpu, way="engine"), caution=caution)
+    if "libcuda.so.1" in dict(driver.gpu.libraries):
+        return replace(driver, caution=caution)
+    return Check(problem=caution or missing, version=driver.version)
+
+
+def _cdi(text: str) -> str:
+    """Return the CDI descriptions of GPUs in what the probe printed; those of the last folder win.
+
+    An engine takes a device from the folder that it names last, and each file is whole there.
+    """
+    by_folder: dict[str, str] = {}
+    for match in _CDI_FOLDER.finditer(text):
+        by_folder[match[1]] = by_folder.get(match[1], "") + match[2]
+    return next(reversed(by_folder.values()), "")
+
+
+def _stale(description: str, text: str, driver: str) -> str:
+    """Return how a CDI description differs from the host; empty where it does not."""
+    described = set(_CDI_DRIVER.findall(description))
+    if driver and described and driver not in described:
+        versions = ", ".join(sorted(described))
+        return f"the CDI description is stale: it is of driver {versions}, and {driver} is loaded"
+    lines = (line.split(" ") for line in text.splitlines() if line.startswith("node "))
+    numbers = {path: f"{int(major, 16)}:{int(minor, 16)}" for _, path, major, minor in lines}
+    for entry in _CDI_NODE.split(description):
+        path, number = _CDI_PATH.search(entry), dict(_CDI_NUMBER.findall(entry))
+        given = f"{number.get('major')}:{number.get('minor')}"
+        if path and len(number) == 2 and numbers.get(path[1], given) != given:
+            return (
+                f"the CDI description is stale: it gives {path[1]} the device number {given}, "
+                f"and the driver has {numbers[path[1]]}"
+            )
+    return ""
 
 
 def check_inside(

@@ -19,20 +19,17 @@ from envcompare.environments import (
     variables_inside,
 )
 from envcompare.environments.docker import (
-    CDI_PROBE,
     PLACES,
-    gpu_way,
     held_in_layer,
     image_store,
     limits,
-    of_user,
-    of_workloads,
-    remove_labelled,
     shown,
     started_in,
     user_option,
 )
-from envcompare.environments.software import proven, wheelhouse
+from envcompare.environments.gpu import CDI_PROBE, MAKE_CDI, gpu_way
+from envcompare.environments.labels import remove_labelled
+from envcompare.environments.software import of_user, of_workloads, proven, wheelhouse
 from envcompare.environments.vm import show_host
 from envcompare.errors import Problem, StackError, UnusableError
 from envcompare.stack import DISK_FULL, Engine, Prepared, Request, Symptom, last_line, recognise
@@ -66,6 +63,7 @@ exit 0
 """
 _STARTED = re.compile(r"envcompare-probe\W+(?:stat|no such file|executable file|.*not found)")
 _FOLDERS = "printf '%s\\n' /etc/cdi /var/run/cdi |"  # where Podman looks for CDI descriptions
+_NO_CDI = Problem(brief="Podman has no CDI description of the GPU", hint=MAKE_CDI)
 _SYMPTOMS = (
     Symptom(
         pattern=r"cgroups in hybrid mode not supported",
@@ -96,11 +94,7 @@ _SYMPTOMS = (
         brief="this Podman does not know CDI",
         hint="install Podman 4.1 or later",
     ),
-    Symptom(
-        pattern=r"unresolvable CDI devices [^\n]+",
-        brief="Podman has no CDI description of the GPU",
-        hint="sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
-    ),
+    Symptom(pattern=r"unresolvable CDI devices [^\n]+", brief=_NO_CDI.brief, hint=_NO_CDI.hint),
     Symptom(
         pattern=DISK_FULL,
         brief="no space is left on the disk of its store",
@@ -185,11 +179,7 @@ class Podman:
         result = ask(transport, probe, what="the host", hint="log in there and see why")
         if isinstance(result, Check):
             return result
-        missing = Problem(
-            brief="Podman has no CDI description of the GPU",
-            hint="sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
-        )
-        return gpu_way(result.stdout, driver, missing=missing)
+        return gpu_way(result.stdout, driver, missing=_NO_CDI)
 
     def prepare(self, request: Request) -> Prepared:
         """Return an image of the user's store, sent there from the engine that builds images."""

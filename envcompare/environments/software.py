@@ -10,6 +10,7 @@ from envcompare.command import Command, CommandResult
 from envcompare.environments import Environment, Isolation, run_inside
 from envcompare.errors import CommandTimeoutError, Problem, StackError
 from envcompare.stack import Prepared, Request, storage
+from envcompare.stack import image as images
 from envcompare.stack.engine import ImageStore
 from envcompare.stack.proof import Inside, prove
 from envcompare.stack.storage import host_cache, local_cache
@@ -103,10 +104,7 @@ def proven(where: Environment, request: Request, prepared: Prepared) -> Prepared
 
 
 def started(
-    where: Environment,
-    request: Request,
-    prepared: Prepared,
-    identity: tuple[tuple[str, str], ...],
+    where: Environment, request: Request, prepared: Prepared, identity: tuple[tuple[str, str], ...]
 ) -> Prepared:
     """Start the user's image once, to see that it starts and which interpreter it has.
 
@@ -144,3 +142,29 @@ def started(
         identity=(("stack", "given"), *identity, *python),
         variables=((_OWN_PYTHON, PYTHON),),
     )
+
+
+def of_workloads(image: images.Image, *, name: str) -> Prepared:
+    """Return the software that the workload image of an engine holds."""
+    return Prepared(
+        interpreter=images.PYTHON,
+        reference=image.id,
+        fixed_by=image.id,
+        identity=(*image.identity, ("image.name", name)),
+        facts=image.facts,
+        software=image.software,
+        meant=image.tree,
+    )
+
+
+def of_user(where: Environment, request: Request, image: images.Image) -> Prepared:
+    """Return the software that a user's image holds, with its proof; raises as `started`."""
+    prepared = Prepared(
+        interpreter=PYTHON,
+        reference=image.id,
+        fixed_by=image.id,
+        facts=image.facts,
+        software=image.software,
+    )
+    identity = (("image", image.id), ("image.name", request.reference))
+    return proven(where, request, started(where, request, prepared, identity))

@@ -169,10 +169,7 @@ def show_host(request: Request, make_root: Callable[[Layout], str]) -> Prepared:
     plain, shown = _host_python(request, is_shown=True)
     root = make_root(shown)
     return replace(
-        plain,
-        reference=root,
-        identity=(*plain.identity, ("skeleton", root)),
-        mounts=shown.mounts,
+        plain, reference=root, identity=(*plain.identity, ("skeleton", root)), mounts=shown.mounts
     )
 
 

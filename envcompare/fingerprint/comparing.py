@@ -89,6 +89,15 @@ def _following_a_value(difference: FactDifference) -> FactDifference:
     return replace(difference, fact_class="possible-influence")
 
 
+def each_once(by_cell: dict[str, tuple[FactDifference, ...]]) -> tuple[FactDifference, ...]:
+    """Return the differences of all cells; of one that several share the one that weighs most."""
+    every = [one for found in by_cell.values() for one in found]
+    ordered = sorted(every, key=lambda difference: -CLASS_ORDER.index(difference.fact_class))
+    strongest = {(one.host, one.arm, one.key): one for one in ordered}
+    places = dict.fromkeys((one.host, one.arm, one.key) for one in every)
+    return tuple(strongest[place] for place in places)
+
+
 def changed_software(
     before: FingerprintRecord, after: FingerprintRecord
 ) -> tuple[FactDifference, ...]:

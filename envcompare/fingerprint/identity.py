@@ -42,11 +42,6 @@ class DataIdentity(msgspec.Struct, frozen=True, kw_only=True):
         return {"data": self.hash, **{f"data.{key}": one for key, one in times.items() if one}}
 
 
-def program_key(word: str) -> str:
-    """Return the property that is the program a word of the command names."""
-    return f"command.{word}"
-
-
 def changes(
     before: Mapping[str, Scalar], after: Mapping[str, Scalar], *, host: str, arm: str
 ) -> tuple[IdentityChange, ...]:
@@ -146,11 +141,6 @@ def ended(arm: str, noted: tuple[IdentityChange, ...]) -> Failure:
         details="; ".join(change_text(change) for change in noted),
         hint=f"{' and '.join(_remedies(noted))}, {_GO_ON} both are mixed",
     )
-
-
-def mixed_text(failure: Failure) -> str:
-    """Return what is said of an arm that goes on although it changed."""
-    return f"{failure.brief}; its numbers come from both states (--allow-mismatch)"
 
 
 def unknown(folder: Path) -> ConfigError:

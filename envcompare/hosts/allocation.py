@@ -16,27 +16,23 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from envcompare.command import Command
-from envcompare.config.scheduling import GRID_ENGINE, PATH, SLURM, Allocation, clock, resources_of
-from envcompare.config.settings import AllocationTable
-from envcompare.errors import (
-    ConfigError,
-    InterruptedRunError,
-    TransportError,
-    UnusableError,
+from envcompare.config.scheduling import (
+    GRID_ENGINE,
+    PATH,
+    SLURM,
+    Allocation,
+    AllocationTable,
+    clock,
+    resources_of,
 )
+from envcompare.errors import ConfigError, InterruptedRunError, TransportError, UnusableError
 from envcompare.hosts import claims
 from envcompare.hosts.partitions import check_partition, check_queue
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import Event, Scalar
 from envcompare.stack.storage import local_cache
 from envcompare.text import age_text
-from envcompare.transport import (
-    Process,
-    make_folder,
-    make_new_folder,
-    remove_folder,
-    run,
-)
+from envcompare.transport import Process, make_folder, make_new_folder, remove_folder, run
 from envcompare.transport.jobs import GridEngineJob, SlurmJob
 from envcompare.transport.local import LOCAL
 

@@ -10,11 +10,11 @@ from envcompare.command import Command
 from envcompare.config.arms import Arm, Place
 from envcompare.config.experiment import Experiment
 from envcompare.config.workloads import Workload
-from envcompare.environments import new_worker_mark
+from envcompare.environments import UPPER, new_worker_mark
 from envcompare.errors import UnusableError, WorkloadError
 from envcompare.hosts.session import HostSession
 from envcompare.masking import masked
-from envcompare.measure.context import Variables
+from envcompare.measure import Variables
 from envcompare.measure.replies import LaunchSpec, Placed, fault_in
 from envcompare.measure.worker import Worker
 from envcompare.profilers import ProfilerRun
@@ -112,7 +112,7 @@ class CellFolders:
                 hint="leave the place or the arm out",
             )
         name = control or arm.id
-        self.session.make_upper(name)
+        make_folder(self.session.transport, f"{self.session.scratch(name)}/{UPPER}")
         if placing.private:
             self._make_private(placing.private.format(run=self.session.run_id))
         if placing.is_held:

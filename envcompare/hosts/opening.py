@@ -1,4 +1,4 @@
-"""Open hosts: connect to them, and learn what must be known before anything is prepared there."""
+"""Open hosts: connect to them, and learn facts of the host and of its ready arms."""
 
 from __future__ import annotations
 
@@ -8,22 +8,30 @@ import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
+from envcompare.command import Command
 from envcompare.config.experiment import Experiment
 from envcompare.console import Display
 from envcompare.environments import gpu
-from envcompare.errors import UnusableError
-from envcompare.fingerprint.identity import Identity
+from envcompare.environments.registry import environment
+from envcompare.environments.software import inside
+from envcompare.errors import CommandTimeoutError, OutputLimitError, UnusableError
+from envcompare.fingerprint.identity import DataIdentity, Identity
 from envcompare.gpu.devices import driver_version
+from envcompare.hosts import ReadyArm
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import Scalar
+from envcompare.stack import Mount, Progress, proof
 from envcompare.stack.storage import host_cache
 from envcompare.stack.venv import first_python
 from envcompare.text import spoken
-from envcompare.transport import Transport, shell
+from envcompare.transport import Transport, read_json, shell
 from envcompare.transport.hosts import HostSpec, InterruptibleTransport, connect
 from envcompare.transport.local import LocalTransport
 from envcompare.transport.openssh import SshOptions
@@ -51,6 +59,7 @@ tell kernel.clocksource /sys/devices/system/clocksource/clocksource0/current_clo
 tell gpu.driver /proc/driver/nvidia/version
 exit 0
 """
+_DATA_LIMIT_S: Final = 600.0
 _BOOT = "cat /proc/sys/kernel/random/boot_id 2>/dev/null || true"
 _IDENTIFY = f"id -u; id -g; {_BOOT}"
 _IDENTITY = re.compile(r"(?P<uid>[0-9]+)\n(?P<gid>[0-9]+)\n(?:(?P<boot>[0-9a-f-]{36})(?:\n|$))?")
@@ -131,6 +140,62 @@ _KEPT_AS: Final[dict[str, Callable[[str], Scalar]]] = {
     "gpu.driver": driver_version,
     "machine.id": _hidden,
 }
+
+
+def identify(session: HostSession, data: str | None) -> None:
+    """Find out what a resumed run knows a host and its arms by, once they are staged.
+
+    `data` is the user's, a file or a folder of the host.
+    """
+    if not session.arms:
+        return  # nothing can be measured
+    session.identities = {"": {**session.machine, **(_data_facts(session, data) if data else {})}}
+    for ready in session.arms.values():
+        if not ready.arm.is_control:
+            session.identities[ready.arm.id] = _identity_of(session, ready)
+
+
+def _identity_of(session: HostSession, ready: ReadyArm) -> Identity:
+    identity: Identity = dict(ready.prepared.software)
+    # a plain process has no engine but the kernel, which the host tells of
+    if ready.check.version != session.machine.get("kernel.release"):
+        identity |= ready.engine_version
+    return identity
+
+
+def _data_facts(session: HostSession, path: str) -> Identity:
+    """Return the hash of the user's data, and the times of its files; empty if not read."""
+    ready = session.nearest_arm
+    program = f"{session.workloads}/harness/formats/data.py"
+    command = Command(argv=(ready.prepared.interpreter, program, path))
+    mounts = (*session.mounts, Mount(path=path))
+    try:
+        result = session.run_inside(ready, command, mounts=mounts, timeout_s=_DATA_LIMIT_S)
+        said = read_json(result.stdout, DataIdentity)
+    except (CommandTimeoutError, OutputLimitError, msgspec.DecodeError):
+        return {}  # a cell that cannot read it says so
+    return said.facts()
+
+
+def note_differing_files(session: HostSession, progress: Progress) -> None:
+    """Find the files in which the software of the arms differs, once all of them are usable.
+
+    The arms of the session are replaced by ones whose software tells of these files.
+    """
+    arms = {
+        arm: (
+            inside(
+                environment(ready.arm.environment),
+                session.transport,
+                ready.prepared,
+                run_id=session.run_id,
+            ),
+            ready.prepared,
+        )
+        for arm, ready in session.arms.items()
+    }
+    for arm, prepared in proof.tell_files_apart(arms, progress=progress).items():
+        session.arms[arm] = replace(session.arms[arm], prepared=prepared)
 
 
 def ssh_options(experiment: Experiment) -> SshOptions:

@@ -8,10 +8,15 @@ import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 
 from envcompare.command import Command
-from envcompare.config.scheduling import Allocation, Gres, offered_gres, resources_of
-from envcompare.config.settings import AllocationTable, closest
+from envcompare.config.scheduling import (
+    Allocation,
+    AllocationTable,
+    Gres,
+    offered_gres,
+    resources_of,
+)
 from envcompare.errors import ConfigError, UnusableError
-from envcompare.text import counted
+from envcompare.text import closest, counted
 from envcompare.transport import run
 from envcompare.transport.local import LOCAL
 

@@ -13,60 +13,29 @@ from envcompare import bundled
 from envcompare.command import Command, CommandResult
 from envcompare.config.arms import Place
 from envcompare.config.experiment import Experiment
-from envcompare.environments import (
-    UPPER,
-    Check,
-    HoldsData,
-    Isolation,
-    gpu,
-    new_worker_mark,
-    run_wrapped,
-)
+from envcompare.environments import Check, HoldsData, Isolation, gpu, new_worker_mark, run_wrapped
 from envcompare.environments.registry import ENVIRONMENTS, IMAGE_BUILDER, environment
-from envcompare.environments.software import inside
-from envcompare.errors import (
-    CommandTimeoutError,
-    EnvcompareError,
-    OutputLimitError,
-    Problem,
-    UnusableError,
-)
-from envcompare.fingerprint.identity import DataIdentity, Identity
+from envcompare.errors import EnvcompareError, Problem, UnusableError
+from envcompare.fingerprint.identity import Identity
 from envcompare.gpu.devices import HostGpus
-from envcompare.hosts import claims
-from envcompare.hosts.readyarms import ReadyArm, is_of_wheels, kinds_of_software, stack_options
+from envcompare.hosts import ReadyArm, claims, is_of_wheels, kinds_of_software, stack_options
 from envcompare.interrupt import Interruption
 from envcompare.masking import masked
 from envcompare.profilers import ProfilerRun
 from envcompare.run_folder.disk import distinct_name
-from envcompare.run_folder.records import (
-    ArmRecord,
-    FingerprintRecord,
-    FingerprintValue,
-    Scalar,
-    Taken,
-)
+from envcompare.run_folder.records import ArmRecord, FingerprintRecord, FingerprintValue, Taken
 from envcompare.stack import Mount, Progress, Request
 from envcompare.stack.engine import ImageStore
 from envcompare.stack.host import give_back
-from envcompare.stack.proof import mismatch, tell_files_apart
+from envcompare.stack.proof import mismatch
 from envcompare.stack.storage import OPEN_FOLDERS
 from envcompare.stack.tiers import CPU, Choice, choose
 from envcompare.stack.wheelhouse import is_filled
-from envcompare.transport import (
-    FOLDER_S,
-    Process,
-    Transport,
-    make_folder,
-    put_tree,
-    read_json,
-    shell,
-)
+from envcompare.transport import FOLDER_S, Process, Transport, make_folder, put_tree, shell
 from envcompare.transport.copies import put_file
 from envcompare.transport.hosts import HostSpec, InterruptibleTransport
 
 _CLAIM_S = 10.0  # for a client that was just killed to be gone
-_DATA_LIMIT_S = 600.0
 # The folder of the run above it goes with the last of its hosts: several may share one home.
 _REMOVE = (
     OPEN_FOLDERS
@@ -121,15 +90,6 @@ class HostSession:
         """Return the wheels that its arms were made from; None where no arm was."""
         is_used = any(is_of_wheels(ready.arm) for ready in self.arms.values())
         return self._wheels if is_used else None
-
-    @property
-    def noted_gpus(self) -> dict[str, Scalar]:
-        """Return what a run notes of GPUs that are there and not to be used."""
-        unused = self.unused_gpus
-        if unused is None or not unused.is_expected:
-            return {}
-        names = ", ".join(one.name for one in unused.gpus)
-        return {"gpu.unused": names or "its name is not known", "gpu.driver": unused.driver}
 
     @property
     def folder(self) -> str:
@@ -256,38 +216,6 @@ class HostSession:
             is_for_others=len(experiment.hosts) > 1,
         )
 
-    def identify(self, data: str | None) -> None:
-        """Find out what a resumed run knows the host and its arms by, once they are staged.
-
-        `data` is the user's, a file or a folder of the host.
-        """
-        if not self.arms:
-            return  # nothing can be measured
-        self.identities = {"": {**self.machine, **(self._data_facts(data) if data else {})}}
-        for ready in self.arms.values():
-            if not ready.arm.is_control:
-                self.identities[ready.arm.id] = self._identify(ready)
-
-    def _identify(self, ready: ReadyArm) -> Identity:
-        identity: Identity = dict(ready.prepared.software)
-        # a plain process has no engine but the kernel, which the host tells of
-        if ready.check.version != self.machine.get("kernel.release"):
-            identity |= ready.engine_version
-        return identity
-
-    def _data_facts(self, path: str) -> Identity:
-        """Return the hash of the user's data, and the times of its files; empty if not read."""
-        ready = self.nearest_arm
-        program = f"{self.workloads}/harness/formats/data.py"
-        command = Command(argv=(ready.prepared.interpreter, program, path))
-        mounts = (*self.mounts, Mount(path=path))
-        try:
-            result = self.run_inside(ready, command, mounts=mounts, timeout_s=_DATA_LIMIT_S)
-            said = read_json(result.stdout, DataIdentity)
-        except (CommandTimeoutError, OutputLimitError, msgspec.DecodeError):
-            return {}  # a cell that cannot read it says so
-        return said.facts()
-
     @property
     def nearest_arm(self) -> ReadyArm:
         """Return the arm that is nearest to the host: a plain process, else one with a network."""
@@ -297,16 +225,6 @@ class HostSession:
             return traits.is_isolated, not traits.has_network
 
         return min(self.arms.values(), key=distance)
-
-    @property
-    def plain_interpreter(self) -> str:
-        """Return the interpreter of an arm that the host has as well; else the host's `python3`."""
-        plain = (
-            ready.prepared.interpreter
-            for ready in self.arms.values()
-            if environment(ready.arm.environment).traits.software == "venv"
-        )
-        return next(plain, "python3")
 
     def add_control(self, control: str, reference: str) -> None:
         """Give the control arm what the reference has."""
@@ -326,23 +244,6 @@ class HostSession:
         self.mounts = (Mount(path=self.workloads),)
         for arm in self.arms:
             make_folder(self.transport, self.scratch(arm))
-
-    def tell_files_apart(self, progress: Progress) -> None:
-        """Find the files in which the software of the arms differs, once all of them are usable."""
-        arms = {
-            arm: (
-                inside(
-                    environment(ready.arm.environment),
-                    self.transport,
-                    ready.prepared,
-                    run_id=self.run_id,
-                ),
-                ready.prepared,
-            )
-            for arm, ready in self.arms.items()
-        }
-        for arm, prepared in tell_files_apart(arms, progress=progress).items():
-            self.arms[arm] = replace(self.arms[arm], prepared=prepared)
 
     def send(self, path: Path, name: str) -> str:
         """Return the folder of the host that a user's file is in; it is sent once a run."""
@@ -382,10 +283,7 @@ class HostSession:
         if interruption is not None:
             transport = InterruptibleTransport(transport, interruption, ends_at_once=True)
         return run_wrapped(
-            transport,
-            wrapped,
-            end=lambda: self.end(ready.arm.id, worker),
-            timeout_s=timeout_s,
+            transport, wrapped, end=lambda: self.end(ready.arm.id, worker), timeout_s=timeout_s
         )
 
     def end(self, arm: str, worker: str) -> None:
@@ -567,10 +465,6 @@ class HostSession:
     def taken(self, arm: str) -> str:
         """Return the folder for what an arm has left in its scratch; no arm is shown this one."""
         return f"{self.folder}/taken-{distinct_name(arm)}"
-
-    def make_upper(self, arm: str) -> None:
-        """Make the folder in which an arm keeps what is written to an overlay."""
-        make_folder(self.transport, f"{self.scratch(arm)}/{UPPER}")
 
     def scratch(self, arm: str) -> str:
         """Return the folder of the host that an arm, and nothing else, may write to."""

@@ -13,7 +13,7 @@ from envcompare.command import Command
 from envcompare.errors import StackError, UnusableError
 from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.session import HostSession
-from envcompare.measure.context import Variables
+from envcompare.measure import Variables
 from envcompare.measure.worker import Worker
 from envcompare.stack import Mount
 from envcompare.transport import make_folder, run, shell

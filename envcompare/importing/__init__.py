@@ -20,13 +20,13 @@ from envcompare.profile_files import SEVERAL, read
 from envcompare.profile_files.derive.metricsums import launched
 from envcompare.run_folder.disk import (
     irregular,
+    locked,
     missing_folders,
     open_private,
     remove_empty,
     safe_name,
     write_hint,
 )
-from envcompare.run_folder.lock import locked
 from envcompare.run_folder.profiles import ProfileRecord, Tool
 from envcompare.run_folder.records import ArmRecord, CellRecord, Design, RunRecord, event_now
 from envcompare.run_folder.results import RunFolder, new_run_id

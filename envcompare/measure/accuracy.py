@@ -13,11 +13,9 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
-
-from envcompare.config.plan import derive_seed, shuffled
+from envcompare.config.plan import shuffled
 from envcompare.errors import StillRunningError, WorkloadError
-from envcompare.measure.context import CellContext, surviving
+from envcompare.measure.cell import CellContext, surviving
 from envcompare.measure.limits import limit_s
 from envcompare.measure.profile import started
 from envcompare.measure.replies import Hello, Ran
@@ -120,14 +118,12 @@ class AccuracyPass:
         return bool(trained)
 
     def _seed(self, purpose: str, restart: int) -> int:
-        return derive_seed(self.context.seed, f"until {purpose}", self.context.cell, restart)
+        return self.context.seed_of(f"until {purpose}", restart)
 
     def _start(self, arm: str, restart: int, stack: ExitStack) -> None:
         """Build the model of an arm, the same as in all others."""
         self.context.check_interruption()
-        spec = msgspec.structs.replace(
-            self.context.spec_of(arm), generation="rebuild", fingerprint=False
-        )
+        spec = self.context.spec_beside(arm)
         worker, hello = stack.enter_context(started(lambda: self.launch(arm), spec))
         training = _Training(worker=worker, steps_per_epoch=_steps_per_epoch(hello))
         self._training[arm] = training  # from now on it is killed where it does not answer

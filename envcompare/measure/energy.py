@@ -13,11 +13,9 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
-
-from envcompare.config.plan import derive_seed, shuffled
+from envcompare.config.plan import shuffled
 from envcompare.errors import StillRunningError
-from envcompare.measure.context import CellContext, surviving
+from envcompare.measure.cell import CellContext, surviving
 from envcompare.measure.limits import limit_s
 from envcompare.measure.profile import started, warmed_up
 from envcompare.measure.replies import Ran
@@ -72,8 +70,7 @@ class EnergyPass:
         return f"energy of {count} blocks of at least {self.block_s:g} s"
 
     def _order(self, number: int) -> tuple[str, ...]:
-        seed = derive_seed(self.context.seed, "energy", self.context.cell, number)
-        return shuffled(self.arms, seed)
+        return shuffled(self.arms, self.context.seed_of("energy", number))
 
     def _run(self, missing: list[tuple[int, str]]) -> None:
         with ExitStack() as stack:
@@ -96,9 +93,7 @@ class EnergyPass:
     def _start(self, arm: str, stack: ExitStack) -> None:
         """Bring a worker of an arm past its first steps; one that runs on the CPU is left out."""
         self.context.check_interruption()
-        spec = msgspec.structs.replace(
-            self.context.spec_of(arm), generation="rebuild", fingerprint=False
-        )
+        spec = self.context.spec_beside(arm)
         worker, hello = stack.enter_context(started(lambda: self.launch(arm), spec))
         if hello.device == "cuda":
             self._step_s[arm] = warmed_up(self.context, worker)

@@ -14,31 +14,36 @@ from functools import partial
 import msgspec
 from msgspec.structs import asdict, replace
 
-from envcompare.config.plan import derive_seed, shuffled
+from envcompare.config.plan import shuffled
 from envcompare.errors import InterruptedRunError
-from envcompare.measure.context import CellContext
+from envcompare.measure.cell import CellContext
 from envcompare.measure.limits import (
     MIN_STEPS,
-    begin_limit_s,
     block_limit_s,
-    cpu_count,
     expected_block_s,
     limit_s,
     steps_a_block,
     too_long,
-    too_short,
     wanted_block_s,
-    warmup_steps,
 )
 from envcompare.measure.replies import Generated, Hello, Profiled, Ran
 from envcompare.measure.startup import Launches
 from envcompare.measure.worker import Worker
 from envcompare.measure.workers import CellWorkers
-from envcompare.run_folder.records import Block, MarkedBlock, Memory, OperatorTimes, StepPhase
+from envcompare.run_folder.records import (
+    Block,
+    Failure,
+    MarkedBlock,
+    Memory,
+    OperatorTimes,
+    StepPhase,
+)
 from envcompare.text import counted
 
 _CALIBRATION_STEPS = 4
 _WARMUP = -1
+_WARMUP_S, _GPU_WARMUP_S = 0.1, 0.3  # CPU steps are settled after three; a GPU raises its clocks
+_MIN_STEP_S = 10e-6  # reading both clocks takes 0.5 to 1 µs, a tenth of it
 _MAX_PAD_BYTES = 1 << 20
 _MARKED_SHARE = 0.13  # of what a restart measures
 MARKED = "phases"
@@ -61,7 +66,6 @@ class Generation:
     is_enough: Callable[[float | None], bool]
     marking: Marking
     marked_s: float = 0.0
-    compiling_s: float = 0.0  # first steps in which models were compiled anew
     number: int = 0
     _checksums: dict[str, float | None] = field(default_factory=dict)
     _first_step_s: float = 0.0  # the longest of all arms
@@ -118,13 +122,12 @@ class Generation:
         return shuffled(self.workers.arms, self._seed(purpose))
 
     def _seed(self, purpose: str) -> int:
-        context = self.context
-        return derive_seed(context.seed, purpose, context.cell, self.restart, self.number)
+        return self.context.seed_of(purpose, self.restart, self.number)
 
-    def begin(self) -> None:
+    def begin(self) -> float:
         """Build the model in every arm, in one after the other where the launch is timed.
 
-        Raises as `run` does.
+        Return the seconds of first steps in which models were compiled anew. Raises as `run` does.
         """
         order = self._order("begin")
         began: dict[str, Generated] = {}
@@ -139,7 +142,7 @@ class Generation:
                     began[arm] = generated
         else:
             budget_s = self.context.design.budget_s
-            limit_s = begin_limit_s(budget_s, remaining_s=self.context.remaining_s)
+            limit_s = self.context.begin_limit_s
             for arm in order:
                 self._send_begin(arm)
             began = self.workers.collect(order, lambda worker: worker.await_begin(limit_s))
@@ -152,7 +155,7 @@ class Generation:
         self._first_step_s = max(steps_ns, default=0) / 1e9
         compiling_ns = [one.first_step_ns for one in began.values() if one.compiled]
         in_turns = self.launches.are_due  # else all at the same time
-        self.compiling_s = (sum(compiling_ns) if in_turns else max(compiling_ns, default=0)) / 1e9
+        return (sum(compiling_ns) if in_turns else max(compiling_ns, default=0)) / 1e9
 
     def _send_begin(self, arm: str) -> None:
         seed, pad = self._seed("model") % 2**31, self._seed(f"pad {arm}") % _MAX_PAD_BYTES
@@ -172,7 +175,7 @@ class Generation:
 
     def _take_steps(self, step_s: float) -> None:
         context = self.context
-        if (failure := too_short(context.reference, step_s)) is not None:
+        if (failure := _too_short(context.reference, step_s)) is not None:
             self.workers.drop(context.reference, failure)
             return
         wanted_s = wanted_block_s(self.workers.roster.hellos.values())
@@ -183,7 +186,7 @@ class Generation:
     def _run_round(self, number: int) -> None:
         steps = self.steps or MIN_STEPS
         if number == _WARMUP:
-            steps = warmup_steps(steps, self.block_s, has_gpu=self.context.has_gpu)
+            steps = _warmup_steps(steps, self.block_s, has_gpu=self.context.has_gpu)
         for order, arm in enumerate(self._order(f"round {number}")):
             limit_s = block_limit_s(expected_block_s(self._first_step_s))
             ran = self.workers.ask(arm, _steps(steps, limit_s))
@@ -197,7 +200,7 @@ class Generation:
     def _checked(self, block: Block) -> Block:
         """Return the block, marked as dropped where its times cannot be true."""
         roster = self.workers.roster
-        fault = roster.clocks.fault(block, cpus=cpu_count(roster.hellos.get(block.arm)))
+        fault = roster.clocks.fault(block, cpus=_cpu_count(roster.hellos.get(block.arm)))
         if not fault:
             return block
         roster.context.note("round-dropped", arm=block.arm, text=f"round {block.round}: {fault}")
@@ -246,6 +249,33 @@ class Generation:
 
 def _steps(count: int, limit_s: float) -> Callable[[Worker], Ran]:
     return lambda worker: worker.run(count, limit_s)
+
+
+def _warmup_steps(steps: int, block_s: float, *, has_gpu: bool) -> int:
+    """Return the steps of the discarded block: those of a block, or as many as last 0.1 s.
+
+    On a GPU they last 0.3 s.
+    """
+    wanted_s = _GPU_WARMUP_S if has_gpu else _WARMUP_S
+    return steps * max(1, round(wanted_s / max(block_s, 1e-9)))
+
+
+def _too_short(arm: str, step_s: float) -> Failure | None:
+    """Refuse a step that the clock cannot tell from the reading of the clock."""
+    if step_s >= _MIN_STEP_S:
+        return None
+    return Failure(
+        phase="step",
+        brief=f"{arm}: a step takes {step_s * 1e6:.2g} µs, up to 1 µs of it for reading the clocks",
+        details=f"below {_MIN_STEP_S * 1e6:.0f} µs a step the clock itself would be measured",
+        hint="put more work into a step, for example 1000 rounds of what it does now",
+    )
+
+
+def _cpu_count(hello: Hello | None) -> int | None:
+    """Return how many CPUs a worker may use, None where it did not tell."""
+    cpus = ((hello.fingerprint if hello else None) or {}).get("cpu.affinity")
+    return len(cpus) if isinstance(cpus, tuple) else None
 
 
 @dataclass(slots=True)

@@ -20,10 +20,8 @@ from envcompare.text import counted
 
 BLOCK_S = 0.02  # a round of 20 ms spreads hardly more than one of 0.1 s, and there are more of them
 QUOTA_BLOCK_S = 0.3  # three periods of the scheduler's quotas: shorter work would never meet one
-_WARMUP_S, _GPU_WARMUP_S = 0.1, 0.3  # CPU steps are settled after three; a GPU raises its clocks
 _SLOWER = 20  # times, that a step may be under a profiler: what is done around it is slow too
 MIN_STEPS, MAX_STEPS = 1, 2000  # in a block; each step is two numbers of a line of samples.jsonl
-_MIN_STEP_S = 10e-6  # reading both clocks takes 0.5 to 1 µs, a tenth of it
 MIN_BLOCK_LIMIT_S = 60.0
 MIN_BEGIN_LIMIT_S, MAX_BEGIN_LIMIT_S = 60.0, 300.0
 _STEPS, _COMPILATIONS = 100, 10  # that a budget should hold; each arm compiles once
@@ -83,15 +81,6 @@ def expected_block_s(first_step_s: float) -> float:
     return max(BLOCK_S, MIN_STEPS * first_step_s)
 
 
-def warmup_steps(steps: int, block_s: float, *, has_gpu: bool) -> int:
-    """Return the steps of the discarded block: those of a block, or as many as last 0.1 s.
-
-    On a GPU they last 0.3 s.
-    """
-    wanted_s = _GPU_WARMUP_S if has_gpu else _WARMUP_S
-    return steps * max(1, round(wanted_s / max(block_s, 1e-9)))
-
-
 def too_long(arm: str, begun: Generated, budget_s: float) -> Failure | None:
     """Refuse a first step that takes longer than the whole budget of a cell."""
     step_s = begun.first_step_ns / 1e9
@@ -105,29 +94,6 @@ def too_long(arm: str, begun: Generated, budget_s: float) -> Failure | None:
         details="a cell needs at least 2 restarts, each with some blocks of every arm",
         hint=f"give --budget {_roughly(times * step_s)} or more, or make the step smaller, "
         "for example by a smaller batch with --set",
-    )
-
-
-def too_short(arm: str, step_s: float) -> Failure | None:
-    """Refuse a step that the clock cannot tell from the reading of the clock."""
-    if step_s >= _MIN_STEP_S:
-        return None
-    return Failure(
-        phase="step",
-        brief=f"{arm}: a step takes {step_s * 1e6:.2g} µs, up to 1 µs of it for reading the clocks",
-        details=f"below {_MIN_STEP_S * 1e6:.0f} µs a step the clock itself would be measured",
-        hint="put more work into a step, for example 1000 rounds of what it does now",
-    )
-
-
-def one_cpu_caution(hello: Hello) -> str:
-    """Say that a worker has one CPU only; empty where it has more, or did not tell."""
-    cpus = (hello.fingerprint or {}).get("cpu.affinity")
-    if not isinstance(cpus, tuple) or len(cpus) != 1:
-        return ""
-    return (
-        f"all arms run on the one CPU {cpus[0]}: what the system and envcompare itself do there "
-        "disturbs every block; give --pin two CPUs or more, or a host that has them"
     )
 
 
@@ -205,12 +171,6 @@ def _impossible(block: Block, wall_ns: int, cpus: int | None) -> str:
             "its clock jumped"
         )
     return ""
-
-
-def cpu_count(hello: Hello | None) -> int | None:
-    """Return how many CPUs a worker may use, None where it did not tell."""
-    cpus = ((hello.fingerprint if hello else None) or {}).get("cpu.affinity")
-    return len(cpus) if isinstance(cpus, tuple) else None
 
 
 def _roughly(seconds: float) -> str:

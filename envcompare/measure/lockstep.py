@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import InitVar, dataclass, field
 
 from envcompare.config.plan import derive_seed, shuffled
-from envcompare.measure.context import CellContext
+from envcompare.measure.cell import CellContext, Roster
 from envcompare.measure.generation import Generation, Marking
 from envcompare.measure.limits import (
     CellEnd,
@@ -28,11 +28,10 @@ from envcompare.measure.limits import (
     plan_text,
     small_budget_caution,
 )
-from envcompare.measure.pool import WorkerPool
 from envcompare.measure.quiet import QuietGate
 from envcompare.measure.replies import Hello
 from envcompare.measure.startup import Launches
-from envcompare.measure.workers import CellWorkers, Roster
+from envcompare.measure.workers import CellWorkers, WorkerPool
 from envcompare.run_folder.records import Block, Design, Sample, Startup
 from envcompare.stats.intervals import Interval
 from envcompare.stats.metrics import Readings, wall_ns
@@ -230,15 +229,16 @@ class Lockstep:
             rounds.is_enough,
             self.marking,
         )
-        generation.begin()
-        if self._costs is None:
-            self._compiling_s = rounds.compiling_s = generation.compiling_s
+        compiling_s = generation.begin()
+        if self._costs is None:  # no later launch takes it
+            self._compiling_s = compiling_s
+            rounds.began += compiling_s
         generation.run()
         self._steps, self._block_s = generation.steps, generation.block_s
         if rounds.costs is not None:
             self._costs = rounds.costs
         self.context.recorder.progress(self.intervals(), self.context)
-        return rounds.measured_s + generation.marked_s + rounds.compiling_s
+        return rounds.measured_s + generation.marked_s + rounds.began - began
 
     def _keep(self, block: Block) -> None:
         self.readings.add(block)
@@ -296,8 +296,7 @@ class _Rounds:
     """When a restart has measured enough."""
 
     lockstep: Lockstep
-    began: float  # of the launch
-    compiling_s: float = 0.0  # of the launch, which no later one takes
+    began: float  # of the launch, as if nothing had been compiled in it
     costs: Costs | None = None
     _first_s: float | None = None  # of the first round
     measured_s: float = 0.0
@@ -322,7 +321,7 @@ class _Rounds:
             return len(self._rounds_s) >= context.design.rounds or context.remaining_s <= 0
         if self.costs is None or spent_s >= self._review_s:
             is_first = self.costs is None
-            launch_s = (self._first_s or now) - self.began - self.compiling_s
+            launch_s = (self._first_s or now) - self.began
             self.costs = self.lockstep.costs(launch_s, self._rounds_s)
             self._measuring_s = self.lockstep.measuring_s(
                 self.costs, spent_s=spent_s, is_first=is_first

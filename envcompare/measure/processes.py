@@ -11,16 +11,15 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from envcompare.config.plan import derive_seed, shuffled
+from envcompare.config.plan import shuffled
 from envcompare.config.workloads import Program
 from envcompare.errors import WorkloadError
-from envcompare.fingerprint.identity import program_key
-from envcompare.measure.context import CellContext, Facts, Values, failure_of
+from envcompare.measure import Facts, Values
+from envcompare.measure.cell import CellContext, Roster, failure_of
 from envcompare.measure.limits import StopReason
 from envcompare.measure.quiet import QuietGate
 from envcompare.measure.replies import Amount, Fact
 from envcompare.measure.worker import HELLO_LIMIT_S, Worker
-from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import Count, Failure, ProcessRun
 from envcompare.stats.intervals import MIN_PROCESSES, Interval
 from envcompare.stats.metrics import Readings
@@ -120,7 +119,7 @@ class ProcessPass:
 
     def _look(self) -> None:
         """Launch every arm once without the program: is it there, and what is around it."""
-        seed = derive_seed(self.context.seed, "look", self.context.cell)
+        seed = self.context.seed_of("look")
         for arm in shuffled(self.roster.arms, seed):
             self.context.check_interruption()
             worker = self.context.launch(arm, self.context.variables(0))
@@ -135,7 +134,7 @@ class ProcessPass:
                 worker.kill()
 
     def _take_look(self, arm: str, looked: _Looked) -> None:
-        programs = {program_key(word): digest for word, digest in looked.programs.items()}
+        programs = {f"command.{word}": digest for word, digest in looked.programs.items()}
         values: Values = {"code": looked.code_hash, "program": looked.program, **programs}
         changed = self.context.recorder.fingerprint(arm, looked.fingerprint, taken="start")
         self._looks[arm] = looked.fingerprint
@@ -160,7 +159,7 @@ class ProcessPass:
         runs: list[ProcessRun] = []
         is_first = self._round_s is None
         began_s = self.context.remaining_s
-        seed = derive_seed(self.context.seed, "process", self.context.cell, self._number)
+        seed = self.context.seed_of("process", self._number)
         for order, arm in enumerate(shuffled(self.roster.arms, seed)):
             self.context.check_interruption()
             run = self._run(arm, order)

@@ -12,10 +12,9 @@ from typing import Final
 
 import msgspec
 
-from envcompare.config.plan import derive_seed, shuffled
+from envcompare.config.plan import shuffled
 from envcompare.environments.registry import environment
 from envcompare.errors import (
-    CommandTimeoutError,
     EnvcompareError,
     NothingTracedError,
     Problem,
@@ -25,13 +24,22 @@ from envcompare.errors import (
     UnusableError,
     WorkloadError,
 )
-from envcompare.measure.context import CellContext, Values, failure_of
-from envcompare.measure.helpers import HelperProcess, helper_quantities, list_helpers, used_ns
+from envcompare.measure import Values
+from envcompare.measure.cell import CellContext, failure_of
 from envcompare.measure.limits import limit_s
 from envcompare.measure.replies import Hello, LaunchSpec, Profiled
 from envcompare.measure.worker import Worker
-from envcompare.profilers import Answer, Pass, Profiler, ProfilerRun
-from envcompare.profilers.quarantine import KEPT_BYTES, MOST_BYTES, READ_LOG, Quarantine, quarantine
+from envcompare.profilers import (
+    KEPT_BYTES,
+    MOST_BYTES,
+    READ_LOG,
+    Answer,
+    Pass,
+    Profiler,
+    ProfilerRun,
+    Quarantine,
+)
+from envcompare.profilers.host import helper_quantities, list_helpers, used_ns
 from envcompare.profilers.toolbox import WORKER_PROFILERS, Toolbox
 from envcompare.profilers.torch import has_exchanges
 from envcompare.run_folder.profiles import Lack, Lacking, PassName, Profile, ProfileRecord
@@ -112,7 +120,7 @@ class ProfilePass:
         others = tuple(a for a in context.arms if a not in {context.reference, context.control})
         return (
             context.reference,
-            *shuffled(others, derive_seed(context.seed, "profile", context.cell)),
+            *shuffled(others, context.seed_of("profile")),
         )
 
     def measure(self) -> str:
@@ -152,7 +160,7 @@ class ProfilePass:
         """Let one worker run its steps under each profiler that lives inside it."""
         with (
             self._surviving(arm, tuple(INSIDE)),
-            started(lambda: self._launch(arm, None), self._spec(arm)) as (worker, hello),
+            self._started(arm, None) as (worker, hello),
         ):
             self._begin(worker, hello)
             for kind in INSIDE:
@@ -210,25 +218,19 @@ class ProfilePass:
         places = (environment(self.host.environments[arm]) for arm in self.arms)
         return tuple(dict.fromkeys(name for place in places for name in place.traits.helpers))
 
-    def _seen_helpers(self, names: tuple[str, ...]) -> tuple[HelperProcess, ...] | None:
-        """Return the processes of these names; None where the host does not answer in time."""
-        try:
-            return list_helpers(self.host.transport, names)
-        except CommandTimeoutError:
-            return None
-
     def _profiler(self, kind: PassName) -> Profiler:
         name, _ = self.host.toolbox.passes[kind]
         return self.host.toolbox.profilers[name]
 
-    def _spec(self, arm: str) -> LaunchSpec:
-        spec = self.context.spec_of(arm)
-        return msgspec.structs.replace(spec, generation="rebuild", fingerprint=False)
+    def _started(
+        self, arm: str, profiler: ProfilerRun | None, *, starts: int = 1
+    ) -> AbstractContextManager[tuple[Worker, Hello]]:
+        def launch() -> Worker:
+            # a worker that was killed for it must not be started again
+            self.context.check_interruption()
+            return self.host.launch(arm, profiler)
 
-    def _launch(self, arm: str, profiler: ProfilerRun | None) -> Worker:
-        # a worker that was killed for it must not be started again
-        self.context.check_interruption()
-        return self.host.launch(arm, profiler)
+        return started(launch, self.context.spec_beside(arm), starts=starts)
 
     def _begin(self, worker: Worker, hello: Hello) -> None:
         """Bring a worker to its first looked-at step; the first one settles how many there are."""
@@ -244,11 +246,9 @@ class ProfilePass:
         limit = limit_s(asked.limit_s, self._steps, self._step_s)
         # of all arms, in each of them: some work for others on the host all the time
         helpers = self._helpers if kind == "host" else ()
-        before = self._seen_helpers(helpers)
+        before = list_helpers(self.host.transport, helpers)
         reply = worker.profile(kind, self._steps, out=out, limit_s=limit)
-        after = self._seen_helpers(helpers)
-        is_known = before is not None and after is not None
-        used = used_ns(helpers, before or (), after or ()) if is_known else {}
+        used = used_ns(helpers, before, list_helpers(self.host.transport, helpers))
         has_gpu = hello.device == "cuda"
         most_bytes = MOST_BYTES if has_gpu else KEPT_BYTES
         try:
@@ -289,11 +289,7 @@ class ProfilePass:
         """Run the steps between the marks, and read what the tool leaves when they are over."""
         asked = prepared.kind
         steps = self._counted_steps(asked) if asked.is_counting else self._steps
-        with started(
-            lambda: self._launch(arm, prepared),
-            self._spec(arm),
-            starts=TOOL_STARTS,
-        ) as (worker, hello):
+        with self._started(arm, prepared, starts=TOOL_STARTS) as (worker, hello):
             self._begin(worker, hello)
             limit = limit_s(asked.limit_s, self._steps, self._step_s)
             reply = worker.profile("marks", steps, out="", limit_s=limit)
@@ -319,7 +315,7 @@ class ProfilePass:
     def _exported(self, arm: str, prepared: ProfilerRun, said: str) -> tuple[Profile, Path | None]:
         """Return what a tool has left as a profile, and its raw file where that is kept."""
         profiler = self._profiler(prepared.kind.name)
-        with self._quarantine(arm) as taken:
+        with Quarantine.empty(self.host.transport, arm, self.host.taken(arm)) as taken:
             left = profiler.export(taken, prepared, said=said)
             name = f"{prepared.kind.name}-{left.report.name}"
             raw = self._kept_raw(taken, left.report, name, KEPT_BYTES)
@@ -335,14 +331,11 @@ class ProfilePass:
 
     def _written(self, arm: str, name: str, most_bytes: int) -> Path | None:
         """Bring the file that a worker wrote here, where it is not too large."""
-        with self._quarantine(arm) as taken:
+        with Quarantine.empty(self.host.transport, arm, self.host.taken(arm)) as taken:
             file = taken.take(self.host.scratch(arm), name)
             if file is None:
                 raise ProfileError(f"the profiler in the worker wrote no {name}", hint=READ_LOG)
             return self._kept_raw(taken, file, name, most_bytes)
-
-    def _quarantine(self, arm: str) -> AbstractContextManager[Quarantine]:
-        return quarantine(self.host.transport, arm, self.host.taken(arm))
 
     def _kept_raw(
         self, taken: Quarantine, file: RemoteFile, name: str, most_bytes: int
@@ -386,10 +379,7 @@ class ProfilePass:
 
 @contextmanager
 def started(
-    launch: Callable[[], Worker],
-    spec: LaunchSpec,
-    *,
-    starts: int = 1,
+    launch: Callable[[], Worker], spec: LaunchSpec, *, starts: int = 1
 ) -> Iterator[tuple[Worker, Hello]]:
     """Give a worker that has said hello, and end it and what is around it afterwards.
 
@@ -415,7 +405,7 @@ def started(
 
 def warmed_up(context: CellContext, worker: Worker) -> float:
     """Bring a worker past its first steps, in which things are loaded; return what one took."""
-    worker.send_begin(derive_seed(context.seed, "profile model", context.cell) % 2**31, 0)
+    worker.send_begin(context.seed_of("profile model") % 2**31, 0)
     begun = worker.await_begin(_BEGIN_LIMIT_S)
     limit = limit_s(_BEGIN_LIMIT_S, _WARMUP_STEPS, begun.first_step_ns / 1e9)
     ran = worker.run(_WARMUP_STEPS, limit)

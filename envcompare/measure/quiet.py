@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 from envcompare.errors import CommandTimeoutError
 from envcompare.gpu.devices import held_down
-from envcompare.measure.context import CellContext, Values
+from envcompare.measure import Values
+from envcompare.measure.cell import CellContext
 from envcompare.text import first_few
 
 SHARE = 0.2  # of the budget of a cell, at most

@@ -14,14 +14,13 @@ from functools import partial
 
 import msgspec
 
-from envcompare.config.plan import derive_seed, shuffled
+from envcompare.config.plan import shuffled
 from envcompare.errors import CommandTimeoutError, WorkloadError
-from envcompare.measure.context import CellContext
-from envcompare.measure.limits import begin_limit_s, block_limit_s, too_long
-from envcompare.measure.pool import WorkerPool
+from envcompare.measure.cell import CellContext, Roster
+from envcompare.measure.limits import block_limit_s, too_long
 from envcompare.measure.replies import Generated, Hello
 from envcompare.measure.worker import Worker
-from envcompare.measure.workers import CellWorkers, Roster
+from envcompare.measure.workers import CellWorkers, WorkerPool
 from envcompare.run_folder.records import Design, Startup
 
 SHARE = 0.2  # of the budget of a cell
@@ -60,7 +59,7 @@ class Launches:
         Return the generation, None where it failed.
         """
         budget_s = self.context.design.budget_s
-        limit_s = begin_limit_s(budget_s, remaining_s=self.context.remaining_s)
+        limit_s = self.context.begin_limit_s
         generated = workers.ask(arm, lambda worker: worker.await_begin(limit_s))
         if generated is None:
             return None
@@ -208,7 +207,7 @@ class StartupPass:
         context = self.context
         numbers = (launch.repetition for cell in self.cells for launch in cell.kept)
         repetition = 1 + max(numbers, default=-1)
-        seed = derive_seed(context.seed, "startup", context.cell, repetition)
+        seed = context.seed_of("startup", repetition)
         for order, arm in enumerate(shuffled(self._arms, seed)):
             context.check_interruption()
             if is_cold:
@@ -239,7 +238,7 @@ class StartupPass:
 def _serve(cell: Launches, arm: str, pool: WorkerPool, *, order: int) -> None:
     """Let a worker load the data of a cell, build its model and train for a moment."""
     context = cell.context
-    seed = derive_seed(context.seed, "startup model", context.cell, pool.restart) % 2**31
+    seed = context.seed_of("startup model", pool.restart) % 2**31
     workers = CellWorkers(cell.roster, pool)
     try:
         hello = workers.begin((arm,), is_alone=True).get(arm)

@@ -40,7 +40,7 @@ from envcompare.measure.replies import (
     Ran,
     WorkerFault,
 )
-from envcompare.profilers.quarantine import DISTRUST
+from envcompare.profilers import DISTRUST
 from envcompare.run_folder.disk import open_private
 from envcompare.text import counted, shortened
 from envcompare.transport import Process, read_json

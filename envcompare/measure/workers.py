@@ -1,49 +1,30 @@
-"""The workers that serve one cell in a restart: asked one at a time, dropped when they fail."""
+"""The workers of one launch, and how they serve the cells of a host one after another.
+
+A cell asks them one at a time, and drops those that fail.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
-from envcompare.errors import Phase, TransportError, WorkloadError
-from envcompare.fingerprint.identity import changes, ended, mixed_text
-from envcompare.measure.context import (
-    ANSWERING,
-    CellContext,
-    Facts,
-    Values,
-    failure_of,
-    keep_surroundings,
-)
-from envcompare.measure.limits import (
-    ClockWatch,
-    StopReason,
-    begin_limit_s,
-    is_look,
-    one_cpu_caution,
-    stop_reason,
-)
-from envcompare.measure.pool import WorkerPool
+from envcompare.errors import TransportError, WorkloadError
+from envcompare.measure import Facts, Values
+from envcompare.measure.cell import CellContext, Roster, failure_of
 from envcompare.measure.replies import Found, Hello, LaunchSpec
 from envcompare.measure.worker import Worker
-from envcompare.run_folder.records import Event, Failure, IdentityChange, Taken
-from envcompare.stats.intervals import Interval
-from envcompare.stats.metrics import Readings, look
-from envcompare.stats.typical import restarts_before_a_look
+from envcompare.run_folder.records import Failure, Taken
 
 _T = TypeVar("_T")
 _TOLERANCE = 1e-4  # relative, of the first loss: what summing in another order may change
 _LOOSE_TOLERANCE = 1e-2  # with TF32, bf16 or fp16
 _PRECISIONS = ("fp32", "tf32", "bf16", "fp16")  # what a workload may declare as its `precision`
-# A worker that merely died is launched once more, in the next restart; one that died with its
-# engine more often, since that says nothing of the arm.
-_RETRIES: Mapping[Phase, int] = {"process": 1, "environment": 3}
 _UNCHECKED = (
     "the first loss is not a finite number in any arm, so it cannot be checked that all do the "
     "same work"
@@ -52,130 +33,141 @@ _OTHER_VALUES = (
     "the arms compare values of {names}: their losses may differ and are not checked against each "
     "other"
 )
-_OUTLIVED = frozenset({*ANSWERING, "checksum"})
+_ANSWERING = ("import", "data", "setup", "step")  # phases that a worker outlives
+_OUTLIVED = frozenset({*_ANSWERING, "checksum"})
 _PARTS_OF_WORK = ("batch", "device", "code_hash", "data_hash", "params")
 
 
-def failed_for_good(events: Iterable[Event]) -> set[str]:
-    """Return the arms that failed more often in a phase than a roster launches them again."""
-    failures = ((e.arm, e.failure) for e in events if e.what == "arm-failed")
-    failed = Counter((arm, failure.phase) for arm, failure in failures if failure)
-    return {
-        arm
-        for (arm, phase), times in failed.items()
-        # those of an engine are noted only once it is given up
-        if phase == "environment" or times > _RETRIES.get(phase, 0)
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Launched:
+    """How long the launch of a worker took, in ns: alone where the launches are timed."""
+
+    engine_ns: int
+    import_ns: int
+    is_first: bool  # of its arm: what the page cache held is not known
 
 
-@dataclass(slots=True)
-class Roster:
-    """What is known of the arms of a cell over all its restarts."""
+@dataclass(slots=True, kw_only=True)
+class WorkerPool:
+    """The workers of a restart, at most one an arm; a cell takes them and gives them back.
 
-    context: CellContext
-    failed: dict[str, Failure] = field(default_factory=dict)
-    hellos: dict[str, Hello] = field(default_factory=dict)
-    generation: str = ""  # how all arms begin one, where they would not all do it alike
-    before: dict[str, Values] = field(default_factory=dict)  # the work before an interruption
-    allow_mismatch: bool = False  # go on where it is another, and say so
-    clocks: ClockWatch = field(default_factory=ClockWatch)
-    looked_after_steps: set[str] = field(default_factory=set)  # arms with their whole fingerprint
-    is_unchecked: bool = False  # no arm has a first loss to compare, and that was said
-    _deaths: Counter[tuple[str, Phase]] = field(default_factory=Counter)
-    _mixed: set[tuple[str, str]] = field(default_factory=set)  # said of an arm and a property
+    Each imports the workload of `spec` ahead and serves a cell from a fork, so that a launch is
+    paid once for all cells. A worker that cannot stay serves one cell.
+    """
 
-    @property
-    def arms(self) -> tuple[str, ...]:
-        """Return the arms that still take part."""
-        return tuple(arm for arm in self.context.arms if arm not in self.failed)
+    spec: LaunchSpec
+    restart: int
+    cells: int  # that share what the launches cost
+    known: set[str]  # arms that were launched before; it grows
+    is_timed: bool = False  # the launches of it are samples of some cell
+    launch_s: float = 0.0  # of all workers
+    shared_s: float = 0.0  # of those that stay for other cells
+    launched: dict[str, _Launched] = field(default_factory=dict)
+    exits_ns: dict[str, int] = field(default_factory=dict)
+    served: set[str] = field(default_factory=set)  # arms whose worker has served a cell
+    _workers: dict[str, Worker] = field(default_factory=dict)
+    _charged_ns: int = 0  # until when launches are in `launch_s`
 
     @property
-    def compared(self) -> tuple[str, ...]:
-        """Return the arms under comparison; the control where it is the only one planned."""
-        left_out = {self.context.reference}
-        if not set(self.context.arms) <= {self.context.reference, self.context.control}:
-            left_out.add(self.context.control)
-        return tuple(arm for arm in self.arms if arm not in left_out)
+    def share_s(self) -> float:
+        """Return what the launches of the workers that stay cost each cell."""
+        return self.shared_s / self.cells
 
-    @property
-    def gpu_uuid(self) -> str:
-        """Return the GPU that the reference runs on; empty where none is known."""
-        hello = self.hellos.get(self.context.reference)
-        return str(((hello.fingerprint if hello else None) or {}).get("gpu.uuid") or "")
+    def take(self, arm: str, context: CellContext) -> Worker:
+        """Return the worker of an arm, launched now where none is there.
 
-    def intervals(
-        self, readings: Readings, *, is_looked: bool = True
-    ) -> dict[str, Interval | None]:
-        """Return the printed interval of each compared arm, as far as it is known."""
-        context = self.context
-        return look(
-            readings,
-            self.compared,
-            reference=context.reference,
-            design=context.design,
-            m=context.comparisons,
-            prior=context.noise,
-            is_looked=is_looked,
-        )
-
-    def why_done(
-        self, readings: Readings, *, min_restarts: int
-    ) -> StopReason | Literal["failure"] | None:
-        """Return why nothing more is to be measured, None where the budget alone can end it.
-
-        Processes are looked at after each round: their rule holds at all looks together. Restarts
-        that scatter far end nothing before there are six: how far is not known sooner.
+        The caller has it, and no other cell may use it until it is given back. It may still have to
+        import: `is_up` tells.
         """
-        if self.context.reference in self.failed or not self.compared:
-            return "failure"
-        min_restarts = restarts_before_a_look(min_restarts, is_wide=self.is_wide(readings))
-        if self.context.design.restarts is not None:
-            return None
-        if not (readings.is_program or is_look(readings.restarts, min_restarts)):
-            return None
-        intervals = self.intervals(readings).values()
-        return stop_reason(intervals, design=self.context.design, min_restarts=min_restarts)
+        if arm not in self._workers:
+            with context.budget.counting(on=False):
+                return context.launch(arm, context.variables(self.restart))
+        log, log_name = context.log_of(arm)  # before the worker is taken, since it may raise
+        worker = self._workers.pop(arm)
+        worker.serve(log, log_name)
+        return worker
 
-    def is_wide(self, readings: Readings) -> bool:
-        """Tell whether restarts scatter so far that they are the units of an interval."""
-        if readings.is_program:
-            return False
-        context = self.context
-        metric, _ = readings.primary
-        return any(
-            readings.spread(arm, context.reference, metric, context.noise).is_wide
-            for arm in self.compared
+    def is_up(self, arm: str, worker: Worker) -> bool:
+        """Tell whether a worker that was taken has been launched before."""
+        return worker.stays and arm in self.launched
+
+    def send_import(self, worker: Worker) -> None:
+        """Let a new worker start and import, while others do."""
+        worker.send_import(self.spec)
+
+    def await_import(self, arm: str, context: CellContext, worker: Worker) -> _Launched:
+        """Wait until a new worker is up; its launch is charged to no cell alone.
+
+        What it shares with launches before it is charged once. Raises WorkloadError where it does
+        not come up.
+        """
+        began_ns = worker.spawned_ns
+        if began_ns < self._charged_ns:  # launched together with one that was charged until then
+            began_ns = time.monotonic_ns()
+        with context.budget.counting(on=False):
+            try:
+                imported = worker.await_import(context.begin_limit_s)
+            finally:
+                now_ns = time.monotonic_ns()
+                took_ns = now_ns - worker.spawned_ns
+                charged_s = (now_ns - began_ns) / 1e9
+                self.launch_s += charged_s
+                self._charged_ns = now_ns
+        if worker.stays:
+            self.shared_s += charged_s
+        inside_ns = imported.now_ns - imported.entry_ns
+        launched = _Launched(
+            engine_ns=max(0, took_ns - inside_ns),
+            import_ns=imported.import_ns,
+            is_first=arm not in self.known,
         )
+        self.known.add(arm)
+        self.launched[arm] = launched
+        self.served.discard(arm)
+        return launched
 
-    def fail(self, arm: str, failure: Failure) -> None:
-        """Take an arm out for good, or for this restart when its worker died the first time."""
-        self._deaths[arm, failure.phase] += 1
-        is_over = self.context.remaining_s <= 0
-        # what a living worker says its environment lacks is lacking in the next restart as well
-        is_lacking = failure.phase == "environment" and failure.exit_code is None
-        is_last = is_lacking or self._deaths[arm, failure.phase] > _RETRIES.get(failure.phase, 0)
-        if failure.phase == "environment" and not (is_last or is_over):
-            text = f"{failure.brief}; {arm} was not measured in this restart"
-            self.context.note("caution", arm=arm, text=text)
-            return
-        self.context.note("arm-failed", arm=arm, text=failure.brief, failure=failure)
-        if is_last or is_over:
-            self.failed[arm] = failure
+    def give_back(self, arm: str, worker: Worker) -> None:
+        """Take a worker back from the cell that it has served.
 
-    def changed(self, arm: str, now: Values) -> Failure | None:
-        """Return why an arm must end: its work is not what was measured before an interruption."""
-        host = self.context.host
-        return self.refused(arm, changes(self.before.get(arm, now), now, host=host, arm=arm))
+        Raises WorkloadError where it does not end that work.
+        """
+        if worker.stays:
+            worker.leave()
+            self.served.add(arm)
+            self._workers[arm] = worker
+        else:
+            self._end(arm, worker)
 
-    def refused(self, arm: str, changed: tuple[IdentityChange, ...]) -> Failure | None:
-        """Return why an arm that changed must end; said once of a property where it may go on."""
-        if changed and not self.allow_mismatch:
-            return ended(arm, changed)
-        new = tuple(change for change in changed if (arm, change.key) not in self._mixed)
-        if new:
-            self._mixed.update((arm, change.key) for change in new)
-            self.context.note("caution", arm=arm, text=mixed_text(ended(arm, new)))
-        return None
+    def dismiss(self, told: CellContext) -> None:
+        """Let every worker quit, one after the other where that is timed, and end what it leaves.
+
+        One that does not quit by itself has served all cells: that is noted in the one given.
+        """
+        for worker in () if self.is_timed else tuple(self._workers.values()):
+            worker.send_quit()
+        for arm in tuple(self._workers):
+            worker = self._workers.pop(arm)
+            try:
+                self._end(arm, worker, is_asked=not self.is_timed)
+            except WorkloadError as error:
+                told.note("caution", arm=arm, text=error.brief)
+
+    def _end(self, arm: str, worker: Worker, *, is_asked: bool = False) -> None:
+        began_ns = time.monotonic_ns()
+        try:
+            if not is_asked:
+                worker.send_quit()
+            worker.await_quit()
+            self.exits_ns[arm] = time.monotonic_ns() - began_ns
+        finally:
+            worker.kill()
+
+    def kill(self) -> None:
+        """Kill what is still alive, all of it whatever one of them raises; safe to repeat."""
+        with ExitStack() as killing:
+            for worker in self._workers.values():
+                killing.callback(worker.kill)
+            self._workers.clear()
 
 
 @dataclass(slots=True)
@@ -203,7 +195,7 @@ class CellWorkers:
         that at the same time. Return what they say. Raises TransportError when the host is lost.
         """
         context = self.context
-        limit_s = begin_limit_s(context.design.budget_s, remaining_s=context.remaining_s)
+        limit_s = context.begin_limit_s
         hellos: dict[str, Hello] = {}
         for together in [(arm,) for arm in order] if is_alone else [order]:
             self._take_up(together)
@@ -259,7 +251,7 @@ class CellWorkers:
         except WorkloadError as error:
             context.check_interruption()
             if arm not in self.roster.hellos:
-                keep_surroundings(context, self._workers[arm], error)
+                _keep_surroundings(context, self._workers[arm], error)
             self.drop(arm, failure_of(error))
             return None
 
@@ -337,7 +329,7 @@ class CellWorkers:
                 text=text,
                 values={"generation": hello.generation, "why": hello.generation_reason},
             )
-            if arm == context.reference and (caution := one_cpu_caution(hello)):
+            if arm == context.reference and (caution := _one_cpu_caution(hello)):
                 context.note("caution", text=caution)
             if arm == context.reference and arm in context.values:
                 names = ", ".join(context.values[arm])
@@ -428,3 +420,24 @@ def _other_work(arm: str, what: str, details: str) -> Failure:
         details=details,
         hint="give both arms the same device, data, parameters and library versions",
     )
+
+
+def _one_cpu_caution(hello: Hello) -> str:
+    """Say that a worker has one CPU only; empty where it has more, or did not tell."""
+    cpus = (hello.fingerprint or {}).get("cpu.affinity")
+    if not isinstance(cpus, tuple) or len(cpus) != 1:
+        return ""
+    return (
+        f"all arms run on the one CPU {cpus[0]}: what the system and envcompare itself do there "
+        "disturbs every block; give --pin two CPUs or more, or a host that has them"
+    )
+
+
+def _keep_surroundings(context: CellContext, worker: Worker, error: WorkloadError) -> None:
+    """Keep what is around a worker that has failed and still answers: it may say why."""
+    if error.phase not in _ANSWERING:
+        return
+    worker.send_facts()
+    with suppress(WorkloadError):
+        answer = worker.await_facts()
+        context.recorder.fingerprint(worker.arm, answer.fingerprint, taken="start")

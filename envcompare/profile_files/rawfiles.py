@@ -171,11 +171,6 @@ def csv_row(line: int, text: str, *, file: str) -> Row:
     return Row(line, tuple(cells))
 
 
-def csv_rows(lines: Iterable[tuple[int, str]], *, file: str) -> tuple[Row, ...]:
-    """Return the rows of numbered records; empty lines are left out."""
-    return tuple(csv_row(line, text, file=file) for line, text in lines if text.strip())
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convention:
     """How a locale writes numbers."""

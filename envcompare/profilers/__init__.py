@@ -1,30 +1,56 @@
 """The Profiler seam: what looks into a few steps of a worker, around its process or inside it.
 
 A program around it is found on the host, started with the worker for a pass, and leaves a report
-that the host's own copy of the program exports.
+that the host's own copy of the program exports. A container may write anything into its scratch
+folder, at any time: links, pipes, files without an end. So nothing there is opened by its name:
+what an arm left is moved into a quarantine that no container is shown, and exported in there.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
 from envcompare.command import Command
 from envcompare.environments import Check, ask, unusable
-from envcompare.errors import NothingTracedError, Problem, ProfileError
-from envcompare.profilers.quarantine import READ_LOG, Quarantine
+from envcompare.errors import (
+    CopyError,
+    NothingTracedError,
+    Problem,
+    ProfileError,
+    WorkloadError,
+)
 from envcompare.run_folder.profiles import PassName, Profile
 from envcompare.stack import Mount
-from envcompare.transport import Transport
+from envcompare.transport import Transport, make_new_folder, remove_folder
 from envcompare.transport import run as run_command
-from envcompare.transport.copies import RemoteFile
+from envcompare.transport.copies import FileType, RemoteFile, fetch, look, take
 
 _T = TypeVar("_T")
+KEPT_BYTES = 32 << 20  # of a raw file, compressed by its tool; a larger one is read and left
+# The few steps of a profile leave some MB, at the most some hundred; what an arm leaves shall not
+# fill the disk here.
+MOST_BYTES = 1 << 30
+READ_LOG: Final = "read its output in the log of the arm in the run folder"
+_FILE_TYPES: Final = {
+    FileType.FOLDER: "a folder",
+    FileType.LINK: "a symbolic link",
+    FileType.PIPE: "a named pipe",
+    FileType.SOCKET: "a socket",
+    FileType.BLOCK_DEVICE: "a block device",
+    FileType.CHARACTER_DEVICE: "a character device",
+    FileType.REGULAR: "a file with a second name (a hard link)",
+}
+DISTRUST: Final = (
+    "do not trust what this arm reports; check what its Python runs at startup, such as "
+    "sitecustomize.py and .pth files"
+)
 _EXPORT_LIMIT_S = 600.0
 # The tools write to stdout, which belongs to the worker's protocol: they get stderr, and hand on
 # the worker's stdout as descriptor 3, which it takes back.
@@ -137,6 +163,66 @@ class Answer:
     steps: int
     reason: str = ""  # what the values lack, and why
     trace: Path | None = None  # of a GPU, or of processes that exchange data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantine:
+    """A private folder on a host for what an arm has left: no container is shown it."""
+
+    transport: Transport
+    arm: str
+    folder: str
+
+    @classmethod
+    @contextmanager
+    def empty(cls, transport: Transport, arm: str, folder: str) -> Iterator[Quarantine]:
+        """Give an empty one at that path, and remove it with all that is in it.
+
+        Raises StackError where it cannot be made.
+        """
+        make_new_folder(transport, folder)
+        try:
+            yield cls(transport=transport, arm=arm, folder=folder)
+        finally:
+            remove_folder(transport, folder)
+
+    def take(self, place: str, *names: str) -> RemoteFile | None:
+        """Take the file of these names below a folder that the arm may write to.
+
+        None where there is nothing. Raises WorkloadError of the phase `protocol` for what is no
+        regular file or has a second name, ProfileError where it cannot be moved or is too large.
+        """
+        target = f"{self.folder}/{names[-1]}"
+        try:
+            taken = take(self.transport, place, names=names, target=target)
+        except CopyError as error:
+            raise _unfetched(error) from error
+        if taken is not None and not taken.is_plain:
+            raise WorkloadError(
+                f"{self.arm}: the profile {taken.name} is {_FILE_TYPES[taken.type]}; it was not "
+                "read",
+                details="a profiler writes regular files: another program in the arm put it there",
+                hint=DISTRUST,
+                phase="protocol",
+            )
+        return taken and _of_allowed_size(taken)
+
+    def written(self, name: str) -> RemoteFile:
+        """Return what the host's own tool has written here; raises ProfileError without one."""
+        file = look(self.transport, f"{self.folder}/{name}")
+        if file is None or not file.is_plain:
+            raise ProfileError(f"the tool on the host wrote no {name}", hint=READ_LOG)
+        return _of_allowed_size(file)
+
+    def fetch(self, taken: RemoteFile, target: Path) -> None:
+        """Bring a file of the quarantine here; raises ProfileError where that fails.
+
+        Raises TransportError when the host is lost.
+        """
+        try:
+            fetch(self.transport, taken, target)
+        except CopyError as error:
+            raise _unfetched(error) from error
 
 
 class Profiler(Protocol):
@@ -298,3 +384,18 @@ def converted(values: dict[str, Any], kind: type[_T], *, what: str) -> _T:
             details=str(error),
             hint="give the workloads of this version of envcompare to the host",
         ) from error
+
+
+def _of_allowed_size(taken: RemoteFile) -> RemoteFile:
+    if taken.size_bytes <= MOST_BYTES:
+        return taken
+    raise ProfileError(
+        f"the file {taken.name} is too large to be read",
+        details=f"it has {taken.size_bytes / 2**30:.1f} GiB, and the limit is "
+        f"{MOST_BYTES >> 30} GiB",
+        hint="profile smaller steps, for example with a smaller batch by --set",
+    )
+
+
+def _unfetched(error: CopyError) -> ProfileError:
+    return ProfileError("the file could not be fetched", details=error.details, hint=error.hint)

@@ -1,13 +1,21 @@
-"""Counters of the host and the processor, read by the worker itself: a quantity for each."""
+"""Counters of host and processor, read by the worker itself, and CPU time of what works beside it.
+
+A file system of FUSE such as `squashfuse_ll`, a kernel in user space or a daemon computes in
+processes of its own, which no clock of the worker counts. The host tells what each has used.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
+from envcompare.errors import CommandTimeoutError
 from envcompare.profilers import Answer, Pass, converted
-from envcompare.run_folder.profiles import Profile, Quantity, Rule
+from envcompare.run_folder.profiles import Profile, Quantity, Rule, helper_quantity
+from envcompare.transport import Transport, shell
 
 _RUSAGE, _PERF, _CGROUP = "getrusage", "perf_event_open", "control group"
 _SOURCES: dict[str, tuple[str, str]] = {  # unit and source; any other is counted by perf events
@@ -40,6 +48,26 @@ _SCOPES = {
     "write_calls": "write alone: a lower bound of system calls",
 }
 _SILENT = "the worker could not read it"
+# What a thread has used is exact to the nanosecond, and gone when it ends; the ticks of a process
+# keep that of all its threads, ended ones too: proc(5), fields 4, 14, 15 and 22 of stat.
+_LIST_HELPERS = r"""
+names=" $1 " tick=$(getconf CLK_TCK) || exit
+for folder in /proc/[0-9]*; do
+  read -r name <"$folder/comm" || continue
+  case $names in *" $name "*) ;; *) continue ;; esac
+  threads= exact=0
+  for thread in "$folder"/task/*; do
+    read -r ns _ <"$thread/schedstat" && threads="$threads,${thread##*/}" exact=$((exact + ns))
+  done
+  read -r line <"$folder/stat" || continue
+  set -- ${line##*) }
+  ticked=$(((${12} + ${13}) * (1000000000 / tick)))
+  printf '%s %s %s %s ' "$name" "${line%% *}" "$2" "${20}"
+  printf '%s %s %s\n' "${threads:-,}" "$exact" "$ticked"
+done 2>/dev/null
+exit 0
+"""
+_HELPER_LINE = re.compile(r"(\S+) ([0-9]+) ([0-9]+) ([0-9]+) ([0-9,]+) ([0-9]+) ([0-9]+)")
 
 
 class _Counter(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,3 +133,83 @@ def _why(counter: _Counter) -> str:
         return ""
     reason = counter.reason or _SILENT
     return f"{reason}; try: {counter.hint}" if counter.hint else reason
+
+
+class HelperProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A process of the host, and the CPU time that it has used so far."""
+
+    name: str
+    pid: int
+    parent: int
+    began: int  # in ticks since the boot: a number may be given anew
+    threads: str  # the numbers of those whose time the kernel tells; `,` where it keeps none
+    exact_ns: int  # of the threads that live
+    ticked_ns: int  # of all threads, by ticks
+
+
+def list_helpers(transport: Transport, names: Sequence[str]) -> tuple[HelperProcess, ...] | None:
+    """Return the processes of a host that have one of these names, whoever runs them.
+
+    A process that was started by one of the same name is left out: it may be the workload. None
+    where the host does not answer in time.
+    """
+    if not names:
+        return ()
+    try:
+        lines = shell(transport, _LIST_HELPERS, " ".join(names)).stdout.splitlines()
+    except CommandTimeoutError:
+        return None
+    listed = [_helper(words) for line in lines if (words := _HELPER_LINE.fullmatch(line))]
+    name_of = {one.pid: one.name for one in listed}
+    return tuple(one for one in listed if name_of.get(one.parent) != one.name)
+
+
+def _helper(words: re.Match[str]) -> HelperProcess:
+    name, pid, parent, began, threads, exact_ns, ticked_ns = words.groups()
+    return HelperProcess(
+        name=name,
+        pid=int(pid),
+        parent=int(parent),
+        began=int(began),
+        threads=threads,
+        exact_ns=int(exact_ns),
+        ticked_ns=int(ticked_ns),
+    )
+
+
+def used_ns(
+    names: Sequence[str],
+    before: Sequence[HelperProcess] | None,
+    after: Sequence[HelperProcess] | None,
+) -> dict[str, int]:
+    """Return the CPU time that processes of each name used between two looks, in ns.
+
+    It is exact where a process has the threads that it had, else to a tick of the kernel (10 ms as
+    a rule). What ended in between is not seen. Nothing is known where the host gave no answer.
+    """
+    if before is None or after is None:
+        return {}
+    known = {(one.pid, one.began): one for one in before}
+    used = dict.fromkeys(names, 0)
+    for now in after:
+        then = known.get((now.pid, now.began))
+        is_exact = now.threads != "," and (then is None or then.threads == now.threads)
+        field = "exact_ns" if is_exact else "ticked_ns"
+        spent = getattr(now, field) - (getattr(then, field) if then else 0)
+        used[now.name] += max(0, spent)
+    return used
+
+
+def helper_quantities(used: Mapping[str, int], *, steps: int) -> tuple[Quantity, ...]:
+    """Return the CPU time of each helper while the steps ran, as quantities of the host pass."""
+    return tuple(
+        Quantity(
+            name=helper_quantity(name),
+            value=float(ns),
+            unit="ns",
+            rule="sum",
+            source="/proc of the host",
+            scope=f"{steps} steps, all processes of that name on the host",
+        )
+        for name, ns in used.items()
+    )

@@ -20,16 +20,17 @@ from envcompare.errors import Problem
 from envcompare.gpu import chip_of, is_lacking, tensor_counters
 from envcompare.profile_files import read
 from envcompare.profilers import (
+    READ_LOG,
     Exported,
     Pass,
     ProfilerRun,
+    Quarantine,
     ReportFiles,
     Tool,
     export_report,
     find_tool,
     not_installed,
 )
-from envcompare.profilers.quarantine import READ_LOG, Quarantine
 from envcompare.run_folder.profiles import Note, Profile
 from envcompare.transport import Transport
 
@@ -194,7 +195,7 @@ def _with_metrics(transport: Transport, tool: Tool, compute_capability: str) -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metrics:
+class _Metrics:
     """The exact names to ask for in each pass; an empty pass is not run, and `reason` says why."""
 
     memory: tuple[str, ...] = ()
@@ -209,7 +210,7 @@ def offered_metrics(text: str) -> frozenset[str]:
 
 def choose(
     compute_capability: str, *, ncu_version: str, offered: frozenset[str] = frozenset()
-) -> Metrics:
+) -> _Metrics:
     """Return the metrics of each pass for a GPU such as "8.0" and a version such as "2024.1.1".
 
     `offered` is what this version of ncu offers for the GPU, since a metric it does not know is an
@@ -217,13 +218,13 @@ def choose(
     """
     reason = _why_not(compute_capability, ncu_version)
     if reason:
-        return Metrics(reason=reason)
+        return _Metrics(reason=reason)
     chip = chip_of(compute_capability)
     memory = tuple(name for name in _MEMORY if _is_there(name, chip, offered))
     has_paths = bool(offered) or _release(ncu_version) >= _FIRST_WITH_PATHS
     asked = _SASS + _TENSOR + (tensor_counters(chip, offered) if has_paths else ())
     flops = tuple(name for name in asked if _is_there(name, chip, offered))
-    return Metrics(memory=memory, flops=flops, reason=_what_lacks(memory, flops, chip))
+    return _Metrics(memory=memory, flops=flops, reason=_what_lacks(memory, flops, chip))
 
 
 def _why_not(compute_capability: str, ncu_version: str) -> str:

@@ -12,16 +12,17 @@ from envcompare.errors import NothingTracedError, Problem, ProfileError
 from envcompare.profile_files import read
 from envcompare.profile_files.nsys import complaints
 from envcompare.profilers import (
+    READ_LOG,
     Exported,
     Pass,
     ProfilerRun,
+    Quarantine,
     ReportFiles,
     Tool,
     export_report,
     find_tool,
     not_installed,
 )
-from envcompare.profilers.quarantine import READ_LOG, Quarantine
 from envcompare.run_folder.profiles import Profile
 from envcompare.transport import Transport
 

@@ -15,25 +15,24 @@ from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: TID251 â
 from markupsafe import Markup, escape
 
 from envcompare.analysis.model.comparison import RunComparison
+from envcompare.report.blocks import Section, shared_axis
 from envcompare.report.charts.drawing import ChartBudget
-from envcompare.report.export.summary import warnings
-from envcompare.report.format.blocks import Section
-from envcompare.report.format.marks import axis as shared_axis
-from envcompare.report.format.numbers import FIGURE, listed
+from envcompare.report.numbers import FIGURE, listed
 from envcompare.report.sections.answer import answer_section, overview_section
 from envcompare.report.sections.charted import ladder_section, roofline_section, sweeps_section
 from envcompare.report.sections.comparisons import comparison_rows, comparisons_section
 from envcompare.report.sections.environments import environments_section, gpu_sentence, hosts_facts
-from envcompare.report.sections.fleet import groups_section
+from envcompare.report.sections.groups import groups_section
 from envcompare.report.sections.method import failures_section, method_section, reproduce_section
 from envcompare.report.sections.profilefolds import power_section
 from envcompare.report.sections.resources import memory_section, picked_section, startup_section
 from envcompare.report.sections.scaling import batches_section, scaling_section, training_section
 from envcompare.report.sections.studies import study_section
 from envcompare.report.sections.why import Sheet, cells_beside_folds, fold_anchors, why_section
+from envcompare.report.summary import warnings
 from envcompare.report.wording.headlines import headlines
-from envcompare.report.wording.hostwords import device_sentences
 from envcompare.report.wording.labels import compared_arms
+from envcompare.report.wording.methodwords import device_sentences
 from envcompare.report.wording.profilewords import is_timed
 from envcompare.text import counted, one_line, visible
 

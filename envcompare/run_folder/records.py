@@ -210,8 +210,7 @@ class Epoch(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="ep
     k: Annotated[Count, Meta(description="timed steps; the first of all only if no other is")]
     wall_ns: Annotated[Count, Meta(description="of these steps")]
     wait_ns: Annotated[
-        Count | None,
-        Meta(description="for a CPU that others held, in these steps; null: unknown"),
+        Count | None, Meta(description="for a CPU that others held, in these steps; null: unknown")
     ] = None
     evaluate_ns: Annotated[Count, Meta(description="afterwards; in no other time")]
     value: Annotated[float | None, Meta(description="of the goal's metric; null is no number")]

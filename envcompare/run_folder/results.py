@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import secrets
 import threading
@@ -31,21 +30,12 @@ from envcompare.run_folder.disk import (
     write_hint,
     write_whole,
 )
-from envcompare.run_folder.profiles import (
-    ProfileRecord,
-    Roofs,
-    impossible_record,
-    impossible_roofs,
-)
+from envcompare.run_folder.profiles import ProfileRecord, Roofs, impossible_record, impossible_roofs
 from envcompare.run_folder.records import (
     SCHEMA,
     ArmRecord,
-    Block,
-    Design,
     Event,
-    EventKind,
     FingerprintRecord,
-    OfRestart,
     RunRecord,
     Sample,
 )
@@ -202,8 +192,7 @@ class RunFolder:
             _SAMPLES.decode(line)  # one that cannot be read back would cost the whole run
         except DAMAGE as error:
             raise WorkloadError(
-                f"a measurement in {sample.cell} cannot be stored: {error}",
-                phase="protocol",
+                f"a measurement in {sample.cell} cannot be stored: {error}", phase="protocol"
             ) from error
         self._append("samples.jsonl", line)
 
@@ -488,113 +477,3 @@ def _why_none(path: Path) -> str:
     if path.is_dir():
         return "it has no run.json"
     return "it is a file" if path.exists() else "there is no such folder"
-
-
-def duration_s(events: Iterable[Event]) -> float:
-    """Return the seconds between the events of a run.
-
-    Without the pauses before resumptions, and without the time in the queue of a scheduler.
-    """
-    begun = (event for event in events if event.what != "submitted")
-    return _sum_between_s(begun, after_pause="run-resumed")
-
-
-def elapsed_s(events: Iterable[Event]) -> float:
-    """Return the seconds that a cell has had, without the pause before a resumption.
-
-    After its turn in a restart, and once it is decided, others are served: what follows is not its
-    own.
-    """
-    return _sum_between_s(events, after_pause="cell-started", left_out=("turn", "stopped"))
-
-
-def _sum_between_s(
-    events: Iterable[Event], *, after_pause: EventKind, left_out: tuple[EventKind, ...] = ()
-) -> float:
-    return sum(
-        _between_s(before, after)
-        for before, after in itertools.pairwise(events)
-        if after.what != after_pause and before.what not in left_out
-    )
-
-
-def standing_samples(samples: Iterable[Sample], design: Design) -> tuple[Sample, ...]:
-    """Return the samples without those of a restart that was broken off and measured anew.
-
-    That happens in a design of a fixed size alone. Such a restart is of the last part of the run
-    that has any of it. Samples of earlier versions name no part: there a block that comes a second
-    time begins its restart anew.
-    """
-    if design.restarts is None:
-        return tuple(samples)
-    samples = tuple(samples)
-    parts: dict[tuple[str, int], int] = {}
-    for sample in samples:
-        if isinstance(sample, OfRestart):
-            restart = (sample.cell, sample.restart)
-            parts[restart] = max(parts.get(restart, 0), sample.part)
-    last = (
-        sample
-        for sample in samples
-        if not isinstance(sample, OfRestart) or sample.part == parts[sample.cell, sample.restart]
-    )
-    return _without_overtaken(last)
-
-
-def _without_overtaken(samples: Iterable[Sample]) -> tuple[Sample, ...]:
-    kept: dict[int, Sample] = {}
-    places: dict[tuple[str, int], set[int]] = {}  # of what a restart has
-    blocks: dict[tuple[str, int], set[tuple[str, int]]] = {}  # of a restart: arm and round
-    for place, sample in enumerate(samples):
-        kept[place] = sample
-        if not isinstance(sample, OfRestart):
-            continue
-        restart = (sample.cell, sample.restart)
-        if isinstance(sample, Block):
-            block = (sample.arm, sample.round)
-            if block in blocks.setdefault(restart, set()):
-                for overtaken in places.pop(restart):
-                    del kept[overtaken]
-                blocks[restart].clear()
-            blocks[restart].add(block)
-        places.setdefault(restart, set()).add(place)
-    return tuple(kept.values())
-
-
-def _between_s(before: Event, after: Event) -> float:
-    """Return the seconds between two events of one part; the time of day may be set meanwhile."""
-    if before.clock_s is None or after.clock_s is None:
-        return after.t - before.t
-    return max(0.0, after.clock_s - before.clock_s)
-
-
-EXPECTED_SPREAD = "expected_spread"
-"""Of a `calibrated` event: the standard deviation of log ratios that a restart was to add."""
-
-
-def waited_s(events: Iterable[Event]) -> float:
-    """Return the seconds that a cell waited for a quiet machine, those before a resumption too."""
-    waits = (e.values.get("seconds") for e in events if e.what == "waited")
-    return float(sum(seconds for seconds in waits if isinstance(seconds, int | float)))
-
-
-def written_samples(events: Iterable[Event]) -> int:
-    """Return how many samples a run held when it last ended; 0 where none was counted."""
-    counts = (e.values.get("samples") for e in events if e.what == "run-ended")
-    return max((count for count in counts if isinstance(count, int)), default=0)
-
-
-def standing(events: tuple[Event, ...]) -> tuple[Event, ...]:
-    """Return the events that a later resumption has not overtaken.
-
-    Of a cell those since it was last started, of the run those since it was last resumed, and of a
-    host those since it was tried once more at the end of the run.
-    """
-    starts = {e.cell: i for i, e in enumerate(events) if e.what == "cell-started"}
-    begun = max((i for i, e in enumerate(events) if e.what == "run-resumed"), default=0)
-    retried = {e.host: i for i, e in enumerate(events) if e.what == "host-retried"}
-    return tuple(
-        e
-        for i, e in enumerate(events)
-        if i >= (starts.get(e.cell, 0) if e.cell else max(begun, retried.get(e.host, 0)))
-    )

@@ -23,7 +23,7 @@ from envcompare.errors import (
     WorkloadError,
 )
 from envcompare.hosts.folders import CellFolders
-from envcompare.measure.context import CellContext
+from envcompare.measure.cell import CellContext
 from envcompare.measure.replies import Amount, LaunchSpec
 from envcompare.run_folder.records import Scalar
 from envcompare.run_folder.results import RunFolder

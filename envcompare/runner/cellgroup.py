@@ -20,10 +20,11 @@ from envcompare.errors import (
 )
 from envcompare.measure.limits import REASONS
 from envcompare.measure.lockstep import Lockstep, Turns
-from envcompare.measure.pool import WorkerPool
 from envcompare.measure.startup import StartupPass
+from envcompare.measure.workers import WorkerPool
 from envcompare.run_folder.records import CellState
-from envcompare.runner.cellrun import CellRun, Job
+from envcompare.runner.cellrun import CellRun
+from envcompare.runner.recording import Job
 
 _T = TypeVar("_T")
 

@@ -1,4 +1,4 @@
-"""One cell from its data to its end: the passes, and what is recorded of them."""
+"""One cell from its data to its end: the passes, and what they are given."""
 
 from __future__ import annotations
 
@@ -9,24 +9,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import msgspec
-from typing_extensions import Unpack
-
 from envcompare.config.arms import Arm
-from envcompare.config.experiment import Experiment
 from envcompare.config.plan import Cell, Plan, not_placed
 from envcompare.config.workloads import Program, catalogue
-from envcompare.console import Display
-from envcompare.errors import EnvcompareError, Phase, Problem, TransportError, UnusableError
-from envcompare.fingerprint.comparing import changed_software, compare_fingerprints
-from envcompare.fingerprint.evidence import entries
+from envcompare.environments.registry import environment
+from envcompare.errors import Phase, Problem, TransportError, UnusableError
 from envcompare.hosts.folders import LAUNCHER, WORKER, CellFolders
 from envcompare.hosts.session import HostSession
 from envcompare.hosts.teams import HostTeam
-from envcompare.interrupt import Interruption
-from envcompare.masking import masked
+from envcompare.measure import Variables
 from envcompare.measure.accuracy import AccuracyPass
-from envcompare.measure.context import Budget, CellContext, Facts, Variables, failure_of
+from envcompare.measure.cell import Budget, CellContext, Roster, failed_for_good, failure_of
 from envcompare.measure.energy import EnergyPass
 from envcompare.measure.hostmemory import (
     ROOFS_LIMIT_S,
@@ -37,43 +30,31 @@ from envcompare.measure.hostmemory import (
 )
 from envcompare.measure.limits import REASONS, CellEnd
 from envcompare.measure.lockstep import Lockstep, PlannedRestarts
-from envcompare.measure.pool import WorkerPool
 from envcompare.measure.processes import ProcessPass
 from envcompare.measure.profile import ProfilePass, ProfilingHost
 from envcompare.measure.quiet import QuietGate
 from envcompare.measure.replies import Placed
 from envcompare.measure.startup import StartupPass
 from envcompare.measure.worker import Worker
-from envcompare.measure.workers import Roster, failed_for_good
+from envcompare.measure.workers import WorkerPool
 from envcompare.profilers import ProfilerRun
 from envcompare.profilers.nvml import sampler_command, sampling
 from envcompare.profilers.toolbox import Toolbox
+from envcompare.run_folder.history import EXPECTED_SPREAD, elapsed_s, standing, waited_s
 from envcompare.run_folder.profiles import Lacking
 from envcompare.run_folder.records import (
     CellState,
     EnergyBlock,
     Epoch,
     Event,
-    EventKind,
-    FactDifference,
     FingerprintRecord,
-    FingerprintValue,
-    GpuReading,
-    IdentityChange,
-    OfRestart,
-    PlacedEventParts,
     ProcessRun,
     Sample,
-    Scalar,
-    Taken,
     event_now,
 )
-from envcompare.run_folder.results import EXPECTED_SPREAD, RunFolder, elapsed_s, standing, waited_s
 from envcompare.runner.batchsearch import SizeCheck
-from envcompare.stats.intervals import Interval
+from envcompare.runner.recording import CellRecorder, Job, live_text
 from envcompare.stats.typical import Spread, prior_of
-from envcompare.text import counted
-from envcompare.transport.hosts import HostSpec
 
 _NO_STEPS = Lacking(
     why="no-steps",
@@ -83,42 +64,6 @@ _NO_STEPS = Lacking(
     ),
 )
 _ENOUGH_TO_LEARN = 2  # degrees of freedom: with two restarts an odd worker is not recognised
-_UNSEEN = "ended before its software could be compared with that of the first part"
-# beside failures, and how generations of the reference begin; of what was calibrated, the plan
-_SAID = ("caution", "waited", "calibrated", "batch-fits")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """A run to be carried out, and the record of what happens to it."""
-
-    folder: RunFolder
-    plan: Plan
-    experiment: Experiment
-    hosts: tuple[HostSpec, ...]
-    display: Display
-    retries_failed: bool = False  # go back to what failed, once
-    interruption: Interruption = field(default_factory=Interruption)
-
-    def note(self, what: EventKind, **parts: Unpack[PlacedEventParts]) -> None:
-        """Record an event, its text without secrets."""
-        event = event_now(what, **parts)
-        self.folder.append_event(msgspec.structs.replace(event, text=masked(event.text)))
-
-    def fail(  # noqa: PLR0913 — each is a part of the event
-        self,
-        what: EventKind,
-        error: EnvcompareError,
-        *,
-        phase: Phase,
-        host: str,
-        cell: str = "",
-        arm: str = "",
-    ) -> None:
-        """Record a failure and show its three sentences; a workload names its phase itself."""
-        failure = failure_of(error, phase)
-        self.note(what, host=host, cell=cell, arm=arm, text=error.brief, failure=failure)
-        self.display.error(error)
 
 
 @dataclass(slots=True)
@@ -134,9 +79,7 @@ class CellRun:
     team: HostTeam | None = None  # of hosts over which its ranks are spread
     plan: Plan = field(init=False)  # with the arms of this cell alone
     folders: CellFolders = field(init=False)
-    _part: int = field(init=False)  # how often the cell was begun before
-    _first: dict[str, FingerprintRecord] = field(default_factory=dict)  # of the first part, by arm
-    _held: dict[str, list[Sample]] = field(default_factory=dict)  # by arm, until it is known again
+    _recorder: CellRecorder = field(init=False)
     _context: CellContext | None = None
     _roster: Roster | None = None
     _lockstep: Lockstep | None = None
@@ -146,11 +89,9 @@ class CellRun:
         """Begin with what every cell is shown, and what an earlier part of the run found."""
         self.plan = self.job.plan.of(self.cell)
         self.folders = CellFolders(session=self.session, place=self.cell.place)
-        self._part = sum(event.what == "cell-started" for event in self.prior_events)
-        records = self.job.folder.read_fingerprints() if self.prior_events else ()
-        self._first = {record.arm: record for record in records if record.cell == self.cell.id}
-        if self.cell.workload.program is None:  # processes wait for it by themselves
-            self._held = {arm: [] for arm, first in self._first.items() if first.taken == "step"}
+        self._recorder = CellRecorder.of(
+            self.job, self.cell, self.session, prior_events=self.prior_events
+        )
 
     @property
     def is_whole(self) -> bool:
@@ -226,12 +167,12 @@ class CellRun:
             return "failed", _why_failed(roster)
         self._train(context, roster)
         self._profile(context, roster)
-        return "ok", f"stopped by {lockstep.stopped_by}: {_live(lockstep.intervals())}"
+        return "ok", f"stopped by {lockstep.stopped_by}: {live_text(lockstep.intervals())}"
 
     def close(self) -> None:
         """Note what is lost of this cell, which has ended."""
         if self._context is not None:
-            self._note_held(self._context)
+            self._recorder.note_lost(self._context)
 
     @property
     def _unusable(self) -> str:
@@ -283,20 +224,30 @@ class CellRun:
         if processes.stopped_by == "failure":
             return "failed", _why_failed(roster)
         self._profile(context, roster)
-        return "ok", f"stopped by {processes.stopped_by}: {_live(processes.intervals())}"
+        return "ok", f"stopped by {processes.stopped_by}: {live_text(processes.intervals())}"
 
     @contextmanager
     def _sampling(self, context: CellContext) -> Iterator[None]:
         """Read power and clocks of the host's GPUs beside a pass; without one nothing runs."""
         command = None
         if self.session.has_gpu:
-            command = sampler_command(self.session.plain_interpreter, self.session.workloads)
+            command = sampler_command(self._plain_interpreter, self.session.workloads)
         with sampling(
-            self.session.transport, command, cell=self.cell.id, keep=self.sample
+            self.session.transport, command, cell=self.cell.id, keep=self._recorder.sample
         ) as sampled:
             yield
         if command and sampled.reason:
             context.note("note", text=sampled.reason)
+
+    @property
+    def _plain_interpreter(self) -> str:
+        """Return the interpreter of an arm that the host has as well; else the host's `python3`."""
+        plain = (
+            ready.prepared.interpreter
+            for ready in self.session.arms.values()
+            if environment(ready.arm.environment).traits.software == "venv"
+        )
+        return next(plain, "python3")
 
     def _stopped_by(self) -> CellEnd | None:
         """Return why the timing ended before an interruption; None where it had not."""
@@ -414,82 +365,6 @@ class CellRun:
             allow_mismatch=self.job.experiment.allow_mismatch,
         )
 
-    def sample(self, sample: Sample) -> None:
-        """Keep one measurement; that of a resumed arm once it is seen to be what it was.
-
-        No fingerprint is taken in the energy pass and on the way to a goal, as in the profiles.
-        """
-        if isinstance(sample, OfRestart):
-            sample = msgspec.structs.replace(sample, part=self._part)
-        held = (
-            None
-            if isinstance(sample, GpuReading | EnergyBlock | Epoch)
-            else self._held.get(sample.arm)
-        )
-        if held is None:
-            self.job.folder.append_sample(sample)
-        else:
-            held.append(sample)
-
-    def event(self, event: Event) -> None:
-        """Keep one event; a failure, a caution and a wait are shown at once."""
-        self.job.folder.append_event(event)
-        is_said = event.what in _SAID or (
-            event.what == "arm-ready" and event.arm == self.plan.reference
-        )
-        said = event.failure.brief if event.failure else event.text * is_said
-        if said:
-            self.job.display.say(f"  {event.cell}: {said}")
-
-    def fingerprint(self, arm: str, facts: Facts, *, taken: Taken) -> tuple[IdentityChange, ...]:
-        """Keep what a worker found around itself, with the proof of its stack.
-
-        The first part of a resumed run keeps its own: what a later one finds is compared with it,
-        and kept with it where it differs. Return in what the software differs.
-        """
-        record = self.session.fingerprint(arm, self.cell.id, facts, taken=taken)
-        first = self._first.get(arm)
-        if first is None:
-            self.job.folder.write_fingerprint(record)
-            return ()
-        if (first.taken, taken) == ("start", "step") or self._differs(first, record):
-            self.job.folder.write_fingerprint(record, part=self._part)
-        changed = tuple(map(_change, changed_software(first, record)))
-        if changed and not self.job.experiment.allow_mismatch:
-            self._held.get(arm, []).clear()
-        elif taken == "step":
-            for sample in self._held.pop(arm, []):
-                self.job.folder.append_sample(sample)
-        return changed
-
-    def _differs(self, first: FingerprintRecord, later: FingerprintRecord) -> bool:
-        """Tell whether two fingerprints of an arm differ in more than names and the run's seeds."""
-        seeds = {"env.PYTHONHASHSEED"} if self.plan.design.stabilise else set()
-        differences = compare_fingerprints(first, later)
-        return any(
-            difference.fact_class != "identity" and difference.key not in seeds
-            for difference in differences
-        )
-
-    def _note_held(self, context: CellContext) -> None:
-        """Note what is lost of arms that ended before they were seen to be what they were."""
-        what = "the run" if self.job.interruption.is_requested else "its worker"
-        for arm, samples in self._held.items():
-            if samples:
-                text = f"{len(samples)} samples: {what} {_UNSEEN}"
-                context.note("round-dropped", arm=arm, text=text)
-
-    def progress(self, intervals: dict[str, Interval | None], context: CellContext) -> None:
-        """Show how far the cell is: the live intervals and the time left."""
-        left_s = max(0.0, context.remaining_s)
-        restarts = max((one.restarts for one in intervals.values() if one), default=0)
-        is_program = self.cell.workload.program is not None
-        words = ("process", "processes") if is_program else ("restart",)
-        text = f"{counted(restarts, *words)}, {_live(intervals)}; at most {left_s:.0f} s left"
-        # of cells that share a budget one may have more than its own
-        done = 1 - left_s / max(left_s, context.design.budget_s)
-        self.job.display.cell(self.cell.id, done=done, text=text)
-
     def _make_context(self) -> CellContext:
         parameters = dict(self.cell.parameters)
         workload, design = self.cell.workload, self.plan.design
@@ -512,7 +387,7 @@ class CellRun:
             design=design,
             seed=self.plan.seed,
             comparisons=self.plan.comparisons,
-            recorder=self,
+            recorder=self._recorder,
             on_host=self.session.ask,
             interruption=self.job.interruption,
             budget=Budget(design.budget_s - (0 if self.is_retried else spent_s)),
@@ -567,7 +442,7 @@ class CellRun:
                 text=failure.brief,
                 failure=failure,
             )
-            self.event(failed)
+            self._recorder.event(failed)
             return None
 
     def _launch(
@@ -613,34 +488,6 @@ class CellRun:
         return log, str(log.relative_to(self.job.folder.path))
 
 
-def _change(difference: FactDifference) -> IdentityChange:
-    """Return a difference between two fingerprints of an arm; a list has what the other lacks."""
-    return IdentityChange(
-        host=difference.host,
-        arm=difference.arm,
-        key=difference.key,
-        before=_scalar(difference.reference),
-        after=_scalar(difference.value),
-    )
-
-
-def _scalar(value: FingerprintValue) -> Scalar:
-    return ", ".join(entries(value)) if isinstance(value, tuple) else value
-
-
 def _why_failed(roster: Roster) -> str:
     reasons = (failure.brief for failure in roster.failed.values())
     return next(reasons, "no arm could be compared with the reference")
-
-
-def _live(intervals: dict[str, Interval | None]) -> str:
-    return ", ".join(f"{arm} {_percent(interval)}" for arm, interval in intervals.items())
-
-
-def _percent(interval: Interval | None) -> str:
-    if interval is None:
-        return "not yet known"
-    text = f"{math.expm1(interval.mean):+.1%}"
-    if interval.half_width > 1:  # among it what is not finite: nothing is known
-        return text
-    return f"{text} ± {interval.half_width:.1%}"

@@ -34,14 +34,16 @@ from envcompare.errors import (
 from envcompare.fingerprint.identity import changes, refused
 from envcompare.hosts import hostlock
 from envcompare.hosts.hostlock import Asker, HostLock
-from envcompare.hosts.opening import open_session
+from envcompare.hosts.opening import identify, note_differing_files, open_session
 from envcompare.hosts.session import HostSession
 from envcompare.hosts.teams import HostTeam
 from envcompare.interrupt import Interruption
-from envcompare.run_folder.records import ArmRecord, Design, Event, Sample
-from envcompare.run_folder.results import RunFolder, standing, standing_samples
+from envcompare.run_folder.history import standing, standing_samples
+from envcompare.run_folder.records import ArmRecord, Design, Event, Sample, Scalar
+from envcompare.run_folder.results import RunFolder
 from envcompare.runner.cellgroup import give_up, run_cells, sharing
-from envcompare.runner.cellrun import CellRun, Job
+from envcompare.runner.cellrun import CellRun
+from envcompare.runner.recording import Job
 from envcompare.stack import Progress
 from envcompare.transport.hosts import HostSpec
 
@@ -456,15 +458,24 @@ def _prepare_host(
         if not arm.is_control:
             _add_arm(job, session, arm, is_needed=arm.id in needed)
     say = job.display.saying(session.host.label, job.interruption.check)
-    session.tell_files_apart(Progress(say))
+    note_differing_files(session, Progress(say))
     for control, reference in job.plan.controls.items():
         if reference in session.arms:
             session.add_control(control, reference)
     session.stage()
-    session.identify(job.experiment.data)
+    identify(session, job.experiment.data)
     if session.wheels:
         job.note("wheels", host=session.host.label, text=session.wheels.sentence)
-    job.note("host-ready", host=session.host.label, values=session.noted_gpus)
+    job.note("host-ready", host=session.host.label, values=_unused_gpus(session))
+
+
+def _unused_gpus(session: HostSession) -> dict[str, Scalar]:
+    """Return what a run notes of GPUs that are there and not to be used."""
+    unused = session.unused_gpus
+    if unused is None or not unused.is_expected:
+        return {}
+    names = ", ".join(one.name for one in unused.gpus)
+    return {"gpu.unused": names or "its name is not known", "gpu.driver": unused.driver}
 
 
 def _add_arm(job: Job, session: HostSession, arm: ArmRecord, *, is_needed: bool) -> None:

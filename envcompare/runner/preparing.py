@@ -20,8 +20,8 @@ from envcompare.hosts.opening import hosts_at_once, open_session
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption, handling_signals
 from envcompare.stack import Progress, storage, wheelhouse
+from envcompare.stack.building import remove_held, remove_images, remove_pins
 from envcompare.stack.engine import ImageStore
-from envcompare.stack.image import remove_held, remove_images, remove_pins
 from envcompare.stack.proof import LOCK, TREE
 from envcompare.transport.hosts import HostSpec
 from envcompare.transport.local import LOCAL

@@ -14,12 +14,7 @@ from pathlib import Path
 from envcompare.config.experiment import Experiment
 from envcompare.config.plan import Plan
 from envcompare.config.settings import settings_toml
-from envcompare.errors import (
-    ConfigError,
-    RunFolderError,
-    UnusableError,
-    exit_code_of,
-)
+from envcompare.errors import ConfigError, RunFolderError, UnusableError, exit_code_of
 from envcompare.fingerprint.identity import (
     changes,
     first_identities,
@@ -30,16 +25,11 @@ from envcompare.fingerprint.identity import (
 from envcompare.hosts import allocation, granting
 from envcompare.hosts.opening import boot_id, hosts_at_once
 from envcompare.hosts.session import HostSession
-from envcompare.run_folder.records import (
-    Event,
-    EventKind,
-    IdentityChange,
-    RunRecord,
-    Scalar,
-)
-from envcompare.run_folder.results import new_run_id, standing
-from envcompare.runner.cellrun import Job
+from envcompare.run_folder.history import standing
+from envcompare.run_folder.records import Event, EventKind, IdentityChange, RunRecord, Scalar
+from envcompare.run_folder.results import new_run_id
 from envcompare.runner.hostrun import HostRun, KernelTurns, open_host
+from envcompare.runner.recording import Job
 from envcompare.transport.hosts import LOCAL, HostSpec
 from envcompare.transport.local import LocalTransport
 from envcompare.version import __version__

@@ -1,4 +1,4 @@
-"""Build the workload image by the local engine; its labels say what is in it and on what it is."""
+"""Our images: built by the local engine, labelled with what is in them, and removed again."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import io
 import json
 import re
 import secrets
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from envcompare import bundled
 from envcompare.command import Command
-from envcompare.errors import StackError, UnusableError
+from envcompare.errors import CommandTimeoutError, StackError, UnusableError
 from envcompare.stack import Progress, failure, is_full, storage
 from envcompare.stack.engine import ImageStore
 from envcompare.stack.image import (
     CONFIG_LABEL,
+    HELD_LABEL,
     PINNED,
     PYTHON,
     TREE_LABEL,
@@ -24,10 +27,12 @@ from envcompare.stack.image import (
     config_sha256,
     find,
     find_built,
+    labels,
 )
 from envcompare.stack.tiers import PYTHONS
 from envcompare.stack.wheelhouse import LOCK_LABEL, check_whole, one_at_a_time
-from envcompare.transport import CONTENT_S, Transport, run
+from envcompare.text import spoken
+from envcompare.transport import ANSWER_S, CONTENT_S, FOLDER_S, Transport, read_json, run
 from envcompare.version import __version__
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -37,6 +42,11 @@ _END = ("{'errorDetail'", "The command '", " ---> ", "Removing intermediate", "S
 _OCI = "org.opencontainers.image"
 _PART = "envcompare-part"
 _FAILED: dict[frozenset[tuple[str, str]], StackError] = {}  # in this process, by its labels
+_OUR_NAMES = ("envcompare-workload:", "envcompare-skeleton:", "envcompare-part:")
+_NAME = "{{.Repository}}:{{.Tag}}"
+_BUILT_UPON = "has dependent child images"
+_IMAGE_ID = re.compile(r"(?:sha256:)?[0-9a-f]{12,64}")
+_NO_PROGRAM = 127
 
 
 def held_or_built(
@@ -164,7 +174,7 @@ def _label(wanted: Recipe, base: Image, tag: str, local: ImageStore) -> Image:
     with local.connect() as client:
         said = client.containers.run(tag, asked, entrypoint="", network_disabled=True, remove=True)
         facts = client.api.inspect_image(tag)  # type: ignore[no-untyped-call]
-        labels = {
+        given = {
             **wanted.labels,
             TREE_LABEL: json.loads(said)["sha256"],
             f"{_OCI}.version": __version__,
@@ -172,10 +182,10 @@ def _label(wanted: Recipe, base: Image, tag: str, local: ImageStore) -> Image:
             f"{_OCI}.base.name": wanted.base,
             f"{_OCI}.base.digest": base.digest.rpartition("@")[2] or base.id,
         }
-        labels = {name: value for name, value in labels.items() if value}
+        given = {name: value for name, value in given.items() if value}
         client.images.build(
             fileobj=io.BytesIO(f"FROM {tag}\n".encode()),
-            labels={**labels, CONFIG_LABEL: config_sha256(facts, labels)},
+            labels={**given, CONFIG_LABEL: config_sha256(facts, given)},
             tag=wanted.tag,
             rm=True,
         )
@@ -263,3 +273,94 @@ def _said_by_step(text: str) -> str:
         printed = filter(str.strip, parts[-1].splitlines())
         lines = [line for line in printed if not line.startswith(_END)]
     return text if is_full(text) or not lines else "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    """How many of our images went from an engine, and the names of those a user built on."""
+
+    count: int = 0
+    kept: tuple[str, ...] = ()
+    unseen: str = ""  # why the engine could not be asked which it has
+
+
+def remove_images(store: ImageStore, *, label: str = LOCK_LABEL) -> Removed:
+    """Remove our images with that label from the host's engine.
+
+    What a user built on them stays, and so does what that stands on. There are none where the host
+    does not have the engine. Raises StackError when the engine keeps one for another reason.
+    """
+    ours, unseen = _ours(store, label)
+    if not ours:
+        return Removed(unseen=unseen)
+    result = store.run("image", "rm", "--force", *ours, timeout_s=FOLDER_S)
+    left = _ours(store, label)[0].keys() & ours.keys()
+    refusals = [line for line in result.stderr.splitlines() if line and _BUILT_UPON not in line]
+    if left and refusals:
+        raise StackError(
+            f"cannot remove the workload images on {store.transport.name}",
+            details=refusals[0],
+            hint="stop the containers that use them, then run envcompare clean again",
+        )
+    kept = tuple(sorted(ours[identity] for identity in left))
+    return Removed(count=len(ours) - len(left), kept=kept)
+
+
+def remove_pins(store: ImageStore) -> None:
+    """Take from base images the names that a build gave them and was killed before it ended."""
+    ask = ("image", "ls", "--filter", f"reference={PINNED}", "--format", _NAME)
+    with suppress(CommandTimeoutError):
+        listed = store.run(*ask, timeout_s=ANSWER_S).stdout.split()
+        names = [name for name in listed if name.startswith(f"{PINNED}:") and name.isprintable()]
+        if names:
+            store.run("image", "rm", "--no-prune", *names)
+
+
+def remove_held(store: ImageStore) -> int:
+    """Remove images with data that runs have left, but for named ones; return how many went."""
+    filters = ("--filter", f"label={HELD_LABEL}", "--filter", "dangling=true")
+    with suppress(CommandTimeoutError):
+        listed = store.run("image", "ls", "--quiet", "--no-trunc", *filters, timeout_s=ANSWER_S)
+        ids = [each for each in listed.stdout.split() if _IMAGE_ID.fullmatch(each)]
+        command = ("image", "rm", "--force", "--no-prune", *ids)
+        return len(ids) if ids and store.run(*command, timeout_s=FOLDER_S).succeeded else 0
+    return 0
+
+
+def _ours(store: ImageStore, label: str) -> tuple[dict[str, str], str]:
+    """Return ID and name of each image with that label, but for those that were built on ours.
+
+    The second part says why an engine that is there could not tell.
+    """
+    ask = ("image", "ls", "--quiet", "--no-trunc", "--filter", f"label={label}")
+    program = store.engine.program
+    try:
+        listed = store.run(*ask, timeout_s=ANSWER_S)
+        if not listed.succeeded:
+            return {}, "" if listed.exit_code == _NO_PROGRAM else listed.tail(1)
+        ids = dict.fromkeys(listed.stdout.split())
+        if not ids:
+            return {}, ""
+        if not all(map(_IMAGE_ID.fullmatch, ids)):
+            return {}, f"{program} image ls said: {spoken(listed.stdout)}"
+        asked = store.run("image", "inspect", *ids, timeout_s=ANSWER_S)
+    except CommandTimeoutError:
+        return {}, f"no answer within {ANSWER_S:g} s"
+    try:
+        shown = read_json(asked.stdout or "[]", list[Any])
+        ours = [facts for facts in shown if not _is_users_own(facts)]
+        return {facts["Id"]: (facts.get("RepoTags") or [facts["Id"]])[0] for facts in ours}, ""
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return {}, f"{program} image inspect said: {spoken(asked.stdout)}"
+
+
+def _is_users_own(facts: Mapping[str, Any]) -> bool:
+    """Tell whether an image with our labels is a user's own, as the engine describes it.
+
+    What has no hash is ours by a name that we gave: a skeleton, or a build that was cut short.
+    """
+    sha256 = labels(facts).get(CONFIG_LABEL)
+    if sha256 is None:
+        names = (name.removeprefix("localhost/") for name in facts.get("RepoTags") or ())
+        return not any(name.startswith(_OUR_NAMES) for name in names)
+    return sha256 != config_sha256(facts)

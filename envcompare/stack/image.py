@@ -1,4 +1,4 @@
-"""Images of an engine: the recipe of the workload image, which are ours, their way and their end.
+"""Images of an engine: the recipe of ours, what an engine knows of them, and how they are sent.
 
 Nothing is compressed on the way: a core packs fewer bytes a second than a network of 1 Gbit/s
 carries, and an engine unpacks slower than both.
@@ -17,15 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from envcompare import bundled
 from envcompare.command import Command
-from envcompare.errors import CommandTimeoutError, StackError, UnusableError
+from envcompare.errors import StackError, UnusableError
 from envcompare.stack import Progress, failure, storage
 from envcompare.stack.engine import ImageStore, patiently
 from envcompare.stack.wheelhouse import LOCK_LABEL, Wheelhouse, steps
-from envcompare.text import spoken
 from envcompare.transport import (
-    ANSWER_S,
     CONTENT_S,
-    FOLDER_S,
     Drain,
     Process,
     Told,
@@ -48,17 +45,12 @@ PINNED = "envcompare-pinned"  # what a base image is called while something is b
 PYTHON = "/opt/envcompare/venv/bin/python"
 """The interpreter of the workload image."""
 
-_HELD = f"{LOCK_LABEL}=data"  # the label of images with data, which are no workload images
-_OUR_NAMES = ("envcompare-workload:", "envcompare-skeleton:", "envcompare-part:")
+HELD_LABEL = f"{LOCK_LABEL}=data"  # the label of images with data, which are no workload images
 # All of an image's configuration that changes what runs in it, by the names of the engine.
 _CONFIG = (
     "Cmd", "Entrypoint", "Env", "ExposedPorts", "Healthcheck", "OnBuild", "Shell", "StopSignal",
     "User", "Volumes", "WorkingDir",
 )  # fmt: skip
-_NAME = "{{.Repository}}:{{.Tag}}"
-_BUILT_UPON = "has dependent child images"
-_IMAGE_ID = re.compile(r"(?:sha256:)?[0-9a-f]{12,64}")
-_NO_PROGRAM = 127
 _CHUNK_BYTES = 1 << 16
 # `docker save ID` leaves out the name, so that a stream that breaks never moves one. The ID comes
 # last in what is said; an engine that keeps images in containerd has another one than those before.
@@ -285,18 +277,6 @@ def config_sha256(facts: Mapping[str, Any], more: Mapping[str, str] | None = Non
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _is_users_own(facts: Mapping[str, Any]) -> bool:
-    """Tell whether an image with our labels is a user's own, as the engine describes it.
-
-    What has no hash is ours by a name that we gave: a skeleton, or a build that was cut short.
-    """
-    sha256 = labels(facts).get(CONFIG_LABEL)
-    if sha256 is None:
-        names = (name.removeprefix("localhost/") for name in facts.get("RepoTags") or ())
-        return not any(name.startswith(_OUR_NAMES) for name in names)
-    return sha256 != config_sha256(facts)
-
-
 def labels(facts: Mapping[str, Any]) -> dict[str, str]:
     """Return the labels of an image as the engine describes it."""
     return dict(facts["Config"].get("Labels") or {})
@@ -429,88 +409,9 @@ def with_data(
     )
     storage.require(needs, amount, purpose="an image with the data")
     words = (store.engine.program, reference, data, target, *options)
-    script = Command(argv=("sh", "-c", _HOLD, "sh", *words), env=(("KEPT", _HELD),))
+    script = Command(argv=("sh", "-c", _HOLD, "sh", *words), env=(("KEPT", HELD_LABEL),))
     result = run(store.transport, script, timeout_s=CONTENT_S)
     if result.succeeded:
         return result.stdout.strip().splitlines()[-1]
     what, hint = "putting the data into an image", store.engine.room_hint
     raise failure(store.transport, what, result.stderr, hint=hint)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Removed:
-    """How many of our images went from an engine, and the names of those a user built on."""
-
-    count: int = 0
-    kept: tuple[str, ...] = ()
-    unseen: str = ""  # why the engine could not be asked which it has
-
-
-def remove_images(store: ImageStore, *, label: str = LOCK_LABEL) -> Removed:
-    """Remove our images with that label from the host's engine.
-
-    What a user built on them stays, and so does what that stands on. There are none where the host
-    does not have the engine. Raises StackError when the engine keeps one for another reason.
-    """
-    ours, unseen = _ours(store, label)
-    if not ours:
-        return Removed(unseen=unseen)
-    result = store.run("image", "rm", "--force", *ours, timeout_s=FOLDER_S)
-    left = _ours(store, label)[0].keys() & ours.keys()
-    refusals = [line for line in result.stderr.splitlines() if line and _BUILT_UPON not in line]
-    if left and refusals:
-        raise StackError(
-            f"cannot remove the workload images on {store.transport.name}",
-            details=refusals[0],
-            hint="stop the containers that use them, then run envcompare clean again",
-        )
-    kept = tuple(sorted(ours[identity] for identity in left))
-    return Removed(count=len(ours) - len(left), kept=kept)
-
-
-def remove_pins(store: ImageStore) -> None:
-    """Take from base images the names that a build gave them and was killed before it ended."""
-    ask = ("image", "ls", "--filter", f"reference={PINNED}", "--format", _NAME)
-    with contextlib.suppress(CommandTimeoutError):
-        listed = store.run(*ask, timeout_s=ANSWER_S).stdout.split()
-        names = [name for name in listed if name.startswith(f"{PINNED}:") and name.isprintable()]
-        if names:
-            store.run("image", "rm", "--no-prune", *names)
-
-
-def remove_held(store: ImageStore) -> int:
-    """Remove images with data that runs have left, but for named ones; return how many went."""
-    filters = ("--filter", f"label={_HELD}", "--filter", "dangling=true")
-    with contextlib.suppress(CommandTimeoutError):
-        listed = store.run("image", "ls", "--quiet", "--no-trunc", *filters, timeout_s=ANSWER_S)
-        ids = [each for each in listed.stdout.split() if _IMAGE_ID.fullmatch(each)]
-        command = ("image", "rm", "--force", "--no-prune", *ids)
-        return len(ids) if ids and store.run(*command, timeout_s=FOLDER_S).succeeded else 0
-    return 0
-
-
-def _ours(store: ImageStore, label: str) -> tuple[dict[str, str], str]:
-    """Return ID and name of each image with that label, but for those that were built on ours.
-
-    The second part says why an engine that is there could not tell.
-    """
-    ask = ("image", "ls", "--quiet", "--no-trunc", "--filter", f"label={label}")
-    program = store.engine.program
-    try:
-        listed = store.run(*ask, timeout_s=ANSWER_S)
-        if not listed.succeeded:
-            return {}, "" if listed.exit_code == _NO_PROGRAM else listed.tail(1)
-        ids = dict.fromkeys(listed.stdout.split())
-        if not ids:
-            return {}, ""
-        if not all(map(_IMAGE_ID.fullmatch, ids)):
-            return {}, f"{program} image ls said: {spoken(listed.stdout)}"
-        asked = store.run("image", "inspect", *ids, timeout_s=ANSWER_S)
-    except CommandTimeoutError:
-        return {}, f"no answer within {ANSWER_S:g} s"
-    try:
-        shown = read_json(asked.stdout or "[]", list[Any])
-        ours = [facts for facts in shown if not _is_users_own(facts)]
-        return {facts["Id"]: (facts.get("RepoTags") or [facts["Id"]])[0] for facts in ours}, ""
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return {}, f"{program} image inspect said: {spoken(asked.stdout)}"

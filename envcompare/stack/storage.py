@@ -70,7 +70,7 @@ if [ -L "$1" ]; then rm -rf -- "$folder"/* "$folder"/.wheelhouse-*; else rm -rf 
 _OUR_NAMES = (
     r"[0-9a-f]{32}|[0-9a-f]{64}|given-[0-9a-f]{32}|(seccomp|skeleton|workloads)-[0-9a-f]{12,64}(\.partial)?"
     r"|\.wheelhouse-[a-z0-9_]+|data|proofs|resolved|roofs|runs|data/[A-Za-z0-9_.-]+-(made|real)"
-    r"|(proofs|resolved|roofs)/[0-9a-f]{16,64}(\.json)?(\.part.*)?"
+    r"|(noise\.json|(proofs|resolved|roofs)/[0-9a-f]{16,64}(\.json)?)(\.part.*)?"
     r"|runs/([0-9]{8}-[0-9]{6}-[0-9a-f]{4}|build-[0-9a-f]{8})"
 )
 

@@ -1,7 +1,4 @@
-"""The workloads' packages: resolved once with pip, locked by hash, kept as wheels, and listed.
-
-Which build of PyTorch a host gets, the one for the CPU or the one with CUDA, is decided here.
-"""
+"""The workloads' packages: resolved once with pip, locked by hash, kept as wheels, and listed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Intervals of a mean log ratio, over restarts or processes, and the forecast of their width.
+"""Intervals of a mean log ratio, looked at, forecast, and of several that hold together.
 
-Sources: Kalibera and Jones 2013 (levels of repetition). The confidence sequence, an interval that
+Source: Kalibera and Jones 2013 (levels of repetition). The confidence sequence, an interval that
 holds at all looks together, is from Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, Time-uniform
 central limit theory and asymptotic confidence sequences, arXiv:2103.06476, the two-sided one of
 Theorem 2.2:
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -28,6 +28,7 @@ SEQUENCE_SHARE = 0.2  # of alpha, for the confidence sequence; the rest is the p
 CONTROL_LEVEL = 0.99
 MIN_PROCESSES = 8  # of a plain command in each arm, before the first look
 MAX_FORECAST = 10_000  # restarts; beyond that a forecast says nothing
+TUNED_FOR = 20  # values, where the sequence is narrowest
 
 Unit = Literal["round", "restart"]
 
@@ -69,13 +70,40 @@ class Evidence:
         """Return the degrees of freedom of the error."""
         return max(1, self.count - 1)
 
-    def printed(self, *, alpha: float) -> Interval:
-        """Return the interval a verdict rests on, as `printed` does."""
-        return printed(self, alpha=alpha)
+    @property
+    def p_value(self) -> float:
+        """Return the smallest error at which the printed interval still excludes 0, at most 1."""
+        if self.mean == 0:
+            return 1.0
+        if self.error == 0:
+            return 0.0
+        place = -abs(self.mean) / (LOOK_FACTOR * self.error)
+        return min(1.0, 2 * float(special.stdtr(self.df, place)) / (1 - SEQUENCE_SHARE))
 
-    def interval(self, *, level: float) -> Interval:
-        """Return a Student t interval that pays for nothing."""
-        return _interval(self, level=level)
+    def printed(self, *, alpha: float, sequence_alpha: float | None = None) -> Interval:
+        """Return the interval that holds with an error of `alpha` although it was looked at.
+
+        Student t at level 1 − 0.8 α, its half-width × 1.2. Where the confidence sequence at
+        1 − 0.2 α excludes 0, which may have ended the cell, the union of both: they share their
+        middle.
+        """
+        plain = self.interval(level=1 - (1 - SEQUENCE_SHARE) * alpha, factor=LOOK_FACTOR)
+        share = SEQUENCE_SHARE * (sequence_alpha or alpha)
+        half = _sequence_half_width(self.error, self.count, alpha=share)
+        if abs(self.mean) <= half:
+            return plain
+        return replace(plain, half_width=max(plain.half_width, half), is_decided=True)
+
+    def interval(self, *, level: float, factor: float = 1.0) -> Interval:
+        """Return a Student t interval, `factor` times as wide as one that pays for nothing."""
+        return Interval(
+            mean=self.mean,
+            half_width=factor * student_factor(self.df, level) * self.error,
+            unit="restart",
+            restarts=self.count,
+            generations=self.count,
+            level=level,
+        )
 
 
 def gather(values: Sequence[float]) -> Evidence | None:
@@ -90,7 +118,7 @@ def gather(values: Sequence[float]) -> Evidence | None:
 def interval(values: Sequence[float], *, level: float) -> Interval | None:
     """Return the mean with a Student t interval that pays for nothing, None without any value."""
     evidence = gather(values)
-    return None if evidence is None else _interval(evidence, level=level)
+    return None if evidence is None else evidence.interval(level=level)
 
 
 def printed_interval(
@@ -105,36 +133,7 @@ def printed_interval(
     if evidence is None:
         return None
     each = ALPHA / max(1, comparisons)
-    return printed(evidence, alpha=ALPHA if is_screening else each, sequence_alpha=each)
-
-
-def printed(evidence: Evidence, *, alpha: float, sequence_alpha: float | None = None) -> Interval:
-    """Return the interval that holds with an error of `alpha` although it was looked at.
-
-    Student t at level 1 − 0.8 α, its half-width × 1.2. Where the confidence sequence at 1 − 0.2 α
-    excludes 0, which may have ended the cell, the union of both: they share their middle.
-    """
-    plain = _interval(evidence, level=1 - (1 - SEQUENCE_SHARE) * alpha, factor=LOOK_FACTOR)
-    share = SEQUENCE_SHARE * (sequence_alpha or alpha)
-    half = sequence_half_width(evidence.error, evidence.count, alpha=share)
-    if abs(evidence.mean) <= half:
-        return plain
-    return _interval(evidence, level=plain.level, factor=LOOK_FACTOR, at_least=half)
-
-
-def _interval(
-    evidence: Evidence, *, level: float, factor: float = 1.0, at_least: float | None = None
-) -> Interval:
-    half = factor * student_factor(evidence.df, level) * evidence.error
-    return Interval(
-        mean=evidence.mean,
-        half_width=max(half, at_least or 0.0),
-        unit="restart",
-        restarts=evidence.count,
-        generations=evidence.count,
-        level=level,
-        is_decided=at_least is not None,
-    )
+    return evidence.printed(alpha=ALPHA if is_screening else each, sequence_alpha=each)
 
 
 def restarts_needed(so_far: Interval, *, margin: float) -> int | None:
@@ -169,6 +168,11 @@ def student_factor(df: float, level: float) -> float:
     return float(special.stdtrit(df, (1 + level) / 2))
 
 
+def level_together(count: int) -> float:
+    """Return the level of each of so many intervals that hold together at 95 % (Bonferroni)."""
+    return 1 - ALPHA / max(1, count)
+
+
 def _counts(first: int) -> Iterable[int]:
     """Count up from `first`, in steps of 5 % so that far forecasts cost little."""
     count = first
@@ -177,10 +181,7 @@ def _counts(first: int) -> Iterable[int]:
         count = max(count + 1, math.ceil(count * 1.05))
 
 
-TUNED_FOR = 20  # values, where the sequence is narrowest
-
-
-def sequence_half_width(error: float, count: int, *, alpha: float) -> float:
+def _sequence_half_width(error: float, count: int, *, alpha: float) -> float:
     """Return the half-width after `count` values whose mean has the standard error `error`.
 
     The theorem is asymptotic: it takes s as known. A cell is looked at from 4 values on, where s

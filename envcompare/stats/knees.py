@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from envcompare.stats.intervals import ALPHA, student_factor
+from envcompare.stats.intervals import level_together, student_factor
 
 Floats = NDArray[np.float64]
 SHARE: Final = 0.95  # of the best throughput, that the knee has at least
@@ -45,8 +45,12 @@ def knee(rates: Mapping[int, Mapping[int, float]]) -> Knee | None:
     lowest, highest = apart - half, apart + half
     np.fill_diagonal(lowest, 0.0)  # a batch over itself
     log_share = math.log(SHARE)
-    proven = [one for one, end in zip(batches, lowest.min(axis=1), strict=True) if end >= log_share]
-    left = [one for one, end in zip(batches, highest.min(axis=1), strict=True) if end >= log_share]
+    proven = [
+        batch for batch, end in zip(batches, lowest.min(axis=1), strict=True) if end >= log_share
+    ]
+    left = [
+        batch for batch, end in zip(batches, highest.min(axis=1), strict=True) if end >= log_share
+    ]
     return Knee(
         best=batches[int(apart[:, 0].argmax())],
         low=left[0],
@@ -73,20 +77,20 @@ def _differences(values: Sequence[Sequence[float | None]]) -> tuple[Floats, Floa
         design[place, row] = design[place, count + at] = 1
     rank = int(np.linalg.matrix_rank(design)) if known else 0
     if not known or rank < count + blocks - 1:
-        return _all(count, np.nan), _all(count, np.nan)
+        return _filled(count, np.nan), _filled(count, np.nan)
     measured = np.asarray([value for *_, value in known])
     inverse = np.linalg.pinv(design.T @ design)
     fitted = inverse @ design.T @ measured
     apart = fitted[:count, None] - fitted[None, :count]
     df = len(known) - rank
     if df < 1:
-        return apart, _all(count, np.inf)
+        return apart, _filled(count, np.inf)
     spread = float(((measured - design @ fitted) ** 2).sum()) / df
     own = np.diag(inverse)[:count]
     variance = own[:, None] + own[None, :] - 2 * inverse[:count, :count]
-    level = 1 - ALPHA / (count * (count - 1) // 2)
+    level = level_together(count * (count - 1) // 2)
     return apart, student_factor(df, level) * np.sqrt(spread * variance.clip(0))
 
 
-def _all(count: int, value: float) -> Floats:
+def _filled(count: int, value: float) -> Floats:
     return np.full((count, count), value)

@@ -10,7 +10,7 @@ that q is not below 1 is from Röver, Knapp and Friede 2015 (BMC Medical Researc
 
 Two groups of hosts differ by the difference of their means. Nothing pairs hosts of different
 groups, and each group scatters by a τ of its own, so that the half-widths of both add up as
-squares (Banerjee 1960, see `verdicts`): in simulations of two hosts or more a group that covered
+squares (Banerjee 1960, see `intervals`): in simulations of two hosts or more a group that covered
 97 % and more, where an interval after Welch covered 90 % with two hosts against six whose scatter
 is a fifth of theirs. Of a group of one host nothing tells how it scatters. It is taken to scatter
 as the other one does, which covers that host (99 % in simulations), and its group only where that
@@ -38,24 +38,13 @@ _TINY = 1e-12  # of a log ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OverHosts:
-    """The mean log ratio of hosts like these, its interval, and how far hosts differ (τ)."""
-
-    mean: float
-    low: float
-    high: float
-    tau: float
-    hosts: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Mean:
-    """A mean with its standard error and the degrees of freedom of that."""
+    """A mean with its standard error, the degrees of freedom of that, and how far hosts differ."""
 
     mean: float
     error: float
     df: float
-    tau: float = 0.0
+    tau: float = 0.0  # standard deviation between hosts
     scale: float = 1.0  # q, by which hosts scatter more than their errors and τ tell
 
     def single(self, value: float, error: float) -> Mean:
@@ -69,21 +58,10 @@ class Mean:
         return Ends(mean=self.mean, low=self.mean - half, high=self.mean + half)
 
 
-def over_hosts(
-    values: Sequence[float], errors: Sequence[float], *, level: float
-) -> OverHosts | None:
+def over_hosts(values: Sequence[float], errors: Sequence[float]) -> Mean | None:
     """Return what several hosts say together; None below two of them."""
     if len(values) < MIN_HOSTS:
         return None
-    pooled = _pooled(values, errors)
-    ends = pooled.ends(level)
-    return OverHosts(
-        mean=ends.mean, low=ends.low, high=ends.high, tau=pooled.tau, hosts=len(values)
-    )
-
-
-def _pooled(values: Sequence[float], errors: Sequence[float]) -> Mean:
-    """Return the mean of two hosts or more."""
     y = np.asarray(values, dtype=float)
     variances = np.maximum(np.asarray(errors, dtype=float), _TINY) ** 2
     tau_squared = _between(y, variances)
@@ -111,7 +89,7 @@ def between_groups(first: HostValues, second: HostValues, *, level: float) -> En
     then nothing tells how hosts of a group differ.
     """
     groups = first, second
-    pooled = [_pooled(*each) if len(each[0]) >= MIN_HOSTS else None for each in groups]
+    pooled = [over_hosts(*each) for each in groups]
     known = next((each for each in pooled if each is not None), None)
     if known is None or not all(len(values) for values, _ in groups):
         return None

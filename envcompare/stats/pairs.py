@@ -1,4 +1,4 @@
-"""From blocks and processes to paired log ratios of a round, their drift, and odd restarts.
+"""Log ratios of the rounds that two arms have, their drift, and odd restarts.
 
 A log ratio is ln(time in the arm ÷ time in the reference).
 
@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import special
 
-from envcompare.run_folder.records import CONTROL_SUFFIX, Measured
+from envcompare.run_folder.records import CONTROL_SUFFIX
 from envcompare.stats.typical import centre
 
 Pairs = dict[int, dict[int, tuple[float, ...]]]
@@ -43,37 +43,6 @@ _ODD_ERRORS = 5.0
 _LEAST_RESTARTS = 3  # two tell only that they differ
 _LEAST_ROUNDS = 6
 _MOST_ODD = 0.25  # of the restarts, and at least one
-
-
-def pair(
-    blocks: Iterable[Measured],
-    *,
-    arm: str,
-    reference: str,
-    read: Callable[[Measured], float | None],
-) -> Pairs:
-    """Pair the blocks of one cell by round and return their log ratios, as `paired` does."""
-    taken = {arm, reference, reference + CONTROL_SUFFIX}
-    kept = (block for block in blocks if block.arm in taken)
-    return paired(_logarithms(kept, read=read), arm=arm, reference=reference)
-
-
-def _logarithms(
-    blocks: Iterable[Measured], *, read: Callable[[Measured], float | None]
-) -> Logarithms:
-    """Return the logarithm of what is read, by arm and round.
-
-    Warm-up blocks, dropped blocks and those without a value are left out.
-    """
-    by_arm: dict[str, dict[Round, float]] = {}
-    for block in blocks:
-        if block.warmup or block.status != "ok":
-            continue
-        value = read(block)
-        if value is not None and value > 0:
-            key = (block.restart, block.generation, block.round)
-            by_arm.setdefault(block.arm, {})[key] = math.log(value)
-    return by_arm
 
 
 def paired(values: Logarithms, *, arm: str, reference: str) -> Pairs:

@@ -11,16 +11,16 @@ import math
 import statistics
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
-from envcompare.stats.intervals import ALPHA, Interval
+from envcompare.stats.intervals import Interval
 from envcompare.stats.pairs import Logarithms, Round, grouped
 from envcompare.stats.typical import RoundEvidence, Spread, own_spread, spread
 
-LEAST_SHARE = 0.01  # of the steps of the reference
-_WIDEST = 1.0  # half-width of a log ratio; a wider interval, of a few restarts, is none
-
 Times = Mapping[str, Mapping[Round, float]]
 """arm → round → ns a step."""
+LEAST_SHARE: Final = 0.01  # of the steps of the reference
+_WIDEST: Final = 1.0  # half-width of a log ratio; a wider interval, of a few restarts, is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +29,9 @@ class Pairing:
 
     arm: str
     reference: str
-    left_out: Container[int] = ()
-    prior: Spread | None = None
-    is_strict: bool = False  # always Student t on restarts
+    left_out: Container[int]
+    prior: Spread
+    is_strict: bool  # always Student t on restarts
 
     def interval(self, times: Times, *, level: float) -> Interval | None:
         """Return the log ratio of a part with its interval, None without a complete round.
@@ -42,8 +42,8 @@ class Pairing:
         groups = self._groups(values, self.arm)
         if not groups:
             return None
-        others = (self._groups(values, one) for one in values if one != self.reference)
-        pooled = spread((one for one in others if one), self.prior)
+        others = (self._groups(values, name) for name in values if name != self.reference)
+        pooled = spread(filter(None, others), self.prior)
         evidence = RoundEvidence(
             groups=groups,
             spread=own_spread(groups, pooled, self.prior),
@@ -90,8 +90,3 @@ def usual_share(times: Times, whole: Times, arm: str) -> float:
     known, of_whole = times.get(arm, {}), whole.get(arm, {})
     shares = [known.get(number, 0.0) / ns for number, ns in of_whole.items() if ns > 0]
     return statistics.median(shares) if shares else 0.0
-
-
-def level_of(tested: int) -> float:
-    """Return the level of one of so many intervals that are to hold together (Bonferroni)."""
-    return 1 - ALPHA / max(1, tested)

@@ -186,10 +186,10 @@ def _excess(groups: Groups) -> float:
     ends = np.cumsum([0, *map(len, groups)])
     sums = np.add.reduceat(scores, ends[:-1]) / (values.size - 2 * clipped)
     between = restarts / (restarts - 1) * float(np.sum(sums**2))
-    return restarts * (between - median_variance(ordered, alpha=0.05))
+    return restarts * (between - _median_variance(ordered, alpha=0.05))
 
 
-def median_variance(ordered: Floats, *, alpha: float) -> float:
+def _median_variance(ordered: Floats, *, alpha: float) -> float:
     """Return w(α), the variance of the median of ascending values taken as independent."""
     score = -float(special.ndtri(alpha / 2))
     if score <= 0:
@@ -312,7 +312,7 @@ class RoundEvidence:
             return self.mean, math.inf
         alpha = 1 - level
         ordered = np.sort([value for one in self.groups for value in one])
-        rounds = special.ndtri(1 - alpha / 2) ** 2 * median_variance(ordered, alpha=alpha)
+        rounds = special.ndtri(1 - alpha / 2) ** 2 * _median_variance(ordered, alpha=alpha)
         student = student_factor(self.spread.df, level)
         restarts = student**2 * self.spread.variance * _concentration(self.groups)
         return float(np.median(ordered)), math.sqrt(rounds + restarts)
@@ -348,7 +348,7 @@ def spread_of_rounds(groups: Groups) -> float | None:
     values = np.sort([value for one in groups for value in one])
     if values.size < MIN_ROUNDS:
         return None
-    return math.sqrt(values.size * median_variance(values, alpha=0.05))
+    return math.sqrt(values.size * _median_variance(values, alpha=0.05))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,15 +12,25 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple, Protocol
 
-from scipy import special
-
-from envcompare.stats.intervals import ALPHA, LOOK_FACTOR, SEQUENCE_SHARE, Evidence, Interval
-from envcompare.stats.typical import RoundEvidence
+from envcompare.stats.intervals import ALPHA, Interval
 
 Verdict = Literal["equivalent", "slower", "faster", "inconclusive"]
-AnyEvidence = Evidence | RoundEvidence
+
+
+class AnyEvidence(Protocol):
+    """What processes or rounds say before a level is chosen."""
+
+    @property
+    def p_value(self) -> float:
+        """Return the smallest error at which the printed interval would still exclude 0."""
+
+    def printed(self, *, alpha: float) -> Interval:
+        """Return the interval a verdict rests on, with an error of `alpha` over all looks."""
+
+    def interval(self, *, level: float) -> Interval:
+        """Return an interval that pays for nothing."""
 
 
 def verdict(low: float | None, high: float | None, *, margin: float) -> Verdict:
@@ -68,26 +78,11 @@ def _reach(width: float) -> float:
     return max(0.0, width)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Screened:
+class Screened(NamedTuple):
     """A comparison after screening; only a selected one may be called slower or faster."""
 
     interval: Interval
     is_selected: bool
-
-
-def p_value(evidence: AnyEvidence) -> float:
-    """Return the smallest error at which the printed interval would still exclude 0, at most 1."""
-    if isinstance(evidence, RoundEvidence):
-        return evidence.p_value
-    if evidence.mean == 0:
-        return 1.0
-    if evidence.error == 0:
-        return 0.0
-    tail = 2 * float(
-        special.stdtr(evidence.df, -abs(evidence.mean) / (LOOK_FACTOR * evidence.error))
-    )
-    return min(1.0, tail / (1 - SEQUENCE_SHARE))
 
 
 def screen(evidence: Sequence[AnyEvidence], *, planned: int) -> tuple[Screened, ...]:
@@ -100,14 +95,14 @@ def screen(evidence: Sequence[AnyEvidence], *, planned: int) -> tuple[Screened, 
     """
     if not evidence:
         return ()
-    padded = [*(p_value(one) for one in evidence), *[1.0] * (planned - len(evidence))]
+    padded = [*(each.p_value for each in evidence), *[1.0] * (planned - len(evidence))]
     # a second to import, and seldom asked for
     from scipy.stats import false_discovery_control  # noqa: PLC0415
 
     adjusted = false_discovery_control(padded, method="bh")[: len(evidence)]
-    selected = [float(one) <= ALPHA for one in adjusted]
+    selected = [float(value) <= ALPHA for value in adjusted]
     share = sum(selected) / max(planned, len(evidence))
     return tuple(
-        Screened(interval=one.printed(alpha=ALPHA * share if is_in else ALPHA), is_selected=is_in)
-        for one, is_in in zip(evidence, selected, strict=True)
+        Screened(each.printed(alpha=ALPHA * share if is_in else ALPHA), is_in)
+        for each, is_in in zip(evidence, selected, strict=True)
     )

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from envcompare.errors import CopyError, ProfileError, WorkloadError
-from envcompare.profilers import ProfilerRun, Tool
+from envcompare.profilers import MOST_BYTES, ProfilerRun, Quarantine, Tool
 from envcompare.profilers.ncu import MEMORY, Ncu
-from envcompare.profilers.quarantine import MOST_BYTES, Quarantine, quarantine
 from envcompare.transport import Transport, make_new_folder, shell
 from envcompare.transport.copies import RemoteFile, fetch, take
 from envcompare.transport.local import LOCAL
@@ -53,7 +52,7 @@ def place(transport: Transport, folder: str) -> str:
 @pytest.fixture
 def own(transport: Transport, place: str) -> Iterator[Quarantine]:
     """Give a quarantine beside them."""
-    with quarantine(transport, "docker", f"{place}/taken") as made:
+    with Quarantine.empty(transport, "docker", f"{place}/taken") as made:
         yield made
 
 
@@ -145,7 +144,7 @@ def test_a_shelf_is_empty_and_goes_with_what_is_on_it(transport: Transport, plac
     """What an earlier pass has left there is not taken for what this one left."""
     path = f"{place}/taken"
     assert shell(transport, 'mkdir "$1" && echo old >"$1/old"', path).succeeded
-    with quarantine(transport, "docker", path):
+    with Quarantine.empty(transport, "docker", path):
         assert shell(transport, 'ls -A "$1"; stat -c %a "$1"', path).stdout == "700\n"
         shell(transport, 'mkdir "$1/folder" && echo new >"$1/folder/new"', path)
     assert not shell(transport, '[ -e "$1" ]', path).succeeded

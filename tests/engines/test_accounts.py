@@ -21,8 +21,8 @@ from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.opening import open_session
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
-from envcompare.measure.helpers import list_helpers, used_ns
 from envcompare.measure.worker import Worker
+from envcompare.profilers.host import list_helpers, used_ns
 from envcompare.stack import Progress
 
 ARMS = ("vm", "docker", "singularity", "podman", "charliecloud", "bubblewrap")
@@ -137,7 +137,10 @@ def _compared(lab: Lab, session: HostSession, arm: str, worker: Worker) -> Compa
     steps = max(5, round(_RUN_S * 5e9 / sum(few.wall_ns)))
     first, seen = _account(lab, session, arm, names), list_helpers(session.transport, names)
     ran = worker.run(steps, 120.0)
-    helpers = used_ns(names, seen, list_helpers(session.transport, names))
+    seen_then = list_helpers(session.transport, names)
+    assert seen is not None
+    assert seen_then is not None
+    helpers = used_ns(names, seen, seen_then)
     then = _account(lab, session, arm, names)
     has_group = None not in {first["group_ns"], then["group_ns"]}
     return Compared(

@@ -14,8 +14,8 @@ from envcompare.analysis.compare import compare_run
 from envcompare.environments import HoldsData, Isolation
 from envcompare.environments.registry import environment
 from envcompare.run_folder.results import RunFolder
+from envcompare.stack.building import remove_held
 from envcompare.stack.engine import ImageStore
-from envcompare.stack.image import remove_held
 from envcompare.transport import Transport, shell
 
 ARMS = ("vm", "docker", "singularity", "podman")

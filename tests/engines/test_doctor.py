@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from lab import Lab
 
-from envcompare.doctor.checks import diagnose
-from envcompare.doctor.findings import Finding
+from envcompare.doctor.checks import Finding, diagnose
 from envcompare.stack import Options
 from envcompare.transport import Transport
 from envcompare.transport.hosts import connect, parse_hosts

@@ -29,7 +29,7 @@ from envcompare.environments.gpu import RELOAD, check_driver, check_inside, find
 from envcompare.environments.registry import environment
 from envcompare.environments.vm import without_login
 from envcompare.measure.quiet import QuietGate
-from envcompare.report.wording.hostwords import device_sentences
+from envcompare.report.wording.methodwords import device_sentences
 from envcompare.run_folder.results import RunFolder
 from envcompare.stack import Prepared, Progress, Request
 from envcompare.transport import Transport, shell

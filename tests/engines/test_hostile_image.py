@@ -22,9 +22,8 @@ from envcompare.command import Command, CommandResult
 from envcompare.environments import Isolation
 from envcompare.environments.docker import Docker, image_store
 from envcompare.errors import WorkloadError
-from envcompare.profilers import ProfilerRun, Tool
+from envcompare.profilers import ProfilerRun, Quarantine, Tool
 from envcompare.profilers.ncu import MEMORY, Ncu
-from envcompare.profilers.quarantine import quarantine
 from envcompare.stack import Mount, Progress, image
 from envcompare.transport import Transport, make_new_folder, run, shell
 from envcompare.transport.local import LOCAL
@@ -238,7 +237,7 @@ def test_what_an_export_writes_does_not_go_where_a_container_leads_it(
         )  # fmt: skip
         done = run(host, Docker().wrap(inside, isolation))
         assert done.succeeded, done.stderr
-        with quarantine(host, "evil", f"{ROOT}/taken") as own:
+        with Quarantine.empty(host, "evil", f"{ROOT}/taken") as own:
             if number:
                 with pytest.raises(WorkloadError, match="is a symbolic link"):
                     Ncu().export(own, profiler, said="")

@@ -17,12 +17,12 @@ from envcompare.config.settings import Settings
 from envcompare.console import Display
 from envcompare.environments.docker import image_store
 from envcompare.errors import WorkloadError
-from envcompare.measure import generation, limits, startup
-from envcompare.measure.context import CellContext
+from envcompare.measure import cell, limits, startup
+from envcompare.measure.cell import CellContext
 from envcompare.run_folder.records import Block, Event, ProcessRun, Sample, Startup
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import walk
-from envcompare.runner.cellrun import CellRun, Job
+from envcompare.runner.recording import CellRecorder, Job
 from envcompare.stack import Progress, image
 from envcompare.transport import Transport
 from envcompare.transport.local import LOCAL
@@ -100,7 +100,7 @@ def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     A container may take as long as ever to start and to import: it is what it does then that hangs.
     """
     monkeypatch.setattr(limits, "MIN_BLOCK_LIMIT_S", 10.0)
-    monkeypatch.setattr(generation, "begin_limit_s", lambda *_, **__: 15.0)
+    monkeypatch.setattr(cell, "begin_limit_s", lambda *_, **__: 15.0)
     monkeypatch.setattr(startup, "MAX_REPETITIONS", 2)
 
 
@@ -152,16 +152,16 @@ class Watch:
         self.beside: list[str] = []
         self.taken = 0
         self._has_failed = False
-        keep_sample, keep_event = CellRun.sample, CellRun.event
+        keep_sample, keep_event = CellRecorder.sample, CellRecorder.event
         remaining_s = CellContext.remaining_s
 
-        def sample(run: CellRun, one: Sample) -> None:
+        def sample(run: CellRecorder, one: Sample) -> None:
             if self._has_failed and isinstance(one, Block | Startup | ProcessRun):
                 self.taken += 1
                 self.beside += place.computing(run.job.folder.path.name)
             keep_sample(run, one)
 
-        def event(run: CellRun, one: Event) -> None:
+        def event(run: CellRecorder, one: Event) -> None:
             self._has_failed |= one.what == "arm-failed" and one.arm == "hung"
             keep_event(run, one)
 
@@ -169,8 +169,8 @@ class Watch:
             return remaining_s.__get__(bench) if self.taken < ENOUGH else 0.0
 
         monkeypatch.setattr(CellContext, "remaining_s", property(left_s))
-        monkeypatch.setattr(CellRun, "sample", sample)
-        monkeypatch.setattr(CellRun, "event", event)
+        monkeypatch.setattr(CellRecorder, "sample", sample)
+        monkeypatch.setattr(CellRecorder, "event", event)
 
 
 def run(out: Path, **settings: Any) -> tuple[int, RunFolder]:

@@ -23,15 +23,15 @@ from envcompare import bundled
 from envcompare.cli.planning import resolved
 from envcompare.command import Command
 from envcompare.config.settings import Settings
-from envcompare.doctor.examining import compare_stacks
+from envcompare.doctor import compare_stacks
 from envcompare.environments.docker import image_store
+from envcompare.hosts import ReadyArm
 from envcompare.hosts.opening import open_session
-from envcompare.hosts.readyarms import ReadyArm
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import ArmRecord, FactDifference
 from envcompare.stack import Progress
-from envcompare.stack.image import remove_images
+from envcompare.stack.building import remove_images
 from envcompare.stack.storage import host_cache
 from envcompare.stack.wheelhouse import LOCK_LABEL
 from envcompare.transport import Transport, run, shell

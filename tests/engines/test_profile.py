@@ -16,15 +16,14 @@ from runs import BASE, LIGHT, Done, envcompare, resume
 from envcompare.command import Command
 from envcompare.environments import Check, Isolation
 from envcompare.environments.docker import Docker, image_store
-from envcompare.hosts.readyarms import ReadyArm
+from envcompare.hosts import ReadyArm
 from envcompare.hosts.session import HostSession
 from envcompare.measure.replies import LaunchSpec
 from envcompare.measure.worker import Worker
 from envcompare.profile_files import read
-from envcompare.profilers import Pass, ProfilerRun, Tool
+from envcompare.profilers import Pass, ProfilerRun, Quarantine, Tool
 from envcompare.profilers.ncu import MEMORY
 from envcompare.profilers.nsys import Nsys
-from envcompare.profilers.quarantine import quarantine
 from envcompare.run_folder.records import ArmRecord
 from envcompare.stack import Mount, Prepared, Progress, image
 from envcompare.transport import make_folder, run
@@ -152,7 +151,7 @@ def test_nsys_runs_inside_a_container_that_is_shown_its_folder(tmp_path: Path) -
     worker.await_begin()
     worker.run(2, 60)
     worker.quit(120)
-    with quarantine(LOCAL, "docker", str(tmp_path / "taken")) as own:
+    with Quarantine.empty(LOCAL, "docker", str(tmp_path / "taken")) as own:
         left = Nsys().export(own, profiler, said=worker.tail())
         assert read("nsys", (Path(left.export.path),)).kernels == ()
 

@@ -105,7 +105,7 @@ def test_what_a_user_builds_on_the_image_is_never_taken_for_it(
         assert again is not None
         assert (again.id, again.name) == (built.id, f"{name}-{built.key[:12]}")
         label = f"{wheelhouse.LOCK_LABEL}={recipe.wheelhouse.key}"
-        assert image.remove_images(image_store(HERE), label=label) == image.Removed(
+        assert building.remove_images(image_store(HERE), label=label) == building.Removed(
             kept=(again.name,)
         )
         assert image.find(image_store(HERE), child) is not None
@@ -174,7 +174,7 @@ def test_a_base_that_changed_under_its_name_is_noticed(recipe: Recipe) -> None:
     """The old image is not used again, and all that were built are removed by their label."""
     wheels = replace(recipe.wheelhouse, key="1" * 64)
     name, label = "envcompare-test-base:1", f"{wheelhouse.LOCK_LABEL}={wheels.key}"
-    image.remove_images(image_store(HERE), label=label)  # of tests that were killed
+    building.remove_images(image_store(HERE), label=label)  # of tests that were killed
     ids = []
     for number in range(2):
         dockerfile = f"FROM {BASE}\nLABEL envcompare.test={number}\n".encode()
@@ -194,8 +194,8 @@ def test_a_base_that_changed_under_its_name_is_noticed(recipe: Recipe) -> None:
     unknown = image.recipe(wheels, base=name, local=image_store(HERE))
     assert building.build(unknown, local=image_store(HERE), progress=Progress(print)).id in ids
     assert ids[0] != ids[1]
-    assert image.remove_images(image_store(HERE), label=label) == image.Removed(count=2)
-    assert image.remove_images(image_store(HERE), label=label) == image.Removed()
+    assert building.remove_images(image_store(HERE), label=label) == building.Removed(count=2)
+    assert building.remove_images(image_store(HERE), label=label) == building.Removed()
 
 
 @pytest.mark.engine("docker")
@@ -205,7 +205,7 @@ def test_a_users_image_with_our_label_is_not_ours() -> None:
     make = Command(argv=("docker", "import", "--change", f"LABEL {label}", "-", name))
     assert run(HERE, make, stdin=bytes(10240)).succeeded
     try:
-        assert image.remove_images(image_store(HERE), label=label) == image.Removed()
+        assert building.remove_images(image_store(HERE), label=label) == building.Removed()
         assert image.find(image_store(HERE), name) is not None
     finally:
         run(HERE, Command(argv=("docker", "image", "rm", "--force", name)))
@@ -234,7 +234,7 @@ def test_an_engine_that_cannot_be_reached_makes_docker_unusable(
         _prepare(HERE, "docker", "any:1")
     assert type(caught.value) is UnusableError
     assert caught.value.details == "the Docker daemon is not running"
-    removed = image.remove_images(image_store(HERE))
+    removed = building.remove_images(image_store(HERE))
     assert (removed.count, removed.kept) == (0, ())
     assert "unix:///not/there.sock" in removed.unseen
     del caught
@@ -478,7 +478,7 @@ def test_cleaning_says_what_it_could_not_look_at_and_what_was_not_there(
     for tool in ("sh", "cat", "id", "uname"):
         (tmp_path / tool).symlink_to(shutil.which(tool) or tool)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert image.remove_images(image_store(HERE)) == image.Removed()
+    assert building.remove_images(image_store(HERE)) == building.Removed()
 
 
 def _venv(host: Transport, wheels: Wheelhouse, told: list[str]) -> Prepared:

@@ -6,14 +6,16 @@ As a program it inflicts all of them, goes on where an earlier call stopped, and
 from __future__ import annotations
 
 import argparse
+import fcntl
+import os
 import random
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -44,11 +46,12 @@ from cluster import (
     installed_on,
 )
 from faults_page import latest, one_of_each_first
-from faulttrials import check_whole
-from lab import docker_client, missing
+from faulttrials import attempted, check_whole
+from lab import ROOT, docker_client, missing
 
 from bookkeeping import Places, Watch, commit
 
+LOCKS = ROOT / ".lab"  # where the clusters are, too
 ENDLESS = ("--quick", "--restarts", "3", "--rounds", "900", "--steps", "20", "--budget", "900")
 # restarts of some seconds, in all longer than the time limit
 _SEVERAL_JOBS = {
@@ -361,14 +364,10 @@ FAULTS = {
 
 def inflict(cluster: Cluster, name: str, seed: int) -> Record:
     """Inflict one fault on a run of its own; what it leaves is removed, or the record says so."""
-    watch, problem, is_removed = Watch.begin(), "", True
+    watch, is_removed = Watch.begin(), True
     trial = Trial(cluster=cluster, out=f"{name}-{seed}", draw=random.Random(seed))
     try:
-        FAULTS[name].hurt(trial)
-    except AssertionError as error:
-        problem = " | ".join(str(error).splitlines()[-8:])
-    except Exception:  # noqa: BLE001 — whatever it is, the run did not survive
-        problem = traceback.format_exc()[-600:]
+        _, problem = attempted(partial(FAULTS[name].hurt, trial))
     except BaseException:  # stopped by its user: no record of it
         trial.remove()
         raise
@@ -401,17 +400,42 @@ def inflict(cluster: Cluster, name: str, seed: int) -> Record:
 
 
 def main() -> int:
-    """Inflict, record, write the page; 1 where a run did not survive."""
+    """Inflict, record, write the page; 1 where a run did not survive, 2 where it may not begin."""
     asked = arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))  # so that a trial is cleaned up
-    broken = 0
-    with tempfile.TemporaryDirectory() as wheels:
+    schedulers = [each for each in (SLURM, GRID_ENGINE) if asked.scheduler in {None, each.name}]
+    with ExitStack() as stack:
+        if reason := lock_clusters(schedulers, stack):
+            click.echo(f"error: {reason}", err=True)
+            return 2
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))  # so that a trial is cleaned up
+        wheels = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         commit()  # what is measured on both is what stands here now
-        installed(Path(wheels))
-        for scheduler in (SLURM, GRID_ENGINE):
-            if asked.scheduler in {None, scheduler.name}:
-                broken += inflict_all(scheduler, asked, Path(wheels))
+        installed(wheels)
+        broken = sum(inflict_all(scheduler, asked, wheels) for scheduler in schedulers)
     return 1 if broken else 0
+
+
+def lock_clusters(schedulers: Sequence[Scheduler], stack: ExitStack) -> str:
+    """Keep later calls away from these clusters, or say that another one inflicts faults there.
+
+    The locks end with the stack, and with this process whatever becomes of it.
+    """
+    LOCKS.mkdir(exist_ok=True)
+    for scheduler in schedulers:
+        path = LOCKS / f"allocations-{scheduler.name}.lock"
+        file = stack.enter_context(path.open("a+"))
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return (
+                f"another script/allocations, process {path.read_text()}, works on {scheduler.name}"
+                "\n  why: two at once take each other's jobs, and neither's records would be true"
+                "\n  try: wait until it has ended, or name the other scheduler"
+            )
+        file.truncate(0)
+        file.write(f"{os.getpid()}")
+        file.flush()
+    return ""
 
 
 def arguments() -> argparse.Namespace:

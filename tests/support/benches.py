@@ -14,12 +14,12 @@ from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import Comparison, RunComparison
 from envcompare.command import Command, CommandResult
 from envcompare.interrupt import Interruption
-from envcompare.measure.context import Budget, CellContext, Facts
+from envcompare.measure import Facts
+from envcompare.measure.cell import Budget, CellContext, Roster
 from envcompare.measure.lockstep import Lockstep, Turns
 from envcompare.measure.replies import LaunchSpec
 from envcompare.measure.startup import StartupPass
 from envcompare.measure.worker import Worker
-from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import Event, FingerprintRecord, Sample, Taken
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.intervals import Interval

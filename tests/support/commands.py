@@ -11,10 +11,9 @@ from benches import Kept, Measured, bench
 
 from envcompare.analysis.compare import compare_run
 from envcompare.config.workloads import Program
-from envcompare.measure.context import CellContext
+from envcompare.measure.cell import CellContext, Roster
 from envcompare.measure.processes import ProcessPass
 from envcompare.measure.worker import Worker
-from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import ProcessRun
 
 LAUNCHER = Path(__file__).parents[2] / "workloads" / "harness" / "measuring.py"

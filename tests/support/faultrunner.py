@@ -6,14 +6,13 @@ import argparse
 import signal
 import sys
 import tempfile
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 from faultkinds import FAULTS, Fault
 from faults_page import Record, append_record, latest, one_of_each_first, read_records, write_page
-from faulttrials import Outcome, on, trial
+from faulttrials import Outcome, attempted, on, trial
 from lab import Lab
 from lab import lab as running_lab
 from runs import BASE
@@ -71,14 +70,9 @@ def order(only: list[str] | None, count: int | None) -> Iterator[tuple[str, int]
 def inflict(name: str, number: int, seed: int, hosts: tuple[Lab, ...]) -> Record:
     """Inflict one fault on a run of its own."""
     fault, watch = FAULTS[name], Watch.begin()
-    outcome, problem = None, ""
     with tempfile.TemporaryDirectory(prefix="envcompare-fault-") as folder:
-        try:
-            outcome = survive(fault, Path(folder), f"{seed}/{name}/{number}", hosts)
-        except AssertionError as error:
-            problem = str(error)
-        except Exception:  # noqa: BLE001 — whatever it is, the run did not survive
-            problem = traceback.format_exc()[-600:]
+        words = (fault, Path(folder), f"{seed}/{name}/{number}", hosts)
+        outcome, problem = attempted(lambda: survive(*words))
     return Record(
         name=name,
         says=fault.says,

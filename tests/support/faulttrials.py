@@ -13,19 +13,23 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from faultwork import source
 from lab import Lab
 from runs import BASE, STEPS_ALONE, run_folder
 
+from envcompare.run_folder.history import standing_samples
 from envcompare.run_folder.records import Block, RunRecord
-from envcompare.run_folder.results import RunFolder, standing_samples
+from envcompare.run_folder.results import RunFolder
 
+_T = TypeVar("_T")
 RESTARTS, ROUNDS, STEPS = 2, 10, 20  # blocks of 0.1 s: a fault takes half a second to come
 PRECIOUS = "/var/tmp/precious"
 LIMIT_S = 240.0  # of a run: far more than any needs
@@ -342,6 +346,22 @@ def _check_blocks(standing: Iterable[Block], record: RunRecord, *, may_lack: boo
             f"{lacking.total()} blocks are lacking and {more.total()} are too many: "
             f"{sorted(lacking)[:3]}, {sorted(more)[:3]}"
         )
+
+
+def attempted(trial: Callable[[], _T]) -> tuple[_T | None, str]:
+    """Return what became of a run in a trial, or why it did not survive, as its record says."""
+    try:
+        return trial(), ""
+    except AssertionError as error:
+        return None, _shortened(str(error)) or traceback.format_exc()[-600:]
+    except Exception:  # noqa: BLE001 — whatever it is, the run did not survive
+        return None, traceback.format_exc()[-600:]
+
+
+def _shortened(said: str) -> str:
+    """Return the first line, which has the cause, and the last seven."""
+    lines = said.splitlines()
+    return " | ".join((*lines[:1], *lines[1:][-7:]))
 
 
 def kill(process: subprocess.Popen[str]) -> None:

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import runfolders
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.report.page import render
 from envcompare.run_folder.results import RunFolder
-from runshapes import Arm, Failing, Shape
+from runfolders import Arm, Failing, Shape, write
 
 KEPT: Final = Path(__file__).resolve().parents[1] / "data" / "runs"
 _FEW: Final = {"restarts": 4, "generations": 2, "rounds": 3, "steps": 3, "launches": 2}
@@ -82,7 +81,7 @@ def golden_run(name: str) -> GoldenRun:
         shutil.copytree(kept, out / name)
         folder = RunFolder.open(out / name)
     else:
-        folder = runfolders.write(out, {"swept": SWEPT, **SHAPES}[name])
+        folder = write(out, {"swept": SWEPT, **SHAPES}[name])
     comparison = compare_run(folder)
     folder.write_json("comparison.json", comparison)
     return GoldenRun(folder=folder, comparison=comparison)

@@ -12,8 +12,8 @@ from htmltree import Element
 
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.profiling import CellProfiles
-from envcompare.report.format.marks import axis
-from envcompare.report.format.numbers import (
+from envcompare.report.blocks import shared_axis
+from envcompare.report.numbers import (
     MINUS,
     change,
     margin_percent,
@@ -191,7 +191,7 @@ def _percentages(leaves: tuple[tuple[str, float], ...], run: RunComparison) -> s
     plain = {f"{value:.2f}" for key, value in leaves if key.endswith("percent")}
     plain |= {number_text(row.value) for one in run.profiles for arm in one.arms
               for row in arm.quantities if row.unit == "%" and row.value is not None}  # fmt: skip
-    shared = axis(run.comparisons, margin=run.margin)
+    shared = shared_axis(run.comparisons, margin=run.margin)
     margin = math.log1p(run.margin)
     chosen |= {percent(change(margin)), percent(change(-margin))}
     ends = {label.strip(f"+{MINUS} %") for label in (shared.low_label, shared.high_label)}

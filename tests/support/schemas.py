@@ -9,7 +9,7 @@ import msgspec
 from envcompare.analysis.model.changes import GatedRun, RunChange
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.progress import RunStatus
-from envcompare.doctor.findings import Examination
+from envcompare.doctor.checks import Examination
 from envcompare.run_folder.profiles import ProfileRecord, Roofs
 from envcompare.run_folder.records import Event, FingerprintRecord, RunRecord, Sample
 

@@ -10,9 +10,9 @@ from rich.console import Console
 
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.cli.conclusion import show
-from envcompare.report.export.summary import summary
-from envcompare.report.format import blocks
-from envcompare.report.format.blocks import Heading, Items, Line, PlainBlock, Table, plain
+from envcompare.report import blocks
+from envcompare.report.blocks import Heading, Items, Line, PlainBlock, Table, plain
+from envcompare.report.summary import summary
 from envcompare.text import flat
 
 

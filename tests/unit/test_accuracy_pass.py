@@ -22,8 +22,7 @@ from envcompare.config.workloads import catalogue
 from envcompare.errors import ConfigError, Phase
 from envcompare.measure import accuracy, worker
 from envcompare.measure.accuracy import AccuracyPass
-from envcompare.measure.context import CellContext
-from envcompare.measure.workers import failed_for_good
+from envcompare.measure.cell import CellContext, failed_for_good
 from envcompare.report.page import render
 from envcompare.run_folder.records import Epoch, Failure, Goal, event_now
 from envcompare.run_folder.results import RunFolder

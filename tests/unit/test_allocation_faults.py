@@ -9,13 +9,15 @@ import json
 import random
 import shutil
 import subprocess
+import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import allocationfaults
 import pytest
-from allocationfaults import CANCELLED, Fault, Trial, inflict
-from cluster import SLURM
+from allocationfaults import CANCELLED, Fault, Trial, inflict, lock_clusters
+from cluster import GRID_ENGINE, SLURM
 from commandline import envcompare
 from faulttrials import Broken, check_whole
 from runs import LIGHT, STEPS_ALONE
@@ -160,3 +162,30 @@ def test_sample_that_is_lost_while_the_client_ends_is_missed() -> None:
     trial.strike(cluster.samples.pop)
     with pytest.raises(AssertionError, match="samples that had arrived were lost"):
         trial.require_arrived()
+
+
+def test_second_call_on_a_cluster_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before it makes or takes anything; who works there, and what to do, is said."""
+    monkeypatch.setattr(allocationfaults, "LOCKS", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["script/allocations", "1", "slurm"])
+    with ExitStack() as first:
+        assert lock_clusters([SLURM], first) == ""
+        assert allocationfaults.main() == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("error: another script/allocations, process ")
+    assert said[0].endswith(", works on slurm")
+    assert [line.partition(":")[0] for line in said[1:]] == ["  why", "  try"]
+
+
+def test_two_calls_work_side_by_side_on_two_clusters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And on one after the other."""
+    monkeypatch.setattr(allocationfaults, "LOCKS", tmp_path)
+    with ExitStack() as first, ExitStack() as second:
+        assert lock_clusters([SLURM], first) == ""
+        assert lock_clusters([GRID_ENGINE], second) == ""
+    with ExitStack() as third:
+        assert lock_clusters([SLURM, GRID_ENGINE], third) == ""

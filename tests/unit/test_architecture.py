@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -31,10 +32,18 @@ LAYERS = (
     ("bundled",),
     ("errors", "version"),
 )
-# The rooms inside a room, highest first; what stands beside them in the room may use all of them.
+# The rooms inside a room, highest first. Where modules are named, all are; else they may use all.
 INNER_LAYERS = {
     "analysis": (("two_runs",), ("profiles",), ("timing",), ("model",)),
-    "report": (("export",), ("sections",), ("charts",), ("wording",), ("format",)),
+    "report": (
+        ("page", "exports"),
+        ("summary",),
+        ("sections",),
+        ("charts",),
+        ("wording",),
+        ("blocks",),
+        ("numbers",),
+    ),
     "profile_files": (("kineto", "ncu", "nsys", "nvprof"), ("derive",)),
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -58,7 +67,7 @@ HOMES = {
     "jinja2": {"report"},
     "altair": {"report.charts"},
     "vl_convert": {"report.charts"},
-    "pyarrow": {"report.export"},
+    "pyarrow": {"report.exports"},
     "torch": set(),
     "torchvision": set(),
 }
@@ -86,6 +95,23 @@ def imports(path: Path) -> set[str]:
     return names
 
 
+def read_modules(path: Path, known: Collection[str]) -> set[str]:
+    """Return which of the known modules a file reads names from.
+
+    `from envcompare.room import name` reads the module `room.name` where there is one, and else
+    what stands in `room/__init__.py`.
+    """
+    read: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            read |= {alias.name.removeprefix("envcompare.") for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            home = node.module.removeprefix("envcompare").removeprefix(".")
+            inside = {f"{home}.{alias.name}".removeprefix(".") for alias in node.names}
+            read |= inside if inside <= set(known) else {*inside, home}
+    return read & set(known)
+
+
 def own_imports(path: Path) -> set[str]:
     """Return the first part below `envcompare` of everything a file imports from the package."""
     parts = {name.split(".")[1] for name in imports(path) if name.startswith("envcompare.")}
@@ -103,7 +129,7 @@ def test_module_imports_downwards_only(module: str) -> None:
 
 @pytest.mark.parametrize("room", INNER_LAYERS)
 def test_rooms_in_a_room_import_downwards_only(room: str) -> None:
-    """Inside a room the same holds: charts know no section, and sections no export."""
+    """Inside a room the same holds: charts know no section, and sections no summary."""
     level = {name: i for i, names in enumerate(INNER_LAYERS[room]) for name in names}
     for module, path in modules().items():
         inner = module.removeprefix(f"{room}.").split(".")[0]
@@ -114,11 +140,14 @@ def test_rooms_in_a_room_import_downwards_only(room: str) -> None:
         assert {name for name in parts & set(level) if level[name] <= level[inner]} == set(), module
 
 
-def test_every_folder_of_a_layered_room_has_its_layer() -> None:
-    """A new folder in such a room must be given its place."""
-    for room, layers in INNER_LAYERS.items():
-        folders = {path.parent.name for path in (PACKAGE / room).glob("*/__init__.py")}
-        assert folders == {name for names in layers for name in names}
+@pytest.mark.parametrize("room", INNER_LAYERS)
+def test_layers_in_a_room_name_what_is_there(room: str) -> None:
+    """A new folder must be given its place, and a new module where modules have places."""
+    named = {name for names in INNER_LAYERS[room] for name in names}
+    folders = {path.parent.name for path in (PACKAGE / room).glob("*/__init__.py")}
+    files = {path.stem for path in (PACKAGE / room).glob("[!_]*.py")}
+    assert named <= folders | files
+    assert folders | (files if named & files else set()) <= named
 
 
 @pytest.mark.parametrize("pair", NEVER_TOGETHER)
@@ -140,24 +169,13 @@ def test_reading_half_imports_nothing_of_the_measuring_half() -> None:
 def test_modules_have_no_import_cycle() -> None:
     """Every module can be read without one that reads it."""
     names = modules()
-    graph = {
-        module: {
-            name.removeprefix("envcompare.")
-            for name in imports(path)
-            if name.removeprefix("envcompare.") in names and name.startswith("envcompare.")
-        }
-        - {module}
-        for module, path in names.items()
-    }
-    packages = {name for name in graph if any(other.startswith(f"{name}.") for other in graph)}
+    graph = {module: read_modules(path, names) - {module} for module, path in names.items()}
     done: set[str] = set()
 
     def visit(module: str, road: tuple[str, ...]) -> None:
         assert module not in road, " → ".join((*road, module))
         if module not in done:
-            for other in graph[module] - (
-                packages if module.split(".", maxsplit=1)[0] in packages else set()
-            ):
+            for other in graph[module]:
                 visit(other, (*road, module))
             done.add(module)
 

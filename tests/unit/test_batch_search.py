@@ -29,14 +29,16 @@ from envcompare.console import Display
 from envcompare.environments import Check
 from envcompare.errors import ConfigError, InterruptedRunError, exit_code_of
 from envcompare.gpu.devices import HostGpus
-from envcompare.hosts.readyarms import ReadyArm
+from envcompare.hosts import ReadyArm
 from envcompare.hosts.session import HostSession
+from envcompare.run_folder.history import standing
 from envcompare.run_folder.records import Scalar
-from envcompare.run_folder.results import RunFolder, standing
+from envcompare.run_folder.results import RunFolder
 from envcompare.runner import walk
 from envcompare.runner.batchsearch import Fit, search_fit
 from envcompare.runner.cellgroup import run_cells
-from envcompare.runner.cellrun import CellRun, Job
+from envcompare.runner.cellrun import CellRun
+from envcompare.runner.recording import Job
 from envcompare.stack import Prepared
 from envcompare.stats.knees import SHARE, knee
 from envcompare.transport import run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,16 +25,9 @@ import stabilising
 import turn_length
 
 import precision
-import precision_page
 import report
 import simulation
 from bookkeeping import DOCS, RESULTS, Places
-
-
-def precision_again(places: Places) -> None:
-    """Write the page of the slowdown that the benchmark injects."""
-    precision_page.write_page(places, truth=math.log1p(precision.SLOWDOWN))
-
 
 WRITERS: dict[str, Callable[[Places], object]] = {
     "allocations": allocations_page.write_page,
@@ -49,7 +41,7 @@ WRITERS: dict[str, Callable[[Places], object]] = {
     "operators": operators.write_page,
     "overhead": overhead.write_page,
     "power": power.write_page,
-    "precision": precision_again,
+    "precision": precision.write_page,
     "profile-readers": profile_readers.write_page,
     "report": report.write_page,
     "rights": rights.write_page,

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from experiments import known
 
+from envcompare.cli.givensettings import tables_of
 from envcompare.config.arms import parse_arms
-from envcompare.config.experiment import Experiment, parse_cpus, resolve
-from envcompare.config.settings import DEFAULTS, Settings, check_ranges, parse_settings
-from envcompare.config.workloads import Range, WorkloadTable, parse_program, tables_of
+from envcompare.config.experiment import Experiment, check_ranges, parse_cpus, resolve
+from envcompare.config.settings import DEFAULTS, Settings, parse_settings
+from envcompare.config.workloads import Range, WorkloadTable, parse_program
 from envcompare.errors import ConfigError
 from envcompare.run_folder.records import Scalar
 

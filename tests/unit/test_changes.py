@@ -16,7 +16,7 @@ from envcompare.analysis.model.changes import Change, RunChange
 from envcompare.analysis.two_runs.changes import compare_runs, read_run
 from envcompare.analysis.two_runs.gates import claims_of_change, judge_gates, parse_gates
 from envcompare.errors import ConfigError
-from envcompare.report.export.changewords import change_blocks, worded
+from envcompare.report.wording.changewords import change_blocks, worded
 from envcompare.report.wording.verdicts import reasons_text
 from envcompare.run_folder.records import ArmRecord, Failure
 from envcompare.run_folder.results import RunFolder

@@ -31,28 +31,25 @@ from msgspec.structs import replace
 from profilepages import cell_profiles, ledger, profiled_run
 
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.report.charts.bars import startup_charts, time_chart
-from envcompare.report.charts.changes import sweep_charts
 from envcompare.report.charts.drawing import (
-    Chart,
-    clean_svg,
-    drawn,
-    paper_files,
-    specification,
-)
-from envcompare.report.charts.forests import MOST_ROWS, forest_chart
-from envcompare.report.charts.layers import (
     LIGHT,
     PAGE,
     PAPER,
+    Chart,
     chart_name,
+    clean_svg,
+    drawn,
     label,
+    paper_files,
     run_styles,
     shown,
+    specification,
     styles,
 )
-from envcompare.report.charts.steps import step_chart
-from envcompare.report.export.exports import charts_of
+from envcompare.report.charts.forests import MOST_ROWS, forest_chart
+from envcompare.report.charts.sweeps import sweep_charts
+from envcompare.report.charts.times import startup_charts, step_chart, time_chart
+from envcompare.report.exports import charts_of
 
 ARMS = ("vm", "docker", "singularity")
 WORDS = Chart(name="one", title="A & B", description="<none>", declare=lambda _: {})

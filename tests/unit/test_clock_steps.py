@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from envcompare.run_folder.history import duration_s, elapsed_s
 from envcompare.run_folder.records import Event
-from envcompare.run_folder.results import RunFolder, duration_s, elapsed_s
+from envcompare.run_folder.results import RunFolder
 
 HOUR_S = 3600.0
 BUDGET_S = 6.0

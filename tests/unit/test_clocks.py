@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envcompare.measure.limits import ClockWatch
-from envcompare.report.format.blocks import plain
+from envcompare.report.blocks import plain
 from envcompare.report.sections.method import cells_table
 from envcompare.report.wording.methodwords import method_sentences
 from envcompare.stats.metrics import METRICS, MetricName, Readings

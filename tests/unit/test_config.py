@@ -7,19 +7,13 @@ from pathlib import Path
 import click
 import pytest
 
+from envcompare.cli.givensettings import parse_set, read_settings
 from envcompare.cli.measuring import run
-from envcompare.config.settings import (
-    DEFAULTS,
-    Settings,
-    known_keys,
-    listed,
-    merge,
-    options,
-    parse_set,
-    read_settings,
-)
+from envcompare.config import known_keys
+from envcompare.config.settings import DEFAULTS, Settings, merge, options
 from envcompare.environments.registry import all_traits
 from envcompare.errors import ConfigError
+from envcompare.text import listed
 
 
 def written(folder: Path, text: str) -> Path:
@@ -108,7 +102,7 @@ def test_set_that_is_not_understood_names_the_form(item: str) -> None:
 
 def test_keys_are_spelt_with_hyphens() -> None:
     """The list in an error shows the spelling that works."""
-    assert "sif-compression" in known_keys()
+    assert "sif-compression" in known_keys(Settings)
 
 
 def test_help_names_the_environments_that_are_compared_by_default() -> None:

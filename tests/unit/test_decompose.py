@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envcompare.analysis.model.comparison import Decomposition, Estimate, RunComparison
-from envcompare.analysis.timing.cells import CellData, plain_estimate
-from envcompare.analysis.timing.decompose import all_corners, decompose
-from envcompare.report.format.blocks import Link
+from envcompare.analysis.timing.cells import CellData
+from envcompare.analysis.timing.decompose import _all_corners, decompose
+from envcompare.report.blocks import Link
 from envcompare.report.page import render
 from envcompare.report.sections.cards import summary_cards
 from envcompare.report.sections.why import split_table
-from envcompare.report.wording.headlines import split_sentences
+from envcompare.report.wording.partwords import split_sentences
 from envcompare.run_folder.records import ArmRecord, Block, Event, Failure
 
 VM = ArmRecord(id="vm", environment="vm", is_reference=True)
@@ -139,7 +139,7 @@ def test_the_whole_is_the_change_that_the_verdict_rests_on() -> None:
     data = cell_data(blocks(ratios, noise=0.05), arms)
     (split,) = decompose(data)
     for arm, part in (("docker", split.total), ("docker-host", split.environment)):
-        whole = plain_estimate(data, arm, metric="net", level=0.95)
+        whole = data.plain_estimate(arm, "net", level=0.95)
         assert whole is not None
         assert whole.high is not None
         assert part.high is not None
@@ -165,9 +165,9 @@ def test_the_parts_pay_for_what_restarts_add_and_the_interaction_for_two_of_them
 
 def test_without_the_hosts_arms_there_is_nothing_to_split() -> None:
     """Three corners are the least."""
-    assert all_corners((VM, DOCKER, CONTROL)) == ()
-    assert all_corners((VM, DOCKER, VM_HOST)) == ()
-    assert all_corners((VM, VM_HOST, DOCKER_HOST)) == ()
+    assert _all_corners((VM, DOCKER, CONTROL)) == ()
+    assert _all_corners((VM, DOCKER, VM_HOST)) == ()
+    assert _all_corners((VM, VM_HOST, DOCKER_HOST)) == ()
 
 
 def test_a_corner_that_was_not_measured_leaves_no_split() -> None:
@@ -205,9 +205,9 @@ def test_the_sentence_names_the_part_of_each() -> None:
 
 def test_the_why_card_begins_with_the_split_and_the_page_shows_it_cell_by_cell() -> None:
     """The card links to the table, which names the arms of every part."""
-    why = summary_cards(SOFTWARE)[1]
-    assert why.items[0].text == split_sentences(SOFTWARE)[0]
-    assert why.items[0].after[0] == Link(text="Environment or software?", href="#split")
+    why = summary_cards(SOFTWARE).cause.items
+    assert why[0].text == split_sentences(SOFTWARE)[0]
+    assert why[0].after[0] == Link(text="Environment or software?", href="#split")
     page = render(SOFTWARE)
     for arms in ("docker ÷ vm-host", "docker ÷ docker-host", "vm ÷ vm-host"):
         assert arms in page

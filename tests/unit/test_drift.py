@@ -116,7 +116,7 @@ def test_drift_of_one_arm_is_a_caution_beside_the_verdict(tmp_path: Path) -> Non
     found = next(one for one in run.cells[0].drifts if one.is_detected and one.is_ratio)
     assert isinstance(found, Drift)
     assert found.slope == pytest.approx(0.02, abs=0.003)
-    cautions = " ".join(item.text for item in summary_cards(run)[-1].items)
+    cautions = " ".join(item.text for item in summary_cards(run).cautions.items)
     words = (
         r"against vm, docker gets (3\.[89]|4\.[0-2]) % slower from the first round of a generation"
     )
@@ -127,7 +127,7 @@ def test_drift_common_to_all_arms_stays_out_of_the_cautions(tmp_path: Path) -> N
     """It cancels in the ratio; the method section says it."""
     run = compared(tmp_path, slopes={"vm": 0.02, "docker": 0.02, "vm~control": 0.02})
     assert {one for one in detected(run) if one[1]} == set()
-    cautions = " ".join(item.text for item in summary_cards(run)[-1].items)
+    cautions = " ".join(item.text for item in summary_cards(run).cautions.items)
     assert "from the first round" not in cautions
     assert "blocks of docker, vm and vm~control get slower from the first round" in everything(run)
 

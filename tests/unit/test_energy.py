@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.timing import gpureadings
-from envcompare.analysis.timing.gpureadings import Curve, arm_quantities
+from envcompare.analysis.timing.gpureadings import _Curve, arm_quantities
 from envcompare.run_folder.profiles import Quantity
 from envcompare.run_folder.records import Block, EnergyBlock, FingerprintRecord, GpuReading
 from envcompare.run_folder.results import RunFolder
@@ -265,7 +265,7 @@ def test_what_is_not_known_is_missing_with_its_reason() -> None:
 def test_energy_of_a_stretch_is_that_of_its_pieces(watts: list[int], cuts: list[float]) -> None:
     """However it is cut up; and as a whole it is the sum of the trapezoids."""
     times = [50.0 * number for number in range(len(watts))]
-    curve = Curve.of([reading(times, watts)], "power_mw", 1e-3)
+    curve = _Curve.of([reading(times, watts)], "power_mw", 1e-3)
     end = times[-1]
     places = sorted({0.0, end, *(cut * end for cut in cuts)})
     pieces = [run_of(a, b - a, k=1) for a, b in pairwise(places)]

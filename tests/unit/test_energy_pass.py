@@ -12,7 +12,7 @@ import pytest
 from benches import Kept, bench
 
 from envcompare.errors import InterruptedRunError
-from envcompare.measure.context import CellContext
+from envcompare.measure.cell import CellContext
 from envcompare.measure.energy import ROUNDS, EnergyPass
 from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import EnergyBlock

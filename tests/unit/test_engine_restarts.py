@@ -12,7 +12,7 @@ from benches import Kept, bench
 from envcompare.command import Command
 from envcompare.environments import Isolation, run_inside
 from envcompare.environments.docker import ENGINE, Docker, image_store
-from envcompare.measure.workers import Roster
+from envcompare.measure.cell import Roster
 from envcompare.run_folder.records import Failure
 from envcompare.stack import engine
 from envcompare.transport.local import LOCAL

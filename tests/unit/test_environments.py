@@ -17,8 +17,7 @@ from envcompare.command import Command
 from envcompare.environments import Gpu, Isolation, gpu
 from envcompare.environments.bubblewrap import _TOPS
 from envcompare.environments.docker import ENGINE, Docker, image_store
-from envcompare.environments.microvms import DETECTED
-from envcompare.environments.registry import ENVIRONMENTS, environment
+from envcompare.environments.registry import DETECTED, ENVIRONMENTS, environment
 from envcompare.environments.singularity import find_engine
 from envcompare.environments.vm import without_login
 from envcompare.errors import ConfigError, Problem, UnusableError

@@ -17,8 +17,8 @@ from pyarrow import parquet  # noqa: TID251 — it reads back what was written
 from envcompare.analysis.columns import TABLE
 from envcompare.analysis.model.comparison import Reason, RunComparison, Tail
 from envcompare.errors import ConfigError
-from envcompare.report.export import exports
-from envcompare.report.export.exports import FORMULAS, csv_text, parquet_bytes
+from envcompare.report import exports
+from envcompare.report.exports import FORMULAS, csv_text, parquet_bytes
 from envcompare.run_folder.records import Failure
 from envcompare.text import visible
 from tests.data.report.builders import HOSTILE, SLOWER, example, run_of, runs

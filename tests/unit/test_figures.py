@@ -10,9 +10,9 @@ from chartpages import compared, estimate, parsed, run_of, spread_cell, swept_ru
 from profilepages import profiled_run
 
 from envcompare.errors import ConfigError, RunFolderError
+from envcompare.report import exports
 from envcompare.report.charts.drawing import Chart
-from envcompare.report.export import exports
-from envcompare.report.export.exports import charts_of, left_out_sentence, write_figures
+from envcompare.report.exports import charts_of, left_out_sentence, write_figures
 
 
 def small_charts() -> tuple[Chart, ...]:

@@ -18,8 +18,8 @@ from envcompare.environments import Check, Isolation
 from envcompare.environments.docker import Docker
 from envcompare.environments.registry import all_traits, environment
 from envcompare.errors import UnusableError, WorkloadError
+from envcompare.hosts import ReadyArm
 from envcompare.hosts.folders import CellFolders
-from envcompare.hosts.readyarms import ReadyArm
 from envcompare.hosts.session import HostSession
 from envcompare.run_folder.records import ArmRecord
 from envcompare.stack import Mount, Prepared

@@ -21,8 +21,8 @@ from programs import Programs, first_on_path
 
 from envcompare.cli import measuring
 from envcompare.cli.planning import planned
-from envcompare.config.scheduling import parse_allocation
-from envcompare.config.settings import AllocationTable, Settings
+from envcompare.config.scheduling import AllocationTable, parse_allocation
+from envcompare.config.settings import Settings
 from envcompare.console import Display
 from envcompare.errors import ConfigError, InterruptedRunError, TransportError, UnusableError
 from envcompare.hosts import allocation, claims, granting, partitions
@@ -30,7 +30,7 @@ from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import event_now
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import walk
-from envcompare.runner.cellrun import Job
+from envcompare.runner.recording import Job
 from envcompare.stack.storage import local_cache
 from envcompare.transport.jobs import GridEngineJob
 from envcompare.transport.local import LOCAL

@@ -18,7 +18,7 @@ from envcompare.analysis.two_runs.gates import (
     parse_gates,
 )
 from envcompare.errors import ConfigError
-from envcompare.report.export.changewords import gate_blocks, worded_gates
+from envcompare.report.wording.changewords import gate_blocks, worded_gates
 from envcompare.stats.verdicts import verdict
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benches import Measured, bench, measure
 
-from envcompare.report.format.blocks import plain
+from envcompare.report.blocks import plain
 from envcompare.report.sections.method import cells_table
 from envcompare.run_folder.records import Block
 

@@ -18,8 +18,8 @@ from envcompare.console import Display
 from envcompare.environments import Check
 from envcompare.errors import Problem, StackError, TransportError, UnusableError, WorkloadError
 from envcompare.gpu.devices import HostGpus
+from envcompare.hosts import ReadyArm
 from envcompare.hosts.folders import CellFolders
-from envcompare.hosts.readyarms import ReadyArm
 from envcompare.hosts.session import HostSession
 from envcompare.measure.energy import ROUNDS, EnergyPass
 from envcompare.measure.replies import Placed
@@ -27,7 +27,8 @@ from envcompare.run_folder.records import Block, CellState, EnergyBlock, GpuRead
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import cellrun, walk
 from envcompare.runner.cellgroup import run_cells
-from envcompare.runner.cellrun import CellRun, Job
+from envcompare.runner.cellrun import CellRun
+from envcompare.runner.recording import Job
 from envcompare.stack import Prepared
 from envcompare.transport.local import LOCAL
 

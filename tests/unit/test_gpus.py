@@ -12,7 +12,7 @@ import pytest
 from envcompare.command import Command
 from envcompare.environments import Check, Gpu, GpuWay, Isolation, gpu
 from envcompare.environments.registry import environment
-from envcompare.hosts.readyarms import ReadyArm
+from envcompare.hosts import ReadyArm
 from envcompare.run_folder.records import ArmRecord
 from envcompare.stack import Prepared
 from envcompare.transport import run

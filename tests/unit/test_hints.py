@@ -10,8 +10,8 @@ from benches import bench, measure
 from commands import concluded, prepared
 from faults import tried
 
+from envcompare.measure.cell import Roster
 from envcompare.measure.lockstep import Lockstep, Turns
-from envcompare.measure.workers import Roster
 
 NO_CPU = 8191  # of the machine that runs this
 STEADY = """

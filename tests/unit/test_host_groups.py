@@ -19,10 +19,10 @@ from envcompare.analysis.two_runs.gates import claims_of_groups, judge_gates, pa
 from envcompare.cli.planning import plan_lines, planned
 from envcompare.config.settings import Settings, parse_settings, settings_toml
 from envcompare.errors import ConfigError
-from envcompare.report.export.exports import csv_text
-from envcompare.report.export.summary import summary
-from envcompare.report.format.blocks import markdown
+from envcompare.report.blocks import markdown
+from envcompare.report.exports import csv_text
 from envcompare.report.page import render
+from envcompare.report.summary import summary
 from envcompare.report.wording.groupwords import basis_texts, difference_texts
 from envcompare.run_folder.records import (
     CellRecord,

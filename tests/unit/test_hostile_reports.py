@@ -15,9 +15,9 @@ from htmltree import Element, parse
 from summaries import markdown, printed
 
 from envcompare.cli.conclusion import show
-from envcompare.report.export.exports import csv_text
-from envcompare.report.export.summary import summary
+from envcompare.report.exports import csv_text
 from envcompare.report.page import render
+from envcompare.report.summary import summary
 from envcompare.text import visible
 
 FREE = {"id", "href", "aria-label", "aria-labelledby", "aria-describedby", "title", "value", "name"}

@@ -16,7 +16,7 @@ from pyarrow import parquet  # noqa: TID251 — it reads back what was written
 from summaries import markdown, terminal_lines
 
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.report.export.exports import csv_text, parquet_bytes
+from envcompare.report.exports import csv_text, parquet_bytes
 from envcompare.report.page import render
 
 T4 = {**DEVICE, "name": "Tesla T4", "computeMajor": 7, "computeMinor": 5}

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import Comparison
-from envcompare.measure.workers import Roster
+from envcompare.measure.cell import Roster
 from envcompare.run_folder.records import Block, Event
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.intervals import LOOK_FACTOR

@@ -21,9 +21,9 @@ from envcompare.config.settings import Settings
 from envcompare.environments.registry import ENVIRONMENTS, all_traits
 from envcompare.errors import ConfigError
 from envcompare.report.charts.forests import ladder_charts
-from envcompare.report.export.exports import csv_text
+from envcompare.report.exports import csv_text
 from envcompare.report.page import render
-from envcompare.report.wording.headlines import ladder_sentences
+from envcompare.report.wording.partwords import ladder_sentences
 from envcompare.run_folder.records import (
     ArmRecord,
     Event,

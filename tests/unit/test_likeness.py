@@ -10,12 +10,12 @@ import pytest
 from msgspec.structs import replace
 from schemas import schema_text
 
+from envcompare import doctor
 from envcompare.cli.planning import resolved
 from envcompare.config.experiment import Experiment
 from envcompare.config.settings import Settings
-from envcompare.doctor import examining
-from envcompare.doctor.examining import build_command, counterpart, is_meant_same
-from envcompare.doctor.findings import (
+from envcompare.doctor import build_command, counterpart, is_meant_same
+from envcompare.doctor.checks import (
     ComparedStack,
     Examination,
     HostExamination,
@@ -195,9 +195,9 @@ class HostSession:
 def test_what_a_run_tells_of_an_arm_doctor_tells_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two images of one name would be compared in silence."""
     experiment, hosts = resolved(Settings(envs="vm,docker", workloads="cnn"), Settings())
-    monkeypatch.setattr(examining, "open_session", lambda *_: HostSession())
+    monkeypatch.setattr(doctor, "open_session", lambda *_: HostSession())
     known = HostExamination(host="local")
-    said = examining._compared(experiment, hosts[0], (), known)
+    said = doctor._compared(experiment, hosts[0], (), known)
     note = "app:2 is 1 here and 2 on lab: the one there is taken"
     lines = comparison_lines(said)
     assert lines[0] == f"  – {note}"
@@ -220,12 +220,12 @@ def test_where_nothing_is_compared_the_result_says_why(
 ) -> None:
     """A host that lacks something or is not reached is none whose stacks are alike."""
     settings = Settings(envs="vm,vm@host", device="cpu", hosts=place, **given)
-    (found,) = examining.examine(*resolved(settings, Settings()))
+    (found,) = doctor.examine(*resolved(settings, Settings()))
     assert (found.exit_code, found.stacks) == (3, ())
     assert found.not_compared is not None
     assert found.not_compared.brief == brief
     assert found.not_compared.hint
-    (alone,) = examining.examine(*resolved(replace(settings, envs="vm"), Settings()))
+    (alone,) = doctor.examine(*resolved(replace(settings, envs="vm"), Settings()))
     assert (alone.exit_code, alone.not_compared) == (3, None)
     assert any(line.lstrip().startswith("✕") for line in diagnosis_lines(alone))
 

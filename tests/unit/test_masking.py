@@ -13,7 +13,7 @@ from envcompare.command import Command, shown_text
 from envcompare.console import Display
 from envcompare.errors import UnusableError
 from envcompare.masking import LineMask, masked, masked_words
-from envcompare.measure.context import failure_of
+from envcompare.measure.cell import failure_of
 from envcompare.transport import run
 from envcompare.transport.local import LOCAL
 

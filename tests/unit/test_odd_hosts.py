@@ -19,9 +19,8 @@ from programs import Programs, first_on_path
 from envcompare.cli import app
 from envcompare.cli.planning import resolved
 from envcompare.config.settings import Settings
-from envcompare.doctor.checks import diagnose
-from envcompare.doctor.examining import examine
-from envcompare.doctor.findings import diagnosis_lines
+from envcompare.doctor import examine
+from envcompare.doctor.checks import diagnose, diagnosis_lines
 from envcompare.environments.docker import image_store
 from envcompare.environments.gpu import read_files
 from envcompare.environments.registry import environment
@@ -39,7 +38,7 @@ from envcompare.measure.quiet import parse_glance, parse_look
 from envcompare.profilers.toolbox import read_rights
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import hostrun
-from envcompare.stack import Options, image, sif
+from envcompare.stack import Options, building, image, sif
 from envcompare.stack.host import find_python
 from envcompare.stack.storage import _disk_of, host_cache
 from envcompare.stack.venv import find_interpreter
@@ -91,7 +90,7 @@ ASKED: dict[str, tuple[tuple[str, ...], Callable[[Path], object]]] = {
     "docker ps": (("docker",), lambda _: environment("docker").sweep(LOCAL, "20260101-000000-a")),
     "docker image": (("docker",), lambda _: image.look_up(image_store(LOCAL), "python:3")),
     "docker context": (("docker",), lambda _: image.find(image_store(LOCAL), "python:3")),
-    "images": (("docker",), lambda _: image.remove_images(image_store(LOCAL))),
+    "images": (("docker",), lambda _: building.remove_images(image_store(LOCAL))),
     "uname": (("uname",), lambda _: environment("vm").check(LOCAL)),
     "id": (("id",), _opened),
     "id of a sweep": (("id",), lambda _: environment("vm").sweep(LOCAL, "20260101-000000-a")),
@@ -168,7 +167,7 @@ def test_home_that_is_no_path_is_no_place_for_a_cache(monkeypatch: pytest.Monkey
 def test_doctor_goes_on_with_the_next_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An odd one is a line with the reason, and exit code 3."""
     _say(tmp_path, monkeypatch, "docker", "{")
-    monkeypatch.setattr("envcompare.doctor.examining.connect", lambda _host, **_: LOCAL)
+    monkeypatch.setattr("envcompare.doctor.connect", lambda _host, **_: LOCAL)
     experiment, _ = resolved(Settings(envs="docker", device="cpu"), Settings())
     reports = list(examine(experiment, parse_hosts(["local", "other"])))
     assert [one.host for one in reports] == ["local", "other"]

@@ -27,9 +27,10 @@ def test_planted_spread_of_hosts_is_no_verdict_beyond_alpha(hosts: int, tau: flo
     for _ in range(_RUNS):
         errors = generator.uniform(0.5, 1.5, hosts) * _ERROR
         values = generator.normal(0, tau, hosts) + generator.normal(0, 1, hosts) * errors
-        found = over_hosts(values.tolist(), errors.tolist(), level=0.95)
+        found = over_hosts(values.tolist(), errors.tolist())
         assert found
-        wrong += verdict(found.low, found.high, margin=_MARGIN) in {"slower", "faster"}
+        ends = found.ends(0.95)
+        wrong += verdict(ends.low, ends.high, margin=_MARGIN) in {"slower", "faster"}
     assert wrong / _RUNS <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / _RUNS)
 
 
@@ -41,9 +42,10 @@ def test_interval_covers_the_mean_of_hosts_like_these(hosts: int) -> None:
     for _ in range(_RUNS):
         errors = _ERROR * np.exp(generator.normal(0, 1, hosts))
         values = generator.normal(0.05, 0.02, hosts) + generator.normal(0, 1, hosts) * errors
-        found = over_hosts(values.tolist(), errors.tolist(), level=0.95)
+        found = over_hosts(values.tolist(), errors.tolist())
         assert found
-        covered += found.low <= 0.05 <= found.high
+        ends = found.ends(0.95)
+        covered += ends.low <= 0.05 <= ends.high
     assert covered / _RUNS >= 0.93
 
 
@@ -52,8 +54,8 @@ def test_spread_between_hosts_is_told_from_their_own_errors() -> None:
     generator = np.random.default_rng(7)
     errors = [_ERROR] * 200
     noise = generator.normal(0, _ERROR, 200)
-    spread = over_hosts((noise + generator.normal(0, 0.03, 200)).tolist(), errors, level=0.95)
-    alike = over_hosts((noise * 0.9).tolist(), errors, level=0.95)
+    spread = over_hosts((noise + generator.normal(0, 0.03, 200)).tolist(), errors)
+    alike = over_hosts((noise * 0.9).tolist(), errors)
     assert spread
     assert alike
     assert spread.tau == pytest.approx(0.03, rel=0.2)
@@ -66,24 +68,26 @@ def test_interval_widens_with_the_spread_of_hosts(values: list[float], factor: f
     middle = sum(values) / len(values)
     wider = [middle + factor * (value - middle) for value in values]
     errors = [_ERROR] * len(values)
-    found, more = (over_hosts(each, errors, level=0.95) for each in (values, wider))
+    found, more = (over_hosts(each, errors) for each in (values, wider))
     assert found
     assert more
-    assert more.high - more.low >= (found.high - found.low) * (1 - 1e-9)
+    widths = [one.high - one.low for one in (more.ends(0.95), found.ends(0.95))]
+    assert widths[0] >= widths[1] * (1 - 1e-9)
 
 
 @given(_VALUES)
 def test_mean_lies_among_the_hosts_and_in_its_interval(values: list[float]) -> None:
     """Whatever the hosts say."""
-    found = over_hosts(values, [_ERROR] * len(values), level=0.95)
+    found = over_hosts(values, [_ERROR] * len(values))
     assert found
     assert min(values) - 1e-9 <= found.mean <= max(values) + 1e-9
-    assert found.low <= found.mean <= found.high
+    ends = found.ends(0.95)
+    assert ends.low <= ends.mean <= ends.high
 
 
 def test_one_host_says_nothing_over_hosts() -> None:
     """How far hosts differ is not seen on one of them."""
-    assert over_hosts([0.1], [0.01], level=0.95) is None
+    assert over_hosts([0.1], [0.01]) is None
 
 
 def test_host_far_from_the_others_is_named() -> None:

@@ -17,7 +17,13 @@ from envcompare.config.arms import PLACES, Arm, Place, parse_places
 from envcompare.config.experiment import Experiment, resolve
 from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings, settings_toml
-from envcompare.config.workloads import Known, catalogue
+from envcompare.config.workloads import (
+    Known,
+    Workload,
+    catalogue,
+    info_of,
+    writes_beside_data,
+)
 from envcompare.environments import HoldsData, Isolation
 from envcompare.environments.registry import ENVIRONMENTS, all_traits, environment
 from envcompare.errors import ConfigError, StackError, StillRunningError
@@ -36,7 +42,7 @@ ISOLATION = Isolation(
 
 def planned(**flags: Any) -> tuple[Experiment, tuple[str, ...]]:
     """Return an experiment with small files, and the lines of its plan."""
-    names = known(files={"pattern": "read", "place": "auto", "files": 500})
+    names = Known(environments=all_traits(), workloads={"files": catalogue()["files"]})
     experiment = resolve(Settings(workloads="files", **flags), Settings(), known=names)
     plan = make_plan(experiment, ("local",), accept_many=False)
     return experiment, plan_lines(experiment, plan)
@@ -150,6 +156,37 @@ def test_nothing_is_planned_that_writes_to_an_image(place: str, compare: str | N
         planned(envs=one, place=place, compare=compare, set={"files": values})
     planned(envs=one, place=place, compare=compare, set={"files": {**values, "place": "scratch"}})
     planned(envs=one, place="data=tmpfs", compare=compare, set={"files": values})
+
+
+OWN = """
+class Mine:
+    PARAMS = {{"pattern": "write"}}
+    WRITES_BESIDE_DATA = {declared}
+"""
+
+
+@pytest.mark.parametrize(
+    ("declared", "writing"),
+    [
+        ('{"pattern": ("write",)}', "pattern=write"),
+        ('{"pattern": ["append", "write"]}', "pattern=write"),
+        ('{"pattern": ("w", "e")}', ""),
+        ('{"pattern": ("write")}', ""),  # a text, not a tuple
+        ('{"pattern": 1}', ""),
+        ('{"pattern": ([],)}', ""),
+        ('("pattern",)', ""),
+        ("True", ""),
+        ("None", ""),
+    ],
+)
+def test_an_own_class_says_with_which_values_it_writes(
+    tmp_path: Path, declared: str, writing: str
+) -> None:
+    """As with the other names, what is no tuple or list of values there is nothing."""
+    path = tmp_path / "own.py"
+    path.write_text(OWN.format(declared=declared))
+    own = Workload(name="own-Mine", path=path, class_name="Mine")
+    assert writes_beside_data(info_of(own, known()), {}) == writing
 
 
 def test_ranks_on_several_hosts_have_no_place_for_data() -> None:

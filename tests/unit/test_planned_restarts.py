@@ -7,8 +7,8 @@ from builders import block, design
 from msgspec.structs import replace
 
 from envcompare.measure.lockstep import PlannedRestarts
+from envcompare.run_folder.history import standing_samples
 from envcompare.run_folder.records import Block, Memory
-from envcompare.run_folder.results import standing_samples
 
 ARMS = ("vm", "docker")
 

@@ -14,7 +14,7 @@ from summaries import markdown
 from envcompare.config.plan import derive_seed, shuffled
 from envcompare.errors import InterruptedRunError
 from envcompare.fingerprint.evidence import entries, entry_name
-from envcompare.measure.context import Values
+from envcompare.measure import Values
 from envcompare.report.page import render
 from envcompare.run_folder.records import ProcessRun
 

@@ -22,7 +22,7 @@ from envcompare.errors import (
     WorkloadError,
     exit_code_of,
 )
-from envcompare.measure.context import CellContext
+from envcompare.measure.cell import CellContext
 from envcompare.measure.limits import limit_s
 from envcompare.measure.profile import (
     COUNTER_STEPS,
@@ -42,10 +42,9 @@ from envcompare.measure.profile import (
 from envcompare.measure.replies import Hello, LaunchSpec
 from envcompare.measure.worker import Worker
 from envcompare.profile_files import read
-from envcompare.profilers import Pass, ProfilerRun, Tool
+from envcompare.profilers import Pass, ProfilerRun, Quarantine, Tool
 from envcompare.profilers.ncu import FLOPS, MEMORY, MOST_LAUNCHES, Ncu
 from envcompare.profilers.nsys import Nsys
-from envcompare.profilers.quarantine import quarantine
 from envcompare.profilers.toolbox import PROFILERS, Toolbox
 from envcompare.run_folder.profiles import Kernel, Lacking, PassName, Profile, ProfileRecord
 from envcompare.run_folder.records import Event
@@ -635,7 +634,7 @@ class TestRealTool:
             marked = worker.profile("marks", 2, out="", limit_s=60)
             assert marked.reason.startswith("no GPU is used")
             worker.quit(120)
-        with quarantine(LOCAL, "vm", str(tmp_path / "taken")) as own:
+        with Quarantine.empty(LOCAL, "vm", str(tmp_path / "taken")) as own:
             left = Nsys().export(own, profiler, said=worker.tail())
             found = read("nsys", (Path(left.export.path),))
         assert found.tool == "nsys"
@@ -652,7 +651,7 @@ class TestRealTool:
             worker.quit(120)
         with (
             pytest.raises(ProfileError) as caught,
-            quarantine(LOCAL, "vm", str(tmp_path / "taken")) as own,
+            Quarantine.empty(LOCAL, "vm", str(tmp_path / "taken")) as own,
         ):
             Nsys().export(own, profiler, said=worker.tail())
         assert caught.value.brief == "nsys left no report"
@@ -673,7 +672,7 @@ class TestRealTool:
             worker.quit(120)
         with (
             pytest.raises(ProfileError) as caught,
-            quarantine(LOCAL, "vm", str(tmp_path / "taken")) as own,
+            Quarantine.empty(LOCAL, "vm", str(tmp_path / "taken")) as own,
         ):
             Ncu().export(own, profiler, said=worker.tail())
         assert caught.value.brief == "ncu left no report"
@@ -701,7 +700,7 @@ def test_a_complaint_is_found_behind_many_lines_of_progress(
     worker.quit()
     with (
         pytest.raises(ProfileError) as caught,
-        quarantine(LOCAL, "vm", str(tmp_path / "taken")) as own,
+        Quarantine.empty(LOCAL, "vm", str(tmp_path / "taken")) as own,
     ):
         Ncu().export(own, profiler, said=worker.tail(SAID_LINES))
     assert caught.value.details == "ERR_NVGPUCTRPERM - no permission"

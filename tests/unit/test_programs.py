@@ -11,12 +11,12 @@ from experiments import known
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envcompare.cli.options import settings_of
-from envcompare.cli.planning import plan_lines
-from envcompare.config.experiment import Experiment, resolve, standalone
+from envcompare.cli.givensettings import settings_of, tables_of
+from envcompare.cli.planning import plan_lines, standalone
+from envcompare.config.experiment import Experiment, resolve
 from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings, parse_settings, settings_toml
-from envcompare.config.workloads import Program, WorkloadTable, parse_program, tables_of
+from envcompare.config.workloads import Program, WorkloadTable, parse_program
 from envcompare.errors import ConfigError
 from envcompare.text import parse_toml
 from envcompare.transport.hosts import parse_hosts

@@ -16,12 +16,12 @@ from envcompare.config.experiment import resolve
 from envcompare.config.settings import Settings
 from envcompare.errors import ConfigError, InterruptedRunError
 from envcompare.measure import quiet
-from envcompare.measure.context import CellContext
+from envcompare.measure.cell import CellContext
 from envcompare.measure.quiet import QuietGate, Reading, parse_glance, parse_look
 from envcompare.report.sections.cards import summary_cards
 from envcompare.report.wording.methodwords import method_sentences
+from envcompare.run_folder.history import waited_s
 from envcompare.run_folder.records import Event
-from envcompare.run_folder.results import waited_s
 
 WORKLOAD = """
 class Steady:
@@ -345,5 +345,5 @@ def test_wait_is_said_in_the_method_of_a_real_cell(tmp_path: Path) -> None:
     assert found.comparison.cells[0].waited_s > 0
     told = " ".join(method_sentences(found.comparison))
     assert "for a quiet machine (cnn)" in told
-    cautions = " ".join(item.text for item in summary_cards(found.comparison)[-1].items)
+    cautions = " ".join(item.text for item in summary_cards(found.comparison).cautions.items)
     assert "stayed busy" not in cautions

@@ -10,7 +10,7 @@ import msgspec
 from summaries import markdown
 
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.report.format.blocks import plain
+from envcompare.report.blocks import plain
 from envcompare.report.page import render
 from envcompare.report.sections.cards import summary_cards
 from envcompare.report.sections.environments import differences_table, hosts_facts, meanings
@@ -35,8 +35,7 @@ def identified(arm: str, **more: Any) -> RunComparison:
 
 def caution(run: RunComparison) -> str:
     """Return the text of the card that is to be read before relying on the run."""
-    card = next(one for one in summary_cards(run) if one.heading == "Before you rely on it")
-    return "\n".join(item.text for item in card.items)
+    return "\n".join(item.text for item in summary_cards(run).cautions.items)
 
 
 def differing(run: RunComparison) -> tuple[Any, ...]:

@@ -11,20 +11,19 @@ import msgspec
 import pytest
 from summaries import markdown, printed
 
-import runfolders
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.machines import HostDifference
 from envcompare.analysis.two_runs.changes import compare_runs, read_run
-from envcompare.report.export.changewords import change_blocks
-from envcompare.report.format.blocks import markdown as as_markdown
+from envcompare.report.blocks import markdown as as_markdown
 from envcompare.report.page import render
 from envcompare.report.sections.cards import summary_cards
+from envcompare.report.wording.changewords import change_blocks
 from envcompare.report.wording.headlines import headlines
-from envcompare.report.wording.hostwords import device_sentences
+from envcompare.report.wording.methodwords import device_sentences
 from envcompare.run_folder.records import Event, FingerprintValue, Scalar
 from envcompare.run_folder.results import RunFolder
-from runshapes import Arm, Shape
+from runfolders import Arm, Shape, write
 
 HOSTS = ("gpu01", "gpu02")
 SHAPE = Shape(
@@ -65,7 +64,7 @@ OLD_HOST = Host(facts={**OLD, **L4}, wheels=CHOICE)
 
 def made(out: Path, hosts: dict[str, Host], *, shape: Shape = SHAPE) -> RunFolder:
     """Write a run folder whose hosts found these facts around themselves."""
-    folder = runfolders.write(out, replace(shape, hosts=tuple(hosts)))
+    folder = write(out, replace(shape, hosts=tuple(hosts)))
     for record in folder.read_fingerprints():
         facts = {**record.facts, **hosts[record.host].facts}
         folder.write_fingerprint(msgspec.structs.replace(record, facts=facts))
@@ -139,8 +138,7 @@ def test_every_statement_over_hosts_says_it(mixed: RunComparison) -> None:
     """Headline, card, method, terminal and Markdown do, with the values where there is room."""
     (headline,) = headlines(mixed)
     assert SHORT in headline.caution
-    (card,) = (one for one in summary_cards(mixed) if one.heading == "Before you rely on it")
-    assert any(DIFFERENT in item.text for item in card.items)
+    assert any(DIFFERENT in item.text for item in summary_cards(mixed).cautions.items)
     assert DIFFERENT in section(mixed, "answer")
     assert DIFFERENT in section(mixed, "method")
     for text in (printed(mixed), markdown(mixed).replace("\\", "")):

@@ -10,7 +10,7 @@ from goldenruns import KEPT
 
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.report.format.blocks import Fold, Pairs
+from envcompare.report.blocks import Fold, Pairs
 from envcompare.report.sections.method import method_section
 from envcompare.report.wording.methodwords import (
     level_sentence,

@@ -13,7 +13,7 @@ from knownnumbers import known_decimals, known_figures, shown_numbers, unknown_f
 from summaries import markdown, terminal_lines
 
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.report.format.numbers import margin_percent
+from envcompare.report.numbers import margin_percent
 from envcompare.report.page import render
 from tests.data.report.richruns import rich_runs
 

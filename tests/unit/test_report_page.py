@@ -20,9 +20,8 @@ from envcompare.analysis.model.comparison import (
     RunComparison,
     Tail,
 )
-from envcompare.report.format.blocks import Filter, Fold, Table, plain
-from envcompare.report.format.marks import axis
-from envcompare.report.format.numbers import (
+from envcompare.report.blocks import Filter, Fold, Table, plain, shared_axis
+from envcompare.report.numbers import (
     duration,
     listed,
     paired_times,
@@ -81,7 +80,7 @@ def choice(run: RunComparison) -> list[str]:
 
 def rows_of(run: RunComparison) -> tuple[ComparedRow, ...]:
     """Return all comparisons of a run."""
-    return comparison_rows(run, axis(run.comparisons, margin=run.margin))
+    return comparison_rows(run, shared_axis(run.comparisons, margin=run.margin))
 
 
 def text_of(html: str, section: str) -> str:

@@ -29,10 +29,10 @@ from traces import lacking
 
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.profiling import ArmProfiles, CellProfiles, Ledger, PassState
+from envcompare.report.blocks import Line, Table, plain
 from envcompare.report.charts.drawing import Chart
 from envcompare.report.charts.roofline import roofline_chart
-from envcompare.report.format.blocks import Line, Table, plain
-from envcompare.report.format.numbers import (
+from envcompare.report.numbers import (
     TimeScale,
     number_text,
     quantity_text,
@@ -49,7 +49,7 @@ from envcompare.report.sections.profilefolds import (
 )
 from envcompare.report.sections.profiletables import (
     kernel_blocks,
-    ledger_table,
+    ledger_blocks,
     quantity_lines,
     unmeasured,
 )
@@ -134,7 +134,9 @@ def rows_of(blocks: list[Any]) -> list[Any]:
 
 def parts_of(found: Ledger) -> Table:
     """Return the table of a ledger."""
-    return ledger_table(found, reference="vm", label="cnn")
+    table, _ = ledger_blocks(found, reference="vm", label="cnn")
+    assert isinstance(table, Table)
+    return table
 
 
 def folds_of(run: RunComparison, **settings: Any) -> list[Any]:

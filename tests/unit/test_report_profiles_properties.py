@@ -28,10 +28,9 @@ from envcompare.analysis.model.profiling import (
     Roofline,
     RooflinePoint,
 )
-from envcompare.report.charts.drawing import specification
-from envcompare.report.charts.layers import PAGE
+from envcompare.report.charts.drawing import PAGE, specification
 from envcompare.report.charts.roofline import roofline_chart
-from envcompare.report.format.numbers import (
+from envcompare.report.numbers import (
     TimeScale,
     bytes_text,
     quantity_text,

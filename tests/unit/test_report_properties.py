@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings
 from summaries import markdown, printed, terminal_lines
 
 from envcompare.analysis.model.comparison import Comparison, RunComparison
-from envcompare.report.format.numbers import change
+from envcompare.report.numbers import change
 from envcompare.report.page import render
 from envcompare.report.wording.headlines import headlines
 from envcompare.report.wording.labels import cell_labels, fold_anchor, row_anchor

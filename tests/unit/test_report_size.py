@@ -7,9 +7,8 @@ import pytest
 
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.report.charts.drawing import Chart, ChartBudget
-from envcompare.report.charts.layers import Declared, layered, marks
-from envcompare.report.format.blocks import Line, Table, plain
+from envcompare.report.blocks import Line, Table, plain
+from envcompare.report.charts.drawing import Chart, ChartBudget, Declared, layered, marks
 from envcompare.report.sections.method import file_links
 from envcompare.report.sections.resources import startup_tables
 from runfolders import Arm, Shape, write

@@ -18,13 +18,14 @@ from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import PickedValue, RunComparison
 from envcompare.analysis.model.machines import TorchBuild
 from envcompare.analysis.model.scaling import Scaling
+from envcompare.cli.givensettings import read_settings
 from envcompare.cli.planning import resolved
-from envcompare.config.settings import Settings, parse_settings, read_settings
+from envcompare.config.settings import Settings, parse_settings
 from envcompare.errors import ConfigError
-from envcompare.report.export.summary import summary
-from envcompare.report.format.blocks import markdown
+from envcompare.report.blocks import markdown
 from envcompare.report.page import render
 from envcompare.report.sections.studies import study_section
+from envcompare.report.summary import summary
 from envcompare.report.wording.profileterms import quantity_name
 from envcompare.run_folder.records import Event, TableRecord
 from envcompare.run_folder.results import RunFolder

@@ -11,8 +11,8 @@ from summaries import SummaryLine, markdown, terminal_lines
 
 from envcompare.analysis.model.comparison import FailureRow, RunComparison
 from envcompare.cli.conclusion import show
-from envcompare.report.export.summary import summary
 from envcompare.report.page import render
+from envcompare.report.summary import summary
 from envcompare.report.wording.headlines import headlines
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "report"

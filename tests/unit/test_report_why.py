@@ -16,9 +16,8 @@ from envcompare.analysis.model.comparison import (
     RunComparison,
     StepTimes,
 )
+from envcompare.report.blocks import Line, Link, shared_axis
 from envcompare.report.charts.drawing import ChartBudget
-from envcompare.report.format.blocks import Line, Link
-from envcompare.report.format.marks import axis
 from envcompare.report.page import render
 from envcompare.report.sections.comparisons import comparison_rows
 from envcompare.report.sections.why import (
@@ -67,7 +66,7 @@ def fold(html: str, one: Comparison) -> str:
 
 def why_of(run: RunComparison, charts: ChartBudget | None = None) -> list[Any]:
     """Return the blocks that explain the comparisons of a run."""
-    shared = axis(run.comparisons, margin=run.margin)
+    shared = shared_axis(run.comparisons, margin=run.margin)
     rows = comparison_rows(run, shared)
     sheet = Sheet(axis=shared, charts=charts or ChartBudget(), files=())
     return list(comparison_blocks(run, rows, sheet))
@@ -188,7 +187,7 @@ def test_ledger_and_kernels_stand_once_with_their_comparison() -> None:
     (first, _) = folds_of(run)
     headings = [block.text for block in first.blocks if block.form == "heading"]
     assert headings[:2] == ["Difference ledger", "Kernels"]
-    rows = comparison_rows(run, axis(run.comparisons, margin=run.margin))
+    rows = comparison_rows(run, shared_axis(run.comparisons, margin=run.margin))
     (cell,) = cells_beside_folds(run, rows)
     assert (cell.compared, cell.explained) == (("singularity",), ("docker",))
     assert f'<a href="#{first.anchor}">docker</a>.' in render(run)

@@ -14,9 +14,8 @@ from benches import Kept, bench
 from builders import block, blocks
 from faults import SOURCE as FAULTS
 
-from envcompare.measure.context import Budget, CellContext
+from envcompare.measure.cell import Budget, CellContext, Roster
 from envcompare.measure.lockstep import Lockstep, Turns, _Rounds
-from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import Block, Memory
 from envcompare.stats.typical import MIN_ROUNDS, ROUNDS_FOR_MEDIAN
 

@@ -15,8 +15,9 @@ from schemas import SCHEMA_NAMES, schema_text
 
 from envcompare.errors import RunFolderError
 from envcompare.run_folder.disk import distinct_name
+from envcompare.run_folder.history import elapsed_s, standing
 from envcompare.run_folder.records import ArmRecord, Event, FingerprintRecord
-from envcompare.run_folder.results import RunFolder, elapsed_s, new_run_id, standing
+from envcompare.run_folder.results import RunFolder, new_run_id
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "schema"
 

@@ -17,10 +17,11 @@ from envcompare.console import Display
 from envcompare.errors import TransportError
 from envcompare.hosts import opening
 from envcompare.hosts.session import HostSession
+from envcompare.run_folder.history import standing
 from envcompare.run_folder.records import Event, Failure, event_now
-from envcompare.run_folder.results import RunFolder, standing
+from envcompare.run_folder.results import RunFolder
 from envcompare.runner import hostrun, walk
-from envcompare.runner.cellrun import Job
+from envcompare.runner.recording import Job
 from envcompare.runner.walk import _retried_hosts
 from envcompare.transport.hosts import HostSpec
 from envcompare.transport.local import LOCAL

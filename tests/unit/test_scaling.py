@@ -19,11 +19,11 @@ from envcompare.errors import ConfigError, UnusableError
 from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.session import HostSession
 from envcompare.hosts.teams import HostTeam
-from envcompare.measure.context import Variables
-from envcompare.report.export.summary import summary
-from envcompare.report.format.blocks import markdown
+from envcompare.measure import Variables
+from envcompare.report.blocks import markdown
 from envcompare.report.page import render
 from envcompare.report.sections.scaling import scaling_table
+from envcompare.report.summary import summary
 from envcompare.run_folder.profiles import Profile, ProfileRecord, Quantity
 from envcompare.run_folder.records import ArmRecord, CellRecord, Event, FingerprintRecord
 from envcompare.run_folder.results import RunFolder

@@ -12,9 +12,12 @@ import pytest
 from commandline import envcompare
 from experiments import known
 
-from envcompare.config.experiment import Experiment, resolve, standalone
+from envcompare.cli.givensettings import read_settings
+from envcompare.cli.planning import standalone
+from envcompare.config.experiment import Experiment, resolve
 from envcompare.config.scheduling import (
     Allocation,
+    AllocationTable,
     Gres,
     check_time,
     offered_gres,
@@ -22,13 +25,7 @@ from envcompare.config.scheduling import (
     parse_gres,
     resources_of,
 )
-from envcompare.config.settings import (
-    AllocationTable,
-    Settings,
-    parse_settings,
-    read_settings,
-    settings_toml,
-)
+from envcompare.config.settings import Settings, parse_settings, settings_toml
 from envcompare.errors import ConfigError
 from envcompare.hosts.partitions import Partition
 from envcompare.text import parse_toml

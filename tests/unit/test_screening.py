@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from envcompare.stats.intervals import Evidence
 from envcompare.stats.typical import Groups, RoundEvidence, spread
-from envcompare.stats.verdicts import p_value, screen
+from envcompare.stats.verdicts import screen
 
 
 def evidence(mean: float, error: float = 0.01, count: int = 20) -> Evidence:
@@ -20,11 +20,11 @@ def evidence(mean: float, error: float = 0.01, count: int = 20) -> Evidence:
 def test_an_interval_excludes_zero_exactly_where_it_is_selected(means: list[float]) -> None:
     """Selection and interval at the level of the selection say the same, but for the rest."""
     found = screen([evidence(mean) for mean in means], planned=12)
-    for one in found:
-        if one.is_selected:
-            assert one.interval.low is not None
-            assert one.interval.high is not None
-            assert one.interval.low > 0 or one.interval.high < 0
+    for interval, is_selected in found:
+        if is_selected:
+            assert interval.low is not None
+            assert interval.high is not None
+            assert interval.low > 0 or interval.high < 0
 
 
 rounds_of_restarts = st.lists(
@@ -44,9 +44,9 @@ def test_an_interval_of_rounds_excludes_zero_where_it_is_selected(
         [RoundEvidence(groups=arm, spread=spread([arm]), generations=len(arm)) for arm in moved],
         planned=6,
     )
-    for one in found:
-        if one.is_selected:
-            assert abs(one.interval.mean) > one.interval.half_width
+    for interval, is_selected in found:
+        if is_selected:
+            assert abs(interval.mean) > interval.half_width
 
 
 @given(
@@ -66,7 +66,7 @@ def test_more_selected_make_narrower_intervals() -> None:
     """The level is 1 − R · 5 % ÷ m; the rest have theirs for themselves."""
     alone = screen([evidence(0.2), *[evidence(0.0)] * 9], planned=10)
     many = screen([*[evidence(0.2)] * 5, *[evidence(0.0)] * 5], planned=10)
-    assert [one.is_selected for one in alone] == [True, *[False] * 9]
+    assert [case.is_selected for case in alone] == [True, *[False] * 9]
     assert many[0].interval.half_width < alone[0].interval.half_width
     assert alone[0].interval.level == 1 - 0.8 * 0.05 / 10
     assert alone[1].interval.level == 1 - 0.8 * 0.05
@@ -81,9 +81,9 @@ def test_what_was_not_measured_counts_as_not_selected() -> None:
 
 def test_p_value_is_that_of_the_widened_interval() -> None:
     """Nothing is 1, certainty is 0, and it falls with the distance from 0."""
-    assert p_value(evidence(0.0)) == 1
-    assert p_value(evidence(0.1, error=0.0)) == 0
-    assert p_value(evidence(0.05)) < p_value(evidence(0.03)) < 1
+    assert evidence(0.0).p_value == 1
+    assert evidence(0.1, error=0.0).p_value == 0
+    assert evidence(0.05).p_value < evidence(0.03).p_value < 1
 
 
 def test_few_of_the_selected_are_false() -> None:
@@ -97,7 +97,7 @@ def test_few_of_the_selected_are_false() -> None:
             evidence(float(row.mean()), error=float(row.std(ddof=1)) / np.sqrt(20))
             for row in values
         ]
-        wrong += any(one.is_selected for one in screen(found, planned=10))
+        wrong += any(case.is_selected for case in screen(found, planned=10))
     assert wrong / runs <= 0.05
 
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envcompare.stats.intervals import (
+    _sequence_half_width,
     gather,
     printed_interval,
-    sequence_half_width,
 )
 
 
@@ -24,7 +24,7 @@ def test_sequence_covers_at_every_look_together() -> None:
         values = generator.normal(0, 1, 60)
         missed += any(
             abs(values[:count].mean())
-            > sequence_half_width(values[:count].std(ddof=1) / math.sqrt(count), count, alpha=0.05)
+            > _sequence_half_width(values[:count].std(ddof=1) / math.sqrt(count), count, alpha=0.05)
             for count in range(4, 61)
         )
     assert missed / 400 <= 0.05
@@ -33,8 +33,8 @@ def test_sequence_covers_at_every_look_together() -> None:
 @given(st.integers(2, 500), st.floats(0.0005, 0.05))
 def test_more_values_of_one_spread_narrow_the_sequence(count: int, alpha: float) -> None:
     """The half-width falls with every value."""
-    here = sequence_half_width(1 / math.sqrt(count), count, alpha=alpha)
-    there = sequence_half_width(1 / math.sqrt(count + 1), count + 1, alpha=alpha)
+    here = _sequence_half_width(1 / math.sqrt(count), count, alpha=alpha)
+    there = _sequence_half_width(1 / math.sqrt(count + 1), count + 1, alpha=alpha)
     assert there < here
 
 
@@ -44,12 +44,12 @@ def test_sequence_of_the_paper_is_reached_with_many_values() -> None:
     squared = 11.8 / 20  # (−W₋₁(−α²/e) − 1) ÷ t*, by hand
     scale = count * squared
     root = math.sqrt(2 * (scale + 1) / scale * math.log(math.sqrt(scale + 1) / alpha))
-    assert sequence_half_width(1.0, count, alpha=alpha) == pytest.approx(root, rel=1e-3)
+    assert _sequence_half_width(1.0, count, alpha=alpha) == pytest.approx(root, rel=1e-3)
 
 
 def test_one_value_gives_no_sequence() -> None:
     """Its spread is unknown."""
-    assert sequence_half_width(0.0, 1, alpha=0.05) == math.inf
+    assert _sequence_half_width(0.0, 1, alpha=0.05) == math.inf
 
 
 @given(
@@ -64,7 +64,7 @@ def test_printed_interval_holds_the_sequence_where_that_decided(
     evidence = gather(values)
     assert found is not None
     assert evidence is not None
-    half = sequence_half_width(evidence.error, evidence.count, alpha=0.01 / comparisons)
+    half = _sequence_half_width(evidence.error, evidence.count, alpha=0.01 / comparisons)
     assert found.is_decided == (abs(found.mean) > half)
     if found.is_decided:
         assert found.half_width >= half

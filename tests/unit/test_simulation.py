@@ -18,8 +18,7 @@ from envcompare.config.settings import Preset
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.typical import RoundEvidence, Spread, prior_of
 from replay import Cell, replay
-from simulation import RAW, design, shares, tables
-from simulation_page import missed_goals
+from simulation import RAW, design, missed_goals, shares, tables
 from streams import RECORDED, recorded, streams
 
 SMALL = Path(__file__).parents[1] / "data" / "simulation-small.json"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benches import bench, measure
 
-from envcompare.measure.context import stable_variables
+from envcompare.measure import stable_variables
 
 TELLING = """
 import json, os, time

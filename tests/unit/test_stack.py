@@ -327,7 +327,7 @@ def test_what_is_needed_and_what_is_free_are_told_apart() -> None:
 
 OURS = (
     *("a" * 32, "b" * 64, "data", "proofs", "resolved", "roofs", "runs"),
-    *(f"given-{'0' * 32}", f"skeleton-{'0' * 16}.partial", f"workloads-{'0' * 12}"),
+    *("noise.json", f"given-{'0' * 32}", f"skeleton-{'0' * 16}.partial", f"workloads-{'0' * 12}"),
     *(".wheelhouse-x1", "data/cnn-made/data", f"proofs/{'c' * 32}", f"resolved/{'d' * 32}"),
     *(f"roofs/{'e' * 16}.json", "runs/20260102-030405-0a1b/lab-h1", "runs/build-0a1b2c3d"),
 )

@@ -18,10 +18,10 @@ from envcompare.command import CommandResult
 from envcompare.config.experiment import resolve
 from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings
-from envcompare.measure.context import Values
+from envcompare.measure import Values
+from envcompare.measure.cell import Roster
 from envcompare.measure.startup import Launches, StartupPass
-from envcompare.measure.workers import Roster
-from envcompare.report.format.blocks import Words, plain
+from envcompare.report.blocks import Words, plain
 from envcompare.report.sections.resources import startup_tables
 from envcompare.run_folder.records import Event, Startup
 

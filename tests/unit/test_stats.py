@@ -12,37 +12,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envcompare.stats.intervals import Interval, interval, printed_interval, restarts_needed
-from envcompare.stats.metrics import METRICS, Readings, look, net_ns, primary_metric
-from envcompare.stats.pairs import pair
+from envcompare.stats.metrics import Readings, look, net_ns, primary_metric
 from envcompare.stats.verdicts import verdict
 
 finite = st.floats(-1, 1, allow_nan=False)
 
 
-def test_pair_gives_the_log_ratio_of_each_complete_round() -> None:
+def test_log_ratios_are_those_of_complete_rounds() -> None:
     """A round in which one arm is missing is left out."""
-    found = pair(
+    readings = Readings(
         [
             block(arm="vm", round=0),
             block(arm="docker", round=0, wall_ns=(20_000_000,) * 3),
             block(arm="vm", round=1),
-        ],
-        arm="docker",
-        reference="vm",
-        read=METRICS["wall"],
+        ]
     )
-    assert found == {0: {0: (pytest.approx(math.log(2)),)}}
+    assert readings.groups("docker", "vm", "wall") == ((pytest.approx(math.log(2)),),)
 
 
 def test_warmup_blocks_never_count() -> None:
     """The first block of a generation is discarded."""
-    pairs = pair(
-        [block(arm="vm", warmup=True), block(arm="docker", warmup=True)],
-        arm="docker",
-        reference="vm",
-        read=METRICS["wall"],
-    )
-    assert pairs == {}
+    readings = Readings([block(arm="vm", warmup=True), block(arm="docker", warmup=True)])
+    assert readings.groups("docker", "vm", "wall") == ()
 
 
 def test_one_process_gives_no_interval() -> None:

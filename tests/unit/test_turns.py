@@ -15,16 +15,15 @@ from benches import ARMS, Kept, bench
 from builders import block
 
 from envcompare.command import Command, CommandResult
-from envcompare.measure.context import Budget, CellContext
+from envcompare.measure.cell import Budget, CellContext, Roster
 from envcompare.measure.limits import Costs
 from envcompare.measure.lockstep import Lockstep, Turns
-from envcompare.measure.pool import WorkerPool
 from envcompare.measure.quiet import QuietGate
 from envcompare.measure.startup import MAX_REPETITIONS, StartupPass
 from envcompare.measure.worker import Worker
-from envcompare.measure.workers import CellWorkers, Roster
+from envcompare.measure.workers import CellWorkers, WorkerPool
+from envcompare.run_folder.history import elapsed_s
 from envcompare.run_folder.records import Block, Event, Memory, Sample, Startup
-from envcompare.run_folder.results import elapsed_s
 
 SOURCE = """
 import os, signal, time

@@ -21,10 +21,10 @@ from envcompare.stats.typical import (
     Groups,
     RoundEvidence,
     Spread,
+    _median_variance,
     centre,
     contrast,
     jackknife,
-    median_variance,
     own_spread,
     ratio_of_sums,
     spread,
@@ -324,7 +324,7 @@ def test_interval_lies_on_order_statistics_where_the_level_is_theirs() -> None:
     for place in (8, 12, 15):
         tail = sum(math.comb(40, below) for below in range(place)) / 2**40
         score = -statistics.NormalDist().inv_cdf(tail)
-        half = score * math.sqrt(median_variance(rounds, alpha=2 * tail))
+        half = score * math.sqrt(_median_variance(rounds, alpha=2 * tail))
         assert half == pytest.approx((rounds[40 - place] - rounds[place - 1]) / 2)
 
 

@@ -226,8 +226,8 @@ def test_controls_that_are_not_shown_are_no_worse_only_where_all_have_intervals(
             msgspec.structs.replace(run.cells[0], id=f"c{place}", noise_floor=one)
             for place, one in enumerate(floors)
         )
-        card = summary_cards(msgspec.structs.replace(run, cells=cells))[0]
-        return " ".join(text for one in card.items for text in (one.text, *map(str, one.after)))
+        card = summary_cards(msgspec.structs.replace(run, cells=cells)).certainty.items
+        return " ".join(text for one in card for text in (one.text, *map(str, one.after)))
 
     once = [
         msgspec.structs.replace(floor, low=None, high=None, log_ratio=math.log(ratio))

@@ -14,16 +14,16 @@ from benches import Kept, Measured, bench, launch, measure
 
 from envcompare import environments, transport
 from envcompare.command import Command
-from envcompare.environments import Isolation, docker, run_inside, run_wrapped
+from envcompare.environments import Isolation, labels, run_inside, run_wrapped
 from envcompare.environments.registry import environment
 from envcompare.errors import OutputLimitError, StillRunningError, UnusableError, WorkloadError
 from envcompare.interrupt import Interruption
 from envcompare.measure import limits
 from envcompare.measure import worker as worker_module
+from envcompare.measure.cell import Roster
 from envcompare.measure.limits import begin_limit_s
 from envcompare.measure.lockstep import Lockstep, Turns
 from envcompare.measure.worker import Worker
-from envcompare.measure.workers import Roster
 from envcompare.transport import copies, run
 from envcompare.transport.hosts import InterruptibleTransport
 from envcompare.transport.local import LOCAL
@@ -171,7 +171,7 @@ def test_sweep_that_hangs_says_what_it_wrote_last(
 ) -> None:
     """The reader learns more than that a shell did not end."""
     monkeypatch.setattr(environments, "SWEEP_S", 1.0)
-    monkeypatch.setattr(docker, "_TRIES", 0)
+    monkeypatch.setattr(labels, "_TRIES", 0)
     client = tmp_path / "docker"
     client.write_text("#!/bin/sh\necho 'waiting for the daemon' >&2; exec sleep 60\n")
     client.chmod(0o755)

@@ -105,7 +105,8 @@ def require_compiled_code() -> None:
         raise HintedError(
             "torch.compile has compiled no part of the model, and its step is that of any other",
             hint="leave `compile` out: PyTorch does not compile recurrent layers, nor what is "
-            "marked with torch.compiler.disable",
+            "marked with torch.compiler.disable. Or unset TORCH_COMPILE_DISABLE and "
+            "TORCHDYNAMO_DISABLE, which turn torch.compile off",
         )
 
 

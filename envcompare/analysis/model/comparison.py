@@ -14,6 +14,7 @@ from envcompare.analysis.model.machines import (
     GroupDifference,
     GroupEstimate,
     HostDifference,
+    HostsEstimate,
     HostSummary,
 )
 from envcompare.analysis.model.profiling import CellPhases, CellProfiles
@@ -356,23 +357,6 @@ class FailureRow(msgspec.Struct, frozen=True, kw_only=True):
     hint: str
     exit_code: int | None
     log: str
-
-
-class HostsEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """What several hosts, all of one group, say together of an arm; the host is a random effect."""
-
-    workload: str
-    parameters: dict[str, Scalar] = {}
-    arm: str
-    group: str = ""  # of hosts; empty: all of the run
-    hosts: int  # that have measured it
-    log_ratio: float  # the mean of hosts like these
-    low: float
-    high: float
-    tau: float  # standard deviation of the log ratio between hosts, their own errors taken off
-    level: float  # widened for the number of these statements
-    outcome: Literal["slower", "faster", "equivalent", "inconclusive"]
-    odd_hosts: tuple[str, ...] = ()  # far from the others, the farthest first
 
 
 class RunComparison(msgspec.Struct, frozen=True, kw_only=True):

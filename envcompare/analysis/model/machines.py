@@ -1,4 +1,7 @@
-"""What hosts are and how groups of them compare, as types: a part of comparison.json."""
+"""What hosts are, what they say together and how groups of them compare, as types.
+
+They are a part of comparison.json.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +44,23 @@ class HostDifference(msgspec.Struct, frozen=True, kw_only=True):
     key: HostFact
     values: dict[str, FingerprintValue]  # by host
     fact_class: Literal["confounder"] = "confounder"
+
+
+class HostsEstimate(msgspec.Struct, frozen=True, kw_only=True):
+    """What several hosts, all of one group, say together of an arm; the host is a random effect."""
+
+    workload: str
+    parameters: dict[str, Scalar] = {}
+    arm: str
+    group: str = ""  # of hosts; empty: all of the run
+    hosts: int  # that have measured it
+    log_ratio: float  # the mean of hosts like these
+    low: float
+    high: float
+    tau: float  # standard deviation of the log ratio between hosts, their own errors taken off
+    level: float  # widened for the number of these statements
+    outcome: Literal["slower", "faster", "equivalent", "inconclusive"]
+    odd_hosts: tuple[str, ...] = ()  # far from the others, the farthest first
 
 
 class GroupDifference(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,11 +13,14 @@ from msgspec.structs import replace
 from envcompare.analysis.model.profiling import (
     ActivityRow,
     ActivityTable,
+    ArmProfiles,
     OperatorRow,
     OperatorTable,
     PassState,
+    QuantityRow,
 )
-from envcompare.gpu import has_gpu_work
+from envcompare.analysis.profiles.kernelbuilds import builds
+from envcompare.gpu import gpu_models, has_gpu_work
 from envcompare.gpu.kernelnames import classify, is_tensor_core, shown
 from envcompare.run_folder.profiles import (
     RUN_KERNELS_ALONE,
@@ -103,7 +106,25 @@ def _rank(record: ProfileRecord) -> tuple[int, int]:
     return _KINDS.index(record.kind), _TOOLS.index(record.profile.tool)
 
 
-def pass_state(record: ProfileRecord) -> PassState:
+def arm_profiles(arm: str, records: Records, rows: tuple[QuantityRow, ...]) -> ArmProfiles:
+    """Return what the profiles of an arm say by themselves; `rows` are its quantities."""
+    trace = choose(records, is_trace) or choose(
+        records, lambda record: bool(profile_of(record).api_calls)
+    )
+    operators = choose(records, lambda record: bool(profile_of(record).operators))
+    profiles = [profile_of(one) for one in usable(records)]
+    return ArmProfiles(
+        arm=arm,
+        passes=tuple(_pass_state(one) for one in records),
+        gpus=tuple(sorted(gpu_models(profiles))),
+        builds=builds(kernel.name for one in profiles for kernel in one.kernels),
+        quantities=rows,
+        activities=_activity_table(trace) if trace else None,
+        operators=_operator_table(operators) if operators else None,
+    )
+
+
+def _pass_state(record: ProfileRecord) -> PassState:
     """Return what made a profile, or why there is none."""
     profile = record.profile
     return PassState(
@@ -120,7 +141,7 @@ def pass_state(record: ProfileRecord) -> PassState:
     )
 
 
-def activity_table(record: ProfileRecord) -> ActivityTable:
+def _activity_table(record: ProfileRecord) -> ActivityTable:
     """Return GPU activities and API calls of a profile, longest first, the rest in one line."""
     profile = profile_of(record)
     activities = [*_kernel_rows(profile.kernels), *_copy_rows(profile)]
@@ -197,7 +218,7 @@ def _cut(rows: Sequence[ActivityRow]) -> tuple[ActivityRow, ...]:
     return (*shared[:MOST_ROWS], line)
 
 
-def operator_table(record: ProfileRecord) -> OperatorTable:
+def _operator_table(record: ProfileRecord) -> OperatorTable:
     """Return the operators of a profile, those with the longest time of their own first."""
     profile = profile_of(record)
     cpu = sum(one.self_cpu_ns for one in profile.operators)

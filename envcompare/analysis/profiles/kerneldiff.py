@@ -1,23 +1,81 @@
-"""The kernels of an arm against those of the reference: replaced, in one only, in both."""
+"""The kernels of an arm against those of the reference: replaced, in one only, in both.
+
+Which kernels stand for each other is told by the order of their launches, and where there is none
+by name.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
-from envcompare.analysis.model.profiling import DiffKind, KernelDiff, KernelDiffRow
-from envcompare.analysis.profiles.launchpairs import MOST_LAUNCHES, Pair, Side, pairs, sides
-from envcompare.gpu.kernelnames import classify, is_truncated, shown
-from envcompare.run_folder.profiles import RUN_KERNELS_ALONE, Profile
+from envcompare.analysis.model.profiling import DiffKind, KernelDiff, KernelDiffRow, MatchRule
+from envcompare.analysis.profiles.alignment import align
+from envcompare.gpu.kernelnames import classify, family, identity, is_truncated, shown
+from envcompare.run_folder.profiles import RUN_KERNELS_ALONE, Dim, Kernel, Profile
 
 MOST_ROWS: Final = 20  # of one kind; the rest is summed
 _KINDS: Final[tuple[DiffKind, ...]] = ("replaced", "only-reference", "only-arm", "both")
 _MOST_OPERATORS: Final = 3
 _DIGITS: Final = 6  # launches of a step that agree so far are the same
 
-RowKey = tuple[DiffKind, object, object]
+MOST_LAUNCHES: Final = 10_000  # that are put in order; the rest keeps their proportions
+
+_Shape = tuple[Dim | None, Dim | None]
+_Key = tuple[str, _Shape]
+
+_RULES_WITH_OPERATORS: Final[tuple[MatchRule, ...]] = (
+    "operator, shape and launch order", "operator, name and launch order",
+    "operator and launch order", "operator and launch order",
+)  # fmt: skip
+_RULES: Final[tuple[MatchRule, ...]] = (
+    "shape and launch order", "name and launch order", "kind and launch order",
+)  # fmt: skip
+_RowKey = tuple[DiffKind, object, object]
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The kernels of one profile, and those launches of it that are put in order."""
+
+    kernels: tuple[Kernel, ...]
+    scale: float  # launches of a step ÷ calls of the profile
+    window: tuple[int, ...] = ()
+
+    @cached_property
+    def keys(self) -> tuple[_Key, ...]:
+        """Return identity and shape of each kernel."""
+        return tuple((identity(one.name), (one.grid, one.block)) for one in self.kernels)
+
+    @cached_property
+    def place_of(self) -> dict[_Key, int]:
+        """Return a kernel for each identity and shape."""
+        return {key: place for place, key in enumerate(self.keys)}
+
+    def launches(self, place: int) -> float:
+        """Return how often a kernel is launched, in a step where its number is known."""
+        return self.kernels[place].calls * self.scale
+
+    def time_ns(self, place: int, launches: float) -> float | None:
+        """Return the time of so many average launches; None where the tool took none."""
+        kernel = self.kernels[place]
+        if kernel.total_ns is None or not kernel.calls:
+            return None
+        return kernel.total_ns / kernel.calls * launches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pair:
+    """So many launches of one kernel stand for so many of another; None: for nothing."""
+
+    before: int | None
+    after: int | None
+    before_launches: float = 0.0
+    after_launches: float = 0.0
+    rule: MatchRule | None = None
 
 
 @dataclass(slots=True)
@@ -25,7 +83,7 @@ class _Sum:
     """All pairs of one row, added up; its rule is that of the first, the strictest."""
 
     kind: DiffKind
-    first: Pair
+    first: _Pair
     before_launches: float = 0.0
     after_launches: float = 0.0
     before_ns: float | None = None
@@ -40,7 +98,7 @@ def kernel_diff(
 
     Each launch is in exactly one row, so that the rows add up to the kernel time of both.
     """
-    both = sides(before, after)
+    both = _sides(before, after)
     sums = _sums(*both)
     counts = Counter(one.kind for one in sums)
     whole = _added(sums)
@@ -99,10 +157,10 @@ def _launches(profile: Profile) -> Counter[tuple[object, ...]]:
     return counts
 
 
-def _sums(before: Side, after: Side) -> list[_Sum]:
+def _sums(before: _Side, after: _Side) -> list[_Sum]:
     """Return what will be a row each, the largest change first."""
-    sums: dict[RowKey, _Sum] = {}
-    for pair in pairs(before, after):
+    sums: dict[_RowKey, _Sum] = {}
+    for pair in _pairs(before, after):
         key = _key(pair, before, after)
         total = sums.setdefault(key, _Sum(key[0], pair))
         total.before_launches += pair.before_launches
@@ -115,7 +173,7 @@ def _sums(before: Side, after: Side) -> list[_Sum]:
     return sorted(sums.values(), key=_weight)
 
 
-def _key(pair: Pair, before: Side, after: Side) -> RowKey:
+def _key(pair: _Pair, before: _Side, after: _Side) -> _RowKey:
     before_key = None if pair.before is None else before.keys[pair.before]
     after_key = None if pair.after is None else after.keys[pair.after]
     if before_key is None or after_key is None:
@@ -123,7 +181,7 @@ def _key(pair: Pair, before: Side, after: Side) -> RowKey:
     return ("both" if before_key[0] == after_key[0] else "replaced", before_key, after_key)
 
 
-def _row(total: _Sum, before: Side, after: Side) -> KernelDiffRow:
+def _row(total: _Sum, before: _Side, after: _Side) -> KernelDiffRow:
     reference_kernel = None if total.first.before is None else before.kernels[total.first.before]
     arm_kernel = None if total.first.after is None else after.kernels[total.first.after]
     named = reference_kernel or arm_kernel
@@ -147,7 +205,7 @@ def _row(total: _Sum, before: Side, after: Side) -> KernelDiffRow:
     )
 
 
-def _more(sum_ns: float | None, side: Side, place: int | None, launches: float) -> float | None:
+def _more(sum_ns: float | None, side: _Side, place: int | None, launches: float) -> float | None:
     added_ns = None if place is None else side.time_ns(place, launches)
     return added_ns if sum_ns is None else sum_ns + (added_ns or 0.0)
 
@@ -166,7 +224,7 @@ def _weight(total: _Sum) -> tuple[float, float]:
     )
 
 
-def _cut(sums: Sequence[_Sum], before: Side, after: Side) -> tuple[KernelDiffRow, ...]:
+def _cut(sums: Sequence[_Sum], before: _Side, after: _Side) -> tuple[KernelDiffRow, ...]:
     """Return rows of one kind; a row is made only where it is shown, since names may be many."""
     has_rest = len(sums) > MOST_ROWS + 1
     shown = sums[:MOST_ROWS] if has_rest else sums
@@ -189,7 +247,7 @@ def _added(sums: Sequence[_Sum]) -> KernelDiffRow:
 
 
 def _scaling(
-    before: Profile, after: Profile, both: tuple[Side, Side], names: tuple[str, str]
+    before: Profile, after: Profile, both: tuple[_Side, _Side], names: tuple[str, str]
 ) -> str:
     if before.steps and after.steps:
         times = (
@@ -227,3 +285,151 @@ def _cautions(before: Profile, after: Profile, names: tuple[str, str]) -> Iterab
                 f"The {launches} launches in {name} do not divide into {profile.steps} equal "
                 "steps; a step has a mean number of them."
             )
+
+
+@dataclass(slots=True)
+class _Rest:
+    """Launches of one side that no order paired, by place of their kernel."""
+
+    side: _Side
+    launches: dict[int, float] = field(default_factory=dict)
+
+    def pop_all(self, keys: Container[_Key]) -> list[tuple[int, float]]:
+        popped = [one for one in self.launches.items() if self.side.keys[one[0]] in keys]
+        for place, _ in popped:
+            del self.launches[place]
+        return popped
+
+
+def _sides(before: Profile, after: Profile) -> tuple[_Side, _Side]:
+    """Return both profiles, each with the launches of one step where each step has the same."""
+    windows = _windows(before, after)
+    scales = (1.0 / before.steps, 1.0 / after.steps) if before.steps and after.steps else (1.0, 1.0)
+    return (
+        _Side(before.kernels, scales[0], windows[0]),
+        _Side(after.kernels, scales[1], windows[1]),
+    )
+
+
+def _windows(before: Profile, after: Profile) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    first, second = _step_of(before), _step_of(after)
+    if first and second:
+        return first[:MOST_LAUNCHES], second[:MOST_LAUNCHES]
+    if before.steps == after.steps:
+        return before.sequence[:MOST_LAUNCHES], after.sequence[:MOST_LAUNCHES]
+    return (), ()
+
+
+def _step_of(profile: Profile) -> tuple[int, ...]:
+    """Return the launches of one step, the last that is whole; none where steps are uneven."""
+    launches = sum(kernel.calls for kernel in profile.kernels)
+    if not profile.steps or not launches or launches % profile.steps:
+        return ()
+    length = launches // profile.steps
+    end = len(profile.sequence) // length * length
+    return profile.sequence[end - length : end] if end else ()
+
+
+def _pairs(before: _Side, after: _Side) -> tuple[_Pair, ...]:
+    """Return every launch of both sides exactly once, in a pair or alone."""
+    counts = _ordered(before, after)
+    paired, rests = _shared_out(before, after, counts)
+    paired += _by_name(*rests)
+    return tuple(paired)
+
+
+def _ordered(before: _Side, after: _Side) -> Counter[tuple[int, int, MatchRule]]:
+    has_operators = all(any(one.op for one in side.kernels) for side in (before, after))
+    rules = _RULES_WITH_OPERATORS if has_operators else _RULES
+    tokens = [_tokens(side, has_operators=has_operators) for side in (before, after)]
+    levels = [
+        ([first[place] for place in before.window], [second[place] for place in after.window])
+        for first, second in zip(*tokens, strict=True)
+    ]
+    counts: Counter[tuple[int, int, MatchRule]] = Counter()
+    for match in align(levels):
+        reference_place, arm_place = before.window[match.before], after.window[match.after]
+        # a tool that tells no shape cannot have paired by it
+        is_shapeless = match.level == 0 and before.kernels[reference_place].grid is None
+        counts[reference_place, arm_place, rules[1 if is_shapeless else match.level]] += 1
+    return counts
+
+
+def _tokens(side: _Side, *, has_operators: bool) -> list[list[tuple[object, ...]]]:
+    """Return what each kernel is called on each level, strictest first."""
+    ops = [kernel.op if has_operators else "" for kernel in side.kernels]
+    names = [kernel.name for kernel in side.kernels]
+    levels: list[list[tuple[object, ...]]] = [
+        [(op, *key) for op, key in zip(ops, side.keys, strict=True)],
+        [(op, family(name)) for op, name in zip(ops, names, strict=True)],
+        [(op, classify(name)) for op, name in zip(ops, names, strict=True)],
+    ]
+    if has_operators:
+        levels.append([(op or name,) for op, name in zip(ops, names, strict=True)])
+    return levels
+
+
+def _shared_out(
+    before: _Side, after: _Side, counts: Counter[tuple[int, int, MatchRule]]
+) -> tuple[list[_Pair], tuple[_Rest, _Rest]]:
+    """Give each kernel's launches to its partners as its launches in the window went to them."""
+    seen = Counter(before.window), Counter(after.window)
+    shared, paired = [], (Counter[int](), Counter[int]())
+    for (a, b, rule), count in counts.items():
+        paired[0][a] += count
+        paired[1][b] += count
+        shared.append(
+            _Pair(
+                before=a,
+                after=b,
+                before_launches=before.launches(a) * count / seen[0][a],
+                after_launches=after.launches(b) * count / seen[1][b],
+                rule=rule,
+            )
+        )
+    rests = _Rest(before), _Rest(after)
+    for rest, in_window, used in zip(rests, seen, paired, strict=True):
+        for place in range(len(rest.side.kernels)):
+            share = 1 - used[place] / in_window[place] if in_window[place] else 1.0
+            if share and rest.side.launches(place):
+                rest.launches[place] = rest.side.launches(place) * share
+    return shared, rests
+
+
+def _by_name(before: _Rest, after: _Rest) -> list[_Pair]:
+    """Pair by identity and shape, by identity, by family; what then is left is in one only."""
+    matched: list[_Pair] = []
+    shared = before.side.place_of.keys() & after.side.place_of.keys()
+    for place, count in before.pop_all(shared):
+        partner = after.side.place_of[before.side.keys[place]]
+        matched.append(_Pair(before=place, after=partner, before_launches=count, rule="name"))
+    for place, count in after.pop_all(shared):
+        partner = before.side.place_of[after.side.keys[place]]
+        matched.append(_Pair(before=partner, after=place, after_launches=count, rule="name"))
+    matched += _zipped(before, after, lambda side, place: side.keys[place][0])
+    matched += _zipped(before, after, lambda side, place: family(side.kernels[place].name))
+    matched += [_Pair(before=a, after=None, before_launches=n) for a, n in before.launches.items()]
+    matched += [_Pair(before=None, after=b, after_launches=n) for b, n in after.launches.items()]
+    return matched
+
+
+def _zipped(before: _Rest, after: _Rest, key: Callable[[_Side, int], str]) -> Iterator[_Pair]:
+    """Pair what is left under one key, in the order of the first launch."""
+    groups: defaultdict[str, list[int]] = defaultdict(list)
+    for place in sorted(after.launches, key=lambda place: _first(after.side, place), reverse=True):
+        groups[key(after.side, place)].append(place)
+    for place in sorted(before.launches, key=lambda place: _first(before.side, place)):
+        if partners := groups[key(before.side, place)]:
+            partner = partners.pop()
+            yield _Pair(
+                before=place,
+                after=partner,
+                before_launches=before.launches.pop(place),
+                after_launches=after.launches.pop(partner),
+                rule="name",
+            )
+
+
+def _first(side: _Side, place: int) -> tuple[float, int]:
+    first = side.kernels[place].first
+    return (float("inf") if first is None else float(first), place)

@@ -61,17 +61,43 @@ _NO_TIME_LINE: Final = (
     "There is no timeline: activities are added up as if none overlapped, and idle time is not "
     "known."
 )
+_ONE_THREAD: Final = "CPU time is that of the process; the rest is what no clock explains."
+_SPLIT: Final = "It is split into own work and kernel as in the pass that counted host events."
+_MANY_THREADS: Final = (
+    "CPU time and waiting together are more than the clock shows, as where several threads "
+    "compute: what was neither waiting nor stopped counts as CPU time."
+)
+_PROGRAM: Final = (
+    "CPU time is that of the program and of the children it waited for; the rest is waiting, also "
+    "for a CPU."
+)
+_PARALLEL: Final = "They ran side by side and are scaled to the time on the clock."
+_CLOCKS_APART: Final = 1.02  # CPU time over the time that is left, by the grain of the clocks
+_MODES_NS: Final = 1e9  # of CPU time, below which the kernel's ticks cannot tell modes apart
+_TOO_SHORT: Final = (
+    "Time in the program and time in the kernel are not separated: the pass that counted host "
+    "events was shorter than 1 s."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Division:
+class _Division:
     """A step of one arm, divided into parts that add up to its whole."""
 
     parts: Mapping[Part, float]
     rules: tuple[str, ...]  # sentences
 
 
-def difference(before: Division, after: Division, *, arm: str, basis: Basis, whole: str) -> Ledger:
+class Modes(NamedTuple):
+    """CPU time outside and inside the kernel, as another pass saw it."""
+
+    user_ns: float
+    sys_ns: float
+
+
+def _difference(
+    before: _Division, after: _Division, *, arm: str, basis: Basis, whole: str
+) -> Ledger:
     """Return the ledger of two divisions; its parts sum to the whole to the nanosecond."""
     before_ns, after_ns = _rounded(before), _rounded(after)
     change = sum(after_ns.values()) - sum(before_ns.values())
@@ -102,7 +128,7 @@ def _part(part: Part, before: int, after: int, change: int) -> LedgerPart:
     )
 
 
-def _rounded(division: Division) -> dict[Part, int]:
+def _rounded(division: _Division) -> dict[Part, int]:
     """Return whole nanoseconds whose sums up to each part are the rounded sums up to it."""
     rounded: dict[Part, int] = {}
     running, given = 0.0, 0
@@ -121,7 +147,7 @@ def trace_ledger(before: Profile, after: Profile, *, arm: str, source: str) -> L
         if why := _why_not(profile):
             return why
     has_span = all(p.span_ns is not None and p.busy_ns is not None for p in (before, after))
-    made = difference(
+    made = _difference(
         _divided(before, has_span=has_span),
         _divided(after, has_span=has_span),
         arm=arm,
@@ -145,17 +171,17 @@ def _why_not(profile: Profile) -> str:
     return ""
 
 
-def _divided(profile: Profile, *, has_span: bool) -> Division:
+def _divided(profile: Profile, *, has_span: bool) -> _Division:
     sums = _sums(profile)
     steps = profile.steps or 1
     span, busy = profile.span_ns, profile.busy_ns
     if not has_span or span is None or busy is None:
-        return Division(parts=_each(sums, 1 / steps), rules=(_NO_TIME_LINE,))
+        return _Division(parts=_each(sums, 1 / steps), rules=(_NO_TIME_LINE,))
     parts, rule = _exclusive(sums, busy, _exposed(profile))
     listed = sum(parts.values())
     parts["idle"] = max(0.0, span - busy)
     parts["rest"] = max(0.0, span - parts["idle"] - listed)
-    return Division(parts=_each(parts, 1 / steps), rules=(rule,))
+    return _Division(parts=_each(parts, 1 / steps), rules=(rule,))
 
 
 def _sums(profile: Profile) -> dict[Part, float]:
@@ -193,32 +219,6 @@ def _each(parts: Mapping[Part, float], factor: float) -> dict[Part, float]:
     return {part: value * factor for part, value in parts.items()}
 
 
-_ONE_THREAD: Final = "CPU time is that of the process; the rest is what no clock explains."
-_SPLIT: Final = "It is split into own work and kernel as in the pass that counted host events."
-_MANY_THREADS: Final = (
-    "CPU time and waiting together are more than the clock shows, as where several threads "
-    "compute: what was neither waiting nor stopped counts as CPU time."
-)
-_PROGRAM: Final = (
-    "CPU time is that of the program and of the children it waited for; the rest is waiting, also "
-    "for a CPU."
-)
-_PARALLEL: Final = "They ran side by side and are scaled to the time on the clock."
-_CLOCKS_APART: Final = 1.02  # CPU time over the time that is left, by the grain of the clocks
-_MODES_NS: Final = 1e9  # of CPU time, below which the kernel's ticks cannot tell modes apart
-_TOO_SHORT: Final = (
-    "Time in the program and time in the kernel are not separated: the pass that counted host "
-    "events was shorter than 1 s."
-)
-
-
-class Modes(NamedTuple):
-    """CPU time outside and inside the kernel, as another pass saw it."""
-
-    user_ns: float
-    sys_ns: float
-
-
 def timing_ledger(
     before: Sequence[Measured],
     after: Sequence[Measured],
@@ -238,7 +238,7 @@ def timing_ledger(
     split = modes if modes and is_told else (None, None)
     divisions = [_on_clock(each, split[place]) for place, each in enumerate((before, after))]
     is_program = isinstance(before[0], ProcessRun)
-    made = difference(
+    made = _difference(
         *divisions,
         arm=arm,
         basis="timing",
@@ -254,13 +254,13 @@ def timing_ledger(
     )
 
 
-def _on_clock(measured: Sequence[Measured], modes: Modes | None) -> Division:
+def _on_clock(measured: Sequence[Measured], modes: Modes | None) -> _Division:
     runs = [one for one in measured if isinstance(one, ProcessRun)]
     blocks = [one for one in measured if isinstance(one, Block)]
     return _of_programs(runs) if runs else _of_blocks(blocks, modes)
 
 
-def _of_programs(runs: Sequence[ProcessRun]) -> Division:
+def _of_programs(runs: Sequence[ProcessRun]) -> _Division:
     wall = fmean(run.wall_ns for run in runs)
     user, system = fmean(run.user_ns for run in runs), fmean(run.sys_ns for run in runs)
     rules: tuple[str, ...] = (_PROGRAM,)
@@ -268,10 +268,10 @@ def _of_programs(runs: Sequence[ProcessRun]) -> Division:
     if user + system > wall:
         rules, scale = (_PROGRAM, _PARALLEL), wall / (user + system)
     parts: dict[Part, float] = {"user": user * scale, "system": system * scale}
-    return Division(parts={**parts, "rest": max(0.0, wall - sum(parts.values()))}, rules=rules)
+    return _Division(parts={**parts, "rest": max(0.0, wall - sum(parts.values()))}, rules=rules)
 
 
-def _of_blocks(blocks: Sequence[Block], modes: Modes | None) -> Division:
+def _of_blocks(blocks: Sequence[Block], modes: Modes | None) -> _Division:
     steps = sum(block.k for block in blocks)
     wall = sum(wall_ns(block) for block in blocks) / steps
     quota = min(wall, sum(block.throttled_ns or 0 for block in blocks) / steps)
@@ -286,7 +286,7 @@ def _of_blocks(blocks: Sequence[Block], modes: Modes | None) -> Division:
     # no voluntary switch, no wait, no quota: the rest was taken from outside
     is_busy = all(block.voluntary_switches == 0 for block in blocks)
     parts |= {"wait": waited, "throttled": quota, "stolen" if is_busy else "rest": rest}
-    return Division(parts=parts, rules=(*rules, _SPLIT) if modes else rules)
+    return _Division(parts=parts, rules=(*rules, _SPLIT) if modes else rules)
 
 
 def _on_cpu(cpu: float, modes: Modes | None) -> dict[Part, float]:

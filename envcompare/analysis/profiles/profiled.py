@@ -9,25 +9,23 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
-from envcompare.analysis.model.profiling import ArmProfiles, CellProfiles, KernelDiff, Ledger
+from envcompare.analysis.model.profiling import CellProfiles, KernelDiff, Ledger
 from envcompare.analysis.profiles.armprofiles import (
-    activity_table,
+    Records,
+    arm_profiles,
     choose,
     choose_pair,
     has_kernels,
     is_of_program,
-    is_trace,
-    operator_table,
-    pass_state,
     profile_of,
     source_of,
     usable,
 )
 from envcompare.analysis.profiles.cautions import partial_records, record_cautions, work_cautions
-from envcompare.analysis.profiles.kernelbuilds import GPU, Side, build_differences, builds
+from envcompare.analysis.profiles.kernelbuilds import GPU, Side, build_differences
 from envcompare.analysis.profiles.kerneldiff import kernel_diff
 from envcompare.analysis.profiles.ledger import Modes, timing_ledger, trace_ledger
-from envcompare.analysis.profiles.quantities import Rows, quantity_rows
+from envcompare.analysis.profiles.quantities import quantity_rows
 from envcompare.analysis.profiles.rooflines import roofline
 from envcompare.analysis.timing.cells import CellData
 from envcompare.analysis.timing.gpureadings import arm_quantities
@@ -39,7 +37,6 @@ from envcompare.run_folder.records import Block, FactDifference, FingerprintValu
 from envcompare.run_folder.results import arms_within
 from envcompare.stats.metrics import wall_ns
 
-Records = tuple[ProfileRecord, ...]
 _NET = "The verdict leaves out the wait for a CPU that others held."
 _UNKNOWN_ORIGIN = (
     "Imported profiles say so, of which it is not known that they are of the program that was "
@@ -174,30 +171,13 @@ def _cell_profiles(cell: _ProfiledCell) -> CellProfiles | None:
         host=host,
         reference=cell.reference,
         devices=_devices(cell),
-        arms=tuple(_arm(arm, profiled.get(arm, ()), found) for arm, found in rows.items()),
+        arms=tuple(arm_profiles(arm, profiled.get(arm, ()), found) for arm, found in rows.items()),
         kernel_diffs=diffs,
         ledgers=ledgers,
         roofline=None if isinstance(drawn, str) else drawn,
         roofline_reason=drawn if isinstance(drawn, str) else "",
         betrayed=tuple(_build_differences(cell)),
         cautions=tuple(dict.fromkeys(cautions)),
-    )
-
-
-def _arm(arm: str, records: Records, rows: Rows) -> ArmProfiles:
-    trace = choose(records, is_trace) or choose(
-        records, lambda record: bool(profile_of(record).api_calls)
-    )
-    operators = choose(records, lambda record: bool(profile_of(record).operators))
-    profiles = [profile_of(one) for one in usable(records)]
-    return ArmProfiles(
-        arm=arm,
-        passes=tuple(pass_state(one) for one in records),
-        gpus=tuple(sorted(gpu_models(profiles))),
-        builds=builds(kernel.name for one in profiles for kernel in one.kernels),
-        quantities=rows,
-        activities=activity_table(trace) if trace else None,
-        operators=operator_table(operators) if operators else None,
     )
 
 

@@ -44,6 +44,9 @@ _LAUNCHES: Final = "launch_count"
 Rows = tuple[QuantityRow, ...]
 Key = tuple[str, str, Tool | None, int | None, int]
 """Name, pass, tool and GPU, and which of several that one profile has of these."""
+_INTENSITY: Final = "arithmetic_intensity"
+_FLOPS: Final = ("flops_fp64", "flops_fp32", "flops_fp16", "flops_tensor")
+_BYTES: Final = "dram_bytes"
 
 
 def _tolerance(name: str) -> float:
@@ -184,8 +187,8 @@ def _with_intensity(
     rows: dict[Key, QuantityRow], profiles: list[Profile]
 ) -> dict[Key, QuantityRow]:
     """Put the intensity of two passes in the place of those that each of them lacks."""
-    lacking = [key for key in rows if key[0] == NAME and rows[key].value is None]
-    joined = joined_intensity(profiles) if lacking else None
+    lacking = [key for key in rows if key[0] == _INTENSITY and rows[key].value is None]
+    joined = _joined_intensity(profiles) if lacking else None
     if joined is None:
         return rows
     key, *others = lacking
@@ -241,12 +244,7 @@ def _is_coarse(row: QuantityRow, other: QuantityRow) -> bool:
     return row.name in _BY_TICKS and longest < _ENOUGH_NS
 
 
-NAME: Final = "arithmetic_intensity"
-_FLOPS: Final = ("flops_fp64", "flops_fp32", "flops_fp16", "flops_tensor")
-_BYTES: Final = "dram_bytes"
-
-
-def joined_intensity(profiles: Sequence[Profile]) -> Quantity | None:
+def _joined_intensity(profiles: Sequence[Profile]) -> Quantity | None:
     """Return FLOPs per byte of device memory over two profiles; None where they do not belong.
 
     They do where one tool saw the same kernels in the same shapes, each as often. There is no
@@ -263,7 +261,7 @@ def joined_intensity(profiles: Sequence[Profile]) -> Quantity | None:
     flops = {name: value for name, value in _values(computed).items() if name in _FLOPS}
     lacking = [name for name in _FLOPS if name not in flops]
     intensity = Quantity(
-        name=NAME,
+        name=_INTENSITY,
         value=sum(flops.values()) / _values(moved)[_BYTES],
         unit="FLOP/B",
         rule="ratio of sums",

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from envcompare.analysis.model.profiling import Roof, Roofline, RooflinePoint
 from envcompare.analysis.profiles.armprofiles import (
+    Records,
     choose,
     has_kernels,
     is_kernel_trace,
@@ -33,6 +34,49 @@ MOST_KERNELS: Final = 20  # of an arm; all of them stand in its total
 TOTAL: Final = "all kernels"
 _STEP: Final = "a step of the model"
 _NS: Final = 1e9
+_BYTES: Final = "dram_bytes"
+_FLOPS: Final[tuple[str, ...]] = ("flops_fp64", "flops_fp32", "flops_fp16")
+_TENSOR: Final = "flops_tensor"
+
+_Key = tuple[str, Dim | None, Dim | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """What all launches of one kernel in a profile did; flops by precision, fp32 or tensor_bf16."""
+
+    name: str
+    calls: int
+    time_ns: float
+    flops: dict[str, float]
+    bytes: float | None
+
+
+@dataclass(slots=True)
+class _Counted:
+    """Launches that were counted, and sums over them."""
+
+    kernels: int = 0
+    calls: int = 0
+    sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    tellers: Counter[str] = field(default_factory=Counter)  # kernels that told a name
+
+    def take(self, kernel: Kernel) -> None:
+        self.kernels += 1
+        self.calls += kernel.calls
+        for name, value in _sums(kernel).items():
+            self.sums[name] += value
+            self.tellers[name] += 1
+
+    def mean(self, name: str) -> float | None:
+        """Return a sum per launch; None where a launch lacks it."""
+        if not self.calls or self.tellers[name] < self.kernels:
+            return None
+        return self.sums[name] / self.calls
+
+
+_Tables = tuple[dict[_Key, _Counted], dict[str, _Counted]]
+"""What was counted by name and shape, and by name alone."""
 
 
 def roofline(
@@ -58,7 +102,7 @@ def roofline(
     points: list[RooflinePoint] = []
     missing: list[str] = []
     for arm, of_arm in by_arm.items():
-        work, lacks = kernel_work(of_arm)
+        work, lacks = _kernel_work(of_arm)
         points += _points(arm, work, roofs)
         missing += [f"{arm}: {lacks}."] if lacks else []
     return _drawn(device, roofs, points, notes=(said,) * bool(said), missing=missing)
@@ -94,7 +138,7 @@ def _drawn(
     )
 
 
-def _points(arm: str, work: Sequence[Work], roofs: Roofs) -> Iterable[RooflinePoint]:
+def _points(arm: str, work: Sequence[_Work], roofs: Roofs) -> Iterable[RooflinePoint]:
     """Yield the total, then the longest kernels that compute anything."""
     time_ns = sum(one.time_ns for one in work)
     if not any(one.flops for one in work):
@@ -104,7 +148,7 @@ def _points(arm: str, work: Sequence[Work], roofs: Roofs) -> Iterable[RooflinePo
     for kernel in work:
         flops.update(kernel.flops)
     moved = [one.bytes for one in work if one.bytes is not None]
-    total = Work(
+    total = _Work(
         name=TOTAL,
         calls=sum(one.calls for one in work),
         time_ns=time_ns,
@@ -123,7 +167,7 @@ def _points(arm: str, work: Sequence[Work], roofs: Roofs) -> Iterable[RooflinePo
     yield from each[:MOST_KERNELS]
 
 
-def _point(arm: str, work: Work, roofs: Roofs, time_ns: float) -> RooflinePoint:
+def _point(arm: str, work: _Work, roofs: Roofs, time_ns: float) -> RooflinePoint:
     flops = sum(work.flops.values())
     precisions = tuple(sorted(work.flops))
     floors = _floors(work, roofs)
@@ -153,7 +197,7 @@ def _bound(floors: tuple[float, float] | None) -> Literal["compute", "memory"] |
     return "compute" if floors[0] >= floors[1] else "memory"
 
 
-def _floors(work: Work, roofs: Roofs) -> tuple[float, float] | None:
+def _floors(work: _Work, roofs: Roofs) -> tuple[float, float] | None:
     """Return the least time for computing and for moving in ns; None where a roof is missing.
 
     Bytes that are not known bound nothing.
@@ -206,59 +250,19 @@ def _why_none(by_arm: Mapping[str, Records], cpus: Iterable[Roofs]) -> str:
     return why[0]
 
 
-def _model(records: Records, step_ns: float | None) -> Work | None:
+def _model(records: Records, step_ns: float | None) -> _Work | None:
     for record in usable(records):
         profile = profile_of(record)
         for quantity in profile.quantities:
             if quantity.name == "flops_model" and quantity.value and profile.steps and step_ns:
                 flops = quantity.value / profile.steps
-                return Work(name=_STEP, calls=1, time_ns=step_ns, flops={"fp32": flops}, bytes=None)
+                return _Work(
+                    name=_STEP, calls=1, time_ns=step_ns, flops={"fp32": flops}, bytes=None
+                )
     return None
 
 
-BYTES: Final = "dram_bytes"
-_FLOPS: Final[tuple[str, ...]] = ("flops_fp64", "flops_fp32", "flops_fp16")
-_TENSOR: Final = "flops_tensor"
-
-Key = tuple[str, Dim | None, Dim | None]
-Records = Sequence[ProfileRecord]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """What all launches of one kernel in a profile did; flops by precision, fp32 or tensor_bf16."""
-
-    name: str
-    calls: int
-    time_ns: float
-    flops: dict[str, float]
-    bytes: float | None
-
-
-@dataclass(slots=True)
-class _Counted:
-    """Launches that were counted, and sums over them."""
-
-    kernels: int = 0
-    calls: int = 0
-    sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    tellers: Counter[str] = field(default_factory=Counter)  # kernels that told a name
-
-    def take(self, kernel: Kernel) -> None:
-        self.kernels += 1
-        self.calls += kernel.calls
-        for name, value in _sums(kernel).items():
-            self.sums[name] += value
-            self.tellers[name] += 1
-
-    def mean(self, name: str) -> float | None:
-        """Return a sum per launch; None where a launch lacks it."""
-        if not self.calls or self.tellers[name] < self.kernels:
-            return None
-        return self.sums[name] / self.calls
-
-
-def kernel_work(records: Records) -> tuple[tuple[Work, ...], str]:
+def _kernel_work(records: Records) -> tuple[tuple[_Work, ...], str]:
     """Return the work of the kernels of an arm, longest first, and what is missing, as a sentence.
 
     A kernel of the trace that no counters saw has no FLOPs: it is left out and said.
@@ -272,7 +276,7 @@ def kernel_work(records: Records) -> tuple[tuple[Work, ...], str]:
     traffic = [
         record
         for record in usable(records)
-        if any(BYTES in one.metrics for one in profile_of(record).kernels)
+        if any(_BYTES in one.metrics for one in profile_of(record).kernels)
     ]
     flops, moved = _tables(counters), _tables(traffic)
     kernels = profile_of(trace).kernels
@@ -284,8 +288,8 @@ def kernel_work(records: Records) -> tuple[tuple[Work, ...], str]:
 def _sums(kernel: Kernel) -> dict[str, float]:
     """Return FLOPs by precision and bytes, of all launches of a kernel."""
     sums = {name.removeprefix("flops_"): value for name, value in _flops(kernel).items()}
-    if BYTES in kernel.metrics:
-        sums[BYTES] = kernel.metrics[BYTES]
+    if _BYTES in kernel.metrics:
+        sums[_BYTES] = kernel.metrics[_BYTES]
     return sums
 
 
@@ -303,12 +307,8 @@ def _is_tensor_type(name: str) -> bool:
     return name.startswith(f"{_TENSOR}_") and not name.startswith(f"{_TENSOR}_int")
 
 
-Tables = tuple[dict[Key, _Counted], dict[str, _Counted]]
-
-
-def _tables(records: Iterable[ProfileRecord]) -> Tables:
-    """Return what was counted by name and shape, and by name alone."""
-    shaped: defaultdict[Key, _Counted] = defaultdict(_Counted)
+def _tables(records: Iterable[ProfileRecord]) -> _Tables:
+    shaped: defaultdict[_Key, _Counted] = defaultdict(_Counted)
     named: defaultdict[str, _Counted] = defaultdict(_Counted)
     for record in records:
         keys = {_key(kernel) for kernel in profile_of(record).kernels}
@@ -321,11 +321,11 @@ def _tables(records: Iterable[ProfileRecord]) -> Tables:
     return dict(shaped), dict(named)
 
 
-def _key(kernel: Kernel) -> Key:
+def _key(kernel: Kernel) -> _Key:
     return identity(kernel.name), kernel.grid, kernel.block
 
 
-def _find(tables: Tables, kernel: Kernel) -> _Counted | None:
+def _find(tables: _Tables, kernel: Kernel) -> _Counted | None:
     """Return what was counted of a kernel, by name alone where a tool does not tell the shape."""
     shaped, named = tables
     counted = shaped.get(_key(kernel))
@@ -337,14 +337,14 @@ def _find(tables: Tables, kernel: Kernel) -> _Counted | None:
     return named.get(name) if is_shapeless else None
 
 
-def _work(kernel: Kernel, flops: _Counted | None, moved: _Counted | None) -> Work | None:
+def _work(kernel: Kernel, flops: _Counted | None, moved: _Counted | None) -> _Work | None:
     if flops is None or not kernel.total_ns:
         return None
-    each = {name: flops.mean(name) for name in flops.sums if name != BYTES}
+    each = {name: flops.mean(name) for name in flops.sums if name != _BYTES}
     if None in each.values():
         return None
-    bytes_each = moved.mean(BYTES) if moved else None
-    return Work(
+    bytes_each = moved.mean(_BYTES) if moved else None
+    return _Work(
         name=kernel.name,
         calls=kernel.calls,
         time_ns=kernel.total_ns,
@@ -354,7 +354,7 @@ def _work(kernel: Kernel, flops: _Counted | None, moved: _Counted | None) -> Wor
 
 
 def _uncounted(
-    counted: Sequence[Work], kernels: Sequence[Kernel], *, has_bytes: bool, records: Records
+    counted: Sequence[_Work], kernels: Sequence[Kernel], *, has_bytes: bool, records: Records
 ) -> str:
     """Say what share of the kernel time is not in the points, and whether bytes are known."""
     total = sum(kernel.total_ns or 0.0 for kernel in kernels)

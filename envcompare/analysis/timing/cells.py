@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
@@ -22,6 +22,7 @@ from envcompare.analysis.model.comparison import (
     StepTimes,
     StoppedBy,
 )
+from envcompare.run_folder.history import EXPECTED_SPREAD, waited_s
 from envcompare.run_folder.records import (
     ArmRecord,
     Block,
@@ -34,48 +35,16 @@ from envcompare.run_folder.records import (
     RunRecord,
     Scalar,
 )
-from envcompare.run_folder.results import EXPECTED_SPREAD, waited_s
 from envcompare.stats.intervals import CONTROL_LEVEL, Evidence, Interval, gather
 from envcompare.stats.metrics import MetricName, Readings, primary_metric, wall_ns
 from envcompare.stats.pairs import DRIFT_LEVEL, Round, Trend, paired, trend
 from envcompare.stats.typical import RoundEvidence, Spread, pays_for_looks, prior_of
 
 _SKIPPED = "the run ended before this cell"
+BINS: Final = 48
+_TAIL: Final = 0.005  # of the steps of an arm that may lie beyond either end of the edges
 
-
-class _OfCell(Protocol):
-    """What belongs to a cell."""
-
-    @property
-    def cell(self) -> str:
-        """The id of the cell; empty for what belongs to none."""
-
-
-Kind = TypeVar("Kind", bound=_OfCell)
-
-
-def by_cell(records: Iterable[Kind]) -> dict[str, list[Kind]]:
-    """Return records by their cell, in their order; a look through all for each cell is long."""
-    grouped: dict[str, list[Kind]] = {}
-    for record in records:
-        grouped.setdefault(record.cell, []).append(record)
-    return grouped
-
-
-def whole_number(cell: CellRecord, name: str) -> int | None:
-    """Return a parameter of a cell; None where it is not set, or no whole number."""
-    value = cell.parameters.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def others(cell: CellRecord, name: str) -> dict[str, Scalar]:
-    """Return the parameters of a cell but for one."""
-    return {other: value for other, value in cell.parameters.items() if other != name}
-
-
-def work_but_for(cell: CellRecord, name: str) -> tuple[str, str, str, str]:
-    """Return what is the same for all cells that differ in one parameter alone."""
-    return cell.host, cell.workload, cell.within, str(sorted(others(cell, name).items()))
+Times = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: what is asked for again and again is kept
@@ -202,64 +171,69 @@ class CellData:
         noted = (e.values for e in self.events if e.what == "note" and e.arm == arm)
         return next((values for values in noted if "code" in values), {})
 
+    def did_other_work(self, arm: str) -> bool:
+        """Tell whether the results of an arm show that its steps were other work."""
+        failure = self.failure(arm)
+        return failure is not None and failure.phase == "checksum"
 
-def to_estimate(
-    data: CellData, arm: str, *, metric: MetricName, ratio: Interval, is_widened: bool
-) -> Estimate:
-    """Write an interval as the record that comparison.json keeps."""
-    groups = data.readings.groups(arm, data.reference.id, metric)
-    return Estimate(
-        metric=metric,
-        log_ratio=ratio.mean,
-        low=ratio.low,
-        high=ratio.high,
-        level=ratio.level,
-        unit="process" if data.is_program else ratio.unit,
-        restarts=ratio.restarts,
-        generations=ratio.generations,
-        rounds=sum(map(len, groups)),
-        is_widened=is_widened,
-    )
+    def estimate_of(
+        self, ratio: Interval, arm: str, metric: MetricName, *, is_widened: bool
+    ) -> Estimate:
+        """Write the interval of an arm as the record that comparison.json keeps."""
+        groups = self.readings.groups(arm, self.reference.id, metric)
+        rounds = sum(map(len, groups))
+        return self.to_estimate(ratio, metric, rounds=rounds, is_widened=is_widened)
 
+    def plain_estimate(self, arm: str, metric: MetricName, *, level: float) -> Estimate | None:
+        """Return the estimate of an arm at `level`, not widened; None without rounds."""
+        evidence = self.evidence(arm, metric)
+        if evidence is None:
+            return None
+        return self.estimate_of(evidence.interval(level=level), arm, metric, is_widened=False)
 
-def plain_estimate(
-    data: CellData, arm: str, *, metric: MetricName, level: float
-) -> Estimate | None:
-    """Return the estimate of an arm on a metric at `level`, not widened; None without rounds."""
-    evidence = data.evidence(arm, metric)
-    if evidence is None:
-        return None
-    ratio = evidence.interval(level=level)
-    return to_estimate(data, arm, metric=metric, ratio=ratio, is_widened=False)
+    def mean_estimate(
+        self,
+        arm: str,
+        metric: MetricName,
+        *,
+        level: float,
+        factor: float = 1.0,
+        is_widened: bool = False,
+    ) -> Estimate | None:
+        """Return the estimate of the mean, with all steps in; None without rounds of both arms.
 
+        That of `stretch` is the one of wall less that of net.
+        """
+        reference = self.reference.id
+        mean = self.readings.mean(arm, reference, metric)
+        if mean is None:
+            return None
+        ratio = mean.interval(
+            level=level,
+            factor=factor,
+            # what neighbors take is nothing that a restart adds to
+            spread=Spread(variance=0.0) if metric == "stretch" else self.spread(arm),
+            groups=self.readings.groups(arm, reference, "wall" if metric == "stretch" else metric),
+            generations=self.readings.generations(arm, reference, "wall"),
+        )
+        return self.estimate_of(ratio, arm, metric, is_widened=is_widened)
 
-def mean_estimate(  # noqa: PLR0913 — each is a choice of its own
-    data: CellData,
-    arm: str,
-    *,
-    metric: MetricName,
-    level: float,
-    factor: float = 1.0,
-    is_widened: bool = False,
-) -> Estimate | None:
-    """Return the estimate of the mean, with all steps in; None without rounds of both arms.
-
-    That of `stretch` is the one of wall less that of net.
-    """
-    reference = data.reference.id
-    mean = data.readings.mean(arm, reference, metric)
-    if mean is None:
-        return None
-    groups = data.readings.groups(arm, reference, "wall" if metric == "stretch" else metric)
-    ratio = mean.interval(
-        level=level,
-        factor=factor,
-        # what neighbors take is nothing that a restart adds to
-        spread=Spread(variance=0.0) if metric == "stretch" else data.spread(arm),
-        groups=groups,
-        generations=data.readings.generations(arm, reference, "wall"),
-    )
-    return to_estimate(data, arm, metric=metric, ratio=ratio, is_widened=is_widened)
+    def to_estimate(
+        self, ratio: Interval, metric: MetricName, *, rounds: int, is_widened: bool
+    ) -> Estimate:
+        """Write an interval as the record that comparison.json keeps."""
+        return Estimate(
+            metric=metric,
+            log_ratio=ratio.mean,
+            low=ratio.low,
+            high=ratio.high,
+            level=ratio.level,
+            unit="process" if self.is_program else ratio.unit,
+            restarts=ratio.restarts,
+            generations=ratio.generations,
+            rounds=rounds,
+            is_widened=is_widened,
+        )
 
 
 def _noise_floor(data: CellData) -> Estimate | None:
@@ -267,14 +241,14 @@ def _noise_floor(data: CellData) -> Estimate | None:
     control = next((arm.id for arm in data.run.arms if arm.is_control), None)
     if control is None:
         return None
-    return plain_estimate(data, control, metric=data.metric[0], level=CONTROL_LEVEL)
+    return data.plain_estimate(control, data.metric[0], level=CONTROL_LEVEL)
 
 
 def _all_step_times(data: CellData) -> tuple[tuple[StepTimes, ...], tuple[float, ...]]:
     """Return the step times of every arm, and the edges that their histograms share."""
     times = {arm.id: _times_s(data.arm_blocks(arm.id)) for arm in data.run.arms}
-    edges = shared_edges(times.values())
-    summaries = (step_times(arm, one, edges=edges, batch=data.batch) for arm, one in times.items())
+    edges = _shared_edges(times.values())
+    summaries = (_step_times(arm, one, edges=edges, batch=data.batch) for arm, one in times.items())
     return tuple(one for one in summaries if one is not None), edges
 
 
@@ -374,19 +348,13 @@ def _stopped_by(events: tuple[Event, ...]) -> StoppedBy:
     return next((reason for reason in ends if stops and stops[-1] == reason), "unknown")
 
 
-BINS: Final = 48
-_TAIL: Final = 0.005  # of the steps of an arm that may lie beyond either end of the edges
-
-Times = NDArray[np.float64]
-
-
 def _times_s(blocks: Iterable[Measured]) -> Times:
     """Return the times of all steps, or whole processes, of the blocks, in seconds."""
     parts = [_times_ns(block) for block in blocks]
     return np.fromiter((ns for part in parts for ns in part), dtype=np.float64) / 1e9
 
 
-def shared_edges(times: Iterable[Times]) -> tuple[float, ...]:
+def _shared_edges(times: Iterable[Times]) -> tuple[float, ...]:
     """Return BINS + 1 edges in seconds that hold the times of all arms but their far tails.
 
     They are evenly spaced. Empty where there are no times, or where all are the same.
@@ -400,7 +368,7 @@ def shared_edges(times: Iterable[Times]) -> tuple[float, ...]:
     return tuple(float(edge) for edge in np.linspace(low, high, BINS + 1))
 
 
-def step_times(
+def _step_times(
     arm: str, times: Times, *, edges: tuple[float, ...], batch: int | None
 ) -> StepTimes | None:
     """Return the summary of an arm's times; None where it took no step."""
@@ -429,9 +397,6 @@ def _times_ns(block: Measured) -> tuple[int, ...]:
     return block.gpu_ns or block.wall_ns
 
 
-Generations = Sequence[Sequence[float]]
-
-
 def _find_drifts(
     readings: Readings, arms: Sequence[str], *, reference: str, metric: MetricName
 ) -> tuple[Drift, ...]:
@@ -455,7 +420,7 @@ def _find_drifts(
     return (*_drifts(times, is_ratio=False), *_drifts(ratios, is_ratio=True))
 
 
-def _generations(values: Mapping[Round, float]) -> Generations:
+def _generations(values: Mapping[Round, float]) -> Sequence[Sequence[float]]:
     grouped: dict[tuple[int, int], dict[int, float]] = {}
     for (restart, generation, number), value in values.items():
         grouped.setdefault((restart, generation), {})[number] = value

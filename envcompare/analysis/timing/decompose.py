@@ -12,7 +12,7 @@ widening. A step that begins or ends at the reference is the comparison of the o
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -27,8 +27,8 @@ from envcompare.analysis.model.comparison import (
     LadderStep,
     Outcome,
 )
-from envcompare.analysis.timing.cells import CellData, to_estimate
-from envcompare.analysis.timing.judge import Key, Primary, did_other_work, outcome_of
+from envcompare.analysis.timing.cells import CellData
+from envcompare.analysis.timing.judge import Key, Primary, outcome_of
 from envcompare.analysis.timing.surroundings import Surroundings
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.run_folder.records import ArmRecord, FactDifference, FingerprintRecord
@@ -38,13 +38,13 @@ from envcompare.stats.typical import contrast
 from envcompare.stats.verdicts import AnyEvidence
 
 LEVEL = 0.95
-Rounds = dict[Round, tuple[float, ...]]
+_Rounds = dict[Round, tuple[float, ...]]
 """Logarithms of the typical steps of all corners, by round."""
 _TURNED: Final[dict[Outcome, Outcome]] = {"slower": "faster", "faster": "slower"}
 _HOW = "engine.options"  # it says how the change of a rung is made, and is no further change
 
 
-class Corners(NamedTuple):
+class _Corners(NamedTuple):
     """The arms of one 2 × 2: all parts are measured from `base`, the plain process on the host."""
 
     base: str
@@ -53,7 +53,7 @@ class Corners(NamedTuple):
     base_image: str = ""  # the plain process with the software of the image, where it ran
 
 
-def all_corners(arms: Iterable[ArmRecord]) -> tuple[Corners, ...]:
+def _all_corners(arms: Iterable[ArmRecord]) -> tuple[_Corners, ...]:
     """Return each 2 × 2 that the arms allow; the plain environment is that of the reference.
 
     An arm with an image of the user's own is a corner of its own.
@@ -65,7 +65,7 @@ def all_corners(arms: Iterable[ArmRecord]) -> tuple[Corners, ...]:
         arm.environment: arm.id for arm in taking_part if arm.stack == "image" and not arm.reference
     }
     return tuple(
-        Corners(
+        _Corners(
             base=on_host[plain],
             host_arm=on_host[arm.environment],
             arm=arm.id,
@@ -79,14 +79,13 @@ def all_corners(arms: Iterable[ArmRecord]) -> tuple[Corners, ...]:
 
 def decompose(data: CellData) -> tuple[Decomposition, ...]:
     """Split every difference of a cell for which all corners were measured."""
-    parts = (_decomposition(data, corners) for corners in all_corners(data.run.arms))
+    parts = (_decomposition(data, corners) for corners in _all_corners(data.run.arms))
     return tuple(one for one in parts if one is not None)
 
 
-def _decomposition(data: CellData, corners: Corners) -> Decomposition | None:
+def _decomposition(data: CellData, corners: _Corners) -> Decomposition | None:
     arms = tuple(filter(None, corners))
-    failures = [data.failure(arm) for arm in arms]
-    if any(failure is not None and failure.phase == "checksum" for failure in failures):
+    if any(map(data.did_other_work, arms)):
         return None  # arms that do not do the same work have no ratio
     rounds = _complete(data, arms)
     place = {arm: number for number, arm in enumerate(arms)}
@@ -118,7 +117,7 @@ def _decomposition(data: CellData, corners: Corners) -> Decomposition | None:
     )
 
 
-def _complete(data: CellData, arms: tuple[str, ...]) -> Rounds:
+def _complete(data: CellData, arms: tuple[str, ...]) -> _Rounds:
     """Return the rounds in which every corner has a value: only then do all parts sum."""
     known = data.readings.logarithms(data.metric[0])
     complete = data.readings.complete_rounds(arms, data.metric[0])
@@ -126,28 +125,17 @@ def _complete(data: CellData, arms: tuple[str, ...]) -> Rounds:
 
 
 def _estimate(
-    data: CellData, rounds: Rounds, arms: Sequence[str], weights: Sequence[int]
+    data: CellData, rounds: _Rounds, arms: Sequence[str], weights: Sequence[int]
 ) -> Estimate | None:
     """Return a sum of corners whose signs sum to 0, with its interval."""
     if not rounds:
         return None
     ratio = _interval(data, rounds, arms, weights)
-    return Estimate(
-        metric=data.metric[0],
-        log_ratio=ratio.mean,
-        low=ratio.low,
-        high=ratio.high,
-        level=ratio.level,
-        unit="process" if data.is_program else ratio.unit,
-        restarts=ratio.restarts,
-        generations=ratio.generations,
-        rounds=len(rounds),
-        is_widened=False,
-    )
+    return data.to_estimate(ratio, data.metric[0], rounds=len(rounds), is_widened=False)
 
 
 def _interval(
-    data: CellData, rounds: Rounds, arms: Sequence[str], weights: Sequence[int]
+    data: CellData, rounds: _Rounds, arms: Sequence[str], weights: Sequence[int]
 ) -> Interval:
     logarithms = np.asarray(list(rounds.values()), dtype=float).T
     values = np.asarray(weights, dtype=float) @ logarithms
@@ -170,7 +158,7 @@ def _interval(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class _Judged:
     """What is known of a run when its ladder is looked at."""
 
     settled: Mapping[Key, Primary]
@@ -194,25 +182,35 @@ def _steps(data: CellData) -> tuple[tuple[ArmRecord, ArmRecord], ...]:
     measured = [
         arm
         for arm in data.run.arms
-        if arm.rung and data.arm_blocks(arm.id) and not did_other_work(data, arm.id)
+        if arm.rung and data.arm_blocks(arm.id) and not data.did_other_work(arm.id)
     ]
     return tuple(zip(measured[1:], measured, strict=False))
 
 
 def ladder(
-    data: CellData,
-    summary: CellSummary,
-    known: Judged,
+    around: Surroundings,
+    cells: Iterable[tuple[CellData, CellSummary]],
+    settled: Mapping[Key, Primary],
+    *,
+    comparisons: Iterable[Comparison],
 ) -> tuple[LadderStep, ...]:
-    """Return every rung of the run in a cell, from the lowest up; those not measured as well."""
-    below = {arm.id: lower for arm, lower in _steps(data)}
-    rungs = (arm for arm in data.run.arms if arm.rung)
-    return tuple(
-        _measured(data, summary, (arm, below[arm.id]), known)
-        if arm.id in below
-        else _alone(data, arm)
-        for arm in rungs
+    """Return every rung of each cell, from the lowest up; those not measured as well."""
+    known = _Judged(
+        settled=settled,
+        comparisons={(one.cell, one.arm): one for one in comparisons},
+        prints={(one.cell, one.arm): one for one in around.read.fingerprints},
+        surroundings=around,
     )
+    return tuple(step for data, summary in cells for step in _rungs(data, summary, known))
+
+
+def _rungs(data: CellData, summary: CellSummary, known: _Judged) -> Iterator[LadderStep]:
+    below = {arm.id: lower for arm, lower in _steps(data)}
+    for arm in data.run.arms:
+        if arm.id in below:
+            yield _measured(data, summary, (arm, below[arm.id]), known)
+        elif arm.rung:
+            yield _alone(data, arm)
 
 
 def _alone(data: CellData, arm: ArmRecord) -> LadderStep:
@@ -232,7 +230,7 @@ def _measured(
     data: CellData,
     summary: CellSummary,
     step: tuple[ArmRecord, ArmRecord],
-    known: Judged,
+    known: _Judged,
 ) -> LadderStep:
     arm, below = step
     same = _same(data.cell.id, arm, below, known.comparisons)
@@ -241,9 +239,7 @@ def _measured(
         outcome, estimate = same
     elif primary is not None:
         against = data.against(below.id)
-        estimate = to_estimate(
-            against, arm.id, metric=data.metric[0], ratio=primary.interval, is_widened=True
-        )
+        estimate = against.estimate_of(primary.interval, arm.id, data.metric[0], is_widened=True)
         outcome, _, _ = outcome_of(against, estimate, summary.noise_floor, primary)
     else:
         return _rung(data, arm, "not-run", why_not="no round of both rungs was measured")
@@ -291,7 +287,7 @@ def _rung(data: CellData, arm: ArmRecord, outcome: Outcome, *, why_not: str = ""
 
 
 def _differences(
-    data: CellData, step: tuple[ArmRecord, ArmRecord], known: Judged, *, ratio: float
+    data: CellData, step: tuple[ArmRecord, ArmRecord], known: _Judged, *, ratio: float
 ) -> tuple[FactDifference, ...] | None:
     """Return the facts in which a rung differs from the one below, but for what names the arms.
 

@@ -17,7 +17,6 @@ from envcompare.analysis.model.comparison import (
 from envcompare.analysis.timing.cells import CellData
 from envcompare.run_folder.records import (
     Event,
-    Measured,
     Memory,
     ProcessRun,
     RunRecord,
@@ -26,7 +25,7 @@ from envcompare.run_folder.records import (
 )
 from envcompare.run_folder.results import references_of
 from envcompare.stats.intervals import interval
-from envcompare.stats.pairs import flat, pair
+from envcompare.stats.pairs import Logarithms, Round, flat, paired
 
 LEVEL = 0.95  # of each interval by itself: not widened
 _PARTS = (
@@ -184,12 +183,19 @@ def _is_number(value: float) -> bool:
     return not isinstance(value, bool) and math.isfinite(value)
 
 
-def _picked(data: CellData, arm: str, name: str, values: Sequence[float]) -> PickedValue:
-    def read(run: Measured) -> float | None:
-        return run.values.get(name) if isinstance(run, ProcessRun) else None
+def _logarithms(data: CellData, name: str) -> Logarithms:
+    """Return the logarithm of a number of each process, by arm and round, where it is above 0."""
+    logs: dict[str, dict[Round, float]] = {}
+    for run in data.measured:
+        value = run.values.get(name, 0.0) if isinstance(run, ProcessRun) else 0.0
+        if value > 0:
+            logs.setdefault(run.arm, {})[run.restart, run.generation, run.round] = math.log(value)
+    return logs
 
-    reference = data.reference.id
-    pairs = pair(data.blocks, arm=arm, reference=reference, read=read) if arm != reference else {}
+
+def _picked(data: CellData, arm: str, name: str, values: Sequence[float]) -> PickedValue:
+    reference, logs = data.reference.id, _logarithms(data, name)
+    pairs = paired(logs, arm=arm, reference=reference) if arm != reference else {}
     ratio = interval(flat(pairs), level=LEVEL)
     return PickedValue(
         cell=data.cell.id,

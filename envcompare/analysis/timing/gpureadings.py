@@ -63,14 +63,14 @@ _Timed = Block | EnergyBlock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class _Curve:
     """A quantity that changes linearly between its readings; integrals are over seconds."""
 
     t_ns: Floats
     values: Floats
 
     @classmethod
-    def of(cls, readings: Sequence[GpuReading], field: str, factor: float = 1.0) -> Curve:
+    def of(cls, readings: Sequence[GpuReading], field: str, factor: float = 1.0) -> _Curve:
         """Return a field of the readings of one GPU in order of time, without what is unknown."""
         values = {
             t_ns: value * factor
@@ -175,7 +175,7 @@ def _checked_energy(blocks: Sequence[Block], readings: Sequence[GpuReading]) -> 
     starts, ends = _bounds(blocks)
     span_ns = round(float(ends.max() - starts.min()))
     whole = [replace(blocks[0], t0_ns=int(starts.min()), wall_ns=(span_ns,))]
-    power, counter = Curve.of(readings, "power_mw", 1e-3), Curve.of(readings, "energy_mj", 1e-3)
+    power, counter = _Curve.of(readings, "power_mw", 1e-3), _Curve.of(readings, "energy_mj", 1e-3)
     if not len(power.t_ns) or not len(counter.t_ns):
         return _missing(name, NO_COUNTER)
     if span_ns < LONG_NS:
@@ -209,10 +209,10 @@ def clocks_of(
 ) -> Clocks | None:
     """Return the clocks of a GPU while these blocks ran; None where they were not read."""
     of_gpu = _of_gpu(readings, uuid)
-    values = Curve.of(of_gpu, "sm_mhz").within(blocks)
+    values = _Curve.of(of_gpu, "sm_mhz").within(blocks)
     if not len(values) or not np.all(values > 0):
         return None
-    masks = Curve.of(of_gpu, "throttling").within(blocks)
+    masks = _Curve.of(of_gpu, "throttling").within(blocks)
     seen = ", ".join(_held_down(masks)) if len(masks) else ""
     held = f" ({seen} of the readings)" if seen else ""
     return Clocks(sm_mhz=_mean(values), readings=len(values), held=held)
@@ -222,8 +222,8 @@ def _energy(
     blocks: Sequence[_Timed], readings: Sequence[GpuReading], batch: int | None, *, note: str = ""
 ) -> tuple[Quantity, ...]:
     names = ("power_w", "energy_per_step_j", "energy_per_sample_j")
-    power = Curve.of(readings, "power_mw", 1e-3)
-    counter = Curve.of(readings, "energy_mj", 1e-3)
+    power = _Curve.of(readings, "power_mw", 1e-3)
+    counter = _Curve.of(readings, "energy_mj", 1e-3)
     is_counted = _is_long(blocks) and bool(counter.covers(blocks).all())
     curve = counter if is_counted else power
     if not len(curve.t_ns):
@@ -268,7 +268,7 @@ def _states(blocks: Sequence[Block], readings: Sequence[GpuReading]) -> tuple[Qu
     """Return clocks, heat and throttling over the readings that fall on a block."""
 
     def state(name: str, field: str, reduce: Callable[[Floats], float]) -> Quantity:
-        curve = Curve.of(readings, field)
+        curve = _Curve.of(readings, field)
         if not len(curve.t_ns):
             return _missing(name, NOT_SAID)
         values = curve.within(blocks)

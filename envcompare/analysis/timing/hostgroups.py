@@ -1,4 +1,4 @@
-"""Groups of hosts against each other: their times, what environments cost there, what differs.
+"""What hosts of a group say together, and groups against each other: times, and what arms cost.
 
 Hosts of two groups share no moment and no machine, so that nothing is paired: the interval comes
 from how hosts of a group scatter. With one host in each group only restarts scatter, and what is
@@ -8,7 +8,7 @@ said is of the two machines.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,25 +16,19 @@ import numpy as np
 from msgspec.structs import replace
 
 from envcompare.analysis.model.comparison import CellSummary, Comparison
-from envcompare.analysis.model.machines import GroupDifference, GroupEstimate
+from envcompare.analysis.model.machines import GroupDifference, GroupEstimate, HostsEstimate
 from envcompare.analysis.timing.cells import CellData
-from envcompare.analysis.timing.judge import Key, Primary, claimed, did_other_work
+from envcompare.analysis.timing.judge import Key, Primary, claimed
 from envcompare.analysis.timing.runfiles import RunFiles
-from envcompare.analysis.timing.surroundings import Surroundings
-from envcompare.fingerprint.comparing import compare_fingerprints
-from envcompare.fingerprint.facts import CLASS_ORDER
-from envcompare.run_folder.records import FactClass, FingerprintRecord, FingerprintValue, HostGroup
-from envcompare.stats.intervals import ALPHA
+from envcompare.run_folder.records import HostGroup
+from envcompare.stats.intervals import level_together
 from envcompare.stats.metrics import MetricName
-from envcompare.stats.overhosts import Mean, between_groups
+from envcompare.stats.overhosts import MIN_HOSTS, Mean, between_groups, odd_hosts, over_hosts
 from envcompare.stats.verdicts import Ends, difference, verdict
 
 _NS_IN_S: Final = 1e-9
-_UNTOLD: Final = frozenset({"identity", "varied"})  # what names an arm, and what it does on purpose
-# Between hosts these are no software; torch takes as many threads between operations as there are
-# cores, and no arm sets another number.
-_OF_MACHINE: Final = ("gpu.", "torch.cpu_capability", "torch.interop_threads")
-_DRAWN: Final = "env.PYTHONHASHSEED"  # anew in each cell
+_MEASURED: Final = frozenset({"slower", "faster", "equivalent", "inconclusive"})
+_Place = tuple[str, str, str, str]  # workload, parameters, arm, group of hosts
 _WORK: Final = {
     "batch": "the batch size differs",
     "device": "the device differs",
@@ -54,41 +48,33 @@ class _Value:
     level: float  # of these ends
 
 
-def _pairs(read: RunFiles) -> tuple[_Pair, ...]:
-    groups = read.run.groups
-    return tuple((groups[0], group) for group in groups[1:])
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
+class _Costs:
     """What each cell says of its environments: settled ratios, and controls that failed."""
 
     settled: Mapping[Key, Primary]
     floors: Mapping[str, float]  # by cell, the log ratio by which the reference differs from itself
 
-    @classmethod
-    def of(
-        cls,
-        settled: Mapping[Key, Primary],
-        comparisons: Iterable[Comparison],
-        cells: Iterable[CellSummary],
-    ) -> Costs:
-        """Gather them of a run."""
-        failed = {one.cell for one in comparisons if one.control_failed}
-        known = {cell.id: cell.noise_floor for cell in cells if cell.id in failed}
-        floors = {
-            cell: max(abs(floor.low or 0.0), abs(floor.high or 0.0))
-            for cell, floor in known.items()
-            if floor is not None
-        }
-        return cls(settled=settled, floors=floors)
+
+def _failed_floors(
+    comparisons: Iterable[Comparison], cells: Iterable[CellSummary]
+) -> dict[str, float]:
+    failed = {one.cell for one in comparisons if one.control_failed}
+    known = {cell.id: cell.noise_floor for cell in cells if cell.id in failed}
+    return {
+        cell: max(abs(floor.low or 0.0), abs(floor.high or 0.0))
+        for cell, floor in known.items()
+        if floor is not None
+    }
 
 
-def group_estimates(
-    around: Surroundings,
-    cells: Iterable[CellData],
-    costs: Costs,
+def group_estimates(  # noqa: PLR0913 — each is a part of what is known of a run
+    read: RunFiles,
+    data: Iterable[CellData],
+    settled: Mapping[Key, Primary],
     *,
+    comparisons: Iterable[Comparison],
+    cells: Iterable[CellSummary],
     differences: Iterable[GroupDifference],
 ) -> tuple[GroupEstimate, ...]:
     """Return every group against the first one: the times of each arm, then what each arm costs.
@@ -97,21 +83,22 @@ def group_estimates(
     together err in 5 % of the runs at most (Bonferroni).
     """
     works: dict[tuple[str, str, str], list[CellData]] = {}
-    for measured in cells:
+    for measured in data:
         cell = measured.cell
         place = cell.workload, str(sorted(cell.parameters.items())), cell.within
         works.setdefault(place, []).append(measured)
     planned = [
-        (pair, data, arm.id)
-        for pair in _pairs(around.read)
-        for data in works.values()
-        for arm in data[0].run.arms
+        (pair, of_work, arm.id)
+        for pair in read.group_pairs
+        for of_work in works.values()
+        for arm in of_work[0].run.arms
         if not arm.is_control
     ]
     compared = [one for one in planned if one[2] != one[1][0].reference.id]
+    costs = _Costs(settled=settled, floors=_failed_floors(comparisons, cells))
     made = (
-        *(_of_times(*one, level=1 - ALPHA / len(planned)) for one in planned),
-        *(_of_effect(*one, costs, level=1 - ALPHA / len(compared)) for one in compared),
+        *(_of_times(*one, level=level_together(len(planned))) for one in planned),
+        *(_of_effect(*one, costs, level=level_together(len(compared))) for one in compared),
     )
     unlike = {(one.group, one.arm) for one in differences if one.fact_class == "confounder"}
     return tuple(
@@ -138,7 +125,7 @@ def _base(pair: _Pair, data: CellData, arm: str) -> GroupEstimate:
 
 def _of_times(pair: _Pair, data: list[CellData], arm: str, *, level: float) -> GroupEstimate:
     """Return how the typical step of an arm compares; on `net` where all hosts know it."""
-    measured = [one for one in data if one.arm_blocks(arm) and not did_other_work(one, arm)]
+    measured = [one for one in data if one.arm_blocks(arm) and not one.did_other_work(arm)]
     if why_not := _other_work(pair, measured, arm):
         return replace(_base(pair, data[0], arm), why_not=why_not)
     metrics: set[MetricName] = {one.metric[0] for one in measured}
@@ -184,7 +171,7 @@ def _time(data: CellData, arm: str, metric: MetricName, *, level: float) -> _Val
 
 
 def _of_effect(
-    pair: _Pair, data: list[CellData], arm: str, costs: Costs, *, level: float
+    pair: _Pair, data: list[CellData], arm: str, costs: _Costs, *, level: float
 ) -> GroupEstimate:
     """Return how the ratio of an arm to the reference compares.
 
@@ -285,91 +272,55 @@ def _between_two(first: _Value, second: _Value) -> Ends | None:
     return difference(first.ends, second.ends)
 
 
-def group_differences(around: Surroundings) -> tuple[GroupDifference, ...]:
-    """Return in what groups differ from the first: the machines as the reference saw them first.
+def hosts_estimates(
+    comparisons: Iterable[Comparison],
+    settled: Mapping[Key, Primary],
+    *,
+    margin: float,
+    of_hosts: Iterable[HostGroup],
+) -> tuple[HostsEstimate, ...]:
+    """Return a statement for each workload and arm that two hosts or more of a group have compared.
 
-    Left out is what has the same values in both groups, what names an arm, and what its environment
-    sets on purpose.
+    All of them together err in 5 % of the runs at most, by Bonferroni.
     """
-    arms = [arm for arm in around.read.timed.arms if not arm.is_control]
-    arms.sort(key=lambda arm: not arm.is_reference)
-    told: dict[tuple[str, str], GroupDifference] = {}
-    for pair in _pairs(around.read):
-        for arm in arms:
-            for differing in _of_arm(pair, arm.id, around):
-                place = (
-                    differing.group,
-                    differing.key
-                    if differing.fact_class == "host"
-                    else f"{arm.id} {differing.key}",
-                )
-                told.setdefault(place, differing)
-    return tuple(
-        sorted(
-            told.values(),
-            key=lambda differing: (
-                CLASS_ORDER.index(differing.fact_class) if differing.fact_class != "host" else -1
-            ),
-        )
+    of_host = {host: group.name for group in of_hosts for host in group.hosts}
+    groups: dict[_Place, list[Comparison]] = {}
+    for comparison in comparisons:
+        known = settled.get((comparison.cell, comparison.arm))
+        if known is None or known.error is None or comparison.outcome not in _MEASURED:
+            continue
+        parameters = str(sorted(comparison.parameters.items()))
+        place = comparison.workload, parameters, comparison.arm, of_host.get(comparison.host, "")
+        groups.setdefault(place, []).append(comparison)
+    several = {place: group for place, group in groups.items() if len(group) >= MIN_HOSTS}
+    level = level_together(len(several))
+    made = (
+        (place[-1], _over_hosts(group, settled, level=level, margin=margin))
+        for place, group in several.items()
     )
+    return tuple(replace(one, group=name) for name, one in made if one)
 
 
-def _of_arm(pair: _Pair, arm: str, around: Surroundings) -> Iterator[GroupDifference]:
-    records: dict[str, FingerprintRecord] = {}
-    for record in around.read.fingerprints:
-        if record.arm == arm:
-            records.setdefault(record.host, record)  # the first cell of a host will do
-    sides = [[host for host in group.hosts if host in records] for group in pair]
-    if not all(sides):
-        return
-    hosts = [*sides[0], *sides[1]]
-    for key, fact_class in _told(records, hosts, around).items():
-        values = _values(key, records, hosts)
-        first, second = ({values[host] for host in side} for side in sides)
-        if first != second:
-            yield GroupDifference(
-                group=pair[1].name,
-                reference_group=pair[0].name,
-                arm=arm,
-                key=key,
-                fact_class=fact_class,
-                values=values,
-                is_apart=not first & second,
-            )
-
-
-def _told(
-    records: Mapping[str, FingerprintRecord], hosts: Sequence[str], around: Surroundings
-) -> dict[str, FactClass]:
-    """Return the facts in which any host differs from the first, each with its class.
-
-    A limit that the work reached is a confounder, such as a quota that stopped it.
-    """
-    keys: dict[str, FactClass] = {}
-    for host in hosts[1:]:
-        known_beside = around.of_hosts(records[host].arm, (hosts[0], host))
-        for differing in compare_fingerprints(records[hosts[0]], records[host], known_beside):
-            if differing.fact_class in _UNTOLD or differing.part_of or differing.key == _DRAWN:
-                continue
-            fact_class: FactClass = (
-                "host" if differing.key.startswith(_OF_MACHINE) else differing.fact_class
-            )
-            known = keys.setdefault(differing.key, fact_class)
-            keys[differing.key] = min(known, fact_class, key=CLASS_ORDER.index)
-    return keys
-
-
-def _values(
-    key: str, records: Mapping[str, FingerprintRecord], hosts: Sequence[str]
-) -> dict[str, FingerprintValue]:
-    """Return the value of each host, of a list without what all of them have."""
-    values = {host: records[host].facts.get(key) for host in hosts}
-    lists = [set(value) for value in values.values() if isinstance(value, tuple)]
-    if len(lists) < len(values):
-        return values
-    shared = set.intersection(*lists)
-    return {
-        host: tuple(each for each in value if each not in shared)
-        for host, value in values.items()
-        if isinstance(value, tuple)
-    }
+def _over_hosts(
+    group: list[Comparison], settled: Mapping[Key, Primary], *, level: float, margin: float
+) -> HostsEstimate | None:
+    known = [settled[one.cell, one.arm] for one in group]
+    values = [one.interval.mean for one in known]
+    errors = [one.error or 0.0 for one in known]
+    together = over_hosts(values, errors)
+    if together is None:
+        return None
+    ends = together.ends(level)
+    return HostsEstimate(
+        workload=group[0].workload,
+        parameters=group[0].parameters,
+        arm=group[0].arm,
+        hosts=len(values),
+        log_ratio=ends.mean,
+        low=ends.low,
+        high=ends.high,
+        tau=together.tau,
+        level=level,
+        outcome=verdict(ends.low, ends.high, margin=margin),
+        odd_hosts=tuple(group[place].host for place in odd_hosts(values, errors)),
+    )

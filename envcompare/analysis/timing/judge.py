@@ -23,7 +23,7 @@ from envcompare.analysis.model.comparison import (
     ReasonKind,
     Tail,
 )
-from envcompare.analysis.timing.cells import CellData, mean_estimate, plain_estimate, to_estimate
+from envcompare.analysis.timing.cells import CellData
 from envcompare.run_folder.records import ArmRecord, Design, Measured
 from envcompare.run_folder.results import count_comparisons
 from envcompare.stats.intervals import (
@@ -81,7 +81,7 @@ def primaries(
         (one.cell.id, arm.id): one.evidence(arm.id, one.metric[0])
         for one in cells
         for arm in one.run.arms
-        if not (arm.is_reference or arm.is_control or did_other_work(one, arm.id))
+        if not (arm.is_reference or arm.is_control or one.did_other_work(arm.id))
     }
     evidence |= steps or {}
     measured = {key: one for key, one in evidence.items() if one is not None}
@@ -93,11 +93,11 @@ def primaries(
     screened = screen(tuple(measured.values()), planned=m)
     return {
         key: Primary(
-            interval=one.interval,
-            is_selected=one.is_selected,
+            interval=case.interval,
+            is_selected=case.is_selected,
             error=_standard_error(measured[key]),
         )
-        for key, one in zip(measured, screened, strict=True)
+        for key, case in zip(measured, screened, strict=True)
     }
 
 
@@ -105,12 +105,6 @@ def _standard_error(evidence: AnyEvidence) -> float | None:
     """Return the error that a plain interval stands for, by the normal quantile: not too small."""
     half = evidence.interval(level=PLAIN_LEVEL).half_width
     return half / student_factor(math.inf, PLAIN_LEVEL) if math.isfinite(half) else None
-
-
-def did_other_work(data: CellData, arm: str) -> bool:
-    """Say whether the results of an arm show that its steps were other work."""
-    failure = data.failure(arm)
-    return failure is not None and failure.phase == "checksum"
 
 
 def judge(
@@ -121,7 +115,7 @@ def judge(
     `primary` is the arm's, as settled over the whole run; the control has none of its own.
     """
     settled = _control(data, arm) if arm.is_control else primary
-    if settled is None or did_other_work(data, arm.id):
+    if settled is None or data.did_other_work(arm.id):
         return _without_result(data, arm, cell)
     return _with_result(data, arm, cell, settled)
 
@@ -170,9 +164,7 @@ def _without_result(data: CellData, arm: ArmRecord, cell: CellSummary) -> Compar
 
 def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, settled: Primary) -> Comparison:
     metric, _ = data.metric
-    primary = to_estimate(
-        data, arm.id, metric=metric, ratio=settled.interval, is_widened=not arm.is_control
-    )
+    primary = data.estimate_of(settled.interval, arm.id, metric, is_widened=not arm.is_control)
     mean = _mean(data, arm)
     outcome, reason, control_failed = outcome_of(data, primary, cell.noise_floor, settled)
     by_mean = None
@@ -184,12 +176,8 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, settled: Pri
     more = _more_restarts(data, settled.interval) if is_open else None
     if outcome == "inconclusive" and data.stopped_by == "target":
         reason = reason or Reason(kind="target-first")
-    estimate = plain_estimate if data.is_program else mean_estimate
-    others = (
-        estimate(data, arm.id, metric=name, level=PLAIN_LEVEL)
-        for name in _SECONDARY
-        if name != metric
-    )
+    estimate = data.plain_estimate if data.is_program else data.mean_estimate
+    others = (estimate(arm.id, name, level=PLAIN_LEVEL) for name in _SECONDARY if name != metric)
     return msgspec.structs.replace(
         _base(data, arm),
         outcome=outcome,
@@ -215,13 +203,8 @@ def _mean(data: CellData, arm: ArmRecord) -> Estimate | None:
     planned = 1 if design.screen else count_comparisons(data.run.arms, len(data.run.cells))
     level = PLAIN_LEVEL if arm.is_control else 1 - (1 - TYPICAL_SHARE) * ALPHA / max(1, planned)
     factor = LOOK_FACTOR if data.is_looked and not arm.is_control else 1.0
-    return mean_estimate(
-        data,
-        arm.id,
-        metric=data.metric[0],
-        level=level,
-        factor=factor,
-        is_widened=not arm.is_control,
+    return data.mean_estimate(
+        arm.id, data.metric[0], level=level, factor=factor, is_widened=not arm.is_control
     )
 
 
@@ -233,7 +216,7 @@ def _is_mean_firm(data: CellData, mean: Estimate | None) -> bool:
     control = next((one.id for one in data.run.arms if one.is_control), None)
     floor = None
     if control is not None:
-        floor = mean_estimate(data, control, metric=data.metric[0], level=CONTROL_LEVEL)
+        floor = data.mean_estimate(control, data.metric[0], level=CONTROL_LEVEL)
     end = failed_control_end(floor, least=least)
     return end is None or abs(mean.log_ratio) > end
 

@@ -16,13 +16,13 @@ from envcompare.analysis.model.profiling import (
 )
 from envcompare.analysis.timing.cells import CellData
 from envcompare.run_folder.records import MarkedBlock, StepPhase
+from envcompare.stats.intervals import level_together
 from envcompare.stats.pairs import Round
 from envcompare.stats.parts import (
     LEAST_SHARE,
     Pairing,
     Times,
     added,
-    level_of,
     usual_ns,
     usual_share,
 )
@@ -92,7 +92,7 @@ def _compared(operators: dict[_Place, Times], pairing: Pairing) -> ArmPhases | N
         for part in (*_phases(operators), *_named(operators))
         if usual_share(part.times, whole, pairing.reference) >= LEAST_SHARE
     ]
-    level = level_of(len(tested))
+    level = level_together(len(tested))
     step = _estimated(_Part(kind="step", times=whole), whole, pairing, level)
     interval = pairing.interval(whole, level=level)
     if step is None or interval is None:

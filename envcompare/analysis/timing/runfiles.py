@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol, TypeVar
 
 import msgspec
 
-from envcompare.analysis.timing.cells import CellData, by_cell
+from envcompare.analysis.timing.cells import CellData
 from envcompare.errors import RunFolderError
 from envcompare.fingerprint.comparing import changed_software
+from envcompare.run_folder.history import elapsed_s, standing, standing_samples, written_samples
 from envcompare.run_folder.profiles import ProfileRecord, Roofs
 from envcompare.run_folder.records import (
     Block,
@@ -24,6 +26,7 @@ from envcompare.run_folder.records import (
     FingerprintRecord,
     FingerprintValue,
     GpuReading,
+    HostGroup,
     MarkedBlock,
     Measured,
     Memory,
@@ -32,17 +35,29 @@ from envcompare.run_folder.records import (
     Sample,
     Startup,
 )
-from envcompare.run_folder.results import (
-    RunFolder,
-    arms_within,
-    elapsed_s,
-    standing,
-    standing_samples,
-    written_samples,
-)
+from envcompare.run_folder.results import RunFolder, arms_within
 
 _GUARDS = ("waited", "caution", "training-failed")
 _STARTUP_TIMES = tuple(name for name in Startup.__struct_fields__ if name.endswith("_ns"))
+
+
+class _OfCell(Protocol):
+    """What belongs to a cell."""
+
+    @property
+    def cell(self) -> str:
+        """The id of the cell; empty for what belongs to none."""
+
+
+_Kind = TypeVar("_Kind", bound=_OfCell)
+
+
+def _by_cell(records: Iterable[_Kind]) -> dict[str, list[_Kind]]:
+    """Return records by their cell, in their order; a look through all for each cell is long."""
+    grouped: dict[str, list[_Kind]] = {}
+    for record in records:
+        grouped.setdefault(record.cell, []).append(record)
+    return grouped
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: what stands of the events is found once
@@ -61,8 +76,8 @@ class RunFiles:
 
     def cell_data(self) -> tuple[CellData, ...]:
         """Return what there is of each cell, in the order of the plan."""
-        blocks = by_cell(sample for sample in self.samples if isinstance(sample, Measured))
-        standing, every = by_cell(self.standing), by_cell(self.events)
+        blocks = _by_cell(sample for sample in self.samples if isinstance(sample, Measured))
+        standing, every = _by_cell(self.standing), _by_cell(self.events)
         return tuple(
             CellData(
                 run=self._run_of(cell),
@@ -88,6 +103,11 @@ class RunFiles:
         timed = tuple(arm for arm in self.run.arms if arm.is_timed)
         return msgspec.structs.replace(self.run, arms=timed) if timed else self.run
 
+    @property
+    def group_pairs(self) -> tuple[tuple[HostGroup, HostGroup], ...]:
+        """Return the first group of hosts with each of the others, which are compared with it."""
+        return tuple((self.run.groups[0], group) for group in self.run.groups[1:])
+
     @cached_property
     def standing(self) -> tuple[Event, ...]:
         """Return the events that no resumption has overtaken."""
@@ -111,32 +131,32 @@ class RunFiles:
     @cached_property
     def readings(self) -> dict[str, list[GpuReading]]:
         """Return the readings of GPUs by cell."""
-        return by_cell(one for one in self.samples if isinstance(one, GpuReading))
+        return _by_cell(one for one in self.samples if isinstance(one, GpuReading))
 
     @cached_property
     def epochs(self) -> dict[str, list[Epoch]]:
         """Return the epochs on the way to a goal by cell."""
-        return by_cell(sample for sample in self.samples if isinstance(sample, Epoch))
+        return _by_cell(sample for sample in self.samples if isinstance(sample, Epoch))
 
     @cached_property
     def marked(self) -> dict[str, list[MarkedBlock]]:
         """Return the marked blocks by cell."""
-        return by_cell(sample for sample in self.samples if isinstance(sample, MarkedBlock))
+        return _by_cell(sample for sample in self.samples if isinstance(sample, MarkedBlock))
 
     @cached_property
     def energy_blocks(self) -> dict[str, list[EnergyBlock]]:
         """Return the blocks of the energy pass by cell."""
-        return by_cell(sample for sample in self.samples if isinstance(sample, EnergyBlock))
+        return _by_cell(sample for sample in self.samples if isinstance(sample, EnergyBlock))
 
     @cached_property
     def cell_profiles(self) -> dict[str, list[ProfileRecord]]:
         """Return the records of profiles by cell."""
-        return by_cell(self.profiles)
+        return _by_cell(self.profiles)
 
     @cached_property
     def facts(self) -> dict[str, dict[str, Mapping[str, FingerprintValue]]]:
         """Return the facts of each arm by cell."""
-        prints = by_cell(self.fingerprints)
+        prints = _by_cell(self.fingerprints)
         return {cell: {one.arm: one.facts for one in found} for cell, found in prints.items()}
 
     @cached_property

@@ -22,8 +22,8 @@ from envcompare.analysis.model.scaling import (
     Scaling,
     SizeRate,
 )
-from envcompare.analysis.timing.cells import CellData, others, whole_number, work_but_for
-from envcompare.run_folder.records import ArmRecord, CellRecord, Epoch, Event, Goal
+from envcompare.analysis.timing.cells import CellData
+from envcompare.run_folder.records import ArmRecord, CellRecord, Epoch, Event, Goal, Scalar
 from envcompare.stats.intervals import Interval, interval
 from envcompare.stats.knees import knee
 from envcompare.stats.metrics import net_ns, wall_ns
@@ -41,7 +41,7 @@ _QUANTITIES: Final = {
     "collective_share": ("collective_step_share", _PERCENT),
     "collective_exposed_share": ("collective_exposed_step_share", _PERCENT),
 }
-_BATCH = "batch"
+_BATCH: Final = "batch"
 _Ways = Mapping[int, Sequence[Epoch]]
 """restart → its epochs in their order."""
 
@@ -54,19 +54,33 @@ def scaling(
     The batch is that of a rank, so that an efficiency of 1 is work that grows at no cost.
     """
     ranked = [(one, cell) for one, cell in zip(data, cells, strict=True) if _ranks(one.cell)]
-    alone = {_work(one.cell): one for one, _ in ranked if _ranks(one.cell) == 1}
+    alone = {_work_but_for(one.cell, RANKS): one for one, _ in ranked if _ranks(one.cell) == 1}
     seen = {(of.cell, arm.arm): _exchanged(of, arm.arm) for of in profiles for arm in of.arms}
     return tuple(
-        row for one, cell in ranked for row in _rows(one, cell, alone.get(_work(one.cell)), seen)
+        row
+        for one, cell in ranked
+        for row in _rows(one, cell, alone.get(_work_but_for(one.cell, RANKS)), seen)
     )
 
 
+def _whole_number(cell: CellRecord, name: str) -> int | None:
+    """Return a parameter of a cell; None where it is not set, or no whole number."""
+    value = cell.parameters.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _others(cell: CellRecord, name: str) -> dict[str, Scalar]:
+    """Return the parameters of a cell but for one."""
+    return {other: value for other, value in cell.parameters.items() if other != name}
+
+
+def _work_but_for(cell: CellRecord, name: str) -> tuple[str, str, str, str]:
+    """Return what is the same for all cells that differ in one parameter alone."""
+    return cell.host, cell.workload, cell.within, str(sorted(_others(cell, name).items()))
+
+
 def _ranks(cell: CellRecord) -> int | None:
-    return whole_number(cell, RANKS)
-
-
-def _work(cell: CellRecord) -> tuple[str, str, str, str]:
-    return work_but_for(cell, RANKS)
+    return _whole_number(cell, RANKS)
 
 
 def _rows(
@@ -86,7 +100,7 @@ def _rows(
             cell=data.cell.id,
             host=data.cell.host,
             workload=data.cell.workload,
-            parameters=others(data.cell, RANKS),
+            parameters=_others(data.cell, RANKS),
             arm=times.arm,
             ranks=ranks,
             hosts=data.cell.hosts[:ranks] if ranks > 1 else (),
@@ -148,9 +162,9 @@ def batch_sweeps(data: Iterable[CellData], events: Iterable[Event]) -> tuple[Bat
     """Return each set of two cells or more that differ in the parameter `batch` alone."""
     works: dict[object, list[CellData]] = {}
     for cell in data:
-        size = whole_number(cell.cell, _BATCH)
+        size = _whole_number(cell.cell, _BATCH)
         if size is not None and size > 0:
-            works.setdefault(work_but_for(cell.cell, _BATCH), []).append(cell)
+            works.setdefault(_work_but_for(cell.cell, _BATCH), []).append(cell)
     fits = [event for event in events if event.what == "batch-fits"]
     return tuple(_sweep(cells, fits) for cells in works.values() if len(cells) > 1)
 
@@ -163,7 +177,7 @@ def _sweep(data: list[CellData], events: Iterable[Event]) -> BatchSweep:
     return BatchSweep(
         host=first.cell.host,
         workload=first.cell.workload,
-        parameters=others(first.cell, _BATCH),
+        parameters=_others(first.cell, _BATCH),
         within=first.cell.within,
         sizes=tuple(map(_size, data)),
         cells=tuple(one.cell.id for one in data),

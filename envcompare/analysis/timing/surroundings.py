@@ -1,14 +1,18 @@
-"""How the surroundings of the arms differ, cell by cell, with what was seen while they ran."""
+"""How the surroundings differ: of arms cell by cell, of hosts, and of groups of hosts.
+
+What was seen while they ran counts as well, such as clocks of a GPU and limits that were reached.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, get_args
 
 from msgspec.structs import replace
 
+from envcompare.analysis.model.machines import GroupDifference, HostDifference, HostFact
 from envcompare.analysis.timing.cells import CellData
 from envcompare.analysis.timing.gpureadings import Clocks, clocks_of
 from envcompare.analysis.timing.runfiles import RunFiles
@@ -18,8 +22,12 @@ from envcompare.fingerprint.facts import CLASS_ORDER, EXPLAINING
 from envcompare.fingerprint.sentences import other_options
 from envcompare.run_folder.records import (
     Block,
+    FactClass,
     FactDifference,
+    FingerprintRecord,
+    FingerprintValue,
     GpuReading,
+    HostGroup,
     Memory,
     ProcessRun,
     RunRecord,
@@ -29,6 +37,12 @@ from envcompare.run_folder.results import references_of
 
 Differences = tuple[FactDifference, ...]
 _FELT: Final = (True, None, False)
+_HOST_FACTS: Final[tuple[HostFact, ...]] = get_args(HostFact)
+_UNTOLD: Final = frozenset({"identity", "varied"})  # what names an arm, and what it does on purpose
+# Between hosts these are no software; torch takes as many threads between operations as there are
+# cores, and no arm sets another number.
+_OF_MACHINE: Final = ("gpu.", "torch.cpu_capability", "torch.interop_threads")
+_DRAWN: Final = "env.PYTHONHASHSEED"  # anew in each cell
 GPU_CLOCK: Final = "gpu.clock_sm_mhz"
 """The clock at which a GPU ran while an arm was measured."""
 # Clocks move in steps of 7.5 or 15 MHz: a smaller difference of means is no other clock.
@@ -193,15 +207,6 @@ def likelihood(difference: FactDifference) -> tuple[int, int]:
     return CLASS_ORDER.index(difference.fact_class), _FELT.index(difference.is_felt)
 
 
-def each_once(by_cell: dict[str, Differences]) -> Differences:
-    """Return the differences of all cells; of one that several share the one that weighs most."""
-    every = [one for found in by_cell.values() for one in found]
-    ordered = sorted(every, key=lambda difference: -CLASS_ORDER.index(difference.fact_class))
-    strongest = {(one.host, one.arm, one.key): one for one in ordered}
-    places = dict.fromkeys((one.host, one.arm, one.key) for one in every)
-    return tuple(strongest[place] for place in places)
-
-
 def of_cells(by_cell: dict[str, Differences], *, shared: Differences) -> dict[str, Differences]:
     """Return by cell the differences that `shared`, the strongest of all cells, tells otherwise."""
     told = {(one.host, one.arm, one.key): one for one in shared}
@@ -224,3 +229,124 @@ def _context(run: RunRecord, names: tuple[str, str], both: list[_Seen]) -> ArmsC
         peak_bytes=max(peaks, default=None),
         options=other_options(run.command_line),
     )
+
+
+def host_differences(read: RunFiles) -> tuple[HostDifference, ...]:
+    """Return the software of each arm that is not the same on all hosts; the control is left out.
+
+    A host that nothing is known of is left out; of a build for the CPU it is known to have no CUDA.
+    """
+    return tuple(
+        difference
+        for arm in read.run.arms
+        if arm.is_timed and not arm.is_control
+        for difference in _between_hosts(arm.id, read.fingerprints)
+    )
+
+
+def _between_hosts(arm: str, fingerprints: Iterable[FingerprintRecord]) -> Iterator[HostDifference]:
+    # what was inspected with torch imported tells of it; the first cell of a host will do
+    known: dict[HostFact, dict[str, FingerprintValue]] = {key: {} for key in _HOST_FACTS}
+    for record in fingerprints:
+        if record.arm != arm:
+            continue
+        for key in _HOST_FACTS:
+            has_torch = key == "torch.cuda" and record.facts.get("torch.version") is not None
+            value = record.facts.get(key)
+            if value is not None or has_torch:
+                known[key].setdefault(record.host, value)
+    for key, values in known.items():
+        if len(set(values.values())) > 1:
+            yield HostDifference(arm=arm, key=key, values=values)
+
+
+def group_differences(around: Surroundings) -> tuple[GroupDifference, ...]:
+    """Return in what groups differ from the first: the machines as the reference saw them first.
+
+    Left out is what has the same values in both groups, what names an arm, and what its environment
+    sets on purpose.
+    """
+    arms = [arm for arm in around.read.timed.arms if not arm.is_control]
+    arms.sort(key=lambda arm: not arm.is_reference)
+    told: dict[tuple[str, str], GroupDifference] = {}
+    for pair in around.read.group_pairs:
+        for arm in arms:
+            for differing in _between_groups(pair, arm.id, around):
+                place = (
+                    differing.group,
+                    differing.key
+                    if differing.fact_class == "host"
+                    else f"{arm.id} {differing.key}",
+                )
+                told.setdefault(place, differing)
+    return tuple(
+        sorted(
+            told.values(),
+            key=lambda differing: (
+                CLASS_ORDER.index(differing.fact_class) if differing.fact_class != "host" else -1
+            ),
+        )
+    )
+
+
+def _between_groups(
+    pair: tuple[HostGroup, HostGroup], arm: str, around: Surroundings
+) -> Iterator[GroupDifference]:
+    records: dict[str, FingerprintRecord] = {}
+    for record in around.read.fingerprints:
+        if record.arm == arm:
+            records.setdefault(record.host, record)  # the first cell of a host will do
+    sides = [[host for host in group.hosts if host in records] for group in pair]
+    if not all(sides):
+        return
+    hosts = [*sides[0], *sides[1]]
+    for key, fact_class in _told_of_groups(records, hosts, around).items():
+        values = _values(key, records, hosts)
+        first, second = ({values[host] for host in side} for side in sides)
+        if first != second:
+            yield GroupDifference(
+                group=pair[1].name,
+                reference_group=pair[0].name,
+                arm=arm,
+                key=key,
+                fact_class=fact_class,
+                values=values,
+                is_apart=not first & second,
+            )
+
+
+def _told_of_groups(
+    records: Mapping[str, FingerprintRecord], hosts: Sequence[str], around: Surroundings
+) -> dict[str, FactClass]:
+    """Return the facts in which any host differs from the first, each with its class.
+
+    A limit that the work reached is a confounder, such as a quota that stopped it.
+    """
+    keys: dict[str, FactClass] = {}
+    for host in hosts[1:]:
+        known_beside = around.of_hosts(records[host].arm, (hosts[0], host))
+        for differing in compare_fingerprints(records[hosts[0]], records[host], known_beside):
+            if differing.fact_class in _UNTOLD or differing.part_of or differing.key == _DRAWN:
+                continue
+            fact_class: FactClass = (
+                "host" if differing.key.startswith(_OF_MACHINE) else differing.fact_class
+            )
+            known = keys.setdefault(differing.key, fact_class)
+            keys[differing.key] = min(known, fact_class, key=CLASS_ORDER.index)
+    return keys
+
+
+def _values(
+    key: str, records: Mapping[str, FingerprintRecord], hosts: Sequence[str]
+) -> dict[str, FingerprintValue]:
+    """Return the value of each host, of a list without what all of them have."""
+    values = {host: records[host].facts.get(key) for host in hosts}
+    lists = [set(value) for value in values.values() if isinstance(value, tuple)]
+    if len(lists) < len(values):
+        return values
+    shared = set.intersection(*lists)
+    return {
+        host: tuple(each for each in value if each not in shared)
+        for host, value in values.items()
+        if isinstance(value, tuple)
+    }

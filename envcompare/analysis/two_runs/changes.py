@@ -41,6 +41,8 @@ from envcompare.stats.verdicts import Ends, difference, verdict
 from envcompare.text import assigned, first_few
 
 _MOST_NAMED = 20
+_Key = tuple[str, str]  # cell, arm
+_Moments = tuple[tuple[When, ReadRun, Comparison], tuple[When, ReadRun, Comparison]]
 
 
 def read_run(folder: RunFolder) -> ReadRun:
@@ -123,7 +125,7 @@ def _check_two(before: ReadRun, after: ReadRun) -> None:
             )
 
 
-def _compared(run: RunComparison) -> dict[Key, Comparison]:
+def _compared(run: RunComparison) -> dict[_Key, Comparison]:
     return {(one.cell, one.arm): one for one in run.compared}
 
 
@@ -139,7 +141,7 @@ def _nothing_common(before: ReadRun, after: ReadRun) -> ConfigError:
     )
 
 
-def _named(keys: Iterable[Key]) -> str:
+def _named(keys: Iterable[_Key]) -> str:
     names = [f"{arm} in {cell}" for cell, arm in keys]
     return first_few(names, most=_MOST_NAMED) or "nothing that was timed"
 
@@ -214,11 +216,7 @@ def _generation(run: RunComparison, cell: str) -> str:
     return next((one.generation for one in run.cells if one.id == cell), "")
 
 
-Key = tuple[str, str]  # cell, arm
-Moments = tuple[tuple[When, ReadRun, Comparison], tuple[When, ReadRun, Comparison]]
-
-
-def _judge_change(moments: Moments) -> Change:
+def _judge_change(moments: _Moments) -> Change:
     """Return the change of one comparison, with what else of its arm changed."""
     (_, before, first), (_, after, second) = moments
     base = Change(
@@ -245,7 +243,7 @@ def _judge_change(moments: Moments) -> Change:
     return _measured(base, first.primary, second.primary, moments)
 
 
-def _unmeasured(base: Change, moments: Moments) -> Change:
+def _unmeasured(base: Change, moments: _Moments) -> Change:
     lacking = [moment for moment in moments if moment[2].primary is None]
     is_failed = any(one.outcome == "failed" for _, _, one in lacking)
     reasons = (_of_run(word, one.reason or Reason(kind="unknown")) for word, _, one in lacking)
@@ -258,7 +256,7 @@ def _unmeasured(base: Change, moments: Moments) -> Change:
     )
 
 
-def _measured(base: Change, first: Estimate, second: Estimate, moments: Moments) -> Change:
+def _measured(base: Change, first: Estimate, second: Estimate, moments: _Moments) -> Change:
     margin = moments[1][1].comparison.margin
     mean = second.log_ratio - first.log_ratio
     ends = _ends(first, second)
@@ -325,7 +323,7 @@ def _floor(run: RunComparison, comparison: Comparison) -> float | None:
     return failed_control_end(next(floors, None), least=least)
 
 
-def _remarks(moments: Moments) -> Iterable[str]:
+def _remarks(moments: _Moments) -> Iterable[str]:
     """Say where one name stands for two environments or images, and what failed half-way."""
     asked = [
         next(_arm_text(arm) for arm in run.record.arms if arm.id == one.arm)

@@ -1,9 +1,12 @@
-"""Read a trace of torch.profiler (Kineto), packed or not, event by event."""
+"""Read a trace of torch.profiler (Kineto): kernels, copies, calls, operators, and exchanges.
+
+Operators are added up as torch.profiler does: what is theirs, and what is inside.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,34 +15,32 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from envcompare.profile_files.activity import (
+    Numbers,
     Table,
     api_calls,
     copy_groups,
     exposed_ns,
     first_duplicate,
     in_launch_order,
+    innermost,
     kernel_groups,
+    launching_calls,
     union_ns,
     with_gpu_times,
     without_memsets,
 )
 from envcompare.profile_files.derive import with_quantities
-from envcompare.profile_files.kineto.events import (
-    OCCUPANCY_PARTS,
-    EventRows,
-    computing,
-    operator_sums,
-    owners,
-    read_rows,
-)
-from envcompare.profile_files.kineto.trace import Trace
-from envcompare.run_folder.profiles import Device, Kernel, Note, Profile, Quantity
+from envcompare.profile_files.kineto.events import OCCUPANCY_PARTS, EventRows, Trace, read_rows
+from envcompare.run_folder.profiles import Device, Kernel, Note, Operator, Profile, Quantity
 from envcompare.text import counted
 
 _SOURCE: Final = "torch.profiler"
 _AMD: Final = ("AMD", "Radeon", "gfx")
 _RANGE: Final = re.compile(r"__.*|\d+")  # what is named after no kernel
 _BY_KERNELS: Final = "ROCm sets memory with kernels; the trace does not record their bytes"
+# An operator has a namespace. That of c10d hands an exchange to its backend; hooks that wait for
+# one run in those of autograd, whose nodes, such as AddmmBackward0, have none.
+_COMPUTES: Final = re.compile(r"(?!c10d::|(?:torch::)?autograd::)[\w.]+::")
 _OF_LAUNCHES: Final = ("launch_count", "kernel_time_ns")
 # ncclKernel_* to NCCL 2.18, ncclDevKernel_* since, nccl…Kernel_* before both; RCCL, its
 # counterpart for AMD GPUs, has the same names.
@@ -86,7 +87,7 @@ def _timed(trace: Trace, rows: EventRows, tables: tuple[Table, Table, Table, Tab
     """Return kernels, copies, calls and operators with their times."""
     kernels, copies, calls, operators = tables
     names = tuple(rows.names)
-    caused = [owners(table, calls, operators) for table in (kernels, copies)]
+    caused = [_owners(table, calls, operators) for table in (kernels, copies)]
     ops = [names[int(operators["name"][at])] if at >= 0 else "" for at in caused[0].tolist()]
     groups, sequence = kernel_groups(kernels, tuple(rows.shapes), ops)
     return Profile(
@@ -97,7 +98,7 @@ def _timed(trace: Trace, rows: EventRows, tables: tuple[Table, Table, Table, Tab
         sequence=sequence,
         copies=copy_groups(copies),
         api_calls=api_calls(calls, names),
-        operators=operator_sums(
+        operators=_operator_sums(
             operators,
             names,
             work=np.concatenate(caused),
@@ -228,7 +229,7 @@ def _host_collectives(rows: EventRows, operators: Table) -> Iterator[Quantity]:
     exchanges = rows.exchanges.table()
     if len(exchanges):
         scope = f"{counted(len(exchanges), 'collective')} on the host: no operator computes"
-        computed = computing(operators, tuple(rows.names))
+        computed = _computing(operators, tuple(rows.names))
         yield from _exchanged(exchanges, computed, rows.steps_ns, scope)
 
 
@@ -295,3 +296,160 @@ def _notes(trace: Trace, *, has_gpu: bool) -> Iterator[Note]:
     if isinstance(known, dict):
         values = {key: str(known.get(key, "?")) for key in ("rank", "world_size", "backend")}
         yield Note(kind="distributed", values=values)
+
+
+def _owners(rows: Table, calls: Table, operators: Table) -> Numbers:
+    """Return the place in `operators` of what caused each row of GPU work, or -1.
+
+    It is the innermost operator around the call that launched it; without a call, the one whose
+    external id the row carries.
+    """
+    if not len(rows) or not len(operators):
+        return np.full(len(rows), -1)
+    callers = np.full(len(rows), -1)
+    if len(calls):
+        at = launching_calls(rows, calls)
+        around = innermost(operators, threads=calls["thread"][at], times=calls["start"][at])
+        callers = np.where(at >= 0, np.array(around, dtype=np.int64), -1)
+    return np.where(callers >= 0, callers, _by_external(rows["owner"], operators["external"]))
+
+
+def _by_external(asked: Numbers, offered: Numbers) -> Numbers:
+    order = np.argsort(offered, kind="stable")
+    at = np.minimum(np.searchsorted(offered[order], asked), len(order) - 1)
+    places = order[at]
+    # Kineto writes 0 where it knows of no operator.
+    return np.where((offered[places] == asked) & (asked > 0), places, -1)
+
+
+def _operator_sums(
+    operators: Table,
+    names: Sequence[str],
+    *,
+    work: Numbers,
+    durations: Numbers,
+    memory: Table,
+) -> tuple[Operator, ...]:
+    """Return the operators by name, those with the most time of their own first.
+
+    `work` holds the operator, or -1, that caused each piece of GPU work of these `durations`.
+    """
+    if not len(operators):
+        return ()
+    order = np.lexsort(
+        [operators[name] for name in ("name", "external")]
+        + [-operators["end"], operators["start"], operators["thread"]]
+    )
+    parents = _parents(operators, order)
+    stands_for = _once(operators, parents, order)
+    is_kept = stands_for == np.arange(len(operators))
+    parents = np.where(is_kept & (parents >= 0), stands_for[parents], -1)
+    length = operators["end"] - operators["start"]
+    device = _added(_moved(work, stands_for), durations, len(operators))
+    owner = innermost(operators, threads=memory["thread"], times=memory["time"])
+    held = _moved(np.array(owner, dtype=np.int64), stands_for)
+    sums = np.stack([
+        np.ones_like(length),
+        length - _inside(operators, parents),
+        length,
+        device,
+        _with_children(device, parents, order),
+        *(
+            _added(held[picked], memory["bytes"][picked], len(operators))
+            for picked in (memory["is_device"] == 0, memory["is_device"] == 1)
+        ),
+    ])  # fmt: skip
+    by_name = _by_name(sums[:, is_kept], operators["name"][is_kept])
+    has_gpu, has_memory = len(work) > 0, len(memory) > 0
+    rows = (
+        _operator_row(names[number], cells, has_gpu=has_gpu, has_memory=has_memory)
+        for number, cells in by_name.items()
+    )
+    return tuple(
+        sorted(rows, key=lambda row: (-(row.self_device_ns or 0), -row.self_cpu_ns, row.name))
+    )
+
+
+def _computing(operators: Table, names: Sequence[str]) -> Table:
+    """Return the operators that compute, without what calls them and may wait in between."""
+    kept = [at for at, name in enumerate(names) if _COMPUTES.match(name)]
+    return operators[np.isin(operators["name"], kept)]
+
+
+def _operator_row(name: str, cells: Sequence[int], *, has_gpu: bool, has_memory: bool) -> Operator:
+    calls, self_time, total, device, device_all, host_bytes, device_bytes = cells
+    return Operator(
+        name=name,
+        calls=calls,
+        self_cpu_ns=float(self_time),
+        cpu_ns=float(total),
+        self_device_ns=float(device) if has_gpu else None,
+        device_ns=float(device_all) if has_gpu else None,
+        self_cpu_bytes=host_bytes if has_memory else None,
+        self_device_bytes=device_bytes if has_memory else None,
+    )
+
+
+def _by_name(columns: Numbers, names: Numbers) -> dict[int, list[int]]:
+    numbers, inverse = np.unique(names, return_inverse=True)
+    sums = np.zeros((len(columns), len(numbers)), dtype=np.int64)
+    for at, column in enumerate(columns):
+        np.add.at(sums[at], inverse, column)
+    return dict(zip(numbers.tolist(), sums.T.tolist(), strict=True))
+
+
+def _parents(rows: Table, order: Numbers) -> Numbers:
+    """Return the place of the operator each one stands in on its thread, or -1."""
+    parents = np.full(len(rows), -1)
+    threads, starts, ends = (rows[name].tolist() for name in ("thread", "start", "end"))
+    around: list[int] = []
+    for place in order.tolist():
+        while around and (
+            threads[around[-1]] != threads[place] or ends[around[-1]] <= starts[place]
+        ):
+            around.pop()
+        if around:
+            parents[place] = around[-1]
+        around.append(place)
+    return parents
+
+
+def _once(rows: Table, parents: Numbers, order: Numbers) -> Numbers:
+    """Return for each operator its place, or that of the one it repeats.
+
+    A dispatcher may call the same name again and nothing else; torch.profiler shows one of them.
+    """
+    children = np.bincount(parents[parents >= 0], minlength=len(rows))
+    repeats = (parents >= 0) & (rows["name"] == rows["name"][parents]) & (children[parents] == 1)
+    stands_for = np.arange(len(rows))
+    for place in order[repeats[order]].tolist():
+        stands_for[place] = stands_for[parents[place]]
+    return stands_for
+
+
+def _moved(places: Numbers, stands_for: Numbers) -> Numbers:
+    return np.where(places >= 0, stands_for[places], -1)
+
+
+def _inside(rows: Table, parents: Numbers) -> Numbers:
+    """Return how long children ran inside each operator; rounding may carry one past the end."""
+    is_child = parents >= 0
+    parent = parents[is_child]
+    until = np.minimum(rows["end"][is_child], rows["end"][parent])
+    return _added(parent, until - rows["start"][is_child], len(rows))
+
+
+def _with_children(values: Numbers, parents: Numbers, order: Numbers) -> Numbers:
+    sums = values.tolist()
+    above = parents.tolist()
+    for place in reversed(order.tolist()):
+        if above[place] >= 0:
+            sums[above[place]] += sums[place]
+    return np.array(sums, dtype=np.int64)
+
+
+def _added(places: Numbers, values: Numbers, count: int) -> Numbers:
+    sums = np.zeros(count, dtype=np.int64)
+    known = places >= 0
+    np.add.at(sums, places[known], values[known])
+    return sums

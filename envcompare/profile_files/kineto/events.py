@@ -1,29 +1,42 @@
-"""The events of a Kineto trace, sorted into rows: GPU work, API calls, operators, memory.
+"""The events of a Kineto trace, read one at a time from the file, packed by gzip or not, as rows.
 
-Operators are added up as torch.profiler does: what is theirs, and what is inside.
+Rows are of GPU work, API calls, operators and memory.
 """
 
 from __future__ import annotations
 
+import codecs
+import gzip
+import json
 import re
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from decimal import Decimal
+from pathlib import Path
+from typing import IO, Any, Final, NoReturn, cast
 
-import numpy as np
+from envcompare.errors import ProfileError
+from envcompare.profile_files.activity import KINDS, ROW, Rows, Shape
+from envcompare.profile_files.rawfiles import GZIP, refusal
+from envcompare.run_folder.profiles import Dim
 
-from envcompare.profile_files.activity import (
-    KINDS,
-    ROW,
-    Numbers,
-    Rows,
-    Shape,
-    Table,
-    innermost,
-    launching_calls,
-)
-from envcompare.profile_files.kineto.trace import Event, Trace, is_number
-from envcompare.run_folder.profiles import Dim, Operator
+# What is read of a trace beside its events; newer Kineto and tools that merge traces write it last.
+_FIELDS: Final = ("schemaVersion", "deviceProperties", "distributedInfo")
+_SCHEMA: Final = 1  # of every Kineto until 2026
+_CHUNK_BYTES: Final = 1 << 18
+_VALUE_MOST: Final = 1 << 24  # characters; an event has some hundred
+_SHOWN: Final = 24  # characters on each side of a damaged place
+# A trace is packed to a tenth or a thirtieth of its size: each event has times of its own.
+_FREE_BYTES: Final = 1 << 26
+_SWELLING_MOST: Final = 200
+# A microsecond count of 16 digits is a time three centuries after 1970.
+_MOST_DIGITS: Final = 16
+_ROUNDING_PARTS: Final = 100
+_SPACES: Final = re.compile(r"[ \t\r\n]*")
+_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+_HINT: Final = "export the trace again, and copy it whole"
+_DAMAGED: Final = (EOFError, zlib.error, gzip.BadGzipFile, ValueError, ArithmeticError)
 
 # The categories of 2023 and later, and those before them.
 _CATEGORIES: Final = {
@@ -44,12 +57,205 @@ _STEP: Final = re.compile(r"ProfilerStep#(\d+)")
 EXCHANGE: Final = re.compile(r"gloo:\w+")
 """What the backend of torch.distributed that exchanges data by the host calls it."""
 
-# An operator has a namespace. That of c10d hands an exchange to its backend; hooks that wait for
-# one run in those of autograd, whose nodes, such as AddmmBackward0, have none.
-_COMPUTES: Final = re.compile(r"(?!c10d::|(?:torch::)?autograd::)[\w.]+::")
 _OCCUPANCY: Final = "est. achieved occupancy %"
 OCCUPANCY_PARTS: Final = 1000
 _CUDA: Final = 1
+
+Event = dict[str, Any]
+
+
+def _is_number(value: object) -> bool:
+    """Return whether a value of the file is a number; true and false are none."""
+    return isinstance(value, int | Decimal) and not isinstance(value, bool)
+
+
+class Trace:
+    """The events of a trace with their numbers, and what stands beside them.
+
+    `head` is complete when all events have been read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.name
+        self._path = path
+        self.head: dict[str, Any] = {}
+
+    def events(self) -> Iterator[tuple[int, Event]]:
+        """Yield all events; raises ProfileError where the file is damaged or ends too early."""
+        number = -1
+        try:
+            with self._path.open("rb") as raw:
+                try:
+                    for number, event in enumerate(self._items(_Json(raw))):
+                        yield number, self._object(number, event)
+                except _DAMAGED as error:
+                    at = f"after {number + 1} events, {raw.tell()} bytes into the file"
+                    why = f"it is damaged or cut off {at}: {str(error) or type(error).__name__}"
+                    raise refusal(self.name, why=why, hint=_HINT) from error
+        except OSError as error:
+            raise refusal(self.name, why=f"it cannot be read: {error.strerror}") from error
+
+    def _items(self, text: _Json) -> Iterator[object]:
+        """Yield the items of `traceEvents`, and keep what is known of the fields beside it."""
+        has_events = False
+        if text.peek() != "{":
+            raise refusal(self.name, why="it has no traceEvents", hint=_HINT)
+        text.take("{")
+        for _ in text.members("}"):
+            name = text.value()
+            text.take(":")
+            if name == "traceEvents" and text.peek() == "[":
+                has_events = True
+                self._refuse_newer()
+                text.take("[")
+                for _ in text.members("]"):
+                    yield text.value()
+            else:
+                value = text.value()
+                self.head |= {name: value} if name in _FIELDS else {}
+        text.end()
+        self._refuse_newer()
+        if not has_events:
+            raise refusal(self.name, why="it has no traceEvents", hint=_HINT)
+
+    def _refuse_newer(self) -> None:
+        """Refuse a schema after the one that is known, whose times may be of another unit."""
+        schema = self.head.get("schemaVersion")
+        if isinstance(schema, int | Decimal) and schema > _SCHEMA:
+            why = f"it uses trace schema {schema}; envcompare reads schema {_SCHEMA} only"
+            hint = "upgrade envcompare, or write the trace with an older PyTorch"
+            raise refusal(self.name, why=why, hint=hint)
+
+    def _object(self, number: int, event: object) -> Event:
+        if not isinstance(event, dict):
+            raise self.refusal(number, "it is no object")
+        return event
+
+    def refusal(self, number: int, why: str) -> ProfileError:
+        """Return the error that names an event and what is wrong with it."""
+        return refusal(self.name, why=f"event {number} of traceEvents: {why}", hint=_HINT)
+
+    def whole(self, number: int, event: Event, key: str) -> int:
+        """Return a whole number of `args`; -1 where it is missing."""
+        args = event.get("args")
+        value = args.get(key) if isinstance(args, dict) else None
+        if value is None:
+            return -1
+        if type(value) is not int or not -1 <= value < 1 << 62:
+            raise self.refusal(number, f"{key} is {value!r}, not a whole number")
+        return value
+
+    def nanoseconds(self, number: int, event: Event, key: str) -> int:
+        """Return a time of an event, which Kineto writes in microseconds, to the nanosecond."""
+        value = event.get(key)
+        if type(value) is int:
+            value = Decimal(value)
+        if not isinstance(value, Decimal) or value < 0 or value.adjusted() > _MOST_DIGITS:
+            raise self.refusal(number, f"{key} is {value!s:.40}, not a time in microseconds")
+        return int((value * 1000).to_integral_value())
+
+    def duration_ns(self, number: int, event: Event) -> int:
+        """Return how long an event lasts; refuse one that rounding would change by over 1 %.
+
+        Kineto writes whole nanoseconds; arithmetic of other tools leaves a trace of a fraction.
+        """
+        lasted = self.nanoseconds(number, event, "dur")
+        exact = Decimal(event["dur"]) * 1000
+        if abs(exact - lasted) * _ROUNDING_PARTS > exact:
+            why = f"dur is {event['dur']!s:.40}, not a number of whole nanoseconds"
+            raise self.refusal(number, why)
+        return lasted
+
+
+class _Json:
+    """JSON of any length, of which one value at a time is in memory.
+
+    A value that does not end, and a small file that is packed and unpacks to a huge one, are
+    refused.
+    """
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        is_packed = raw.read(len(GZIP)) == GZIP
+        raw.seek(0)
+        self._raw = raw
+        self._file = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if is_packed else raw
+        self._utf8 = codecs.getincrementaldecoder("utf-8")()
+        self._size = 0
+        self._text = ""
+        self._at = 0
+
+    def peek(self) -> str:
+        """Return the next character that is no space; an empty text at the end of the file."""
+        while True:
+            self._at = cast("re.Match[str]", _SPACES.match(self._text, self._at)).end()
+            if self._at < len(self._text) or not self._fill():
+                return self._text[self._at : self._at + 1]
+
+    def take(self, *expected: str) -> str:
+        """Go past one of these characters, and return it."""
+        if (letter := self.peek()) not in expected:
+            raise _damage(f"expecting {' or '.join(expected)}", self._text, self._at)
+        self._at += 1
+        return letter
+
+    def members(self, closing: str) -> Iterator[None]:
+        """Stop before each member of the list or object that was opened, and go past its end."""
+        letter = self.take(closing) if self.peek() == closing else ""
+        while letter != closing:
+            yield
+            letter = self.take(",", closing)
+
+    def value(self) -> object:
+        """Return the value that comes next; a number with a fraction is a Decimal."""
+        self.peek()
+        while True:
+            try:
+                value, end = _DECODER.raw_decode(self._text, self._at)
+            except json.JSONDecodeError as error:
+                if not self._fill():
+                    raise _damage(error.msg, error.doc, error.pos) from error
+                continue
+            if end < len(self._text) or not self._fill():
+                break
+        if _SURROGATE.search(self._text, self._at, end):
+            json.dumps(value, ensure_ascii=False, default=str).encode()  # half a character is none
+        self._at = end
+        return value
+
+    def end(self) -> None:
+        """Refuse anything behind the last value, and a file whose checksum is another."""
+        if self.peek():
+            raise _damage("extra data", self._text, self._at)
+
+    def _fill(self) -> bool:
+        """Read on, as much again as is held; say whether there was more."""
+        held = len(self._text) - self._at
+        if held > _VALUE_MOST:
+            raise ValueError(f"a value of more than {_VALUE_MOST >> 20} MiB")
+        data = self._file.read(max(_CHUNK_BYTES, held))
+        self._size += len(data)
+        if self._size > max(_FREE_BYTES, _SWELLING_MOST * self._raw.tell()):
+            raise ValueError(f"it unpacks to more than {_SWELLING_MOST} times its size")
+        try:
+            text = self._utf8.decode(data, final=not data)
+        except UnicodeDecodeError as error:
+            near = error.object[max(0, error.start - _SHOWN) : error.start + _SHOWN]
+            raise ValueError(f"no UTF-8: {near.decode(errors='backslashreplace')}") from error
+        self._text = self._text[self._at :] + text
+        self._at = 0
+        return bool(data)
+
+
+def _damage(why: str, text: str, at: int) -> ValueError:
+    """Return the error for a damaged place, with what stands around it."""
+    return ValueError(f"{why}: {text[max(0, at - _SHOWN) : at + _SHOWN]}")
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+_DECODER: Final = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -169,7 +375,7 @@ def _kernel(trace: Trace, number: int, event: Event, rows: EventRows) -> None:
     estimate = event["args"].get(_OCCUPANCY)
     if estimate is None:
         return
-    if not is_number(estimate) or not 0 <= estimate <= 100:
+    if not _is_number(estimate) or not 0 <= estimate <= 100:
         raise trace.refusal(number, f"{_OCCUPANCY} is {estimate!s:.40}")
     lasted = where[3] - where[2]
     # In whole parts, so that the order of events cannot change the sum.
@@ -243,7 +449,7 @@ def _counters(trace: Trace, number: int, event: Event, rows: EventRows) -> None:
     name = _text(trace, number, event)
     calls, sums = rows.counters.get(name, (0, {}))
     for key, value in args.items() if isinstance(args, dict) else ():
-        if not is_number(value) or "__" not in key:
+        if not _is_number(value) or "__" not in key:
             continue
         if not key.endswith(".sum"):
             rows.dropped.add(key)
@@ -263,160 +469,3 @@ _ADD: Final = {
     "counters": _counters,
     "memory": _memory,
 }
-
-
-def owners(rows: Table, calls: Table, operators: Table) -> Numbers:
-    """Return the place in `operators` of what caused each row of GPU work, or -1.
-
-    It is the innermost operator around the call that launched it; without a call, the one whose
-    external id the row carries.
-    """
-    if not len(rows) or not len(operators):
-        return np.full(len(rows), -1)
-    callers = np.full(len(rows), -1)
-    if len(calls):
-        at = launching_calls(rows, calls)
-        around = innermost(operators, threads=calls["thread"][at], times=calls["start"][at])
-        callers = np.where(at >= 0, np.array(around, dtype=np.int64), -1)
-    return np.where(callers >= 0, callers, _by_external(rows["owner"], operators["external"]))
-
-
-def _by_external(asked: Numbers, offered: Numbers) -> Numbers:
-    order = np.argsort(offered, kind="stable")
-    at = np.minimum(np.searchsorted(offered[order], asked), len(order) - 1)
-    places = order[at]
-    # Kineto writes 0 where it knows of no operator.
-    return np.where((offered[places] == asked) & (asked > 0), places, -1)
-
-
-def operator_sums(
-    operators: Table,
-    names: Sequence[str],
-    *,
-    work: Numbers,
-    durations: Numbers,
-    memory: Table,
-) -> tuple[Operator, ...]:
-    """Return the operators by name, those with the most time of their own first.
-
-    `work` holds the operator, or -1, that caused each piece of GPU work of these `durations`.
-    """
-    if not len(operators):
-        return ()
-    order = np.lexsort(
-        [operators[name] for name in ("name", "external")]
-        + [-operators["end"], operators["start"], operators["thread"]]
-    )
-    parents = _parents(operators, order)
-    stands_for = _once(operators, parents, order)
-    is_kept = stands_for == np.arange(len(operators))
-    parents = np.where(is_kept & (parents >= 0), stands_for[parents], -1)
-    length = operators["end"] - operators["start"]
-    device = _added(_moved(work, stands_for), durations, len(operators))
-    owner = innermost(operators, threads=memory["thread"], times=memory["time"])
-    held = _moved(np.array(owner, dtype=np.int64), stands_for)
-    sums = np.stack([
-        np.ones_like(length),
-        length - _inside(operators, parents),
-        length,
-        device,
-        _with_children(device, parents, order),
-        *(
-            _added(held[picked], memory["bytes"][picked], len(operators))
-            for picked in (memory["is_device"] == 0, memory["is_device"] == 1)
-        ),
-    ])  # fmt: skip
-    by_name = _by_name(sums[:, is_kept], operators["name"][is_kept])
-    has_gpu, has_memory = len(work) > 0, len(memory) > 0
-    rows = (
-        _operator_row(names[number], cells, has_gpu=has_gpu, has_memory=has_memory)
-        for number, cells in by_name.items()
-    )
-    return tuple(
-        sorted(rows, key=lambda row: (-(row.self_device_ns or 0), -row.self_cpu_ns, row.name))
-    )
-
-
-def computing(operators: Table, names: Sequence[str]) -> Table:
-    """Return the operators that compute, without what calls them and may wait in between."""
-    kept = [at for at, name in enumerate(names) if _COMPUTES.match(name)]
-    return operators[np.isin(operators["name"], kept)]
-
-
-def _operator_row(name: str, cells: Sequence[int], *, has_gpu: bool, has_memory: bool) -> Operator:
-    calls, self_time, total, device, device_all, host_bytes, device_bytes = cells
-    return Operator(
-        name=name,
-        calls=calls,
-        self_cpu_ns=float(self_time),
-        cpu_ns=float(total),
-        self_device_ns=float(device) if has_gpu else None,
-        device_ns=float(device_all) if has_gpu else None,
-        self_cpu_bytes=host_bytes if has_memory else None,
-        self_device_bytes=device_bytes if has_memory else None,
-    )
-
-
-def _by_name(columns: Numbers, names: Numbers) -> dict[int, list[int]]:
-    numbers, inverse = np.unique(names, return_inverse=True)
-    sums = np.zeros((len(columns), len(numbers)), dtype=np.int64)
-    for at, column in enumerate(columns):
-        np.add.at(sums[at], inverse, column)
-    return dict(zip(numbers.tolist(), sums.T.tolist(), strict=True))
-
-
-def _parents(rows: Table, order: Numbers) -> Numbers:
-    """Return the place of the operator each one stands in on its thread, or -1."""
-    parents = np.full(len(rows), -1)
-    threads, starts, ends = (rows[name].tolist() for name in ("thread", "start", "end"))
-    around: list[int] = []
-    for place in order.tolist():
-        while around and (
-            threads[around[-1]] != threads[place] or ends[around[-1]] <= starts[place]
-        ):
-            around.pop()
-        if around:
-            parents[place] = around[-1]
-        around.append(place)
-    return parents
-
-
-def _once(rows: Table, parents: Numbers, order: Numbers) -> Numbers:
-    """Return for each operator its place, or that of the one it repeats.
-
-    A dispatcher may call the same name again and nothing else; torch.profiler shows one of them.
-    """
-    children = np.bincount(parents[parents >= 0], minlength=len(rows))
-    repeats = (parents >= 0) & (rows["name"] == rows["name"][parents]) & (children[parents] == 1)
-    stands_for = np.arange(len(rows))
-    for place in order[repeats[order]].tolist():
-        stands_for[place] = stands_for[parents[place]]
-    return stands_for
-
-
-def _moved(places: Numbers, stands_for: Numbers) -> Numbers:
-    return np.where(places >= 0, stands_for[places], -1)
-
-
-def _inside(rows: Table, parents: Numbers) -> Numbers:
-    """Return how long children ran inside each operator; rounding may carry one past the end."""
-    is_child = parents >= 0
-    parent = parents[is_child]
-    until = np.minimum(rows["end"][is_child], rows["end"][parent])
-    return _added(parent, until - rows["start"][is_child], len(rows))
-
-
-def _with_children(values: Numbers, parents: Numbers, order: Numbers) -> Numbers:
-    sums = values.tolist()
-    above = parents.tolist()
-    for place in reversed(order.tolist()):
-        if above[place] >= 0:
-            sums[above[place]] += sums[place]
-    return np.array(sums, dtype=np.int64)
-
-
-def _added(places: Numbers, values: Numbers, count: int) -> Numbers:
-    sums = np.zeros(count, dtype=np.int64)
-    known = places >= 0
-    np.add.at(sums, places[known], values[known])
-    return sums

@@ -1,61 +1,91 @@
 """Nsight Compute: its CSV (raw page, details page, summary per kernel) and its reports.
 
 A report (`.ncu-rep`) is read through NVIDIA's module `ncu_report`, or converted by an `ncu` here.
+A live run prints messages and the output of the profiled program before the table; the table
+begins where the first cell is `ID` (or `Process ID` in a summary). A summary is of
+`ncu --print-summary per-kernel`: a row for each kernel and metric, as of nvprof.
 """
 
 from __future__ import annotations
 
 import importlib
-import math
 import os
 import re
 import shutil
-from collections.abc import Iterator
-from importlib import metadata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
-from typing import Final, Protocol
+from typing import Final
 
 from envcompare.profile_files.ncu.launches import (
+    BASE_UNITS,
+    CUT,
+    LABELS,
+    NEWER_HINT,
+    TIME,
     Cell,
     Counted,
     Launch,
     Measured,
     adding,
+    changes_time,
     counted,
+    device,
+    dim,
+    is_unpatched_time,
+    odd_notes,
+    read_report,
+    time_notes,
 )
-from envcompare.profile_files.ncu.pages import device, read_page
-from envcompare.profile_files.rawfiles import convert, first_bytes, read_lines, refusal
-from envcompare.run_folder.profiles import Device, Dim, Note, Page, Profile
+from envcompare.profile_files.rawfiles import (
+    Convention,
+    Row,
+    convert,
+    csv_records,
+    csv_row,
+    decide,
+    first_bytes,
+    first_repeated,
+    lacking_at_end,
+    read_lines,
+    refusal,
+)
+from envcompare.run_folder.profiles import Device, Dim, Kernel, Note, Page, Profile
 
 _HINT: Final = (
     "pip install 'envcompare-bench[ncu]', or import what "
     "`LC_ALL=C ncu --import {file} --csv --page raw --print-units base` prints"
 )
-_NEWER_HINT: Final = (
-    "pip install --upgrade ncu-report, or import what the ncu that collected it prints: "
-    "`LC_ALL=C ncu --import {file} --csv --page raw --print-units base`"
-)
-_CUT: Final = "copy the report again, or profile again: it is damaged, cut off, or of a newer ncu"
 _MAGIC: Final = b"NVR\0"
 _NEWER: Final = re.compile(r"\bnewer\b|[Uu]nsupported .*version|version .*not supported")
-_ATTRIBUTES: Final = ("display_name", "compute_capability_major", "compute_capability_minor",
-                      "multiprocessor_count")  # fmt: skip
-
-
-class _Metric(Protocol):
-    def value(self) -> float | str | None: ...
-    def unit(self) -> str: ...
-
-
-class _Action(Protocol):
-    """A launch; it stands in a range, and that in the context of a report."""
-
-    NameBase_DEMANGLED: int
-
-    def name(self, base: int) -> str | None: ...
-    def metric_names(self) -> tuple[str, ...]: ...
-    def metric_by_name(self, name: str) -> _Metric | None: ...
+_FIXED: Final = frozenset({
+    "ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context",
+    "Stream", "Block Size", "Grid Size", "Device", "Device Id", "CC", "Invocations",
+})  # fmt: skip
+_RANGES: Final = (":Push/Pop_Range:", ":Start/Stop_Range:")
+_PATCHING: Final = re.compile(r"Roofline|Source ?Counters")
+_NEEDED: Final = ("Section Name", "Metric Name", "Metric Unit", "Metric Value")
+_OF_SUMMARY: Final = ("Kernel Name", "Invocations", "Metric Name", "Minimum", "Maximum", "Average")
+_KEYS: Final = (
+    "Process ID", "Kernel Name", "Grid Size", "Block Size", "Device", "Device Id", "CC",
+)  # fmt: skip
+_LAUNCHES: Final = (
+    "only per-kernel summaries are read; else print launches: "
+    "`LC_ALL=C ncu --import … --csv --page raw --print-units base`"
+)
+_HEADER: Final = re.compile(r'^"(?:ID|Process ID)",')
+_ERROR: Final = re.compile(r"^==ERROR==\s*(.*)")
+_NONE: Final = "No kernels were profiled"
+_PERMISSION: Final = re.compile(
+    r"ERR_NVGPUCTRPERM|does not have permission to access NVIDIA GPU Performance Counters"
+    r"|driver resource was unavailable"
+)
+_OPEN_COUNTERS: Final = (
+    "let users read the counters: `options nvidia NVreg_RestrictProfilingToAdminUsers=0` in "
+    "/etc/modprobe.d on the host, then reboot; or profile as root, in Docker with "
+    "--cap-add=SYS_ADMIN; where DCGM holds the counters, `dcgmi profile --pause` first"
+)
 
 
 def read(path: Path) -> Profile:
@@ -65,8 +95,7 @@ def read(path: Path) -> Profile:
     """
     if path.suffix == ".ncu-rep":
         return _report(path)
-    page, kernels, devices = read_page(read_lines(path), file=path.name)
-    return _profile(path, f"csv {page}", page, kernels, devices)
+    return _printed(path, read_lines(path))
 
 
 def _profile(
@@ -91,7 +120,7 @@ def _report(path: Path) -> Profile:
     head = first_bytes(path, len(_MAGIC))
     if head != _MAGIC:
         what = "it is empty" if not head else "it does not begin as one"
-        raise refusal(path.name, why=f"it is not an Nsight Compute report: {what}", hint=_CUT)
+        raise refusal(path.name, why=f"it is not an Nsight Compute report: {what}", hint=CUT)
     try:
         module = importlib.import_module("ncu_report")
     except ImportError:
@@ -103,7 +132,8 @@ def _report(path: Path) -> Profile:
                 hint=_HINT.format(file=path.name),
             ) from None
         return _by_program(program, path)
-    return _by_module(module, path)
+    kernels, devices = read_report(module, path)
+    return _profile(path, "report by ncu_report", "raw", kernels, devices)
 
 
 def _by_program(program: str, path: Path) -> Profile:
@@ -114,80 +144,349 @@ def _by_program(program: str, path: Path) -> Profile:
         said = (done.stdout + done.stderr).strip()
         why = f"ncu cannot read it: {said.splitlines()[-1] if said else 'it did not say why'}"
         why = f"the ncu on PATH is older than the report: {newer}" if newer else why
-        hint = _NEWER_HINT.format(file=path.name) if newer else _CUT
+        hint = NEWER_HINT.format(file=path.name) if newer else CUT
         raise refusal(path.name, why=why, hint=hint)
-    page, kernels, devices = read_page(tuple(done.stdout.splitlines(keepends=True)), file=path.name)
-    return _profile(path, "report by ncu", page, kernels, devices)
+    return _printed(path, tuple(done.stdout.splitlines(keepends=True)), form="report by ncu")
 
 
-def _by_module(module: ModuleType, path: Path) -> Profile:
-    try:
-        launches = tuple(_launches(module, path))
-    except (RuntimeError, OSError, ValueError, SystemError) as error:
-        raise refusal(path.name, why=f"ncu_report cannot read it: {error}", hint=_CUT) from error
-    if not launches:
-        # of a report that is newer than itself the module says nothing either
-        why = f"ncu_report {_module_version()} finds no launch in it: cut off, or of a newer ncu"
-        raise refusal(path.name, why=why, hint=f"{_CUT}; {_NEWER_HINT.format(file=path.name)}")
-    devices = dict.fromkeys(gpu for _, gpu in launches if gpu is not None)
-    kernels = counted([launch for launch, _ in launches])
-    return _profile(path, "report by ncu_report", "raw", kernels, tuple(devices))
+def _printed(path: Path, lines: tuple[str, ...], *, form: str = "") -> Profile:
+    """Return what ncu printed of a file; raises ProfileError, with the line and the reason."""
+    table = _find_table(lines, file=path.name)
+    page: Page = "raw" if table.column("Metric Name") is None else "details"
+    if table.header.cells[0] == "Process ID":
+        page, kernels = "summary", _summary_kernels(table)
+    else:
+        kernels = counted(_raw_launches(table) if page == "raw" else _details_launches(table))
+        kernels = replace(kernels, notes=(*kernels.notes, *_gap_notes(table)))
+    return _profile(path, form or f"csv {page}", page, kernels, _devices_of(table))
 
 
-def _module_version() -> str:
-    try:
-        return metadata.version("ncu-report")
-    except metadata.PackageNotFoundError:
-        return "of an installed ncu"
+@lru_cache(maxsize=2_000)
+def _is_range(column: str) -> bool:
+    """Say whether a column holds the NVTX ranges around a launch."""
+    return any(mark in column for mark in _RANGES)
 
 
-def _launches(module: ModuleType, path: Path) -> Iterator[tuple[Launch, Device | None]]:
-    context = module.load_report(str(path))
-    for place in range(context.num_ranges()):
-        part = context.range_by_idx(place)
-        for number in range(part.num_actions()):
-            action: _Action = part.action_by_idx(number)
-            # of a report that was cut the module returns launches without a name or a metric
-            if not _name(action) or not action.metric_names():
-                raise refusal(path.name, why=f"launch {number} has no name or no metric", hint=_CUT)
-            yield _launch(action, path.name), _device(action)
-
-
-def _launch(action: _Action, file: str) -> Launch:
-    def numbers() -> Iterator[tuple[Cell, float]]:
-        for name in filter(adding, action.metric_names()):
-            metric = action.metric_by_name(name)
-            value = None if metric is None else metric.value()
-            if metric is None or not isinstance(value, (int, float)) or not math.isfinite(value):
-                continue
-            cell = Cell(None, name, metric.unit(), str(value))
-            factor = cell.factor(file)
-            if factor is not None:
-                yield cell, value * factor
-
-    return Launch(
-        name=_name(action),
-        grid=_dim(action, "launch__grid_dim"),
-        block=_dim(action, "launch__block_dim"),
-        measured=Measured.of(numbers(), file),
+def _raw_launches(table: _Table) -> tuple[Launch, ...]:
+    """Return the launches of the raw page: units in the second row, then a row for each."""
+    if not table.rows or table.rows[0].cells[:1] != ("",):
+        line = table.rows[0].line if table.rows else None
+        why = "the row of units below the header is missing"
+        raise refusal(table.file, line=line, why=why, hint=BASE_UNITS)
+    units, rows = table.rows[0].cells, table.rows[1:]
+    _check_order(table, rows, is_repeated=False)
+    cells = [
+        [
+            Cell(row.line, name, unit, text)
+            for name, unit, text in zip(table.header.cells, units, row.cells, strict=True)
+            if name not in _FIXED and not _is_range(name)
+        ]
+        for row in rows
+    ]
+    convention = _convention((cell for of_row in cells for cell in of_row), table.file)
+    return tuple(
+        _launch(table, row, Measured.printed(of_row, convention, table.file))
+        for row, of_row in zip(rows, cells, strict=True)
     )
 
 
-def _name(action: _Action) -> str:
-    return action.name(action.NameBase_DEMANGLED) or ""
+def _details_launches(table: _Table) -> tuple[Launch, ...]:
+    """Return the launches of the details page: a row for each metric of each launch."""
+    by_launch, first = _details_cells(table)
+    _refuse_cut_launch(table, by_launch)
+    cells = (cell for of_launch in by_launch.values() for cell in of_launch)
+    convention = _convention(cells, table.file)
+    # sections that count instructions, though their rows hide the names of the counters
+    section = table.header.cells.index("Section Name")
+    is_patched = any(_PATCHING.search(row.cells[section]) for row in table.rows)
+    counts = (Measured.printed(by_launch[ident], convention, table.file) for ident in first)
+    rows = zip(first.values(), counts, strict=True)
+    return tuple(_launch(table, row, each, is_patched=is_patched) for row, each in rows)
 
 
-def _dim(action: _Action, what: str) -> Dim | None:
-    x, y, z = (_text(action, f"{what}_{axis}") for axis in "xyz")
-    return (int(float(x)), int(float(y)), int(float(z))) if x and y and z else None
+def _details_cells(table: _Table) -> tuple[dict[str, list[Cell]], dict[str, Row]]:
+    """Return the metrics of each launch by its ID, and the first row of each."""
+    places = table.needed(_NEEDED, hint=BASE_UNITS)
+    _check_order(table, table.rows, is_repeated=True)
+    by_launch: dict[str, list[Cell]] = {}
+    first: dict[str, Row] = {}
+    told: list[tuple[int | None, tuple[str, str, str]]] = []
+    for row in table.rows:
+        section, name, unit, text = (row.cells[place] for place in places)
+        ident = row.cells[0]
+        first.setdefault(ident, row)
+        cells = by_launch.setdefault(ident, [])
+        if not name:  # the advice of a rule
+            continue
+        told.append((row.line, (ident, section, name)))
+        cells.append(Cell(row.line, LABELS.get(name, name), unit, text))
+    if twice := first_repeated(told):
+        why = f"{twice[1][2]} of launch {twice[1][0]} stands there twice"
+        raise refusal(table.file, line=twice[0], why=why)
+    return by_launch, first
 
 
-def _device(action: _Action) -> Device | None:
-    names = (f"device__attribute_{name}" for name in _ATTRIBUTES)
-    return device({name: _text(action, name) for name in names})
+def _gap_notes(table: _Table) -> tuple[Note, ...]:
+    """Return what to know of a file whose launches are not numbered without a gap.
+
+    ncu leaves launches out that a filter of the import excludes, and so does a lost line.
+    """
+    numbers = dict.fromkeys(int(row.cells[0]) for row in table.rows if row.cells[0].isdigit())
+    lacking = max(numbers, default=-1) + 1 - len(numbers)
+    return (Note(kind="launches-not-in-file", values={"launches": lacking}),) * bool(lacking)
 
 
-def _text(action: _Action, name: str) -> str:
-    metric = action.metric_by_name(name)
-    value = None if metric is None else metric.value()
-    return "" if value is None else str(value)
+def _convention(cells: Iterable[Cell], file: str) -> Convention:
+    """Return the convention of all numbers of a file."""
+    return decide(((cell.line or 0, cell.text) for cell in cells), file=file)
+
+
+def _check_order(table: _Table, rows: Sequence[Row], *, is_repeated: bool) -> None:
+    """Refuse rows of no launch, and launches whose numbers do not rise."""
+    if not rows:
+        raise refusal(table.file, line=table.header.line, why="no launch follows the header")
+    name = table.column("Kernel Name")
+    last = -1
+    for row in rows:
+        ident = row.cells[0]
+        if not ident.isascii() or not ident.isdigit() or name is None or not row.cells[name]:
+            why = "the row belongs to no launch: it has no ID or no name of a kernel"
+            raise refusal(table.file, line=row.line, why=why)
+        if int(ident) < last or (int(ident) == last and not is_repeated):
+            why = f"launch {ident} comes after launch {last}: rows are doubled or out of order"
+            raise refusal(table.file, line=row.line, why=why)
+        last = int(ident)
+
+
+def _refuse_cut_launch(table: _Table, by_launch: Mapping[str, Sequence[Cell]]) -> None:
+    """Refuse a file whose last launch lacks what every other launch has."""
+    lacking = lacking_at_end([{cell.metric for cell in cells} for cells in by_launch.values()])
+    if lacking:
+        why = f"the last launch lacks {lacking}, which all others have: the file was cut off"
+        raise refusal(table.file, line=table.rows[-1].line, why=why)
+
+
+def _launch(table: _Table, row: Row, measured: Measured, *, is_patched: bool = False) -> Launch:
+    told = table.told(row)
+    ranges = (_range(name, told[name]) for name in told if _is_range(name))
+    return Launch(
+        name=told["Kernel Name"],
+        grid=dim(told.get("Grid Size", "")) or _dim_of(told, "launch__grid"),
+        block=dim(told.get("Block Size", "")) or _dim_of(told, "launch__block"),
+        op=next(filter(None, ranges), ""),
+        is_patched=is_patched,
+        measured=measured,
+    )
+
+
+def _range(column: str, text: str) -> str:
+    """Return the name of the NVTX range in a cell, which stands where its column says."""
+    titles, parts = column.split(":"), text.strip('"').split(":")
+    place = next((n for n, title in enumerate(titles) if title.endswith("_Range")), None)
+    return parts[place] if place is not None and place < len(parts) else ""
+
+
+def _dim_of(told: Mapping[str, str], what: str) -> Dim | None:
+    """Return the shape the raw page of older versions tells as three metrics."""
+    digits = [_digits(told.get(f"{what}_dim_{axis}", "")) for axis in "xyz"]
+    if not all(text.isdigit() for text in digits):
+        return None
+    x, y, z = map(int, digits)
+    return x, y, z
+
+
+def _digits(text: str) -> str:
+    """Return a whole number without its groups; scaled output writes it with six zeros behind."""
+    return re.sub(r"[.,'\u2019\u202f\u00a0 ]", "", text.removesuffix(".000000"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Member:
+    """One metric of one kernel."""
+
+    told: Mapping[str, str]
+    average: Cell
+    is_steady: bool
+
+
+def _summary_kernels(table: _Table) -> Counted:
+    """Return the kernels of a summary: the average of each metric times the invocations.
+
+    A rate whose launches differ is left out, since a summary does not tell their times.
+    """
+    table.needed(_OF_SUMMARY, hint=_LAUNCHES)
+    if not table.rows:
+        raise refusal(table.file, line=table.header.line, why="no kernel follows the header")
+    members, numbers = _members(table)
+    convention = _convention(numbers, table.file)
+    groups: dict[tuple[str, ...], list[_Member]] = {}
+    for member in members:
+        groups.setdefault(tuple(member.told.get(name, "") for name in _KEYS), []).append(member)
+    averages = []
+    for group in groups.values():
+        _refuse_doubles(table, group)
+        averages.append(
+            Measured.printed([member.average for member in group], convention, table.file)
+        )
+    is_patched = any(changes_time(member.average.metric) for member in members)
+    has_time = not is_patched or all(is_unpatched_time(means.values) for means in averages)
+    odd = {name: value for means in averages for name, value in means.odd.items()}
+    left: set[str] = set()
+    kernels = []
+    for group, means in zip(groups.values(), averages, strict=True):
+        steady = {member.average.metric for member in group if member.is_steady}
+        unsteady = {name for name in means.values if adding(name) == "rate" and name not in steady}
+        left |= unsteady
+        kept = {name: mean for name, mean in means.values.items() if name not in unsteady}
+        kernels.append(_kernel(table, group, kept, has_time=has_time))
+    notes = (
+        *time_notes(is_patched=is_patched, has_time=has_time),
+        *(Note(kind="uneven-rate", values={"metric": name}) for name in sorted(left)),
+        *odd_notes(odd),
+    )
+    return Counted(kernels=tuple(kernels), has_time=has_time, notes=notes)
+
+
+def _members(table: _Table) -> tuple[list[_Member], list[Cell]]:
+    """Return the metrics of all kernels, and every number for the choice of the convention."""
+    members: list[_Member] = []
+    numbers: list[Cell] = []
+    for row in table.rows:
+        told = table.told(row)
+        low, high, average = (_cell(told, row, name) for name in _OF_SUMMARY[3:])
+        is_steady = low.text == high.text
+        members.append(_Member(told=told, average=average, is_steady=is_steady))
+        numbers += (low, high, average)
+    return members, numbers
+
+
+def _cell(told: Mapping[str, str], row: Row, column: str) -> Cell:
+    name = told["Metric Name"]
+    return Cell(row.line, LABELS.get(name, name), told.get("Metric Unit", ""), told[column])
+
+
+def _refuse_doubles(table: _Table, group: Sequence[_Member]) -> None:
+    rows = ((member.average.line, member.told) for member in group)
+    twice = first_repeated(
+        (line, (told.get("Section Name", ""), told["Metric Name"])) for line, told in rows
+    )
+    if twice:
+        why = f"{twice[1][1]} of one kernel stands there twice"
+        raise refusal(table.file, line=twice[0], why=why)
+
+
+def _kernel(
+    table: _Table, group: Sequence[_Member], means: Mapping[str, float], *, has_time: bool
+) -> Kernel:
+    told, calls = group[0].told, _calls(table, group)
+    sums = {name: mean * calls if adding(name) == "sum" else mean for name, mean in means.items()}
+    time = sums.pop(TIME, None)
+    return Kernel(
+        name=told["Kernel Name"],
+        calls=calls,
+        total_ns=time if has_time else None,
+        grid=dim(told.get("Grid Size", "")),
+        block=dim(told.get("Block Size", "")),
+        metrics=sums,
+    )
+
+
+def _calls(table: _Table, group: Sequence[_Member]) -> int:
+    counts = {member.told["Invocations"] for member in group}
+    text = min(counts)
+    if len(counts) > 1 or not text.isascii() or not text.isdigit() or not int(text):
+        why = f"the rows of a kernel do not agree on its invocations: {sorted(counts)}"
+        raise refusal(table.file, line=group[0].average.line, why=why)
+    return int(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    """The header and the rows below it, all with their lines."""
+
+    file: str
+    header: Row
+    rows: tuple[Row, ...]
+
+    def column(self, name: str) -> int | None:
+        """Return where a column stands; None where there is none."""
+        return self.header.cells.index(name) if name in self.header.cells else None
+
+    def needed(self, names: Sequence[str], *, hint: str) -> list[int]:
+        """Return where these columns stand; raises ProfileError where one is missing."""
+        for name in names:
+            if name not in self.header.cells:
+                why = f"the column {name!r} is missing"
+                raise refusal(self.file, line=self.header.line, why=why, hint=hint)
+        return [self.header.cells.index(name) for name in names]
+
+    def told(self, row: Row) -> dict[str, str]:
+        """Return the cells of a row by their columns."""
+        return dict(zip(self.header.cells, row.cells, strict=False))
+
+    def check_widths(self, *, is_ended: bool) -> None:
+        """Refuse a row of another width; rows without a rule may end before its columns."""
+        full = len(self.header.cells)
+        value, rule = self.column("Metric Value"), self.column("Rule Name")
+        least = full if value is None or rule is None else value + 1
+        for row in self.rows:
+            if not least <= len(row.cells) <= full:
+                cut = "; the file was cut off" if row is self.rows[-1] and not is_ended else ""
+                why = f"{len(row.cells)} cells where the header has {full}{cut}"
+                raise refusal(self.file, line=row.line, why=why)
+
+
+def _find_table(lines: tuple[str, ...], *, file: str) -> _Table:
+    """Return the table of a file; raises ProfileError with what ncu said where there is none."""
+    _refuse_errors(lines, file)
+    start = next((place for place, text in enumerate(lines) if _HEADER.match(text)), None)
+    if start is None:
+        raise refusal(file, why=_why_no_table(lines), hint=BASE_UNITS)
+    if lines[-1].endswith(","):  # ncu ends its lines, and puts an empty cell in quotes too
+        raise refusal(file, line=len(lines), why="the last cell is missing: the file was cut off")
+    header = csv_row(start + 1, lines[start], file=file)
+    if twice := first_repeated((header.line, name) for name in header.cells):
+        raise refusal(file, line=header.line, why=f"column {twice[1]!r} stands there twice")
+    below = list(csv_records(enumerate(lines[start + 1 :], start + 2), skipped="=="))
+    again = next((number for number, text in below if _HEADER.match(text)), None)
+    if again is not None:
+        raise refusal(file, line=again, why="a second table begins", hint="import each separately")
+    rows = tuple(csv_row(line, text, file=file) for line, text in below if text.strip())
+    table = _Table(file=file, header=header, rows=rows)
+    table.check_widths(is_ended=lines[-1].endswith("\n"))
+    return table
+
+
+def _refuse_errors(lines: tuple[str, ...], file: str) -> None:
+    """Refuse a file in which ncu says that it failed, whatever it printed besides."""
+    numbered = list(enumerate(lines, 1))
+    errors = [(line, match[1]) for line, text in numbered if (match := _ERROR.match(text))]
+    for line, error in errors:
+        if _PERMISSION.search(error):
+            why = f"ncu was not allowed to read the counters of the GPU: {error}"
+            raise refusal(file, line=line, why=why, hint=_OPEN_COUNTERS)
+    for line, error in errors:
+        raise refusal(file, line=line, why=f"ncu failed: {error}", hint=BASE_UNITS)
+    for line, text in numbered:
+        if text.startswith("==") and _NONE in text:
+            hint = (
+                "check that the program uses the GPU between the marks that ncu was given "
+                "(--nvtx-include, --profile-from-start, --kernel-name)"
+            )
+            raise refusal(file, line=line, why="no kernels were profiled", hint=hint)
+
+
+def _why_no_table(lines: tuple[str, ...]) -> str:
+    if not any(text.strip() for text in lines):
+        return "the file is empty"
+    if any(text.startswith("==PROF==") for text in lines):
+        return "ncu ran, but no table in CSV follows: it was run without --csv, or was cut off"
+    return "it holds no table of Nsight Compute: no line begins with the column ID"
+
+
+def _devices_of(table: _Table) -> tuple[Device, ...]:
+    """Return each GPU once; a file that names none, as those before 2024, gives none."""
+    rows = [table.told(row) for row in table.rows]
+    if "Average" in table.header.cells:  # a summary has one row for each metric
+        rows = [{**rows[0], **{row["Metric Name"]: row["Average"] for row in rows}}]
+    return tuple(dict.fromkeys(gpu for row in rows if (gpu := device(row)) is not None))

@@ -1,4 +1,4 @@
-"""What Nsight Compute counted of each launch, and the kernels that launches add up to.
+"""The launches of Nsight Compute, as NVIDIA's module reads a report, and kernels as their sums.
 
 A metric has a unit of its own, and adds up over launches as a sum, as a rate or not at all.
 """
@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, Literal
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Final, Literal, Protocol
 
+from envcompare.gpu import chip_of
 from envcompare.profile_files.activity import SEQUENCE_MOST, Shape
-from envcompare.profile_files.rawfiles import read_unit, refusal
-from envcompare.run_folder.profiles import Dim, Kernel, Note
+from envcompare.profile_files.rawfiles import Convention, is_missing, read_unit, refusal
+from envcompare.run_folder.profiles import Device, Dim, Kernel, Note
 
 Adding = Literal["sum", "rate"]
 TIME: Final = "gpu__time_duration.sum"
@@ -48,6 +52,15 @@ _USED: Final = re.compile(
     r"|smsp__(?:thread_)?inst_executed\.sum"
     r"|smsp__thread_inst_executed_per_inst_executed\.(?:pct|ratio)"
 )
+NEWER_HINT: Final = (
+    "pip install --upgrade ncu-report, or import what the ncu that collected it prints: "
+    "`LC_ALL=C ncu --import {file} --csv --page raw --print-units base`"
+)
+CUT: Final = "copy the report again, or profile again: it is damaged, cut off, or of a newer ncu"
+_ATTRIBUTES: Final = ("display_name", "compute_capability_major", "compute_capability_minor",
+                      "multiprocessor_count")  # fmt: skip
+_MAJOR: Final = "device__attribute_compute_capability_major"
+_MINOR: Final = "device__attribute_compute_capability_minor"
 _LEFT_OUT: Final = ("device__", "launch__", "profiler__", "derived__", "breakdown:")
 _BASES: Final = (
     (re.compile(r"gpu__time_duration\.\w+"), "ns"),
@@ -159,6 +172,24 @@ class Measured:
                 raise refusal(file, line=cell.line, why=why)
         kept = {name: value for name, value in values.items() if name not in odd}
         return cls(values=kept, odd=odd)
+
+    @classmethod
+    def printed(cls, cells: Sequence[Cell], convention: Convention, file: str) -> Measured:
+        """Return the metrics in these cells of one launch; what is missing is left out."""
+
+        def numbers() -> Iterator[tuple[Cell, float]]:
+            for cell in cells:
+                if adding(cell.metric) is None or is_missing(cell.text):
+                    continue
+                factor = cell.factor(file)
+                if factor is None:
+                    continue
+                if not convention.fits(cell.text):
+                    why = f"{cell.metric} is {cell.text!r}, which is no number"
+                    raise refusal(file, line=cell.line, why=why, hint=BASE_UNITS)
+                yield cell, convention.value(cell.text) * factor
+
+        return cls.of(numbers(), file)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,3 +340,110 @@ def time_notes(*, is_patched: bool, has_time: bool) -> tuple[Note, ...]:
     if not has_time:
         return (Note(kind="no-time"),)
     return (Note(kind="unpatched-time"),) if is_patched else ()
+
+
+def device(told: Mapping[str, str]) -> Device | None:
+    """Return the GPU of a launch from its columns; None where nothing names it."""
+    capability = told.get("CC", "")
+    if told.get(_MAJOR, "").isdigit():
+        capability = f"{told[_MAJOR]}.{told.get(_MINOR, '0')}"
+    if not re.fullmatch(r"\d+\.\d", capability):
+        return None
+    count = re.sub(r"\D", "", told.get("device__attribute_multiprocessor_count", ""))
+    return Device(
+        name=told.get("device__attribute_display_name", ""),
+        chip=chip_of(capability),
+        compute_capability=capability,
+        multiprocessors=int(count) if count else None,
+    )
+
+
+class _Metric(Protocol):
+    def value(self) -> float | str | None: ...
+    def unit(self) -> str: ...
+
+
+class _Action(Protocol):
+    """A launch; it stands in a range, and that in the context of a report."""
+
+    NameBase_DEMANGLED: int
+
+    def name(self, base: int) -> str | None: ...
+    def metric_names(self) -> tuple[str, ...]: ...
+    def metric_by_name(self, name: str) -> _Metric | None: ...
+
+
+def read_report(module: ModuleType, path: Path) -> tuple[Counted, tuple[Device, ...]]:
+    """Return the kernels of a report as NVIDIA's module `ncu_report` reads it, and each GPU once.
+
+    Raises ProfileError for one that the module cannot read, or finds no launch in.
+    """
+    try:
+        launches = tuple(_launches(module, path))
+    except (RuntimeError, OSError, ValueError, SystemError) as error:
+        raise refusal(path.name, why=f"ncu_report cannot read it: {error}", hint=CUT) from error
+    if not launches:
+        # of a report that is newer than itself the module says nothing either
+        why = f"ncu_report {_module_version()} finds no launch in it: cut off, or of a newer ncu"
+        raise refusal(path.name, why=why, hint=f"{CUT}; {NEWER_HINT.format(file=path.name)}")
+    devices = dict.fromkeys(gpu for _, gpu in launches if gpu is not None)
+    return counted([launch for launch, _ in launches]), tuple(devices)
+
+
+def _module_version() -> str:
+    try:
+        return metadata.version("ncu-report")
+    except metadata.PackageNotFoundError:
+        return "of an installed ncu"
+
+
+def _launches(module: ModuleType, path: Path) -> Iterator[tuple[Launch, Device | None]]:
+    context = module.load_report(str(path))
+    for place in range(context.num_ranges()):
+        part = context.range_by_idx(place)
+        for number in range(part.num_actions()):
+            action: _Action = part.action_by_idx(number)
+            # of a report that was cut the module returns launches without a name or a metric
+            if not _name(action) or not action.metric_names():
+                raise refusal(path.name, why=f"launch {number} has no name or no metric", hint=CUT)
+            yield _launch(action, path.name), _device(action)
+
+
+def _launch(action: _Action, file: str) -> Launch:
+    def numbers() -> Iterator[tuple[Cell, float]]:
+        for name in filter(adding, action.metric_names()):
+            metric = action.metric_by_name(name)
+            value = None if metric is None else metric.value()
+            if metric is None or not isinstance(value, (int, float)) or not math.isfinite(value):
+                continue
+            cell = Cell(None, name, metric.unit(), str(value))
+            factor = cell.factor(file)
+            if factor is not None:
+                yield cell, value * factor
+
+    return Launch(
+        name=_name(action),
+        grid=_shape(action, "launch__grid_dim"),
+        block=_shape(action, "launch__block_dim"),
+        measured=Measured.of(numbers(), file),
+    )
+
+
+def _name(action: _Action) -> str:
+    return action.name(action.NameBase_DEMANGLED) or ""
+
+
+def _shape(action: _Action, what: str) -> Dim | None:
+    x, y, z = (_text(action, f"{what}_{axis}") for axis in "xyz")
+    return (int(float(x)), int(float(y)), int(float(z))) if x and y and z else None
+
+
+def _device(action: _Action) -> Device | None:
+    names = (f"device__attribute_{name}" for name in _ATTRIBUTES)
+    return device({name: _text(action, name) for name in names})
+
+
+def _text(action: _Action, name: str) -> str:
+    metric = action.metric_by_name(name)
+    value = None if metric is None else metric.value()
+    return "" if value is None else str(value)

@@ -61,7 +61,7 @@ _MIXED: Final = "let the program print elsewhere: `nvprof --log-file out.log …
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class _Number:
     """A value in its base unit, and by how much the last printed digit counts."""
 
     value: float
@@ -74,20 +74,20 @@ class Number:
         return not self.unit and self.step > 1
 
 
-def _read_number(text: str) -> Number | None:
+def _read_number(text: str) -> _Number | None:
     """Return the number in a cell, with its unit behind it.
 
     None for a text that is none, or whose unit is not known. A level as `Mid (5)` is its number.
     """
     level = _LEVEL.fullmatch(text.strip())
     if level:
-        return Number(float(level[1]), 0.0, "")
+        return _Number(float(level[1]), 0.0, "")
     match = _NUMBER.fullmatch(text.strip())
     measured = read_unit(match[4]) if match else None
     if match is None or measured is None:
         return None
     step = 10.0 ** (int(match[3] or 0) - len(match[2] or ""))
-    return Number(float(match[1]) * measured.factor, step * measured.factor, measured.base)
+    return _Number(float(match[1]) * measured.factor, step * measured.factor, measured.base)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +96,12 @@ class Activity:
 
     line: int
     section: Section
-    percent: Number
-    time: Number
+    percent: _Number
+    time: _Number
     calls: int
-    average: Number
-    least: Number
-    most: Number
+    average: _Number
+    least: _Number
+    most: _Number
     name: str
 
     @property
@@ -119,9 +119,9 @@ class Metric:
     kernel: str
     invocations: int
     name: str
-    least: Number
-    most: Number
-    average: Number
+    least: _Number
+    most: _Number
+    average: _Number
 
     @property
     def is_count(self) -> bool:
@@ -386,14 +386,14 @@ class LogReader:
         if not all(name.strip() for name in names):
             self._refuse(line, "a row without a name: the log was cut off, or the name was lost")
 
-    def _cell(self, line: int, metric: str, text: str) -> Number:
+    def _cell(self, line: int, metric: str, text: str) -> _Number:
         """Return the number in a cell of a metric; a rate may be none."""
         bare = text.strip().rstrip("%").removesuffix("B/s")
         if bare in _NO_RATE and not _COUNT.fullmatch(metric):
-            return Number(math.nan, 0.0, "")
+            return _Number(math.nan, 0.0, "")
         return self._number(line, text)
 
-    def _number(self, line: int, text: str, base: str | None = None) -> Number:
+    def _number(self, line: int, text: str, base: str | None = None) -> _Number:
         number = _read_number(text)
         if number is None or (base is not None and number.unit != base):
             self._refuse(line, f"{text!r} is no number with a unit that is known here")

@@ -1,14 +1,20 @@
-"""A chart as a declaration in any palette, and the static SVG that is drawn of it.
+"""How charts are declared and drawn: palettes, marks, axes, keys, and the static SVG of them.
 
-SVG as Vega writes it is made fit for the page: only elements and attributes on a list pass, so that
-no id, style, script or link can get through.
+Colours are CSS variables that follow the page's theme, or plain ones for papers. Each is one whole
+text that Vega passes on; it must never be asked to mix two of them. SVG as Vega writes it is made
+fit for the page: only elements and attributes on a list pass, so that no id, style, script or link
+can get through.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Final
 from xml.etree.ElementTree import Element, SubElement, fromstring, tostring
 
@@ -17,8 +23,61 @@ import vl_convert
 from altair.utils.schemapi import debug_mode
 from markupsafe import Markup
 
-from envcompare.report.charts.layers import PAGE, PAPER, Declared, Palette
+from envcompare.analysis.model.comparison import Estimate, RunComparison
+from envcompare.report.blocks import Axis
+from envcompare.report.wording.labels import compared_arms
+from envcompare.text import shortened, visible_line
 
+LIGHT: Final[dict[str, str]] = {  # as the light theme of report.css has them
+    "bg": "#fff",
+    "fg": "#1a1f27",
+    "mute": "#55606e",
+    "line": "#d5dae1",
+    "band": "#dfe4ea",
+    "zero": "#3a434f",
+    "slow": "#9a3b12",
+    "fast": "#0b57b0",
+    "bad": "#a3102c",
+    "even": "#3f4a57",
+    "open": "#6b4e00",
+    "p1": "#b3471c",
+    "p2": "#0b62c4",
+    "p3": "#1a7f4b",
+    "p4": "#7a4fb5",
+    "p5": "#7d6200",
+    "p6": "#5b6b7b",
+    "p7": "#a3216b",
+}
+_SERIES: Final = ("p2", "p1", "p3", "p4", "p5", "p7", "p6")
+_NAMES: Final = {"bg": "back", "fg": "text"}
+_SHAPES: Final = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
+_DASHES: Final = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3), (1, 3))
+_OTHER: Final = re.compile(r"[^a-z0-9]+")
+_LONGEST_SLUG: Final = 60
+LABEL_GAP: Final = 10.0  # px between names of rows and what is drawn of them
+SIGNED: Final = (  # labels of an axis of changes: our own text, with no name of the user in it
+    "(datum.value > 0 ? '+' : datum.value < 0 ? '−' : '') + abs(datum.value) + ' %'"
+)
+_CHARACTER: Final = 6.8  # px; system fonts are wider than the one that Vega measures with
+_WIDER: Final = 1.6  # px a character
+Row = Mapping[str, object]
+Declared = dict[str, Any]
+"""A drawing as Vega-Lite takes it."""
+_NUMBERS: Final = frozenset({"x", "x2", "y", "y2", "fillOpacity", "size"})
+_AS_SAID: Final[dict[str, Any]] = {  # channels that could have a scale, and have none
+    "color": alt.Color,
+    "fill": alt.Fill,
+    "stroke": alt.Stroke,
+    "shape": alt.Shape,
+    "fillOpacity": alt.FillOpacity,
+    "size": alt.Size,
+    "strokeDash": alt.StrokeDash,
+}
+_LINE: Final = 20.0
+_MARK: Final = 18.0  # px from the mark to its text
+_LINED: Final = 34.0  # likewise with a line through the mark
+_GAP: Final = 18.0
+_KEY_SIZE: Final = 90  # px², area of a mark
 _SVG: Final = "http://www.w3.org/2000/svg"
 _NAMESPACE: Final = re.compile(r"^\{[^}]*\}")
 _NUMBER: Final = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
@@ -45,6 +104,229 @@ _SIZE: Final = 12
 _SCALE: Final = 2.5  # of PNG: 180 dots an inch
 MOST_CHARTS: Final = 60
 MOST_CHARACTERS: Final = 400_000  # of all charts; some need ten times as many as others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Palette:
+    """Colours by what they are for, each a text of CSS."""
+
+    back: str  # what lies behind the chart
+    text: str
+    mute: str  # text beside the data
+    line: str  # of the grid
+    band: str  # inside the margin
+    zero: str
+    slow: str
+    fast: str
+    bad: str  # what failed
+    even: str
+    open: str  # what is not decided
+    series: tuple[str, ...]
+    background: str | None  # drawn behind the chart; None leaves it transparent
+
+    def of(self, place: int) -> str:
+        """Return the colour of the series at a place, from 0."""
+        return self.series[place % len(self.series)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """How one arm looks in every chart: colour, and beside it shape and dash."""
+
+    place: int
+    shape: str
+    dash: tuple[int, ...]
+
+
+def styles(arms: Iterable[str]) -> dict[str, Style]:
+    """Give each arm a style by its place."""
+    return {
+        arm: Style(
+            place=place, shape=_SHAPES[place % len(_SHAPES)], dash=_DASHES[place % len(_DASHES)]
+        )
+        for place, arm in enumerate(dict.fromkeys(arms))
+    }
+
+
+def run_styles(run: RunComparison) -> dict[str, Style]:
+    """Return the styles of the arms of a run: the reference first, its controls last."""
+    measured = [one.arm for cell in run.cells for one in cell.step_times]
+    others = [one.arm for one in run.arms] + [one.arm for one in run.comparisons]
+    others += [one.arm for one in run.startup]
+    return styles((*run.all_references, *compared_arms(run), *others, *measured))
+
+
+def _palette(colours: dict[str, str], *, background: str | None) -> Palette:
+    named = {_NAMES.get(name, name): colours[name] for name in colours if name not in _SERIES}
+    series = tuple(colours[name] for name in _SERIES)
+    return Palette(**named, series=series, background=background)
+
+
+PAGE: Final = _palette(
+    {name: f"var(--{name}, {value})" for name, value in LIGHT.items()}, background=None
+)
+PAPER: Final = _palette(LIGHT, background="#fff")
+
+
+def shown(text: str, *, most: int = 120) -> str:
+    """Return a name for a description: hidden characters visible, and not endless."""
+    return shortened(visible_line(text), most=most)
+
+
+def label(text: str, *, most: int = 20) -> str:
+    """Return a name for a place in a chart that has room for `most` characters."""
+    seen = visible_line(text[: 2 * most])
+    return seen if len(text) <= most and len(seen) <= most else f"{seen[: most - 1]}…"
+
+
+def chart_name(kind: str, *parts: str) -> str:
+    """Return a name of [a-z0-9-]+ that no other parts give."""
+    text = "/".join(parts)
+    digest = hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()
+    slug = _OTHER.sub("-", f"{kind}-{text}".lower())[:_LONGEST_SLUG].strip("-")
+    return f"{slug}-{digest[:6]}"
+
+
+def marks(
+    records: Iterable[Row],
+    kind: str,
+    look: Row | None = None,
+    /,
+    **channels: Any,  # noqa: ANN401 — classes of Altair
+) -> alt.Chart:
+    """Return a mark of this kind for each row, in a look that all of them share.
+
+    A channel is an axis, or the name of the field of the rows that it takes; colours, shapes, sizes
+    and dashes are passed on as the rows say. Marks without a description are hidden from readers.
+    """
+    # as one text, which Altair need not copy with every mark and encoding; the keys of rows are
+    # names of ours, for Vega reads dots in them
+    text = json.dumps([dict(row) for row in records])
+    chart = alt.Chart(alt.InlineData(values=text, format=alt.JsonDataFormat(type="json")))
+    unsaid = {} if "description" in channels else {"aria": False}
+    encoded = {
+        name: _taken(name, field) if isinstance(field, str) else field
+        for name, field in channels.items()
+    }
+    made: alt.Chart = getattr(chart, f"mark_{kind}")(**unsaid, **(look or {})).encode(**encoded)
+    return made
+
+
+def _taken(channel: str, field: str) -> Any:  # noqa: ANN401 — likewise
+    number = "Q" if channel in _NUMBERS else "N"
+    made = _AS_SAID.get(channel)
+    return f"{field}:{number}" if made is None else made(f"{field}:{number}", scale=None)
+
+
+def layered(
+    charts: Iterable[alt.Chart],
+    *,
+    width: float,
+    height: float,
+    room: dict[str, float] | None = None,
+) -> Declared:
+    """Return charts of rows drawn over each other, with `room` around them where that is known.
+
+    They are put together as what they declare: Altair's own layers are copies of copies, which took
+    four times as long as all that is declared here.
+    """
+    layers = [one.to_dict(validate=False, context={"top_level": False}) for one in charts]
+    size = {"width": width, "height": height}
+    return {"layer": layers, **size, **({"padding": room} if room else {})}
+
+
+def placed(estimate: Estimate, on: Axis) -> dict[str, float | None]:
+    """Return where an estimate stands on an axis in percent, and the ends of its interval."""
+    has_interval = estimate.low is not None and estimate.high is not None
+    return {
+        "at": on.percent(estimate.log_ratio),
+        "low": on.percent(estimate.low or 0.0) if has_interval else None,
+        "high": on.percent(estimate.high or 0.0) if has_interval else None,
+    }
+
+
+def down(field: str, height: float) -> alt.Y:
+    """Return the place of a field in px from the top, with no axis drawn."""
+    scale = alt.Scale(domain=[height, 0], nice=False, zero=False)
+    return alt.Y(f"{field}:Q", axis=None, scale=scale)
+
+
+def row_texts(
+    records: Iterable[Row], y: alt.Y, colour: str, *, text: str = "text", x: float = -LABEL_GAP
+) -> alt.Chart:
+    """Return a text of each row at `y`: from `x` px on, or up to it left of the data."""
+    look = {"align": "right" if x < 0 else "left", "baseline": "middle", "color": colour}
+    return marks(records, "text", look, x=alt.value(x), y=y, text=text)
+
+
+def text_width(text: str) -> float:
+    """Return about how wide a text of 12 px is in a wide font."""
+    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
+    return _CHARACTER * len(text) + 5 * wide
+
+
+def padding(texts: Iterable[str]) -> dict[str, float]:
+    """Return room around a chart whose names at the left may be set in a wider font."""
+    return {
+        "left": 6 + _WIDER * max(map(len, texts), default=0),
+        "right": 14,
+        "top": 5,
+        "bottom": 5,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """One entry: colour and shape, and the dash where lines are drawn."""
+
+    text: str
+    colour: str
+    shape: str = "square"
+    opacity: float = 1.0
+    dash: tuple[int, ...] | None = None
+
+
+def with_key(chart: Declared, keys: Sequence[Key], *, width: float, below: float) -> Declared:
+    """Put the key `below` px under the data, which leaves room for the axis."""
+    placed = _placed(keys, width)
+    height = max(row["y"] for row in placed) + _LINE / 2
+    y = down("y", height)
+    x = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[0, width], nice=False))
+    x_of = partial(alt.X, axis=None)
+    lined = [row for row in placed if row["dash"]]
+    line, dashed = {"strokeWidth": 1.6}, {"color": "colour", "strokeDash": "dash"}
+    point = {"filled": True, "size": _KEY_SIZE, "opacity": 1, "strokeWidth": 1.2}
+    look = {"fill": "colour", "stroke": "colour", "fillOpacity": "opacity", "shape": "shape"}
+    words = {"align": "left", "baseline": "middle"}
+    layers = (
+        marks(lined, "rule", line, x=x_of("from:Q"), x2="to", y=y, **dashed),
+        marks(placed, "point", point, x=x, y=y, **look),
+        marks(placed, "text", words, x=x_of("at:Q"), y=y, text="text"),
+    )
+    drawing = layered(layers, width=width, height=height)
+    return {"vconcat": [chart, drawing], "spacing": below, "bounds": "flush"}
+
+
+def _placed(keys: Sequence[Key], width: float) -> list[dict[str, Any]]:
+    """Set the entries from left to right, a new line where the next would not fit."""
+    entries, x, y = [], 0.0, _LINE / 2
+    for key in keys:
+        mark = _LINED if key.dash else _MARK
+        needed = mark + text_width(key.text)
+        if x and x + needed > width:
+            x, y = 0.0, y + _LINE
+        entries.append(
+            {
+                "x": x + mark / 2 - 4,
+                "from": x,
+                "to": x + mark - 8,
+                "at": x + mark,
+                "y": y,
+                **asdict(key),
+            }
+        )
+        x += needed + _GAP
+    return entries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Forests: changes of time with intervals and the margin below each other, and the ladder's rungs.
+"""Forests: changes of time with intervals and the margin below each other, and the ladder.
 
 Left is faster; shape and text tell the verdict beside its colour, and what was not measured has a
 row as well.
@@ -19,10 +19,14 @@ from envcompare.analysis.model.comparison import (
     Outcome,
     RunComparison,
 )
-from envcompare.report.charts.drawing import Chart
-from envcompare.report.charts.layers import (
+from envcompare.report.blocks import (
+    Axis,
+    shared_axis,
+)
+from envcompare.report.charts.drawing import (
     LABEL_GAP,
     SIGNED,
+    Chart,
     Declared,
     Palette,
     chart_name,
@@ -35,8 +39,11 @@ from envcompare.report.charts.layers import (
     row_texts,
     shown,
 )
-from envcompare.report.format.marks import Axis, axis
-from envcompare.report.format.numbers import margin_percent, signed_interval, signed_percent
+from envcompare.report.numbers import (
+    margin_percent,
+    signed_interval,
+    signed_percent,
+)
 from envcompare.report.wording.labels import cell_labels, reference_name
 from envcompare.report.wording.verdicts import WORDS
 from envcompare.text import counted
@@ -89,7 +96,7 @@ def forest_chart(run: RunComparison) -> Chart | None:
 
 
 def _forest(run: RunComparison, chosen: list[Comparison], palette: Palette) -> Declared:
-    on, labels = axis(chosen, margin=run.margin), cell_labels(run)
+    on, labels = shared_axis(chosen, margin=run.margin), cell_labels(run)
     records = [
         {
             "name": f"{label(one.arm, most=_LONGEST_ARM)}, "
@@ -213,7 +220,7 @@ def ladder_axis(run: RunComparison) -> Axis:
     """Return the axis that the ladders of all cells share."""
     arms = {step.arm for step in run.ladder}
     compared = (one for one in run.comparisons if one.arm in arms)
-    return axis((*compared, *run.ladder), margin=run.margin)
+    return shared_axis((*compared, *run.ladder), margin=run.margin)
 
 
 def ladder_charts(run: RunComparison) -> tuple[Chart, ...]:

@@ -14,8 +14,8 @@ from typing import Final
 import altair as alt
 
 from envcompare.analysis.model.profiling import CellProfiles, Roof, Roofline, RooflinePoint
-from envcompare.report.charts.drawing import Chart
-from envcompare.report.charts.layers import (
+from envcompare.report.charts.drawing import (
+    Chart,
     Declared,
     Key,
     Palette,
@@ -28,7 +28,10 @@ from envcompare.report.charts.layers import (
     styles,
     with_key,
 )
-from envcompare.report.format.numbers import listed, quantity_text
+from envcompare.report.numbers import (
+    listed,
+    quantity_text,
+)
 from envcompare.report.wording.labels import short_name
 from envcompare.text import counted
 

@@ -1,4 +1,4 @@
-"""The answer: headlines, a table, summary cards; and the overview of many comparisons."""
+"""The answer: headlines, a table, cards; then the overview of many comparisons, and of hosts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from envcompare.analysis.model.comparison import Comparison, Outcome, RunComparison
-from envcompare.report.format.blocks import (
+from envcompare.analysis.model.machines import HostsEstimate
+from envcompare.report.blocks import (
+    Axis,
     Block,
     Column,
     Fold,
@@ -21,31 +23,48 @@ from envcompare.report.format.blocks import (
     Table,
     Words,
     grid_of,
+    table_of,
 )
-from envcompare.report.format.marks import Axis
-from envcompare.report.format.numbers import (
+from envcompare.report.numbers import (
     NOT_MEASURED,
     margin_percent,
     paired_times,
+    signed_interval,
     signed_percent,
+    unsigned_percent,
 )
 from envcompare.report.sections.cards import summary_cards
-from envcompare.report.sections.comparisons import ComparedRow, badges, change_line
-from envcompare.report.sections.fleet import FEW_HOSTS, host_blocks, over_hosts_blocks
+from envcompare.report.sections.comparisons import ComparedRow, badges
 from envcompare.report.sections.profiletables import leading_tables
-from envcompare.report.wording.headlines import Headline, mean_log_ratio
-from envcompare.report.wording.hostwords import caution_of
-from envcompare.report.wording.labels import piece_word, reference_name
+from envcompare.report.wording.headlines import Headline, mean_log_ratio, odd_names
+from envcompare.report.wording.labels import hosts_work, piece_word, reference_name
+from envcompare.report.wording.methodwords import caution_of
 from envcompare.report.wording.profilewords import is_timed
-from envcompare.report.wording.verdicts import MOVED, SYMBOLS, WORDS, Verdict
+from envcompare.report.wording.verdicts import MOVED, SYMBOLS, WORDS, Verdict, outcome_badge
 from envcompare.text import counted, one_line, visible
 
-LEADS_IN_ANSWER: Final = 4  # of more environments, the first of them and a fold of the others
+_LEADS_IN_ANSWER: Final = 4  # of more environments, the first of them and a fold of the others
 _FIRST_LEADS: Final = 2
-ROWS_IN_ANSWER: Final = 8  # above, the answer has a row an environment and the overview is drawn
+_ROWS_IN_ANSWER: Final = 8  # above, the answer has a row an environment and the overview is drawn
 _FEW_ROWS: Final = 4  # whose remarks have room for three lines each
 _ONE_LINE: Final = 48  # characters
 _REFERENCE: Final = Span(text="● reference", style="badge reference")
+_FEW_HOSTS: Final = 8  # up to here the matrix of the overview has a symbol for each
+_MOST_HOSTS: Final = 100
+_MOST_COLUMNS: Final = 8
+# what needs a look first
+_ORDER: Final[tuple[Outcome, ...]] = (
+    "failed",
+    "not-run",
+    "slower",
+    "faster",
+    "inconclusive",
+    "equivalent",
+)
+_TOGETHER: Final = (
+    "Each host compares for itself. A statement over hosts takes the host as a random effect: its "
+    "interval is for the mean of hosts like these and widens with the spread between them."
+)
 
 
 def answer_section(
@@ -57,11 +76,11 @@ def answer_section(
     folds: Mapping[str, str],
 ) -> Section:
     """Return headlines, the table of the answer, and the cards below it."""
-    first = len(leads) if len(leads) <= LEADS_IN_ANSWER else _FIRST_LEADS
+    first = len(leads) if len(leads) <= _LEADS_IN_ANSWER else _FIRST_LEADS
     compared = tuple(row for row in rows if not row.is_control)
     tables: tuple[Block, ...] = ()
     if is_timed(run):
-        is_many = len(compared) > ROWS_IN_ANSWER
+        is_many = len(compared) > _ROWS_IN_ANSWER
         table = _arms_table(run, leads, compared, axis) if is_many else (
             _answer_table(run, compared, axis, folds=folds)
         )  # fmt: skip
@@ -152,12 +171,19 @@ def _answer_row(
             words.arm,
             Line(text=words.cell, href=f"#{folds.get(row.anchor) or elsewhere}"),
             Line(before=badges(words), below=(remark,), style=style),
-            change_line(words),
+            _change_line(words),
             Line(marks=(row.mark,) if row.mark else ()),
             row.steps,
             _engine_start(run, row.comparison),
         ),
     )
+
+
+def _change_line(words: Verdict) -> Words:
+    """Return how large a change is, with its interval below."""
+    if not words.number:
+        return NOT_MEASURED
+    return Line(strong=words.number, below=(words.interval,))
 
 
 def _cut(words: Verdict) -> str:
@@ -234,7 +260,7 @@ def _arm_row(headline: Headline, rows: tuple[ComparedRow, ...]) -> Row:
         cells=(
             headline.arm,
             Line(before=(_badge(headline),)),
-            Line(strong=NOT_MEASURED if mean is None else signed_percent(mean)),
+            Line(strong=signed_percent(mean)),
             Line(marks=tuple(marks.values()), is_overlaid=True),
             Line(text=", ".join(outcomes), below=(_confounded(headline),)),
         )
@@ -254,7 +280,7 @@ def _confounded(headline: Headline) -> str:
 def overview_section(run: RunComparison, rows: tuple[ComparedRow, ...]) -> Section | None:
     """Return the matrix of workloads and environments, None where the answer has every row."""
     compared = [row for row in rows if not row.is_control]
-    if len(compared) <= ROWS_IN_ANSWER:
+    if len(compared) <= _ROWS_IN_ANSWER:
         return None
     groups: dict[tuple[str, str], list[ComparedRow]] = {}
     for row in compared:
@@ -264,7 +290,7 @@ def overview_section(run: RunComparison, rows: tuple[ComparedRow, ...]) -> Secti
         len({row.comparison.host for row in group}) == len(group) for group in groups.values()
     )
     every = tuple(dict.fromkeys(row.comparison.host for row in compared))
-    has_symbols = len(every) <= FEW_HOSTS
+    has_symbols = len(every) <= _FEW_HOSTS
     hosts = every if is_by_host else ()
     each = f"host, in the order of {', '.join(hosts)}" if len(hosts) > 1 else "cell"
     symbols = f", and one symbol for each {each}" * has_symbols
@@ -283,8 +309,8 @@ def overview_section(run: RunComparison, rows: tuple[ComparedRow, ...]) -> Secti
             Line(text=intro),
             *(Line(text=f"⚠ {text}", style="warning") for text in cautions),
             _matrix(groups, hosts, has_symbols=has_symbols),
-            *over_hosts_blocks(run),
-            *host_blocks(run, compared),
+            *_over_hosts_blocks(run),
+            *_host_blocks(run, compared),
         ),
     )
 
@@ -349,3 +375,79 @@ def _symbols(rows: list[ComparedRow], hosts: tuple[str, ...]) -> str:
         return " ".join(symbols)
     by_host = dict(zip((row.comparison.host for row in rows), symbols, strict=True))
     return " ".join(by_host.get(host, "·") for host in hosts)
+
+
+def _over_hosts_blocks(run: RunComparison) -> tuple[Block, ...]:
+    """Return what hosts say together, nothing where no two of them compared the same."""
+    if not run.over_hosts:
+        return ()
+    table = table_of(
+        "Over hosts",
+        run.over_hosts,
+        ("Workload", "name", hosts_work),
+        ("Environment", "name", lambda estimate: visible(estimate.arm)),
+        ("Over hosts", "text", lambda estimate: Line(before=(outcome_badge(estimate.outcome),))),
+        ("Mean change", "number", lambda estimate: signed_percent(estimate.log_ratio)),
+        ("Interval", "text", lambda estimate: signed_interval(estimate.low, estimate.high)),
+        ("Spread of hosts", "number", lambda estimate: f"±{unsigned_percent(estimate.tau)}"),
+        ("Hosts", "number", _hosts),
+        ("Far from the others", "text", odd_names),
+    )
+    return (Line(text=_TOGETHER), table)
+
+
+def _hosts(estimate: HostsEstimate) -> str:
+    return (
+        visible(f"{estimate.hosts} of {estimate.group}") if estimate.group else str(estimate.hosts)
+    )
+
+
+def _host_blocks(run: RunComparison, rows: list[ComparedRow]) -> tuple[Block, ...]:
+    """Return the table of hosts where they are too many for the matrix."""
+    by_host: dict[str, dict[tuple[str, str], ComparedRow]] = {}
+    for row in rows:
+        by_host.setdefault(row.comparison.host, {})[row.comparison.arm, row.work] = row
+    if len(by_host) <= _FEW_HOSTS:
+        return ()
+    columns = tuple(dict.fromkeys(place for cells in by_host.values() for place in cells))
+    odd = {host for one in run.over_hosts for host in one.odd_hosts}
+    ordered = sorted(by_host, key=lambda host: _urgency(host in odd, list(by_host[host].values())))
+    shown = columns[:_MOST_COLUMNS]
+    table = grid_of(
+        "Hosts",
+        (
+            Column(head="Host", kind="name", is_row_head=True),
+            *(Column(head=arm, note=work, kind="text") for arm, work in shown),
+        ),
+        (
+            (
+                f"{visible(host)} (far from the others)" if host in odd else visible(host),
+                *(_cell(by_host[host].get(place)) for place in shown),
+            )
+            for host in ordered[:_MOST_HOSTS]
+        ),
+        caption=_left_out(len(by_host), len(columns)),
+        style="fit",
+    )
+    intro = "A row for each host: those far from the others first, then by verdict and size."
+    return (Line(text=intro), table)
+
+
+def _urgency(is_odd: bool, rows: list[ComparedRow]) -> tuple[bool, int, float]:  # noqa: FBT001
+    first = min(_ORDER.index(row.verdict.outcome) for row in rows)
+    return not is_odd, first, -max(row.size for row in rows)
+
+
+def _cell(row: ComparedRow | None) -> Words:
+    if row is None:
+        return "–"
+    words = row.verdict
+    text = signed_percent(words.log_ratio) if words.log_ratio is not None else words.claim
+    mixed = " ⚠" * words.is_confounded
+    return Line(text=f"{words.symbol} {text}{mixed}", href=f"#{row.anchor}", style=words.outcome)
+
+
+def _left_out(hosts: int, columns: int) -> str:
+    parts = [f"{hosts - _MOST_HOSTS} more hosts"] * (hosts > _MOST_HOSTS)
+    parts += [f"{columns - _MOST_COLUMNS} more comparisons of each"] * (columns > _MOST_COLUMNS)
+    return f"{' and '.join(parts)}: see All comparisons." if parts else ""

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
-from envcompare.analysis.model.comparison import CellSummary, RunComparison
+from envcompare.analysis.model.comparison import (
+    CellSummary,
+    RunComparison,
+)
 from envcompare.fingerprint.facts import fact
 from envcompare.fingerprint.sentences import SEPARATE
-from envcompare.report.format.blocks import Line, Link
-from envcompare.report.format.numbers import listed
-from envcompare.report.wording.headlines import (
-    SPLIT_HREF,
-    SPLIT_LINK,
-    compared_differences,
-    headlines,
-    ladder_sentences,
-    split_arms,
-    split_sentences,
+from envcompare.report.blocks import Line, Link
+from envcompare.report.numbers import (
+    listed,
 )
-from envcompare.report.wording.hostwords import host_sentences
+from envcompare.report.wording.headlines import compared_differences, headlines, split_arms
 from envcompare.report.wording.labels import cell_labels, compared_arms, fold_anchor
 from envcompare.report.wording.methodwords import (
     guard_cautions,
+    host_sentences,
     level_sentence,
     mismatch_sentences,
     replication_sentence,
 )
+from envcompare.report.wording.partwords import ladder_sentences, split_sentences
 from envcompare.report.wording.profilewords import (
     NO_CONFOUNDER,
     ONE_COUNT,
@@ -57,14 +55,23 @@ _MOST_CLOCKS: Final = 1
 _MOST_BUILDS: Final = 4
 _UNDECIDED: Final = "No difference was decided; what is inconclusive has no cause to look for yet."
 _NOTHING: Final = "No difference beyond the margin was found, so there is none to explain."
+_SPLIT_HREF: Final = "#split"
+_SPLIT_LINK: Final = "Environment or software?"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SummaryCard:
-    """A heading and its sentences."""
+class Card(NamedTuple):
+    """A heading and the sentences below it."""
 
     heading: str
     items: tuple[Line, ...]
+
+
+class SummaryCards(NamedTuple):
+    """The cards in the order of the page."""
+
+    certainty: Card
+    cause: Card
+    cautions: Card
 
 
 def _item(text: str, *, link: str = "", href: str = "") -> Line:
@@ -77,15 +84,15 @@ def _with_link(items: list[Line], *, link: str, href: str) -> list[Line]:
     return [*items[:-1], replace(items[-1], after=(Link(text=link, href=href),))]
 
 
-def summary_cards(run: RunComparison) -> tuple[SummaryCard, ...]:
-    """Return the three cards."""
+def summary_cards(run: RunComparison) -> SummaryCards:
+    """Return the three cards with their sentences."""
     verdicts = tuple(one for headline in headlines(run) for one in headline.verdicts)
     known = "No confounder, no failure and no failed control is known."
     nothing = _item(known if is_timed(run) else NO_CONFOUNDER)
-    return (
-        SummaryCard(heading="Is it real?", items=_is_it_real(run, verdicts)),
-        SummaryCard(heading="Why?", items=_why(run, verdicts)),
-        SummaryCard(heading="Before you rely on it", items=_cautions(run, verdicts) or (nothing,)),
+    return SummaryCards(
+        certainty=Card("Is it real?", _is_it_real(run, verdicts)),
+        cause=Card("Why?", _why(run, verdicts)),
+        cautions=Card("Before you rely on it", _cautions(run, verdicts) or (nothing,)),
     )
 
 
@@ -141,7 +148,7 @@ def _why(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Line, ...]:
         return (*_why_of_profiles(run), *(_item(text) for text in builds))
     split = [_item(text) for text in split_sentences(run)[:_MOST_ITEMS]]
     if split:
-        split = _with_link(split, link=SPLIT_LINK, href=SPLIT_HREF)
+        split = _with_link(split, link=_SPLIT_LINK, href=_SPLIT_HREF)
     rungs = [_item(text) for text in ladder_sentences(run)[:_MOST_ITEMS]]
     if rungs:
         rungs = _with_link(rungs, link="Ladder", href="#ladder")
@@ -237,7 +244,7 @@ def _confounders(run: RunComparison) -> list[Line]:
         names = list(dict.fromkeys(fact(one.key).name for one in differences))
         if arm in split:
             text = f"⚠ {arm}: {listed(names, most=4)} differ besides the environment; see"
-            items.append(_item(text, href=SPLIT_HREF, link=SPLIT_LINK))
+            items.append(_item(text, href=_SPLIT_HREF, link=_SPLIT_LINK))
             continue
         # the names of kernels are long, and stand under Why with all they show
         told = (one.evidence for one in differences if not one.key.startswith("kernels."))

@@ -1,4 +1,4 @@
-"""Charts with the tables of their numbers: the ladder, rooflines and sweeps."""
+"""The sections of a chart with a table of its numbers: the ladder, sweeps and rooflines."""
 
 from __future__ import annotations
 
@@ -10,19 +10,7 @@ from markupsafe import Markup
 from envcompare.analysis.model.comparison import Comparison, LadderStep, RunComparison
 from envcompare.analysis.model.profiling import CellProfiles, Roofline, RooflinePoint
 from envcompare.fingerprint.facts import fact
-from envcompare.report.charts.changes import (
-    Sweep,
-    SweepPoint,
-    missing_text,
-    sweep_axis,
-    sweep_chart,
-    sweep_title,
-    sweeps,
-)
-from envcompare.report.charts.drawing import ChartBudget
-from envcompare.report.charts.forests import ladder_axis, ladder_chart
-from envcompare.report.charts.roofline import MOST_POINTS, point_name, roofline_chart
-from envcompare.report.format.blocks import (
+from envcompare.report.blocks import (
     Block,
     Drawing,
     Fold,
@@ -35,28 +23,38 @@ from envcompare.report.format.blocks import (
     table_of,
     texts,
 )
-from envcompare.report.format.numbers import (
+from envcompare.report.charts.drawing import ChartBudget
+from envcompare.report.charts.forests import ladder_axis, ladder_chart
+from envcompare.report.charts.roofline import MOST_POINTS, point_name, roofline_chart
+from envcompare.report.charts.sweeps import (
+    Sweep,
+    SweepPoint,
+    missing_text,
+    sweep_axis,
+    sweep_chart,
+    sweep_title,
+    sweeps,
+)
+from envcompare.report.numbers import (
     NOT_MEASURED,
     margin_percent,
     number_text,
     quantity_text,
-    signed_interval,
-    signed_percent,
     three_digits,
     time_text,
 )
 from envcompare.report.wording.labels import cell_labels, reference_name
-from envcompare.report.wording.verdicts import SYMBOLS, WORDS
+from envcompare.report.wording.verdicts import WORDS, estimate_line, outcome_text
 from envcompare.text import counted, sentence
 
-MOST_DRAWN: Final = 8  # rooflines on a page; of more cells the tables alone
-MOST_SWEEPS: Final = 12  # of a page; of more, those that moved most
 _LADDER: Final = (
     "Each rung adds one thing to the rung below it, from a plain process up to Docker, all of them "
     "with the host's own files. The large marks are changes of time against the arm that all are "
     "compared with; the small ones are steps from the nearest rung below that was measured, and "
     "so the part of the thing added. Both have intervals that allow for all of them together."
 )
+MOST_SWEEPS: Final = 12  # of a page; of more, those that moved most
+_MOST_DRAWN: Final = 8  # rooflines on a page; of more cells the tables alone
 
 
 def ladder_section(run: RunComparison, charts: ChartBudget) -> Section | None:
@@ -93,7 +91,7 @@ def _rungs(run: RunComparison, cell: str, label: str) -> Table:
             ),
         ),
         ("Against the rung below", "number", lambda step: _rung_cell(step, step)),
-        ("Differs from the rung below in", "text", _changed),
+        ("Differs from the rung below in", "text", _rung_changes),
     )
 
 
@@ -101,13 +99,12 @@ def _rung_cell(of: Comparison | LadderStep | None, step: LadderStep) -> Line:
     """Return change, interval and verdict."""
     if of is None or of.deciding is None:
         return Line(text="–" if step.outcome == "reference" else NOT_MEASURED)
-    interval = signed_interval(of.deciding.low, of.deciding.high)
-    word = f"{SYMBOLS[of.outcome]} {WORDS[of.outcome]}"
     below = f"from {step.below}" if of is step else ""
-    return Line(text=signed_percent(of.deciding.log_ratio), below=(interval, word, below))
+    estimate, word = of.deciding, outcome_text(of.outcome)
+    return estimate_line(estimate.log_ratio, estimate.low, estimate.high, word, below)
 
 
-def _changed(step: LadderStep) -> Line:
+def _rung_changes(step: LadderStep) -> Line:
     """Return the names of the facts in which a rung differs from the one below, or why not."""
     if step.why_not:
         return Line(text=sentence(f"{WORDS[step.outcome]}: {step.why_not}"))
@@ -119,121 +116,12 @@ def _changed(step: LadderStep) -> Line:
     return Line(text=", ".join(names) or nothing, below=mixed if step.is_confounded else ())
 
 
-def roofline_section(
-    run: RunComparison, shown: Sequence[CellProfiles], charts: ChartBudget
-) -> Section | None:
-    """Return the rooflines of these cells, None where there is none and no reason for it."""
-    labels, drawn = cell_labels(run), 0
-    blocks: list[Block] = []
-    for profiles in shown:
-        label = labels.get(profiles.cell, profiles.cell)
-        if profiles.roofline is None or not profiles.roofline.points:
-            reason = sentence(_why_no_roofline(profiles))
-            blocks += texts(f"{label}: not drawn: {reason}" if reason else "")
-            continue
-        budget = charts if drawn < MOST_DRAWN else None
-        blocks += roofline_blocks(profiles, profiles.roofline, label=label, charts=budget)
-        drawn += 1
-    if not blocks:
-        return None
-    intro = (
-        "What a device can do at most for work of a given intensity, and what each environment "
-        "achieved: FLOP ÷ kernel time."
-    )
-    return Section(anchor="roofline", title="Roofline", blocks=(Line(text=intro), *blocks))
-
-
-def roofline_blocks(
-    profiles: CellProfiles, roofline: Roofline, *, label: str, charts: ChartBudget | None
-) -> tuple[Block, ...]:
-    """Return chart, sentences and tables of one cell; without a budget it is not drawn.
-
-    Without a chart no point has a place on it; the table tells what was achieved all the same.
-    """
-    chart = roofline_chart(profiles, where=label)
-    svg = charts.draw(chart) if charts else Markup("")
-    if chart is None:
-        why = "Not drawn: no point has a known intensity, and so none has a place on the chart."
-    else:
-        why = "" if svg else "Not drawn, to keep the page small; the numbers are below."
-    tables = (_points(roofline, label), _roofs(roofline, label))
-    return (
-        Heading(text=f"{label} on {roofline.device}"),
-        Line(text=_source(roofline)),
-        *((Drawing(label=f"Roofline chart of {label}", svg=svg),) if svg else ()),
-        *texts(why, *_notes(roofline), style="small"),
-        Fold(summary=f"Numbers of the roofline: {label}", is_open=chart is None, blocks=tables),
-    )
-
-
-def _source(roofline: Roofline) -> str:
-    return f"Roofs{'' if roofline.is_measured else ' from the table'}: {roofline.source}."
-
-
-def _notes(roofline: Roofline) -> tuple[str, ...]:
-    more = len(roofline.points) - MOST_POINTS
-    rest = f"comparison.json holds {counted(more, 'more point')}." if more > 0 else ""
-    return (*roofline.missing, *roofline.notes, rest)
-
-
-def _why_no_roofline(profiles: CellProfiles) -> str:
-    """Return why a cell without points has no roofline."""
-    if profiles.roofline is None:
-        return profiles.roofline_reason
-    return " ".join(profiles.roofline.missing) or "no work was counted"
-
-
-def _points(roofline: Roofline, label: str) -> Table:
-    return table_of(
-        f"Points of the roofline of {label}",
-        roofline.points[:MOST_POINTS],
-        ("Environment", "name", lambda point: point.arm),
-        ("Kernel", "kernel", lambda point: Line(codes=(point_name(point),))),
-        ("Precision", "text", lambda point: point.precision),
-        ("Work", "figure", lambda point: quantity_text(point.flops, "FLOP")),
-        ("Bytes", "figure", lambda point: quantity_text(point.bytes, "B")),
-        ("Intensity", "figure", lambda point: _intensity(point.intensity)),
-        ("Time", "figure", _time),
-        ("Achieved", "figure", lambda point: Line(strong=_rate(point.flops_per_s))),
-        ("Attainable", "figure", _attainable),
-    )
-
-
-def _time(point: RooflinePoint) -> Line:
-    share = "" if point.time_share is None else f"{100 * point.time_share:.1f} % of all"
-    return Line(text=time_text(point.time_ns), below=(share,))
-
-
-def _attainable(point: RooflinePoint) -> Line:
-    bound = f"bound by {point.bound}" if point.bound else ""
-    return Line(text=_rate(point.attainable_flops_per_s), below=(bound,))
-
-
-def _roofs(roofline: Roofline, label: str) -> Table:
-    return table_of(
-        f"Roofs of {label}",
-        roofline.roofs,
-        ("Roof", "text", lambda roof: roof.precision),
-        ("FLOP/s", "number", lambda roof: _rate(roof.flops_per_s)),
-        ("Ridge", "number", lambda roof: _intensity(roof.ridge)),
-        style="fit",
-    )
-
-
-def _rate(flops_per_s: float | None) -> str:
-    return quantity_text(flops_per_s, "FLOP/s")
-
-
-def _intensity(value: float | None) -> str:
-    return NOT_MEASURED if value is None else f"{three_digits(value)} FLOP/B"
-
-
 def sweeps_section(run: RunComparison, charts: ChartBudget) -> Section | None:
     """Return a chart and a table for each sweep, None where no parameter was swept."""
     every = sweeps(run)
     if not every:
         return None
-    axis, chosen = sweep_axis(run, every), _chosen(every)
+    axis, chosen = sweep_axis(run, every), _moved_most(every)
     groups = []
     for sweep in chosen:
         title = sweep_title(sweep)
@@ -247,11 +135,11 @@ def sweeps_section(run: RunComparison, charts: ChartBudget) -> Section | None:
         f"±{margin_percent(run.margin)}; shaded: the intervals."
     )
     shown = Group(style="sweeps", blocks=tuple(groups))
-    rest = texts(_rest(len(every) - len(chosen)), style="small")
+    rest = texts(_rest_of_sweeps(len(every) - len(chosen)), style="small")
     return Section(anchor="sweeps", title="Sweeps", blocks=(Line(text=intro), shown, *rest))
 
 
-def _chosen(every: tuple[Sweep, ...]) -> list[Sweep]:
+def _moved_most(every: tuple[Sweep, ...]) -> list[Sweep]:
     """Return those that moved most, in the order of the run."""
     ranked = sorted(range(len(every)), key=lambda place: (-_reach(every[place]), place))
     return [every[place] for place in sorted(ranked[:MOST_SWEEPS])]
@@ -262,7 +150,7 @@ def _reach(sweep: Sweep) -> float:
     return max((abs(one.log_ratio) for one in estimates if one is not None), default=0.0)
 
 
-def _rest(count: int) -> str:
+def _rest_of_sweeps(count: int) -> str:
     if not count:
         return ""
     return (
@@ -289,8 +177,114 @@ def _sweep_cell(point: SweepPoint) -> Line:
     estimate, comparison = point.primary, point.comparison
     if estimate is None or comparison is None:
         return Line(text=NOT_MEASURED, below=(missing_text(point),), style="said")
-    word = f"{SYMBOLS[comparison.outcome]} {WORDS[comparison.outcome]}"
-    return Line(
-        text=signed_percent(estimate.log_ratio),
-        below=(signed_interval(estimate.low, estimate.high), word),
+    word = outcome_text(comparison.outcome)
+    return estimate_line(estimate.log_ratio, estimate.low, estimate.high, word)
+
+
+def roofline_section(
+    run: RunComparison, shown: Sequence[CellProfiles], charts: ChartBudget
+) -> Section | None:
+    """Return the rooflines of these cells, None where there is none and no reason for it."""
+    labels, drawn = cell_labels(run), 0
+    blocks: list[Block] = []
+    for profiles in shown:
+        label = labels.get(profiles.cell, profiles.cell)
+        if profiles.roofline is None or not profiles.roofline.points:
+            reason = sentence(_why_no_roofline(profiles))
+            blocks += texts(f"{label}: not drawn: {reason}" if reason else "")
+            continue
+        budget = charts if drawn < _MOST_DRAWN else None
+        blocks += roofline_blocks(profiles, profiles.roofline, label=label, charts=budget)
+        drawn += 1
+    if not blocks:
+        return None
+    intro = (
+        "What a device can do at most for work of a given intensity, and what each environment "
+        "achieved: FLOP ÷ kernel time."
     )
+    return Section(anchor="roofline", title="Roofline", blocks=(Line(text=intro), *blocks))
+
+
+def roofline_blocks(
+    profiles: CellProfiles, roofline: Roofline, *, label: str, charts: ChartBudget | None
+) -> tuple[Block, ...]:
+    """Return chart, sentences and tables of one cell; without a budget it is not drawn.
+
+    Without a chart no point has a place on it; the table tells what was achieved all the same.
+    """
+    chart = roofline_chart(profiles, where=label)
+    svg = charts.draw(chart) if charts else Markup("")
+    if chart is None:
+        why = "Not drawn: no point has a known intensity, and so none has a place on the chart."
+    else:
+        why = "" if svg else "Not drawn, to keep the page small; the numbers are below."
+    tables = (_points_table(roofline, label), _roofs_table(roofline, label))
+    return (
+        Heading(text=f"{label} on {roofline.device}"),
+        Line(text=_roofs_source(roofline)),
+        *((Drawing(label=f"Roofline chart of {label}", svg=svg),) if svg else ()),
+        *texts(why, *_roofline_notes(roofline), style="small"),
+        Fold(summary=f"Numbers of the roofline: {label}", is_open=chart is None, blocks=tables),
+    )
+
+
+def _roofs_source(roofline: Roofline) -> str:
+    return f"Roofs{'' if roofline.is_measured else ' from the table'}: {roofline.source}."
+
+
+def _roofline_notes(roofline: Roofline) -> tuple[str, ...]:
+    more = len(roofline.points) - MOST_POINTS
+    rest = f"comparison.json holds {counted(more, 'more point')}." if more > 0 else ""
+    return (*roofline.missing, *roofline.notes, rest)
+
+
+def _why_no_roofline(profiles: CellProfiles) -> str:
+    """Return why a cell without points has no roofline."""
+    if profiles.roofline is None:
+        return profiles.roofline_reason
+    return " ".join(profiles.roofline.missing) or "no work was counted"
+
+
+def _points_table(roofline: Roofline, label: str) -> Table:
+    return table_of(
+        f"Points of the roofline of {label}",
+        roofline.points[:MOST_POINTS],
+        ("Environment", "name", lambda point: point.arm),
+        ("Kernel", "kernel", lambda point: Line(codes=(point_name(point),))),
+        ("Precision", "text", lambda point: point.precision),
+        ("Work", "figure", lambda point: quantity_text(point.flops, "FLOP")),
+        ("Bytes", "figure", lambda point: quantity_text(point.bytes, "B")),
+        ("Intensity", "figure", lambda point: _intensity(point.intensity)),
+        ("Time", "figure", _point_time),
+        ("Achieved", "figure", lambda point: Line(strong=_rate(point.flops_per_s))),
+        ("Attainable", "figure", _attainable),
+    )
+
+
+def _point_time(point: RooflinePoint) -> Line:
+    share = "" if point.time_share is None else f"{100 * point.time_share:.1f} % of all"
+    return Line(text=time_text(point.time_ns), below=(share,))
+
+
+def _attainable(point: RooflinePoint) -> Line:
+    bound = f"bound by {point.bound}" if point.bound else ""
+    return Line(text=_rate(point.attainable_flops_per_s), below=(bound,))
+
+
+def _roofs_table(roofline: Roofline, label: str) -> Table:
+    return table_of(
+        f"Roofs of {label}",
+        roofline.roofs,
+        ("Roof", "text", lambda roof: roof.precision),
+        ("FLOP/s", "number", lambda roof: _rate(roof.flops_per_s)),
+        ("Ridge", "number", lambda roof: _intensity(roof.ridge)),
+        style="fit",
+    )
+
+
+def _rate(flops_per_s: float | None) -> str:
+    return quantity_text(flops_per_s, "FLOP/s")
+
+
+def _intensity(value: float | None) -> str:
+    return NOT_MEASURED if value is None else f"{three_digits(value)} FLOP/B"

@@ -17,23 +17,25 @@ from envcompare.analysis.model.comparison import (
     Tail,
 )
 from envcompare.fingerprint.sentences import describe
-from envcompare.report.format.blocks import (
+from envcompare.report.blocks import (
+    Axis,
     Block,
     Column,
     Filter,
     Fold,
     Line,
     Link,
+    Mark,
     Row,
     Section,
     Span,
     Table,
     Words,
+    mark,
     table_of,
     texts,
 )
-from envcompare.report.format.marks import Axis, Mark, mark
-from envcompare.report.format.numbers import (
+from envcompare.report.numbers import (
     NOT_MEASURED,
     listed,
     margin_percent,
@@ -53,7 +55,15 @@ from envcompare.report.wording.labels import (
     row_anchor,
     work_labels,
 )
-from envcompare.report.wording.verdicts import SYMBOLS, WORDS, Verdict, find_estimate, verdict
+from envcompare.report.wording.verdicts import (
+    SYMBOLS,
+    WORDS,
+    Verdict,
+    estimate_line,
+    find_estimate,
+    outcome_badge,
+    verdict,
+)
 from envcompare.text import counted, shortened, visible
 
 METRICS: Final[dict[str, str]] = {
@@ -80,7 +90,7 @@ _OF_PROCESSES: Final = ("user", "sys", "real")
 _ORDER: Final[tuple[Outcome, ...]] = tuple(SYMBOLS)
 
 
-class Figure(NamedTuple):
+class _Figure(NamedTuple):
     """A change on one metric: its number, its interval, and the log ratios to draw them from."""
 
     number: str
@@ -97,7 +107,7 @@ class ComparedRow:
     work: str  # the label of the cell without the host
     mark: Mark | None
     steps: str  # "41.3 → 44.8 ms"
-    figures: Mapping[str, Figure | None]  # by metric
+    figures: Mapping[str, _Figure | None]  # by metric
     notes: tuple[str, ...]
 
     @property
@@ -159,28 +169,28 @@ def _notes(comparison: Comparison, words: Verdict, mixed: str) -> tuple[str, ...
     return tuple(note for note in notes if note)
 
 
-def _figure(run: RunComparison, comparison: Comparison, metric: str) -> Figure | None:
+def _figure(run: RunComparison, comparison: Comparison, metric: str) -> _Figure | None:
     if metric == "p99":
         return _tail(run, comparison)
     estimate = find_estimate(comparison, metric)
     if estimate is None:
         return None
     ends = (estimate.log_ratio, estimate.low, estimate.high)
-    return Figure(
+    return _Figure(
         number=signed_percent(estimate.log_ratio),
         interval=signed_interval(estimate.low, estimate.high),
         places=" ".join(f"{end:.4f}" for end in ends if end is not None),
     )
 
 
-def _tail(run: RunComparison, comparison: Comparison) -> Figure | None:
+def _tail(run: RunComparison, comparison: Comparison) -> _Figure | None:
     """Return the change of the 99th percentile of all times: a description, no interval."""
     both = _steps_of_both(run, comparison.cell, comparison.arm)
     times = [steps.quantiles_s[_TAIL] for steps in both if steps and steps.quantiles_s]
     if len(times) < len(both) or min(times) <= 0:
         return None
     log_ratio = math.log(times[1] / times[0])
-    return Figure(signed_percent(log_ratio), signed_interval(None, None), f"{log_ratio:.4f}")
+    return _Figure(signed_percent(log_ratio), signed_interval(None, None), f"{log_ratio:.4f}")
 
 
 def _replication(primary: Estimate | None) -> str:
@@ -209,16 +219,8 @@ def _steps_of_both(run: RunComparison, cell_id: str, arm: str) -> list[StepTimes
 
 def badges(words: Verdict) -> tuple[Span, ...]:
     """Return the verdict with its symbol, and beside it whether it is confounded."""
-    verdict_badge = Span(text=f"{words.symbol} {words.word}", style=f"badge {words.outcome}")
     confounded = Span(text="⚠ confounded", style="badge confounded")
-    return (verdict_badge, *(confounded,) * words.is_confounded)
-
-
-def change_line(words: Verdict) -> Words:
-    """Return how large a change is, with its interval below."""
-    if not words.number:
-        return NOT_MEASURED
-    return Line(strong=words.number, below=(words.interval,))
+    return (outcome_badge(words.outcome), *(confounded,) * words.is_confounded)
 
 
 def comparisons_section(
@@ -378,20 +380,14 @@ def _estimate_cell(row: ComparedRow, estimate: Estimate | None) -> Words:
     """Return a change with its interval, in bold where the verdict rests on it."""
     if estimate is None:
         return NOT_MEASURED
-    number = signed_percent(estimate.log_ratio)
-    is_deciding = estimate is row.comparison.deciding
-    return Line(
-        strong=number if is_deciding else "",
-        text="" if is_deciding else number,
-        below=(signed_interval(estimate.low, estimate.high),),
-    )
+    is_strong = estimate is row.comparison.deciding
+    return estimate_line(estimate.log_ratio, estimate.low, estimate.high, is_strong=is_strong)
 
 
 def _percentile_cell(tail: Tail | None) -> Words:
     if tail is None or tail.p90_log_ratio is None:
         return NOT_MEASURED
-    interval = signed_interval(tail.p90_low, tail.p90_high)
-    return Line(text=signed_percent(tail.p90_log_ratio), below=(interval,))
+    return estimate_line(tail.p90_log_ratio, tail.p90_low, tail.p90_high)
 
 
 def _slow_cell(row: ComparedRow) -> Words:
@@ -458,7 +454,7 @@ def _metrics_table(
     )
 
 
-def _figure_cell(figure: Figure | None) -> Words:
+def _figure_cell(figure: _Figure | None) -> Words:
     if figure is None:
         return NOT_MEASURED
     places = (("data-places", figure.places),)

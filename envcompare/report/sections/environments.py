@@ -10,14 +10,13 @@ from typing import Final
 from envcompare.analysis.model.comparison import ArmSummary, RunComparison
 from envcompare.fingerprint.facts import CLASS_ORDER, MEANINGS, NOT_SET, fact
 from envcompare.fingerprint.sentences import SEPARATE, describe
-from envcompare.report.format.blocks import (
+from envcompare.report.blocks import (
     Block,
     Column,
     Fold,
     Heading,
     Items,
     Line,
-    Row,
     Section,
     Span,
     Table,
@@ -25,7 +24,7 @@ from envcompare.report.format.blocks import (
     grid_of,
     texts,
 )
-from envcompare.report.format.numbers import NOT_MEASURED, listed, size
+from envcompare.report.numbers import NOT_MEASURED, listed, size
 from envcompare.report.wording.headlines import compared_differences
 from envcompare.run_folder.records import (
     CONTROL_SUFFIX,
@@ -132,15 +131,15 @@ def differences_table(facts: HostFacts, *, of: int) -> Table:
             strongest, key=lambda difference: (_rank(difference), difference.key)
         )
     )
-    return Table(
-        label=f"Properties that differ on {facts.host}",
-        caption=f"{len(rows)} of {of} properties differ",
-        columns=(
+    return grid_of(
+        f"Properties that differ on {facts.host}",
+        (
             Column(head="Property", kind="property", is_row_head=True),
             Column(head="Class"),
             *(Column(head=arm.arm, kind="value", note=_stack(arm)) for arm in facts.arms),
         ),
-        rows=rows or (Row(cells=("Nothing differs.",)),),
+        rows or (("Nothing differs.",),),
+        caption=f"{len(rows)} of {of} properties differ",
     )
 
 
@@ -193,7 +192,7 @@ def _rank(difference: FactDifference) -> int:
 
 def _differing_row(
     strongest: FactDifference, by_arm: dict[str, FactDifference], arms: tuple[ArmSummary, ...]
-) -> Row:
+) -> tuple[Words, ...]:
     """Return one property that differs, with the strongest class that it has in any arm."""
     key, fact_class = strongest.key, strongest.fact_class
     values: list[Words] = [fact_text(key, next(iter(by_arm.values())).reference)]
@@ -203,13 +202,7 @@ def _differing_row(
         alike = _SAME if arm.facts else NOT_MEASURED
         values.append(fact_text(key, unlike.value) if unlike else alike)
     note = f"explained with {fact(strongest.part_of).name}" if strongest.part_of else ""
-    return Row(
-        cells=(
-            key,
-            Line(before=(_badge(fact_class),), below=(note or strongest.evidence,)),
-            *values,
-        )
-    )
+    return key, Line(before=(_badge(fact_class),), below=(note or strongest.evidence,)), *values
 
 
 def _badge(fact_class: FactClass) -> Span:

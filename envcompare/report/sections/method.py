@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from envcompare.analysis.model.comparison import CellSummary, Comparison, FailureRow, RunComparison
 from envcompare.command import shell_text
-from envcompare.report.format.blocks import (
+from envcompare.report.blocks import (
     Block,
     Fold,
     Group,
@@ -30,8 +30,8 @@ from envcompare.report.format.blocks import (
     linked,
     texts,
 )
-from envcompare.report.format.numbers import NOT_MEASURED, duration
-from envcompare.report.wording.labels import cell_labels, has_steps, piece_word, piece_words
+from envcompare.report.numbers import NOT_MEASURED, duration
+from envcompare.report.wording.labels import cell_labels, has_steps, piece_word
 from envcompare.report.wording.methodwords import method_sentences
 from envcompare.report.wording.profilewords import is_timed
 from envcompare.report.wording.verdicts import control_sentence, verdict
@@ -315,7 +315,7 @@ def cells_table(run: RunComparison) -> Table:
     labels = cell_labels(run)
     heads = (
         "state", "verdict on", "steps per block", "restarts", "generations", "rounds", "dropped",
-        piece_words(run), "measured", "elapsed", "stopped by",
+        piece_word(run, is_plural=True), "measured", "elapsed", "stopped by",
     )  # fmt: skip
     return grid_of(
         "What happened in each cell",

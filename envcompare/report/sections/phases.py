@@ -6,8 +6,11 @@ from collections.abc import Container, Iterator
 from typing import Final
 
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.analysis.model.profiling import ArmPhases, PartDifference
-from envcompare.report.format.blocks import (
+from envcompare.analysis.model.profiling import (
+    ArmPhases,
+    PartDifference,
+)
+from envcompare.report.blocks import (
     Block,
     Fold,
     Heading,
@@ -17,20 +20,23 @@ from envcompare.report.format.blocks import (
     table_of,
     texts,
 )
-from envcompare.report.format.numbers import NS, signed_interval, signed_percent, time_text
+from envcompare.report.numbers import (
+    NS,
+    time_text,
+)
 from envcompare.report.wording.labels import cell_labels
-from envcompare.report.wording.profilewords import (
-    PHASES,
+from envcompare.report.wording.partwords import (
     basis_sentence,
     difference_text,
     part_name,
     phases_sentence,
     unmarked_sentence,
 )
+from envcompare.report.wording.verdicts import estimate_line
 from envcompare.text import visible
 
-TITLE: Final = "Phases and operators"
-MOST_FOLDS: Final = 20
+_TITLE: Final = "Phases and operators"
+_MOST_FOLDS: Final = 20
 Place = tuple[str, str]
 """Cell and arm."""
 
@@ -48,7 +54,7 @@ def phase_blocks(run: RunComparison, place: Place, *, label: str) -> Iterator[Bl
     """Yield what the marked rounds say of one comparison, or why there are none."""
     phases = _phases_of(run, place)
     if phases:
-        yield Heading(text=TITLE)
+        yield Heading(text=_TITLE)
         yield Line(text=phases_sentence(phases))
         yield phase_table(phases, label=label)
         yield Line(text=basis_sentence(phases), style="small")
@@ -60,10 +66,10 @@ def phase_blocks(run: RunComparison, place: Place, *, label: str) -> Iterator[Bl
 def phase_table(phases: ArmPhases, *, label: str) -> Table:
     """Return the step, its phases, the operators that differ, and the others as one."""
     return table_of(
-        f"{TITLE}, {label}",
+        f"{_TITLE}, {label}",
         (one for one in phases.parts if one.kind != "operator" or one.is_distinguishable),
         ("Part of a step", "name", part_name),
-        ("Phase", "text", _phase),
+        ("Phase", "text", lambda part: part.phase or ""),
         ("Share", "number", lambda part: f"{100 * part.share:.1f} %"),
         ("Time in the reference", "number", lambda part: time_text(part.reference_s * NS)),
         ("Change", "number", _change),
@@ -71,16 +77,8 @@ def phase_table(phases: ArmPhases, *, label: str) -> Table:
     )
 
 
-def _phase(part: PartDifference) -> Words:
-    return PHASES[part.phase] if part.phase else ""
-
-
 def _change(part: PartDifference) -> Words:
-    return Line(
-        strong=signed_percent(part.log_ratio) if part.is_distinguishable else "",
-        text="" if part.is_distinguishable else signed_percent(part.log_ratio),
-        below=(signed_interval(part.low, part.high),),
-    )
+    return estimate_line(part.log_ratio, part.low, part.high, is_strong=part.is_distinguishable)
 
 
 def _difference(part: PartDifference) -> Words:
@@ -104,8 +102,8 @@ def phase_folds(run: RunComparison, *, explained: Container[Place]) -> Iterator[
     )
     rest = [place for place in places if place not in explained]
     if rest:
-        yield Heading(text=f"{TITLE} of comparisons without a fold")
-    for cell, arm in rest[:MOST_FOLDS]:
+        yield Heading(text=f"{_TITLE} of comparisons without a fold")
+    for cell, arm in rest[:_MOST_FOLDS]:
         phases = _phases_of(run, (cell, arm))
         if phases is None:
             continue
@@ -118,5 +116,5 @@ def phase_folds(run: RunComparison, *, explained: Container[Place]) -> Iterator[
                 Line(text=basis_sentence(phases), style="small"),
             ),
         )
-    if len(rest) > MOST_FOLDS:
-        yield Line(text=f"{len(rest) - MOST_FOLDS} more stand in comparison.json.", style="small")
+    if len(rest) > _MOST_FOLDS:
+        yield Line(text=f"{len(rest) - _MOST_FOLDS} more stand in comparison.json.", style="small")

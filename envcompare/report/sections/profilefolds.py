@@ -15,7 +15,7 @@ from envcompare.analysis.model.profiling import (
     OperatorTable,
     PassState,
 )
-from envcompare.report.format.blocks import (
+from envcompare.report.blocks import (
     Block,
     Field,
     Fold,
@@ -29,7 +29,7 @@ from envcompare.report.format.blocks import (
     linked,
     table_of,
 )
-from envcompare.report.format.numbers import (
+from envcompare.report.numbers import (
     NOT_MEASURED,
     bytes_text,
     listed,
@@ -46,7 +46,7 @@ from envcompare.report.sections.profiletables import (
 from envcompare.report.wording.labels import cell_labels, fold_anchor, short_name
 from envcompare.report.wording.profileterms import note_sentences
 from envcompare.report.wording.profilewords import by_arms, ledger_sentence
-from envcompare.report.wording.verdicts import EXPLAINED, SYMBOLS, WORDS
+from envcompare.report.wording.verdicts import EXPLAINED, outcome_badge
 from envcompare.run_folder.records import FactDifference
 from envcompare.text import counted, one_line, sentence, visible
 
@@ -213,7 +213,7 @@ def _comparison_fold(run: RunComparison, cell: ProfiledCell, arm: str, *, most: 
     ledger, diff = differences_of(profiles, arm)
     after: list[Span] = []
     if outcome:
-        after.append(Span(text=f"{SYMBOLS[outcome]} {WORDS[outcome]}", style=f"badge {outcome}"))
+        after.append(outcome_badge(outcome))
     blocks: list[Block] = []
     if ledger:
         after.append(Span(text=ledger_sentence(ledger, reference=reference), style="small"))
@@ -317,7 +317,7 @@ def _activity_table(activities: ActivityTable, *, label: str, most: int) -> Tabl
         ("Type", "word", lambda row: row.type),
         ("Time (%)", "figure", lambda row: _percent(row.percent)),
         ("Time", "figure", lambda row: time_text(row.time_ns)),
-        ("Calls", "figure", lambda row: _number(row.calls)),
+        ("Calls", "figure", lambda row: number_text(row.calls)),
         ("Avg", "figure", lambda row: time_text(row.average_ns)),
         ("Min", "figure", lambda row: time_text(row.min_ns)),
         ("Max", "figure", lambda row: time_text(row.max_ns)),
@@ -365,10 +365,6 @@ def _percent(value: float | None) -> str:
     return NOT_MEASURED if value is None else f"{value:.2f} %"
 
 
-def _number(value: float | None) -> str:
-    return NOT_MEASURED if value is None else number_text(value)
-
-
 _OPERATOR_COLUMNS: Final[
     tuple[tuple[str, Callable[[OperatorRow], float | None], Callable[[float | None], str]], ...]
 ] = (
@@ -381,7 +377,7 @@ _OPERATOR_COLUMNS: Final[
     ("CUDA total", lambda row: row.device_ns, time_text),
     ("Self CPU Mem", lambda row: row.self_cpu_bytes, bytes_text),
     ("Self CUDA Mem", lambda row: row.self_device_bytes, bytes_text),
-    ("# of Calls", lambda row: row.calls, _number),
+    ("# of Calls", lambda row: row.calls, number_text),
 )
 
 

@@ -20,7 +20,7 @@ from envcompare.analysis.model.profiling import (
     LedgerPart,
     QuantityRow,
 )
-from envcompare.report.format.blocks import (
+from envcompare.report.blocks import (
     Block,
     Column,
     Fold,
@@ -30,11 +30,12 @@ from envcompare.report.format.blocks import (
     Row,
     Span,
     Table,
+    grid_of,
+    signed_bar,
     table_of,
     texts,
 )
-from envcompare.report.format.marks import signed_bar
-from envcompare.report.format.numbers import (
+from envcompare.report.numbers import (
     NOT_MEASURED,
     TimeScale,
     bytes_text,
@@ -48,13 +49,12 @@ from envcompare.report.wording.profileterms import PEAKS, in_words, is_power, qu
 from envcompare.report.wording.profilewords import (
     change_share,
     helper_sentences,
-    is_of_ncu,
     is_timed,
     kernel_sentence,
     part_label,
     timing_sentences,
 )
-from envcompare.run_folder.profiles import Dim
+from envcompare.run_folder.profiles import RUN_KERNELS_ALONE, Dim
 from envcompare.text import counted, one_line, visible, visible_line
 
 _MOST_LEADING: Final = 12
@@ -81,7 +81,7 @@ Place = tuple[Key, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class QuantityCell:
     """A value of one arm: what is printed, its ratio to the reference, why there is none."""
 
     text: str
@@ -100,7 +100,7 @@ class QuantityLine:
     name: str
     per: str  # "per step", "whole profile", or empty
     basis: str
-    cells: tuple[Cell, ...]
+    cells: tuple[QuantityCell, ...]
 
     @property
     def is_zero(self) -> bool:
@@ -125,14 +125,11 @@ def quantity_blocks(
     lines = quantity_lines(profiles, of_power=of_power)
     missing = unmeasured(profiles, of_power=of_power)
     items = tuple(f"Not measured, {names}: {reason}" for names, reason in missing)
-    table = Table(
-        label=label,
+    table = grid_of(
+        label,
+        _columns(profiles, kind="property"),
+        ((_named(line, below=line.basis), *map(_cell_line, line.cells)) for line in lines),
         caption=f"Ratios are to {profiles.reference}",
-        columns=_columns(profiles, kind="property"),
-        rows=tuple(
-            Row(cells=(_named(line, below=line.basis), *map(_cell_line, line.cells)))
-            for line in lines
-        ),
     )
     return (*((table,) * bool(lines)), *((Items(items=items, style="small"),) * bool(items)))
 
@@ -142,7 +139,9 @@ def _leading_lines(profiles: CellProfiles) -> tuple[QuantityLine, ...]:
 
     Of those that are 0 in every arm there is nothing to compare.
     """
-    every = _measured(_lines(profiles, lambda row: row.unit != "ns" or not is_of_ncu(row)))
+    every = _measured(
+        _lines(profiles, lambda row: row.unit != "ns" or row.tool not in RUN_KERNELS_ALONE)
+    )
     lines = (line for line in every if line.quantity in _LEADING and not line.is_zero)
     chosen = sorted(lines, key=lambda line: _LEADING.index(line.quantity))
     return (*fact_lines(profiles), *chosen[:_MOST_LEADING])
@@ -162,8 +161,8 @@ def fact_lines(profiles: CellProfiles) -> tuple[QuantityLine, ...]:
     )
 
 
-def _fact(text: str) -> Cell:
-    return Cell(text=visible_line(text) or _UNKNOWN)
+def _fact(text: str) -> QuantityCell:
+    return QuantityCell(text=visible_line(text) or _UNKNOWN)
 
 
 def leading_tables(run: RunComparison) -> tuple[Table, ...]:
@@ -175,19 +174,19 @@ def leading_tables(run: RunComparison) -> tuple[Table, ...]:
 
 def _leading_table(profiles: CellProfiles, *, label: str) -> Table:
     ratios = f"; ratios are to {profiles.reference}" * (len(profiles.arms) > 1)
-    return Table(
-        label=f"Profiles of {label}",
-        caption=f"{label}: what the profiles counted{ratios}",
-        style="leading",
-        columns=_columns(profiles),
-        rows=tuple(
-            Row(cells=(_named(line), *(_leading_cell(line, cell) for cell in line.cells)))
+    return grid_of(
+        f"Profiles of {label}",
+        _columns(profiles),
+        (
+            (_named(line), *(_leading_cell(line, cell) for cell in line.cells))
             for line in _leading_lines(profiles)
         ),
+        caption=f"{label}: what the profiles counted{ratios}",
+        style="leading",
     )
 
 
-def _leading_cell(line: QuantityLine, cell: Cell) -> Line:
+def _leading_cell(line: QuantityLine, cell: QuantityCell) -> Line:
     is_number = bool(line.quantity and cell.is_measured)
     beside = (cell.ratio, cell.note * cell.is_measured)
     return Line(
@@ -207,7 +206,7 @@ def _named(line: QuantityLine, *, below: str = "") -> Line:
     return Line(text=line.name, after=per, below=(below,) if below else ())
 
 
-def _cell_line(cell: Cell) -> Line | str:
+def _cell_line(cell: QuantityCell) -> Line | str:
     if not cell.is_measured:
         return cell.text
     compared = f"{cell.ratio} {cell.word}".strip()
@@ -246,7 +245,7 @@ def partly_measured(profiles: CellProfiles) -> tuple[tuple[str, str], ...]:
 def _measured(lines: Iterable[QuantityLine]) -> tuple[QuantityLine, ...]:
     """Return the lines for which at least one arm has a value; a reason for gaps is given once."""
 
-    def told(cell: Cell) -> Cell:
+    def told(cell: QuantityCell) -> QuantityCell:
         return cell if cell.is_measured else replace(cell, note="")
 
     return tuple(
@@ -318,14 +317,14 @@ def _known(rows: Iterable[QuantityRow]) -> str:
     return "; ".join(dict.fromkeys(in_words(one_line(row.reason)) for row in rows if row.reason))
 
 
-def _cell(row: QuantityRow, *, is_per_step: bool, with_source: bool) -> Cell:
+def _cell(row: QuantityRow, *, is_per_step: bool, with_source: bool) -> QuantityCell:
     if row.value is None:
         return _missing(in_words(one_line(row.reason)))
     value = row.per_step if is_per_step else row.value
     is_peak = row.name in PEAKS
     is_compared = row.agreement in {"equal", "differs"}
     why = why_no_ratio(row.unlike, page=row.page, rule=row.rule)
-    return Cell(
+    return QuantityCell(
         text=bytes_text(value) if is_peak else quantity_text(value, row.unit),
         ratio=ratio_text(row.ratio) if row.agreement != "reference" else "",
         word=row.agreement if is_compared else "",
@@ -334,8 +333,8 @@ def _cell(row: QuantityRow, *, is_per_step: bool, with_source: bool) -> Cell:
     )
 
 
-def _missing(reason: str) -> Cell:
-    return Cell(text=NOT_MEASURED, is_measured=False, note=reason)
+def _missing(reason: str) -> QuantityCell:
+    return QuantityCell(text=NOT_MEASURED, is_measured=False, note=reason)
 
 
 def why_no_ratio(unlike: str, *, page: str, rule: str) -> str:
@@ -373,10 +372,12 @@ def ledger_blocks(ledger: Ledger, *, reference: str, label: str) -> tuple[Block,
     rule = f"{ledger.rule} Source: {ledger.source}.".strip()
     beside = helper_sentences(ledger, reference=reference)
     notes = (rule, *beside, *timing_sentences(ledger), *ledger.notes)
-    return ledger_table(ledger, reference=reference, label=label), Items(items=notes, style="small")
+    return _ledger_table(ledger, reference=reference, label=label), Items(
+        items=notes, style="small"
+    )
 
 
-def ledger_table(ledger: Ledger, *, reference: str, label: str) -> Table:
+def _ledger_table(ledger: Ledger, *, reference: str, label: str) -> Table:
     """Return a row for each part, and the whole below them."""
     scale = TimeScale.of(max(ledger.reference_ns, ledger.arm_ns))
     changes = [abs(part.change_ns) for part in ledger.parts]

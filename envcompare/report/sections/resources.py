@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -13,13 +13,13 @@ from envcompare.analysis.model.comparison import (
     StartupPart,
     StartupSummary,
 )
-from envcompare.report.charts.bars import PHASES, Parts, startup_groups, total_s
-from envcompare.report.format.blocks import (
+from envcompare.report.blocks import (
     Block,
     Field,
     Heading,
     Line,
     Section,
+    Segment,
     Span,
     Table,
     Words,
@@ -27,15 +27,13 @@ from envcompare.report.format.blocks import (
     table_of,
     texts,
 )
-from envcompare.report.format.marks import segments
-from envcompare.report.format.numbers import (
+from envcompare.report.charts.times import PHASES, Parts, startup_groups, total_s
+from envcompare.report.numbers import (
     NOT_MEASURED,
     NS,
     TimeScale,
     duration,
     margin_percent,
-    signed_interval,
-    signed_percent,
     size,
     three_digits,
 )
@@ -47,6 +45,7 @@ from envcompare.report.wording.labels import (
     has_steps,
     reference_name,
 )
+from envcompare.report.wording.verdicts import estimate_line
 from envcompare.run_folder.records import CONTROL_SUFFIX
 from envcompare.text import counted
 
@@ -142,7 +141,17 @@ def _part_name(phase: str, name: str) -> Line:
 
 def _bar(parts: Parts, longest: float) -> Line:
     stacked = [(phase, parts[phase].median_s) for phase in PHASES if phase in parts]
-    return Line(segments=segments(stacked, longest=longest))
+    return Line(segments=_segments(stacked, longest=longest))
+
+
+def _segments(parts: Iterable[tuple[str, float]], *, longest: float) -> tuple[Segment, ...]:
+    """Stack durations into one bar; `longest` fills the width."""
+    stacked, start = [], 0.0
+    for phase, seconds in parts:
+        width = 100 * seconds / longest if longest > 0 else 0.0
+        stacked.append(Segment(phase=phase, x=f"{start:.2f}", width=f"{width:.2f}"))
+        start += width
+    return tuple(stacked)
 
 
 def _startup_note(run: RunComparison, group: Sequence[StartupSummary], *, is_divided: bool) -> str:
@@ -299,5 +308,4 @@ def _picked_change(picked: PickedValue, run: RunComparison) -> Words:
         return "reference"
     if picked.log_ratio is None:
         return NOT_MEASURED
-    interval = signed_interval(picked.ratio_low, picked.ratio_high)
-    return Line(text=signed_percent(picked.log_ratio), below=(interval,))
+    return estimate_line(picked.log_ratio, picked.ratio_low, picked.ratio_high)

@@ -16,13 +16,14 @@ from envcompare.analysis.model.scaling import (
     Scaling,
     SizeRate,
 )
-from envcompare.report.format.blocks import (
+from envcompare.report.blocks import (
     Block,
     Field,
     Fold,
     Heading,
     Items,
     Line,
+    PlainBlock,
     Section,
     Table,
     Words,
@@ -30,7 +31,7 @@ from envcompare.report.format.blocks import (
     table_of,
     texts,
 )
-from envcompare.report.format.numbers import (
+from envcompare.report.numbers import (
     NOT_MEASURED,
     duration,
     ends_text,
@@ -41,7 +42,7 @@ from envcompare.report.format.numbers import (
     three_digits,
 )
 from envcompare.report.wording.labels import cell_labels, varied_parameters
-from envcompare.report.wording.verdicts import SYMBOLS, WORDS
+from envcompare.report.wording.verdicts import estimate_line, outcome_text
 from envcompare.run_folder.records import CONTROL_SUFFIX, Goal
 from envcompare.text import assigned, counted, one_line, visible
 
@@ -107,6 +108,21 @@ def scaling_section(run: RunComparison) -> Section | None:
     return Section(anchor="scaling", title="Several ranks", link="Ranks", blocks=blocks)
 
 
+def scaling_blocks(run: RunComparison) -> Iterator[PlainBlock]:
+    """Yield the tables of ranks, batches and the way to the goal, for the terminal and Markdown."""
+    if run.scaling:
+        yield scaling_table(run)
+    for sweep in run.batch_sweeps:
+        yield Line(strong=f"Batches of {_sweep_name(run, sweep)}")
+        yield from _batch_tables(run, sweep)
+    labels = cell_labels(run)
+    for training in run.training if run.until else ():
+        assert run.until is not None
+        where = labels.get(training.cell, training.cell)
+        yield Line(strong=f"Time to {_goal_text(run.until)} in {where}")
+        yield _training_table(run, training)
+
+
 def scaling_table(run: RunComparison) -> Table:
     """Return a row for each environment and number of ranks."""
     hosts = {one.host for one in run.scaling}
@@ -131,7 +147,7 @@ def scaling_table(run: RunComparison) -> Table:
         *((("Host", "name", lambda scaling: visible(scaling.host)),) * (len(hosts) > 1)),
         ("Environment", "name", lambda scaling: visible(scaling.arm)),
         ("Ranks", "number", _ranks),
-        ("samples/s", "number", lambda scaling: _number(scaling.samples_per_s)),
+        ("samples/s", "number", lambda scaling: number_text(scaling.samples_per_s)),
         ("Speed-up", "number", _speed_up),
         ("Efficiency", "number", lambda scaling: _percent(scaling.efficiency)),
         *(exchanges if _has_collectives(run) else ()),
@@ -158,10 +174,6 @@ def _works(rows: tuple[Scaling, ...]) -> dict[str, str]:
 def _ranks(scaling: Scaling) -> Words:
     where = f"(on {', '.join(map(visible, scaling.hosts))})" if scaling.hosts else ""
     return Line(text=str(scaling.ranks), below=(where,))
-
-
-def _number(value: float | None) -> str:
-    return NOT_MEASURED if value is None else number_text(value)
 
 
 def _percent(share: float | None) -> str:
@@ -238,7 +250,7 @@ def batches_section(run: RunComparison) -> Section | None:
     blocks = [
         block
         for sweep in run.batch_sweeps
-        for block in (Heading(text=sweep_name(run, sweep)), *batch_tables(run, sweep))
+        for block in (Heading(text=_sweep_name(run, sweep)), *_batch_tables(run, sweep))
     ]
     intro = [Line(text=_BATCHES)]
     if any(sweep.is_searched for sweep in run.batch_sweeps):
@@ -246,14 +258,14 @@ def batches_section(run: RunComparison) -> Section | None:
     return Section(anchor="batches", title="Batch sizes", blocks=(*intro, *blocks))
 
 
-def sweep_name(run: RunComparison, sweep: BatchSweep) -> str:
+def _sweep_name(run: RunComparison, sweep: BatchSweep) -> str:
     """Return what the sweep is of: workload, parameters, and host where there are several."""
     has_hosts = len({cell.host for cell in run.cells}) > 1
     where = [f"in {sweep.within}"] * bool(sweep.within) + [f"on {sweep.host}"] * has_hosts
     return " ".join((sweep.workload, *assigned(sweep.parameters), *where))
 
 
-def batch_tables(run: RunComparison, sweep: BatchSweep) -> tuple[Table, Table]:
+def _batch_tables(run: RunComparison, sweep: BatchSweep) -> tuple[Table, Table]:
     """Return a row for each environment, and a row for each size."""
     return _environments(run, sweep), _sizes(run, sweep)
 
@@ -261,7 +273,7 @@ def batch_tables(run: RunComparison, sweep: BatchSweep) -> tuple[Table, Table]:
 def _environments(run: RunComparison, sweep: BatchSweep) -> Table:
     largest: list[Field[ArmSizes]] = [("largest batch that fits", "text", _largest)]
     return table_of(
-        f"Largest batch and knee of {sweep_name(run, sweep)}",
+        f"Largest batch and knee of {_sweep_name(run, sweep)}",
         sweep.arms,
         ("environment", "name", lambda arm: arm.arm),
         *largest * sweep.is_searched,
@@ -307,7 +319,7 @@ def _sizes(run: RunComparison, sweep: BatchSweep) -> Table:
     arms = [arm.arm for arm in sweep.arms]
     reference = run.reference_in(sweep.cells[0])
     return grid_of(
-        f"Throughput by batch of {sweep_name(run, sweep)}",
+        f"Throughput by batch of {_sweep_name(run, sweep)}",
         (
             ("batch", "number"),
             *((f"{arm}, samples/s", "number") for arm in arms),
@@ -344,16 +356,11 @@ def _ratio(comparison: Comparison | None) -> Line:
     if comparison is None or comparison.deciding is None:
         return Line(text="–")
     estimate = comparison.deciding
-    return Line(
-        text=signed_percent(estimate.log_ratio),
-        below=(
-            signed_interval(estimate.low, estimate.high),
-            f"{SYMBOLS[comparison.outcome]} {WORDS[comparison.outcome]}",
-        ),
-    )
+    word = outcome_text(comparison.outcome)
+    return estimate_line(estimate.log_ratio, estimate.low, estimate.high, word)
 
 
-def goal_text(goal: Goal) -> str:
+def _goal_text(goal: Goal) -> str:
     """Return what is to be reached: "accuracy 0.95"."""
     return f"{goal.metric} {goal.value:g}"
 
@@ -365,7 +372,7 @@ def training_section(run: RunComparison) -> Section | None:
     labels = cell_labels(run)
     is_same = all(arm.is_same_work for one in run.training for arm in one.arms)
     intro = _GOAL.format(
-        goal=goal_text(run.until),
+        goal=_goal_text(run.until),
         epochs=counted(run.until.epochs, "epoch"),
         seeds=_SAME_WORK if is_same else _OTHER_WORK,
     )
@@ -375,21 +382,17 @@ def training_section(run: RunComparison) -> Section | None:
         fold = Fold(
             summary=f"Epoch by epoch: {label}", blocks=(_epochs(run.until, training, label),)
         )
-        blocks += [Heading(text=label), training_table(run, training), *_notes(training), fold]
-    title = f"Time to {goal_text(run.until)}"
+        blocks += [Heading(text=label), _training_table(run, training), *_notes(training), fold]
+    title = f"Time to {_goal_text(run.until)}"
     return Section(anchor="goal", title=title, link="Time to goal", blocks=tuple(blocks))
 
 
-def training_table(run: RunComparison, training: CellTraining) -> Table:
+def _training_table(run: RunComparison, training: CellTraining) -> Table:
     """Return a row for each environment: epochs, seconds, and throughput beside them."""
     cell = next(one for one in run.cells if one.id == training.cell)
     rates = {times.arm: times.samples_per_s for times in cell.step_times}
     reference = run.reference_in(training.cell)
     goal = run.until
-
-    def rate(arm: ArmTraining) -> str:
-        known = rates.get(arm.arm)
-        return NOT_MEASURED if known is None else three_digits(known)
 
     return table_of(
         f"Time to the goal in {cell_labels(run).get(cell.id, cell.id)}",
@@ -398,7 +401,7 @@ def training_table(run: RunComparison, training: CellTraining) -> Table:
         ("epochs", "text", lambda arm: _reached(arm, goal)),
         ("time to goal", "number", _seconds),
         (f"epoch, time against {reference}", "number", _epoch_ratio),
-        ("samples/s", "number", rate),
+        ("samples/s", "number", lambda arm: three_digits(rates.get(arm.arm))),
     )
 
 

@@ -10,10 +10,10 @@ from typing import Final
 
 from envcompare.analysis.model.comparison import CellSummary, RunComparison, StepTimes
 from envcompare.analysis.timing.scaling import RANKS
-from envcompare.report.format.blocks import Column, Items, Line, PlainBlock, Row, Section, Table
-from envcompare.report.format.numbers import NOT_MEASURED, listed, number_text
-from envcompare.report.wording.hostwords import device_sentences
+from envcompare.report.blocks import Column, Items, Line, PlainBlock, Row, Section, Table
+from envcompare.report.numbers import NOT_MEASURED, listed, number_text
 from envcompare.report.wording.labels import arms_in
+from envcompare.report.wording.methodwords import device_sentences
 from envcompare.report.wording.profileterms import quantity_name
 from envcompare.run_folder.records import Scalar, TableRecord
 from envcompare.text import visible, visible_line
@@ -77,7 +77,7 @@ class _Measured:
                 return self._ratio
             case "gpu_activities_ns":
                 return self._gpu_activities_ms
-        known = (self._peak(name), self._quantity(name), self._returned(name))
+        known = (self._peak(name), self._quantities.get(name), self._returned(name))
         return next((one for one in known if one is not None), None)
 
     @property
@@ -128,9 +128,6 @@ class _Measured:
             if value is not None:
                 values.setdefault(row.name, value * {"ns": _NS_IN_MS, "B": _MB}.get(row.unit, 1.0))
         return values
-
-    def _quantity(self, name: str) -> float | None:
-        return self._quantities.get(name)
 
     @property
     def _gpu_activities_ms(self) -> float | None:

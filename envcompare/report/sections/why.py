@@ -17,10 +17,8 @@ from envcompare.analysis.model.comparison import (
 )
 from envcompare.analysis.model.profiling import ArmProfiles, CellProfiles, KernelDiff, Ledger
 from envcompare.fingerprint.sentences import SEPARATE
-from envcompare.report.charts.bars import time_chart
-from envcompare.report.charts.drawing import Chart, ChartBudget
-from envcompare.report.charts.steps import KEY, step_chart
-from envcompare.report.format.blocks import (
+from envcompare.report.blocks import (
+    Axis,
     Block,
     Column,
     Drawing,
@@ -30,24 +28,23 @@ from envcompare.report.format.blocks import (
     Items,
     Line,
     Link,
-    Row,
     Section,
     Span,
     Table,
     Words,
     grid_of,
     linked,
+    mark,
     texts,
 )
-from envcompare.report.format.marks import Axis, mark
-from envcompare.report.format.numbers import (
+from envcompare.report.charts.drawing import Chart, ChartBudget
+from envcompare.report.charts.times import KEY, step_chart, time_chart
+from envcompare.report.numbers import (
     NOT_MEASURED,
     NS,
     TimeScale,
     listed,
     margin_percent,
-    signed_interval,
-    signed_percent,
 )
 from envcompare.report.sections.comparisons import ComparedRow, badges
 from envcompare.report.sections.method import raw_files_line
@@ -60,15 +57,22 @@ from envcompare.report.sections.profilefolds import (
     rows_each,
 )
 from envcompare.report.sections.profiletables import differences_of, kernel_blocks, ledger_blocks
-from envcompare.report.wording.headlines import candidates_text, split_sentence
+from envcompare.report.wording.headlines import candidates_text
 from envcompare.report.wording.labels import PLURALS, cell_labels, fold_anchor, piece_of
+from envcompare.report.wording.partwords import split_sentence
 from envcompare.report.wording.profilewords import (
     NOT_PROFILED,
     has_times,
     is_timed,
     ledger_sentence,
 )
-from envcompare.report.wording.verdicts import EXPLAINED, MOVED, clock_sentence, confounder_sentence
+from envcompare.report.wording.verdicts import (
+    EXPLAINED,
+    MOVED,
+    clock_sentence,
+    confounder_sentence,
+    estimate_line,
+)
 from envcompare.text import counted, one_line, sentence, visible
 
 MOST_FOLDS: Final = 40
@@ -404,23 +408,23 @@ def split_parts(split: Decomposition) -> tuple[tuple[str, str, Estimate | None, 
 def _split_part_blocks(split: Decomposition, row: ComparedRow, axis: Axis) -> tuple[Block, ...]:
     """Return the parts of one difference, each drawn on the axis of the page."""
     label = row.verdict.cell
-    rows = []
-    for path, name, estimate, arms in split_parts(split):
+
+    def cells(path: str, name: str, estimate: Estimate | None, arms: str) -> tuple[Words, ...]:
         drawn = mark(estimate, "reference", on=axis)
         shown = NOT_MEASURED if estimate is None else visible(arms)
         marks = Line(marks=(drawn,) if drawn else ())
-        cells = (Line(text=name, below=(path,)), shown, _split_cell(estimate), marks)
-        rows.append(Row(cells=cells))
-    table = Table(
-        label=f"Environment or software, {row.verdict.arm} in {label}",
-        style="fit",
-        columns=(
+        return Line(text=name, below=(path,)), shown, _split_cell(estimate), marks
+
+    table = grid_of(
+        f"Environment or software, {row.verdict.arm} in {label}",
+        (
             Column(head="Part", is_row_head=True),
             Column(head="Of which arms"),
             Column(head="Change", kind="number"),
             Column(kind="interval", axis=axis),
         ),
-        rows=tuple(rows),
+        (cells(*part) for part in split_parts(split)),
+        style="fit",
     )
     said = visible(split_sentence(split, label=label))
     return (Heading(text="Environment or software?"), Line(text=said), table)
@@ -437,20 +441,18 @@ def split_table(run: RunComparison) -> Table:
     """Return a row for each 2 × 2, its two paths beside each other."""
     labels = cell_labels(run)
     heads = split_parts(run.decompositions[0])
-    return Table(
-        label="Environment or software, cell by cell",
-        columns=(
+    return grid_of(
+        "Environment or software, cell by cell",
+        (
             Column(head="Workload", kind="name", is_row_head=True),
             Column(head="Arm", kind="name"),
             *(Column(head=name, kind="number", group=path) for path, name, _, _ in heads),
         ),
-        rows=tuple(
-            Row(
-                cells=(
-                    visible(labels[split.cell]),
-                    visible(split.arm),
-                    *(_split_cell(estimate, arms) for _, _, estimate, arms in split_parts(split)),
-                )
+        (
+            (
+                visible(labels[split.cell]),
+                visible(split.arm),
+                *(_split_cell(estimate, arms) for _, _, estimate, arms in split_parts(split)),
             )
             for split in run.decompositions
         ),
@@ -460,5 +462,6 @@ def split_table(run: RunComparison) -> Table:
 def _split_cell(estimate: Estimate | None, arms: str = "") -> Words:
     if estimate is None:
         return NOT_MEASURED
-    interval = signed_interval(estimate.low, estimate.high)
-    return Line(strong=signed_percent(estimate.log_ratio), below=(interval, visible(arms)))
+    return estimate_line(
+        estimate.log_ratio, estimate.low, estimate.high, visible(arms), is_strong=True
+    )

@@ -1,4 +1,4 @@
-"""Groups of hosts against each other, in sentences: what differs, how much, how far to trust it."""
+"""The sentences of groups of hosts: what differs, how times and costs compare, and the basis."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.machines import GroupDifference, GroupEstimate
 from envcompare.fingerprint.facts import fact
 from envcompare.fingerprint.sentences import value_text
-from envcompare.report.format.numbers import (
+from envcompare.report.numbers import (
     listed,
     margin_percent,
     signed_interval,
@@ -16,8 +16,10 @@ from envcompare.report.format.numbers import (
     unsigned_interval,
     unsigned_percent,
 )
+from envcompare.report.wording.labels import group_work
+from envcompare.report.wording.verdicts import SYMBOLS, WORDS
 from envcompare.run_folder.records import FingerprintValue, HostGroup
-from envcompare.text import assigned, visible
+from envcompare.text import visible
 
 MACHINES_ALIKE: Final = "The machines do not differ in anything that envcompare records."
 MIXED: Final = " ⚠ confounded"
@@ -50,6 +52,10 @@ _LEVEL: Final = (
     "The intervals of the times together err in 5 % of the runs at most, and so do those of what "
     "environments cost."
 )
+EFFECTS: Final = (
+    "How far the ratio of an environment to the one it is compared with differs between the groups."
+)
+_COSTS: Final = {"slower": "costs more", "faster": "costs less", "equivalent": "costs the same"}
 
 
 def groups_title(run: RunComparison) -> str:
@@ -89,11 +95,6 @@ def machine_differences(run: RunComparison) -> tuple[GroupDifference, ...]:
     return tuple(sorted(machines, key=rank))
 
 
-def software_differences(run: RunComparison) -> tuple[GroupDifference, ...]:
-    """Return what differs beside the machines, the confounders first."""
-    return tuple(one for one in run.group_differences if one.fact_class != "host")
-
-
 def _values_text(run: RunComparison, difference: GroupDifference) -> str:
     """Return the values of both groups: "AMD EPYC in metal, Intel Xeon in cloud"."""
     names = difference.reference_group, difference.group
@@ -118,15 +119,7 @@ def _value(key: str, value: FingerprintValue) -> str:
     return "not known" if value is None else value_text(key, value)
 
 
-def work_of(estimate: GroupEstimate) -> str:
-    """Name the workload of an estimate with its parameters."""
-    within = f"in {estimate.within}" if estimate.within else ""
-    return visible(
-        " ".join(filter(None, (estimate.workload, within, *assigned(estimate.parameters))))
-    )
-
-
-def subject(estimate: GroupEstimate) -> str:
+def subject_text(estimate: GroupEstimate) -> str:
     """Name what is compared: an arm, or what it costs against another."""
     return visible(
         f"{estimate.arm} against {estimate.against}" if estimate.against else estimate.arm
@@ -135,8 +128,8 @@ def subject(estimate: GroupEstimate) -> str:
 
 def estimate_sentence(run: RunComparison, estimate: GroupEstimate) -> str:
     """Return "cnn in vm: cloud is 8.4 % slower than metal (8.0 to 8.7 %)."."""
-    work = work_of(estimate)
-    lead = f"{work}, {subject(estimate)}" if estimate.against else f"{work} in {estimate.arm}"
+    work = group_work(estimate)
+    lead = f"{work}, {subject_text(estimate)}" if estimate.against else f"{work} in {estimate.arm}"
     return visible(f"{lead}: {_claim(run, estimate)}{MIXED * estimate.is_confounded}.")
 
 
@@ -202,6 +195,13 @@ def _effect_claim(run: RunComparison, estimate: GroupEstimate) -> str:
             return f"not shown to cost more or less {there} than {here}: inconclusive ({figures})"
 
 
+def cost_text(estimate: GroupEstimate) -> str:
+    """Say with its symbol whether an environment costs more in one group than in the other."""
+    mixed = MIXED * estimate.is_confounded
+    words = _COSTS.get(estimate.outcome, WORDS[estimate.outcome])
+    return f"{SYMBOLS[estimate.outcome]} {words}{mixed}"
+
+
 def basis_texts(run: RunComparison) -> tuple[str, ...]:
     """Say what the intervals rest on and what they are not about."""
     known = [one for one in run.group_estimates if one.log_ratio is not None]
@@ -233,8 +233,3 @@ def basis_texts(run: RunComparison) -> tuple[str, ...]:
             f"{listed(tuple(confounded))}: the data cannot separate their effects."
         )
     return tuple(map(visible, (*said, _LEVEL)))
-
-
-def estimates_of(run: RunComparison, *, are_effects: bool) -> tuple[GroupEstimate, ...]:
-    """Return the estimates of times, or of what environments cost."""
-    return tuple(one for one in run.group_estimates if bool(one.against) == are_effects)

@@ -6,17 +6,25 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from envcompare.analysis.model.comparison import Comparison, Decomposition, Outcome, RunComparison
+from envcompare.analysis.model.comparison import (
+    Comparison,
+    Outcome,
+    RunComparison,
+)
+from envcompare.analysis.model.machines import HostsEstimate
 from envcompare.analysis.timing.surroundings import likelihood
-from envcompare.report.format.numbers import (
+from envcompare.report.numbers import (
     listed,
     margin_percent,
+    signed_interval,
     signed_percent,
+    time_text,
+    unsigned_interval,
     unsigned_percent,
 )
-from envcompare.report.wording.hostwords import caution_of, over_hosts_text
-from envcompare.report.wording.labels import cell_labels, compared_arms
-from envcompare.report.wording.profilewords import untimed_arms, untimed_words, worked_beside
+from envcompare.report.wording.labels import cell_labels, compared_arms, hosts_work, of_cells
+from envcompare.report.wording.methodwords import caution_of, host_names
+from envcompare.report.wording.profilewords import is_timed, kernel_sentence
 from envcompare.report.wording.verdicts import (
     MOVED,
     SYMBOLS,
@@ -24,18 +32,18 @@ from envcompare.report.wording.verdicts import (
     Verdict,
     candidate_sentence,
     confounder_sentence,
-    estimate_text,
-    excludes_zero,
     verdict,
 )
 from envcompare.run_folder.records import FactDifference
 from envcompare.text import counted, one_line, sentence, visible
 
-SPLIT_HREF: Final = "#split"
-SPLIT_LINK: Final = "Environment or software?"
 _STILL: Final[tuple[Outcome, ...]] = ("inconclusive", "equivalent", "failed", "not-run")
 _MOST_NAMED: Final = 2
 _FLEET: Final = 5  # hosts; with fewer the interval over hosts says little beside those of the cells
+_LEAST_SPREAD = 0.0005  # less is shown as 0.0 %
+_MOST_STATEMENTS: Final = 2
+_FELT: Final = 0.1  # of what a step takes longer, from which a program beside it is a cause
+_NOT_TIMED: Final = "Nothing was timed by envcompare, so no verdict is given."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +100,7 @@ def _headline(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> Head
     if any(one.arm == arm and one.hosts >= _FLEET for one in run.over_hosts):
         return _over_hosts(run, arm, judged)
     headline = _over_cells(run, arm, judged)
-    rest = " ".join(filter(None, (headline.rest, over_hosts_text(run, arm))))
+    rest = " ".join(filter(None, (headline.rest, _over_hosts_text(run, arm))))
     return replace(headline, rest=rest)
 
 
@@ -112,9 +120,51 @@ def _over_hosts(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> He
         cells,
         outcome=outcome,
         badge=f"{WORDS[outcome]} over hosts{among}",
-        lead=over_hosts_text(run, arm),
+        lead=_over_hosts_text(run, arm),
         rest=" ".join(filter(None, (f"By cell, {cells.lead}", cells.rest))),
     )
+
+
+def _over_hosts_text(run: RunComparison, arm: str) -> str:
+    """Say what all hosts together tell of an arm, workload by workload; empty for one host."""
+    told = [one for one in run.over_hosts if one.arm == arm]
+    # of many the first stands for all, so that the headlines stay on the first screen
+    shown = told if len(told) <= _MOST_STATEMENTS else told[:1]
+    sentences = [_statement(one, run) for one in shown]
+    if len(told) > len(shown):
+        sentences.append(f"{len(told) - len(shown)} more statements are in the overview.")
+    return visible(" ".join(sentences))
+
+
+def _statement(estimate: HostsEstimate, run: RunComparison) -> str:
+    """Return "Over 20 hosts, cnn in docker is 4.1 % slower (3.0 to 5.2 %); …"."""
+    match estimate.outcome:
+        case "equivalent":
+            claim = f"equivalent within ±{margin_percent(run.margin)}"
+        case "inconclusive":
+            claim = "inconclusive"
+        case "slower":
+            claim = f"{unsigned_percent(estimate.log_ratio)} slower"
+        case "faster":
+            claim = f"faster: {unsigned_percent(estimate.log_ratio)} less time"
+    is_moved = estimate.outcome in {"slower", "faster"}
+    ends = (estimate.low, estimate.high)
+    mean = f"{signed_percent(estimate.log_ratio)}, {signed_interval(*ends)}"
+    figures = unsigned_interval(*ends) if is_moved else mean
+    odd = f"; far from the others: {names}" if (names := odd_names(estimate)) else ""
+    spread = "no spread between hosts was seen"
+    if estimate.tau >= _LEAST_SPREAD:
+        spread = f"hosts differ by ±{unsigned_percent(estimate.tau)}"
+    subject = f"{hosts_work(estimate)} in {estimate.arm}"
+    of_group = f" of {estimate.group}" if estimate.group else ""
+    return (
+        f"Over {estimate.hosts} hosts{of_group}, {subject} is {claim} ({figures}); {spread}{odd}."
+    )
+
+
+def odd_names(estimate: HostsEstimate) -> str:
+    """Name the hosts far from the others."""
+    return visible(host_names(list(estimate.odd_hosts)))
 
 
 def _over_cells(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> Headline:
@@ -320,7 +370,7 @@ def candidates_text(run: RunComparison, comparisons: Iterable[Comparison]) -> st
     else:
         cause = candidate_sentence(tuple(causes.values()), arm=decided[0].arm)
     said = f"The arms differ in {asked}, which this run compares." if asked else ""
-    return " ".join(filter(None, (said, cause, worked_beside(run, decided))))
+    return " ".join(filter(None, (said, cause, _worked_beside(run, decided))))
 
 
 def _asked(run: RunComparison, arm: str) -> str:
@@ -341,8 +391,33 @@ def _candidates(run: RunComparison, decided: Iterable[Comparison]) -> Iterator[F
         yield from (facts[at] for at in places if at in facts)
 
 
+def _worked_beside(run: RunComparison, decided: Iterable[Comparison]) -> str:
+    """Name the programs that worked for an environment where it was slower; empty without any.
+
+    One that used less than a tenth of what a step takes longer is not named.
+    """
+    told = {(one.cell, one.arm) for one in decided}
+    labels = cell_labels(run)
+    longest: dict[tuple[str, str], tuple[int, str]] = {}
+    for profiles in run.profiles:
+        for ledger in profiles.ledgers:
+            for name, ns in ledger.helpers.items():
+                is_felt = ns >= _FELT * ledger.change_ns > 0
+                if is_felt and (profiles.cell, ledger.arm) in told:
+                    where = labels.get(profiles.cell, profiles.cell)
+                    key = (name, ledger.arm)
+                    longest[key] = max(longest.get(key, (0, "")), (ns, where))
+    return visible(
+        " ".join(
+            f"{name} worked for {arm} beside the workload: {time_text(ns)} of CPU time a step in "
+            f"{where}."
+            for (name, arm), (ns, where) in longest.items()
+        )
+    )
+
+
 def _without_comparison(run: RunComparison, arm: str) -> Headline:
-    if arm in untimed_arms(run):
+    if any(one.arm == arm and not one.is_timed for one in run.arms):
         return _untimed(run, arm)
     summary = next((one for one in run.arms if one.arm == arm), None)
     why = one_line(summary.reason) if summary and summary.reason else "no comparison was reached"
@@ -356,7 +431,7 @@ def _without_comparison(run: RunComparison, arm: str) -> Headline:
 
 def _untimed(run: RunComparison, arm: str) -> Headline:
     """Say of an arm that has imported profiles alone what these say, and that it has no verdict."""
-    lead, rest = untimed_words(run, arm)
+    lead, rest = _untimed_words(run, arm)
     differences = tuple(one for one in run.differences if one.arm == arm)
     return Headline(
         arm=visible(arm),
@@ -368,50 +443,44 @@ def _untimed(run: RunComparison, arm: str) -> Headline:
     )
 
 
-def split_sentences(run: RunComparison) -> tuple[str, ...]:
-    """Say of each difference how much is environment and how much software, the largest first."""
-    labels = cell_labels(run)
-    ordered = sorted(run.decompositions, key=lambda split: -abs(split.total.log_ratio))
-    return tuple(visible(split_sentence(split, label=labels[split.cell])) for split in ordered)
+def _untimed_words(run: RunComparison, arm: str) -> tuple[str, str]:
+    """Return the lead and the rest of what is said first of an arm that was not timed.
+
+    That nothing was timed is said once where it holds for the whole run.
+    """
+    sentences = _kernel_sentences(run, arm)
+    reference = run.reference_of(arm)
+    idle = [one for one in (arm, reference) if one in _arms_without_gpu_work(run)]
+    if idle:
+        one_holds = "profile {} holds" if len(idle) == 1 else "profiles {} hold"
+        held = one_holds.format(f"of {listed(idle)}")
+        sentences = (f"The {held} no GPU data: no kernel, copy or memset.", *sentences)
+    elif not sentences:
+        sentences = (f"{arm} and {reference} have no profiles whose kernels can be compared.",)
+    others = [one.arm for one in run.arms if one.arm not in run.all_references]
+    caution = _NOT_TIMED if is_timed(run) or arm == others[0] else ""
+    return sentences[0], " ".join((*sentences[1:], caution)).rstrip()
 
 
-def ladder_sentences(run: RunComparison) -> tuple[str, ...]:
-    """Say of each cell with a ladder which of its steps change the time, the largest first."""
-    labels, largest = cell_labels(run), dict[str, float]()
-    for step in run.ladder:
-        is_decided = step.step is not None and step.outcome in {"slower", "faster"}
-        change = abs(step.step.log_ratio) if step.step is not None and is_decided else 0.0
-        largest[step.cell] = max(largest.get(step.cell, 0.0), change)
-    cells = sorted(largest, key=lambda cell: -largest[cell])
-    return tuple(
-        visible(_ladder_sentence(run, cell, label=labels.get(cell, cell))) for cell in cells
+def _kernel_sentences(run: RunComparison, arm: str) -> tuple[str, ...]:
+    """Say of one arm, cell by cell, whether it ran the kernels of the reference."""
+    told = (
+        (one.cell, kernel_sentence(diff, reference=one.reference))
+        for one in run.profiles
+        for diff in one.kernel_diffs
+        if diff.arm == arm
     )
+    return of_cells(run, told, among=len(run.profiles))
 
 
-def _ladder_sentence(run: RunComparison, cell: str, *, label: str) -> str:
-    steps = [step for step in run.ladder if step.cell == cell and step.step is not None]
-    decided = [step for step in steps if step.outcome in {"slower", "faster"}]
-    told = ", ".join(
-        f"{step.rung.removeprefix('+ ')} {estimate_text(step.step)}"
-        for step in decided
-        if step.step is not None
-    )
-    equal, open_ = (
-        sum(step.outcome == outcome for step in steps) for outcome in ("equivalent", "inconclusive")
-    )
-    rest = [f"{counted(equal, 'step')} equivalent"] * bool(equal)
-    rest += [f"{counted(open_, 'step')} inconclusive"] * bool(open_)
-    said = "; ".join((told, *rest) if told else rest) or "no step was measured"
-    return f"Ladder, {label}, against the rung below: {said}."
-
-
-def split_sentence(split: Decomposition, *, label: str) -> str:
-    """Say how much of a difference is environment and how much software."""
-    return (
-        f"{split.arm} against {split.base} in {label}, {signed_percent(split.total.log_ratio)}: "
-        f"environment {estimate_text(split.environment)}, software {estimate_text(split.stack)}"
-        f"{_conclusion(split)}; not widened."
-    )
+def _arms_without_gpu_work(run: RunComparison) -> frozenset[str]:
+    """Return the arms whose profiles would show work of a GPU, and show none in any cell."""
+    seen: dict[str, set[bool]] = {}
+    for cell in run.profiles:
+        for arm in cell.arms:
+            told = {found.has_gpu_work for found in arm.passes if found.state == "ok"} - {None}
+            seen.setdefault(arm.arm, set()).update(bool(work) for work in told)
+    return frozenset(arm for arm, told in seen.items() if told == {False})
 
 
 def split_arms(run: RunComparison) -> frozenset[str]:
@@ -422,18 +491,3 @@ def split_arms(run: RunComparison) -> frozenset[str]:
         for arm in (split.arm, split.host_arm, split.base, split.base_image):
             corners.setdefault(arm, set()).add(split.cell)
     return frozenset(arm for arm, judged in corners.items() if judged == cells)
-
-
-def _conclusion(split: Decomposition) -> str:
-    """Say which part is known to be there; nothing where a part has no interval."""
-    parts = {"environment": split.environment, "software": split.stack}
-    if any(part.low is None or part.high is None for part in parts.values()):
-        return ""
-    clear = [name for name, part in parts.items() if excludes_zero(part.low, part.high)]
-    match clear:
-        case [name]:
-            return f" (of the two parts only the {name}'s excludes 0)"
-        case [_, _]:
-            return " (both parts exclude 0)"
-        case _:
-            return " (neither part excludes 0)"

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from envcompare.analysis.model.comparison import CellSummary, Comparison, Estimate, RunComparison
+from envcompare.analysis.model.comparison import CellSummary, Comparison, RunComparison
+from envcompare.analysis.model.machines import GroupEstimate, HostsEstimate
 from envcompare.analysis.model.scaling import Scaling
 from envcompare.run_folder.records import CONTROL_SUFFIX, PLACE_OF_DATA, Scalar
 from envcompare.text import assigned, visible, visible_line
@@ -146,20 +147,20 @@ def piece_of(cell: CellSummary) -> str:
     return "process" if cell.is_program else "step"
 
 
-def piece_word(run: RunComparison) -> str:
+def piece_word(run: RunComparison, *, is_plural: bool = False) -> str:
     """Return what the times of this run are of: a step, a process, or either."""
-    return _joined(run, "step", "process")
-
-
-def piece_words(run: RunComparison) -> str:
-    """Return the plural of it."""
-    return _joined(run, "steps", "processes")
-
-
-def unit_word(primary: Estimate | None) -> str:
-    """Return what an interval is made of, as a word to be counted."""
-    return "round" if primary is not None and primary.unit == "process" else "restart"
-
-
-def _joined(run: RunComparison, step: str, process: str) -> str:
+    step, process = PLURALS.values() if is_plural else PLURALS
     return " or ".join([step] * has_steps(run) + [process] * has_programs(run))
+
+
+def group_work(estimate: GroupEstimate) -> str:
+    """Name the workload of an estimate with its parameters."""
+    within = f"in {estimate.within}" if estimate.within else ""
+    return visible(
+        " ".join(filter(None, (estimate.workload, within, *assigned(estimate.parameters))))
+    )
+
+
+def hosts_work(estimate: HostsEstimate) -> str:
+    """Name a workload with its parameters."""
+    return visible(" ".join((estimate.workload, *assigned(estimate.parameters))))

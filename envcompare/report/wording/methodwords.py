@@ -1,4 +1,4 @@
-"""How a run was measured and how sure its numbers are, in sentences."""
+"""On what and how a run was measured, and how sure its numbers are, in sentences."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from envcompare.analysis.model.comparison import (
     OddWorker,
     RunComparison,
 )
+from envcompare.analysis.model.machines import HostDifference, HostFact, HostSummary, TorchBuild
 from envcompare.fingerprint.identity import BOOT, change_text, is_unverified, subject
-from envcompare.report.format.numbers import (
+from envcompare.report.numbers import (
     change,
     duration,
     listed,
@@ -22,14 +23,20 @@ from envcompare.report.format.numbers import (
     signed_percent,
     unsigned_percent,
 )
-from envcompare.report.wording.hostwords import host_sentences, wheel_sentences
 from envcompare.report.wording.labels import cell_labels, has_programs, has_steps, of_cells
 from envcompare.report.wording.profilewords import ONE_PROFILE, is_timed
 from envcompare.report.wording.verdicts import margin_sentence
-from envcompare.run_folder.records import CONTROL_SUFFIX
+from envcompare.run_folder.records import CONTROL_SUFFIX, FingerprintValue
 from envcompare.stats.intervals import MIN_PROCESSES
-from envcompare.text import counted, one_line, sentence, visible
+from envcompare.text import counted, one_line, sentence, shortened, visible
 
+INCOMPLETE: Final = "it was interrupted, has not ended, or lost a part of its samples"
+_DIFFERENT_HOSTS: Final = "These cells are from hosts with different {}."
+"""The caution beside a statement about several hosts."""
+_LONGEST: Final = 80
+_MOST_HOSTS: Final = 4
+_DIGITS: Final = 8  # of a lock's digest
+_ByKey = dict[HostFact, dict[str, FingerprintValue]]
 _MOST_CELLS: Final = 5
 _PROGRAMS: Final = (
     "A plain command is timed as a whole process, from just before it is started inside the "
@@ -37,7 +44,6 @@ _PROGRAMS: Final = (
     "time; the first round is a warm-up. The start of the environment is part of real time only. "
     "Net time is not defined for it, since it is not known how long its threads and children wait."
 )
-
 _IMPORTED: Final = (
     (
         "The profiles were made elsewhere and read here. Totals are sums over launches, ratios are "
@@ -49,6 +55,133 @@ _IMPORTED: Final = (
     ),
     ONE_PROFILE,
 )
+
+
+def device_sentences(run: RunComparison) -> tuple[str, ...]:
+    """Say what the work ran on: hosts that have the same share a sentence."""
+    hosts: dict[str, list[str]] = {}
+    for host in run.hosts:
+        if text := _device(host):
+            hosts.setdefault(text, []).append(host.host)
+    if len(run.hosts) == 1:
+        return tuple(hosts)
+    return tuple(visible(f"{host_names(names)} {text}") for text, names in hosts.items())
+
+
+def _device(host: HostSummary) -> str:
+    """Return "on NVIDIA L4 (driver 570.86.10, torch 2.10.0 with CUDA 12.8)", or the processor."""
+    on_gpu = [cell for cell, device in host.devices.items() if device != "cpu"]
+    gpu = listed([_short(name) for name in host.gpus]) or "a GPU"
+    known = [f"driver {_short(host.driver)}"] * bool(host.driver)
+    known += [f"torch {_versions(host.torch)}"] * bool(host.torch)
+    cpu = f"the CPU ({_short(host.processor)})" if host.processor else "the CPU"
+    if on_gpu:
+        cells = len(host.devices) - len(on_gpu)
+        rest = f"; {cells} of {len(host.devices)} cells on {cpu}" * bool(cells)
+        return f"on {_in_brackets(gpu, known)}{rest}"
+    if host.gpus and not host.devices:  # whether a plain command uses it is its own business
+        return f"with {_in_brackets(gpu, known)}"
+    unused = _unused(host)
+    return f"on {cpu}{unused}" if host.processor or host.devices or unused else ""
+
+
+def _unused(host: HostSummary) -> str:
+    if not host.unused_gpus:
+        return ""
+    driver = f", driver {_short(host.unused_driver)}" * bool(host.unused_driver)
+    return f"; its GPU ({_short(host.unused_gpus)}{driver}) was not used (--device cpu)"
+
+
+def _in_brackets(name: str, known: list[str]) -> str:
+    return f"{name} ({', '.join(known)})" if known else name
+
+
+def _versions(builds: Iterable[TorchBuild]) -> str:
+    return listed(list(dict.fromkeys(map(_build, builds))), most=3)
+
+
+def _build(build: TorchBuild) -> str:
+    version = _short(build.version).partition("+")[0]
+    return f"{version} with CUDA {_short(build.cuda)}" if build.cuda else f"{version} for the CPU"
+
+
+def host_sentences(run: RunComparison) -> tuple[str, ...]:
+    """Name the builds of PyTorch, or else the locks, in which the hosts of this run differ."""
+    return difference_sentences(run.host_differences)
+
+
+def difference_sentences(differences: Iterable[HostDifference]) -> tuple[str, ...]:
+    """Say with the values of all hosts in which software they differ; arms share a sentence."""
+    arms: dict[str, list[str]] = {}
+    for arm, by_key in _by_arm(differences).items():
+        arms.setdefault(f"{_what(by_key)}: {_values(by_key)}", []).append(arm)
+    return tuple(
+        visible(
+            f"The hosts have different {text} ({host_names(names)}). A difference between these "
+            "hosts, and an average over them, may come from that."
+        )
+        for text, names in arms.items()
+    )
+
+
+def caution_of(run: RunComparison, arm: str, hosts: Iterable[str]) -> str:
+    """Say that the cells of an arm are of hosts with different software; empty where not so."""
+    shown = frozenset(hosts)
+    by_key = {
+        one.key: one.values
+        for one in run.host_differences
+        if one.arm in {arm, run.reference_of(arm)}
+        and len({value for host, value in one.values.items() if host in shown}) > 1
+    }
+    return _DIFFERENT_HOSTS.format(_what(by_key)) if by_key else ""
+
+
+def _by_arm(differences: Iterable[HostDifference]) -> dict[str, _ByKey]:
+    arms: dict[str, _ByKey] = {}
+    for difference in differences:
+        arms.setdefault(difference.arm, {})[difference.key] = difference.values
+    return arms
+
+
+def _what(by_key: _ByKey) -> str:
+    is_torch = "torch.version" in by_key or "torch.cuda" in by_key
+    return "builds of PyTorch" if is_torch else "locked packages"
+
+
+def _values(by_key: _ByKey) -> str:
+    """Return each build with its hosts; the lock follows from it."""
+    versions, cudas = by_key.get("torch.version", {}), by_key.get("torch.cuda", {})
+    hosts: dict[str, list[str]] = {}
+    for host in versions or cudas or by_key.get("lock.sha256", {}):
+        if not versions and not cudas:
+            text = f"lock {str(by_key['lock.sha256'][host])[:_DIGITS]}"
+        else:
+            version = f"torch {_short(versions[host])}" if host in versions else "torch"
+            cuda = f" with CUDA {_short(cudas[host])}" if cudas.get(host) else ""
+            text = f"{version}{cuda}"
+        hosts.setdefault(text, []).append(host)
+    return "; ".join(f"{text} on {host_names(names)}" for text, names in hosts.items())
+
+
+def _wheel_sentences(run: RunComparison) -> tuple[str, ...]:
+    """Say of each host why its arms got the PyTorch that they have."""
+    hosts: dict[str, list[str]] = {}
+    for host in run.hosts:
+        if host.wheels:
+            hosts.setdefault(one_line(host.wheels), []).append(host.host)
+    return tuple(
+        visible(f"The PyTorch of {host_names(names)} was chosen so: {text}.")
+        for text, names in hosts.items()
+    )
+
+
+def host_names(names: list[str]) -> str:
+    """Name the first hosts, and say how many more there are."""
+    return listed([_short(name) for name in names], most=_MOST_HOSTS)
+
+
+def _short(value: FingerprintValue) -> str:
+    return shortened(one_line(str(value)), most=_LONGEST)
 
 
 def replication_sentence(run: RunComparison) -> str:
@@ -237,7 +370,7 @@ def method_sentences(run: RunComparison) -> tuple[str, ...]:
         return _IMPORTED
     design = (replication_sentence(run), level_sentence(run), margin_sentence(run), *_stopping(run))
     others = (
-        *wheel_sentences(run),
+        *_wheel_sentences(run),
         *host_sentences(run),
         _stabilising(run),
         _estimate(run),

@@ -1,44 +1,33 @@
-"""What profiles and marked steps say in sentences: on the page, in the terminal and in Markdown."""
+"""What profiles say in sentences: on the page, in the terminal and in Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Final
 
-from envcompare.analysis.model.comparison import Comparison, RunComparison
+from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.profiling import (
-    ArmPhases,
     Basis,
-    CellPhases,
     KernelDiff,
     Ledger,
-    LoneOperator,
     Part,
-    PartDifference,
     QuantityRow,
 )
 from envcompare.analysis.profiles.ledger import LABELS
-from envcompare.report.format.numbers import (
+from envcompare.report.numbers import (
     MINUS,
-    NS,
     TimeScale,
     listed,
     number_text,
-    share_text,
-    signed_interval,
-    signed_percent,
     time_text,
-    unsigned_percent,
 )
 from envcompare.report.wording.labels import cell_labels, of_cells, piece_word
 from envcompare.report.wording.verdicts import MOVED
 from envcompare.run_folder.profiles import RUN_KERNELS_ALONE
-from envcompare.run_folder.records import StepPhase
 from envcompare.text import counted, counted_kernels, one_line, sentence, visible
 
 _LARGEST: Final = 3  # parts that a sentence names
 _LEAST_SHARE: Final = 0.05  # of the change; smaller parts are named in the table alone
-_FELT: Final = 0.1  # of what a step takes longer, from which a program beside it is a cause
 _WHERE: Final[dict[Basis, str]] = {"gpu-trace": "on the GPU", "timing": "on the clock"}
 PART_NAMES: Final[dict[Part, str]] = LABELS | {
     "idle": "GPU idle",
@@ -54,7 +43,6 @@ _PART_LABELS: Final[dict[Part, str]] = {
 WHY_HREF: Final = "#why"
 WHY_LINK: Final = "Why"
 NOT_PROFILED: Final = "no profile was taken"
-NOT_TIMED: Final = "Nothing was timed by envcompare, so no verdict is given."
 ONE_PROFILE: Final = (
     "Each time comes from one profile, taken with the profiler attached; how much it varies from "
     "run to run is not known."
@@ -67,24 +55,11 @@ _NOTHING_TOLD: Final = "The profiles hold nothing that explains a difference."
 NO_CONFOUNDER: Final = (
     "No confounder is known; imported files do not record all versions of the software."
 )
-PHASES: Final[dict[StepPhase, str]] = {
-    "data": "data",
-    "forward": "forward",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    "other": "other",
-}
-_OUTSIDE: Final = "outside of operators (Python, dispatch)"
 
 
 def is_timed(run: RunComparison) -> bool:
     """Say whether anything of the run was to be timed; else it holds imported profiles alone."""
     return not run.arms or any(one.is_timed for one in run.arms)
-
-
-def untimed_arms(run: RunComparison) -> frozenset[str]:
-    """Return the arms of which there are imported profiles alone."""
-    return frozenset(one.arm for one in run.arms if not one.is_timed)
 
 
 def has_times(run: RunComparison) -> bool:
@@ -97,12 +72,7 @@ def has_times(run: RunComparison) -> bool:
 
 
 def _is_time(row: QuantityRow) -> bool:
-    return row.unit == "ns" and row.value is not None and not is_of_ncu(row)
-
-
-def is_of_ncu(row: QuantityRow) -> bool:
-    """Say whether Nsight Compute told it, whose times are of kernels that ran alone."""
-    return row.tool in RUN_KERNELS_ALONE
+    return row.unit == "ns" and row.value is not None and row.tool not in RUN_KERNELS_ALONE
 
 
 def why_sentences(run: RunComparison) -> tuple[str, ...]:
@@ -160,17 +130,6 @@ def _where(run: RunComparison) -> str:
     return f"where a {piece_word(run)} spends its time"
 
 
-def _kernel_sentences(run: RunComparison, arm: str) -> tuple[str, ...]:
-    """Say of one arm, cell by cell, whether it ran the kernels of the reference."""
-    told = (
-        (one.cell, kernel_sentence(diff, reference=one.reference))
-        for one in run.profiles
-        for diff in one.kernel_diffs
-        if diff.arm == arm
-    )
-    return of_cells(run, told, among=len(run.profiles))
-
-
 def build_sentences(run: RunComparison, *, beside: bool = False) -> tuple[str, ...]:
     """Say what the names of kernels show; what the fingerprints tell already is left out.
 
@@ -199,35 +158,6 @@ def profile_cautions(run: RunComparison) -> tuple[str, ...]:
     """Say what to mind before relying on the profiles."""
     told = ((one.cell, one_line(text)) for one in run.profiles for text in one.cautions)
     return of_cells(run, told, among=len(run.profiles))
-
-
-def untimed_words(run: RunComparison, arm: str) -> tuple[str, str]:
-    """Return the lead and the rest of what is said first of an arm that was not timed.
-
-    That nothing was timed is said once where it holds for the whole run.
-    """
-    sentences = _kernel_sentences(run, arm)
-    reference = run.reference_of(arm)
-    idle = [one for one in (arm, reference) if one in _arms_without_gpu_work(run)]
-    if idle:
-        one_holds = "profile {} holds" if len(idle) == 1 else "profiles {} hold"
-        held = one_holds.format(f"of {listed(idle)}")
-        sentences = (f"The {held} no GPU data: no kernel, copy or memset.", *sentences)
-    elif not sentences:
-        sentences = (f"{arm} and {reference} have no profiles whose kernels can be compared.",)
-    others = [one.arm for one in run.arms if one.arm not in run.all_references]
-    caution = NOT_TIMED if is_timed(run) or arm == others[0] else ""
-    return sentences[0], " ".join((*sentences[1:], caution)).rstrip()
-
-
-def _arms_without_gpu_work(run: RunComparison) -> frozenset[str]:
-    """Return the arms whose profiles would show work of a GPU, and show none in any cell."""
-    seen: dict[str, set[bool]] = {}
-    for cell in run.profiles:
-        for arm in cell.arms:
-            told = {found.has_gpu_work for found in arm.passes if found.state == "ok"} - {None}
-            seen.setdefault(arm.arm, set()).update(bool(work) for work in told)
-    return frozenset(arm for arm, told in seen.items() if told == {False})
 
 
 def part_label(part: Part) -> str:
@@ -360,31 +290,6 @@ def helper_sentences(ledger: Ledger, *, reference: str) -> tuple[str, ...]:
     )
 
 
-def worked_beside(run: RunComparison, decided: Iterable[Comparison]) -> str:
-    """Name the programs that worked for an environment where it was slower; empty without any.
-
-    One that used less than a tenth of what a step takes longer is not named.
-    """
-    told = {(one.cell, one.arm) for one in decided}
-    labels = cell_labels(run)
-    longest: dict[tuple[str, str], tuple[int, str]] = {}
-    for profiles in run.profiles:
-        for ledger in profiles.ledgers:
-            for name, ns in ledger.helpers.items():
-                is_felt = ns >= _FELT * ledger.change_ns > 0
-                if is_felt and (profiles.cell, ledger.arm) in told:
-                    where = labels.get(profiles.cell, profiles.cell)
-                    key = (name, ledger.arm)
-                    longest[key] = max(longest.get(key, (0, "")), (ns, where))
-    return visible(
-        " ".join(
-            f"{name} worked for {arm} beside the workload: {time_text(ns)} of CPU time a step in "
-            f"{where}."
-            for (name, arm), (ns, where) in longest.items()
-        )
-    )
-
-
 def timing_sentences(ledger: Ledger) -> tuple[str, ...]:
     """Say how the change in the profile stands to that of the timing pass."""
     if ledger.basis == "timing" or ledger.timing_change_ns is None:
@@ -394,65 +299,3 @@ def timing_sentences(ledger: Ledger) -> tuple[str, ...]:
     if ledger.unseen_ns is None:
         return (f"{text}.",)
     return (f"{text}; the profile does not show {_signed(ledger.unseen_ns)} of that.",)
-
-
-def part_name(part: PartDifference) -> str:
-    """Return what a part of a step is called."""
-    if part.kind == "step":
-        return "whole marked step"
-    if part.kind == "others":
-        return "all others together"
-    phase = PHASES[part.phase or "other"]
-    return f"{phase} (phase)" if part.kind == "phase" else visible(part.operator or _OUTSIDE)
-
-
-def phases_sentence(phases: ArmPhases) -> str:
-    """Say which operators differ, the largest contribution first, or that none was seen to."""
-    differing = [one for one in phases.parts if one.kind == "operator" and one.is_distinguishable]
-    sentences = []
-    if phases.lone:
-        lone = listed([_lone_text(one) for one in phases.lone])
-        sentences.append(f"Run in one of the two environments only: {lone}.")
-    if differing:
-        names = [
-            f"{part_name(one)} in {PHASES[one.phase or 'other']} "
-            f"{signed_percent(one.log_ratio)} ({signed_interval(one.low, one.high)})"
-            for one in differing
-        ]
-        verb = "operator differs" if len(names) == 1 else "operators differ"
-        sentences.append(f"{len(names)} {verb}: {listed(names)}.")
-    elif phases.most_log_ratio is not None:
-        most = unsigned_percent(phases.most_log_ratio)
-        sentences.append(f"No operator differs by more than {most}.")
-    elif not phases.lone:
-        sentences.append("Too few marked rounds to compare operators: give a longer --budget.")
-    return " ".join(sentences)
-
-
-def _lone_text(operator: LoneOperator) -> str:
-    name, phase = visible(operator.operator or _OUTSIDE), PHASES[operator.phase]
-    return f"{name} in {phase} ({share_text(operator.share)} of the step in {operator.arm})"
-
-
-def basis_sentence(phases: ArmPhases) -> str:
-    """Say what the intervals rest on."""
-    return (
-        f"From {counted(phases.rounds, 'marked round')} in "
-        f"{counted(phases.restarts, 'restart')}, on which no verdict rests: the marks take time "
-        f"themselves, alike in all arms. The {phases.tested} phases and operators that hold 1 % of "
-        "the step or more are compared; the confidence level of 95 % holds for all these intervals "
-        "together."
-    )
-
-
-def unmarked_sentence(cell: CellPhases) -> str:
-    """Say why phases and operators of a cell are not known."""
-    return visible(f"Phases and operators were not measured: {sentence(cell.reason)}")
-
-
-def difference_text(seconds: float | None) -> str:
-    """Return a difference of times with its sign and unit, such as "+12.3 µs"."""
-    if seconds is None:
-        return "–"
-    sign = "−" if seconds < 0 else "+"
-    return f"{sign}{time_text(abs(seconds) * NS)}"

@@ -1,4 +1,4 @@
-"""The sentences of a comparison; page, terminal and Markdown all take them from here."""
+"""A comparison in sentences, for page, terminal and Markdown; its estimate and outcome as cells."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from envcompare.analysis.model.comparison import (
 )
 from envcompare.fingerprint.facts import fact
 from envcompare.fingerprint.sentences import SEPARATE, describe
-from envcompare.report.format.numbers import (
+from envcompare.report.blocks import Line, Span
+from envcompare.report.numbers import (
     change,
     listed,
     margin_percent,
@@ -29,7 +30,6 @@ from envcompare.report.format.numbers import (
     unsigned_interval,
     unsigned_percent,
 )
-from envcompare.report.wording.labels import unit_word
 from envcompare.run_folder.records import FactDifference
 from envcompare.text import counted, one_line, shortened, visible
 
@@ -140,6 +140,24 @@ def verdict(comparison: Comparison, *, label: str, margin: float) -> Verdict:
 def estimate_text(estimate: Estimate) -> str:
     """Return a ratio with its interval, signed: "+9.1 % (+7.0 to +11.2 %)"."""
     return f"{signed_percent(estimate.log_ratio)} ({signed_interval(estimate.low, estimate.high)})"
+
+
+def estimate_line(
+    log_ratio: float, low: float | None, high: float | None, *below: str, is_strong: bool = False
+) -> Line:
+    """Return a change as a cell of a table: below it its interval, and what else is given."""
+    number, lines = signed_percent(log_ratio), (signed_interval(low, high), *below)
+    return Line(strong=number, below=lines) if is_strong else Line(text=number, below=lines)
+
+
+def outcome_text(outcome: Outcome) -> str:
+    """Return an outcome with its symbol: "▶ slower"."""
+    return f"{SYMBOLS[outcome]} {WORDS[outcome]}"
+
+
+def outcome_badge(outcome: Outcome) -> Span:
+    """Return the same in the colour of the outcome."""
+    return Span(text=outcome_text(outcome), style=f"badge {outcome}")
 
 
 def find_estimate(comparison: Comparison, metric: str) -> Estimate | None:
@@ -332,8 +350,9 @@ def _remark(comparison: Comparison, *, is_brief: bool = False) -> str:
 
 
 def _forecast(comparison: Comparison, *, is_brief: bool) -> str:
-    word = unit_word(comparison.primary)
-    count = comparison.primary.restarts if comparison.primary else 0
+    primary = comparison.primary
+    word = "round" if primary is not None and primary.unit == "process" else "restart"
+    count = primary.restarts if primary else 0
     ran = "" if is_brief else f" (ran {count})"
     if (comparison.forecast_restarts or 0) >= _HOPELESS:
         return f"thousands more {word}s would be needed{ran}"

@@ -18,12 +18,12 @@ from envcompare.profilers import (
     Pass,
     Profiler,
     ProfilerRun,
+    Quarantine,
     ReportFiles,
     Tool,
     export_report,
     find_tool,
 )
-from envcompare.profilers.quarantine import Quarantine
 from envcompare.profilers.toolbox import Toolbox
 from envcompare.run_folder.profiles import Lacking, Profile, ProfileRecord, Quantity
 from envcompare.transport import Transport

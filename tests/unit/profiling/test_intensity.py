@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from ncutexts import DATA
 
-from envcompare.analysis.profiles.quantities import joined_intensity, quantity_rows
+from envcompare.analysis.profiles.quantities import _joined_intensity, quantity_rows
 from envcompare.profile_files import read
 from envcompare.run_folder.profiles import Profile, ProfileRecord
 
@@ -37,7 +37,7 @@ def test_two_passes_have_the_intensity_of_the_profile_they_are_together() -> Non
     """As if both had been imported as one."""
     together = read("ncu", [DATA / name for name in PASSES])
     expected = {one.name: one.value for one in together.quantities}["arithmetic_intensity"]
-    found = joined_intensity([profile(name) for name in PASSES])
+    found = _joined_intensity([profile(name) for name in PASSES])
     assert found is not None
     assert found.value == pytest.approx(expected)
     assert found.scope == "device memory, two passes over 4 launches"
@@ -46,8 +46,8 @@ def test_two_passes_have_the_intensity_of_the_profile_they_are_together() -> Non
 def test_passes_over_other_launches_have_none() -> None:
     """Bytes of one program and FLOPs of another are no intensity."""
     other = profile("ncu_details_2020.csv")
-    assert joined_intensity([other, profile("ncu_raw_2024_flops.csv")]) is None
-    assert joined_intensity([other]) is None
+    assert _joined_intensity([other, profile("ncu_raw_2024_flops.csv")]) is None
+    assert _joined_intensity([other]) is None
 
 
 def test_row_of_the_intensity_stands_once_with_its_value() -> None:
@@ -64,7 +64,7 @@ def test_row_of_the_intensity_stands_once_with_its_value() -> None:
 
 def test_two_passes_have_no_intensity_where_tensor_cores_ran_uncounted() -> None:
     """The bytes are of all kernels, the FLOPs of their other part."""
-    found = joined_intensity([on_tensor_cores(profile(name)) for name in PASSES])
+    found = _joined_intensity([on_tensor_cores(profile(name)) for name in PASSES])
     assert found is not None
     assert (found.value, found.status) == (None, "missing")
     assert found.reason == "tensor cores were used, and their FLOPs are not counted"

@@ -13,9 +13,9 @@ from traces import ADD, CONV, NCCL, kernel, launched
 from envcompare.analysis.model.profiling import Ledger
 from envcompare.analysis.profiles.ledger import (
     LABELS,
-    Division,
     Modes,
-    difference,
+    _difference,
+    _Division,
     timing_ledger,
     trace_ledger,
 )
@@ -25,7 +25,7 @@ from envcompare.run_folder.records import ProcessRun
 
 TIMES = st.floats(0, 1e12, allow_nan=False)
 DIVISIONS = st.builds(
-    Division, parts=st.dictionaries(st.sampled_from(list(LABELS)), TIMES), rules=st.just(("rule",))
+    _Division, parts=st.dictionaries(st.sampled_from(list(LABELS)), TIMES), rules=st.just(("rule",))
 )
 
 
@@ -51,9 +51,9 @@ def parts(made: Ledger) -> dict[str, tuple[int, int]]:
 
 @settings(deadline=None)
 @given(DIVISIONS, DIVISIONS)
-def test_any_division_sums_exactly(before: Division, after: Division) -> None:
+def test_any_division_sums_exactly(before: _Division, after: _Division) -> None:
     """Rounding loses nothing and moves no part by more than a nanosecond."""
-    made = difference(before, after, arm="docker", basis="timing", whole="a step")
+    made = _difference(before, after, arm="docker", basis="timing", whole="a step")
     assert_exact(made)
     for part in made.parts:
         assert abs(part.reference_ns - before.parts.get(part.part, 0.0)) <= 1

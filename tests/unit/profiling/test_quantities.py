@@ -11,9 +11,9 @@ from traces import ADD, CONV, kernel, launched, record, said
 from envcompare.analysis.model.profiling import QuantityRow
 from envcompare.analysis.profiles.armprofiles import (
     MOST_ROWS,
-    activity_table,
-    operator_table,
-    pass_state,
+    _activity_table,
+    _operator_table,
+    _pass_state,
     profile_of,
 )
 from envcompare.analysis.profiles.cautions import partial_records
@@ -202,7 +202,7 @@ def test_counters_of_a_part_of_the_launches_are_not_of_a_step() -> None:
 def test_steps_that_a_trace_counts_win_over_those_it_is_said_to_hold() -> None:
     """A trace with marks of 5 steps was said to hold 10."""
     trace = record(launched([kernel(CONV)], steps=5), steps=10)
-    assert (profile_of(trace).steps, pass_state(trace).steps) == (5, 5)
+    assert (profile_of(trace).steps, _pass_state(trace).steps) == (5, 5)
     (text,) = said({"vm": [trace]})
     assert "declared to hold 10 steps and itself counts 5" in text
     unknown = record(launched([kernel(CONV)], steps=None), steps=10)
@@ -237,7 +237,7 @@ def test_activities_are_the_table_of_old() -> None:
         copies=(Copy(kind="HtoD", calls=2, total_ns=1_000.0, total_bytes=64),),
         api_calls=(ApiCall(name="cudaLaunchKernel", calls=2, total_ns=10.0),),
     )
-    table = activity_table(record(profile))
+    table = _activity_table(record(profile))
     conv, copy, api = table.rows
     assert (conv.percent, conv.time_ns, conv.calls, conv.average_ns) == (75.0, 3_000.0, 2, 1_500.0)
     assert (copy.name, copy.percent, copy.total_bytes) == ("[CUDA memcpy HtoD]", 25.0, 64)
@@ -248,7 +248,7 @@ def test_activities_are_the_table_of_old() -> None:
 def test_what_is_cut_from_a_table_stands_in_its_last_line() -> None:
     """Percent still add up to a hundred."""
     step = [kernel(f"kernel_{number}") for number in range(MOST_ROWS + 5)]
-    table = activity_table(record(launched(step)))
+    table = _activity_table(record(launched(step)))
     assert (table.rows[-1].name, table.rows[-1].is_rest) == ("5 more", True)
     assert sum(one.percent for one in table.rows) == pytest.approx(100)
 
@@ -259,7 +259,7 @@ def test_operators_are_ordered_by_their_own_time() -> None:
         Operator(name=f"aten::{n}", calls=1, self_cpu_ns=float(n), cpu_ns=100.0)
         for n in range(MOST_ROWS + 3)
     )
-    table = operator_table(record(Profile(tool="torch", operators=operators), kind="torch"))
+    table = _operator_table(record(Profile(tool="torch", operators=operators), kind="torch"))
     assert table.rows[0].name == f"aten::{MOST_ROWS + 2}"
     assert (table.rows[-1].name, table.rows[-1].cpu_ns) == ("3 more", None)
     assert sum(one.self_cpu_ns for one in table.rows) == table.self_cpu_ns

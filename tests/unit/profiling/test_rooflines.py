@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from traces import ADD, CONV, kernel, lacking, launched, record
 
 from envcompare.analysis.model.profiling import Roofline, RooflinePoint
-from envcompare.analysis.profiles.rooflines import TOTAL, kernel_work, roofline
+from envcompare.analysis.profiles.rooflines import TOTAL, _kernel_work, roofline
 from envcompare.gpu import device_of, roofs_of, table_roofs
 from envcompare.run_folder.profiles import Device, Profile, ProfileRecord, Quantity, Roofs
 
@@ -145,7 +145,7 @@ def test_shape_tells_launches_of_one_kernel_apart() -> None:
         ),
         kind="ncu-flops",
     )
-    work, _ = kernel_work([trace, flops])
+    work, _ = _kernel_work([trace, flops])
     assert [(one.time_ns, one.flops) for one in work] == [
         (18_000.0, {"fp32": 2e6}),
         (2_000.0, {"fp32": 20.0}),
@@ -155,7 +155,7 @@ def test_shape_tells_launches_of_one_kernel_apart() -> None:
 def test_tool_without_shapes_is_joined_by_name() -> None:
     """Old logs tell a kernel and its mean alone."""
     flops = counted({"flops_fp32": 2e7}, {"flops_fp32": 1e3}, grid=None, block=None)
-    work, _ = kernel_work([traced(), flops])
+    work, _ = _kernel_work([traced(), flops])
     assert work[0].flops == {"fp32": 4e7}
 
 

@@ -203,6 +203,7 @@ def test_a_model_that_pytorch_does_not_compile_fails_where_it_should_be(
     if compiled:
         assert "torch.compile has compiled no part of the model" in begun["error"]["brief"]
         assert "leave `compile` out" in begun["error"]["hint"]
+        assert "TORCH_COMPILE_DISABLE" in begun["error"]["hint"]
 
 
 def test_compiled_model_lacks_triton_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

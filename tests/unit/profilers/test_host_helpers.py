@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from envcompare.analysis.model.profiling import Ledger
-from envcompare.measure.helpers import HelperProcess, helper_quantities, list_helpers, used_ns
+from envcompare.profilers.host import HelperProcess, helper_quantities, list_helpers, used_ns
 from envcompare.report.wording.profileterms import quantity_name
 from envcompare.report.wording.profilewords import helper_sentences, largest_parts
 from envcompare.transport.local import LOCAL

@@ -8,35 +8,27 @@ from typing import Final
 import msgspec
 
 from envcompare.analysis.model.comparison import FailureRow, RunComparison
-from envcompare.report.format.blocks import Column, Heading, Items, Line, PlainBlock, Row, Table
-from envcompare.report.format.numbers import NOT_MEASURED, listed
+from envcompare.report.blocks import Column, Heading, Items, Line, PlainBlock, Row, Table
+from envcompare.report.numbers import NOT_MEASURED, listed
 from envcompare.report.sections.comparisons import step_times
+from envcompare.report.sections.groups import groups_blocks
 from envcompare.report.sections.profiletables import (
     QuantityLine,
     fact_lines,
     partly_measured,
     quantity_lines,
 )
-from envcompare.report.sections.scaling import (
-    batch_tables,
-    goal_text,
-    scaling_table,
-    sweep_name,
-    training_table,
-)
+from envcompare.report.sections.scaling import scaling_blocks
 from envcompare.report.sections.studies import study_blocks
-from envcompare.report.wording.groupwords import (
-    MACHINES_ALIKE,
-    basis_texts,
-    difference_texts,
-    estimate_sentence,
-    group_names,
-    groups_title,
-)
 from envcompare.report.wording.headlines import Headline, headlines
-from envcompare.report.wording.hostwords import device_sentences, host_sentences
 from envcompare.report.wording.labels import cell_labels, piece_word, reference_name
-from envcompare.report.wording.methodwords import guard_cautions, mismatch_sentences
+from envcompare.report.wording.methodwords import (
+    INCOMPLETE,
+    device_sentences,
+    guard_cautions,
+    host_sentences,
+    mismatch_sentences,
+)
 from envcompare.report.wording.profilewords import (
     build_sentences,
     is_timed,
@@ -44,15 +36,12 @@ from envcompare.report.wording.profilewords import (
     profile_cautions,
     why_sentences,
 )
-from envcompare.report.wording.verdicts import SYMBOLS, Verdict, control_sentence, margin_sentence
+from envcompare.report.wording.verdicts import Verdict, control_sentence, margin_sentence
 from envcompare.text import cause_line, flat, one_line, visible
 
-INCOMPLETE: Final = "it was interrupted, has not ended, or lost a part of its samples"
 _MOST_CAUTIONS: Final = 5
 _MOST_QUANTITIES: Final = 20
 _MOST_CELLS: Final = 6
-_MOST_DIFFERENCES: Final = 12
-_MOST_STATEMENTS: Final = 20
 
 
 def summary(run: RunComparison) -> tuple[PlainBlock, ...]:
@@ -62,45 +51,19 @@ def summary(run: RunComparison) -> tuple[PlainBlock, ...]:
         Heading(text=_title(run)),
         *_devices(run),
         *(Line(text=text, style="warning") for text in warnings(run)),
-        *_groups(run),
+        *groups_blocks(run),
         *map(_headline, leading),
         *_verdict_tables(run, [verdict for one in leading for verdict in one.verdicts]),
-        *([scaling_table(run)] if run.scaling else []),
         *([] if is_timed(run) else _quantity_tables(run)),
-        *_batch_tables(run),
-        *_training_tables(run),
+        *scaling_blocks(run),
         *study_blocks(run),
-        Items(items=notes(run), style="note"),
+        Items(items=_notes(run), style="note"),
     )
 
 
 def _devices(run: RunComparison) -> Iterator[Items]:
     if told := tuple(f"measured {text}" for text in device_sentences(run)):
         yield Items(items=told, style="note")
-
-
-def _groups(run: RunComparison) -> Iterator[PlainBlock]:
-    """Say what differs between groups of hosts, how they compare, and what that rests on."""
-    if not run.groups:
-        return
-    differing = difference_texts(run)
-    yield Line(strong=groups_title(run))
-    yield Items(items=group_names(run))
-    yield Line(text="What differs between the groups:" if differing else MACHINES_ALIKE)
-    if differing:
-        yield Items(items=_first(differing))
-    for estimate in run.group_estimates[:_MOST_STATEMENTS]:
-        text = f"{SYMBOLS[estimate.outcome]} {estimate_sentence(run, estimate)}"
-        yield Line(text=text, style=estimate.outcome)
-    if (left_out := len(run.group_estimates) - _MOST_STATEMENTS) > 0:
-        yield Line(text=f"and {left_out} more in report.html")
-    yield Items(items=basis_texts(run), style="note")
-
-
-def _first(texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the first texts, and how many stand in the report alone."""
-    more = len(texts) - _MOST_DIFFERENCES
-    return texts if more <= 0 else (*texts[:-more], f"and {more} more in report.html")
 
 
 def _headline(headline: Headline) -> Line:
@@ -127,22 +90,6 @@ def _verdict_tables(run: RunComparison, verdicts: list[Verdict]) -> Iterator[Tab
             for one in verdicts
         ),
     )  # fmt: skip
-
-
-def _batch_tables(run: RunComparison) -> Iterator[PlainBlock]:
-    for sweep in run.batch_sweeps:
-        yield Line(strong=f"Batches of {sweep_name(run, sweep)}")
-        yield from batch_tables(run, sweep)
-
-
-def _training_tables(run: RunComparison) -> Iterator[PlainBlock]:
-    labels = cell_labels(run)
-    for training in run.training if run.until else ():
-        assert run.until is not None
-        yield Line(
-            strong=f"Time to {goal_text(run.until)} in {labels.get(training.cell, training.cell)}"
-        )
-        yield training_table(run, training)
 
 
 def _verdict_text(verdict: Verdict) -> str:
@@ -195,7 +142,7 @@ def warnings(run: RunComparison) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def notes(run: RunComparison) -> tuple[str, ...]:
+def _notes(run: RunComparison) -> tuple[str, ...]:
     """Return margin, controls, cautions, what profiles say, and failures as sentences."""
     texts = _notes_of_times(run) if is_timed(run) else _unmeasured(run)
     texts += _notes_of_profiles(run)

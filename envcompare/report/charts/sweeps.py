@@ -21,10 +21,13 @@ from envcompare.analysis.model.comparison import (
     Estimate,
     RunComparison,
 )
-from envcompare.report.charts.drawing import Chart
-from envcompare.report.charts.forests import ground
-from envcompare.report.charts.layers import (
+from envcompare.report.blocks import (
+    Axis,
+    shared_axis,
+)
+from envcompare.report.charts.drawing import (
     SIGNED,
+    Chart,
     Declared,
     Key,
     Palette,
@@ -38,8 +41,8 @@ from envcompare.report.charts.layers import (
     shown,
     with_key,
 )
-from envcompare.report.format.marks import Axis, axis
-from envcompare.report.format.numbers import (
+from envcompare.report.charts.forests import ground
+from envcompare.report.numbers import (
     NOT_MEASURED,
     listed,
     margin_percent,
@@ -52,11 +55,11 @@ from envcompare.run_folder.records import Scalar
 
 _DOT: Final = {"filled": True, "size": 46, "opacity": 1}
 _EDGE: Final = {"size": 60, "strokeWidth": 2, "opacity": 1}
-Cell = CellSummary | Comparison
-Fixed = tuple[tuple[str, str], ...]
+_Cell = CellSummary | Comparison
+_Fixed = tuple[tuple[str, str], ...]
 _WIDE: Final = 3.0  # doublings
 _SMALLEST, _LARGEST = 1e-100, 1e100  # beyond, an axis has no numbers to stand on
-Styles = dict[str, Style]
+_Styles = dict[str, Style]
 _TOLD: Final = 12  # numbers and reasons that a description names
 _WIDTH: Final = 330
 _HEIGHT: Final = 170
@@ -91,7 +94,7 @@ class Sweep:
     host: str
     workload: str
     parameter: str
-    fixed: Fixed  # the other parameters that vary in this workload
+    fixed: _Fixed  # the other parameters that vary in this workload
     values: tuple[float, ...]
     arms: tuple[str, ...]
     points: tuple[SweepPoint, ...]  # of every arm at every value
@@ -136,12 +139,12 @@ def sweeps(run: RunComparison) -> tuple[Sweep, ...]:
     )
 
 
-def _grouped(run: RunComparison) -> dict[tuple[str, str, str, Fixed], dict[float, str]]:
+def _grouped(run: RunComparison) -> dict[tuple[str, str, str, _Fixed], dict[float, str]]:
     """Return the ids of cells by the value of one parameter, for all that the others are."""
-    cells: dict[str, Cell] = {one.cell: one for one in run.comparisons}
+    cells: dict[str, _Cell] = {one.cell: one for one in run.comparisons}
     cells |= {one.id: one for one in run.cells}
     varied = _varied(cells.values())
-    groups: dict[tuple[str, str, str, Fixed], dict[float, str]] = {}
+    groups: dict[tuple[str, str, str, _Fixed], dict[float, str]] = {}
     for key, cell in cells.items():
         for name in varied[cell.workload]:
             number = _number(cell.parameters.get(name))
@@ -154,9 +157,9 @@ def _grouped(run: RunComparison) -> dict[tuple[str, str, str, Fixed], dict[float
     return groups
 
 
-def _varied(cells: Iterable[Cell]) -> dict[str, list[str]]:
+def _varied(cells: Iterable[_Cell]) -> dict[str, list[str]]:
     """Return the names of parameters that are not the same in all cells of each workload."""
-    by_workload: dict[str, list[Cell]] = {}
+    by_workload: dict[str, list[_Cell]] = {}
     for cell in cells:
         by_workload.setdefault(cell.workload, []).append(cell)
     return {
@@ -169,7 +172,7 @@ def _varied(cells: Iterable[Cell]) -> dict[str, list[str]]:
     }
 
 
-def _text(cell: Cell, name: str) -> str:
+def _text(cell: _Cell, name: str) -> str:
     return str(cell.parameters[name]) if name in cell.parameters else "not set"
 
 
@@ -189,7 +192,7 @@ def sweep_charts(run: RunComparison) -> tuple[Chart, ...]:
 def sweep_axis(run: RunComparison, all_sweeps: Iterable[Sweep]) -> Axis:
     """Return the axis of changes that all sweeps share."""
     points = (point.comparison for sweep in all_sweeps for point in sweep.points)
-    return axis([one for one in points if one is not None], margin=run.margin)
+    return shared_axis([one for one in points if one is not None], margin=run.margin)
 
 
 def sweep_title(sweep: Sweep) -> str:
@@ -253,7 +256,7 @@ def _x(sweep: Sweep) -> alt.X:
     return alt.X("x:Q", title=title, scale=scale, axis=ticks)
 
 
-def _measured(sweep: Sweep, on: Axis, styles: Styles, palette: Palette) -> list[dict[str, Any]]:
+def _measured(sweep: Sweep, on: Axis, styles: _Styles, palette: Palette) -> list[dict[str, Any]]:
     """Return a row for each point with an estimate; `piece` holds those with no gap between."""
     records: list[dict[str, Any]] = []
     groups = groupby(sweep.points, key=lambda point: (point.arm, point.primary is not None))
@@ -276,7 +279,7 @@ def _measured(sweep: Sweep, on: Axis, styles: Styles, palette: Palette) -> list[
     return records
 
 
-def _edges(sweep: Sweep, on: Axis, styles: Styles, palette: Palette) -> list[dict[str, Any]]:
+def _edges(sweep: Sweep, on: Axis, styles: _Styles, palette: Palette) -> list[dict[str, Any]]:
     """Return what stands at the edges, those of one value and edge stacked.
 
     A ✕ at the foot for each point with no estimate, an arrow where one leaves the axis.
@@ -311,7 +314,7 @@ def _shapes(point: SweepPoint, on: Axis) -> list[tuple[str, bool]]:
     return [(shape, is_above) for shape, is_beyond, is_above in sides if is_beyond]
 
 
-def _keys(sweep: Sweep, on: Axis, styles: Styles, palette: Palette) -> list[Key]:
+def _keys(sweep: Sweep, on: Axis, styles: _Styles, palette: Palette) -> list[Key]:
     keys = [
         Key(
             text=label(arm),

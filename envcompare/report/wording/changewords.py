@@ -12,9 +12,8 @@ import msgspec
 from envcompare.analysis.model.changes import Change, GateFinding, GateResult, RunChange, RunSide
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.two_runs.mismatches import fact_text, mismatch_text, told_facts
-from envcompare.report.export.summary import INCOMPLETE
-from envcompare.report.format.blocks import Column, Heading, Items, Line, PlainBlock, Row, Table
-from envcompare.report.format.numbers import (
+from envcompare.report.blocks import Column, Heading, Items, Line, PlainBlock, Row, Table
+from envcompare.report.numbers import (
     NOT_MEASURED,
     listed,
     margin_percent,
@@ -24,13 +23,14 @@ from envcompare.report.format.numbers import (
     unsigned_interval,
     unsigned_percent,
 )
-from envcompare.report.wording.hostwords import difference_sentences
+from envcompare.report.wording.methodwords import INCOMPLETE, difference_sentences
 from envcompare.report.wording.verdicts import (
     REAL_INSIDE,
     SYMBOLS,
     WORDS,
     excludes_zero,
     margin_text,
+    outcome_text,
     reasons_text,
 )
 from envcompare.text import counted, flat, one_line, shortened
@@ -328,7 +328,7 @@ def _row(change: Change, labels: dict[str, str]) -> Row:
     moved = NOT_MEASURED if change.log_ratio is None else (
         f"{signed_percent(change.log_ratio)} ({signed_interval(change.low, change.high)})"
     )  # fmt: skip
-    word = f"{SYMBOLS[change.outcome]} {WORDS[change.outcome]}"
+    word = outcome_text(change.outcome)
     if change.is_confounded and change.log_ratio is not None:
         word += " ⚠ confounded"
     cells = (change.arm, labels.get(change.cell, change.cell), *_moments(change), moved, word)

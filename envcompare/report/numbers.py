@@ -53,9 +53,9 @@ def _signed(log_ratio: float) -> str:
     return f"over {sign}{_LARGEST_PERCENT}" if size.startswith("over") else f"{sign}{size}"
 
 
-def signed_percent(log_ratio: float) -> str:
+def signed_percent(log_ratio: float | None) -> str:
     """Return "+8.4 %"."""
-    return f"{_signed(log_ratio)} %"
+    return NOT_MEASURED if log_ratio is None else f"{_signed(log_ratio)} %"
 
 
 def signed_interval(low: float | None, high: float | None) -> str:
@@ -132,8 +132,10 @@ def margin_percent(margin: float) -> str:
     return f"{next((text for text in texts if text != '100'), '100')} %"
 
 
-def three_digits(value: float) -> str:
+def three_digits(value: float | None) -> str:
     """Return a number with three significant digits and no exponent."""
+    if value is None:
+        return NOT_MEASURED
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else str(value)
     return f"{Decimal(f'{value:#.3g}'):f}".replace("-", MINUS)
@@ -199,11 +201,13 @@ def bytes_text(count: float | None) -> str:
     return f"{number_text(count) if size == 1 else three_digits(count / size)} {unit}"
 
 
-def number_text(value: float) -> str:
+def number_text(value: float | None) -> str:
     """Return whole numbers with all their digits while those are few, others with three.
 
     Large ones get a prefix, as in "198 M".
     """
+    if value is None:
+        return NOT_MEASURED
     if float(value).is_integer() and abs(value) < _COUNTED:
         return f"{value:.0f}".replace("-", MINUS)
     if abs(value) < _COUNTED:

@@ -1,0 +1,344 @@
+"""The cell that the passes measure: its arms and what is known of them, its rules, its recorder."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+import msgspec
+from typing_extensions import Unpack
+
+from envcompare.command import CommandResult
+from envcompare.config.plan import derive_seed
+from envcompare.errors import (
+    EnvcompareError,
+    InterruptedRunError,
+    Phase,
+    StillRunningError,
+    WorkloadError,
+)
+from envcompare.fingerprint.identity import changes, ended
+from envcompare.interrupt import Interruption
+from envcompare.masking import masked
+from envcompare.measure import Facts, Values, Variables, stable_variables, with_parameters
+from envcompare.measure.limits import ClockWatch, StopReason, begin_limit_s, is_look, stop_reason
+from envcompare.measure.replies import Hello, LaunchSpec, Placed
+from envcompare.measure.worker import Worker
+from envcompare.run_folder.records import (
+    Design,
+    Event,
+    EventKind,
+    EventParts,
+    Failure,
+    IdentityChange,
+    Sample,
+    Taken,
+    event_now,
+)
+from envcompare.stats.intervals import Interval
+from envcompare.stats.metrics import Readings, look
+from envcompare.stats.typical import Spread, restarts_before_a_look
+
+# A worker that merely died is launched once more, in the next restart; one that died with its
+# engine more often, since that says nothing of the arm.
+_RETRIES: Mapping[Phase, int] = {"process": 1, "environment": 3}
+
+Launch = Callable[[str, Variables], Worker]
+"""Starts the worker of an arm without waiting, with these variables beside its own."""
+
+
+class Recorder(Protocol):
+    """Takes what a pass finds and keeps it at once."""
+
+    def sample(self, sample: Sample) -> None:
+        """Keep one measurement."""
+        ...
+
+    def event(self, event: Event) -> None:
+        """Keep one event."""
+        ...
+
+    def fingerprint(self, arm: str, facts: Facts, *, taken: Taken) -> tuple[IdentityChange, ...]:
+        """Keep what a worker found around itself; a later one takes the place of an earlier.
+
+        The first part of a resumed run keeps its own; the software that differs from it is
+        returned.
+        """
+        ...
+
+    def progress(self, intervals: dict[str, Interval | None], context: CellContext) -> None:
+        """Show how far the cell is: the live intervals and the time left."""
+        ...
+
+
+@dataclass(slots=True)
+class Budget:
+    """The seconds that a cell may still take; its clock stands still while other cells are served.
+
+    Cells that share their launches share what they have: `left_s` is then set anew in each restart.
+    """
+
+    left_s: float
+    _since_s: float | None = None  # on the monotonic clock; None while it stands still
+
+    @classmethod
+    def running(cls, left_s: float) -> Budget:
+        """Return a budget whose clock runs from now on."""
+        return cls(left_s, time.monotonic())
+
+    @property
+    def remaining_s(self) -> float:
+        """Return the seconds left; negative when it is overspent."""
+        return self.left_s - (0.0 if self._since_s is None else time.monotonic() - self._since_s)
+
+    def stop(self) -> None:
+        """Let its clock stand still."""
+        self._set(runs=False)
+
+    @contextmanager
+    def counting(self, *, on: bool = True) -> Iterator[None]:
+        """Let its clock run, or stand still, during the body."""
+        ran = self._since_s is not None
+        self._set(runs=on)
+        try:
+            yield
+        finally:
+            self._set(runs=ran)
+
+    def _set(self, *, runs: bool) -> None:
+        self.left_s, self._since_s = self.remaining_s, time.monotonic() if runs else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellContext:
+    """One cell made ready: who takes part, how a worker of an arm is launched, and the rules."""
+
+    cell: str
+    host: str
+    arms: tuple[str, ...]  # all that are usable here, reference and control among them
+    reference: str
+    control: str
+    launch: Launch
+    log_of: Callable[[str], tuple[Path, str]]  # of an arm: the file, and its name in the run folder
+    spec: LaunchSpec
+    design: Design
+    seed: int
+    comparisons: int
+    recorder: Recorder
+    on_host: Callable[[str], CommandResult]  # runs a fixed script of sh on the host itself
+    interruption: Interruption
+    budget: Budget
+    waited_s: float = 0.0  # for a quiet machine, before an interruption
+    has_gpu: bool = False  # which the workload is to use
+    values: dict[str, Values] = field(default_factory=dict)  # of parameters, by arm
+    placed: dict[str, Placed] = field(default_factory=dict)  # where the data lie, by arm
+    noise: Spread = field(default_factory=Spread)  # how far restarts are expected to scatter here
+
+    @property
+    def remaining_s(self) -> float:
+        """Return the seconds left of the budget; negative when it is overspent."""
+        return self.budget.remaining_s
+
+    @property
+    def begin_limit_s(self) -> float:
+        """Return how long to wait for a worker, or for its setup with the first step."""
+        return begin_limit_s(self.design.budget_s, remaining_s=self.remaining_s)
+
+    def seed_of(self, purpose: str, *numbers: int) -> int:
+        """Return what to draw with in this cell for a purpose, the same in a resumed run."""
+        return derive_seed(self.seed, purpose, self.cell, *numbers)
+
+    def spec_of(self, arm: str) -> LaunchSpec:
+        """Return what a worker of an arm is told: its own parameters beside those of the cell."""
+        spec = with_parameters(self.spec, self.values.get(arm, {}))
+        return msgspec.structs.replace(spec, place=self.placed.get(arm))
+
+    def spec_beside(self, arm: str) -> LaunchSpec:
+        """Return what a worker beside the timing is told, which serves one generation alone."""
+        spec = self.spec_of(arm)
+        return msgspec.structs.replace(spec, generation="rebuild", fingerprint=False)
+
+    def is_same_work(self, arm: str) -> bool:
+        """Tell whether an arm has the same parameters as the reference."""
+        return self.values.get(arm) == self.values.get(self.reference)
+
+    def variables(self, restart: int) -> Variables:
+        """Return the variables that every worker of a restart is started with, in all cells."""
+        return stable_variables(self.seed, self.host, restart) if self.design.stabilise else ()
+
+    def check_interruption(self) -> None:
+        """Raise InterruptedRunError when the user asked to stop."""
+        if self.interruption.is_requested:
+            raise InterruptedRunError(
+                "interrupted", hint="resume with `envcompare run --resume` and the run folder"
+            )
+
+    def note(self, what: EventKind, **parts: Unpack[EventParts]) -> None:
+        """Record an event of this cell."""
+        self.recorder.event(event_now(what, host=self.host, cell=self.cell, **parts))
+
+
+def failure_of(error: EnvcompareError, phase: Phase = "process") -> Failure:
+    """Return the record of an error, masked; a fault inside an arm names its phase itself."""
+    brief, details, hint = map(masked, (error.brief, error.details, error.hint))
+    failure = Failure(phase=phase, brief=brief, details=details, hint=hint)
+    if not isinstance(error, WorkloadError):
+        return failure
+    return msgspec.structs.replace(
+        failure, phase=error.phase, exit_code=error.worker_exit_code, log=error.log
+    )
+
+
+@contextmanager
+def surviving(
+    context: CellContext,
+    arm: str,
+    *,
+    what: str,
+    drop: Callable[[], None],
+    event: EventKind = "note",
+) -> Iterator[None]:
+    """Let a pass beside the timing go on where a worker of an arm fails in the body.
+
+    `what` no longer happens is noted with the reason, as an `event`; any but a note is a failure of
+    the arm, and so is what breaks the protocol. Raises StillRunningError where something goes on
+    computing.
+    """
+    try:
+        yield
+    except StillRunningError:
+        raise
+    except WorkloadError as error:
+        context.check_interruption()
+        drop()
+        is_failure = event != "note" or error.phase == "protocol"
+        failure = failure_of(error) if is_failure else None
+        context.note(event, arm=arm, text=f"{what}: {error.brief}", failure=failure)
+
+
+def failed_for_good(events: Iterable[Event]) -> set[str]:
+    """Return the arms that failed more often in a phase than a roster launches them again."""
+    failures = ((e.arm, e.failure) for e in events if e.what == "arm-failed")
+    failed = Counter((arm, failure.phase) for arm, failure in failures if failure)
+    return {
+        arm
+        for (arm, phase), times in failed.items()
+        # those of an engine are noted only once it is given up
+        if phase == "environment" or times > _RETRIES.get(phase, 0)
+    }
+
+
+@dataclass(slots=True)
+class Roster:
+    """What is known of the arms of a cell over all its restarts."""
+
+    context: CellContext
+    failed: dict[str, Failure] = field(default_factory=dict)
+    hellos: dict[str, Hello] = field(default_factory=dict)
+    generation: str = ""  # how all arms begin one, where they would not all do it alike
+    before: dict[str, Values] = field(default_factory=dict)  # the work before an interruption
+    allow_mismatch: bool = False  # go on where it is another, and say so
+    clocks: ClockWatch = field(default_factory=ClockWatch)
+    looked_after_steps: set[str] = field(default_factory=set)  # arms with their whole fingerprint
+    is_unchecked: bool = False  # no arm has a first loss to compare, and that was said
+    _deaths: Counter[tuple[str, Phase]] = field(default_factory=Counter)
+    _mixed: set[tuple[str, str]] = field(default_factory=set)  # said of an arm and a property
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """Return the arms that still take part."""
+        return tuple(arm for arm in self.context.arms if arm not in self.failed)
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Return the arms under comparison; the control where it is the only one planned."""
+        left_out = {self.context.reference}
+        if not set(self.context.arms) <= {self.context.reference, self.context.control}:
+            left_out.add(self.context.control)
+        return tuple(arm for arm in self.arms if arm not in left_out)
+
+    @property
+    def gpu_uuid(self) -> str:
+        """Return the GPU that the reference runs on; empty where none is known."""
+        hello = self.hellos.get(self.context.reference)
+        return str(((hello.fingerprint if hello else None) or {}).get("gpu.uuid") or "")
+
+    def intervals(
+        self, readings: Readings, *, is_looked: bool = True
+    ) -> dict[str, Interval | None]:
+        """Return the printed interval of each compared arm, as far as it is known."""
+        context = self.context
+        return look(
+            readings,
+            self.compared,
+            reference=context.reference,
+            design=context.design,
+            m=context.comparisons,
+            prior=context.noise,
+            is_looked=is_looked,
+        )
+
+    def why_done(
+        self, readings: Readings, *, min_restarts: int
+    ) -> StopReason | Literal["failure"] | None:
+        """Return why nothing more is to be measured, None where the budget alone can end it.
+
+        Processes are looked at after each round: their rule holds at all looks together. Restarts
+        that scatter far end nothing before there are six: how far is not known sooner.
+        """
+        if self.context.reference in self.failed or not self.compared:
+            return "failure"
+        min_restarts = restarts_before_a_look(min_restarts, is_wide=self.is_wide(readings))
+        if self.context.design.restarts is not None:
+            return None
+        if not (readings.is_program or is_look(readings.restarts, min_restarts)):
+            return None
+        intervals = self.intervals(readings).values()
+        return stop_reason(intervals, design=self.context.design, min_restarts=min_restarts)
+
+    def is_wide(self, readings: Readings) -> bool:
+        """Tell whether restarts scatter so far that they are the units of an interval."""
+        if readings.is_program:
+            return False
+        context = self.context
+        metric, _ = readings.primary
+        return any(
+            readings.spread(arm, context.reference, metric, context.noise).is_wide
+            for arm in self.compared
+        )
+
+    def fail(self, arm: str, failure: Failure) -> None:
+        """Take an arm out for good, or for this restart when its worker died the first time."""
+        self._deaths[arm, failure.phase] += 1
+        is_over = self.context.remaining_s <= 0
+        # what a living worker says its environment lacks is lacking in the next restart as well
+        is_lacking = failure.phase == "environment" and failure.exit_code is None
+        is_last = is_lacking or self._deaths[arm, failure.phase] > _RETRIES.get(failure.phase, 0)
+        if failure.phase == "environment" and not (is_last or is_over):
+            text = f"{failure.brief}; {arm} was not measured in this restart"
+            self.context.note("caution", arm=arm, text=text)
+            return
+        self.context.note("arm-failed", arm=arm, text=failure.brief, failure=failure)
+        if is_last or is_over:
+            self.failed[arm] = failure
+
+    def changed(self, arm: str, now: Values) -> Failure | None:
+        """Return why an arm must end: its work is not what was measured before an interruption."""
+        host = self.context.host
+        return self.refused(arm, changes(self.before.get(arm, now), now, host=host, arm=arm))
+
+    def refused(self, arm: str, changed: tuple[IdentityChange, ...]) -> Failure | None:
+        """Return why an arm that changed must end; said once of a property where it may go on."""
+        if changed and not self.allow_mismatch:
+            return ended(arm, changed)
+        new = tuple(change for change in changed if (arm, change.key) not in self._mixed)
+        if new:
+            self._mixed.update((arm, change.key) for change in new)
+            text = f"{ended(arm, new).brief}; its numbers come from both states (--allow-mismatch)"
+            self.context.note("caution", arm=arm, text=text)
+        return None

@@ -1,1 +1,0 @@
-"""What leaves the report beside its page: tables, figures, summaries."""

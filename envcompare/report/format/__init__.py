@@ -1,1 +1,0 @@
-"""How numbers, units and Markdown are written."""

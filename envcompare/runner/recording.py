@@ -1,0 +1,218 @@
+"""A run that is carried out, and the record of what happens to it and to its cells."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import msgspec
+from typing_extensions import Unpack
+
+from envcompare.config.experiment import Experiment
+from envcompare.config.plan import Cell, Plan
+from envcompare.console import Display
+from envcompare.errors import EnvcompareError, Phase
+from envcompare.fingerprint.comparing import changed_software, compare_fingerprints
+from envcompare.fingerprint.evidence import entries
+from envcompare.hosts.session import HostSession
+from envcompare.interrupt import Interruption
+from envcompare.masking import masked
+from envcompare.measure import Facts
+from envcompare.measure.cell import CellContext, failure_of
+from envcompare.run_folder.records import (
+    EnergyBlock,
+    Epoch,
+    Event,
+    EventKind,
+    FactDifference,
+    FingerprintRecord,
+    FingerprintValue,
+    GpuReading,
+    IdentityChange,
+    OfRestart,
+    PlacedEventParts,
+    Sample,
+    Scalar,
+    Taken,
+    event_now,
+)
+from envcompare.run_folder.results import RunFolder
+from envcompare.stats.intervals import Interval
+from envcompare.text import counted
+from envcompare.transport.hosts import HostSpec
+
+_UNSEEN = "ended before its software could be compared with that of the first part"
+# beside failures, and how generations of the reference begin; of what was calibrated, the plan
+_SAID = ("caution", "waited", "calibrated", "batch-fits")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A run to be carried out, and the record of what happens to it."""
+
+    folder: RunFolder
+    plan: Plan
+    experiment: Experiment
+    hosts: tuple[HostSpec, ...]
+    display: Display
+    retries_failed: bool = False  # go back to what failed, once
+    interruption: Interruption = field(default_factory=Interruption)
+
+    def note(self, what: EventKind, **parts: Unpack[PlacedEventParts]) -> None:
+        """Record an event, its text without secrets."""
+        event = event_now(what, **parts)
+        self.folder.append_event(msgspec.structs.replace(event, text=masked(event.text)))
+
+    def fail(  # noqa: PLR0913 — each is a part of the event
+        self,
+        what: EventKind,
+        error: EnvcompareError,
+        *,
+        phase: Phase,
+        host: str,
+        cell: str = "",
+        arm: str = "",
+    ) -> None:
+        """Record a failure and show its three sentences; a workload names its phase itself."""
+        failure = failure_of(error, phase)
+        self.note(what, host=host, cell=cell, arm=arm, text=error.brief, failure=failure)
+        self.display.error(error)
+
+
+@dataclass(slots=True, kw_only=True)
+class CellRecorder:
+    """Keeps what happens to one cell, and shows of it what is worth a line.
+
+    What a resumed run measures in an arm is held back until its software is seen to be that of the
+    first part.
+    """
+
+    job: Job
+    cell: Cell
+    session: HostSession
+    reference: str
+    _part: int  # how often the cell was begun before
+    _first: dict[str, FingerprintRecord]  # of the first part, by arm
+    _held: dict[str, list[Sample]]  # by arm, until it is known again
+
+    @classmethod
+    def of(
+        cls, job: Job, cell: Cell, session: HostSession, *, prior_events: tuple[Event, ...]
+    ) -> CellRecorder:
+        """Begin with what an earlier part of the run found."""
+        records = job.folder.read_fingerprints() if prior_events else ()
+        first = {record.arm: record for record in records if record.cell == cell.id}
+        is_program = cell.workload.program is not None  # processes wait for it by themselves
+        taken = () if is_program else (arm for arm, it in first.items() if it.taken == "step")
+        return cls(
+            job=job,
+            cell=cell,
+            session=session,
+            reference=job.plan.of(cell).reference,
+            _part=sum(event.what == "cell-started" for event in prior_events),
+            _first=first,
+            _held={arm: [] for arm in taken},
+        )
+
+    def sample(self, sample: Sample) -> None:
+        """Keep one measurement; that of a resumed arm once it is seen to be what it was.
+
+        No fingerprint is taken in the energy pass and on the way to a goal, as in the profiles.
+        """
+        if isinstance(sample, OfRestart):
+            sample = msgspec.structs.replace(sample, part=self._part)
+        held = (
+            None
+            if isinstance(sample, GpuReading | EnergyBlock | Epoch)
+            else self._held.get(sample.arm)
+        )
+        if held is None:
+            self.job.folder.append_sample(sample)
+        else:
+            held.append(sample)
+
+    def event(self, event: Event) -> None:
+        """Keep one event; a failure, a caution and a wait are shown at once."""
+        self.job.folder.append_event(event)
+        is_said = event.what in _SAID or (event.what == "arm-ready" and event.arm == self.reference)
+        said = event.failure.brief if event.failure else event.text * is_said
+        if said:
+            self.job.display.say(f"  {event.cell}: {said}")
+
+    def fingerprint(self, arm: str, facts: Facts, *, taken: Taken) -> tuple[IdentityChange, ...]:
+        """Keep what a worker found around itself, with the proof of its stack.
+
+        The first part of a resumed run keeps its own: what a later one finds is compared with it,
+        and kept with it where it differs. Return in what the software differs.
+        """
+        record = self.session.fingerprint(arm, self.cell.id, facts, taken=taken)
+        first = self._first.get(arm)
+        if first is None:
+            self.job.folder.write_fingerprint(record)
+            return ()
+        if (first.taken, taken) == ("start", "step") or self._differs(first, record):
+            self.job.folder.write_fingerprint(record, part=self._part)
+        changed = tuple(map(_change, changed_software(first, record)))
+        if changed and not self.job.experiment.allow_mismatch:
+            self._held.get(arm, []).clear()
+        elif taken == "step":
+            for sample in self._held.pop(arm, []):
+                self.job.folder.append_sample(sample)
+        return changed
+
+    def _differs(self, first: FingerprintRecord, later: FingerprintRecord) -> bool:
+        """Tell whether two fingerprints of an arm differ in more than names and the run's seeds."""
+        seeds = {"env.PYTHONHASHSEED"} if self.job.plan.design.stabilise else set()
+        differences = compare_fingerprints(first, later)
+        return any(
+            difference.fact_class != "identity" and difference.key not in seeds
+            for difference in differences
+        )
+
+    def note_lost(self, context: CellContext) -> None:
+        """Note what is lost of arms that ended before they were seen to be what they were."""
+        what = "the run" if self.job.interruption.is_requested else "its worker"
+        for arm, samples in self._held.items():
+            if samples:
+                text = f"{len(samples)} samples: {what} {_UNSEEN}"
+                context.note("round-dropped", arm=arm, text=text)
+
+    def progress(self, intervals: dict[str, Interval | None], context: CellContext) -> None:
+        """Show how far the cell is: the live intervals and the time left."""
+        left_s = max(0.0, context.remaining_s)
+        restarts = max((one.restarts for one in intervals.values() if one), default=0)
+        is_program = self.cell.workload.program is not None
+        words = ("process", "processes") if is_program else ("restart",)
+        text = f"{counted(restarts, *words)}, {live_text(intervals)}; at most {left_s:.0f} s left"
+        # of cells that share a budget one may have more than its own
+        done = 1 - left_s / max(left_s, context.design.budget_s)
+        self.job.display.cell(self.cell.id, done=done, text=text)
+
+
+def live_text(intervals: dict[str, Interval | None]) -> str:
+    """Say what is known of the arms of a cell so far."""
+    return ", ".join(f"{arm} {_percent(interval)}" for arm, interval in intervals.items())
+
+
+def _percent(interval: Interval | None) -> str:
+    if interval is None:
+        return "not yet known"
+    text = f"{math.expm1(interval.mean):+.1%}"
+    if interval.half_width > 1:  # among it what is not finite: nothing is known
+        return text
+    return f"{text} ± {interval.half_width:.1%}"
+
+
+def _change(difference: FactDifference) -> IdentityChange:
+    """Return a difference between two fingerprints of an arm; a list has what the other lacks."""
+    return IdentityChange(
+        host=difference.host,
+        arm=difference.arm,
+        key=difference.key,
+        before=_scalar(difference.reference),
+        after=_scalar(difference.value),
+    )
+
+
+def _scalar(value: FingerprintValue) -> Scalar:
+    return ", ".join(entries(value)) if isinstance(value, tuple) else value
