@@ -17,6 +17,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "explanations": ("ssh", "singularity"),
     "false_positives": ("torch",),
     "fanout": ("ssh",),
+    "first_run": ("docker", "ssh", "singularity"),
     "live": ("docker",),
     "operators": ("torch",),
     "overhead": ("ssh", "torch"),

@@ -14,6 +14,7 @@ import explanations
 import false_positives
 import fanout
 import faults_page
+import first_run
 import live
 import operators
 import overhead
@@ -37,6 +38,7 @@ WRITERS: dict[str, Callable[[Places], object]] = {
     "faults": faults_page.write_page,
     "false-positives": false_positives.write_page,
     "fanout": fanout.write_page,
+    "first-run": first_run.write_page,
     "live": live.write_page,
     "operators": operators.write_page,
     "overhead": overhead.write_page,
@@ -64,6 +66,14 @@ def test_page_is_the_one_that_the_kept_data_gives(tmp_path: Path, name: str) -> 
     WRITERS[name](places)
     written, published = (folder / f"{name}.md" for folder in (places.docs, DOCS))
     assert written.read_text(encoding="utf-8") == published.read_text(encoding="utf-8")
+
+
+def test_first_runs_are_those_of_the_demo() -> None:
+    """The benchmark says what `script/demo` shows; the script adds a title."""
+    said = (DOCS.parents[1] / "script" / "demo").read_text(encoding="utf-8")
+    command = said.partition("exec envcompare run ")[2].replace("\\\n", " ").split()
+    assert set(first_run.DEMO) <= set(command)
+    assert {"--hosts", "lab-h1", "--ssh-config", ".lab/ssh_config"} <= set(command)
 
 
 def test_a_fault_of_an_allocation_is_told_until_a_later_trial_survives(tmp_path: Path) -> None:
