@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -151,6 +152,23 @@ def commits(measured: Iterable[Conditions]) -> str:
         if one.get("commit")
     )
     return ", ".join(dict.fromkeys(known))
+
+
+def mean_load(conditions: Conditions) -> float:
+    """Return the mean of the loads before and after."""
+    return sum(float(conditions[name] or 0) for name in ("load_before", "load_after")) / 2
+
+
+def run_envcompare(*words: str) -> str:
+    """Run a command of envcompare as a user does; return what it printed.
+
+    Raises click.ClickException where its exit code is not 0.
+    """
+    argv = [sys.executable, "-m", "envcompare", "-q", *words]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise click.ClickException(f"{' '.join(words)}: {done.stderr or done.stdout}")
+    return done.stdout
 
 
 def load_average() -> float:

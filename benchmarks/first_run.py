@@ -8,10 +8,8 @@ it was.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ import click
 import numpy as np
 
 import envcompare
-from bookkeeping import Places, Watch, benchmark, write_json
+from bookkeeping import Places, Watch, benchmark, mean_load, run_envcompare, write_json
 
 FOLDER, PAGE = "first-run", "first-run.md"
 DEMO = (
@@ -54,10 +52,7 @@ def main(places: Places, trials: int, *, budget: float, host: str, ssh_config: s
 def _run(words: tuple[str, ...]) -> list[dict[str, Any]]:
     """Run once; return verdict and interval of each comparison of typical steps."""
     with tempfile.TemporaryDirectory(prefix="envcompare-first-run-") as out:
-        argv = [sys.executable, "-m", "envcompare", "-q", "run", *words, "--out", out]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise click.ClickException(f"{' '.join(argv)}: {done.stderr or done.stdout}")
+        run_envcompare("run", *words, "--out", out)
         (path,) = Path(out).iterdir()
         rows = envcompare.read(path).comparisons.query("is_primary and not is_control")
     kept = ["workload", "arm", "outcome", "ratio", "ratio_low", "ratio_high"]
@@ -68,8 +63,11 @@ def write_page(places: Places) -> str:
     """Write the page of the runs that are kept, and return it."""
     paths = sorted((places.results / FOLDER).glob("trial-*.json"))
     trials = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-    calm = [trial for trial in trials if _load(trial) <= CALM]
-    busy = [trial for trial in trials if _load(trial) > CALM]
+    loads = [mean_load(trial["conditions"]) for trial in trials]
+    bands = {
+        f"up to {CALM:.0f}": [t for t, load in zip(trials, loads, strict=True) if load <= CALM],
+        f"above {CALM:.0f}": [t for t, load in zip(trials, loads, strict=True) if load > CALM],
+    }
     page = "\n".join(
         [
             "# The first run",
@@ -83,24 +81,12 @@ def write_page(places: Places) -> str:
             "*equivalent* within ±5 % | *slower* or *faster* | *inconclusive* "
             "| half-width, median (max) | seconds, median |",
             "|---|---:|---:|---:|---:|---:|---:|---:|",
-            *(f"| {says} | {_row(some)} |" for says, some in _bands(calm, busy)),
+            *(f"| {says} | {_row(some)} |" for says, some in bands.items() if some),
             "",
         ]
     )
     places.write_page(PAGE, page, [trial["conditions"] for trial in trials])
     return page
-
-
-def _bands(
-    calm: list[dict[str, Any]], busy: list[dict[str, Any]]
-) -> Iterable[tuple[str, list[dict[str, Any]]]]:
-    named = ((f"up to {CALM:.0f}", calm), (f"above {CALM:.0f}", busy))
-    return ((says, some) for says, some in named if some)
-
-
-def _load(trial: dict[str, Any]) -> float:
-    conditions = trial["conditions"]
-    return (float(conditions["load_before"]) + float(conditions["load_after"])) / 2
 
 
 def _row(trials: list[dict[str, Any]]) -> str:

@@ -14,7 +14,6 @@ import gzip
 import json
 import math
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +25,7 @@ import click
 import numpy as np
 from scipy import stats
 
-from bookkeeping import Conditions, Places, Watch, benchmark
+from bookkeeping import Conditions, Places, Watch, benchmark, mean_load, run_envcompare
 from envcompare.measure.hostmemory import NoiseMemory
 from envcompare.run_folder.records import Block, Startup
 from envcompare.run_folder.results import RunFolder
@@ -109,17 +108,9 @@ def main(
     print(write_page(places))
 
 
-def _envcompare(*words: str) -> str:
-    argv = [sys.executable, "-m", "envcompare", "-q", *words]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise click.ClickException(f"{' '.join(words)}: {done.stderr or done.stdout}")
-    return done.stdout
-
-
 def image_of(base: tuple[str, ...]) -> str:
     """Build the workload image where it is not there, and return its ID."""
-    told = re.search(r"sha256:[0-9a-f]{64}", _envcompare("build", "--envs", "docker", *base))
+    told = re.search(r"sha256:[0-9a-f]{64}", run_envcompare("build", "--envs", "docker", *base))
     if told is None:
         raise click.ClickException("envcompare build names no image")
     return told[0]
@@ -129,7 +120,7 @@ def _trial(image: str, words: tuple[str, ...]) -> dict[str, Any]:
     """Run once; return what the estimates need of each block, and what the launches took."""
     envs = ",".join((REFERENCE, *(f"{name}=docker:{image}" for name in COMPARED)))
     with tempfile.TemporaryDirectory(prefix="envcompare-live-") as out:
-        _envcompare("run", "--envs", envs, *FLAGS, *words, "--out", out)
+        run_envcompare("run", "--envs", envs, *FLAGS, *words, "--out", out)
         (path,) = Path(out).iterdir()
         folder = RunFolder.open(path)
         samples, events = folder.read_samples().samples, folder.read_events().events
@@ -358,8 +349,7 @@ def _spending_section(trials: Iterable[dict[str, Any]]) -> str:
 
 def _found(trial: dict[str, Any], taught: Spread) -> Iterator[Found]:
     """Yield the comparisons of a trial; `taught` is the noise that the host is known for."""
-    conditions = trial["conditions"]
-    load = (conditions["load_before"] + conditions["load_after"]) / 2
+    load = mean_load(trial["conditions"])
     for name, kept in trial["cells"].items():
         cell = _Cell.of(kept)
         for arm in cell.groups:

@@ -7,8 +7,6 @@ again. Work that feels rights most stands beside the bundled workloads.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,7 +17,7 @@ import click
 import numpy as np
 from live import image_of
 
-from bookkeeping import HERE, Conditions, Places, Watch, benchmark
+from bookkeeping import HERE, Conditions, Places, Watch, benchmark, run_envcompare
 from envcompare.run_folder.records import Block, Event
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.intervals import ALPHA
@@ -78,10 +76,7 @@ def _measure(image: str, works: tuple[str, ...], budget_s: float) -> Notes:
             *("--device", "cpu", "--target", "0.01", "--seed", "1", "--profile", "none"),
             *("--no-noise-memory", "--no-marks", "--out", out),
         )
-        argv = [sys.executable, "-m", "envcompare", "-q", *words]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise click.ClickException(done.stderr or done.stdout)
+        run_envcompare(*words)
         (path,) = Path(out).iterdir()
         folder = RunFolder.open(path)
         notes = Notes(samples=list(folder.read_samples().samples))
