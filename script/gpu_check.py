@@ -163,23 +163,29 @@ def _last_line(text: str) -> str:
 
 def measure(session: Session, environments: Sequence[str]) -> tuple[Row, ...]:
     """Build the stacks and run both workloads in all arms; return a row for each step."""
-    options, stacks = session.options, ("--envs", ",".join(environments))
-    made = tuple(options.pass_on)
-    built = session.envcompare("build", *stacks, *made)
-    rows = [_step("the stacks are built", built)]
-    python = host_python(options.host_python, built.text)
+    options, arms = session.options, ("--envs", ",".join(environments))
+    made, rows, stacks = tuple(options.pass_on), [], options.stacks.split(",")
+    text = ""
+    if "image" in stacks:
+        built = session.envcompare("build", *arms, *made)
+        rows.append(_step("the stacks are built", built))
+        text = built.text
+    python = host_python(options.host_python, text) if "host" in stacks else ""
     session.write("logs/host-python.txt", f"{python or 'none'}\n")
+    if "host" in stacks and not python:
+        detail = "no Python of this machine imports torch with CUDA"
+        rows.append(Row(check="stack of the host", state="not possible here", detail=detail))
+        stacks.remove("host")
+    if not stacks:
+        return tuple(rows)
     device = "cpu" if options.rehearse else "cuda"
     words = [
         *("--workloads", ",".join(WORKLOADS), "--device", device, "--profile", "auto"),
         *("--quick", "--budget", str(options.budget), "--no-startup"),
         *("--out", str(session.folder / "runs"), "--title", "gpu-check"),
-        *(("--stacks", "image,host", "--host-python", python) if python else ()),
+        *("--stacks", ",".join(stacks), *(("--host-python", python) if python else ())),
     ]
-    rows.append(_step("the run ends", session.envcompare("run", *stacks, *made, *words)))
-    if not python:
-        detail = "no Python of this machine imports torch with CUDA"
-        rows.append(Row(check="stack of the host", state="not possible here", detail=detail))
+    rows.append(_step("the run ends", session.envcompare("run", *arms, *made, *words)))
     return tuple(rows)
 
 
@@ -346,6 +352,8 @@ def options_of(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--envs", default=",".join(ENVIRONMENTS), metavar="ENV,…", help="to try")
     parser.add_argument("--budget", type=int, default=60, metavar="SECONDS", help="for a cell")
     parser.add_argument("--host-python", default="", metavar="PATH", help="of the host's own stack")
+    stacks = ("image,host", "image", "host")
+    parser.add_argument("--stacks", default=stacks[0], choices=stacks, help="software to measure")
     parser.add_argument("--rehearse", action="store_true", help="go through all of it on the CPU")
     names = ("--base-image", "--variant", "--python", "--vm-python", "--sif-compression")
     for name in names:
@@ -390,7 +398,7 @@ def _farewell(rows: Sequence[Row], archive: Path, *, has_reached: bool) -> int:
     """Say what the table means, and where the archive goes."""
     code = exit_code(rows, has_reached=has_reached)
     if not has_reached:
-        print("\nNo GPU: the software of the images never computed on one (exit 3).")
+        print("\nNo GPU: the software that was measured never computed on one (exit 3).")
     print(
         f"\n{archive} ({archive.stat().st_size / 1e6:.1f} MB) holds all of it without host name, "
         "user name, IP addresses and home paths. Raw reports of nsys and ncu are compressed by "

@@ -425,8 +425,11 @@ def summarised(check: str, outcomes: tuple[Outcome, ...]) -> Row:
 
 
 def has_reached_gpu(run: GpuRun) -> bool:
-    """Say whether every arm with the image's software computed on the GPU, in every workload."""
-    image = {arm.id for arm in run.arms if arm.stack == "image"}
+    """Say whether every arm with the image's software computed on the GPU, in every workload.
+
+    Where the run has the host's software alone, it is that which is asked for.
+    """
+    image = {arm.id for arm in run.arms if arm.stack == "image"} or {arm.id for arm in run.arms}
     outcomes = [o for workload in WORKLOADS for o in reached_gpu(run, workload) if o.arm in image]
     return bool(outcomes) and all(outcome.state == "passed" for outcome in outcomes)
 

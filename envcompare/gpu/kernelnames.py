@@ -60,6 +60,9 @@ _TRITON_NUMBER: Final = re.compile(r"^(triton_\w*?)_\d+(?:d(?:\d+d?)*)?$")
 _WORD: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _TELLING: Final = re.compile(r"Functor|Ops?$|_op$|Kernel(?:Impl)?$|gemm|conv|[wd]grad|fprop")
 _PARTED: Final = re.compile(r"_{2,}")
+# What has digits in a mangled name: back references, template parameters, numbers; and a name,
+# which follows its length (Itanium C++ ABI, section 5.1).
+_MANGLED: Final = re.compile(r"S[0-9A-Z]*_|T\d*_|L[a-z]n?\d+E|(\d+)(?=[A-Za-z_])")
 
 _BY_CLASS: Final[tuple[tuple[KernelClass, str], ...]] = (
     ("memcpy", r"^\[cuda memcpy|^memcpy|^__amd_rocclr_copy"),
@@ -130,6 +133,40 @@ def family(name: str) -> str:
     base, arguments = _split(identity(name))
     words = [base, *(word for word in _WORD.findall(arguments) if _TELLING.search(word))]
     return " ".join(dict.fromkeys(_plain(word) for word in words))
+
+
+@lru_cache(maxsize=_CACHE)
+def family_of_any_tool(name: str) -> str:
+    """Return the family without namespaces, of a mangled name as well.
+
+    Nsight Compute leaves namespaces out; PyTorch's profiler leaves names of more than 1024
+    characters mangled, which it calls too long to read (Kineto, Demangle.cpp).
+    """
+    if name.startswith("_Z"):
+        base, *others = _mangled(name[:_LONGEST]) or [name]
+    else:
+        base, arguments = _split(identity(name))
+        others = [match[0] for match in _WORD.finditer(arguments)
+                  if not arguments.startswith("::", match.end())]  # fmt: skip
+    words = [base, *(word for word in others if _TELLING.search(word))]
+    return " ".join(dict.fromkeys(_plain(word) for word in words))
+
+
+def _mangled(name: str) -> list[str]:
+    """Return the names in a mangled one, in order, without the namespaces that stand before them.
+
+    What stands before a name without anything between them is its namespace.
+    """
+    words: list[str] = []
+    place = end = 0
+    while match := _MANGLED.search(name, place):
+        place = match.end()
+        if match[1]:
+            if words and match.start() == end:
+                words.pop()
+            place = end = place + int(match[1])
+            words.append(name[match.end() : end])
+    return words
 
 
 @lru_cache(maxsize=_CACHE)

@@ -288,8 +288,9 @@ def plan_text(
         if plan.restarts < missing
         else ""
     )
+    each_s = max(0.0, plan.measuring_s)  # the launch alone may take more than the budget
     count = "1 restart fits" if plan.restarts == 1 else f"{plan.restarts} restarts fit"
     return (
         f"plan: {count} the {remaining_s:.0f} s left of the budget: a launch of all arms takes "
-        f"{costs.launch_s:.1f} s, and each measures for {plan.measuring_s:.0f} s{enough}"
+        f"{costs.launch_s:.1f} s, and each measures for {each_s:.0f} s{enough}"
     )

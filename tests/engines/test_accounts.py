@@ -184,8 +184,8 @@ def test_the_cpu_time_of_an_arm_is_what_the_kernel_has_accounted(
 def test_nothing_is_counted_twice_where_the_kernel_of_gvisor_counts(
     lab: Lab, session: HostSession, settings: Settings, tmp_path: Path
 ) -> None:
-    """Its clock has ticks of 10 ms, and counts its own work as that of the workload."""
+    """Its clock has ticks of 10 ms, and counts most of its own work as that of the workload."""
     found = _measured(lab, session, settings, arm="gvisor", log=tmp_path / "gvisor")
     assert found.worker % 10**7 == 0
-    assert found.worker > 0.9 * found.tree, found
+    assert 0.5 * found.tree < found.ledger <= 1.02 * found.tree + _TICKS_NS, found
     assert found.helpers < 0.05 * found.tree, found

@@ -196,5 +196,8 @@ def test_plan_names_its_costs_and_the_budget_that_is_missing() -> None:
     assert "1 restart fits the 20 s left of the budget" in text
     assert "a launch of all arms takes 10.0 s, and each measures for 5 s" in text
     assert text.endswith("4 are needed: give --budget 80 or more")
+    late = plan_restarts(COSTS, remaining_s=-3, missing=2, is_launched=True)
+    text = plan_text(late, COSTS, remaining_s=0, budget_s=10, missing=2)
+    assert "each measures for 0 s" in text
     enough = plan_restarts(COSTS, remaining_s=500, missing=4)
     assert "needed" not in plan_text(enough, COSTS, remaining_s=500, budget_s=600, missing=4)

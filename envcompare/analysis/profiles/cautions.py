@@ -19,7 +19,7 @@ from envcompare.analysis.profiles.armprofiles import (
 )
 from envcompare.analysis.profiles.quantities import Rows, clashes
 from envcompare.gpu import gpu_models, has_gpu_work
-from envcompare.gpu.kernelnames import family
+from envcompare.gpu.kernelnames import family_of_any_tool
 from envcompare.run_folder.profiles import Profile, ProfileRecord
 from envcompare.text import counted
 
@@ -219,7 +219,7 @@ def _against(trace: ProfileRecord, other: ProfileRecord) -> Iterable[str]:
 
 
 def _families(profile: Profile) -> dict[str, str]:
-    return {family(one.name): one.name for one in profile.kernels}
+    return {family_of_any_tool(one.name): one.name for one in profile.kernels}
 
 
 def _launches(profile: Profile) -> int:
