@@ -166,7 +166,7 @@ def _mangled(name: str) -> list[str]:
                 words.pop()
             place = end = place + int(match[1])
             words.append(name[match.end() : end])
-    return words
+    return list(filter(None, words))
 
 
 @lru_cache(maxsize=_CACHE)

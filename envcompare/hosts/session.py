@@ -37,6 +37,7 @@ from envcompare.transport.hosts import HostSpec, InterruptibleTransport
 
 _CLAIM_S = 10.0  # for a client that was just killed to be gone
 # The folder of the run above it goes with the last of its hosts: several may share one home.
+_SCRATCH = "ENVCOMPARE_SCRATCH"  # what the harness reads too
 _REMOVE = (
     OPEN_FOLDERS
     + """
@@ -323,11 +324,12 @@ class HostSession:
         found again by the mark of the worker. A `reference` is of an image with the data in it.
         """
         needed = profiler.mounts if profiler else ()
+        scratch = self.scratch(ready.arm.id)
         isolation = replace(
             self._isolation(ready),
             worker=worker,
             mounts=tuple(dict.fromkeys((*ready.prepared.mounts, *mounts, *needed))),
-            scratch=self.scratch(ready.arm.id),
+            scratch=scratch,
             capabilities=profiler.capabilities if profiler else (),
             is_timed=is_timed,
             place=place,
@@ -337,7 +339,8 @@ class HostSession:
         if isolation.capabilities:
             self._privileged.add(ready.arm.id)
         command = profiler.wrap(command) if profiler else command
-        command = replace(command, env=(*ready.prepared.variables, *command.env))
+        own = (_SCRATCH, scratch)  # HOME is this folder in a container, and the login's without one
+        command = replace(command, env=(*ready.prepared.variables, own, *command.env))
         return environment(ready.arm.environment).wrap(command, isolation)
 
     def hold(self, arm: str, data: str, experiment: Experiment) -> str:

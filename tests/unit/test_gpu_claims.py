@@ -30,6 +30,7 @@ from envcompare.run_folder.results import RunFolder
 from gpu_claims import GpuRun, Outcome
 
 KEPT = Path(__file__).resolve().parents[1] / "data" / "runs" / "v1" / "measured"
+RESULTS = Path(__file__).resolve().parents[2] / "results"
 STEPS = 5
 ARMS = (
     ArmRecord(id="vm", environment="vm", is_reference=True),
@@ -103,6 +104,19 @@ def test_a_real_run_on_a_cpu_has_the_formula_and_nothing_of_a_gpu() -> None:
     assert rows["every arm computed on the GPU: cnn"].state == "failed"
     assert rows["DRAM sectors × 32 are the bytes: cnn"].state == "not possible here"
     assert not gpu_claims.has_reached_gpu(GpuRun.read(KEPT))
+
+
+def test_the_runs_on_a_real_h200_pass_what_they_can_be_judged_by() -> None:
+    """The one has two workloads and no counters, the other counters of one workload."""
+    run, counters = (GpuRun.read(RESULTS / name) for name in ("h200", "h200-counters"))
+    assert gpu_claims.has_reached_gpu(run)
+    judged = gpu_claims.judge(run)
+    assert [row.check for row in judged if row.state == "failed"] == []
+    assert sum(row.state == "passed" for row in judged) == 12
+    of_cnn = [row for row in gpu_claims.judge(counters) if row.check.endswith(": cnn")]
+    assert [row.check for row in of_cnn if row.state != "passed"] == [
+        f"{check}: cnn" for check in gpu_claims.CHECKS if "nsys" in check or "same kernels" in check
+    ]
 
 
 def test_flops_of_a_real_run_that_were_changed_fail(tmp_path: Path) -> None:

@@ -164,6 +164,16 @@ def test_a_worker_runs_in_it_and_says_so(
     assert nice["vm-host"] != 19
 
 
+def test_a_worker_is_told_its_scratch_folder(session: HostSession) -> None:
+    """Without a container HOME is the login's, and what is written there outlives the run."""
+    seat = session.arms["vm-host"]
+    told = Command(argv=("sh", "-c", 'printf %s "$ENVCOMPARE_SCRATCH"'))
+    process = session.spawn(session.wrapped(seat, told, mounts=(), worker="bbbb"))
+    folder = process.stdout.readline().decode()
+    assert process.wait(20.0) == 0
+    assert folder == session.scratch("vm-host")
+
+
 def test_what_hangs_in_it_is_swept(session: HostSession) -> None:
     """The registry leads the sweep of a run to its own."""
     seat = session.arms["yielding-host"]

@@ -72,6 +72,8 @@ def test_the_table_of_environments_has_the_numbers_of_its_run() -> None:
         ("gridengine", 3),
         ("ranks", 6),
         ("ranks-hosts", 4),
+        ("h200", 2),
+        ("h200-counters", 1),
     ],
 )
 def test_a_published_run_is_whole_and_names_no_other_machine(name: str, cells: int) -> None:

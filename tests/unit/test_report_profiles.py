@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from html import unescape
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from profilepages import (
 from summaries import markdown, printed, terminal_lines
 from traces import lacking
 
+from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.profiling import ArmProfiles, CellProfiles, Ledger, PassState
 from envcompare.report.blocks import Line, Table, plain
@@ -62,6 +64,9 @@ from envcompare.report.wording.profilewords import (
     missing_sentence,
     why_sentences,
 )
+from envcompare.run_folder.results import RunFolder
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
 
 HOSTILE = (
     "</script><img src=x onerror=alert(1)>",
@@ -204,7 +209,18 @@ def test_the_box_why_says_where_the_time_goes_instead_of_not_measured() -> None:
     assert NOT_PROFILED not in answer
     assert "docker, cnn: +1.94 ms a step on the GPU: GPU idle +1.55 ms (80 %)" in answer
     assert "1 kernel replaced and 1 only in docker. " in answer
-    assert "singularity, cnn: the same 2 kernels as vm, equally often." in answer
+    same = "singularity, cnn: the same 2 kernels as vm, equally often; kernel time a step"
+    assert f"{same} 12.0 ms → 12.0 ms." in answer
+
+
+def test_a_gpu_that_waits_for_the_host_is_named_where_nothing_was_decided() -> None:
+    """It says on which side to look; one that computes most of the time is not named."""
+    run = compare_run(RunFolder.open(RESULTS / "h200"))
+    assert [one.rpartition("; ")[2] for one in why_sentences(run) if ", rnn: " in one] == [
+        "while traced, the GPU waited for the host for 89 to 91 % of a step.",
+        "while traced, the GPU waited for the host for 91 to 93 % of a step.",
+    ]
+    assert not any("while traced" in one for one in why_sentences(profiled_run()))
 
 
 def test_parts_of_a_difference_that_was_not_decided_are_not_named_first() -> None:

@@ -11,6 +11,7 @@ import sysconfig
 import tempfile
 from typing import Any, Callable, ContextManager
 
+from harness.facts.variables import scratch_folder
 from harness.failures import HintedError, LackingError
 
 # No process or thread beside the worker compiles, and no other host is asked for code.
@@ -28,11 +29,11 @@ FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR")
 def make_ready() -> None:
     """Import what compiles and find its compiler, before this process is forked.
 
-    Code is kept in a folder of HOME, which is the scratch folder of an arm and empty when a run
-    begins: later restarts of the arm load what the first one has compiled. Raises LackingError
-    where there is no C++ compiler, or a PyTorch that is too old.
+    Code is kept in the scratch folder of the arm, which is empty when a run begins: later restarts
+    load what the first one has compiled. Raises LackingError where there is no C++ compiler, or a
+    PyTorch that is too old.
     """
-    folder = os.path.join(os.environ.get("HOME") or tempfile.gettempdir(), "compiled")
+    folder = os.path.join(scratch_folder(), "compiled")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     os.environ.update(dict.fromkeys(FOLDERS, folder))
     tempfile.tempdir = folder
@@ -113,7 +114,7 @@ def require_compiled_code() -> None:
 def is_made_here(path: str) -> bool:
     """Tell whether a library is code of a model that an arm has compiled for itself."""
     folder = os.environ.get(FOLDERS[0])
-    # the kernel names mapped files by their real paths, and HOME may lead through a link
+    # the kernel names mapped files by their real paths, and the folder may lie behind a link
     return folder is not None and path.startswith(f"{os.path.realpath(folder)}/")
 
 

@@ -9,6 +9,7 @@ import os
 from typing import Any, ClassVar
 
 from harness.attempts import attempt, text_hash
+from harness.facts.variables import scratch_folder
 from harness.failures import DataError
 from harness.formats.data import copied
 from harness.parameters import ParameterError
@@ -52,7 +53,7 @@ class Placement:
             raise ParameterError(
                 f"nothing can be written at the place {cls.name!r}: choose bind, overlay or tmpfs"
             )
-        return cls._folder or os.environ.get("HOME") or os.getcwd()
+        return cls._folder or scratch_folder()
 
 
 def drop(handle: int) -> None:

@@ -57,6 +57,9 @@ NO_CONFOUNDER: Final = (
 )
 
 
+_MOSTLY: Final = 0.5  # of a step: what fills more of it decides how long it takes
+
+
 def is_timed(run: RunComparison) -> bool:
     """Say whether anything of the run was to be timed; else it holds imported profiles alone."""
     return not run.arms or any(one.is_timed for one in run.arms)
@@ -85,21 +88,49 @@ def why_sentences(run: RunComparison) -> tuple[str, ...]:
     undecided = {(one.cell, one.arm) for one in run.comparisons if one.outcome not in MOVED}
     sentences = []
     for cell in run.profiles:
+        every = {ledger.arm: ledger for ledger in cell.ledgers}
         ledgers = {
-            ledger.arm: ledger
-            for ledger in cell.ledgers
-            if (cell.cell, ledger.arm) not in undecided
+            arm: ledger for arm, ledger in every.items() if (cell.cell, arm) not in undecided
         }
         diffs = {diff.arm: diff for diff in cell.kernel_diffs}
-        for arm in dict.fromkeys((*(ledger.arm for ledger in cell.ledgers), *diffs)):
+        for arm in dict.fromkeys((*every, *diffs)):
             ledger, diff = ledgers.get(arm), diffs.get(arm)
             parts = [largest_parts(ledger)] if ledger and ledger.change_ns else []
             parts += [short_sentence(diff, reference=cell.reference)] if diff else []
+            parts += [_idle(every[arm])] if arm in every and _is_idle(every[arm]) else []
             if parts:
                 size = abs(ledger.change_ns / max(1, ledger.reference_ns)) if ledger else 0.0
                 where = labels.get(cell.cell, cell.cell)
                 sentences.append((-size, f"{arm}, {where}: {'; '.join(parts)}."))
     return tuple(visible(text) for _, text in sorted(sentences, key=lambda pair: pair[0]))
+
+
+def _is_idle(ledger: Ledger) -> bool:
+    """Say whether the GPU was idle for most of a step in both arms, so that the host decides."""
+    return min(_idle_shares(ledger), default=0.0) > _MOSTLY
+
+
+def _idle(ledger: Ledger) -> str:
+    low, high = (f"{100 * share:.0f}" for share in sorted(_idle_shares(ledger)))
+    share = low if low == high else f"{low} to {high}"
+    return f"while traced, the GPU waited for the host for {share} % of {_its(ledger)}"
+
+
+def _its(ledger: Ledger) -> str:
+    return "a step" if ledger.is_per_step else "the profile"
+
+
+def _idle_shares(ledger: Ledger) -> tuple[float, ...]:
+    return tuple(
+        ns / whole
+        for part in ledger.parts
+        if part.part == "idle"
+        for ns, whole in (
+            (part.reference_ns, ledger.reference_ns),
+            (part.arm_ns, ledger.arm_ns),
+        )
+        if whole
+    )
 
 
 def missing_sentence(run: RunComparison) -> str:
@@ -229,7 +260,8 @@ def kernel_sentence(diff: KernelDiff, *, reference: str) -> str:
 def short_sentence(diff: KernelDiff, *, reference: str) -> str:
     """Return the same in fewer words: "the same 12 kernels as vm"."""
     if diff.identical_kernel_set:
-        return f"the same {_both(diff)} as {reference}, equally often"
+        same = f"the same {_both(diff)} as {reference}, equally often"
+        return f"{same}{_kernel_time(diff)}"
     if diff.launch_factor:
         return (
             f"the same {_both(diff)} as {reference} in the same proportion, but "

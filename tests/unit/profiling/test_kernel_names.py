@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,11 +11,15 @@ from hypothesis import strategies as st
 from envcompare.gpu.kernelnames import (
     classify,
     family,
+    family_of_any_tool,
     identity,
     is_tensor_core,
     is_truncated,
     precisions,
 )
+from envcompare.run_folder.results import RunFolder
+
+COUNTERS = Path(__file__).resolve().parents[3] / "results" / "h200-counters"
 
 BUILT = (
     "void at::native::_GLOBAL__N__51_tmpxft_{}_Activation_compute_{}_cpp1_ii_{}::clamp<float>(int)"
@@ -169,3 +175,40 @@ def test_any_text_has_identity_family_and_class(name: str) -> None:
     assert classify(name)
     assert isinstance(family(name), str)
     assert isinstance(identity(name), str)
+
+
+@pytest.mark.parametrize("arm", ["vm-host", "docker-host"])
+def test_two_tools_name_the_kernels_of_a_real_gpu_alike(arm: str) -> None:
+    """PyTorch's profiler left one of them mangled, and ncu leaves namespaces out of most."""
+    names = {
+        record.kind: {kernel.name for kernel in record.profile.kernels}
+        for record in RunFolder.open(COUNTERS).read_profiles()
+        if record.arm == arm and record.profile is not None
+    }
+    traced, counted = names["torch"], names["ncu-memory"]
+    assert any(name.startswith("_ZN17cutlass") for name in traced)
+    assert len(traced & counted) < len(traced) / 4
+    families = [{family_of_any_tool(name) for name in one} for one in (traced, counted)]
+    assert families[0] == families[1]
+    assert len(families[0]) > 30
+
+
+@pytest.mark.parametrize(
+    ("mangled", "family"),
+    [
+        ("_Z4gemmIfEvPT_", "gemm"),
+        ("_ZN2at6native13reduce_kernelILi512EEEvi", "reduce_kernel"),
+        ("_ZN3fft1kINS_2op11ReluFunctorELi64EEEvv", "k relufunctor"),
+        ("_Z", "z"),
+        ("_Z999short", "short"),
+    ],
+)
+def test_a_mangled_name_is_read_without_its_namespaces(mangled: str, family: str) -> None:
+    """A number in it is no length of a name, and one that is cut is read as far as it goes."""
+    assert family_of_any_tool(mangled) == family
+
+
+@given(st.text(alphabet="_ZN0123456789IELSTfabAB", max_size=80))
+def test_any_mangled_name_is_read(rest: str) -> None:
+    """A trace may hold whatever a tool wrote."""
+    assert family_of_any_tool(f"_Z{rest}")

@@ -18,6 +18,7 @@ from harness.facts.masking import masked
 from harness.facts.packages import Distribution, installed, loaded, outside
 from harness.facts.torchfacts import build_of, driver_version
 from harness.facts.variables import variables
+from harness.greeting import settle_process
 from harness.watching import Watch
 from harness.wire import encode
 
@@ -316,3 +317,15 @@ def test_the_process_that_computes_most_tells_the_priority() -> None:
     with subprocess.Popen(["/bin/sh", "-c", f"({busy}); true"]) as process:
         watch.begin(process.pid)
     assert watch.facts()["process.nice"] == os.getpriority(os.PRIO_PROCESS, 0) + 5
+
+
+def test_what_the_driver_compiles_is_kept_in_the_folder_of_the_arm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HOME is full without a container and empty in one; a choice of the user's own stays."""
+    monkeypatch.setattr(os, "environ", {"HOME": "/home/ada", "ENVCOMPARE_SCRATCH": str(tmp_path)})
+    settle_process(1, None)
+    assert os.environ["CUDA_CACHE_PATH"] == f"{tmp_path}/cuda"
+    monkeypatch.setattr(os, "environ", {"CUDA_CACHE_PATH": "/data/cuda"})
+    settle_process(1, None)
+    assert os.environ["CUDA_CACHE_PATH"] == "/data/cuda"

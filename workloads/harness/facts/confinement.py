@@ -12,6 +12,7 @@ from typing import Any
 
 from harness.attempts import attempt
 from harness.facts.cgroups import read_text
+from harness.facts.variables import scratch_folder
 
 # Per mount and per file system (mount(8), nfs(5)): what can be felt and names no path and no id.
 _FELT_OPTION = re.compile(
@@ -26,14 +27,13 @@ _POLICIES = {"0": "other", "1": "fifo", "2": "rr", "3": "batch", "5": "idle", "6
 
 def confinement(data: str | None) -> dict[str, Any]:
     """Return the facts of this process; `data` is the folder that the workload reads."""
-    scratch = os.environ.get("HOME") or os.getcwd()  # in a container the folder made for the arm
     return {
         **_rights(),
         **scheduling(),
         **_limits(),
         "mount.python": attempt(lambda: mount_of(os.path.realpath(sys.executable))),
         "mount.data": None if data is None else attempt(lambda: mount_of(data)),
-        "mount.scratch": attempt(lambda: mount_of(scratch)),
+        "mount.scratch": attempt(lambda: mount_of(scratch_folder())),
         "network.interfaces": attempt(_interfaces),
     }
 

@@ -38,6 +38,14 @@ def variables() -> dict[str, Any]:
     }
 
 
+def scratch_folder() -> str:
+    """Return the folder that an arm alone writes to, empty when a run begins and removed after it.
+
+    A worker that is started by hand has none, and writes to HOME.
+    """
+    return os.environ.get("ENVCOMPARE_SCRATCH") or os.environ.get("HOME") or os.getcwd()
+
+
 def _text(name: str) -> str | None:
     value = os.environ.get(name)
     return None if value is None else masked(value)
