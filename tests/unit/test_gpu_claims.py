@@ -288,6 +288,14 @@ def test_counted_flops_agree_within_a_stack(in_docker: float, state: str) -> Non
     assert states(gpu_claims.counted_flops(run, "cnn")) == expected
 
 
+def test_tensor_cores_are_counted_once() -> None:
+    """Their FLOPs stand by precision as well; a real GPU computes 1.55 times the formula."""
+    counters = GpuRun.read(RESULTS / "h200-counters")
+    told = {one.arm: one.detail for one in gpu_claims.counted_flops(counters, "cnn")}
+    same = "1.55 times the formula; vm-host: 1.55"
+    assert told == {"vm-host": same, "docker-host": same}
+
+
 @pytest.mark.parametrize(
     ("gpu_ns", "state"),
     [

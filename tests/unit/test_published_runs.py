@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import envcompare
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import LadderStep, RunComparison
+from envcompare.run_folder.records import Block
 from envcompare.run_folder.results import RunFolder
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
@@ -22,6 +24,18 @@ _NODE = re.compile(
     r"^\| `(\w+)` \| `([\w-]+)` \| `(\w+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE
 )
 NODES = {"slurm": 2, "gridengine": 1}
+
+_GPU = re.compile(r"^\| `(docker|singularity)-host` \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
+_COUNTED = re.compile(r"^\| ([\w ,]+) \| ([\d.]+) (\S+) \| ([\d.]+) (\S+) \|$", re.MULTILINE)
+# Rows of the table of counters: the quantity, its profiler, and the unit that it is told in.
+COUNTED = {
+    "FLOPs of the model": ("flops_model", "torch", "G", 1e9),
+    "FLOPs on tensor cores, TF32": ("flops_tensor_tf32", "ncu", "G", 1e9),
+    "FLOPs in FP32": ("flops_fp32", "ncu", "M", 1e6),
+    "HBM transactions of 32 B": ("dram_sectors", "ncu", "M", 1e6),
+    "HBM bytes": ("dram_bytes", "ncu", "MB", 1e6),
+    "kernel time": ("kernel_time_ns", "kineto", "µs", 1e3),
+}
 
 _STEP = re.compile(r"^\| [\w ]+ \| `([\w-]+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 
@@ -201,3 +215,47 @@ def _scaled(hosts: str, run: RunComparison) -> list[tuple[str, ...]]:
         )
         for single, row in pairs
     ]
+
+
+def test_the_tables_of_the_gpu_have_the_numbers_of_their_runs() -> None:
+    """Of the timing, analysed anew, and of what was counted in a step."""
+    text = (RESULTS / "README.md").read_text(encoding="utf-8")
+    found = envcompare.read(RESULTS / "h200").comparisons
+    primary = found[found["is_primary"]].set_index(["arm", "workload"]).to_dict("index")
+    rows = _GPU.findall(text)
+    assert [name for name, *_ in rows] == ["docker", "singularity"]
+    for name, *told in rows:
+        ones = [primary[f"{name}-host", workload] for workload in ("cnn", "rnn")]
+        assert told == [_decided(one, 0.05) for one in ones]
+    (cell,) = compare_run(RunFolder.open(RESULTS / "h200-counters")).profiles
+    counted = _COUNTED.findall(text)
+    assert [row[0] for row in counted] == list(COUNTED)
+    for title, *told in counted:
+        name, tool, unit, size = COUNTED[title]
+        values = [
+            next(q.per_step for q in arm.quantities if (q.name, q.tool) == (name, tool))
+            for arm in cell.arms
+        ]
+        digits = len(told[0].partition(".")[2])
+        assert told == [word for one in values for word in (f"{one / size:.{digits}f}", unit)]
+
+
+def test_the_text_of_the_gpu_tells_its_kernels_and_how_its_blocks_scatter() -> None:
+    """The kernel time of a step, and the spread of blocks of an arm in a restart."""
+    text = (RESULTS / "README.md").read_text(encoding="utf-8")
+    run = compare_run(RunFolder.open(RESULTS / "h200"))
+    times = [
+        f"{diff.reference_ns / 1e3:.0f} → {diff.arm_ns / 1e3:.0f} µs"
+        for cell in run.profiles
+        for diff in cell.kernel_diffs
+        if "cnn" in cell.cell and diff.identical_kernel_set
+    ]
+    assert times == ["514 → 518 µs"] * 2
+    assert "(CNN 514 → 518 µs a step in both containers)" in text
+    blocks: dict[tuple[object, ...], list[float]] = {}
+    for one in RunFolder.open(RESULTS / "h200").read_samples().samples:
+        if isinstance(one, Block) and not one.warmup:
+            mean = sum(one.wall_ns) / one.k
+            blocks.setdefault((one.cell, one.restart, one.arm), []).append(math.log(mean))
+    spread = statistics.median(statistics.stdev(values) for values in blocks.values())
+    assert f"a block of 20 ms by {100 * spread:.0f} % in the median of arms and restarts" in text
