@@ -10,6 +10,7 @@ from types import TracebackType
 
 import click
 
+from envcompare import bundled
 from envcompare.cli import measuring, reading
 from envcompare.console import Display
 from envcompare.errors import (
@@ -52,6 +53,7 @@ for _part in (measuring, reading):
 def main() -> None:
     """Run the command line; every expected error ends as three sentences and its exit code."""
     _have_stdout()
+    _have_files()
     sys.excepthook = _show_traceback
     threading.excepthook = _tell_thread
     try:
@@ -99,6 +101,16 @@ def _have_stdout() -> None:
         os.fstat(1)
     except OSError:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 — to the end
+
+
+def _have_files() -> None:
+    """End where files of the package are missing: the rule that masks an error is one of them."""
+    try:
+        bundled.root()
+    except EnvcompareError as error:
+        for name, text in error.problem.parts():
+            sys.stderr.write(f"{name}: {text}\n")
+        sys.exit(error.exit_code)
 
 
 def _told(error: Exception) -> EnvcompareError:

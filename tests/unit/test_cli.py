@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -153,3 +156,18 @@ def test_a_study_that_is_none_is_refused(tmp_path: Path, words: tuple[str, ...],
     assert done.returncode == 2
     assert said in done.stderr
     assert "  try: " in done.stderr
+
+
+def test_an_installation_without_its_files_says_so(tmp_path: Path) -> None:
+    """The rule that masks secrets in errors is one of them: this one is shown without it."""
+    package = Path(bundled.__file__).parent
+    shutil.copytree(package, tmp_path / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+    argv = [sys.executable, "-m", "envcompare", "list"]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 70
+    assert done.stderr.splitlines() == [
+        "error: the bundled workloads are missing",
+        f"  why: neither beside {tmp_path / package.name} nor in it",
+        "  try: install envcompare-bench again",
+    ]
