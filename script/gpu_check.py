@@ -164,7 +164,8 @@ def _last_line(text: str) -> str:
 def measure(session: Session, environments: Sequence[str]) -> tuple[Row, ...]:
     """Build the stacks and run both workloads in all arms; return a row for each step."""
     options, arms = session.options, ("--envs", ",".join(environments))
-    made, rows, stacks = tuple(options.pass_on), [], options.stacks.split(",")
+    made, stacks = tuple(options.pass_on), options.stacks.split(",")
+    rows: list[Row] = []
     text = ""
     if "image" in stacks:
         built = session.envcompare("build", *arms, *made)

@@ -140,7 +140,7 @@ def family_of_any_tool(name: str) -> str:
     """Return the family without namespaces, of a mangled name as well.
 
     Nsight Compute leaves namespaces out; PyTorch's profiler leaves names of more than 1024
-    characters mangled, which it calls too long to read (Kineto, Demangle.cpp).
+    characters mangled (Kineto, Demangle.cpp, kMaxSymbolSize).
     """
     if name.startswith("_Z"):
         base, *others = _mangled(name[:_LONGEST]) or [name]

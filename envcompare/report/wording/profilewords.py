@@ -113,24 +113,15 @@ def _is_idle(ledger: Ledger) -> bool:
 def _idle(ledger: Ledger) -> str:
     low, high = (f"{100 * share:.0f}" for share in sorted(_idle_shares(ledger)))
     share = low if low == high else f"{low} to {high}"
-    return f"while traced, the GPU waited for the host for {share} % of {_its(ledger)}"
-
-
-def _its(ledger: Ledger) -> str:
-    return "a step" if ledger.is_per_step else "the profile"
+    whole = "a step" if ledger.is_per_step else "the profile"
+    return f"while traced, the GPU waited for the host for {share} % of {whole}"
 
 
 def _idle_shares(ledger: Ledger) -> tuple[float, ...]:
-    return tuple(
-        ns / whole
-        for part in ledger.parts
-        if part.part == "idle"
-        for ns, whole in (
-            (part.reference_ns, ledger.reference_ns),
-            (part.arm_ns, ledger.arm_ns),
-        )
-        if whole
-    )
+    idle = next((part for part in ledger.parts if part.part == "idle"), None)
+    if idle is None or not ledger.reference_ns or not ledger.arm_ns:
+        return ()
+    return idle.reference_ns / ledger.reference_ns, idle.arm_ns / ledger.arm_ns
 
 
 def missing_sentence(run: RunComparison) -> str:
