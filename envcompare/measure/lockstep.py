@@ -404,6 +404,7 @@ class Turns:
         self._left_s = sum(context.remaining_s for context in contexts)
         for cell in self.cells:
             cell.context.budget.stop()
+            cell.launches.sharing = len(self.cells)
         while live := self._share_budget():
             began = time.monotonic()
             self._run_restart(live, gate)

@@ -24,7 +24,7 @@ from envcompare.measure.workers import CellWorkers, WorkerPool
 from envcompare.run_folder.records import Design, Startup
 
 SHARE = 0.2  # of the budget of a cell
-MAX_REPETITIONS = 5  # of each kind, warm and cold
+LEAST_REPETITIONS, MAX_REPETITIONS = 2, 5  # of restarts; and of each kind, warm and cold
 _TRAIN_S = 0.3  # at most
 _PARTS = ("engine", "import", "data", "build", "first_step", "train", "exit")
 # 1 drops the page cache alone (kernel: Documentation/admin-guide/sysctl/vm.rst)
@@ -38,6 +38,7 @@ class Launches:
     roster: Roster
     kept: list[Startup]  # those before an interruption too
     arms: set[str] = field(default_factory=set)  # launched since then
+    sharing: int = 1  # cells that are served by a launch, and pay for it
     _running: dict[str, Startup] = field(default_factory=dict)  # by arm, until the workers end
 
     @property
@@ -47,9 +48,17 @@ class Launches:
 
     @property
     def are_due(self) -> bool:
-        """Tell whether the next restart is to be timed: more than enough say nothing more."""
-        repetitions = {one.repetition for one in self.kept if one.page_cache != "cold"}
-        return self.context.design.has_startup and len(repetitions) < MAX_REPETITIONS
+        """Tell whether the launches of the next restart are timed, one arm after the other.
+
+        More than enough would say nothing more, and what they take is not measured in blocks: after
+        two restarts no more are timed than would be in a pass of their own.
+        """
+        design = self.context.design
+        warm = [one for one in self.kept if one.page_cache != "cold"]
+        repetitions = len({one.repetition for one in warm})
+        spent_s = sum(one.real_ns for one in warm) / 1e9
+        is_cheap = _is_due(repetitions, spent_s, _limit_s(design, cells=self.sharing))
+        return design.has_startup and (repetitions < LEAST_REPETITIONS or is_cheap)
 
     def train(
         self, workers: CellWorkers, arm: str, hello: Hello, *, repetition: int, order: int
@@ -129,7 +138,8 @@ class StartupPass:
         the host is lost and InterruptedRunError when the user stops.
         """
         repetitions, spent_s = self._before(is_cold=True)
-        if _is_due(repetitions, spent_s, self._limit_s) and self._can_drop_caches():
+        limit_s = _limit_s(self.context.design, cells=len(self.cells))
+        if _is_due(repetitions, spent_s, limit_s) and self._can_drop_caches():
             self._repeat_within(is_cold=True)
 
     def measure_warm(self) -> None:
@@ -141,15 +151,11 @@ class StartupPass:
         """Return the first of the cells."""
         return self.cells[0].context
 
-    @property
-    def _limit_s(self) -> float:
-        budget_s = sum(cell.context.design.budget_s for cell in self.cells)
-        return SHARE * budget_s / (2 if self.context.design.cold_start else 1)
-
     def _repeat_within(self, *, is_cold: bool) -> None:
         repetitions, before_s = self._before(is_cold=is_cold)
         began, spent_s = time.monotonic(), before_s
-        while _is_due(repetitions, spent_s, self._limit_s):
+        limit_s = _limit_s(self.context.design, cells=len(self.cells))
+        while _is_due(repetitions, spent_s, limit_s):
             self._repeat(is_cold=is_cold)
             repetitions += 1
             spent_s = before_s + time.monotonic() - began
@@ -248,6 +254,11 @@ def _serve(cell: Launches, arm: str, pool: WorkerPool, *, order: int) -> None:
         workers.give_back()
     finally:
         workers.kill()
+
+
+def _limit_s(design: Design, *, cells: int) -> float:
+    """Return the seconds of all budgets that launches of a kind may take."""
+    return SHARE * design.budget_s * cells / (2 if design.cold_start else 1)
 
 
 def _is_due(repetitions: int, spent_s: float, limit_s: float) -> bool:

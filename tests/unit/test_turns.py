@@ -206,6 +206,36 @@ def test_launches_that_restarts_were_too_few_for_are_shared_too(tmp_path: Path) 
     assert {number for _, number in of_a} == set(range(MAX_REPETITIONS))
 
 
+@pytest.mark.parametrize(
+    ("launch_s", "sharing", "timed"),
+    [
+        (1.0, 1, 5),  # five take 10 s of two arms, and a fifth of the budget is 20 s
+        (3.0, 1, 3),
+        (6.0, 1, 2),
+        (60.0, 1, 2),  # however long it takes
+        (6.0, 2, 3),  # another cell pays its part
+    ],
+)
+def test_launches_are_timed_while_they_take_a_fifth_of_the_budgets(
+    tmp_path: Path, launch_s: float, sharing: int, timed: int
+) -> None:
+    """Two restarts have them at least; in later ones all arms start at the same time."""
+    (lockstep,) = cells(tmp_path, {}, budget_s=100.0, has_startup=True).locksteps()
+    launches = lockstep.launches
+    launches.sharing = sharing
+    parts = dict.fromkeys(("engine", "import", "data", "build", "first_step", "train", "exit"), 0)
+    while launches.are_due:
+        number = len(launches.kept) // 2
+        launches.kept += [
+            Startup(
+                cell="a", arm=arm, repetition=number, order=0, train_steps=1, page_cache="warm",
+                real_ns=round(launch_s * 1e9), **{f"{part}_ns": ns for part, ns in parts.items()},
+            )
+            for arm in ("vm", "docker")
+        ]  # fmt: skip
+    assert len(launches.kept) // 2 == timed
+
+
 def test_each_cell_has_a_log_of_its_own(tmp_path: Path) -> None:
     """What the second cell prints is not in the log of the first."""
     two = cells(tmp_path, {"step_s": 0.01}, {"step_s": 0.015}, budget_s=4.0)
