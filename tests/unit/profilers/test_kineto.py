@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,9 +28,10 @@ from kinetotraces import (
 from envcompare.profile_files import read as read_any
 from envcompare.profile_files.kineto import read
 from envcompare.report.wording.profileterms import note_sentences
-from envcompare.run_folder.profiles import Device, Profile
+from envcompare.run_folder.profiles import Device, Profile, ProfileRecord
 
 DATA = Path(__file__).resolve().parents[2] / "data/profiles"
+H200 = Path(__file__).resolve().parents[3] / "results/h200-counters/profiles/local_cnn_default"
 
 
 def of(path: Path, *events: Event, **head: object) -> Profile:
@@ -51,6 +53,18 @@ def test_operators_of_a_real_trace_add_up_as_torch_adds_them() -> None:
         for one in read(DATA / "kineto-cpu.json").operators
     ]
     assert averages == sorted(found)
+
+
+@pytest.mark.parametrize("arm", ["vm-host", "docker-host"])
+def test_a_real_trace_of_a_gpu_is_read(arm: str) -> None:
+    """Of five steps of a CNN on an H200, as the run that is published has read it."""
+    profile = read(H200 / arm / "torch.json.gz")
+    assert profile.devices[0].name == "NVIDIA H200"
+    assert sum(kernel.calls for kernel in profile.kernels) == 5 * 66
+    assert len({kernel.name for kernel in profile.kernels}) == 46
+    kept = msgspec.json.decode((H200 / arm / "torch.json").read_bytes(), type=ProfileRecord).profile
+    assert kept is not None
+    assert (profile.kernels, profile.busy_ns) == (kept.kernels, kept.busy_ns)
 
 
 def test_a_trace_without_a_gpu_says_so() -> None:
