@@ -97,7 +97,8 @@ def why_sentences(run: RunComparison) -> tuple[str, ...]:
             ledger, diff = ledgers.get(arm), diffs.get(arm)
             parts = [largest_parts(ledger)] if ledger and ledger.change_ns else []
             parts += [short_sentence(diff, reference=cell.reference)] if diff else []
-            parts += [_idle(every[arm])] if arm in every and _is_idle(every[arm]) else []
+            waited = _idle_sentence(every[arm]) if arm in every else ""
+            parts += [waited] * bool(waited)
             if parts:
                 size = abs(ledger.change_ns / max(1, ledger.reference_ns)) if ledger else 0.0
                 where = labels.get(cell.cell, cell.cell)
@@ -105,23 +106,19 @@ def why_sentences(run: RunComparison) -> tuple[str, ...]:
     return tuple(visible(text) for _, text in sorted(sentences, key=lambda pair: pair[0]))
 
 
-def _is_idle(ledger: Ledger) -> bool:
-    """Say whether the GPU was idle for most of a step in both arms, so that the host decides."""
-    return min(_idle_shares(ledger), default=0.0) > _MOSTLY
-
-
-def _idle(ledger: Ledger) -> str:
-    low, high = (f"{100 * share:.0f}" for share in sorted(_idle_shares(ledger)))
-    share = low if low == high else f"{low} to {high}"
-    whole = "a step" if ledger.is_per_step else "the profile"
-    return f"while traced, the GPU waited for the host for {share} % of {whole}"
-
-
-def _idle_shares(ledger: Ledger) -> tuple[float, ...]:
+def _idle_sentence(ledger: Ledger) -> str:
+    """Say that the host decides, where the GPU was idle for most of a step in both arms."""
     idle = next((part for part in ledger.parts if part.part == "idle"), None)
-    if idle is None or not ledger.reference_ns or not ledger.arm_ns:
-        return ()
-    return idle.reference_ns / ledger.reference_ns, idle.arm_ns / ledger.arm_ns
+    if idle is None or not (
+        idle.reference_ns > _MOSTLY * ledger.reference_ns > 0
+        and idle.arm_ns > _MOSTLY * ledger.arm_ns > 0
+    ):
+        return ""
+    whole = "a traced step of" if ledger.is_per_step else "the"
+    idle_s, whole_s = (
+        f"{time_text(one.reference_ns)} → {time_text(one.arm_ns)}" for one in (idle, ledger)
+    )
+    return f"the GPU waited for the host for {idle_s} of {whole} {whole_s}"
 
 
 def missing_sentence(run: RunComparison) -> str:
