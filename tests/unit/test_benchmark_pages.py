@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -131,3 +132,16 @@ def test_trials_that_stand_in_no_table_are_told_by_what_became_of_them() -> None
         "",
     ]
     assert faults_page.tell_repeats([first]) == []
+
+
+def test_the_readme_tells_how_many_first_runs_decided() -> None:
+    """As the page that the runs are counted on."""
+    page = (
+        Path(first_run.__file__).resolve().parents[1] / "docs" / "benchmarks" / "first-run.md"
+    ).read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (?:up to|above) 2 \| (\d+) \| (\d+) \|", page, re.MULTILINE)
+    runs, decided = (sum(int(row[place]) for row in rows) for place in (0, 1))
+    readme = (Path(first_run.__file__).resolve().parents[1] / "README.md").read_text(
+        encoding="utf-8"
+    )
+    assert f"[{decided} of {runs} such runs](docs/benchmarks/first-run.md) decided all" in readme
