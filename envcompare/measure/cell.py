@@ -80,7 +80,7 @@ class Recorder(Protocol):
 class Budget:
     """The seconds that a cell may still take; its clock stands still while other cells are served.
 
-    Cells that share their launches share what they have: `left_s` is then set anew in each restart.
+    Among cells that share their launches, one that is done leaves the others what it has.
     """
 
     left_s: float

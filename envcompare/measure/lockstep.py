@@ -2,8 +2,8 @@
 
 A restart begins one generation in every arm, runs a discarded warm-up block and rounds for as long
 as its launch deserves, and ends. Where cells share their launches, they take turns: the workers of
-a restart serve one cell after the other, in random order, and what the cells may take in all is
-shared by those that are not decided yet.
+a restart serve one cell after the other, in random order. Each cell has its own budget, and what a
+decided one leaves is shared by the others.
 """
 
 from __future__ import annotations
@@ -388,7 +388,6 @@ class Turns:
 
     cells: Sequence[Lockstep]
     turn: Turn = Lockstep.run_restart
-    _left_s: float = 0.0
     _launched: set[str] = field(default_factory=set)  # arms
 
     def measure(self) -> None:
@@ -401,41 +400,39 @@ class Turns:
         contexts = [cell.context for cell in self.cells]
         gate = QuietGate(contexts[0])
         gate.waited_s = sum(context.waited_s for context in contexts)
-        self._left_s = sum(context.remaining_s for context in contexts)
         for cell in self.cells:
             cell.context.budget.stop()
             cell.launches.sharing = len(self.cells)
         while live := self._share_budget():
-            began = time.monotonic()
+            ends = time.monotonic() + _left_s(live)
             self._run_restart(live, gate)
-            self._left_s -= time.monotonic() - began
+            # what no cell has paid: waiting for a quiet machine, the ends of the workers
+            _give(live, ends - time.monotonic() - _left_s(live))
 
     def _share_budget(self) -> list[Lockstep]:
-        """Stop the cells that are done; give those that are left an equal part of what is left.
+        """Stop the cells that are done; share what they leave among those that go on.
 
-        What one takes beyond its budget is for itself. Where a part is not worth a launch, the last
-        of these cells ends and leaves its part.
+        What one takes beyond its budget is for itself. Where what they have is not worth a launch,
+        the last of these cells ends and leaves it.
         """
         live = [cell for cell in self.cells if cell.stopped_by is None]
-        more_s: dict[str, float] = {}
+        left_by = [cell for cell in self.cells if cell.stopped_by is not None]
         while live:
-            for cell in live:
-                more = more_s.get(cell.context.cell, 0.0)
-                cell.context.budget.left_s = self._left_s / len(live) + more
+            _give(live, _left_s(left_by))
+            for cell in left_by:
+                cell.context.budget.left_s = 0.0
             reasons = [(cell, cell.why_done()) for cell in live]
             done = [(cell, why) for cell, why in reasons if why not in (None, "budget")]
             spent = [(cell, why) for cell, why in reasons if why == "budget"]
-            beyond = {} if done else {c.context.cell: c.overtime_s() for c, _ in spent}
-            if any(beyond.values()):
-                more_s |= beyond
+            if not done and sum(_take_overtime(cell) for cell, _ in spent) > 0:
                 continue
             for cell, why in done or spent[-1:]:
                 assert why is not None
                 cell.stop(why)
             if not done and not spent:
                 break
+            left_by = [cell for cell in live if cell.stopped_by is not None]
             live = [cell for cell in live if cell.stopped_by is None]
-        self._left_s += sum(more_s.values())
         return live
 
     def _run_restart(self, live: Sequence[Lockstep], gate: QuietGate) -> None:
@@ -468,3 +465,19 @@ class Turns:
         context = cells[0].context
         seed = derive_seed(context.seed, "cells", context.host, restart)
         return [by_name[name] for name in shuffled(tuple(by_name), seed)]
+
+
+def _left_s(cells: Iterable[Lockstep]) -> float:
+    return sum(cell.context.budget.left_s for cell in cells)
+
+
+def _give(cells: Sequence[Lockstep], seconds: float) -> None:
+    """Give each of these cells an equal part of it; less than nothing is taken from them."""
+    for cell in cells:
+        cell.context.budget.left_s += seconds / len(cells)
+
+
+def _take_overtime(cell: Lockstep) -> float:
+    more_s = cell.overtime_s()
+    cell.context.budget.left_s += more_s
+    return more_s

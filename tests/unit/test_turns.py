@@ -251,12 +251,29 @@ def test_decided_cell_leaves_its_time_to_the_others(tmp_path: Path) -> None:
     """What is left of all budgets is shared by those that go on."""
     a, b = cells(tmp_path, {}, {}, budget_s=10.0).locksteps()
     turns = Turns([a, b])
-    turns._left_s = 20.0
     assert turns._share_budget() == [a, b]
     assert (a.context.remaining_s, b.context.remaining_s) == (10.0, 10.0)
     a.stop("target")
     assert turns._share_budget() == [b]
     assert b.context.remaining_s == 20.0
+
+
+def test_cell_that_measures_longer_takes_nothing_from_the_others(tmp_path: Path) -> None:
+    """Each has its own budget, and pays its part of what belongs to no cell."""
+    a, b = cells(tmp_path, {}, {}, budget_s=10.0).locksteps()
+    left: list[list[float]] = []
+
+    def turn(lockstep: Lockstep, pool: WorkerPool) -> None:
+        time.sleep(0.4 if lockstep is a else 0.1)
+        lockstep.restart += 1
+        if lockstep.restart == 3:
+            lockstep.stopped_by = "target"
+        left.append([one.context.remaining_s for one in (a, b)])
+
+    Turns([a, b], turn=turn).measure()
+    of_a, of_b = left[-1]
+    assert of_a == pytest.approx(10 - 3 * 0.4, abs=0.2)
+    assert of_b == pytest.approx(10 - 3 * 0.1, abs=0.2)
 
 
 def test_what_a_cell_left_before_an_interruption_is_for_the_others(tmp_path: Path) -> None:
@@ -355,8 +372,8 @@ def test_last_cells_end_one_by_one_where_the_budget_is_short(tmp_path: Path) -> 
         for one in (block(cell=lockstep.context.cell, arm=arm, k=1) for arm in ARMS):
             lockstep.readings.add(one)
         lockstep._costs = Costs(launch_s=4.0, round_s=0.1)
+        lockstep.context.budget.left_s = 7.9 / 3
     turns = Turns(found)
-    turns._left_s = 7.9
     assert [one.context.cell for one in turns._share_budget()] == ["a"]
     assert found[0].context.remaining_s == pytest.approx(7.9)
     assert [one.stopped_by for one in found] == [None, "budget", "budget"]
@@ -376,10 +393,9 @@ def test_cell_takes_more_than_its_budget_where_that_gives_a_verdict(
         for arm in ARMS:
             lockstep.readings.add(block(cell="a", arm=arm, k=1, restart=restart))
     lockstep._costs = Costs(launch_s=4.0, round_s=0.1)
-    turns = Turns([lockstep])
-    turns._left_s = left_s
-    lives = bool(turns._share_budget())
-    assert turns._left_s == pytest.approx(left_s + more_s)
+    lockstep.context.budget.left_s = left_s
+    lives = bool(Turns([lockstep])._share_budget())
+    assert lockstep.context.budget.left_s == pytest.approx(left_s + more_s)
     assert lives is (more_s > 0)
     assert lockstep.overtime_s() == 0
 
