@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from benches import bench, launch, measure
+from benches import ARMS, bench, launch, measure
 from builders import CELL, block, run_record
 from lab import need, torch_python
 
@@ -19,6 +20,7 @@ from envcompare.analysis.timing.cells import CellData
 from envcompare.analysis.timing.phases import cell_phases
 from envcompare.command import Command
 from envcompare.measure.generation import MARKED, Marking
+from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import Block, MarkedBlock, event_now
 
 TIMES = {  # ns a step
@@ -202,30 +204,38 @@ def test_share_of_the_time_is_given_back_once_steps_cannot_be_marked() -> None:
     assert Marking(is_wanted=False).share == 0
 
 
+def _launch_with_torch(path: Path, arm: str, variables: tuple[tuple[str, str], ...] = ()) -> Worker:
+    def with_torch(command: Command) -> Command:
+        return replace(command, argv=(torch_python(), *command.argv[1:]))
+
+    return launch(path, arm, variables, around=with_torch)
+
+
 def test_workers_mark_rounds_that_show_a_slower_operator(tmp_path: Path) -> None:
     """Marked rounds follow the others, hold all arms, and tell which operator does more."""
     need("torch")
     (tmp_path / "own.py").write_text(SOURCE)
-    made = bench(
-        tmp_path, f"{tmp_path}/own.py:Small", budget_s=16.0, min_restarts=2, target=1e-4, marks=True
-    )
-
-    def with_torch(command: Command) -> Command:
-        return replace(command, argv=(torch_python(), *command.argv[1:]))
-
-    made = replace(
-        made, launch=lambda arm, variables=(): launch(tmp_path, arm, variables, around=with_torch)
-    )
-    found = measure(made)
-    samples = found.folder.read_samples().samples
-    marked = [one for one in samples if isinstance(one, MarkedBlock)]
+    for budget_s in (16.0, 90.0):  # a busy machine needs longer for a marked round
+        found = measure(
+            replace(
+                bench(
+                    tmp_path / f"{budget_s}", f"{tmp_path}/own.py:Small", budget_s=budget_s,
+                    min_restarts=2, target=1e-4, marks=True,
+                ),
+                launch=partial(_launch_with_torch, tmp_path),
+            )
+        )  # fmt: skip
+        samples = found.folder.read_samples().samples
+        marked = [one for one in samples if isinstance(one, MarkedBlock)]
+        if marked:
+            break
     for restart in {one.restart for one in marked}:
         own = [one for one in samples if isinstance(one, Block) and one.restart == restart]
         last = samples.index(own[-1])
         assert all(samples.index(one) > last for one in marked if one.restart == restart)
         rounds = {one.round for one in marked if one.restart == restart}
         assert rounds == set(range(len(rounds)))
-    assert {one.arm for one in marked} == set(made.arms)
+    assert {one.arm for one in marked} == set(ARMS)
     phases = {one.arm: one for one in found.comparison.phases[0].arms}
     assert part(phases["docker"], "operator", "aten::erf").log_ratio > 0.3
     assert abs(part(phases["docker"], "operator", "aten::addmm").log_ratio) < 0.3

@@ -69,14 +69,17 @@ def test_a_script_of_a_library_runs_as_it_is(
 ) -> None:
     """As a plain command, whose loss is read from its output."""
     (tmp_path / "script.py").write_text(code(name))
-    done = envcompare(
-        *("run", "--envs", "vm@host", "--host-python", recipes_python, "--no-quiet-gate"),
-        *("--command", f"{recipes_python} script.py", "--measure", "loss=loss: ([0-9.]+)"),
-        *("--profile", "none", "--budget", "30", "--quick", "--out", "runs"),
-        cwd=tmp_path,
-    )
+    for budget_s in ("30", "180"):  # a busy machine needs longer: importing takes a minute there
+        done = envcompare(
+            *("run", "--envs", "vm@host", "--host-python", recipes_python, "--no-quiet-gate"),
+            *("--command", f"{recipes_python} script.py", "--measure", "loss=loss: ([0-9.]+)"),
+            *("--profile", "none", "--budget", budget_s, "--quick", "--out", f"runs-{budget_s}"),
+            cwd=tmp_path,
+        )
+        if done.returncode == 0:
+            break
     assert done.returncode == 0, done.stderr
-    (samples,) = tmp_path.glob("runs/*/samples.jsonl")
+    (samples,) = tmp_path.glob(f"runs-{budget_s}/*/samples.jsonl")
     assert re.search(r'"values":\{"loss":0\.\d+\}', samples.read_text())
 
 
