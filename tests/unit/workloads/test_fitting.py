@@ -52,7 +52,7 @@ def found(path: Path, interpreter: str = sys.executable, **asked: Any) -> dict[s
         "beside": 3,
     }
     argv = (interpreter, "-B", PROGRAM, json.dumps({**usual, **asked}))
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=240)
     said: dict[str, Any] = json.loads(done.stdout)
     return {**said, "stderr": done.stderr}
 
@@ -114,7 +114,6 @@ def test_nothing_fits(tmp_path: Path) -> None:
     assert (said["largest"], said["measurable"], said["beyond"]) == (0, 0, 128)
 
 
-@pytest.mark.timeout(180)
 def test_twice_the_memory_holds_twice_the_batch(torch_interpreter: str, tmp_path: Path) -> None:
     """Of a layer that PyTorch trains: activations have the most of it, but for some 30 MB."""
     largest = [
