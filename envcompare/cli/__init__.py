@@ -54,6 +54,7 @@ def main() -> None:
     """Run the command line; every expected error ends as three sentences and its exit code."""
     _have_stdout()
     _have_files()
+    _leave_out_slow_imports()
     sys.excepthook = _show_traceback
     threading.excepthook = _tell_thread
     try:
@@ -101,6 +102,14 @@ def _have_stdout() -> None:
         os.fstat(1)
     except OSError:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 — to the end
+
+
+def _leave_out_slow_imports() -> None:
+    """Spare each command that draws the 2 s in which jsonschema's optional check of IRIs loads.
+
+    No specification of a chart has one. It comes with cyclonedx-bom.
+    """
+    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # None: not there
 
 
 def _have_files() -> None:
