@@ -194,7 +194,8 @@ def _sweep_section(sweep: dict[str, Any]) -> str:
             f"(`python benchmarks/live.py --also sweep`): {took_s:.0f} s, {max(restarts)} "
             f"restarts, a launch of an arm takes {sweep['launch_s']:.1f} s, and "
             f"{_median(one.share for one in known):.0%} of the time was spent in measured blocks. "
-            f"Of {len(known)} intervals as printed for 4 comparisons {wrong} exclude 0. Median "
+            f"{wrong} of the {len(known)} intervals printed for 4 comparisons "
+            f"{'excludes' if wrong == 1 else 'exclude'} 0. Median "
             f"half-width: ±{widths[0]:.2%} as printed for 4, ±{widths[1]:.2%} for 1.",
             "",
             "With launches of its own in every restart of every cell the same blocks would have "

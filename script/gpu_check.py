@@ -35,6 +35,7 @@ FAILED, NO_GPU = 1, 3
 _LIMIT_S: Final = 3 * 3600
 _TIMED_OUT: Final = 124  # as timeout(1) ends
 _ASK_LIMIT_S: Final = 60
+_TORCH: Final = "import torch"
 _TORCH_ON_GPU: Final = "import torch; raise SystemExit(not torch.cuda.is_available())"
 _OF_GPU: Final = re.compile(r"wheels for |gpu in |gpu counters in |nsys$|ncu$")
 _BUILT: Final = re.compile(r"^local vm: ([^,\n]+)", re.MULTILINE)
@@ -171,10 +172,12 @@ def measure(session: Session, environments: Sequence[str]) -> tuple[Row, ...]:
         built = session.envcompare("build", *arms, *made)
         rows.append(_step("the stacks are built", built))
         text = built.text
-    python = host_python(options.host_python, text) if "host" in stacks else ""
+    wanted = _TORCH if options.rehearse else _TORCH_ON_GPU
+    python = host_python(options.host_python, text, wanted) if "host" in stacks else ""
     session.write("logs/host-python.txt", f"{python or 'none'}\n")
     if "host" in stacks and not python:
-        detail = "no Python of this machine imports torch with CUDA"
+        has = "torch" if options.rehearse else "torch with CUDA"
+        detail = f"no Python that was tried has {has}; name one with --host-python"
         rows.append(Row(check="stack of the host", state="not possible here", detail=detail))
         stacks.remove("host")
     if not stacks:
@@ -190,13 +193,13 @@ def measure(session: Session, environments: Sequence[str]) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def host_python(named: str, built: str) -> str:
-    """Return the Python of the host's own stack: one whose torch sees the GPU, else that of vm."""
+def host_python(named: str, built: str, wanted: str = _TORCH_ON_GPU) -> str:
+    """Return the Python of the host's own stack: one that runs what is wanted, else that of vm."""
     if named:
         return named
     system = shutil.which("python3", path=os.defpath) or ""
     for python in dict.fromkeys((shutil.which("python3") or "", system, "/opt/conda/bin/python")):
-        if python and not ask(python, "-c", _TORCH_ON_GPU).exit_code:
+        if python and not ask(python, "-c", wanted).exit_code:
             return python
     of_vm = _BUILT.search(built)
     return of_vm[1].strip() if of_vm else ""
@@ -208,7 +211,7 @@ def _step(check: str, said: Said) -> Row:
 
 
 def judged(folder: Path) -> tuple[tuple[Row, ...], bool]:
-    """Return the rows of the only run below a folder, and whether its images reached the GPU."""
+    """Return the rows of the only run below a folder, and whether its software reached the GPU."""
     runs = sorted(path.parent for path in folder.glob("*/run.json"))
     if not runs:
         return unjudged("the run left no folder"), False
@@ -337,7 +340,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def exit_code(rows: Sequence[Row], *, has_reached: bool) -> int:
-    """Return 3 where the image's software never reached the GPU, 1 where a check failed, else 0."""
+    """Return 3 where the software never reached a GPU, 1 where a check failed, else 0."""
     if not has_reached:
         return NO_GPU
     return FAILED if any(row.state == "failed" for row in rows) else 0
@@ -392,14 +395,16 @@ def main(words: Sequence[str]) -> int:
     archive = out / f"gpu-check-{socket.gethostname()}.tar.gz"
     pack(session.folder, archive, Scrubber.of_this_machine())
     print(table(rows))
-    return _farewell(rows, archive, has_reached=has_reached)
+    return _farewell(rows, session.folder, archive, has_reached=has_reached)
 
 
-def _farewell(rows: Sequence[Row], archive: Path, *, has_reached: bool) -> int:
+def _farewell(rows: Sequence[Row], folder: Path, archive: Path, *, has_reached: bool) -> int:
     """Say what the table means, and where the archive goes."""
     code = exit_code(rows, has_reached=has_reached)
-    if not has_reached:
-        print("\nNo GPU: the software that was measured never computed on one (exit 3).")
+    if not any(folder.glob("runs/*/run.json")):
+        print(f"\nNothing was measured: the rows above say why (exit {code}).")
+    elif not has_reached:
+        print(f"\nNo GPU: the software that was measured never computed on one (exit {code}).")
     print(
         f"\n{archive} ({archive.stat().st_size / 1e6:.1f} MB) holds all of it without host name, "
         "user name, IP addresses and home paths. Raw reports of nsys and ncu are compressed by "

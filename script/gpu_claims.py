@@ -48,7 +48,7 @@ FLOPS: Final = {"cnn": sum(CONVOLUTION.values()) + 3 * _LINEAR, "rnn": _rnn_flop
 """FLOPs of a training step by its formula."""
 
 COUNTED: Final = ("flops_fp64", "flops_fp32", "flops_fp16", "flops_tensor")
-"""What is counted of them; the tensor cores' stand by precision beside their sum."""
+"""The quantities that add up to all FLOPs; those of tensor cores are also listed by precision."""
 
 SECTOR_BYTES: Final = 32
 """Of device memory: NVIDIA, Nsight Compute, Kernel Profiling Guide, Memory Tables."""

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Iterator
 
 import torch  # noqa: TID251  its home is workloads/
 from harness.compiling import FOLDERS, find_compiler, import_inductor
+from harness.facts.variables import scratch_folder
 from harness.failures import HintedError
 from harness.places import in_fork
 from torch import nn  # noqa: TID251
@@ -87,10 +88,10 @@ def _compute(params: dict[str, Any], seed: int) -> dict[str, float]:
 def _private_cache() -> Iterator[None]:
     """Let this process and its children keep compiled and temporary files in a folder of their own.
 
-    HOME is the scratch folder of an arm, which is removed after it.
+    It lies in the folder of the arm, which is removed with the run.
     """
     before = {name: os.environ.get(name) for name in FOLDERS}, tempfile.tempdir
-    with tempfile.TemporaryDirectory(dir=os.environ.get("HOME")) as folder:
+    with tempfile.TemporaryDirectory(dir=scratch_folder()) as folder:
         os.environ.update(dict.fromkeys(FOLDERS, folder))
         tempfile.tempdir = folder
         try:

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch  # noqa: TID251  its home is workloads/
 import torch.distributed  # noqa: TID251
+from harness.facts.variables import scratch_folder
 from harness.joining import (
     Meeting,
     SharedStore,
@@ -96,7 +97,7 @@ class Ddp:
         """Start the other processes, and join them."""
         parts = _parts(self._ranks)
         require_gpus(device, len(parts[0]))
-        self._folder = tempfile.TemporaryDirectory(dir=os.environ.get("HOME"))
+        self._folder = tempfile.TemporaryDirectory(dir=scratch_folder())
         team = Team(
             store=os.path.join(self._folder.name, "store"),
             interface="lo",

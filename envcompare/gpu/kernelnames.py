@@ -61,8 +61,12 @@ _WORD: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _TELLING: Final = re.compile(r"Functor|Ops?$|_op$|Kernel(?:Impl)?$|gemm|conv|[wd]grad|fprop")
 _PARTED: Final = re.compile(r"_{2,}")
 # What has digits in a mangled name: back references, template parameters, numbers; and a name,
-# which follows its length (Itanium C++ ABI, section 5.1).
-_MANGLED: Final = re.compile(r"S[0-9A-Z]*_|T\d*_|L[a-z]n?\d+E|(\d+)(?=[A-Za-z_])")
+# which follows its length (Itanium C++ ABI, section 5.1). A constant of an enumeration is L, the
+# name of that and its value; a name in a namespace stands between N and E.
+_MANGLED: Final = re.compile(
+    r"S[0-9A-Z]*_|T\d*_|L[a-z]n?\d+E|(?P<constant>LN?)(?=[\dS])|(?P<length>\d+)(?=[A-Za-z_])"
+)
+_VALUE: Final = {"L": re.compile(r"n?\d+E"), "LN": re.compile(r"En?\d+E")}
 
 _BY_CLASS: Final[tuple[tuple[KernelClass, str], ...]] = (
     ("memcpy", r"^\[cuda memcpy|^memcpy|^__amd_rocclr_copy"),
@@ -159,13 +163,16 @@ def _mangled(name: str) -> list[str]:
     """
     words: list[str] = []
     place = end = 0
+    constant = ""
     while match := _MANGLED.search(name, place):
-        place = match.end()
-        if match[1]:
+        place, constant = match.end(), match["constant"] or constant
+        if match["length"]:
             if words and match.start() == end:
                 words.pop()
-            place = end = place + int(match[1])
+            place = end = place + int(match["length"])
             words.append(name[match.end() : end])
+            if constant and (value := _VALUE[constant].match(name, end)):
+                place, constant = value.end(), ""
     return list(filter(None, words))
 
 

@@ -36,8 +36,8 @@ from envcompare.transport.copies import put_file
 from envcompare.transport.hosts import HostSpec, InterruptibleTransport
 
 _CLAIM_S = 10.0  # for a client that was just killed to be gone
-# The folder of the run above it goes with the last of its hosts: several may share one home.
 _SCRATCH = "ENVCOMPARE_SCRATCH"  # what the harness reads too
+# The folder of the run above it goes with the last of its hosts: several may share one home.
 _REMOVE = (
     OPEN_FOLDERS
     + """

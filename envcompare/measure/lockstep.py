@@ -403,6 +403,7 @@ class Turns:
         for cell in self.cells:
             cell.context.budget.stop()
             cell.launches.sharing = len(self.cells)
+        _even_out([cell for cell in self.cells if cell.stopped_by is None], _left_s(self.cells))
         while live := self._share_budget():
             ends = time.monotonic() + _left_s(live)
             self._run_restart(live, gate)
@@ -469,6 +470,15 @@ class Turns:
 
 def _left_s(cells: Iterable[Lockstep]) -> float:
     return sum(cell.context.budget.left_s for cell in cells)
+
+
+def _even_out(cells: Sequence[Lockstep], left_s: float) -> None:
+    """Give each of these cells an equal part of what is left of all budgets.
+
+    Before an interruption the events count a launch for the cell that it served first.
+    """
+    for cell in cells:
+        cell.context.budget.left_s = left_s / len(cells)
 
 
 def _give(cells: Sequence[Lockstep], seconds: float) -> None:

@@ -57,6 +57,7 @@ class Launches:
         warm = [one for one in self.kept if one.page_cache != "cold"]
         repetitions = len({one.repetition for one in warm})
         spent_s = sum(one.real_ns for one in warm) / 1e9
+        spent_s *= len(self.context.arms) / max(1, len({one.arm for one in warm}))  # the control's
         is_cheap = _is_due(repetitions, spent_s, _limit_s(design, cells=self.sharing))
         return design.has_startup and (repetitions < LEAST_REPETITIONS or is_cheap)
 

@@ -125,6 +125,14 @@ def test_a_run_that_left_no_folder_judges_nothing(tmp_path: Path) -> None:
     assert not has_reached
 
 
+def test_a_machine_whose_python_has_no_torch_says_what_to_name(tmp_path: Path) -> None:
+    """Nothing is built for the software of the host, and nothing is measured."""
+    options = gpu_check.options_of(["--stacks", "host"])
+    (row,) = gpu_check.measure(gpu_check.Session(options=options, folder=tmp_path), ["vm"])
+    assert (row.check, row.state) == ("stack of the host", "not possible here")
+    assert row.detail.endswith("name one with --host-python")
+
+
 def test_host_python_is_the_one_of_the_build_where_no_other_has_a_gpu() -> None:
     """Its path stands in what build printed; a named one comes first."""
     built = "local vm: /home/ada/.cache/envcompare/venvs/1/bin/python, torch 2.13.0\n"
