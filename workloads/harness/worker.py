@@ -12,6 +12,7 @@ import time
 def main() -> int:
     """Serve protocol 1 on stdin and stdout, or prepare data when arguments are given."""
     entry_ns = time.monotonic_ns()
+    _take_channel()
     replies = os.dup(1)
     os.dup2(2, 1)
     # A read-only mount could not keep byte code and a writable one could: no arm keeps any.
@@ -23,6 +24,20 @@ def main() -> int:
     from harness import serving  # noqa: PLC0415
 
     return serving.serve(entry_ns, replies)
+
+
+def _take_channel() -> None:
+    """Take the named pipes that stand for stdin and stdout, where envcompare has made them.
+
+    Nothing that this process starts may take them too.
+    """
+    folder = os.environ.pop("ENVCOMPARE_CHANNEL", "")
+    if not folder:
+        return
+    for number, name, flags in ((0, "requests", os.O_RDONLY), (1, "replies", os.O_WRONLY)):
+        pipe = os.open(os.path.join(folder, name), flags)
+        os.dup2(pipe, number)
+        os.close(pipe)
 
 
 if __name__ == "__main__":
