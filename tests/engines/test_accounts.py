@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from envcompare.stack import Progress
 ARMS = ("vm", "docker", "singularity", "podman", "charliecloud", "bubblewrap")
 pytestmark = [pytest.mark.engine(name) for name in ("ssh", *ARMS[1:], "gvisor")]
 _RUN_S = 4.0
+_REQUESTS = 40
 _TICKS_NS = 50e6  # of 10 ms, in which the kernel tells each of some processes
 # As root of the host: of the processes that carry the marks of an arm, and of all they started, the
 # ticks of the kernel (proc_pid_stat(5)); those of other processes by name; and the account of the
@@ -77,6 +78,14 @@ print(json.dumps({
     "beside_ns": beside,
     "group_ns": int(kept[0]) if len(kept) == 1 and kept[0] else None,
 }))
+"""
+
+
+# As root of the host: how often the threads of all programs of a name have been switched to.
+SWITCHES = r"""
+for comm in /proc/[0-9]*/comm; do
+  [ "$(cat "$comm" 2>/dev/null)" = "$1" ] && cat "${comm%/comm}"/task/*/status 2>/dev/null
+done | awk '/ctxt_switches/ { sum += $2 } END { print sum + 0 }'
 """
 
 
@@ -152,23 +161,38 @@ def _compared(lab: Lab, session: HostSession, arm: str, worker: Worker) -> Compa
     )
 
 
-def _measured(
-    lab: Lab, session: HostSession, settings: Settings, *, arm: str, log: Path
-) -> Compared:
-    """Launch a worker of an arm, and compare what some seconds of its steps cost."""
+@contextmanager
+def _ready(
+    lab: Lab,
+    session: HostSession,
+    settings: Settings,
+    *,
+    arm: str,
+    log: Path,
+    is_timed: bool = True,
+) -> Iterator[Worker]:
+    """Launch a worker of an arm that has done its first step."""
     experiment, _ = resolved(Settings(hosts=lab.alias), settings)
     folders = CellFolders(session=session)
     workload = experiment.workloads[0]
     data = folders.prepare_data(workload, {}, experiment)
-    worker = folders.launch(arm, log=log, log_name=arm)
+    worker = folders.launch(arm, log=log, log_name=arm, is_timed=is_timed)
     try:
         worker.send_hello(folders.spec(workload, {"files": 500}, data, experiment))
         worker.await_hello()
         worker.send_begin(1, 0)
         worker.await_begin()
-        return _compared(lab, session, arm, worker)
+        yield worker
     finally:
         worker.kill()
+
+
+def _measured(
+    lab: Lab, session: HostSession, settings: Settings, *, arm: str, log: Path
+) -> Compared:
+    """Launch a worker of an arm, and compare what some seconds of its steps cost."""
+    with _ready(lab, session, settings, arm=arm, log=log) as worker:
+        return _compared(lab, session, arm, worker)
 
 
 @pytest.mark.parametrize("arm", ARMS)
@@ -179,6 +203,22 @@ def test_the_cpu_time_of_an_arm_is_what_the_kernel_has_accounted(
     found = _measured(lab, session, settings, arm=arm, log=tmp_path / arm)
     assert (found.group is not None) == (arm == "docker"), found
     assert abs(found.ledger - found.account) <= 0.02 * found.account + _TICKS_NS, found
+
+
+@pytest.mark.parametrize("arm", ["docker", "podman"])
+def test_a_client_does_nothing_while_blocks_are_asked_for(
+    lab: Lab, session: HostSession, settings: Settings, tmp_path: Path, arm: str
+) -> None:
+    """Requests pass it by; where they do not, its runtime works beside the first 20 ms of each."""
+    switches = {}
+    for is_timed in (True, False):
+        log = tmp_path / f"{is_timed}"
+        with _ready(lab, session, settings, arm=arm, log=log, is_timed=is_timed) as worker:
+            before = int(lab.as_root("sh", "-c", SWITCHES, "sh", arm))
+            for _ in range(_REQUESTS):
+                worker.run(5, 60.0)
+            switches[is_timed] = int(lab.as_root("sh", "-c", SWITCHES, "sh", arm)) - before
+    assert switches[True] < _REQUESTS < 5 * _REQUESTS < switches[False], switches
 
 
 def test_nothing_is_counted_twice_where_the_kernel_of_gvisor_counts(

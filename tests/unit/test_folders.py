@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -11,6 +13,7 @@ import pytest
 from recording import Recorder
 
 from envcompare.cli.planning import resolved
+from envcompare.command import Command
 from envcompare.config.arms import Arm
 from envcompare.config.settings import Settings
 from envcompare.config.workloads import Workload
@@ -19,13 +22,15 @@ from envcompare.environments.docker import Docker
 from envcompare.environments.registry import all_traits, environment
 from envcompare.errors import UnusableError, WorkloadError
 from envcompare.hosts import ReadyArm
-from envcompare.hosts.folders import CellFolders
+from envcompare.hosts.folders import CellFolders, relayed
 from envcompare.hosts.session import HostSession
 from envcompare.run_folder.records import ArmRecord
 from envcompare.stack import Mount, Prepared
 from envcompare.transport import Transport
 from envcompare.transport.hosts import parse_hosts
 from envcompare.transport.local import LOCAL
+
+WORKER = Path(__file__).resolve().parents[2] / "workloads" / "harness" / "worker.py"
 
 
 class RecordsStarts(Recorder):
@@ -242,3 +247,35 @@ def test_worker_starts_as_a_user_of_the_image_starts_python(
         ("python3", f"{session.workloads}/harness/worker.py"),
         ("/opt/python3.11", f"{session.workloads}/harness/measuring.py"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("argv", "given", "said", "code"),
+    [
+        ((sys.executable, str(WORKER)), '{"op": "nope"}\n', ("no operation 'nope'", ""), 0),
+        ((sys.executable, str(WORKER)), "", ("", ""), 0),
+        (("sh", "-c", "echo refused; exit 125"), '{"op": "nope"}\n', ("", "refused"), 125),
+    ],
+    ids=["a request is answered", "nothing is asked", "nothing opens the pipes"],
+)
+def test_requests_pass_by_what_starts_a_worker(
+    tmp_path: Path, argv: tuple[str, ...], given: str, said: tuple[str, str], code: int
+) -> None:
+    """What it prints itself is no reply, its exit code stays, and the pipes are gone."""
+    folder = tmp_path / "channel"
+    command = relayed(Command(argv=argv), str(folder))
+    done = subprocess.run(
+        command.argv,
+        input=given,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "ENVCOMPARE_CHANNEL": str(folder)},
+    )
+    assert done.returncode == code
+    replied, logged = said
+    assert bool(done.stdout) == bool(replied)
+    assert replied in done.stdout
+    assert logged in done.stderr
+    assert not folder.exists()
