@@ -279,3 +279,24 @@ def test_requests_pass_by_what_starts_a_worker(
     assert replied in done.stdout
     assert logged in done.stderr
     assert not folder.exists()
+
+
+def test_a_worker_whose_pipes_nobody_opens_says_so(tmp_path: Path) -> None:
+    """Of an engine in a machine of its own, which has another kernel."""
+    for name in ("requests", "replies"):
+        os.mkfifo(tmp_path / name)
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from harness import worker;"
+        "worker._OTHER_END_S = 1; worker.main()"
+    )
+    done = subprocess.run(
+        (sys.executable, "-c", script, str(WORKER.parents[1])),
+        env={**os.environ, "ENVCOMPARE_CHANNEL": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"nobody opens the pipes in {tmp_path}")
