@@ -31,6 +31,7 @@ _MAKE_PRIVATE = """
 """
 # Named pipes in place of stdin and stdout. To open one waits for the other end: 4 is both ends of
 # the replies, so that their reader is ready at once, and ends with a command that has opened none.
+# A client that fails may leave a container behind, whose worker has them open.
 _RELAY = r"""
 folder=$1
 shift
@@ -45,6 +46,7 @@ exec 5<&-
 code=$?
 exec 3<&- 4<&-
 kill "$writer" 2>/dev/null
+[ "$code" = 0 ] || { sleep 1; kill "$reader"; } >/dev/null 2>&1 &
 wait "$reader"
 rm -rf -- "$folder"
 exit "$code"

@@ -33,6 +33,13 @@ from envcompare.transport.local import LOCAL
 WORKER = Path(__file__).resolve().parents[2] / "workloads" / "harness" / "worker.py"
 
 
+# A container that goes on when its client has ended.
+LEFT_BEHIND = """
+sleep 20 >"$ENVCOMPARE_CHANNEL/replies" 2>/dev/null </dev/null &
+echo lost; exit 125
+"""
+
+
 class RecordsStarts(Recorder):
     """Records what is started for an arm, and nothing that cleans up."""
 
@@ -255,8 +262,14 @@ def test_worker_starts_as_a_user_of_the_image_starts_python(
         ((sys.executable, str(WORKER)), '{"op": "nope"}\n', ("no operation 'nope'", ""), 0),
         ((sys.executable, str(WORKER)), "", ("", ""), 0),
         (("sh", "-c", "echo refused; exit 125"), '{"op": "nope"}\n', ("", "refused"), 125),
+        (("sh", "-c", LEFT_BEHIND), "", ("", "lost"), 125),
     ],
-    ids=["a request is answered", "nothing is asked", "nothing opens the pipes"],
+    ids=[
+        "a request is answered",
+        "nothing is asked",
+        "nothing opens the pipes",
+        "a client is lost",
+    ],
 )
 def test_requests_pass_by_what_starts_a_worker(
     tmp_path: Path, argv: tuple[str, ...], given: str, said: tuple[str, str], code: int
@@ -270,7 +283,7 @@ def test_requests_pass_by_what_starts_a_worker(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=15,
         env={**os.environ, "ENVCOMPARE_CHANNEL": str(folder)},
     )
     assert done.returncode == code
