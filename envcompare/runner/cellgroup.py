@@ -36,7 +36,8 @@ def sharing(cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
     workload, since all data are at the same path there.
 
     A file of the user's is imported beside nothing else: what it sets is for itself alone. A plain
-    command is launched anew for each run of it.
+    command is launched anew for each run of it, and a worker with ranks on other hosts for as many
+    of them as its cell has.
     """
     groups: dict[object, list[Cell]] = {}
     for cell in cells:
@@ -47,7 +48,7 @@ def sharing(cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
 def _shared(cell: Cell) -> object:
     """Return what is the same for all cells that share launches."""
     workload = cell.workload
-    if workload.program is not None:
+    if workload.program is not None or cell.hosts:
         return cell.id
     held = workload.name if cell.place in IN_IMAGE else ""
     return workload.path, cell.within, cell.place, held

@@ -35,7 +35,8 @@ WORKER = Path(__file__).resolve().parents[2] / "workloads" / "harness" / "worker
 
 # A container that goes on when its client has ended.
 LEFT_BEHIND = """
-sleep 20 >"$ENVCOMPARE_CHANNEL/replies" 2>/dev/null </dev/null &
+exec 6>"$ENVCOMPARE_CHANNEL/replies"
+sleep 20 >/dev/null 2>&1 </dev/null &
 echo lost; exit 125
 """
 

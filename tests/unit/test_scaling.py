@@ -27,6 +27,7 @@ from envcompare.report.summary import summary
 from envcompare.run_folder.profiles import Profile, ProfileRecord, Quantity
 from envcompare.run_folder.records import ArmRecord, CellRecord, Event, FingerprintRecord
 from envcompare.run_folder.results import RunFolder
+from envcompare.runner.cellgroup import sharing
 from envcompare.transport.hosts import parse_hosts
 from envcompare.transport.local import LOCAL
 
@@ -224,6 +225,15 @@ def test_ranks_over_hosts_are_measured_on_the_first_with_a_network_in_each_arm()
     assert [arm.options for arm in plan.arms] == [(), ("--network", "host"), ()]
     _, plan, _ = planned(spread(docker_options=("--network=fast",)), Settings(), accept_many=False)
     assert plan.arms[1].options == ("--network=fast",)
+
+
+def test_cells_with_ranks_on_other_hosts_share_no_launch() -> None:
+    """A worker that was started for one rank has nothing beside it that a second could lie on."""
+    _, plan, _ = planned(spread(), Settings(), accept_many=False)
+    assert [len(group) for group in sharing(plan.cells)] == [1, 1]
+    alone = spread(rendezvous=None, hosts="gpu01")
+    _, plan, _ = planned(alone, Settings(), accept_many=False)
+    assert [len(group) for group in sharing(plan.cells)] == [2]
 
 
 class Process:

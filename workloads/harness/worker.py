@@ -1,11 +1,10 @@
 """The program that runs inside an arm: it keeps stdout for the protocol, then serves or prepares.
 
-Nothing but these four modules is imported before file descriptor 1 is out of the way, so that
+Nothing but these three modules is imported before file descriptor 1 is out of the way, so that
 no import can write into the protocol.
 """
 
 import os
-import signal
 import sys
 import time
 
@@ -37,11 +36,10 @@ def _take_channel() -> None:
     folder = os.environ.pop("ENVCOMPARE_CHANNEL", "")
     if not folder:
         return
+    import signal  # noqa: PLC0415 — nothing speaks the protocol yet
 
-    def give_up(_number: int, _frame: object) -> None:
-        sys.exit(f"nobody opens the pipes in {folder}: is the engine in a machine of its own?")
-
-    usual = signal.signal(signal.SIGALRM, give_up)
+    why = f"nobody opens the pipes in {folder}: is the engine in a machine of its own?"
+    usual = signal.signal(signal.SIGALRM, lambda *_: sys.exit(why))
     signal.alarm(_OTHER_END_S)
     for number, name, flags in ((0, "requests", os.O_RDONLY), (1, "replies", os.O_WRONLY)):
         pipe = os.open(os.path.join(folder, name), flags)
