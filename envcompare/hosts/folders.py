@@ -62,7 +62,7 @@ def relayed(command: Command, folder: str) -> Command:
 
     Docker's and Podman's clients carry stdin in Go, whose runtime looks for work every 20 µs for a
     while whenever something has passed (Go: runtime/proc.go, sysmon): 50 times in a block of 20 ms,
-    on the CPU of the worker where there are few. The pipes pass them by.
+    on the CPU of the worker where there are few. The pipes bypass them.
     """
     return replace(command, argv=("sh", "-c", _RELAY, "sh", folder, *command.argv))
 
@@ -203,8 +203,9 @@ class CellFolders:
             place=self.place,
             reference=self.held.get(arm, ""),
         )
+        started = relayed(wrapped, channel) if channel else wrapped
         return Worker(
-            lambda: self.session.spawn(relayed(wrapped, channel) if channel else wrapped),
+            lambda: self.session.spawn(started),
             arm=arm,
             log=log,
             log_name=log_name,

@@ -400,10 +400,12 @@ class Turns:
         contexts = [cell.context for cell in self.cells]
         gate = QuietGate(contexts[0])
         gate.waited_s = sum(context.waited_s for context in contexts)
+        # alike: before an interruption events count a launch for the cell that it served first
+        part_s = sum(context.remaining_s for context in contexts) / len(contexts)
         for cell in self.cells:
             cell.context.budget.stop()
+            cell.context.budget.left_s = part_s
             cell.launches.sharing = len(self.cells)
-        _even_out([cell for cell in self.cells if cell.stopped_by is None], _left_s(self.cells))
         while live := self._share_budget():
             ends = time.monotonic() + _left_s(live)
             self._run_restart(live, gate)
@@ -416,11 +418,10 @@ class Turns:
         What one takes beyond its budget is for itself. Where what they have is not worth a launch,
         the last of these cells ends and leaves it.
         """
-        live = [cell for cell in self.cells if cell.stopped_by is None]
-        left_by = [cell for cell in self.cells if cell.stopped_by is not None]
-        while live:
-            _give(live, _left_s(left_by))
-            for cell in left_by:
+        while live := [cell for cell in self.cells if cell.stopped_by is None]:
+            ended = [cell for cell in self.cells if cell.stopped_by is not None]
+            _give(live, _left_s(ended))
+            for cell in ended:
                 cell.context.budget.left_s = 0.0
             reasons = [(cell, cell.why_done()) for cell in live]
             done = [(cell, why) for cell, why in reasons if why not in (None, "budget")]
@@ -432,8 +433,6 @@ class Turns:
                 cell.stop(why)
             if not done and not spent:
                 break
-            left_by = [cell for cell in live if cell.stopped_by is not None]
-            live = [cell for cell in live if cell.stopped_by is None]
         return live
 
     def _run_restart(self, live: Sequence[Lockstep], gate: QuietGate) -> None:
@@ -470,15 +469,6 @@ class Turns:
 
 def _left_s(cells: Iterable[Lockstep]) -> float:
     return sum(cell.context.budget.left_s for cell in cells)
-
-
-def _even_out(cells: Sequence[Lockstep], left_s: float) -> None:
-    """Give each of these cells an equal part of what is left of all budgets.
-
-    Before an interruption the events count a launch for the cell that it served first.
-    """
-    for cell in cells:
-        cell.context.budget.left_s = left_s / len(cells)
 
 
 def _give(cells: Sequence[Lockstep], seconds: float) -> None:

@@ -291,15 +291,17 @@ def test_what_a_cell_left_before_an_interruption_is_for_the_others(tmp_path: Pat
 
 def test_cells_of_a_resumed_run_have_as_much_of_what_is_left(tmp_path: Path) -> None:
     """Events count a launch for the cell that it served first, whose budget may seem overspent."""
-    a, b = cells(tmp_path, {}, {}, budget_s=10.0).locksteps()
-    a.context.budget.left_s, b.context.budget.left_s = -4.0, 10.0
+    a, b, c = cells(tmp_path, {}, {}, {}, budget_s=10.0).locksteps()
+    a.context.budget.left_s, b.context.budget.left_s = -4.0, 8.0
+    c.context.budget.left_s = 2.0
+    c.stop("target")
     left: list[float] = []
 
     def turn(lockstep: Lockstep, pool: WorkerPool) -> None:
         left.append(lockstep.context.remaining_s)
         lockstep.stopped_by = "target"
 
-    Turns([a, b], turn=turn).measure()
+    Turns([a, b, c], turn=turn).measure()
     assert left == pytest.approx([3.0, 3.0], abs=0.1)
 
 

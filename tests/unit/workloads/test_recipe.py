@@ -69,7 +69,7 @@ def test_a_script_of_a_library_runs_as_it_is(
 ) -> None:
     """As a plain command, whose loss is read from its output."""
     (tmp_path / "script.py").write_text(code(name))
-    for budget_s in ("30", "180"):  # a busy machine needs longer: importing takes a minute there
+    for budget_s in ("30", "180"):  # a busy machine needs longer to import the library
         done = envcompare(
             *("run", "--envs", "vm@host", "--host-python", recipes_python, "--no-quiet-gate"),
             *("--command", f"{recipes_python} script.py", "--measure", "loss=loss: ([0-9.]+)"),
