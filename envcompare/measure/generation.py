@@ -7,7 +7,7 @@ the marks is left in what a verdict rests on; all arms take turns in them as in 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -28,7 +28,7 @@ from envcompare.measure.limits import (
 )
 from envcompare.measure.replies import Generated, Hello, Profiled, Ran
 from envcompare.measure.startup import Launches
-from envcompare.measure.worker import Worker
+from envcompare.measure.worker import OWN_CPU, Worker
 from envcompare.measure.workers import CellWorkers
 from envcompare.run_folder.records import (
     Block,
@@ -67,6 +67,7 @@ class Generation:
     marking: Marking
     marked_s: float = 0.0
     number: int = 0
+    _cpu: int | None = None  # on which all arms of a round are held
     _checksums: dict[str, float | None] = field(default_factory=dict)
     _first_step_s: float = 0.0  # the longest of all arms
 
@@ -112,7 +113,7 @@ class Generation:
         step_s, order = self.block_s / steps, self._order
         self.marked_s = self.marking.run(
             self.workers, restart=self.restart, steps=steps, step_s=step_s, rounds_s=rounds_s,
-            order=order,
+            order=order, cpu=self._cpu,
         )  # fmt: skip
 
     def _can_measure(self) -> bool:
@@ -187,15 +188,20 @@ class Generation:
         steps = self.steps or MIN_STEPS
         if number == _WARMUP:
             steps = _warmup_steps(steps, self.block_s, has_gpu=self.context.has_gpu)
+        hellos = self.workers.roster.hellos
+        cpu, can_hold = self._cpu, have_like_cpus(hellos[arm] for arm in self.workers.arms)
         for order, arm in enumerate(self._order(f"round {number}")):
             limit_s = block_limit_s(expected_block_s(self._first_step_s))
-            ran = self.workers.ask(arm, _steps(steps, limit_s))
+            ran = self.workers.ask(arm, _steps(steps, limit_s, cpu))
             if ran is None:
                 self.context.note("round-dropped", arm=arm, text=f"round {number}")
                 return
             block = self._checked(self._block(arm, ran, number=number, order=order))
             self.keep(block)
             self.context.recorder.sample(block)
+            can_hold = can_hold and _can_be_held(ran, cpu)
+            cpu = ran.cpu
+        self._cpu = OWN_CPU if can_hold else None
 
     def _checked(self, block: Block) -> Block:
         """Return the block, marked as dropped where its times cannot be true."""
@@ -210,6 +216,7 @@ class Generation:
         """Return what ran as a block, which warms up as well where a model was compiled in it."""
         times = asdict(ran)
         compilations = times.pop("compilations")
+        del times["threads"]
         is_warmup = number == _WARMUP
         if compilations and not is_warmup:
             text = f"round {number}: torch.compile worked in it, {counted(compilations, 'time')}"
@@ -247,8 +254,26 @@ class Generation:
                 self.context.note("generation", arm=arm, values=result)
 
 
-def _steps(count: int, limit_s: float) -> Callable[[Worker], Ran]:
-    return lambda worker: worker.run(count, limit_s)
+def _steps(count: int, limit_s: float, cpu: int | None = None) -> Callable[[Worker], Ran]:
+    return lambda worker: worker.run(count, limit_s, cpu)
+
+
+def _can_be_held(ran: Ran, cpu: int | None) -> bool:
+    """Tell whether a block on one CPU is as it is without: of one thread that never gave it up.
+
+    A kernel that tells no wait for a CPU, such as gVisor's, may hold nothing at all.
+    """
+    is_alone = ran.threads == 1 and ran.voluntary_switches == 0 and ran.wait_ns is not None
+    return is_alone and (cpu is None or ran.cpu is not None)
+
+
+def have_like_cpus(hellos: Iterable[Hello]) -> bool:
+    """Tell whether arms may use the same CPUs, each as near to all memory, and use no GPU."""
+    found = [(hello.device, hello.fingerprint or {}) for hello in hellos]
+    return (
+        all(device == "cpu" and facts.get("numa.nodes") == 1 for device, facts in found)
+        and len({facts.get("cpu.affinity") for _, facts in found}) == 1
+    )  # fmt: skip
 
 
 def _warmup_steps(steps: int, block_s: float, *, has_gpu: bool) -> int:
@@ -300,6 +325,7 @@ class Marking:
         step_s: float,
         rounds_s: float,
         order: Callable[[str], tuple[str, ...]],
+        cpu: int | None,
     ) -> float:
         """Run marked rounds for their share of the time, `rounds_s` being that of the others.
 
@@ -315,7 +341,8 @@ class Marking:
             if spent_s + round_s > wanted_s:
                 self._note_room(workers.context, round_s)
                 break
-            blocks = self._round(workers, order(f"marked {number}"), marked, longest_s)
+            arms_in_order = order(f"marked {number}")
+            blocks = self._round(workers, arms_in_order, marked, longest_s, cpu=cpu)
             for place, (arm, phases) in enumerate(blocks.items() if number >= 0 else ()):
                 block = MarkedBlock(
                     cell=workers.context.cell,
@@ -342,14 +369,21 @@ class Marking:
         context.note("not-marked", text=text)
 
     def _round(
-        self, workers: CellWorkers, order: tuple[str, ...], steps: int, limit_s: float
+        self,
+        workers: CellWorkers,
+        order: tuple[str, ...],
+        steps: int,
+        limit_s: float,
+        *,
+        cpu: int | None,
     ) -> dict[str, _Phases]:
         """Return what each arm took, nothing where one could not tell: then no arm is marked."""
         by_arm: dict[str, _Phases] = {}
         for arm in order:
-            reply = workers.ask(arm, _marked(steps, limit_s))
+            reply = workers.ask(arm, _marked(steps, limit_s, cpu))
             if reply is None:
                 return {}
+            cpu = reply.cpu
             phases = self._read(arm, reply)
             if phases is None:
                 workers.context.note("not-marked", arm=arm, text=self.reason)
@@ -368,5 +402,5 @@ class Marking:
         return None
 
 
-def _marked(steps: int, limit_s: float) -> Callable[[Worker], Profiled]:
-    return lambda worker: worker.profile(MARKED, steps, out="", limit_s=limit_s)
+def _marked(steps: int, limit_s: float, cpu: int | None) -> Callable[[Worker], Profiled]:
+    return lambda worker: worker.profile(MARKED, steps, out="", limit_s=limit_s, cpu=cpu)

@@ -90,6 +90,8 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     involuntary_switches: Count | None = None
     minor_faults: Count | None = None
     major_faults: Count | None = None
+    cpu: Count | None = None  # on which all of it was held
+    threads: Count | None = None  # of the worker's process, when it had run
     loss: float | None = None
     compilations: Count = 0  # by torch.compile: in a block with any, code was compiled or loaded
 
@@ -111,6 +113,7 @@ class Profiled(msgspec.Struct, frozen=True, kw_only=True):
     values: dict[str, Any] = {}  # as the profiler inside the worker gave them
     reason: str = ""
     hint: str = ""
+    cpu: Count | None = None  # on which all of it was held
     has_failed: bool = False  # while it ran; else it cannot be had here at all
 
 

@@ -47,6 +47,7 @@ from envcompare.transport import Process, read_json
 
 _T = TypeVar("_T")
 HELLO_LIMIT_S = 300.0
+OWN_CPU = -1  # that a worker is on when it is asked
 _GENERATION_LIMIT_S = 300.0
 _QUIT_LIMIT_S = 30.0
 _FACTS_LIMIT_S = 60.0
@@ -159,9 +160,12 @@ class Worker:
         """Wait until the generation has begun."""
         return self._receive("gen", Generated, limit_s)
 
-    def run(self, steps: int, limit_s: float) -> Ran:
-        """Run a block of `steps` steps within `limit_s` seconds."""
-        self._send("run", {"k": steps})
+    def run(self, steps: int, limit_s: float, cpu: int | None = None) -> Ran:
+        """Run a block of `steps` steps within `limit_s` seconds.
+
+        It is held on a CPU, which `OWN_CPU` leaves to the scheduler; with None it may move.
+        """
+        self._send("run", {"k": steps, "cpu": cpu})
         ran = self._receive("run", Ran, limit_s)
         for times in (ran.wall_ns, ran.cpu_ns, ran.gpu_ns):
             if times is not None:
@@ -173,13 +177,15 @@ class Worker:
         self._send("evaluate", {})
         return self._receive("evaluate", Evaluated, limit_s)
 
-    def profile(self, kind: str, steps: int, *, out: str, limit_s: float) -> Profiled:
+    def profile(
+        self, kind: str, steps: int, *, out: str, limit_s: float, cpu: int | None = None
+    ) -> Profiled:
         """Run `steps` steps for one kind of profile, whose file goes to `out` on the host.
 
         What runs in the arm does not say which file of the host is read: the answer names `out`,
         or none.
         """
-        self._send("profile", {"kind": kind, "k": steps, "out": out})
+        self._send("profile", {"kind": kind, "k": steps, "out": out, "cpu": cpu})
         reply = self._receive("profile", Profiled, limit_s)
         self._refuse_other_steps("profile", reply.k, steps)
         if reply.file not in ("", out):

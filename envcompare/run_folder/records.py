@@ -70,6 +70,9 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="bl
     involuntary_switches: Count | None = None
     minor_faults: Count | None = None
     major_faults: Count | None = None
+    cpu: Annotated[Count | None, Meta(description="on which the arms of its round were held")] = (
+        None
+    )
     loss: float | None = None
     checksum: float | None = None
     warmup: bool = False

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from builders import blocks, design, run_record
 from goldenruns import KEPT
 
 from envcompare.analysis.compare import compare_run
@@ -49,6 +50,23 @@ def test_drift_of_an_earlier_design_is_told_by_generation() -> None:
     """It had several in a restart, and each was tested from its first round to its last."""
     text = " ".join(method_sentences(compare_run(RunFolder.open(KEPT / "v1" / "measured"))))
     assert "No drift inside a generation was found (trend tests over 8 generations" in text
+
+
+def test_rounds_that_were_held_on_one_cpu_are_told(tmp_path: Path) -> None:
+    """One in which the arms had different ones, or moved, is none of them."""
+    folder = RunFolder.create(tmp_path, run_record(design=design()))
+    measured = list(blocks({"vm": 1.0, "docker": 1.0, "vm~control": 1.0}))
+    cpus = {0: None, 1: 0, 2: 1}
+    for sample in measured:
+        cpu = cpus.get(sample.round, 1 if sample.arm == "docker" else 0)
+        folder.append_sample(msgspec.structs.replace(sample, cpu=cpu))
+    folder.close()
+    (cell,) = (run := compare_run(folder)).cells
+    held = 2 * cell.generations
+    assert cell.held_rounds == held < cell.rounds
+    text = " ".join(method_sentences(run))
+    assert f"In {held} of {cell.rounds} rounds of cnn all arms ran on one CPU" in text
+    assert not any("one CPU" in one for one in method_sentences(EXAMPLE))
 
 
 @pytest.mark.parametrize(("looks", "is_marked"), [("unknown", False), ("doubling", True)])

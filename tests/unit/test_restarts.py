@@ -5,6 +5,7 @@ With real workers where it matters what they do, else on a cell that launches no
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,26 @@ class Sleeps:
     def step(self):
         time.sleep(0.03)
         return 1.0
+"""
+
+
+COMPUTES = """
+import os
+import threading
+import time
+
+
+class Computes:
+    batch = 1
+
+    def setup(self, seed, device):
+        {before}
+
+    def step(self):
+        ends = time.process_time() + 0.02
+        while time.process_time() < ends:
+            pass
+        return float(len(os.sched_getaffinity(0)))
 """
 
 
@@ -69,6 +90,38 @@ def test_restart_has_one_generation_that_warms_up_once(tmp_path: Path) -> None:
         assert {one.k for one in of_docker if not one.warmup} == {1}
         ends = [one.restart for one in found if isinstance(one, Memory) and one.arm == "docker"]
         assert ends.count(restart) == 1
+
+
+def measured_rounds(path: Path, before: str) -> list[list[Block]]:
+    """Return the blocks of each round of work that computes, after something else."""
+    (path / "own.py").write_text(COMPUTES.format(before=before))
+    made = bench(path, f"{path}/own.py:Computes", budget_s=6.0, min_restarts=2, target=1e-4)
+    Turns([Lockstep(made, Roster(made))]).measure()
+    measured = [one for one in kept(made) if isinstance(one, Block) and not one.warmup]
+    by_round: dict[tuple[int, int], list[Block]] = {}
+    for one in measured:
+        by_round.setdefault((one.restart, one.round), []).append(one)
+    return list(by_round.values())
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one CPU")
+def test_arms_of_a_round_run_on_one_cpu_and_may_move_in_between(tmp_path: Path) -> None:
+    """The first one stays where the scheduler has put it; the work sees one CPU then."""
+    rounds = measured_rounds(tmp_path, "pass")
+    held = [blocks for blocks in rounds if None not in {one.cpu for one in blocks}]
+    assert len(held) >= len(rounds) / 2  # a block of a busy machine may have to wait
+    for blocks_of_it in held:
+        assert len({one.cpu for one in blocks_of_it}) == 1
+        assert {one.loss for one in blocks_of_it} == {1.0}
+        assert blocks_of_it[0].checksum == len(os.sched_getaffinity(0))
+
+
+def test_work_of_several_threads_is_held_on_no_cpu(tmp_path: Path) -> None:
+    """They would take turns on it."""
+    starts = "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
+    rounds = measured_rounds(tmp_path, starts)
+    assert rounds
+    assert {one.cpu for blocks_of_it in rounds for one in blocks_of_it} == {None}
 
 
 def test_resumed_cell_goes_on_with_the_next_restart_as_it_was_calibrated(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from builders import design
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envcompare.measure.generation import have_like_cpus
 from envcompare.measure.limits import (
     BLOCK_S,
     LEAST_MEASURING_S,
@@ -93,12 +94,12 @@ def test_block_lasts_20_ms_and_has_a_step_at_least(step_s: float, steps: int) ->
     assert steps_a_block(step_s) == steps
 
 
-def hello(**quota: Fact) -> Hello:
-    """Return what a worker said first, with the quota of its cgroup or without one."""
+def hello(device: str = "cpu", **facts: Fact) -> Hello:
+    """Return what a worker said first, with these facts."""
     return Hello(
         protocol=1, pid=1, entry_ns=0, now_ns=0, import_ns=0, data_ns=0, generation="fork",
-        device="cpu", batch=1, code_hash="",
-        fingerprint={f"cgroup.{name}": value for name, value in quota.items()},
+        device=device, batch=1, code_hash="",
+        fingerprint={name.replace("__", "."): value for name, value in facts.items()},
     )  # fmt: skip
 
 
@@ -106,9 +107,9 @@ def hello(**quota: Fact) -> Hello:
     ("hellos", "expected"),
     [
         ([], BLOCK_S),
-        ([hello(), hello(cpu_quota=1.0)], BLOCK_S),
-        ([hello(), hello(cpu_quota="max")], BLOCK_S),
-        ([hello(), hello(cpu_quota=0.5)], QUOTA_BLOCK_S),
+        ([hello(), hello(cgroup__cpu_quota=1.0)], BLOCK_S),
+        ([hello(), hello(cgroup__cpu_quota="max")], BLOCK_S),
+        ([hello(), hello(cgroup__cpu_quota=0.5)], QUOTA_BLOCK_S),
     ],
 )
 def test_blocks_are_longer_where_an_arm_has_less_than_a_cpu(
@@ -117,6 +118,24 @@ def test_blocks_are_longer_where_an_arm_has_less_than_a_cpu(
     """In short turns it would never meet the quota that it meets in earnest."""
     assert wanted_block_s(hellos) == expected
     assert steps_a_block(0.003, block_s=QUOTA_BLOCK_S) == 100
+
+
+@pytest.mark.parametrize(
+    ("docker", "expected"),
+    [
+        (hello(cpu__affinity=(0, 1), numa__nodes=1), True),
+        (hello(cpu__affinity=(1,), numa__nodes=1), False),
+        (hello(cpu__affinity=(0, 1), numa__nodes=2), False),
+        (hello("cuda", cpu__affinity=(0, 1), numa__nodes=1), False),
+        (hello(), False),
+    ],
+)
+def test_arms_have_like_cpus_where_none_is_forbidden_or_far(
+    docker: Hello, *, expected: bool
+) -> None:
+    """Each memory is near to each of them, and none drives a GPU."""
+    vm = hello(cpu__affinity=(0, 1), numa__nodes=1)
+    assert have_like_cpus((vm, docker)) is expected
 
 
 def test_restart_measures_for_as_long_as_its_launch_deserves() -> None:

@@ -48,6 +48,7 @@ class BlockClock:
             "cpu_ns": [end - start for start, end in zip(cpu, cpu[1:])],
             **{name: _difference(after[name], before[name]) for name in after},
             "gpu_ns": gpu_ns,
+            "threads": _thread_count(),
             "loss": as_number(loss, done + k),
         }
 
@@ -103,6 +104,14 @@ def _all_wait_ns() -> int | None:
         return None
     known = [wait for wait in waits if wait is not None]
     return sum(known) if len(known) == len(waits) else None
+
+
+def _thread_count() -> int | None:
+    """Return how many threads this process has now; None where that is not told."""
+    try:
+        return len(os.listdir(TASKS))
+    except OSError:
+        return None
 
 
 def as_number(loss: Any, step: int) -> float:  # noqa: ANN401  a loss is what the workload makes it

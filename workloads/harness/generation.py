@@ -14,6 +14,7 @@ from harness.facts.cgroups import memory_peak_bytes
 from harness.facts.inside import fingerprint
 from harness.failures import PhaseError, ProtocolError, failure_reply, phase
 from harness.loading import Workload
+from harness.pinning import OWN_CPU, held
 from harness.profiling import profile
 
 PAD_LIMIT_BYTES = 1 << 30
@@ -99,9 +100,10 @@ class Generation:
         k = whole_number(request, "k", least=1)
         self._peak_bytes = None
         before = compiling.compilations()
-        fields = self._clock.measure(self._object.step, k, done=self._steps)
+        with held(_cpu_of(request)) as cpu:
+            fields = self._clock.measure(self._object.step, k, done=self._steps)
         self._steps += k
-        return {**fields, "compilations": compiling.compilations() - before}
+        return {**fields, "cpu": cpu, "compilations": compiling.compilations() - before}
 
     def _evaluate(self, _request: dict[str, Any]) -> dict[str, Any]:
         """Ask the workload how well it does on data that it does not train on."""
@@ -117,9 +119,10 @@ class Generation:
         with phase("protocol"):
             if not isinstance(kind, str) or not isinstance(out, str):
                 raise ProtocolError(f"'kind' and 'out' are text, not {kind!r} and {out!r}")
-            found = profile(self._object.step, kind, k, out)
+            with held(_cpu_of(request)) as cpu:
+                found = profile(self._object.step, kind, k, out)
         self._steps += k
-        return found
+        return {**found, "cpu": cpu}
 
     def _facts(self, _request: dict[str, Any]) -> dict[str, Any]:
         self._peak_bytes = self._peak_bytes or peak_rss_bytes(resource.RUSAGE_SELF)
@@ -160,6 +163,13 @@ def _as_result(value: Any) -> dict[str, Any] | None:  # noqa: ANN401  what a wor
         str(name): one if isinstance(one, plain) else str(one)[:RESULT_LIMIT]
         for name, one in named.items()
     }
+
+
+def _cpu_of(request: dict[str, Any]) -> int | None:
+    """Return on which CPU the steps of a request are to run; None where that is free."""
+    if request.get("cpu") is None:
+        return None
+    return whole_number(request, "cpu", least=OWN_CPU)
 
 
 def whole_number(

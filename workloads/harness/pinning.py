@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import List, Optional, Set
+import threading
+from contextlib import contextmanager
+from typing import Iterator, List, Optional, Set
 
 from harness.failures import ProcessError
 
 OWN_PYTHON = "ENVCOMPARE_PYTHON"
 """Names what starts Python in an image of the user's, whose wrapper is then in effect."""
+OWN_CPU = -1
 _HINT = "give --pin CPUs that are allowed there in every environment, or leave it out"
 
 
@@ -31,6 +34,34 @@ def pin(cpus: Optional[List[int]]) -> None:
         )
     if image:
         _set(sorted(common), started_on)
+
+
+@contextmanager
+def held(cpu: Optional[int]) -> Iterator[Optional[int]]:
+    """Hold this thread on a CPU, or on the one it is on (`OWN_CPU`); give that CPU.
+
+    None holds it nowhere, and None is given where it cannot run there alone.
+    """
+    if cpu is None:
+        yield None
+        return
+    allowed = os.sched_getaffinity(0)
+    try:
+        chosen = _own_cpu() if cpu == OWN_CPU else cpu
+        os.sched_setaffinity(0, (chosen,))
+    except (OSError, ValueError, OverflowError, IndexError):
+        yield None
+        return
+    try:
+        yield chosen
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def _own_cpu() -> int:
+    """Return the CPU that this thread is on: field 39 of its line (proc_pid_stat(5))."""
+    with open(f"/proc/self/task/{threading.get_native_id()}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[36])
 
 
 def _set(cpus: List[int], allowed: Set[int]) -> None:

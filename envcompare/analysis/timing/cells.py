@@ -278,6 +278,7 @@ def summarise_cell(data: CellData) -> CellSummary:
         generations=len({(b.restart, b.generation) for b in measured}),
         rounds=len({(b.restart, b.generation, b.round) for b in measured}),
         dropped_rounds=Counter(e.what for e in data.events)["round-dropped"],
+        held_rounds=_held_rounds(blocks),
         steps=sum(b.k for b in blocks),
         processes=len(measured) - len(blocks),
         measured_s=sum(wall_ns(b) for b in measured) / 1e9,
@@ -301,6 +302,15 @@ def summarise_cell(data: CellData) -> CellSummary:
         waited_s=waited_s(data.guard_events),
         cautions=tuple(dict.fromkeys(e.text for e in data.guard_events if e.what == "caution")),
     )
+
+
+def _held_rounds(blocks: Iterable[Block]) -> int:
+    """Count the rounds whose blocks all ran on one CPU."""
+    cpus: dict[tuple[int, int, int], set[int | None]] = {}
+    for block in blocks:
+        number = (block.restart, block.generation, block.round)
+        cpus.setdefault(number, set()).add(block.cpu)
+    return sum(len(found) == 1 and None not in found for found in cpus.values())
 
 
 def _widest_spread(data: CellData) -> float | None:

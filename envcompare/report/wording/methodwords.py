@@ -373,6 +373,7 @@ def method_sentences(run: RunComparison) -> tuple[str, ...]:
         *_wheel_sentences(run),
         *host_sentences(run),
         _stabilising(run),
+        _holding(run),
         _estimate(run),
         _PROGRAMS * has_programs(run),
         *_guard_sentences(run),
@@ -389,6 +390,19 @@ def _stabilising(run: RunComparison) -> str:
         "one hash seed (--stabilise). Freed memory then stays with the process, so that page "
         "faults, and their cost in an environment, are rarer than without; --no-stabilise "
         "measures the work unchanged, with wider intervals."
+    )
+
+
+def _holding(run: RunComparison) -> str:
+    """Say where no arm had a CPU of its own."""
+    held = [cell for cell in run.cells if cell.held_rounds]
+    if not held:
+        return ""
+    count = f"{sum(cell.held_rounds for cell in held)} of {sum(cell.rounds for cell in held)}"
+    return (
+        f"In {count} rounds of {_names(run, held)} all arms ran on one CPU, the one that the "
+        "scheduler had given to the first of them: CPUs differ in what else they do, and what "
+        "wakes a worker, which is not the work, decides which one it gets."
     )
 
 

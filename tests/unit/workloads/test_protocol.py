@@ -49,6 +49,29 @@ def test_block_times_add_up_when_steps_sleep(start: Start, toy: str) -> None:
     assert block["voluntary_switches"] >= 4
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_steps_are_held_on_a_cpu_until_they_are_done(
+    start: Start, tmp_path: Path, place: str
+) -> None:
+    """On the one they are on or on another; one that cannot be had changes nothing."""
+    (tmp_path / "own.py").write_text(
+        "import os\n\n\nclass Own:\n    batch = 1\n\n    def setup(self, seed, device):\n"
+        "        pass\n\n    def step(self):\n        return len(os.sched_getaffinity(0))\n"
+    )
+    worker = start()
+    assert worker.ask("hello", workload=f"{tmp_path}/own.py:Own", generation=place)["ok"]
+    cpus = sorted(os.sched_getaffinity(0))
+    assert worker.ask("gen", seed=1, pad=0)["checksum"] == len(cpus)
+    for cpu, expected in ((-1, cpus), (cpus[-1], cpus[-1:]), (4095, [None])):
+        block = worker.ask("run", k=2, cpu=cpu)
+        assert block["cpu"] in expected
+        assert block["loss"] == (len(cpus) if block["cpu"] is None else 1)
+        assert worker.ask("run", k=1)["loss"] == len(cpus)
+    assert worker.ask("profile", kind="phases", k=1, out="", cpu=cpus[0])["cpu"] == cpus[0]
+    refused = worker.ask("run", k=1, cpu=-2)
+    assert (refused["ok"], refused["error"]["phase"]) == (False, "protocol")
+
+
 def test_checksum_is_equal_when_seeds_are(start: Start, toy: str) -> None:
     """Two workers, and a fork and a rebuild, do the same work for the same seed."""
     found = set()
