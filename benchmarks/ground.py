@@ -289,6 +289,7 @@ def _design(trial: Trial) -> Design:
         has_startup=False,
         quiet_gate=False,  # the time of a trial is for measuring alone
         stabilise=trial.stabilise,
+        same_cpu=True,
         marks=trial.marks,
         restarts=trial.size.restarts,
         rounds=trial.size.rounds,

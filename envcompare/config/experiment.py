@@ -100,6 +100,7 @@ class Experiment:
     quiet_pressure: float
     quiet_load: float | None
     stabilise: bool
+    same_cpu: bool
     title: str
     tables: tuple[TableRecord, ...]
     out: Path

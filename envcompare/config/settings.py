@@ -305,6 +305,10 @@ class Settings(
         bool | None,
         Option("Fix the allocator's thresholds and the hash seed in every arm.", default=True),
     ] = None
+    same_cpu: Annotated[
+        bool | None,
+        Option("Run all arms of a round on the same CPU if each has one thread.", default=True),
+    ] = None
     noise_memory: Annotated[
         bool | None,
         Option("Remember the noise of a host from its A/A controls for later runs.", default=True),

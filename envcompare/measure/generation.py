@@ -76,6 +76,12 @@ class Generation:
         """Return the cell that is measured."""
         return self.workers.context
 
+    @property
+    def _can_hold(self) -> bool:
+        hellos = self.workers.roster.hellos
+        is_wanted = self.context.design.same_cpu
+        return is_wanted and have_like_cpus(hellos[arm] for arm in self.workers.arms)
+
     def run(self) -> None:
         """Run all that follows `begin`; an arm that fails ends the generation for every arm.
 
@@ -188,8 +194,7 @@ class Generation:
         steps = self.steps or MIN_STEPS
         if number == _WARMUP:
             steps = _warmup_steps(steps, self.block_s, has_gpu=self.context.has_gpu)
-        hellos = self.workers.roster.hellos
-        cpu, can_hold = self._cpu, have_like_cpus(hellos[arm] for arm in self.workers.arms)
+        cpu, can_hold = self._cpu, self._can_hold
         for order, arm in enumerate(self._order(f"round {number}")):
             limit_s = block_limit_s(expected_block_s(self._first_step_s))
             ran = self.workers.ask(arm, _steps(steps, limit_s, cpu))
@@ -200,7 +205,7 @@ class Generation:
             self.keep(block)
             self.context.recorder.sample(block)
             can_hold = can_hold and _can_be_held(ran, cpu)
-            cpu = ran.cpu
+            cpu = ran.cpu if ran.is_held else None
         self._cpu = OWN_CPU if can_hold else None
 
     def _checked(self, block: Block) -> Block:
@@ -264,7 +269,7 @@ def _can_be_held(ran: Ran, cpu: int | None) -> bool:
     A kernel that tells no wait for a CPU, such as gVisor's, may hold nothing at all.
     """
     is_alone = ran.threads == 1 and ran.voluntary_switches == 0 and ran.wait_ns is not None
-    return is_alone and (cpu is None or ran.cpu is not None)
+    return is_alone and (cpu is None or ran.is_held)
 
 
 def have_like_cpus(hellos: Iterable[Hello]) -> bool:
@@ -383,7 +388,7 @@ class Marking:
             reply = workers.ask(arm, _marked(steps, limit_s, cpu))
             if reply is None:
                 return {}
-            cpu = reply.cpu
+            cpu = None if cpu is None else reply.cpu
             phases = self._read(arm, reply)
             if phases is None:
                 workers.context.note("not-marked", arm=arm, text=self.reason)

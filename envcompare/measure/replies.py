@@ -90,7 +90,8 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     involuntary_switches: Count | None = None
     minor_faults: Count | None = None
     major_faults: Count | None = None
-    cpu: Count | None = None  # on which all of it was held
+    cpu: Count | None = None  # on which it ended
+    is_held: bool = False  # on this CPU, all the time
     threads: Count | None = None  # of the worker's process, when it had run
     loss: float | None = None
     compilations: Count = 0  # by torch.compile: in a block with any, code was compiled or loaded
@@ -113,7 +114,7 @@ class Profiled(msgspec.Struct, frozen=True, kw_only=True):
     values: dict[str, Any] = {}  # as the profiler inside the worker gave them
     reason: str = ""
     hint: str = ""
-    cpu: Count | None = None  # on which all of it was held
+    cpu: Count | None = None  # on which it ended
     has_failed: bool = False  # while it ran; else it cannot be had here at all
 
 

@@ -70,9 +70,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="bl
     involuntary_switches: Count | None = None
     minor_faults: Count | None = None
     major_faults: Count | None = None
-    cpu: Annotated[Count | None, Meta(description="on which the arms of its round were held")] = (
-        None
-    )
+    cpu: Annotated[Count | None, Meta(description="on which it ended")] = None
+    is_held: Annotated[bool, Meta(description="on this CPU, all the time")] = False
     loss: float | None = None
     checksum: float | None = None
     warmup: bool = False
@@ -390,6 +389,9 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     quiet_pressure: float = 10.0  # percent of the time in which a task waits for a CPU
     quiet_load: float | None = None  # tasks that want a CPU, ours included; None: CPUs + 1
     stabilise: bool = False
+    same_cpu: Annotated[
+        bool, Meta(description="of all arms of a round, where each has a single thread")
+    ] = False
     noise_memory: bool = False
     marks: Annotated[
         bool, Meta(description="phases and operators are timed in some rounds of each restart")

@@ -27,6 +27,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "record_streams": (),
     "report": (),
     "rights": ("docker",),
+    "same_cpu": ("docker", "ssh", "singularity"),
     "simulation": (),
     "stabilising": (),
     "turn_length": ("torch",),

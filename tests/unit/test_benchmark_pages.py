@@ -23,6 +23,7 @@ import power
 import profile_readers
 import pytest
 import rights
+import same_cpu
 import stabilising
 import turn_length
 
@@ -48,6 +49,7 @@ WRITERS: dict[str, Callable[[Places], object]] = {
     "profile-readers": profile_readers.write_page,
     "report": report.write_page,
     "rights": rights.write_page,
+    "same-cpu": same_cpu.write_page,
     "simulation": simulation.write_page,
     "stabilising": stabilising.write_page,
     "turn-length": turn_length.write_page,

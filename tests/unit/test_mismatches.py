@@ -37,6 +37,7 @@ def compared(tmp_path: Path, *made: Made, allow_mismatch: bool = False) -> RunCh
         ({"data": "0ther"}, "the data da7a → 0ther"),
         ({"design": {"threads": 2}}, "--threads 1 → 2"),
         ({"design": {"stabilise": True}}, "--stabilise off → on"),
+        ({"design": {"same_cpu": True}}, "--same-cpu off → on"),
         ({"design": {"pin": (0, 1)}}, "--pin none → 0,1"),
     ],
 )

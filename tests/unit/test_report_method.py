@@ -56,10 +56,11 @@ def test_rounds_that_were_held_on_one_cpu_are_told(tmp_path: Path) -> None:
     """One in which the arms had different ones, or moved, is none of them."""
     folder = RunFolder.create(tmp_path, run_record(design=design()))
     measured = list(blocks({"vm": 1.0, "docker": 1.0, "vm~control": 1.0}))
-    cpus = {0: None, 1: 0, 2: 1}
+    cpus = {0: 0, 1: 0, 2: 1}
     for sample in measured:
         cpu = cpus.get(sample.round, 1 if sample.arm == "docker" else 0)
-        folder.append_sample(msgspec.structs.replace(sample, cpu=cpu))
+        held = msgspec.structs.replace(sample, cpu=cpu, is_held=sample.round > 0)
+        folder.append_sample(held)
     folder.close()
     (cell,) = (run := compare_run(folder)).cells
     held = 2 * cell.generations

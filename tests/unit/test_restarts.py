@@ -5,6 +5,7 @@ With real workers where it matters what they do, else on a cell that launches no
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from dataclasses import replace
@@ -92,10 +93,13 @@ def test_restart_has_one_generation_that_warms_up_once(tmp_path: Path) -> None:
         assert ends.count(restart) == 1
 
 
-def measured_rounds(path: Path, before: str) -> list[list[Block]]:
+def measured_rounds(
+    path: Path, before: str = "pass", *, same_cpu: bool = True
+) -> list[list[Block]]:
     """Return the blocks of each round of work that computes, after something else."""
     (path / "own.py").write_text(COMPUTES.format(before=before))
-    made = bench(path, f"{path}/own.py:Computes", budget_s=6.0, min_restarts=2, target=1e-4)
+    given = {"budget_s": 6.0, "min_restarts": 2, "target": 1e-4, "same_cpu": same_cpu}
+    made = bench(path, f"{path}/own.py:Computes", **given)
     Turns([Lockstep(made, Roster(made))]).measure()
     measured = [one for one in kept(made) if isinstance(one, Block) and not one.warmup]
     by_round: dict[tuple[int, int], list[Block]] = {}
@@ -107,8 +111,8 @@ def measured_rounds(path: Path, before: str) -> list[list[Block]]:
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one CPU")
 def test_arms_of_a_round_run_on_one_cpu_and_may_move_in_between(tmp_path: Path) -> None:
     """The first one stays where the scheduler has put it; the work sees one CPU then."""
-    rounds = measured_rounds(tmp_path, "pass")
-    held = [blocks for blocks in rounds if None not in {one.cpu for one in blocks}]
+    rounds = measured_rounds(tmp_path)
+    held = [blocks_of_it for blocks_of_it in rounds if all(one.is_held for one in blocks_of_it)]
     assert len(held) >= len(rounds) / 2  # a block of a busy machine may have to wait
     for blocks_of_it in held:
         assert len({one.cpu for one in blocks_of_it}) == 1
@@ -119,9 +123,15 @@ def test_arms_of_a_round_run_on_one_cpu_and_may_move_in_between(tmp_path: Path) 
 def test_work_of_several_threads_is_held_on_no_cpu(tmp_path: Path) -> None:
     """They would take turns on it."""
     starts = "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
-    rounds = measured_rounds(tmp_path, starts)
-    assert rounds
-    assert {one.cpu for blocks_of_it in rounds for one in blocks_of_it} == {None}
+    measured = list(itertools.chain(*measured_rounds(tmp_path, starts)))
+    assert {one.is_held for one in measured} == {False}
+
+
+def test_scheduler_alone_chooses_cpus_where_that_is_wanted(tmp_path: Path) -> None:
+    """What it chose is recorded all the same."""
+    measured = list(itertools.chain(*measured_rounds(tmp_path, same_cpu=False)))
+    assert {one.is_held for one in measured} == {False}
+    assert {one.cpu for one in measured} <= os.sched_getaffinity(0)
 
 
 def test_resumed_cell_goes_on_with_the_next_restart_as_it_was_calibrated(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from harness.facts.cgroups import memory_peak_bytes
 from harness.facts.inside import fingerprint
 from harness.failures import PhaseError, ProtocolError, failure_reply, phase
 from harness.loading import Workload
-from harness.pinning import OWN_CPU, held
+from harness.pinning import OWN_CPU, current_cpu, held
 from harness.profiling import profile
 
 PAD_LIMIT_BYTES = 1 << 30
@@ -100,10 +100,11 @@ class Generation:
         k = whole_number(request, "k", least=1)
         self._peak_bytes = None
         before = compiling.compilations()
-        with held(_cpu_of(request)) as cpu:
+        with held(_cpu_of(request)) as is_held:
             fields = self._clock.measure(self._object.step, k, done=self._steps)
+            fields |= {"cpu": current_cpu(), "is_held": is_held}
         self._steps += k
-        return {**fields, "cpu": cpu, "compilations": compiling.compilations() - before}
+        return {**fields, "compilations": compiling.compilations() - before}
 
     def _evaluate(self, _request: dict[str, Any]) -> dict[str, Any]:
         """Ask the workload how well it does on data that it does not train on."""
@@ -119,10 +120,11 @@ class Generation:
         with phase("protocol"):
             if not isinstance(kind, str) or not isinstance(out, str):
                 raise ProtocolError(f"'kind' and 'out' are text, not {kind!r} and {out!r}")
-            with held(_cpu_of(request)) as cpu:
+            with held(_cpu_of(request)):
                 found = profile(self._object.step, kind, k, out)
+                found["cpu"] = current_cpu()
         self._steps += k
-        return {**found, "cpu": cpu}
+        return found
 
     def _facts(self, _request: dict[str, Any]) -> dict[str, Any]:
         self._peak_bytes = self._peak_bytes or peak_rss_bytes(resource.RUSAGE_SELF)

@@ -37,31 +37,39 @@ def pin(cpus: Optional[List[int]]) -> None:
 
 
 @contextmanager
-def held(cpu: Optional[int]) -> Iterator[Optional[int]]:
-    """Hold this thread on a CPU, or on the one it is on (`OWN_CPU`); give that CPU.
+def held(cpu: Optional[int]) -> Iterator[bool]:
+    """Hold this thread on a CPU, or on the one it is on (`OWN_CPU`); give whether that was done.
 
-    None holds it nowhere, and None is given where it cannot run there alone.
+    None holds it nowhere.
     """
-    if cpu is None:
-        yield None
-        return
     allowed = os.sched_getaffinity(0)
+    chosen = current_cpu() if cpu == OWN_CPU else cpu
+    is_held = chosen is not None and _has_moved(chosen)
     try:
-        chosen = _own_cpu() if cpu == OWN_CPU else cpu
-        os.sched_setaffinity(0, (chosen,))
-    except (OSError, ValueError, OverflowError, IndexError):
-        yield None
-        return
-    try:
-        yield chosen
+        yield is_held
     finally:
-        os.sched_setaffinity(0, allowed)
+        if is_held:
+            os.sched_setaffinity(0, allowed)
 
 
-def _own_cpu() -> int:
-    """Return the CPU that this thread is on: field 39 of its line (proc_pid_stat(5))."""
-    with open(f"/proc/self/task/{threading.get_native_id()}/stat") as file:
-        return int(file.read().rpartition(")")[2].split()[36])
+def _has_moved(cpu: int) -> bool:
+    try:
+        os.sched_setaffinity(0, (cpu,))
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def current_cpu() -> Optional[int]:
+    """Return the CPU that this thread is on: field 39 of its line (proc_pid_stat(5)).
+
+    None where the kernel does not tell.
+    """
+    try:
+        with open(f"/proc/self/task/{threading.get_native_id()}/stat") as file:
+            return int(file.read().rpartition(")")[2].split()[36])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _set(cpus: List[int], allowed: Set[int]) -> None:

@@ -82,7 +82,8 @@ class RunSide(msgspec.Struct, frozen=True, kw_only=True):
 class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
     """Something that must be the same in both runs and is not, or is not known to be."""
 
-    key: str  # of a fact of the reference, or code, data, device, command, threads, pin, stabilise
+    # of a fact of the reference, or code, data, device, command, threads, pin, stabilise, same_cpu
+    key: str
     cells: tuple[str, ...] = ()  # in which; none: it is of the whole run
     before: FingerprintValue
     after: FingerprintValue

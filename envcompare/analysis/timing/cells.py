@@ -309,7 +309,7 @@ def _held_rounds(blocks: Iterable[Block]) -> int:
     cpus: dict[tuple[int, int, int], set[int | None]] = {}
     for block in blocks:
         number = (block.restart, block.generation, block.round)
-        cpus.setdefault(number, set()).add(block.cpu)
+        cpus.setdefault(number, set()).add(block.cpu if block.is_held else None)
     return sum(len(found) == 1 and None not in found for found in cpus.values())
 
 

@@ -29,7 +29,7 @@ from envcompare.run_folder.records import (
 from envcompare.run_folder.results import configuration_of
 
 Work = dict[str, FingerprintValue]
-_DESIGN: Final = ("threads", "stabilise", "pin")
+_DESIGN: Final = ("threads", "stabilise", "same_cpu", "pin")
 _WORK: Final = ("code", "device", "batch")
 _SHOWN_OF_DIGEST: Final = 12
 # What runs of earlier versions know nothing of.
@@ -163,7 +163,8 @@ def _of_design(before: ReadRun, after: ReadRun) -> Iterator[Mismatch]:
     for key in _DESIGN:
         values = getattr(before.record.design, key), getattr(after.record.design, key)
         if values[0] != values[1]:
-            yield _mismatch(key, values, f"--{key} {_setting(values[0])} → {_setting(values[1])}")
+            option = f"--{key.replace('_', '-')}"
+            yield _mismatch(key, values, f"{option} {_setting(values[0])} → {_setting(values[1])}")
 
 
 def _of_work(before: ReadRun, after: ReadRun, cell: str) -> Iterator[Mismatch]:

@@ -62,11 +62,12 @@ def test_steps_are_held_on_a_cpu_until_they_are_done(
     assert worker.ask("hello", workload=f"{tmp_path}/own.py:Own", generation=place)["ok"]
     cpus = sorted(os.sched_getaffinity(0))
     assert worker.ask("gen", seed=1, pad=0)["checksum"] == len(cpus)
-    for cpu, expected in ((-1, cpus), (cpus[-1], cpus[-1:]), (4095, [None])):
+    for cpu, expected in ((-1, cpus), (cpus[-1], cpus[-1:]), (4095, cpus)):
         block = worker.ask("run", k=2, cpu=cpu)
-        assert block["cpu"] in expected
-        assert block["loss"] == (len(cpus) if block["cpu"] is None else 1)
-        assert worker.ask("run", k=1)["loss"] == len(cpus)
+        assert (block["cpu"] in expected, block["is_held"]) == (True, cpu < 4095)
+        assert block["loss"] == (1 if block["is_held"] else len(cpus))
+        free = worker.ask("run", k=1)
+        assert (free["loss"], free["is_held"]) == (len(cpus), False)
     assert worker.ask("profile", kind="phases", k=1, out="", cpu=cpus[0])["cpu"] == cpus[0]
     refused = worker.ask("run", k=1, cpu=-2)
     assert (refused["ok"], refused["error"]["phase"]) == (False, "protocol")
