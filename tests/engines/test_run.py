@@ -114,6 +114,11 @@ class TestWholeRun:
         arms = ("vm", "docker", "singularity", "vm~control")
         assert found == {(c, a, w) for c in cells for a in arms for w in (False, True)}
 
+    def test_runs_all_arms_of_most_rounds_on_one_cpu(self, whole_run: Done) -> None:
+        """Else what wakes a worker would decide which one it gets; a page from the disk waits."""
+        for cell in whole_run.read("comparison.json")["cells"]:
+            assert cell["held_rounds"] > cell["rounds"] / 2, cell["id"]
+
     def test_measures_start_up_and_memory_of_every_environment(self, whole_run: Done) -> None:
         """Each phase is a positive time, and the classic real is at least their sum."""
         lines = [x for x in whole_run.lines("samples.jsonl") if x["kind"] == "startup"]

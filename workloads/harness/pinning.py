@@ -40,11 +40,11 @@ def pin(cpus: Optional[List[int]]) -> None:
 def held(cpu: Optional[int]) -> Iterator[bool]:
     """Hold this thread on a CPU, or on the one it is on (`OWN_CPU`); give whether that was done.
 
-    None holds it nowhere.
+    With None, or with a CPU on which it may not run, it is held nowhere.
     """
     allowed = os.sched_getaffinity(0)
     chosen = current_cpu() if cpu == OWN_CPU else cpu
-    is_held = chosen is not None and _has_moved(chosen)
+    is_held = chosen in allowed and _has_moved(chosen)
     try:
         yield is_held
     finally:
@@ -55,7 +55,7 @@ def held(cpu: Optional[int]) -> Iterator[bool]:
 def _has_moved(cpu: int) -> bool:
     try:
         os.sched_setaffinity(0, (cpu,))
-    except (OSError, ValueError, OverflowError):
+    except OSError:
         return False
     return True
 
