@@ -28,7 +28,7 @@ ARMS = ("docker", "singularity", "vm~control")
 RUN = (
     *("--envs", "vm,docker,singularity", "--base-image", "envcompare-base:python3.11"),
     *("--sif-compression", "zstd", "--no-startup", "--profile", "none", "--no-noise-memory"),
-    *("--preset", "quick", "--target", "0.1"),  # the budget ends a cell
+    *("--quick", "--target", "0.1"),  # the budget ends a cell
 )
 
 
