@@ -401,8 +401,8 @@ def _holding(run: RunComparison) -> str:
     count = f"{sum(cell.held_rounds for cell in held)} of {sum(cell.rounds for cell in held)}"
     return (
         f"In {count} rounds of {_names(run, held)} all arms ran on one CPU, the one that the "
-        "scheduler had given to the first of them: CPUs differ in what else they do, and what "
-        "wakes a worker, which is not the work, decides which one it gets."
+        "scheduler had given to the first of them: CPUs differ in what else they do, and which one "
+        "a worker gets depends on what woke it, not on the environment."
     )
 
 
