@@ -61,9 +61,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="bl
     wall_ns: tuple[Count, ...]
     cpu_ns: tuple[Count, ...]
     gpu_ns: tuple[Count, ...] | None = None
-    wait_ns: Annotated[Count | None, Meta(description="run-queue wait of the computing thread")] = (
-        None
-    )
+    wait_ns: Annotated[Count | None, Meta(description="run-queue wait of the thread")] = None
     all_wait_ns: Annotated[Count | None, Meta(description="of all threads of the worker")] = None
     throttled_ns: Count | None = None
     voluntary_switches: Count | None = None
@@ -389,9 +387,7 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     quiet_pressure: float = 10.0  # percent of the time in which a task waits for a CPU
     quiet_load: float | None = None  # tasks that want a CPU, ours included; None: CPUs + 1
     stabilise: bool = False
-    same_cpu: Annotated[
-        bool, Meta(description="of all arms of a round, where each has a single thread")
-    ] = False
+    same_cpu: bool = False  # of all arms of a round, where each has a single thread
     noise_memory: bool = False
     marks: Annotated[
         bool, Meta(description="phases and operators are timed in some rounds of each restart")
