@@ -44,7 +44,7 @@ def held(cpu: Optional[int]) -> Iterator[bool]:
     """
     allowed = os.sched_getaffinity(0)
     chosen = current_cpu() if cpu == OWN_CPU else cpu
-    is_held = chosen in allowed and _has_moved(chosen)
+    is_held = chosen in allowed and _moved_to(chosen)
     try:
         yield is_held
     finally:
@@ -52,7 +52,8 @@ def held(cpu: Optional[int]) -> Iterator[bool]:
             os.sched_setaffinity(0, allowed)
 
 
-def _has_moved(cpu: int) -> bool:
+def _moved_to(cpu: int) -> bool:
+    """Hold this thread on a CPU; return whether the kernel lets it."""
     try:
         os.sched_setaffinity(0, (cpu,))
     except OSError:
