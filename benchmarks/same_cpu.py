@@ -73,7 +73,7 @@ def write_page(places: Places) -> str:
         "# All arms of a round on the same CPU",
         "",
         f"`python benchmarks/same_cpu.py`: {len(every)} runs of vm, docker and singularity on a "
-        "lab host, with `--same-cpu`, which is the default, and with `--no-same-cpu`; raw data in "
+        "lab host, half with `--same-cpu`, the default, half with `--no-same-cpu`; raw data in "
         "`benchmarks/results/same-cpu/`. The share is that of the blocks that ended on the CPU "
         "with the lowest number. A ratio is that of typical steps to vm, the mean over trials with "
         "the lowest and the highest; the SD is the one that the median over rounds sees, the "

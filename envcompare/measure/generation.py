@@ -79,7 +79,8 @@ class Generation:
     @property
     def _can_hold(self) -> bool:
         hellos = self.workers.roster.hellos
-        is_wanted = self.context.design.same_cpu
+        design = self.context.design
+        is_wanted = design.same_cpu and design.threads == 1
         return is_wanted and have_like_cpus(hellos[arm] for arm in self.workers.arms)
 
     def run(self) -> None:

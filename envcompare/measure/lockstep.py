@@ -420,7 +420,7 @@ class Turns:
         """
         while live := [cell for cell in self.cells if cell.stopped_by is None]:
             ended = [cell for cell in self.cells if cell.stopped_by is not None]
-            _give(live, _left_s(ended))
+            _give(live, sum(max(0.0, cell.context.budget.left_s) for cell in ended))
             for cell in ended:
                 cell.context.budget.left_s = 0.0
             reasons = [(cell, cell.why_done()) for cell in live]

@@ -289,6 +289,18 @@ def test_what_a_cell_left_before_an_interruption_is_for_the_others(tmp_path: Pat
     assert b.readings.restarts > 0
 
 
+def test_cell_that_took_too_long_takes_nothing_from_the_others(tmp_path: Path) -> None:
+    """What it took beyond its budget is for itself."""
+    a, b = cells(tmp_path, {}, {}, budget_s=80.0).locksteps()
+    turns = Turns([a, b])
+    for cell, left_s in ((a, -110.0), (b, 80.0)):
+        cell.context.budget.stop()
+        cell.context.budget.left_s = left_s
+    a.stop("budget")
+    assert turns._share_budget() == [b]
+    assert b.context.budget.left_s == pytest.approx(80.0)
+
+
 def test_cells_of_a_resumed_run_have_as_much_of_what_is_left(tmp_path: Path) -> None:
     """Events count a launch for the cell that it served first, whose budget may seem overspent."""
     a, b, c = cells(tmp_path, {}, {}, {}, budget_s=10.0).locksteps()
