@@ -12,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -169,6 +170,24 @@ def run_envcompare(*words: str) -> str:
     if done.returncode:
         raise click.ClickException(f"{' '.join(words)}: {done.stderr or done.stdout}")
     return done.stdout
+
+
+@contextmanager
+def one_run(*words: str) -> Iterator[Path]:
+    """Run `envcompare run` once; give its run folder, which is then removed.
+
+    Raises click.ClickException as `run_envcompare` does.
+    """
+    with tempfile.TemporaryDirectory(prefix="envcompare-benchmark-") as out:
+        run_envcompare("run", *words, "--out", out)
+        (folder,) = Path(out).iterdir()
+        yield folder
+
+
+def on_lab_host(main: Callable[..., None]) -> Callable[..., None]:
+    """Give a benchmark the options `--host` and `--ssh-config`."""
+    config = click.option("--ssh-config", default=".lab/ssh_config", show_default=True)
+    return click.option("--host", default="lab-h1", show_default=True)(config(main))
 
 
 def load_average() -> float:

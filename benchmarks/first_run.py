@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
 import envcompare
-from bookkeeping import Places, Watch, benchmark, mean_load, run_envcompare, write_json
+from bookkeeping import Places, Watch, benchmark, mean_load, on_lab_host, one_run, write_json
 
 FOLDER, PAGE = "first-run", "first-run.md"
 DEMO = (
@@ -32,8 +30,7 @@ DECIDED = ("equivalent", "slower", "faster")
 @click.option("--trials", default=20, show_default=True)
 @click.option("--budget", default=0.0, help="Seconds a cell; 0 is that of --quick.")
 @click.option("--workloads", default="cnn,rnn", show_default=True)
-@click.option("--host", default="lab-h1", show_default=True)
-@click.option("--ssh-config", default=".lab/ssh_config", show_default=True)
+@on_lab_host
 def main(  # noqa: PLR0913 — the options of a run
     places: Places, trials: int, *, budget: float, workloads: str, host: str, ssh_config: str
 ) -> None:
@@ -54,10 +51,8 @@ def main(  # noqa: PLR0913 — the options of a run
 
 def _run(words: tuple[str, ...]) -> list[dict[str, Any]]:
     """Run once; return verdict and interval of each comparison of typical steps."""
-    with tempfile.TemporaryDirectory(prefix="envcompare-first-run-") as out:
-        run_envcompare("run", *words, "--out", out)
-        (path,) = Path(out).iterdir()
-        rows = envcompare.read(path).comparisons.query("is_primary and not is_control")
+    with one_run(*words) as folder:
+        rows = envcompare.read(folder).comparisons.query("is_primary and not is_control")
     kept = ["workload", "arm", "outcome", "ratio", "ratio_low", "ratio_high"]
     return json.loads(rows[kept].to_json(orient="records"))  # type: ignore[no-any-return]
 

@@ -15,17 +15,15 @@ import json
 import math
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 from scipy import stats
 
-from bookkeeping import Conditions, Places, Watch, benchmark, mean_load, run_envcompare
+from bookkeeping import Conditions, Places, Watch, benchmark, mean_load, one_run, run_envcompare
 from envcompare.measure.hostmemory import NoiseMemory
 from envcompare.run_folder.records import Block, Startup
 from envcompare.run_folder.results import RunFolder
@@ -119,9 +117,7 @@ def image_of(base: tuple[str, ...]) -> str:
 def _trial(image: str, words: tuple[str, ...]) -> dict[str, Any]:
     """Run once; return what the estimates need of each block, and what the launches took."""
     envs = ",".join((REFERENCE, *(f"{name}=docker:{image}" for name in COMPARED)))
-    with tempfile.TemporaryDirectory(prefix="envcompare-live-") as out:
-        run_envcompare("run", "--envs", envs, *FLAGS, *words, "--out", out)
-        (path,) = Path(out).iterdir()
+    with one_run("--envs", envs, *FLAGS, *words) as path:
         folder = RunFolder.open(path)
         samples, events = folder.read_samples().samples, folder.read_events().events
         folder.close()

@@ -7,17 +7,15 @@ again. Work that feels rights most stands beside the bundled workloads.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import click
 import numpy as np
 from live import image_of
 
-from bookkeeping import HERE, Conditions, Places, Watch, benchmark, run_envcompare
+from bookkeeping import HERE, Conditions, Places, Watch, benchmark, one_run
 from envcompare.run_folder.records import Block, Event
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.intervals import ALPHA
@@ -68,16 +66,14 @@ def _measure(image: str, works: tuple[str, ...], budget_s: float) -> Notes:
     """Run once; return the blocks, what each arm was found to have, and the conditions."""
     arms = ",".join(f"{name}=docker:{image}" for name in (REFERENCE, "rights", "read-only"))
     watch = Watch.begin()
-    with tempfile.TemporaryDirectory(prefix="envcompare-rights-") as out:
-        words = (
-            *("run", "--envs", arms, *works, "--budget", f"{budget_s}", "--no-startup"),
-            *("--docker-options", f"{REFERENCE}={PLAIN}"),
-            *("--docker-options", f"read-only={READ_ONLY}"),
-            *("--device", "cpu", "--target", "0.01", "--seed", "1", "--profile", "none"),
-            *("--no-noise-memory", "--no-marks", "--out", out),
-        )
-        run_envcompare(*words)
-        (path,) = Path(out).iterdir()
+    words = (
+        *("--envs", arms, *works, "--budget", f"{budget_s}", "--no-startup"),
+        *("--docker-options", f"{REFERENCE}={PLAIN}"),
+        *("--docker-options", f"read-only={READ_ONLY}"),
+        *("--device", "cpu", "--target", "0.01", "--seed", "1", "--profile", "none"),
+        *("--no-noise-memory", "--no-marks"),
+    )
+    with one_run(*words) as path:
         folder = RunFolder.open(path)
         notes = Notes(samples=list(folder.read_samples().samples))
         found = {record.arm: record.facts for record in folder.read_fingerprints()}

@@ -1,4 +1,4 @@
-"""What it changes that all arms of a round run on the same CPU.
+"""What running all arms of a round on the same CPU changes.
 
 A trial is a run of vm, docker and singularity on a lab host, with `--same-cpu` or without it; both
 kinds take turns. A run that was stopped goes on where it was.
@@ -7,15 +7,14 @@ kinds take turns. A run that was stopped goes on where it was.
 from __future__ import annotations
 
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 import numpy as np
+from first_run import DEMO
 
-from bookkeeping import Places, Watch, benchmark, load_average, run_envcompare
+from bookkeeping import Places, Watch, benchmark, load_average, on_lab_host, one_run
 from envcompare.run_folder.records import Block, Event
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.typical import spread_of_rounds
@@ -26,9 +25,8 @@ KINDS = {"same": "--same-cpu", "free": "--no-same-cpu"}
 REFERENCE = "vm"
 ARMS = ("docker", "singularity", "vm~control")
 RUN = (
-    *("--envs", "vm,docker,singularity", "--base-image", "envcompare-base:python3.11"),
-    *("--sif-compression", "zstd", "--no-startup", "--profile", "none", "--no-noise-memory"),
-    *("--quick", "--target", "0.1"),  # the budget ends a cell
+    *(*DEMO, "--no-startup", "--profile", "none", "--no-noise-memory"),
+    *("--target", "0.1"),  # the budget ends a cell
 )
 
 
@@ -36,8 +34,7 @@ RUN = (
 @click.option("--trials", default=4, show_default=True, help="Of each kind.")
 @click.option("--budget", default=60.0, help="Seconds a cell.", show_default=True)
 @click.option("--workloads", default="cnn,rnn", show_default=True)
-@click.option("--host", default="lab-h1", show_default=True)
-@click.option("--ssh-config", default=".lab/ssh_config", show_default=True)
+@on_lab_host
 def main(  # noqa: PLR0913 — the options of a run
     places: Places, trials: int, *, budget: float, workloads: str, host: str, ssh_config: str
 ) -> None:
@@ -56,9 +53,7 @@ def main(  # noqa: PLR0913 — the options of a run
 def _measure(words: tuple[str, ...]) -> Notes:
     """Run once; return the blocks that count, and the conditions."""
     watch = Watch.begin()
-    with tempfile.TemporaryDirectory(prefix="envcompare-same-cpu-") as out:
-        run_envcompare("run", *words, "--out", out)
-        (folder,) = Path(out).iterdir()
+    with one_run(*words) as folder:
         samples = RunFolder.open(folder).read_samples().samples
     notes = Notes(samples=[s for s in samples if isinstance(s, Block) and not s.warmup])
     notes.event(Event(t=time.time(), what="note", values=watch.conditions()))
@@ -110,9 +105,10 @@ def _rows(kind: str, trials: list[tuple[Block, ...]]) -> Iterator[str]:
 
 def _first(trials: list[list[Block]], arm: str) -> float:
     """Return the share of the blocks of an arm that ended on the first CPU that any ended on."""
-    cpus = [block.cpu for blocks in trials for block in blocks if block.cpu is not None]
-    own = [b.cpu for blocks in trials for b in blocks if b.arm == arm and b.cpu is not None]
-    return float(np.mean([cpu == min(cpus) for cpu in own])) if own else float("nan")
+    known = [(b.arm, b.cpu) for blocks in trials for b in blocks if b.cpu is not None]
+    first = min((cpu for _, cpu in known), default=0)
+    own = [cpu == first for name, cpu in known if name == arm]
+    return float(np.mean(own)) if own else float("nan")
 
 
 if __name__ == "__main__":
