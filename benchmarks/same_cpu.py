@@ -71,8 +71,8 @@ def write_page(places: Places) -> str:
         "lab host, half with `--same-cpu`, the default, half with `--no-same-cpu`; raw data in "
         "`benchmarks/results/same-cpu/`. The share is that of the blocks that ended on the CPU "
         "with the lowest number. A ratio is that of typical steps to vm, the mean over trials with "
-        "the lowest and the highest; the SD is the one that the median over rounds sees, the "
-        "median over trials.",
+        "the lowest and the highest; the SD of a round is taken from the middle of the rounds, so "
+        "that a few long ones do not raise it, and is the median over trials.",
         "",
         "| | workload | arm | on the first CPU | vm there | ratio − 1 | SD of a round |",
         "|---|---|---|---:|---:|---:|---:|",

@@ -88,7 +88,6 @@ def compare_files(read: RunFiles) -> RunComparison:
         screen=design.screen,
         threads=design.threads,
         stabilise=design.stabilise,
-        same_cpu=design.same_cpu,
         until=design.until,
         is_complete=read.is_complete,
         reference_arm=next(arm.id for arm in run.arms if arm.is_reference),

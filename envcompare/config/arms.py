@@ -70,7 +70,7 @@ class Traits:
     is_default: bool = False  # compared where --envs is not given
     is_isolated: bool = True  # from the host, by anything at all
     is_daemons: bool = False  # a daemon starts it, not the login: no job of a scheduler holds it
-    is_relayed: bool = False  # its stdin passes through programs that stay busy for a while then
+    has_client: bool = False  # of an engine: stdin passes through it, and it stays busy for a while
     software: Literal["image", "venv"] = "image"  # of the stack `image`; a venv is the host's
     has_network: bool = True
     counters: CounterAccess = "login"

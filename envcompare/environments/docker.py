@@ -171,7 +171,7 @@ class Docker:
         reference="image",
         is_default=True,
         is_daemons=True,
-        is_relayed=True,
+        has_client=True,
         has_network=False,
         counters="granted",
         limit_command="docker run",

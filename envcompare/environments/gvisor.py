@@ -48,7 +48,6 @@ class GVisor:
         Docker.traits,
         aliases=("runsc",),
         is_default=False,
-        is_relayed=False,  # its kernel opens no named pipe of the host
         counters="root",
         rung=None,
         fixed_options=(*(Docker.traits.fixed_options or ()), "--runtime"),

@@ -124,7 +124,7 @@ class Podman:
     name: ClassVar[str] = "podman"
     traits: ClassVar[Traits] = Traits(
         reference="image",
-        is_relayed=True,
+        has_client=True,
         has_network=False,
         counters="root",
         limit_command="podman run",

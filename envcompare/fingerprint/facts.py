@@ -189,6 +189,11 @@ FACTS: Final[tuple[Fact, ...]] = (
         "`--docker-options` gives an arm the options of the container that you use",
     )),
     Fact("engine.options", name="the options of the engine"),
+    Fact("engine.requests", name="the way of requests to the worker", missing="it is direct",
+         purpose=Purpose(
+        "Requests pass through the client of an engine whose containers open no pipe of the host",
+        "this can slow steps of a few milliseconds by some percent where CPUs are few",
+    )),
     Fact("env.HOME", "varied"),
     Fact("env.NVIDIA", "varied"),
     Fact("env.PATH", "varied"),

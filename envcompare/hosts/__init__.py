@@ -20,6 +20,7 @@ class ReadyArm:
     prepared: Prepared
     check: Check
     mismatch: StackError | None = None  # what its proof is at odds with, where that is allowed
+    has_pipes: bool | None = None  # of the host, in place of stdin; None: not tried, or no need
 
     @property
     def gpu(self) -> Gpu:
@@ -31,6 +32,11 @@ class ReadyArm:
         """Return `ENVIRONMENT.version`, of what isolates the arm; empty where it is not known."""
         version = self.check.version
         return {f"{self.arm.environment}.version": version} if version else {}
+
+    @property
+    def way_of_requests(self) -> dict[str, FingerprintValue]:
+        """Return `engine.requests` where timed workers get requests as nobody would wish."""
+        return {"engine.requests": "through its client"} if self.has_pipes is False else {}
 
     @property
     def installed(self) -> dict[str, FingerprintValue]:

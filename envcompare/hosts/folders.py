@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from envcompare.command import Command
 from envcompare.config.arms import Arm, Place
 from envcompare.config.experiment import Experiment
 from envcompare.config.workloads import Workload
-from envcompare.environments import UPPER, new_worker_mark
+from envcompare.environments import UPPER, new_worker_mark, run_wrapped
 from envcompare.environments.registry import environment
-from envcompare.errors import UnusableError, WorkloadError
+from envcompare.errors import CommandTimeoutError, UnusableError, WorkloadError
 from envcompare.hosts.session import HostSession
 from envcompare.masking import masked
 from envcompare.measure import Variables
@@ -21,7 +22,7 @@ from envcompare.measure.worker import Worker
 from envcompare.profilers import ProfilerRun
 from envcompare.run_folder.disk import distinct_name
 from envcompare.run_folder.records import Scalar
-from envcompare.stack import Mount
+from envcompare.stack import Mount, Progress
 from envcompare.transport import make_folder, shell
 
 _PREPARE_LIMIT_S = 3600.0
@@ -29,8 +30,9 @@ _MAKE_PRIVATE = """
 [ -e "$1" ] || [ -L "$1" ] || mkdir -m 700 -- "$1" || exit
 [ -d "$1" ] && [ ! -L "$1" ] && [ "$(stat -c %u "$1")" = "$(id -u)" ] && chmod 700 "$1"
 """
-# Named pipes in place of stdin and stdout. To open one waits for the other end: 4 is both ends of
-# the replies, so that their reader is ready at once, and ends with a command that has opened none.
+# Named pipes in place of stdin and stdout. Opening one blocks until its other end is opened:
+# descriptor 4 has both ends of the replies, so that their reader starts at once, and sees the end
+# even if the worker never opens them.
 # A client that fails may leave a container behind, whose worker has them open.
 _RELAY = r"""
 folder=$1
@@ -51,6 +53,11 @@ wait "$reader"
 rm -rf -- "$folder"
 exit "$code"
 """
+_PIPES_LIMIT_S = 60.0
+_NO_PIPES = (
+    "requests pass through the client of the engine, since its containers open no pipe of the "
+    "host; this can slow steps of a few milliseconds"
+)
 _CHANNEL = "ENVCOMPARE_CHANNEL"  # the folder of these pipes, which the worker opens
 WORKER = "harness/worker.py"
 # of a plain command, which finds the Python of the image by itself
@@ -65,6 +72,43 @@ def relayed(command: Command, folder: str) -> Command:
     on the CPU of the worker where there are few. The pipes bypass them.
     """
     return replace(command, argv=("sh", "-c", _RELAY, "sh", folder, *command.argv))
+
+
+def find_pipes(session: HostSession, progress: Progress) -> None:
+    """Find out whose workers can open these pipes: none that has another kernel than the host.
+
+    Those are in gVisor, in Kata Containers, and where the engine has a machine of its own. The arms
+    of the session are replaced by ones that tell. Raises TransportError and StillRunningError.
+    """
+    for arm, ready in session.arms.items():
+        where = environment(ready.arm.environment)
+        if not where.traits.has_client:
+            continue
+        mark = new_worker_mark()
+        channel = _channel(session, arm, mark)
+        command = Command(
+            argv=(ready.prepared.python, f"{session.workloads}/{WORKER}"),
+            env=((_CHANNEL, channel),),
+        )
+        wrapped = session.wrapped(ready, command, mounts=session.mounts, worker=mark, is_timed=True)
+        try:
+            done = run_wrapped(
+                session.transport,
+                relayed(wrapped, channel),  # no request comes, and the worker ends
+                end=partial(session.end, arm, mark),
+                timeout_s=_PIPES_LIMIT_S,
+            )
+            has_pipes = done.succeeded
+        except CommandTimeoutError:
+            has_pipes = False
+        session.arms[arm] = replace(ready, has_pipes=has_pipes)
+        if not has_pipes:
+            progress.say(f"{arm}: {_NO_PIPES}")
+
+
+def _channel(session: HostSession, arm: str, mark: str) -> str:
+    """Return the folder of the pipes of one worker."""
+    return f"{session.scratch(arm)}/channel-{mark}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -188,9 +232,8 @@ class CellFolders:
         mark = new_worker_mark()
         ready = self.session.arms[arm]
         python = ready.prepared.interpreter if program == LAUNCHER else ready.prepared.python
-        channel = ""
-        if is_timed and program == WORKER and environment(ready.arm.environment).traits.is_relayed:
-            channel = f"{self.session.scratch(arm)}/channel-{mark}"
+        has_pipes = is_timed and program == WORKER and ready.has_pipes
+        channel = _channel(self.session, arm, mark) if has_pipes else ""
         variables += ((_CHANNEL, channel),) if channel else ()
         command = Command(argv=(python, f"{self.session.workloads}/{program}"), env=variables)
         wrapped = self.session.wrapped(

@@ -392,6 +392,7 @@ class HostSession:
                 **dict(ready.prepared.facts),
                 **ready.installed,
                 **self._engine_options(ready),
+                **ready.way_of_requests,
             },
             identity=identity,
             taken=taken,

@@ -67,7 +67,7 @@ class Generation:
     marking: Marking
     marked_s: float = 0.0
     number: int = 0
-    _cpu: int | None = None  # on which all arms of a round are held
+    _holds: bool = False  # all arms of a round on one CPU
     _checksums: dict[str, float | None] = field(default_factory=dict)
     _first_step_s: float = 0.0  # the longest of all arms
 
@@ -120,7 +120,7 @@ class Generation:
         step_s, order = self.block_s / steps, self._order
         self.marked_s = self.marking.run(
             self.workers, restart=self.restart, steps=steps, step_s=step_s, rounds_s=rounds_s,
-            order=order, cpu=self._cpu,
+            order=order, holds=self._holds,
         )  # fmt: skip
 
     def _can_measure(self) -> bool:
@@ -195,10 +195,11 @@ class Generation:
         steps = self.steps or MIN_STEPS
         if number == _WARMUP:
             steps = _warmup_steps(steps, self.block_s, has_gpu=self.context.has_gpu)
-        cpu, can_hold = self._cpu, self._can_hold
+        cpu = OWN_CPU if self._holds else None
+        can_hold = self._can_hold
         for order, arm in enumerate(self._order(f"round {number}")):
             limit_s = block_limit_s(expected_block_s(self._first_step_s))
-            ran = self.workers.ask(arm, _steps(steps, limit_s, cpu))
+            ran = self.workers.ask(arm, _steps(steps, limit_s, cpu=cpu))
             if ran is None:
                 self.context.note("round-dropped", arm=arm, text=f"round {number}")
                 return
@@ -207,7 +208,7 @@ class Generation:
             self.context.recorder.sample(block)
             can_hold = can_hold and _can_be_held(ran, cpu)
             cpu = ran.cpu if ran.is_held else None
-        self._cpu = OWN_CPU if can_hold else None
+        self._holds = can_hold
 
     def _checked(self, block: Block) -> Block:
         """Return the block, marked as dropped where its times cannot be true."""
@@ -260,14 +261,14 @@ class Generation:
                 self.context.note("generation", arm=arm, values=result)
 
 
-def _steps(count: int, limit_s: float, cpu: int | None = None) -> Callable[[Worker], Ran]:
-    return lambda worker: worker.run(count, limit_s, cpu)
+def _steps(count: int, limit_s: float, *, cpu: int | None = None) -> Callable[[Worker], Ran]:
+    return lambda worker: worker.run(count, limit_s, cpu=cpu)
 
 
 def _can_be_held(ran: Ran, cpu: int | None) -> bool:
     """Tell whether a block on one CPU is as it is without: of one thread that never gave it up.
 
-    A kernel that tells no wait for a CPU, such as gVisor's, may hold nothing at all.
+    A kernel that reports no wait for a CPU, such as gVisor's, may ignore the affinity.
     """
     is_alone = ran.threads == 1 and ran.voluntary_switches == 0 and ran.wait_ns is not None
     return is_alone and (cpu is None or ran.is_held)
@@ -279,7 +280,7 @@ def have_like_cpus(hellos: Iterable[Hello]) -> bool:
     return (
         all(device == "cpu" and facts.get("numa.nodes") == 1 for device, facts in found)
         and len({facts.get("cpu.affinity") for _, facts in found}) == 1
-    )  # fmt: skip
+    )
 
 
 def _warmup_steps(steps: int, block_s: float, *, has_gpu: bool) -> int:
@@ -331,7 +332,7 @@ class Marking:
         step_s: float,
         rounds_s: float,
         order: Callable[[str], tuple[str, ...]],
-        cpu: int | None,
+        holds: bool,
     ) -> float:
         """Run marked rounds for their share of the time, `rounds_s` being that of the others.
 
@@ -348,7 +349,7 @@ class Marking:
                 self._note_room(workers.context, round_s)
                 break
             arms_in_order = order(f"marked {number}")
-            blocks = self._round(workers, arms_in_order, marked, longest_s, cpu=cpu)
+            blocks = self._round(workers, arms_in_order, marked, longest_s, holds=holds)
             for place, (arm, phases) in enumerate(blocks.items() if number >= 0 else ()):
                 block = MarkedBlock(
                     cell=workers.context.cell,
@@ -381,15 +382,16 @@ class Marking:
         steps: int,
         limit_s: float,
         *,
-        cpu: int | None,
+        holds: bool,
     ) -> dict[str, _Phases]:
         """Return what each arm took, nothing where one could not tell: then no arm is marked."""
         by_arm: dict[str, _Phases] = {}
+        cpu = OWN_CPU if holds else None
         for arm in order:
-            reply = workers.ask(arm, _marked(steps, limit_s, cpu))
+            reply = workers.ask(arm, _marked(steps, limit_s, cpu=cpu))
             if reply is None:
                 return {}
-            cpu = None if cpu is None else reply.cpu
+            cpu = reply.cpu if holds else None
             phases = self._read(arm, reply)
             if phases is None:
                 workers.context.note("not-marked", arm=arm, text=self.reason)
@@ -408,5 +410,5 @@ class Marking:
         return None
 
 
-def _marked(steps: int, limit_s: float, cpu: int | None) -> Callable[[Worker], Profiled]:
+def _marked(steps: int, limit_s: float, *, cpu: int | None) -> Callable[[Worker], Profiled]:
     return lambda worker: worker.profile(MARKED, steps, out="", limit_s=limit_s, cpu=cpu)

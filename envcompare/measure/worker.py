@@ -160,7 +160,7 @@ class Worker:
         """Wait until the generation has begun."""
         return self._receive("gen", Generated, limit_s)
 
-    def run(self, steps: int, limit_s: float, cpu: int | None = None) -> Ran:
+    def run(self, steps: int, limit_s: float, *, cpu: int | None = None) -> Ran:
         """Run a block of `steps` steps within `limit_s` seconds.
 
         It is held on a CPU, which `OWN_CPU` leaves to the scheduler; with None it may move.

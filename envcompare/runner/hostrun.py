@@ -33,6 +33,7 @@ from envcompare.errors import (
 )
 from envcompare.fingerprint.identity import changes, refused
 from envcompare.hosts import hostlock
+from envcompare.hosts.folders import find_pipes
 from envcompare.hosts.hostlock import Asker, HostLock
 from envcompare.hosts.opening import identify, note_differing_files, open_session
 from envcompare.hosts.session import HostSession
@@ -463,6 +464,7 @@ def _prepare_host(
         if reference in session.arms:
             session.add_control(control, reference)
     session.stage()
+    find_pipes(session, Progress(say))
     identify(session, job.experiment.data)
     if session.wheels:
         job.note("wheels", host=session.host.label, text=session.wheels.sentence)

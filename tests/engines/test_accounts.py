@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 from lab import Lab
 from runs import BASE
@@ -17,7 +18,7 @@ from envcompare.cli.planning import resolved
 from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings
 from envcompare.environments.registry import environment
-from envcompare.hosts.folders import CellFolders
+from envcompare.hosts.folders import CellFolders, find_pipes
 from envcompare.hosts.opening import open_session
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
@@ -89,6 +90,9 @@ done | awk '/ctxt_switches/ { sum += $2 } END { print sum + 0 }'
 """
 
 
+OTHER_KERNEL = "docker-runsc"  # the environment `docker`, under a runtime that an option names
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
     """What a block of steps cost by the run's own account, and by those of the kernel, in ns."""
@@ -129,7 +133,11 @@ def session(lab: Lab, settings: Settings) -> Iterator[HostSession]:
         for arm in make_plan(experiment, (lab.alias,), accept_many=False).arms:
             if not arm.is_control:
                 opened.add_arm(arm, experiment, Progress(print))
+            if arm.id == "docker":
+                other = msgspec.structs.replace(arm, id=OTHER_KERNEL, options=("--runtime=runsc",))
+                opened.add_arm(other, experiment, Progress(print))
         opened.stage()
+        find_pipes(opened, Progress(print))
         yield opened
 
 
@@ -220,6 +228,22 @@ def test_a_client_does_next_to_nothing_while_blocks_are_asked_for(
             switches[is_timed] = int(lab.as_root("sh", "-c", SWITCHES, "sh", arm)) - before
     assert 10 * switches[True] < switches[False], switches
     assert switches[False] > 5 * _REQUESTS, switches
+
+
+def test_requests_take_the_way_that_an_arm_has(
+    lab: Lab, session: HostSession, settings: Settings, tmp_path: Path
+) -> None:
+    """Containers of Docker under another kernel open no pipe of the host, and are measured too."""
+    found = {arm: ready.has_pipes for arm, ready in session.arms.items()}
+    assert found == {
+        "vm": None, "docker": True, OTHER_KERNEL: False, "singularity": None, "podman": True,
+        "charliecloud": None, "bubblewrap": None, "gvisor": False,
+    }  # fmt: skip
+    for arm in ("gvisor", OTHER_KERNEL):
+        assert session.fingerprint(arm, "c", {}, taken="start").facts["engine.requests"]
+        with _ready(lab, session, settings, arm=arm, log=tmp_path / arm) as worker:
+            assert worker.run(1, 60.0).cpu_ns
+    assert "engine.requests" not in session.fingerprint("docker", "c", {}, taken="start").facts
 
 
 def test_nothing_is_counted_twice_where_the_kernel_of_gvisor_counts(

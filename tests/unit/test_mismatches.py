@@ -37,7 +37,7 @@ def compared(tmp_path: Path, *made: Made, allow_mismatch: bool = False) -> RunCh
         ({"data": "0ther"}, "the data da7a → 0ther"),
         ({"design": {"threads": 2}}, "--threads 1 → 2"),
         ({"design": {"stabilise": True}}, "--stabilise off → on"),
-        ({"design": {"same_cpu": True}}, "--same-cpu off → on"),
+        ({"is_held": True}, "all arms on the same CPU (--same-cpu) no → yes"),
         ({"design": {"pin": (0, 1)}}, "--pin none → 0,1"),
     ],
 )
@@ -60,10 +60,11 @@ def test_another_reference_code_or_setting_is_refused_with_both_values(
     [
         {"facts": {"vm": {"hostname": "two", "pid": 8}}},
         {"design": {"margin": 0.02, "budget_s": 60.0, "preset": "default"}},
+        {"design": {"same_cpu": True}},  # nothing was held, as with several threads
     ],
 )
 def test_names_and_presets_may_differ(tmp_path: Path, changes: dict[str, object]) -> None:
-    """They change neither the machine nor the work."""
+    """They change neither the machine nor the work, nor does an option that had no effect."""
     found = compared(tmp_path, one_cell("a", 1.0), one_cell("b", 1.1, **changes))
     assert found.mismatches == ()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Iterator, List, Optional, Set
 
 from harness.failures import ProcessError
@@ -40,7 +40,8 @@ def pin(cpus: Optional[List[int]]) -> None:
 def held(cpu: Optional[int]) -> Iterator[bool]:
     """Hold this thread on a CPU, or on the one it is on (`OWN_CPU`); give whether that was done.
 
-    With None, or with a CPU on which it may not run, it is held nowhere.
+    With None, or with a CPU on which it may not run, it is held nowhere. A thread that starts in
+    between is let go with this one; a process that does stays on the CPU (sched_setaffinity(2)).
     """
     allowed = os.sched_getaffinity(0)
     chosen = current_cpu() if cpu == OWN_CPU else cpu
@@ -50,6 +51,15 @@ def held(cpu: Optional[int]) -> Iterator[bool]:
     finally:
         if is_held:
             os.sched_setaffinity(0, allowed)
+            _let_go(allowed, chosen)
+
+
+def _let_go(allowed: Set[int], cpu: Optional[int]) -> None:
+    """Let every thread that may run on this CPU alone run on all that are allowed."""
+    for thread in map(int, os.listdir("/proc/self/task")):
+        with suppress(OSError):  # it has ended
+            if os.sched_getaffinity(thread) == {cpu}:
+                os.sched_setaffinity(thread, allowed)
 
 
 def _moved_to(cpu: int) -> bool:

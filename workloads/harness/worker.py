@@ -8,8 +8,6 @@ import os
 import sys
 import time
 
-_OTHER_END_S = 30  # until the other end of a pipe is there, which is before this process is
-
 
 def main() -> int:
     """Serve protocol 1 on stdin and stdout, or prepare data when arguments are given."""
@@ -31,22 +29,22 @@ def main() -> int:
 def _take_channel() -> None:
     """Take the named pipes that stand for stdin and stdout, where envcompare has made them.
 
-    Nothing that this process starts may take them too.
+    Nothing that this process starts may take them too. Exits where they lead nowhere.
     """
     folder = os.environ.pop("ENVCOMPARE_CHANNEL", "")
     if not folder:
         return
-    import signal  # noqa: PLC0415 — nothing speaks the protocol yet
-
-    why = f"nobody opens the pipes in {folder}: is the engine in a machine of its own?"
-    usual = signal.signal(signal.SIGALRM, lambda *_: sys.exit(why))
-    signal.alarm(_OTHER_END_S)
-    for number, name, flags in ((0, "requests", os.O_RDONLY), (1, "replies", os.O_WRONLY)):
-        pipe = os.open(os.path.join(folder, name), flags)
+    try:
+        # Their reader is there before this process is; under another kernel than the reader's there
+        # is none, and nothing would ever end the wait for it.
+        replies = os.open(os.path.join(folder, "replies"), os.O_WRONLY | os.O_NONBLOCK)
+    except OSError as error:
+        sys.exit(f"the pipes in {folder} lead nowhere: {error.strerror}")
+    os.set_blocking(replies, True)
+    requests = os.open(os.path.join(folder, "requests"), os.O_RDONLY)
+    for number, pipe in ((0, requests), (1, replies)):
         os.dup2(pipe, number)
         os.close(pipe)
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, usual)
 
 
 if __name__ == "__main__":

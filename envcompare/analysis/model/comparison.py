@@ -379,7 +379,6 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     min_restarts: int
     threads: int
     stabilise: bool = False  # allocator thresholds and hash seed were fixed in every arm
-    same_cpu: bool = False  # of all arms of a round, where each has a single thread
     is_complete: bool  # False after an interruption or a crash
     reference_arm: str
     references: dict[str, str] = {}  # by cell, where it is another arm than `reference_arm`

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -29,7 +30,7 @@ from envcompare.run_folder.records import (
 from envcompare.run_folder.results import configuration_of
 
 Work = dict[str, FingerprintValue]
-_DESIGN: Final = ("threads", "stabilise", "same_cpu", "pin")
+_DESIGN: Final = ("threads", "stabilise", "pin")
 _WORK: Final = ("code", "device", "batch")
 _SHOWN_OF_DIGEST: Final = 12
 # What runs of earlier versions know nothing of.
@@ -66,7 +67,8 @@ def mismatches(before: ReadRun, after: ReadRun, cells: Iterable[str]) -> tuple[M
         (one.key, one.text): one for one in _of_design(before, after)
     }
     for cell in cells:
-        for mismatch in (*_of_work(before, after, cell), *_of_reference(before, after, cell)):
+        found = (_of_work, _of_reference, _of_held_rounds)
+        for mismatch in chain.from_iterable(differ(before, after, cell) for differ in found):
             known = seen.get((mismatch.key, mismatch.text))
             told = (*known.cells, cell) if known else (cell,)
             seen[mismatch.key, mismatch.text] = replace(mismatch, cells=told)
@@ -194,6 +196,20 @@ def _of_reference(before: ReadRun, after: ReadRun, cell: str) -> Iterator[Mismat
         yield _mismatch(
             difference.key, (difference.reference, difference.value), fact_text(difference)
         )
+
+
+def _of_held_rounds(before: ReadRun, after: ReadRun, cell: str) -> Iterator[Mismatch]:
+    """Give what `--same-cpu` has changed: it is no option of earlier runs, and holds few kinds."""
+    held = _is_held(before, cell), _is_held(after, cell)
+    if held[0] != held[1]:
+        change = " → ".join("yes" if one else "no" for one in held)
+        yield _mismatch("same_cpu", held, f"all arms on the same CPU (--same-cpu) {change}")
+
+
+def _is_held(run: ReadRun, cell: str) -> bool:
+    """Tell whether the arms of most rounds of a cell ran on the same CPU."""
+    (found,) = (one for one in run.comparison.cells if one.id == cell)
+    return 2 * found.held_rounds > found.rounds
 
 
 def _mismatch(key: str, values: tuple[FingerprintValue, FingerprintValue], text: str) -> Mismatch:

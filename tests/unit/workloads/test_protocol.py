@@ -73,6 +73,38 @@ def test_steps_are_held_on_a_cpu_until_they_are_done(
     assert (refused["ok"], refused["error"]["phase"]) == (False, "protocol")
 
 
+OWN_THREAD = """
+import os, threading
+
+
+class Own:
+    batch = 1
+    steps = 0
+
+    def setup(self, seed, device):
+        self.thread = threading.Thread(target=threading.Event().wait, daemon=True)
+
+    def step(self):
+        self.steps += 1
+        if self.steps == 2:
+            self.thread.start()
+        return len(os.sched_getaffinity(self.thread.native_id or 0))
+"""
+
+
+def test_a_thread_that_starts_while_another_is_held_is_let_go_with_it(
+    start: Start, tmp_path: Path
+) -> None:
+    """It has inherited the CPU, and nothing else would free it."""
+    (tmp_path / "own.py").write_text(OWN_THREAD)
+    cpus = sorted(os.sched_getaffinity(0))
+    worker = start()
+    assert worker.ask("hello", workload=f"{tmp_path}/own.py:Own")["ok"]
+    assert worker.ask("gen", seed=1, pad=0)["checksum"] == len(cpus)
+    assert worker.ask("run", k=1, cpu=cpus[-1])["loss"] == 1
+    assert worker.ask("run", k=1)["loss"] == len(cpus)
+
+
 def test_checksum_is_equal_when_seeds_are(start: Start, toy: str) -> None:
     """Two workers, and a fork and a rebuild, do the same work for the same seed."""
     found = set()
