@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +29,7 @@ from envcompare.measure import Facts, Values, Variables, stable_variables, with_
 from envcompare.measure.limits import ClockWatch, StopReason, begin_limit_s, is_look, stop_reason
 from envcompare.measure.replies import Hello, LaunchSpec, Placed
 from envcompare.measure.worker import Worker
+from envcompare.run_folder.history import elapsed_s, noted_left_s
 from envcompare.run_folder.records import (
     Design,
     Event,
@@ -84,12 +85,27 @@ class Budget:
     """
 
     left_s: float
+    own_s: float  # what is the cell's own of what all have that share their launches
     _since_s: float | None = None  # on the monotonic clock; None while it stands still
+
+    @classmethod
+    def whole(cls, seconds: float) -> Budget:
+        """Return that of a cell that begins."""
+        return cls(seconds, seconds)
+
+    @classmethod
+    def of_resumed(cls, whole_s: float, events: Sequence[Event]) -> Budget:
+        """Return what is left by the events of a cell, and what it noted after its last turn.
+
+        The events count a launch for the cell that it served first, which may seem overspent.
+        """
+        noted_s = noted_left_s(events)
+        return cls(whole_s - elapsed_s(events), whole_s if noted_s is None else max(0.0, noted_s))
 
     @classmethod
     def running(cls, left_s: float) -> Budget:
         """Return a budget whose clock runs from now on."""
-        return cls(left_s, time.monotonic())
+        return cls(left_s, left_s, time.monotonic())
 
     @property
     def remaining_s(self) -> float:

@@ -32,6 +32,7 @@ from envcompare.measure.quiet import QuietGate
 from envcompare.measure.replies import Hello
 from envcompare.measure.startup import Launches
 from envcompare.measure.workers import CellWorkers, WorkerPool
+from envcompare.run_folder.history import LEFT_S
 from envcompare.run_folder.records import Block, Design, Sample, Startup
 from envcompare.stats.intervals import Interval
 from envcompare.stats.metrics import Readings, wall_ns
@@ -400,9 +401,7 @@ class Turns:
         contexts = [cell.context for cell in self.cells]
         gate = QuietGate(contexts[0])
         gate.waited_s = sum(context.waited_s for context in contexts)
-        # alike: before an interruption events count a launch for the cell that it served first
-        part_s = sum(context.remaining_s for context in contexts) / len(contexts)
-        for cell in self.cells:
+        for cell, part_s in zip(self.cells, _parts_s(self.cells), strict=True):
             cell.context.budget.stop()
             cell.context.budget.left_s = part_s
             cell.launches.sharing = len(self.cells)
@@ -451,7 +450,8 @@ class Turns:
             for cell in self._in_order(cells, restart):
                 with cell.context.budget.counting():
                     self.turn(cell, pool)
-                cell.context.note("turn", values={"restart": restart})
+                left_s = cell.context.remaining_s
+                cell.context.note("turn", values={"restart": restart, LEFT_S: left_s})
             began = time.monotonic()
             pool.dismiss(cells[-1].context)
             exits_s = (time.monotonic() - began) / len(cells)
@@ -465,6 +465,15 @@ class Turns:
         context = cells[0].context
         seed = derive_seed(context.seed, "cells", context.host, restart)
         return [by_name[name] for name in shuffled(tuple(by_name), seed)]
+
+
+def _parts_s(cells: Sequence[Lockstep]) -> tuple[float, ...]:
+    """Share what all cells have left by what was each one's own when a run was interrupted."""
+    total_s = sum(cell.context.remaining_s for cell in cells)
+    own_s = [0.0 if cell.stopped_by else cell.context.budget.own_s for cell in cells]
+    if not any(own_s):
+        return (total_s / len(cells),) * len(cells)
+    return tuple(total_s * one_s / sum(own_s) for one_s in own_s)
 
 
 def _left_s(cells: Iterable[Lockstep]) -> float:

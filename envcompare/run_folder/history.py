@@ -11,6 +11,10 @@ EXPECTED_SPREAD = "expected_spread"
 """Of a `calibrated` event: the standard deviation of log ratios that a restart was to add."""
 
 
+LEFT_S = "left_s"
+"""Of a `turn` event: the seconds that were left of the budget of the cell."""
+
+
 def duration_s(events: Iterable[Event]) -> float:
     """Return the seconds between the events of a run.
 
@@ -50,6 +54,13 @@ def waited_s(events: Iterable[Event]) -> float:
     """Return the seconds that a cell waited for a quiet machine, those before a resumption too."""
     waits = (e.values.get("seconds") for e in events if e.what == "waited")
     return float(sum(seconds for seconds in waits if isinstance(seconds, int | float)))
+
+
+def noted_left_s(events: Iterable[Event]) -> float | None:
+    """Return what was left of the budget of a cell after its last turn; None where it had none."""
+    found = [e.values.get(LEFT_S) for e in events if e.what == "turn"]
+    known = [float(one) for one in found if isinstance(one, int | float)]
+    return known[-1] if known else None
 
 
 def written_samples(events: Iterable[Event]) -> int:
