@@ -54,6 +54,7 @@ rm -rf -- "$folder"
 exit "$code"
 """
 _PIPES_LIMIT_S = 60.0
+_NO_PIPES_CODE = 76  # of the worker
 _NO_PIPES = (
     "requests pass through the client of the engine, since its containers open no pipe of the "
     "host; this can slow steps of a few milliseconds"
@@ -98,7 +99,7 @@ def find_pipes(session: HostSession, progress: Progress) -> None:
                 end=partial(session.end, arm, mark),
                 timeout_s=_PIPES_LIMIT_S,
             )
-            has_pipes = done.succeeded
+            has_pipes = done.exit_code != _NO_PIPES_CODE  # what else is wrong, a launch will tell
         except CommandTimeoutError:
             has_pipes = False
         session.arms[arm] = replace(ready, has_pipes=has_pipes)

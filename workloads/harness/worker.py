@@ -8,6 +8,8 @@ import os
 import sys
 import time
 
+_NO_PIPES_CODE = 76  # EX_PROTOCOL of sysexits.h; envcompare knows by it that an arm has no pipes
+
 
 def main() -> int:
     """Serve protocol 1 on stdin and stdout, or prepare data when arguments are given."""
@@ -39,7 +41,8 @@ def _take_channel() -> None:
         # is none, and nothing would ever end the wait for it.
         replies = os.open(os.path.join(folder, "replies"), os.O_WRONLY | os.O_NONBLOCK)
     except OSError as error:
-        sys.exit(f"the pipes in {folder} lead nowhere: {error.strerror}")
+        sys.stderr.write(f"the pipes in {folder} lead nowhere: {error.strerror}\n")
+        sys.exit(_NO_PIPES_CODE)
     os.set_blocking(replies, True)
     requests = os.open(os.path.join(folder, "requests"), os.O_RDONLY)
     for number, pipe in ((0, requests), (1, replies)):

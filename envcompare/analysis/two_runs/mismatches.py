@@ -208,8 +208,7 @@ def _of_held_rounds(before: ReadRun, after: ReadRun, cell: str) -> Iterator[Mism
 
 def _is_held(run: ReadRun, cell: str) -> bool:
     """Tell whether the arms of most rounds of a cell ran on the same CPU."""
-    (found,) = (one for one in run.comparison.cells if one.id == cell)
-    return 2 * found.held_rounds > found.rounds
+    return any(2 * c.held_rounds > c.rounds for c in run.comparison.cells if c.id == cell)
 
 
 def _mismatch(key: str, values: tuple[FingerprintValue, FingerprintValue], text: str) -> Mismatch:
