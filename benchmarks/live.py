@@ -50,6 +50,9 @@ COMPARED = ("second", "third")
 PLANNED = len(COMPARED) * len(WORKLOADS)  # comparisons that a run's intervals are widened for
 PAIR = ("--workloads", ",".join(WORKLOADS))
 GOAL = 0.6  # of the time in blocks
+DESIGN = "same-cpu"
+"""Of trials in which the arms of a round share a CPU and requests bypass the client of Docker."""
+EARLIER = "before the arms of a round shared a CPU and requests bypassed the client of Docker"
 ENOUGH_TO_LEARN = 2  # degrees of freedom of a control, as the product asks for
 SIZES = tuple(range(32, 96, 4))
 SWEEP = ("--workloads", "rnn", "--set", f"rnn.hidden={','.join(map(str, SIZES))}")
@@ -67,6 +70,7 @@ class Found:
 
     workload: str
     load: float
+    is_earlier: bool  # of a run with another design
     printed: Interval
     alone: Interval  # as printed were it the only comparison
     taught: Interval  # as printed with what the runs before have taught of the host
@@ -75,7 +79,7 @@ class Found:
 
 
 @benchmark(__doc__, smoke=("--trials", "1", "--budget", "8"))
-@click.option("--trials", default=50, show_default=True)
+@click.option("--trials", default=70, show_default=True)
 @click.option("--budget", default=60.0, help="Seconds a cell.", show_default=True)
 @click.option("--base-image", default="", help="Base of the workload image, where one is needed.")
 @click.option("--also", type=click.Choice(tuple(MORE)), multiple=True, help="Measure one more run.")
@@ -98,7 +102,8 @@ def main(
         measured = _trial(image, words)
         path.parent.mkdir(parents=True, exist_ok=True)
         conditions = watch.conditions()
-        content = {"conditions": conditions, "budget_s": budget_s, **measured}
+        known = {"conditions": conditions, "budget_s": budget_s, "design": DESIGN}
+        content = {**known, **measured}
         part = path.with_suffix(".part")
         part.write_bytes(gzip.compress(json.dumps(content).encode(), mtime=0))
         part.rename(path)
@@ -156,11 +161,21 @@ def write_page(places: Places) -> str:
     trials, sweeps, longs = (_read(places, f"{name}-*.json.gz") for name in kinds)
     found = list(_found_in_turn(trials))
     measured = [trial["conditions"] for trial in trials]
-    page = _page(found, measured, budget_s=trials[0]["budget_s"] if trials else 0.0)
-    page += _spending_section(trials) if trials else ""
+    page = _page(
+        found,
+        measured,
+        budget_s=trials[0]["budget_s"] if trials else 0.0,
+        earlier=sum(map(_is_earlier, trials)),
+    )
+    present = [trial for trial in trials if not _is_earlier(trial)] or trials
+    page += _spending_section(present) if trials else ""
     page += "".join(map(_sweep_section, sweeps)) + "".join(map(_long_section, longs))
     places.write_page(PAGE, page, measured + [run["conditions"] for run in sweeps + longs])
     return page
+
+
+def _is_earlier(trial: dict[str, Any]) -> bool:
+    return bool(trial.get("design") != DESIGN)
 
 
 def _read(places: Places, pattern: str) -> list[dict[str, Any]]:
@@ -354,6 +369,7 @@ def _found(trial: dict[str, Any], taught: Spread) -> Iterator[Found]:
             yield Found(
                 workload=name.split("/")[1],
                 load=load,
+                is_earlier=_is_earlier(trial),
                 printed=evidence.printed(alpha=ALPHA / PLANNED),
                 alone=evidence.printed(alpha=ALPHA),
                 taught=cell.evidence(arm, taught).printed(alpha=ALPHA / PLANNED),
@@ -383,7 +399,7 @@ def _mean(
     )
 
 
-def _page(found: list[Found], measured: list[Conditions], *, budget_s: float) -> str:
+def _page(found: list[Found], measured: list[Conditions], *, budget_s: float, earlier: int) -> str:
     lines = [
         "# Live: containers of one image against each other",
         "",
@@ -392,7 +408,8 @@ def _page(found: list[Found], measured: list[Conditions], *, budget_s: float) ->
         "in `benchmarks/results/live/`). Each is a run as a user's: new containers in every "
         "restart, which both cells share, intervals widened for looking and for four comparisons. "
         "It has an empty noise memory, and a target that never ends a cell. Three arms of a cell "
-        "are compared with the fourth, so that its comparisons are not independent.",
+        f"are compared with the fourth, so that its comparisons are not independent. {earlier} of "
+        f"the runs are from {EARLIER}.",
         "",
         "## Intervals that exclude 0",
         "",
@@ -404,8 +421,9 @@ def _page(found: list[Found], measured: list[Conditions], *, budget_s: float) ->
         "",
         "## Width, and what it decides",
         "",
-        *_widths(found),
+        *_widths([one for one in found if not one.is_earlier]),
         "",
+        *_earlier_widths([one for one in found if one.is_earlier]),
         "Half-widths are medians. A comparison without an interval had too few restarts or whole "
         "rounds: launches took the budget. *equivalent* is the share of those with one that the "
         "printed interval of the typical step decides so, at the end of the budget. *taught*: the "
@@ -445,6 +463,11 @@ def _widths(found: list[Found]) -> Iterator[str]:
     yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
     for name in WORKLOADS:
         yield _width(name, [one for one in found if one.workload == name])
+
+
+def _earlier_widths(found: list[Found]) -> Iterator[str]:
+    if found:
+        yield from (f"In the runs {EARLIER}:", "", *_widths(found), "")
 
 
 def _width(name: str, found: list[Found]) -> str:
