@@ -126,12 +126,14 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """A generation ended: the peaks its process reached."""
+    """A generation ended: the peaks its process reached, and the CPU time it used."""
 
     max_rss_bytes: Amount
     cgroup_peak_bytes: Amount | None = None
     cuda_allocated_peak_bytes: Amount | None = None
     cuda_reserved_peak_bytes: Amount | None = None
+    user_ns: Count
+    sys_ns: Count
     result: dict[str, _Scalar] | None = None  # what the workload's `finish` returned
 
 

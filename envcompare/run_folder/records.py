@@ -95,9 +95,7 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
     real_ns: Annotated[
         Count, Meta(description="spawn to exit on the controller's clock; of a restart the sum")
     ]
-    user_ns: Annotated[Count | None, Meta(description="null for a launch that measured more")] = (
-        None
-    )
+    user_ns: Annotated[Count | None, Meta(description="null where one measured more")] = None
     sys_ns: Annotated[Count | None, Meta(description="likewise")] = None
     train_steps: Count
     page_cache: Literal["warm", "cold", "unknown"] = "unknown"
@@ -106,7 +104,7 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="memory"):
-    """Peaks of one generation, as the worker's own process saw them."""
+    """Peaks and CPU time of one generation, as the worker's own process saw them."""
 
     cell: str
     arm: str
@@ -116,6 +114,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="m
     cgroup_peak_bytes: Count | None = None
     cuda_allocated_peak_bytes: Count | None = None
     cuda_reserved_peak_bytes: Count | None = None
+    user_ns: Count | None = None
+    sys_ns: Annotated[Count | None, Meta(description="inside the kernel")] = None
     part: Part = 0
     schema: Literal[2] = SCHEMA
 

@@ -10,7 +10,7 @@ import pytest
 from summaries import markdown, terminal_lines
 
 from envcompare.analysis.model.comparison import Comparison, RunComparison
-from envcompare.analysis.model.profiling import CellProfiles, Ledger
+from envcompare.analysis.model.profiling import CellProfiles, Ledger, LedgerPart
 from envcompare.analysis.timing.surroundings import of_cells
 from envcompare.report.page import render
 from envcompare.report.wording.headlines import Headline, candidates_text, headlines
@@ -214,6 +214,44 @@ def test_a_program_that_worked_beside_a_slower_workload_is_named(
     run = msgspec.structs.replace(with_candidates(SLOWER), profiles=(profiles,))
     said = "squashfuse_ll worked for docker beside the workload: 5.00 ms of CPU time a step in cnn."
     assert (said in headlines(run)[0].candidates) == is_named
+
+
+@pytest.mark.parametrize(
+    ("longer_ns", "has_filter", "said"),
+    [
+        (
+            6_000_000, True,
+            "Inside the kernel a step of cnn takes 6.00 ms longer in docker, which filters system "
+            "calls there (seccomp); `--envs ladder` measures each part of a container.",
+        ),
+        (6_000_000, False, "Inside the kernel a step of cnn takes 6.00 ms longer in docker."),
+        (4_000_000, True, ""),
+    ],
+    ids=["a filter", "no filter", "most is elsewhere"],
+)  # fmt: skip
+def test_a_step_that_is_longer_inside_the_kernel_says_what_acts_there(
+    longer_ns: int, said: str, *, has_filter: bool
+) -> None:
+    """Where the kernel takes at least half of what the step takes longer."""
+    part = LedgerPart(
+        part="system", label="on a CPU, inside the kernel", reference_ns=1_000_000,
+        arm_ns=1_000_000 + longer_ns, change_ns=longer_ns, share=longer_ns / 1e7,
+    )  # fmt: skip
+    ledger = Ledger(
+        arm="docker", basis="timing", whole="a step", rule="", parts=(part,),
+        reference_ns=4_000_000, arm_ns=14_000_000, change_ns=10_000_000,
+    )  # fmt: skip
+    profiles = CellProfiles(
+        cell=SLOWER.cell, host=SLOWER.host, reference="vm", arms=(), ledgers=(ledger,)
+    )
+    filtered = msgspec.structs.replace(
+        influence("seccomp.mode"), fact_class="varied", reference=0, value=2, arm="docker"
+    )
+    run = msgspec.structs.replace(
+        with_candidates(SLOWER), profiles=(profiles,), differences=(filtered,) * has_filter
+    )
+    none = "Besides the environment itself, envcompare found no possible cause in what it records."
+    assert headlines(run)[0].candidates == " ".join(filter(None, (none, said)))
 
 
 def test_facts_that_are_missing_in_one_cell_leave_the_candidates_unknown() -> None:

@@ -62,7 +62,7 @@ _NO_TIME_LINE: Final = (
     "known."
 )
 _ONE_THREAD: Final = "CPU time is that of the process; the rest is what no clock explains."
-_SPLIT: Final = "It is split into own work and kernel as in the pass that counted host events."
+_SPLIT: Final = "It is split into own work and kernel as {}."
 _MANY_THREADS: Final = (
     "CPU time and waiting together are more than the clock shows, as where several threads "
     "compute: what was neither waiting nor stopped counts as CPU time."
@@ -75,8 +75,7 @@ _PARALLEL: Final = "They ran side by side and are scaled to the time on the cloc
 _CLOCKS_APART: Final = 1.02  # CPU time over the time that is left, by the grain of the clocks
 _MODES_NS: Final = 1e9  # of CPU time, below which the kernel's ticks cannot tell modes apart
 _TOO_SHORT: Final = (
-    "Time in the program and time in the kernel are not separated: the pass that counted host "
-    "events was shorter than 1 s."
+    "Time in the program and time in the kernel are not separated: less than 1 s was counted."
 )
 
 
@@ -89,10 +88,16 @@ class _Division:
 
 
 class Modes(NamedTuple):
-    """CPU time outside and inside the kernel, as another pass saw it."""
+    """CPU time outside and inside the kernel, as counted beside the clock of the steps."""
 
     user_ns: float
     sys_ns: float
+    counted: str = "in the pass that counted host events"
+
+    @property
+    def whole_ns(self) -> float:
+        """Return all CPU time."""
+        return self.user_ns + self.sys_ns
 
 
 def _difference(
@@ -234,7 +239,7 @@ def timing_ledger(
         return "no block was measured in one of the arms"
     if any(isinstance(one, Block) and one.gpu_ns for one in (*before, *after)):
         return "the work runs on a GPU, so only a trace shows its parts"
-    is_told = modes is not None and min(map(sum, modes)) >= _MODES_NS
+    is_told = modes is not None and min(one.whole_ns for one in modes) >= _MODES_NS
     split = modes if modes and is_told else (None, None)
     divisions = [_on_clock(each, split[place]) for place, each in enumerate((before, after))]
     is_program = isinstance(before[0], ProcessRun)
@@ -286,13 +291,13 @@ def _of_blocks(blocks: Sequence[Block], modes: Modes | None) -> _Division:
     # no voluntary switch, no wait, no quota: the rest was taken from outside
     is_busy = all(block.voluntary_switches == 0 for block in blocks)
     parts |= {"wait": waited, "throttled": quota, "stolen" if is_busy else "rest": rest}
-    return _Division(parts=parts, rules=(*rules, _SPLIT) if modes else rules)
+    return _Division(parts=parts, rules=(*rules, _SPLIT.format(modes.counted)) if modes else rules)
 
 
 def _on_cpu(cpu: float, modes: Modes | None) -> dict[Part, float]:
     if modes is None:
         return {"cpu": cpu}
-    user = cpu * modes.user_ns / (modes.user_ns + modes.sys_ns)
+    user = cpu * modes.user_ns / modes.whole_ns
     return {"user": user, "system": cpu - user}
 
 

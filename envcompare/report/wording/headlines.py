@@ -43,6 +43,7 @@ _FLEET: Final = 5  # hosts; with fewer the interval over hosts says little besid
 _LEAST_SPREAD = 0.0005  # less is shown as 0.0 %
 _MOST_STATEMENTS: Final = 2
 _FELT: Final = 0.1  # of what a step takes longer, from which a program beside it is a cause
+_MOST: Final = 0.5  # of what a step takes longer
 _NOT_TIMED: Final = "Nothing was timed by envcompare, so no verdict is given."
 
 
@@ -370,7 +371,8 @@ def candidates_text(run: RunComparison, comparisons: Iterable[Comparison]) -> st
     else:
         cause = candidate_sentence(tuple(causes.values()), arm=decided[0].arm)
     said = f"The arms differ in {asked}, which this run compares." if asked else ""
-    return " ".join(filter(None, (said, cause, _worked_beside(run, decided))))
+    seen = _in_kernel(run, decided), _worked_beside(run, decided)
+    return " ".join(filter(None, (said, cause, *seen)))
 
 
 def _asked(run: RunComparison, arm: str) -> str:
@@ -389,6 +391,38 @@ def _candidates(run: RunComparison, decided: Iterable[Comparison]) -> Iterator[F
         facts = shared | own
         places = ((comparison.host, comparison.arm, key) for key in comparison.candidates or ())
         yield from (facts[at] for at in places if at in facts)
+
+
+def _in_kernel(run: RunComparison, decided: Iterable[Comparison]) -> str:
+    """Say where the kernel takes most of what a step takes longer, and what acts there.
+
+    It is empty where it takes less.
+    """
+    told = {(one.cell, one.arm) for one in decided}
+    labels = cell_labels(run)
+    texts = []
+    for profiles in run.profiles:
+        for ledger in profiles.ledgers:
+            longer = next((p.change_ns for p in ledger.parts if p.part == "system"), 0)
+            is_most = longer >= _MOST * ledger.change_ns > 0
+            if is_most and (profiles.cell, ledger.arm) in told:
+                texts.append(
+                    f"Inside the kernel a {ledger.piece} of "
+                    f"{labels.get(profiles.cell, profiles.cell)} takes {time_text(longer)} longer "
+                    f"in {ledger.arm}{_filter(run, profiles.host, ledger.arm)}."
+                )
+    return visible(" ".join(texts))
+
+
+def _filter(run: RunComparison, host: str, arm: str) -> str:
+    """Name the filter of an arm that the reference lacks, and what would tell its part."""
+    found = (one for one in run.differences if (one.host, one.arm) == (host, arm))
+    if not any(one.key == "seccomp.mode" and one.value for one in found):
+        return ""
+    return (
+        ", which filters system calls there (seccomp); `--envs ladder` measures each part of a "
+        "container"
+    )
 
 
 def _worked_beside(run: RunComparison, decided: Iterable[Comparison]) -> str:

@@ -169,14 +169,14 @@ def test_blocks_are_divided_into_work_wait_and_quota() -> None:
     assert made.change_ns == 1_000_000
 
 
-def test_cpu_time_is_split_as_the_host_pass_saw_it() -> None:
-    """User and system come from another pass, and it is said."""
+def test_cpu_time_is_split_as_it_was_counted() -> None:
+    """User and system are counted beside the clock of the steps, and it is said where."""
     modes = Modes(user_ns=3e9, sys_ns=1e9), Modes(user_ns=1e9, sys_ns=1e9)
     made = timing_ledger([block()], [block()], arm="docker", modes=modes)
     assert isinstance(made, Ledger)
     assert_exact(made)
     assert parts(made)["system"] == (2_475_000, 4_950_000)
-    assert made.rule.count("host events") == 1
+    assert made.rule.count("as in the pass that counted host events.") == 1
 
 
 def test_modes_of_a_short_pass_are_not_told_apart() -> None:
@@ -185,7 +185,7 @@ def test_modes_of_a_short_pass_are_not_told_apart() -> None:
     made = timing_ledger([block()], [block()], arm="docker", modes=modes)
     assert isinstance(made, Ledger)
     assert "system" not in parts(made)
-    assert "shorter than 1 s" in made.notes[-1]
+    assert "less than 1 s was counted" in made.notes[-1]
 
 
 def test_work_of_several_threads_is_not_more_than_the_clock() -> None:
