@@ -217,6 +217,11 @@ FACTS: Final[tuple[Fact, ...]] = (
         "`--stacks image,host` shows every arm the same files",
     )),
     Fact("mount.data", name="the file system of the data", missing="no data was given"),
+    Fact("mount.packages", name="the file system of the installed packages", purpose=Purpose(
+        "Each environment keeps its Python packages on a file system of its own",
+        "this affects start-up, and a workload that reads many of their files",
+        "`--stacks image,host` shows every arm the same files",
+    )),
     Fact("mount.python", name="the file system of the interpreter", purpose=Purpose(
         "A container reads the interpreter and its packages from layers or a packed image",
         "this affects the start-up, above all with a cold page cache, and no step after it",

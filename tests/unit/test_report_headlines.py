@@ -216,21 +216,35 @@ def test_a_program_that_worked_beside_a_slower_workload_is_named(
     assert (said in headlines(run)[0].candidates) == is_named
 
 
+LONGER = "Inside the kernel a step takes 6.00 ms longer in cnn in docker"
+FILTER = msgspec.structs.replace(
+    influence("seccomp.mode"), fact_class="varied", reference=0, value=2
+)
+OTHER_PLACE = msgspec.structs.replace(
+    influence("mount.packages"), fact_class="varied", reference="ext4 rw", value="overlay rw"
+)
+LADDER = "; `--envs ladder` measures each part of a container."
+
+
 @pytest.mark.parametrize(
-    ("longer_ns", "has_filter", "said"),
+    ("longer_ns", "differences", "said"),
     [
+        (6_000_000, (FILTER,), f"{LONGER}, which filters system calls (seccomp){LADDER}"),
         (
-            6_000_000, True,
-            "Inside the kernel a step of cnn takes 6.00 ms longer in docker, which filters system "
-            "calls there (seccomp); `--envs ladder` measures each part of a container.",
+            6_000_000,
+            (FILTER, OTHER_PLACE),
+            (
+                f"{LONGER}, which filters system calls (seccomp) and has the packages on another "
+                f"file system (overlay){LADDER}"
+            ),
         ),
-        (6_000_000, False, "Inside the kernel a step of cnn takes 6.00 ms longer in docker."),
-        (4_000_000, True, ""),
+        (6_000_000, (), f"{LONGER}."),
+        (4_000_000, (FILTER,), ""),
     ],
-    ids=["a filter", "no filter", "most is elsewhere"],
-)  # fmt: skip
+    ids=["a filter", "a file system too", "nothing is known", "most is elsewhere"],
+)
 def test_a_step_that_is_longer_inside_the_kernel_says_what_acts_there(
-    longer_ns: int, said: str, *, has_filter: bool
+    longer_ns: int, differences: tuple[FactDifference, ...], said: str
 ) -> None:
     """Where the kernel takes at least half of what the step takes longer."""
     part = LedgerPart(
@@ -244,11 +258,8 @@ def test_a_step_that_is_longer_inside_the_kernel_says_what_acts_there(
     profiles = CellProfiles(
         cell=SLOWER.cell, host=SLOWER.host, reference="vm", arms=(), ledgers=(ledger,)
     )
-    filtered = msgspec.structs.replace(
-        influence("seccomp.mode"), fact_class="varied", reference=0, value=2, arm="docker"
-    )
     run = msgspec.structs.replace(
-        with_candidates(SLOWER), profiles=(profiles,), differences=(filtered,) * has_filter
+        with_candidates(SLOWER), profiles=(profiles,), differences=differences
     )
     none = "Besides the environment itself, envcompare found no possible cause in what it records."
     assert headlines(run)[0].candidates == " ".join(filter(None, (none, said)))

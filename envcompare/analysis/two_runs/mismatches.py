@@ -34,7 +34,7 @@ _DESIGN: Final = ("threads", "stabilise", "pin")
 _WORK: Final = ("code", "device", "batch")
 _SHOWN_OF_DIGEST: Final = 12
 # What runs of earlier versions know nothing of.
-_LATER: Final = ("process", "thp.is_disabled", "hypervisor", INSTALLED_PARTS)
+_LATER: Final = ("process", "thp.is_disabled", "hypervisor", INSTALLED_PARTS, "mount.packages")
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: the commands are parsed once, not for each cell

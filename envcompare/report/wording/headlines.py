@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -393,36 +393,41 @@ def _candidates(run: RunComparison, decided: Iterable[Comparison]) -> Iterator[F
         yield from (facts[at] for at in places if at in facts)
 
 
-def _in_kernel(run: RunComparison, decided: Iterable[Comparison]) -> str:
+def _in_kernel(run: RunComparison, decided: Sequence[Comparison]) -> str:
     """Say where the kernel takes most of what a step takes longer, and what acts there.
 
     It is empty where it takes less.
     """
     told = {(one.cell, one.arm) for one in decided}
     labels = cell_labels(run)
-    texts = []
-    for profiles in run.profiles:
-        for ledger in profiles.ledgers:
-            longer = next((p.change_ns for p in ledger.parts if p.part == "system"), 0)
-            is_most = longer >= _MOST * ledger.change_ns > 0
-            if is_most and (profiles.cell, ledger.arm) in told:
-                texts.append(
-                    f"Inside the kernel a {ledger.piece} of "
-                    f"{labels.get(profiles.cell, profiles.cell)} takes {time_text(longer)} longer "
-                    f"in {ledger.arm}{_filter(run, profiles.host, ledger.arm)}."
-                )
-    return visible(" ".join(texts))
-
-
-def _filter(run: RunComparison, host: str, arm: str) -> str:
-    """Name the filter of an arm that the reference lacks, and what would tell its part."""
-    found = (one for one in run.differences if (one.host, one.arm) == (host, arm))
-    if not any(one.key == "seccomp.mode" and one.value for one in found):
+    longer = {
+        profiles.cell: part.change_ns
+        for profiles in run.profiles
+        for ledger in profiles.ledgers
+        for part in ledger.parts
+        if part.part == "system" and part.change_ns >= _MOST * ledger.change_ns > 0
+        if (profiles.cell, ledger.arm) in told
+    }
+    if not longer:
         return ""
-    return (
-        ", which filters system calls there (seccomp); `--envs ladder` measures each part of a "
-        "container"
-    )
+    times = [f"{time_text(ns)} longer in {labels.get(at, at)}" for at, ns in longer.items()]
+    acts = _acts_in_kernel(one for one in run.differences if one.arm == decided[0].arm)
+    which = f", which {' and '.join(acts)}" if acts else ""
+    ladder = "; `--envs ladder` measures each part of a container" if acts else ""
+    arm = decided[0].arm
+    return visible(f"Inside the kernel a step takes {listed(times)} in {arm}{which}{ladder}.")
+
+
+def _acts_in_kernel(differences: Iterable[FactDifference]) -> tuple[str, ...]:
+    """Return what an arm does there that the reference does not."""
+    known = {one.key: (str(one.reference), str(one.value)) for one in differences}
+    before, after = known.get("mount.packages", ("", ""))
+    kind = after.partition(" ")[0]
+    acts = {
+        "filters system calls (seccomp)": known.get("seccomp.mode", ("", "0"))[1] != "0",
+        f"has the packages on another file system ({kind})": kind != before.partition(" ")[0],
+    }
+    return tuple(words for words, is_so in acts.items() if is_so)
 
 
 def _worked_beside(run: RunComparison, decided: Iterable[Comparison]) -> str:

@@ -24,7 +24,7 @@ gpu.clock_sm_mhz_application gpu.clock_sm_mhz_max gpu.compute_mode gpu.count gpu
 gpu.memory_bytes gpu.mig gpu.name gpu.persistence gpu.power_limit_w gpu.uuid gpu.visible
 kernel.clocksource kernel.release kernel.version libc.sha256 libc.version limits.as limits.core
 limits.memlock limits.nofile limits.nproc limits.stack loaded_libraries loaded_packages
-loaded_paths lsm.label memory.total_bytes mount.data mount.python mount.scratch
+loaded_paths lsm.label memory.total_bytes mount.data mount.packages mount.python mount.scratch
 network.interfaces no_new_privs
 numa.nodes numpy.version os.release packages process.nice process.scheduler python.compiler
 python.executable python.flags

@@ -7,6 +7,7 @@ import re
 import resource
 import socket
 import sys
+import sysconfig
 from functools import partial
 from typing import Any
 
@@ -32,6 +33,7 @@ def confinement(data: str | None) -> dict[str, Any]:
         **scheduling(),
         **_limits(),
         "mount.python": attempt(lambda: mount_of(os.path.realpath(sys.executable))),
+        "mount.packages": attempt(lambda: mount_of(sysconfig.get_path("purelib"))),
         "mount.data": None if data is None else attempt(lambda: mount_of(data)),
         "mount.scratch": attempt(lambda: mount_of(scratch_folder())),
         "network.interfaces": attempt(_interfaces),
