@@ -227,7 +227,8 @@ def _long_section(run: dict[str, Any]) -> str:
             f"## {minutes:.0f} minutes a cell",
             "",
             f"One run as those above, with {minutes:.0f} min for each cell "
-            "(`python benchmarks/live.py --also long`).",
+            "(`python benchmarks/live.py --also long`)"
+            f"{f', {EARLIER}' if _is_earlier(run) else ''}.",
             "",
             *_widths(found),
             "",
