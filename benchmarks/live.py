@@ -178,6 +178,11 @@ def _is_earlier(trial: dict[str, Any]) -> bool:
     return bool(trial.get("design") != DESIGN)
 
 
+def _when(trial: dict[str, Any]) -> str:
+    """Return a clause that says of a trial that it is from before; empty for one of today."""
+    return f", {EARLIER}" if _is_earlier(trial) else ""
+
+
 def _read(places: Places, pattern: str) -> list[dict[str, Any]]:
     paths = sorted((places.results / FOLDER).glob(pattern))
     return [json.loads(gzip.decompress(path.read_bytes())) for path in paths]
@@ -201,9 +206,9 @@ def _sweep_section(sweep: dict[str, Any]) -> str:
             "",
             f"## {len(restarts)} cells that share their launches",
             "",
-            f"One run of rnn with {len(restarts)} sizes of its hidden state and the same four arms "
-            f"(`python benchmarks/live.py --also sweep`): {took_s:.0f} s, {max(restarts)} "
-            f"restarts, a launch of an arm takes {sweep['launch_s']:.1f} s, and "
+            f"One run of rnn with {len(restarts)} sizes of its hidden state and the same four arms"
+            f"{_when(sweep)} (`python benchmarks/live.py --also sweep`): {took_s:.0f} s, "
+            f"{max(restarts)} restarts, a launch of an arm takes {sweep['launch_s']:.1f} s, and "
             f"{_median(one.share for one in known):.0%} of the time was spent in measured blocks. "
             f"{wrong} of the {len(known)} intervals printed for 4 comparisons "
             f"{'excludes' if wrong == 1 else 'exclude'} 0. Median "
@@ -227,8 +232,7 @@ def _long_section(run: dict[str, Any]) -> str:
             f"## {minutes:.0f} minutes a cell",
             "",
             f"One run as those above, with {minutes:.0f} min for each cell "
-            "(`python benchmarks/live.py --also long`)"
-            f"{f', {EARLIER}' if _is_earlier(run) else ''}.",
+            f"(`python benchmarks/live.py --also long`){_when(run)}.",
             "",
             *_widths(found),
             "",
@@ -432,6 +436,8 @@ def _page(found: list[Found], measured: list[Conditions], *, budget_s: float, ea
         "have left.",
         "",
         "## By load",
+        "",
+        "All runs, of both designs.",
         "",
         "| load of the minute before and after | comparisons | exclude 0 | half-width |",
         "|---|---:|---:|---:|",

@@ -111,6 +111,7 @@ _MKL_THREADS: Final = ("env.MKL_NUM_THREADS", "threads.mkl")
 _BLAS_THREADS: Final = ("env.OPENBLAS_NUM_THREADS", "threads.openblas")
 _COMPILER: Final = ("compiler.version", "compiler.name")
 _CPUS: Final = ("cpu.affinity", "cgroup.cpuset")
+_FILES: Final = ("mount.packages", "mount.python")
 _SECCOMP: Final = ("seccomp.mode", "seccomp.filters")
 INSTALLED: Final = (
     "packages", "torch.version", "numpy.version", "torchvision.version", INSTALLED_PARTS,
@@ -189,7 +190,7 @@ FACTS: Final[tuple[Fact, ...]] = (
         "`--docker-options` gives an arm the options of the container that you use",
     )),
     Fact("engine.options", name="the options of the engine"),
-    Fact("engine.requests", name="the way of requests to the worker", missing="it is direct",
+    Fact("engine.requests", name="how requests reach the worker", missing="directly",
          purpose=Purpose(
         "Requests pass through the client of an engine whose containers open no pipe of the host",
         "this can slow steps of a few milliseconds by some percent where CPUs are few",
@@ -217,13 +218,13 @@ FACTS: Final[tuple[Fact, ...]] = (
         "`--stacks image,host` shows every arm the same files",
     )),
     Fact("mount.data", name="the file system of the data", missing="no data was given"),
-    Fact("mount.packages", name="the file system of the installed packages", purpose=Purpose(
-        "Each environment keeps its Python packages on a file system of its own",
-        "this affects start-up, and a workload that reads many of their files",
+    Fact("mount.packages", name="the file system of the packages", group=_FILES, purpose=Purpose(
+        "A container reads its Python packages from layers or a packed image",
+        "this affects the start-up, and a workload that reads many of their files",
         "`--stacks image,host` shows every arm the same files",
     )),
-    Fact("mount.python", name="the file system of the interpreter", purpose=Purpose(
-        "A container reads the interpreter and its packages from layers or a packed image",
+    Fact("mount.python", name="the file system of the interpreter", group=_FILES, purpose=Purpose(
+        "A container reads its interpreter from layers or a packed image",
         "this affects the start-up, above all with a cold page cache, and no step after it",
         "`--sif-compression none` or `sandbox` for a SIF, `--cold-start` to see it",
     )),

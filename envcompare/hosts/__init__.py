@@ -35,7 +35,7 @@ class ReadyArm:
 
     @property
     def way_of_requests(self) -> dict[str, FingerprintValue]:
-        """Return `engine.requests` where timed workers get requests as nobody would wish."""
+        """Return `engine.requests` where requests pass through the client of an engine."""
         return {"engine.requests": "through its client"} if self.has_pipes is False else {}
 
     @property

@@ -56,8 +56,8 @@ exit "$code"
 _PIPES_LIMIT_S = 60.0
 _NO_PIPES_CODE = 76  # of the worker
 _NO_PIPES = (
-    "requests pass through the client of the engine, since its containers open no pipe of the "
-    "host; this can slow steps of a few milliseconds"
+    "requests pass through the client of the engine, which can slow steps of a few milliseconds, "
+    "since its containers cannot open pipes of the host"
 )
 _CHANNEL = "ENVCOMPARE_CHANNEL"  # the folder of these pipes, which the worker opens
 WORKER = "harness/worker.py"
@@ -76,35 +76,44 @@ def relayed(command: Command, folder: str) -> Command:
 
 
 def find_pipes(session: HostSession, progress: Progress) -> None:
-    """Find out whose workers can open these pipes: none that has another kernel than the host.
+    """Find out in which arms workers can open these pipes, and note it in the arms of the session.
 
-    Those are in gVisor, in Kata Containers, and where the engine has a machine of its own. The arms
-    of the session are replaced by ones that tell. Raises TransportError and StillRunningError.
+    They cannot under another kernel than the host's: in gVisor, in Kata Containers, and where the
+    engine has a machine of its own. What is alike but for its ID is asked once. Raises
+    TransportError and StillRunningError.
     """
+    known: dict[object, bool] = {}
     for arm, ready in session.arms.items():
-        where = environment(ready.arm.environment)
-        if not where.traits.has_client:
+        record = ready.arm
+        if not environment(record.environment).traits.has_client:
             continue
-        mark = new_worker_mark()
-        channel = _channel(session, arm, mark)
-        command = Command(
-            argv=(ready.prepared.python, f"{session.workloads}/{WORKER}"),
-            env=((_CHANNEL, channel),),
+        kind = (record.environment, record.options, ready.prepared.reference)
+        if kind not in known:
+            why = _why_no_pipes(session, arm)
+            known[kind] = not why
+            if why:
+                progress.say(f"{arm}: {_NO_PIPES} ({why})")
+        session.arms[arm] = replace(ready, has_pipes=known[kind])
+
+
+def _why_no_pipes(session: HostSession, arm: str) -> str:
+    """Return what a worker says that cannot open them; what else is wrong, a launch will tell."""
+    ready, mark = session.arms[arm], new_worker_mark()
+    channel = _channel(session, arm, mark)
+    command = Command(
+        argv=(ready.prepared.python, f"{session.workloads}/{WORKER}"), env=((_CHANNEL, channel),)
+    )
+    wrapped = session.wrapped(ready, command, mounts=session.mounts, worker=mark, is_timed=True)
+    try:
+        done = run_wrapped(
+            session.transport,
+            relayed(wrapped, channel),  # no request comes, and the worker ends
+            end=partial(session.end, arm, mark),
+            timeout_s=_PIPES_LIMIT_S,
         )
-        wrapped = session.wrapped(ready, command, mounts=session.mounts, worker=mark, is_timed=True)
-        try:
-            done = run_wrapped(
-                session.transport,
-                relayed(wrapped, channel),  # no request comes, and the worker ends
-                end=partial(session.end, arm, mark),
-                timeout_s=_PIPES_LIMIT_S,
-            )
-            has_pipes = done.exit_code != _NO_PIPES_CODE  # what else is wrong, a launch will tell
-        except CommandTimeoutError:
-            has_pipes = False
-        session.arms[arm] = replace(ready, has_pipes=has_pipes)
-        if not has_pipes:
-            progress.say(f"{arm}: {_NO_PIPES}")
+    except CommandTimeoutError:
+        return ""
+    return done.tail(1) if done.exit_code == _NO_PIPES_CODE else ""
 
 
 def _channel(session: HostSession, arm: str, mark: str) -> str:

@@ -29,7 +29,7 @@ from envcompare.measure import Facts, Values, Variables, stable_variables, with_
 from envcompare.measure.limits import ClockWatch, StopReason, begin_limit_s, is_look, stop_reason
 from envcompare.measure.replies import Hello, LaunchSpec, Placed
 from envcompare.measure.worker import Worker
-from envcompare.run_folder.history import elapsed_s, noted_left_s
+from envcompare.run_folder.history import elapsed_s, own_left_s, since_retry
 from envcompare.run_folder.records import (
     Design,
     Event,
@@ -85,22 +85,18 @@ class Budget:
     """
 
     left_s: float
-    own_s: float  # what is the cell's own of what all have that share their launches
+    share_s: float  # the part of what all cells have left that share their launches
     _since_s: float | None = None  # on the monotonic clock; None while it stands still
 
     @classmethod
-    def whole(cls, seconds: float) -> Budget:
-        """Return that of a cell that begins."""
-        return cls(seconds, seconds)
+    def of(cls, whole_s: float, events: Sequence[Event] = ()) -> Budget:
+        """Return what is left by the events of a cell, the whole where it has none.
 
-    @classmethod
-    def of_resumed(cls, whole_s: float, events: Sequence[Event]) -> Budget:
-        """Return what is left by the events of a cell, and what it noted after its last turn.
-
-        The events count a launch for the cell that it served first, which may seem overspent.
+        `left_s` is right for all cells together: events count a launch for the cell that it served
+        first.
         """
-        noted_s = noted_left_s(events)
-        return cls(whole_s - elapsed_s(events), whole_s if noted_s is None else max(0.0, noted_s))
+        events = since_retry(events)
+        return cls(whole_s - elapsed_s(events), own_left_s(events, whole_s=whole_s))
 
     @classmethod
     def running(cls, left_s: float) -> Budget:

@@ -245,16 +245,16 @@ class Generation:
         for arm in self.workers.arms:
             self.workers.tell(arm, Worker.send_end)
         for arm, ended in self.workers.collect(self.workers.arms, Worker.await_end).items():
-            used = asdict(ended)
-            result = used.pop("result")
+            peaks = asdict(ended)
+            result = peaks.pop("result")
             if arm in self.workers.pool.served:
-                used["cgroup_peak_bytes"] = None  # that of cells before it
+                peaks["cgroup_peak_bytes"] = None  # that of cells before it
             memory = Memory(
                 cell=self.context.cell,
                 arm=arm,
                 restart=self.restart,
                 generation=self.number,
-                **used,
+                **peaks,
             )
             self.context.recorder.sample(memory)
             if result:

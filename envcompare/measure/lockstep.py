@@ -468,12 +468,12 @@ class Turns:
 
 
 def _parts_s(cells: Sequence[Lockstep]) -> tuple[float, ...]:
-    """Share what all cells have left by what was each one's own when a run was interrupted."""
+    """Share what all cells have left by what each one had when a run was interrupted."""
     total_s = sum(cell.context.remaining_s for cell in cells)
-    own_s = [0.0 if cell.stopped_by else cell.context.budget.own_s for cell in cells]
-    if not any(own_s):
+    shares_s = [0.0 if cell.stopped_by else cell.context.budget.share_s for cell in cells]
+    if not any(shares_s):
         return (total_s / len(cells),) * len(cells)
-    return tuple(total_s * one_s / sum(own_s) for one_s in own_s)
+    return tuple(total_s * share_s / sum(shares_s) for share_s in shares_s)
 
 
 def _left_s(cells: Iterable[Lockstep]) -> float:

@@ -86,6 +86,8 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     wait_ns: Count | None = None
     all_wait_ns: Count | None = None
     throttled_ns: Count | None = None
+    user_ns: Count | None = None  # in ticks of the kernel, as `sys_ns`
+    sys_ns: Count | None = None
     voluntary_switches: Count | None = None
     involuntary_switches: Count | None = None
     minor_faults: Count | None = None
@@ -126,14 +128,12 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """A generation ended: the peaks its process reached, and the CPU time it used."""
+    """A generation ended: the peaks its process reached."""
 
     max_rss_bytes: Amount
     cgroup_peak_bytes: Amount | None = None
     cuda_allocated_peak_bytes: Amount | None = None
     cuda_reserved_peak_bytes: Amount | None = None
-    user_ns: Count
-    sys_ns: Count
     result: dict[str, _Scalar] | None = None  # what the workload's `finish` returned
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from envcompare.run_folder.records import Block, Design, Event, EventKind, OfRestart, Sample
 
@@ -56,11 +56,25 @@ def waited_s(events: Iterable[Event]) -> float:
     return float(sum(seconds for seconds in waits if isinstance(seconds, int | float)))
 
 
-def noted_left_s(events: Iterable[Event]) -> float | None:
-    """Return what was left of the budget of a cell after its last turn; None where it had none."""
-    found = [e.values.get(LEFT_S) for e in events if e.what == "turn"]
-    known = [float(one) for one in found if isinstance(one, int | float)]
-    return known[-1] if known else None
+def since_retry(events: Sequence[Event]) -> Sequence[Event]:
+    """Return the events of a cell without those of an earlier life, which had ended."""
+    ended = [i for i, e in enumerate(events) if e.what == "cell-ended" and e.state != "unreachable"]
+    earlier = [i for i in ended if i < len(events) - 1]
+    return events[earlier[-1] + 1 :] if earlier else events
+
+
+def own_left_s(events: Sequence[Event], *, whole_s: float) -> float:
+    """Return what is left of the share of a cell: what was noted at its last turn, less the rest.
+
+    In a run of an earlier version, which noted nothing, it is the whole.
+    """
+    turns = [i for i, e in enumerate(events) if e.what == "turn" and "restart" in e.values]
+    if not turns:
+        return max(0.0, whole_s - elapsed_s(events))
+    noted_s = events[turns[-1]].values.get(LEFT_S)
+    if not isinstance(noted_s, int | float):
+        return whole_s
+    return max(0.0, noted_s - elapsed_s(events[turns[-1] :]))
 
 
 def written_samples(events: Iterable[Event]) -> int:

@@ -64,6 +64,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="bl
     wait_ns: Annotated[Count | None, Meta(description="run-queue wait of the thread")] = None
     all_wait_ns: Annotated[Count | None, Meta(description="of all threads of the worker")] = None
     throttled_ns: Count | None = None
+    user_ns: Annotated[Count | None, Meta(description="in ticks: only the sums tell")] = None
+    sys_ns: Annotated[Count | None, Meta(description="likewise, inside the kernel")] = None
     voluntary_switches: Count | None = None
     involuntary_switches: Count | None = None
     minor_faults: Count | None = None
@@ -95,7 +97,7 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
     real_ns: Annotated[
         Count, Meta(description="spawn to exit on the controller's clock; of a restart the sum")
     ]
-    user_ns: Annotated[Count | None, Meta(description="null where one measured more")] = None
+    user_ns: Annotated[Count | None, Meta(description="null if the launch measured more")] = None
     sys_ns: Annotated[Count | None, Meta(description="likewise")] = None
     train_steps: Count
     page_cache: Literal["warm", "cold", "unknown"] = "unknown"
@@ -104,7 +106,7 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="memory"):
-    """Peaks and CPU time of one generation, as the worker's own process saw them."""
+    """Peaks of one generation, as the worker's own process saw them."""
 
     cell: str
     arm: str
@@ -114,8 +116,6 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="m
     cgroup_peak_bytes: Count | None = None
     cuda_allocated_peak_bytes: Count | None = None
     cuda_reserved_peak_bytes: Count | None = None
-    user_ns: Count | None = None
-    sys_ns: Annotated[Count | None, Meta(description="inside the kernel")] = None
     part: Part = 0
     schema: Literal[2] = SCHEMA
 

@@ -389,7 +389,7 @@ class CellRun:
             recorder=self._recorder,
             on_host=self.session.ask,
             interruption=self.job.interruption,
-            budget=Budget.of_resumed(design.budget_s, () if self.is_retried else self.prior_events),
+            budget=Budget.of(design.budget_s, () if self.is_retried else self.prior_events),
             waited_s=0.0 if self.is_retried else waited_s(self.prior_events),
             has_gpu=self.session.has_gpu and self.job.experiment.device != "cpu",
             values={arm.id: arm.parameters for arm in self.plan.arms if arm.parameters},

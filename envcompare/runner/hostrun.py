@@ -464,7 +464,8 @@ def _prepare_host(
         if reference in session.arms:
             session.add_control(control, reference)
     session.stage()
-    find_pipes(session, Progress(say))
+    if any(cell.workload.program is None for cell in job.plan.cells):
+        find_pipes(session, Progress(say))
     identify(session, job.experiment.data)
     if session.wheels:
         job.note("wheels", host=session.host.label, text=session.wheels.sentence)

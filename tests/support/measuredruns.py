@@ -39,7 +39,7 @@ class Made:
     cells: dict[str, dict[str, float]]  # time of each arm in each cell, the reference's is 1
     noise: float = 0.002
     restarts: int = 4
-    is_held: bool = False  # each block, on the first CPU
+    held: float = 0.0  # the share of the rounds that are, on the first CPU
     facts: dict[str, dict[str, FingerprintValue]] = field(default_factory=dict)  # by arm
     identity: dict[str, dict[str, Scalar]] = field(default_factory=dict)  # by arm
     taken: Taken = "step"
@@ -69,9 +69,10 @@ def run_folder(out: Path, made: Made) -> Path:
         folder.append_event(event)
     for cell, ratios in made.cells.items():
         for block in blocks(ratios, restarts=made.restarts, noise=made.noise):
-            cpu = 0 if made.is_held else None
+            is_held = block.round % 5 < 5 * made.held
+            cpu = 0 if is_held else None
             folder.append_sample(
-                msgspec.structs.replace(block, cell=cell, cpu=cpu, is_held=made.is_held)
+                msgspec.structs.replace(block, cell=cell, cpu=cpu, is_held=is_held)
             )
         for arm in ratios:
             fingerprint = FingerprintRecord(

@@ -37,7 +37,7 @@ def compared(tmp_path: Path, *made: Made, allow_mismatch: bool = False) -> RunCh
         ({"data": "0ther"}, "the data da7a → 0ther"),
         ({"design": {"threads": 2}}, "--threads 1 → 2"),
         ({"design": {"stabilise": True}}, "--stabilise off → on"),
-        ({"is_held": True}, "all arms on the same CPU (--same-cpu) no → yes"),
+        ({"held": 1.0}, "rounds with all arms on the same CPU (--same-cpu): 0 % → 100 %"),
         ({"design": {"pin": (0, 1)}}, "--pin none → 0,1"),
     ],
 )
@@ -69,9 +69,22 @@ def test_names_and_presets_may_differ(tmp_path: Path, changes: dict[str, object]
     assert found.mismatches == ()
 
 
+@pytest.mark.parametrize(("share", "is_told"), [(0.0, True), (0.4, False)])
+def test_some_rounds_more_on_one_cpu_are_no_mismatch(
+    tmp_path: Path, share: float, *, is_told: bool
+) -> None:
+    """How often a thread gives up its CPU differs from run to run; an option is all or nothing."""
+    before, after = one_cell("a", 1.0, held=share), one_cell("b", 1.1, held=1.0)
+    found = compared(tmp_path, before, after, allow_mismatch=True)
+    assert [one.key for one in found.mismatches] == ["same_cpu"] * is_told
+
+
 def test_a_fact_that_earlier_versions_did_not_take_is_no_mismatch(tmp_path: Path) -> None:
     """Of the older run it is not known; two runs that know it are held to it."""
-    facts = {"process.nice": 0, "thp.is_disabled": False}
+    facts = {
+        "process.nice": 0, "thp.is_disabled": False, "engine.requests": "through its client",
+        "mount.packages": "ext4 rw",
+    }  # fmt: skip
     older, newer = one_cell("a", 1.0), one_cell("b", 1.1, facts={"vm": facts})
     assert compared(tmp_path / "known", older, newer).mismatches == ()
     other = one_cell("c", 1.1, facts={"vm": {**facts, "process.nice": 10}})

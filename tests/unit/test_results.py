@@ -15,7 +15,13 @@ from schemas import SCHEMA_NAMES, schema_text
 
 from envcompare.errors import RunFolderError
 from envcompare.run_folder.disk import distinct_name
-from envcompare.run_folder.history import elapsed_s, standing
+from envcompare.run_folder.history import (
+    LEFT_S,
+    elapsed_s,
+    own_left_s,
+    since_retry,
+    standing,
+)
 from envcompare.run_folder.records import ArmRecord, Event, FingerprintRecord
 from envcompare.run_folder.results import RunFolder, new_run_id
 
@@ -140,6 +146,39 @@ def test_resumed_run_is_read_by_what_stands() -> None:
     )
     assert [event.t for event in standing(events)] == [9.0, 9.5, 12.0]
     assert elapsed_s(events[2:4] + events[5:]) == 1.0 + 2.5
+
+
+def test_what_a_cell_had_left_of_its_share_is_known_after_an_interruption() -> None:
+    """What it took since its last turn is off, also inside the first one."""
+    events = (
+        Event(t=0.0, what="cell-started", cell="c"),
+        Event(t=0.0, what="turn", cell="c", text="waits for its turn"),
+        Event(t=5.0, what="restart", cell="c"),
+        Event(t=15.0, what="turn", cell="c", values={"restart": 0, LEFT_S: 44.0}),
+        Event(t=40.0, what="restart", cell="c"),
+        Event(t=48.0, what="interrupted", cell="c"),
+    )
+    assert own_left_s(events, whole_s=60.0) == 44.0 - 8.0
+    assert own_left_s(events[:3] + events[5:], whole_s=60.0) == 60.0 - 43.0
+    assert own_left_s((), whole_s=60.0) == 60.0
+    earlier = (*events[:3], Event(t=15.0, what="turn", cell="c", values={"restart": 0}))
+    assert own_left_s(earlier, whole_s=60.0) == 60.0  # of a version that noted nothing
+
+
+def test_a_cell_that_is_tried_again_begins_a_life_of_its_own() -> None:
+    """What it took before it had ended is not taken off; a lost host ends no life."""
+    first = (
+        Event(t=0.0, what="cell-started", cell="c"),
+        Event(t=60.0, what="cell-ended", cell="c", state="failed"),
+    )
+    again = (
+        Event(t=90.0, what="cell-started", cell="c"),
+        Event(t=96.0, what="interrupted", cell="c"),
+    )
+    assert since_retry((*first, *again)) == again
+    assert since_retry(first) == first
+    lost = (first[0], Event(t=60.0, what="cell-ended", cell="c", state="unreachable"), *again)
+    assert since_retry(lost) == lost
 
 
 def test_line_that_does_not_fit_on_the_disk_leaves_no_half_line(

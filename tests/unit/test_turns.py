@@ -127,7 +127,7 @@ def cells(
                 launch=partial(launch, name),
                 log_of=lambda arm, name=name: (path / name / arm, f"{name}/{arm}"),
                 spec=msgspec.structs.replace(first.spec, params=given),
-                budget=Budget.whole(budget_s),
+                budget=Budget.of(budget_s),
             )
         )
     return found
@@ -320,8 +320,8 @@ def test_cells_of_a_resumed_run_have_as_much_of_what_is_left(tmp_path: Path) -> 
 def test_a_resumed_run_gives_no_cell_the_time_of_another(tmp_path: Path) -> None:
     """What was noted after its last turn says how much is its own; one that had none has all."""
     a, b, c = cells(tmp_path, {}, {}, {}, budget_s=10.0).locksteps()
-    for cell, left_s, own_s in ((a, 6.0, 4.0), (b, -2.0, 0.0), (c, 10.0, 10.0)):
-        cell.context.budget.left_s, cell.context.budget.own_s = left_s, own_s
+    for cell, left_s, share_s in ((a, 6.0, 4.0), (b, -2.0, 0.0), (c, 10.0, 10.0)):
+        cell.context.budget.left_s, cell.context.budget.share_s = left_s, share_s
     left: dict[str, float] = {}
 
     def turn(lockstep: Lockstep, pool: WorkerPool) -> None:
@@ -343,11 +343,9 @@ def test_what_is_left_is_noted_after_each_turn(tmp_path: Path) -> None:
         lockstep.stopped_by = "target"
 
     Turns(two.locksteps(), turn=turn).measure()
-    resumed = {
-        n: Budget.of_resumed(10.0, [e for e in two.kept.events if e.cell == n]) for n in "abc"
-    }
+    resumed = {n: Budget.of(10.0, [e for e in two.kept.events if e.cell == n]) for n in "abc"}
     expected = {name: pytest.approx(10.0 - seconds, abs=0.1) for name, seconds in took_s.items()}
-    assert {name: budget.own_s for name, budget in resumed.items()} == {**expected, "c": 10.0}
+    assert {name: budget.share_s for name, budget in resumed.items()} == {**expected, "c": 10.0}
 
 
 def test_a_caution_about_the_machine_is_for_all_cells_that_are_measured_then(
@@ -466,7 +464,7 @@ def test_cell_takes_more_than_its_budget_where_that_gives_a_verdict(
 
 def test_budget_counts_in_turns_alone() -> None:
     """Its clock stands still while others are served, and within a turn while all wait."""
-    budget = Budget.whole(10.0)
+    budget = Budget.of(10.0)
     time.sleep(0.02)
     assert budget.remaining_s == 10.0
     with budget.counting():

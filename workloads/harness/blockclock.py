@@ -35,8 +35,8 @@ class BlockClock:
         Raises PhaseError with the number of the step that failed.
         """
         before = self._counters()
-        # Last before the block and first after it: a wait beside the block is none of its own.
-        before["wait_ns"] = self._wait_ns()
+        # Last before the block and first after it: what is beside the block is none of its own.
+        before.update(_used(), wait_ns=self._wait_ns())
         if self._cuda:
             (wall, cpu, loss), gpu_ns = self._time_on_gpu(step, k, done)
         else:
@@ -73,19 +73,28 @@ class BlockClock:
         return (wall, cpu, loss), gpu_ns
 
     def _counters(self) -> dict[str, int | None]:
-        usage = resource.getrusage(resource.RUSAGE_SELF)
         return {
+            **_used(),
             "wait_ns": self._wait_ns(),
             "all_wait_ns": _all_wait_ns() if self._tells_waits else None,
             "throttled_ns": throttled_ns(self._cpu_group),
-            "voluntary_switches": usage.ru_nvcsw,
-            "involuntary_switches": usage.ru_nivcsw,
-            "minor_faults": usage.ru_minflt,
-            "major_faults": usage.ru_majflt,
         }
 
     def _wait_ns(self) -> int | None:
         return _wait_ns(self._schedstat) if self._tells_waits else None
+
+
+def _used() -> dict[str, int | None]:
+    """Return what the kernel has counted of this process (getrusage(2))."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "user_ns": round(usage.ru_utime * 1e9),
+        "sys_ns": round(usage.ru_stime * 1e9),
+        "voluntary_switches": usage.ru_nvcsw,
+        "involuntary_switches": usage.ru_nivcsw,
+        "minor_faults": usage.ru_minflt,
+        "major_faults": usage.ru_majflt,
+    }
 
 
 def _wait_ns(schedstat: str) -> int | None:

@@ -235,6 +235,9 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     timing_change_ns: Annotated[
         int | None, Meta(description="change of a step in the timing pass, no profiler attached")
     ] = None
+    kernel_error_ns: Annotated[
+        int | None, Meta(description="standard error of the change of `system`, by ticks")
+    ] = None
     unseen_ns: Annotated[
         int | None, Meta(description="the timing pass's change less that of the trace")
     ] = None

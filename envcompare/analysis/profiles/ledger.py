@@ -10,6 +10,7 @@ take.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -62,7 +63,7 @@ _NO_TIME_LINE: Final = (
     "known."
 )
 _ONE_THREAD: Final = "CPU time is that of the process; the rest is what no clock explains."
-_SPLIT: Final = "It is split into own work and kernel as {}."
+_SPLIT: Final = "It is divided between the program and the kernel in the proportion counted {}."
 _MANY_THREADS: Final = (
     "CPU time and waiting together are more than the clock shows, as where several threads "
     "compute: what was neither waiting nor stopped counts as CPU time."
@@ -74,6 +75,7 @@ _PROGRAM: Final = (
 _PARALLEL: Final = "They ran side by side and are scaled to the time on the clock."
 _CLOCKS_APART: Final = 1.02  # CPU time over the time that is left, by the grain of the clocks
 _MODES_NS: Final = 1e9  # of CPU time, below which the kernel's ticks cannot tell modes apart
+_TICK_NS: Final = 1e7  # at 100 Hz, the lowest rate of Linux (kernel/Kconfig.hz)
 _TOO_SHORT: Final = (
     "Time in the program and time in the kernel are not separated: less than 1 s was counted."
 )
@@ -88,16 +90,22 @@ class _Division:
 
 
 class Modes(NamedTuple):
-    """CPU time outside and inside the kernel, as counted beside the clock of the steps."""
+    """CPU time outside and inside the kernel."""
 
     user_ns: float
     sys_ns: float
-    counted: str = "in the pass that counted host events"
+    counted: str = "in the pass for host events"
 
     @property
     def whole_ns(self) -> float:
         """Return all CPU time."""
         return self.user_ns + self.sys_ns
+
+    @property
+    def error(self) -> float:
+        """Return the standard error of the kernel's share, as if each tick drew one of both."""
+        share = self.sys_ns / self.whole_ns
+        return math.sqrt(share * (1 - share) * _TICK_NS / self.whole_ns)
 
 
 def _difference(
@@ -233,13 +241,17 @@ def timing_ledger(
 ) -> Ledger | str:
     """Return where the change of a step's time on the clock comes from, or why that is not known.
 
-    The CPU time of blocks is split into user and system as `modes` of both arms were.
+    The CPU time of blocks is divided into user and system as they counted it, or, where they did
+    not, as `modes` of both arms were.
     """
     if not before or not after:
         return "no block was measured in one of the arms"
     if any(isinstance(one, Block) and one.gpu_ns for one in (*before, *after)):
         return "the work runs on a GPU, so only a trace shows its parts"
-    is_told = modes is not None and min(one.whole_ns for one in modes) >= _MODES_NS
+    counted = _counted(before), _counted(after)
+    if counted[0] and counted[1] and _can_tell((counted[0], counted[1])):
+        modes = counted[0], counted[1]
+    is_told = modes is not None and _can_tell(modes)
     split = modes if modes and is_told else (None, None)
     divisions = [_on_clock(each, split[place]) for place, each in enumerate((before, after))]
     is_program = isinstance(before[0], ProcessRun)
@@ -255,8 +267,28 @@ def timing_ledger(
         piece="process" if is_program else "step",
         source=f"timing pass, means of {count}",
         timing_change_ns=made.change_ns,
+        kernel_error_ns=_kernel_error_ns(divisions, modes) if modes and is_told else None,
         notes=(*_notes(before, after), *((_TOO_SHORT,) if modes and not is_told else ())),
     )
+
+
+def _can_tell(modes: tuple[Modes, Modes]) -> bool:
+    return min(mode.whole_ns for mode in modes) >= _MODES_NS
+
+
+def _counted(measured: Sequence[Measured]) -> Modes | None:
+    """Return what blocks or processes counted themselves; None where one did not."""
+    user = [one.user_ns for one in measured if one.user_ns is not None]
+    system = [one.sys_ns for one in measured if one.sys_ns is not None]
+    if not len(user) == len(system) == len(measured):
+        return None
+    return Modes(sum(user), sum(system), "in the same blocks")
+
+
+def _kernel_error_ns(divisions: Sequence[_Division], modes: tuple[Modes, Modes]) -> int:
+    """Return the standard error of the change of `system`."""
+    used = [each.parts.get("user", 0.0) + each.parts.get("system", 0.0) for each in divisions]
+    return round(math.hypot(*(ns * mode.error for ns, mode in zip(used, modes, strict=True))))
 
 
 def _on_clock(measured: Sequence[Measured], modes: Modes | None) -> _Division:

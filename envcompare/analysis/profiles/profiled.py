@@ -33,7 +33,7 @@ from envcompare.analysis.timing.judge import Key, Primary
 from envcompare.analysis.timing.runfiles import RunFiles
 from envcompare.gpu import gpu_capabilities, gpu_models
 from envcompare.run_folder.profiles import ProfileRecord, Quantity, helper_of
-from envcompare.run_folder.records import Block, FactDifference, FingerprintValue, Memory
+from envcompare.run_folder.records import Block, FactDifference, FingerprintValue
 from envcompare.run_folder.results import arms_within
 from envcompare.stats.metrics import wall_ns
 
@@ -247,23 +247,9 @@ def _steps_ns(cell: _ProfiledCell) -> dict[str, float]:
 
 
 def _modes(cell: _ProfiledCell, arm: str) -> tuple[Modes, Modes] | None:
-    """Return CPU time outside and inside the kernel, of the reference and of an arm.
-
-    It is that of the generations that were timed, or in earlier runs that of the host pass.
-    """
-    names = cell.reference, arm
-    used = cell.read.memory.get(cell.id, [])
-    before, after = (_of_generations([m for m in used if m.arm == name]) for name in names)
-    if not (before and after):
-        before, after = (_mode(cell.of(name)) for name in names)
+    """Return CPU time outside and inside the kernel as the host pass of both arms counted it."""
+    before, after = _mode(cell.of(cell.reference)), _mode(cell.of(arm))
     return (before, after) if before and after else None
-
-
-def _of_generations(memory: list[Memory]) -> Modes | None:
-    if not memory or any(m.user_ns is None or m.sys_ns is None for m in memory):
-        return None
-    user_ns, sys_ns = (sum(getattr(m, name) for m in memory) for name in ("user_ns", "sys_ns"))
-    return Modes(user_ns, sys_ns, "in whole generations, their first steps included")
 
 
 def _mode(records: Records) -> Modes | None:

@@ -144,11 +144,6 @@ class RunFiles:
         return _by_cell(sample for sample in self.samples if isinstance(sample, MarkedBlock))
 
     @cached_property
-    def memory(self) -> dict[str, list[Memory]]:
-        """Return what generations used, by cell."""
-        return _by_cell(one for one in self.samples if isinstance(one, Memory))
-
-    @cached_property
     def energy_blocks(self) -> dict[str, list[EnergyBlock]]:
         """Return the blocks of the energy pass by cell."""
         return _by_cell(sample for sample in self.samples if isinstance(sample, EnergyBlock))

@@ -34,7 +34,12 @@ _DESIGN: Final = ("threads", "stabilise", "pin")
 _WORK: Final = ("code", "device", "batch")
 _SHOWN_OF_DIGEST: Final = 12
 # What runs of earlier versions know nothing of.
-_LATER: Final = ("process", "thp.is_disabled", "hypervisor", INSTALLED_PARTS, "mount.packages")
+_LATER: Final = (
+    *("process", "thp.is_disabled", "hypervisor", INSTALLED_PARTS, "mount.packages"),
+    "engine.requests",
+)
+_MOST: Final = 0.5  # of the rounds of a cell
+_FEW: Final = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: the commands are parsed once, not for each cell
@@ -67,8 +72,8 @@ def mismatches(before: ReadRun, after: ReadRun, cells: Iterable[str]) -> tuple[M
         (one.key, one.text): one for one in _of_design(before, after)
     }
     for cell in cells:
-        found = (_of_work, _of_reference, _of_held_rounds)
-        for mismatch in chain.from_iterable(differ(before, after, cell) for differ in found):
+        every = (_of_work, _of_reference, _of_held_rounds)
+        for mismatch in chain.from_iterable(compare(before, after, cell) for compare in every):
             known = seen.get((mismatch.key, mismatch.text))
             told = (*known.cells, cell) if known else (cell,)
             seen[mismatch.key, mismatch.text] = replace(mismatch, cells=told)
@@ -200,15 +205,19 @@ def _of_reference(before: ReadRun, after: ReadRun, cell: str) -> Iterator[Mismat
 
 def _of_held_rounds(before: ReadRun, after: ReadRun, cell: str) -> Iterator[Mismatch]:
     """Give what `--same-cpu` has changed: it is no option of earlier runs, and holds few kinds."""
-    held = _is_held(before, cell), _is_held(after, cell)
-    if held[0] != held[1]:
-        change = " → ".join("yes" if one else "no" for one in held)
-        yield _mismatch("same_cpu", held, f"all arms on the same CPU (--same-cpu) {change}")
+    first, second = _held_share(before, cell), _held_share(after, cell)
+    if first is None or second is None:
+        return
+    if min(first, second) <= _FEW and max(first, second) >= _MOST:
+        ends = f"{100 * first:.0f} % → {100 * second:.0f} %"
+        text = f"rounds with all arms on the same CPU (--same-cpu): {ends}"
+        yield _mismatch("same_cpu", (first, second), text)
 
 
-def _is_held(run: ReadRun, cell: str) -> bool:
-    """Tell whether the arms of most rounds of a cell ran on the same CPU."""
-    return any(2 * c.held_rounds > c.rounds for c in run.comparison.cells if c.id == cell)
+def _held_share(run: ReadRun, cell: str) -> float | None:
+    """Return in what share of the rounds of a cell all arms ran on one CPU."""
+    rounds = [(c.held_rounds, c.rounds) for c in run.comparison.cells if c.id == cell and c.rounds]
+    return rounds[0][0] / rounds[0][1] if rounds else None
 
 
 def _mismatch(key: str, values: tuple[FingerprintValue, FingerprintValue], text: str) -> Mismatch:

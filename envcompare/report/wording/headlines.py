@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -44,6 +44,7 @@ _LEAST_SPREAD = 0.0005  # less is shown as 0.0 %
 _MOST_STATEMENTS: Final = 2
 _FELT: Final = 0.1  # of what a step takes longer, from which a program beside it is a cause
 _MOST: Final = 0.5  # of what a step takes longer
+_SURE: Final = 3  # standard errors
 _NOT_TIMED: Final = "Nothing was timed by envcompare, so no verdict is given."
 
 
@@ -385,49 +386,63 @@ def _asked(run: RunComparison, arm: str) -> str:
 
 def _candidates(run: RunComparison, decided: Iterable[Comparison]) -> Iterator[FactDifference]:
     """Yield the candidates of comparisons, each as the cell of its comparison tells it."""
-    shared = {(one.host, one.arm, one.key): one for one in run.differences}
     for comparison in decided:
-        own = {(f.host, f.arm, f.key): f for f in run.cell_differences.get(comparison.cell, ())}
-        facts = shared | own
+        facts = _facts(run, comparison.cell)
         places = ((comparison.host, comparison.arm, key) for key in comparison.candidates or ())
         yield from (facts[at] for at in places if at in facts)
 
 
-def _in_kernel(run: RunComparison, decided: Sequence[Comparison]) -> str:
-    """Say where the kernel takes most of what a step takes longer, and what acts there.
+def _facts(run: RunComparison, cell: str) -> dict[tuple[str, str, str], FactDifference]:
+    """Return the differences as a cell tells them, by host, arm and key."""
+    told = (*run.differences, *run.cell_differences.get(cell, ()))
+    return {(one.host, one.arm, one.key): one for one in told}
 
-    It is empty where it takes less.
+
+def _in_kernel(run: RunComparison, decided: Iterable[Comparison]) -> str:
+    """Say of a slower arm what its steps take longer in the kernel, where that is most of it.
+
+    It is less than half, or within the error of the kernel's ticks, where nothing is said.
     """
-    told = {(one.cell, one.arm) for one in decided}
-    labels = cell_labels(run)
-    longer = {
-        profiles.cell: part.change_ns
+    slower = {(one.cell, one.arm) for one in decided if one.outcome == "slower"}
+    longer = [
+        (part.change_ns, profiles, ledger)
         for profiles in run.profiles
         for ledger in profiles.ledgers
         for part in ledger.parts
-        if part.part == "system" and part.change_ns >= _MOST * ledger.change_ns > 0
-        if (profiles.cell, ledger.arm) in told
-    }
+        if part.part == "system" and (profiles.cell, ledger.arm) in slower
+        if part.change_ns >= max(_MOST * ledger.change_ns, _SURE * (ledger.kernel_error_ns or 0))
+        if ledger.kernel_error_ns is not None
+    ]
     if not longer:
         return ""
-    times = [f"{time_text(ns)} longer in {labels.get(at, at)}" for at, ns in longer.items()]
-    acts = _acts_in_kernel(one for one in run.differences if one.arm == decided[0].arm)
-    which = f", which {' and '.join(acts)}" if acts else ""
-    ladder = "; `--envs ladder` measures each part of a container" if acts else ""
-    arm = decided[0].arm
-    return visible(f"Inside the kernel a step takes {listed(times)} in {arm}{which}{ladder}.")
+    longer.sort(key=lambda each: -each[0] / max(1, each[2].reference_ns))
+    largest_ns, profiles, ledger = longer[0]
+    labels = cell_labels(run)
+    named = [(time_text(ns), labels.get(at.cell, at.cell)) for ns, at, _ in longer]
+    takes = listed([f"{time} longer in {cell}" for time, cell in named])
+    if len(longer) > _MOST_NAMED:
+        takes = f"longer in {len(longer)} cells, most in {named[0][1]} ({time_text(largest_ns)})"
+    text = f"Inside the kernel a {ledger.piece} in {ledger.arm} takes {takes}."
+    if acts := _acts_in_kernel(_facts(run, profiles.cell), (profiles.host, ledger.arm)):
+        ladder = "" if run.ladder else "; `--envs ladder` measures each part of a container"
+        text += f" What can take effect there: {listed(acts)}{ladder}."
+    return visible(text)
 
 
-def _acts_in_kernel(differences: Iterable[FactDifference]) -> tuple[str, ...]:
-    """Return what an arm does there that the reference does not."""
-    known = {one.key: (str(one.reference), str(one.value)) for one in differences}
-    before, after = known.get("mount.packages", ("", ""))
-    kind = after.partition(" ")[0]
-    acts = {
-        "filters system calls (seccomp)": known.get("seccomp.mode", ("", "0"))[1] != "0",
-        f"has the packages on another file system ({kind})": kind != before.partition(" ")[0],
-    }
-    return tuple(words for words, is_so in acts.items() if is_so)
+def _acts_in_kernel(
+    facts: Mapping[tuple[str, str, str], FactDifference], place: tuple[str, str]
+) -> list[str]:
+    """Return what an arm of a host has in the kernel and the reference has not, where known."""
+    acts = []
+    seccomp = facts.get((*place, "seccomp.mode"))
+    if seccomp is not None and seccomp.reference == 0 and seccomp.value in (1, 2):
+        acts.append("a system call filter (seccomp)")
+    packages = facts.get((*place, "mount.packages"))
+    if packages is not None and None not in (packages.reference, packages.value):
+        before, after = (str(v).split(" ")[0] for v in (packages.reference, packages.value))
+        if before != after:
+            acts.append(f"another file system for the packages ({after})")
+    return acts
 
 
 def _worked_beside(run: RunComparison, decided: Iterable[Comparison]) -> str:

@@ -176,7 +176,28 @@ def test_cpu_time_is_split_as_it_was_counted() -> None:
     assert isinstance(made, Ledger)
     assert_exact(made)
     assert parts(made)["system"] == (2_475_000, 4_950_000)
-    assert made.rule.count("as in the pass that counted host events.") == 1
+    assert made.rule.count("counted in the pass for host events.") == 1
+
+
+def test_blocks_that_counted_their_modes_need_no_other_pass() -> None:
+    """Where both arms counted at least 1 s, with the error that ticks of 10 ms leave."""
+    longer = {"wall_ns": (2_000_000_000,), "cpu_ns": (2_000_000_000,), "k": 1}
+    counted = [
+        block(**longer, user_ns=int(2e9 - system), sys_ns=int(system)) for system in (2e8, 5e8)
+    ]
+    modes = Modes(user_ns=1e9, sys_ns=1e9), Modes(user_ns=1e9, sys_ns=1e9)
+    made = timing_ledger(counted[:1], counted[1:], arm="docker", modes=modes)
+    assert isinstance(made, Ledger)
+    assert_exact(made)
+    left = 2_000_000_000 - (block().wait_ns or 0)
+    assert parts(made)["system"] == pytest.approx((0.1 * left, 0.25 * left), abs=1)
+    assert made.rule.count("counted in the same blocks.") == 1
+    errors = [share * (1 - share) / 200 for share in (0.1, 0.25)]
+    assert made.kernel_error_ns == pytest.approx(left * sum(errors) ** 0.5, rel=1e-6)
+    short = [block(**longer, user_ns=10, sys_ns=10)] * 2
+    other = timing_ledger(short[:1], short[1:], arm="docker", modes=modes)
+    assert isinstance(other, Ledger)
+    assert "counted in the pass for host events." in other.rule
 
 
 def test_modes_of_a_short_pass_are_not_told_apart() -> None:

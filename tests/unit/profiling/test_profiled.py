@@ -13,7 +13,7 @@ from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.profiling import CellProfiles
 from envcompare.run_folder.profiles import Device, Profile, ProfileRecord, Quantity
-from envcompare.run_folder.records import ArmRecord, Event, Memory, Sample
+from envcompare.run_folder.records import ArmRecord, Event, Sample
 from envcompare.run_folder.results import RunFolder
 
 BUILT = "void at::native::_GLOBAL__N__5_x_compute_{}_cpp1_ii_1::clamp<float>(int)"
@@ -166,51 +166,6 @@ def test_host_pass_splits_the_cpu_time_of_the_ledger(tmp_path: Path) -> None:
     ]
     found = only(compared(tmp_path, *records, samples=blocks({"vm": 1.0, "docker": 1.0})))
     assert {"user", "system"} <= {part.part for part in found.ledgers[0].parts}
-
-
-@pytest.mark.parametrize(
-    ("known", "where"),
-    [
-        (("vm", "docker"), "in whole generations"),
-        (("vm",), "in the pass that counted host events"),
-    ],
-)
-def test_generations_split_the_cpu_time_of_the_ledger_where_both_arms_counted_it(
-    tmp_path: Path, known: tuple[str, ...], where: str
-) -> None:
-    """They last longer than the host pass; half of the time in docker was in the kernel."""
-    sides = {"vm": (3e9, 1e9), "docker": (2e9, 2e9)}
-    records = [
-        record(
-            Profile(
-                tool="perf",
-                quantities=tuple(
-                    Quantity(name=name, value=2e9, unit="ns", rule="sum", source="getrusage")
-                    for name in ("user_ns", "sys_ns")
-                ),
-                steps=2,
-            ),
-            arm=arm,
-            kind="host",
-        )
-        for arm in sides
-    ]
-    used = [
-        Memory(
-            cell=CELL, arm=arm, restart=restart, generation=0, max_rss_bytes=1,
-            user_ns=int(user) if arm in known else None, sys_ns=int(system),
-        )
-        for arm, (user, system) in sides.items()
-        for restart in (0, 1)
-    ]  # fmt: skip
-    samples = (*blocks({"vm": 1.0, "docker": 1.0}), *used)
-    (ledger,) = only(compared(tmp_path, *records, samples=samples)).ledgers
-    assert where in ledger.rule
-    (system_part,) = (part for part in ledger.parts if part.part == "system")
-    shares = (0.25, 0.5) if len(known) == 2 else (0.5, 0.5)
-    whole = sum(p.reference_ns for p in ledger.parts if p.part in ("user", "system"))
-    assert system_part.reference_ns == pytest.approx(shares[0] * whole, rel=0.01)
-    assert system_part.arm_ns == pytest.approx(shares[1] * whole, rel=0.01)
 
 
 def test_imported_profiles_alone_are_compared(tmp_path: Path) -> None:
