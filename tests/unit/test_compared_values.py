@@ -20,7 +20,7 @@ from envcompare.config.settings import Settings, WorkloadTable
 from envcompare.errors import ConfigError
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.fingerprint.evidence import ArmsContext
-from envcompare.report.wording.headlines import candidates_text
+from envcompare.report.wording.causewords import candidates_text
 from envcompare.run_folder.records import ArmRecord, FingerprintRecord
 from envcompare.run_folder.results import RunFolder
 

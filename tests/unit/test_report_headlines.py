@@ -13,7 +13,8 @@ from envcompare.analysis.model.comparison import Comparison, RunComparison
 from envcompare.analysis.model.profiling import CellProfiles, Ledger, LedgerPart
 from envcompare.analysis.timing.surroundings import of_cells
 from envcompare.report.page import render
-from envcompare.report.wording.headlines import Headline, candidates_text, headlines
+from envcompare.report.wording.causewords import candidates_text
+from envcompare.report.wording.headlines import Headline, headlines
 from envcompare.run_folder.records import FactDifference, Failure
 from tests.data.report.builders import (
     EQUAL,

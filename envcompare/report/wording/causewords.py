@@ -1,0 +1,139 @@
+"""What may explain a decided difference: what else differs, the kernel, and programs beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from envcompare.analysis.model.comparison import Comparison, RunComparison
+from envcompare.analysis.timing.surroundings import likelihood
+from envcompare.report.numbers import listed, time_text
+from envcompare.report.wording.labels import cell_labels
+from envcompare.report.wording.verdicts import MOVED, candidate_sentence
+from envcompare.run_folder.records import FactDifference
+from envcompare.text import visible
+
+_MOST_NAMED: Final = 2  # cells
+_FELT: Final = 0.1  # of what a step takes longer, from which a program beside it is a cause
+_MOST: Final = 0.5  # of what a step takes longer
+_SURE: Final = 3  # standard errors
+
+
+def candidates_text(run: RunComparison, comparisons: Iterable[Comparison]) -> str:
+    """Name what may explain the decided ones of an arm's comparisons; empty where none is decided.
+
+    Each difference is named once, with the strongest evidence that a decided cell has, and
+    confounders only where `confounder_sentence` does.
+    """
+    decided = [one for one in comparisons if one.outcome in MOVED]
+    if not decided:
+        return ""
+    asked = _asked(run, decided[0].arm)
+    causes: dict[tuple[str, str, str], FactDifference] = {}
+    for fact in sorted(_candidates(run, decided), key=likelihood):
+        causes.setdefault((fact.host, fact.arm, fact.key), fact)
+    unknown = [one for one in decided if one.candidates is None]
+    if unknown and not causes:
+        in_some = len(unknown) < len(decided)
+        cause = candidate_sentence(None, arm=decided[0].arm, in_some_cells=in_some)
+    elif asked and not causes:
+        cause = "envcompare found no other possible cause."
+    else:
+        cause = candidate_sentence(tuple(causes.values()), arm=decided[0].arm)
+    said = f"The arms differ in {asked}, which this run compares." if asked else ""
+    seen = _in_kernel(run, decided), _worked_beside(run, decided)
+    return " ".join(filter(None, (said, cause, *seen)))
+
+
+def _asked(run: RunComparison, arm: str) -> str:
+    """Return the values of a parameter that an arm and the reference compare; empty for none."""
+    values = {one.arm: one.parameters for one in run.arms}
+    before, after = values.get(run.reference_of(arm), {}), values.get(arm, {})
+    pairs = (f"{name} ({before.get(name, 'not set')} → {value})" for name, value in after.items())
+    return visible(", ".join(pairs))
+
+
+def _candidates(run: RunComparison, decided: Iterable[Comparison]) -> Iterator[FactDifference]:
+    """Yield the candidates of comparisons, each as the cell of its comparison tells it."""
+    for comparison in decided:
+        facts = _facts(run, comparison.cell)
+        places = ((comparison.host, comparison.arm, key) for key in comparison.candidates or ())
+        yield from (facts[at] for at in places if at in facts)
+
+
+def _facts(run: RunComparison, cell: str) -> dict[tuple[str, str, str], FactDifference]:
+    """Return the differences as a cell tells them, by host, arm and key."""
+    told = (*run.differences, *run.cell_differences.get(cell, ()))
+    return {(one.host, one.arm, one.key): one for one in told}
+
+
+def _in_kernel(run: RunComparison, decided: Iterable[Comparison]) -> str:
+    """Say of a slower arm what its steps take longer in the kernel, where that is most of it.
+
+    It is less than half, or within the error of the kernel's ticks, where nothing is said.
+    """
+    slower = {(one.cell, one.arm) for one in decided if one.outcome == "slower"}
+    longer = [
+        (part.change_ns, profiles, ledger)
+        for profiles in run.profiles
+        for ledger in profiles.ledgers
+        for part in ledger.parts
+        if part.part == "system" and (profiles.cell, ledger.arm) in slower
+        if part.change_ns >= max(_MOST * ledger.change_ns, _SURE * (ledger.kernel_error_ns or 0))
+        if ledger.kernel_error_ns is not None
+    ]
+    if not longer:
+        return ""
+    longer.sort(key=lambda each: -each[0] / max(1, each[2].reference_ns))
+    largest_ns, profiles, ledger = longer[0]
+    labels = cell_labels(run)
+    named = [(time_text(ns), labels.get(at.cell, at.cell)) for ns, at, _ in longer]
+    takes = listed([f"{time} longer in {cell}" for time, cell in named])
+    if len(longer) > _MOST_NAMED:
+        takes = f"longer in {len(longer)} cells, most in {named[0][1]} ({time_text(largest_ns)})"
+    text = f"Inside the kernel a {ledger.piece} in {ledger.arm} takes {takes}."
+    if acts := _acts_in_kernel(_facts(run, profiles.cell), (profiles.host, ledger.arm)):
+        ladder = "" if run.ladder else "; `--envs ladder` measures each part of a container"
+        text += f" What can take effect there: {listed(acts)}{ladder}."
+    return visible(text)
+
+
+def _acts_in_kernel(
+    facts: Mapping[tuple[str, str, str], FactDifference], place: tuple[str, str]
+) -> list[str]:
+    """Return what an arm of a host has in the kernel and the reference has not, where known."""
+    acts = []
+    seccomp = facts.get((*place, "seccomp.mode"))
+    if seccomp is not None and seccomp.reference == 0 and seccomp.value in (1, 2):
+        acts.append("a system call filter (seccomp)")
+    packages = facts.get((*place, "mount.packages"))
+    if packages is not None and None not in (packages.reference, packages.value):
+        before, after = (str(v).split(" ")[0] for v in (packages.reference, packages.value))
+        if before != after:
+            acts.append(f"another file system for the packages ({after})")
+    return acts
+
+
+def _worked_beside(run: RunComparison, decided: Iterable[Comparison]) -> str:
+    """Name the programs that worked for an environment where it was slower; empty without any.
+
+    One that used less than a tenth of what a step takes longer is not named.
+    """
+    told = {(one.cell, one.arm) for one in decided}
+    labels = cell_labels(run)
+    longest: dict[tuple[str, str], tuple[int, str]] = {}
+    for profiles in run.profiles:
+        for ledger in profiles.ledgers:
+            for name, ns in ledger.helpers.items():
+                is_felt = ns >= _FELT * ledger.change_ns > 0
+                if is_felt and (profiles.cell, ledger.arm) in told:
+                    where = labels.get(profiles.cell, profiles.cell)
+                    key = (name, ledger.arm)
+                    longest[key] = max(longest.get(key, (0, "")), (ns, where))
+    return visible(
+        " ".join(
+            f"{name} worked for {arm} beside the workload: {time_text(ns)} of CPU time a step in "
+            f"{where}."
+            for (name, arm), (ns, where) in longest.items()
+        )
+    )
