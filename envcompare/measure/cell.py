@@ -29,7 +29,7 @@ from envcompare.measure import Facts, Values, Variables, stable_variables, with_
 from envcompare.measure.limits import ClockWatch, StopReason, begin_limit_s, is_look, stop_reason
 from envcompare.measure.replies import Hello, LaunchSpec, Placed
 from envcompare.measure.worker import Worker
-from envcompare.run_folder.history import elapsed_s, own_left_s, since_retry
+from envcompare.run_folder.history import elapsed_s, own_left_s
 from envcompare.run_folder.records import (
     Design,
     Event,
@@ -95,7 +95,6 @@ class Budget:
         `left_s` is right for all cells together: events count a launch for the cell that it served
         first.
         """
-        events = since_retry(events)
         return cls(whole_s - elapsed_s(events), own_left_s(events, whole_s=whole_s))
 
     @classmethod

@@ -40,7 +40,7 @@ from envcompare.measure.workers import WorkerPool
 from envcompare.profilers import ProfilerRun
 from envcompare.profilers.nvml import sampler_command, sampling
 from envcompare.profilers.toolbox import Toolbox
-from envcompare.run_folder.history import EXPECTED_SPREAD, standing, waited_s
+from envcompare.run_folder.history import EXPECTED_SPREAD, since_retry, standing, waited_s
 from envcompare.run_folder.profiles import Lacking
 from envcompare.run_folder.records import (
     CellState,
@@ -368,6 +368,7 @@ class CellRun:
     def _make_context(self) -> CellContext:
         parameters = dict(self.cell.parameters)
         workload, design = self.cell.workload, self.plan.design
+        spent = () if self.is_retried else since_retry(self.prior_events)
         if workload.program is not None:
             data = self.folders.show_command(workload.program.cwd, self.job.experiment.data)
         else:
@@ -389,8 +390,8 @@ class CellRun:
             recorder=self._recorder,
             on_host=self.session.ask,
             interruption=self.job.interruption,
-            budget=Budget.of(design.budget_s, () if self.is_retried else self.prior_events),
-            waited_s=0.0 if self.is_retried else waited_s(self.prior_events),
+            budget=Budget.of(design.budget_s, spent),
+            waited_s=waited_s(spent),
             has_gpu=self.session.has_gpu and self.job.experiment.device != "cpu",
             values={arm.id: arm.parameters for arm in self.plan.arms if arm.parameters},
             placed=placed,

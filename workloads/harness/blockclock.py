@@ -34,14 +34,13 @@ class BlockClock:
         device is idle at both ends; the last step's wall time holds the wait for it.
         Raises PhaseError with the number of the step that failed.
         """
-        before = self._counters()
-        # Last before the block and first after it: what is beside the block is none of its own.
-        before.update(_used(), wait_ns=self._wait_ns())
+        # Outwards in the same order: what is read beside the block is none of its own.
+        before = {**self._counters(), **used(), "wait_ns": self._wait_ns()}
         if self._cuda:
             (wall, cpu, loss), gpu_ns = self._time_on_gpu(step, k, done)
         else:
             (wall, cpu, loss), gpu_ns = _time_steps(step, k, done), None
-        after = self._counters()
+        after = {"wait_ns": self._wait_ns(), **used(), **self._counters()}
         return {
             "t0_ns": wall[0],
             "wall_ns": [end - start for start, end in zip(wall, wall[1:])],
@@ -74,8 +73,6 @@ class BlockClock:
 
     def _counters(self) -> dict[str, int | None]:
         return {
-            **_used(),
-            "wait_ns": self._wait_ns(),
             "all_wait_ns": _all_wait_ns() if self._tells_waits else None,
             "throttled_ns": throttled_ns(self._cpu_group),
         }
@@ -84,16 +81,16 @@ class BlockClock:
         return _wait_ns(self._schedstat) if self._tells_waits else None
 
 
-def _used() -> dict[str, int | None]:
+def used() -> dict[str, int | None]:
     """Return what the kernel has counted of this process (getrusage(2))."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return {
         "user_ns": round(usage.ru_utime * 1e9),
         "sys_ns": round(usage.ru_stime * 1e9),
-        "voluntary_switches": usage.ru_nvcsw,
-        "involuntary_switches": usage.ru_nivcsw,
         "minor_faults": usage.ru_minflt,
         "major_faults": usage.ru_majflt,
+        "voluntary_switches": usage.ru_nvcsw,
+        "involuntary_switches": usage.ru_nivcsw,
     }
 
 

@@ -35,9 +35,9 @@ _WORK: Final = ("code", "device", "batch")
 _SHOWN_OF_DIGEST: Final = 12
 # What runs of earlier versions know nothing of.
 _LATER: Final = (
-    *("process", "thp.is_disabled", "hypervisor", INSTALLED_PARTS, "mount.packages"),
+    "process", "thp.is_disabled", "hypervisor", INSTALLED_PARTS, "mount.packages",
     "engine.requests",
-)
+)  # fmt: skip
 _MOST: Final = 0.5  # of the rounds of a cell
 _FEW: Final = 0.1
 

@@ -79,18 +79,18 @@ def _in_kernel(run: RunComparison, decided: Iterable[Comparison]) -> str:
         for ledger in profiles.ledgers
         for part in ledger.parts
         if part.part == "system" and (profiles.cell, ledger.arm) in slower
-        if part.change_ns >= max(_MOST * ledger.change_ns, _SURE * (ledger.kernel_error_ns or 0))
-        if ledger.kernel_error_ns is not None
+        if ledger.kernel_error_ns is not None and ledger.change_ns > 0
+        if part.change_ns >= max(_MOST * ledger.change_ns, _SURE * ledger.kernel_error_ns)
     ]
     if not longer:
         return ""
     longer.sort(key=lambda each: -each[0] / max(1, each[2].reference_ns))
-    largest_ns, profiles, ledger = longer[0]
+    _, profiles, ledger = longer[0]
     labels = cell_labels(run)
     named = [(time_text(ns), labels.get(at.cell, at.cell)) for ns, at, _ in longer]
     takes = listed([f"{time} longer in {cell}" for time, cell in named])
     if len(longer) > _MOST_NAMED:
-        takes = f"longer in {len(longer)} cells, most in {named[0][1]} ({time_text(largest_ns)})"
+        takes = f"longer in {len(longer)} cells, most in {named[0][1]} ({named[0][0]})"
     text = f"Inside the kernel a {ledger.piece} in {ledger.arm} takes {takes}."
     if acts := _acts_in_kernel(_facts(run, profiles.cell), (profiles.host, ledger.arm)):
         ladder = "" if run.ladder else "; `--envs ladder` measures each part of a container"

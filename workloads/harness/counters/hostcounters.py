@@ -8,6 +8,7 @@ import re
 import resource
 from typing import Any, Callable
 
+from harness.blockclock import used
 from harness.counters import rapl
 from harness.counters.perfevents import (
     HARDWARE,
@@ -78,7 +79,9 @@ def count(step: Callable[[], Any], k: int) -> dict[str, Any]:
     counted["cpu_energy_j"] = _energy(energy, rapl.read())
     if calls is None:
         counted["system_calls"] = Counted(None, reason=NO_TRACEFS, hint=NO_TRACEFS_HINT)
-    counted["max_rss_bytes"] = Counted(_usage().ru_maxrss * 1024, scope="peak of the process")
+    counted["max_rss_bytes"] = Counted(
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, scope="peak of the process"
+    )
     peak = memory_peak_bytes()
     counted["cgroup_peak_bytes"] = Counted(
         peak,
@@ -97,20 +100,11 @@ def _energy(before: rapl.Reading, after: rapl.Reading) -> Counted:
     return Counted(taken, scope="whole processors, whatever else runs included")
 
 
-def _usage() -> resource.struct_rusage:
-    return resource.getrusage(resource.RUSAGE_SELF)
-
-
 def _plain() -> dict[str, int | None]:
     """Return what is read and not counted: /proc/self/io and rusage."""
-    calls, usage = _calls(), _usage()
+    calls = _calls()
     return {
-        "user_ns": round(usage.ru_utime * 1e9),
-        "sys_ns": round(usage.ru_stime * 1e9),
-        "minor_faults": usage.ru_minflt,
-        "major_faults": usage.ru_majflt,
-        "voluntary_switches": usage.ru_nvcsw,
-        "involuntary_switches": usage.ru_nivcsw,
+        **used(),
         "read_calls": calls.get("syscr"),
         "write_calls": calls.get("syscw"),
     }
