@@ -16,7 +16,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
@@ -27,14 +27,16 @@ from bookkeeping import Conditions, Places, Watch, benchmark, mean_load, one_run
 from envcompare.measure.hostmemory import NoiseMemory
 from envcompare.run_folder.records import Block, Startup
 from envcompare.run_folder.results import RunFolder
-from envcompare.stats.intervals import ALPHA, Interval, student_factor
+from envcompare.stats.intervals import ALPHA, Interval, look_factor, student_factor
 from envcompare.stats.metrics import METRICS, typical_ns
 from envcompare.stats.pairs import Round, odd_restarts
 from envcompare.stats.typical import (
+    MIN_RESTARTS,
     TYPICAL_SHARE,
     Groups,
     RoundEvidence,
     Spread,
+    error_share,
     own_spread,
     ratio_of_sums,
     spread,
@@ -284,7 +286,6 @@ class _Cell:
             groups=self.groups[arm],
             spread=own_spread(self.groups[arm], pooled, prior),
             generations=len(self.groups[arm]),
-            is_looked=len(self.groups[arm]) > 2,
         )
 
 
@@ -375,9 +376,9 @@ def _found(trial: dict[str, Any], taught: Spread) -> Iterator[Found]:
                 workload=name.split("/")[1],
                 load=load,
                 is_earlier=_is_earlier(trial),
-                printed=evidence.printed(alpha=ALPHA / PLANNED),
-                alone=evidence.printed(alpha=ALPHA),
-                taught=cell.evidence(arm, taught).printed(alpha=ALPHA / PLANNED),
+                printed=_printed(evidence),
+                alone=_printed(evidence, comparisons=1),
+                taught=_printed(cell.evidence(arm, taught)),
                 mean=_mean(cell.sums[arm], cell.sums[REFERENCE], cell.odd, evidence),
                 share=cell.measured_s / kept["elapsed_s"],
             )
@@ -391,16 +392,31 @@ def _groups(ours: dict[Round, float], theirs: dict[Round, float], odd: set[int])
     return tuple(map(tuple, restarts.values()))
 
 
+def _printed(evidence: RoundEvidence, *, comparisons: int = PLANNED) -> Interval:
+    """Return what a run prints at the end of its budget."""
+    alpha = ALPHA / comparisons
+    factor = _widening(len(evidence.groups), TYPICAL_SHARE * alpha)
+    return replace(evidence, widening=factor).printed(alpha=alpha)
+
+
+def _widening(restarts: int, alpha: float) -> float:
+    """Return the factor of an interval with the error `alpha` at the end of the budget."""
+    share = error_share(is_out_of_budget=True, restarts=restarts, planned=MIN_RESTARTS)
+    return look_factor(alpha, share)
+
+
 def _mean(
     ours: dict[Round, float], theirs: dict[Round, float], odd: set[int], evidence: RoundEvidence
 ) -> Interval:
     complete = sorted(key for key in ours.keys() & theirs.keys() if key[0] not in odd)
     times = [np.asarray([one[key] for key in complete]) for one in (ours, theirs)]
+    own = (1 - TYPICAL_SHARE) * ALPHA / PLANNED
     return ratio_of_sums(times).interval(
-        level=1 - (1 - TYPICAL_SHARE) * ALPHA / PLANNED,
+        level=1 - own,
         spread=evidence.spread,
         groups=evidence.groups,
         generations=evidence.generations,
+        factor=_widening(len(evidence.groups), own),
     )
 
 

@@ -24,7 +24,7 @@ from envcompare.analysis.model.comparison import Estimate, Tail
 from envcompare.analysis.timing.cells import CellData
 from envcompare.analysis.timing.judge import primaries, tail
 from envcompare.run_folder.records import CONTROL_SUFFIX
-from envcompare.stats.intervals import ALPHA, LOOK_FACTOR, Interval
+from envcompare.stats.intervals import Interval
 from envcompare.stats.typical import TYPICAL_SHARE
 from ground import (
     Trial,
@@ -145,11 +145,12 @@ def found_in(path: Path) -> Iterator[Found]:
 
 
 def _mean(data: CellData, arm: str) -> Estimate | None:
+    part = 1 - TYPICAL_SHARE
     return data.mean_estimate(
         arm,
         data.metric[0],
-        level=1 - (1 - TYPICAL_SHARE) * ALPHA / PLANNED,
-        factor=LOOK_FACTOR if data.is_looked else 1.0,
+        level=1 - part * data.alpha,
+        factor=data.widening(part),
         is_widened=True,
     )
 

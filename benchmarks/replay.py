@@ -13,21 +13,22 @@ from envcompare.measure.limits import (
     Costs,
     RestartPlan,
     StopReason,
-    is_look,
     plan_restarts,
     stop_reason,
 )
 from envcompare.measure.lockstep import FIRST_REVIEW_S, USUAL_SPREAD
 from envcompare.run_folder.records import Design
-from envcompare.stats.intervals import ALPHA, Interval
+from envcompare.stats.intervals import ALPHA, Interval, look_factor
 from envcompare.stats.typical import (
     MIN_ROUNDS,
     ROUNDS_FOR_MEDIAN,
+    TYPICAL_SHARE,
     Groups,
     RoundEvidence,
     Spread,
+    error_share,
+    is_look,
     own_spread,
-    pays_for_looks,
     restarts_before_a_look,
     spread,
     spread_of_rounds,
@@ -63,12 +64,7 @@ class _Schedule:
         while reason is None:
             self._restart(next(self.restarts))
             reason = self._look() or (None if self._plan(spent_s=None).restarts else "budget")
-        is_looked = pays_for_looks(
-            is_out_of_budget=reason == "budget",
-            restarts=len(self._groups),
-            planned=self.design.min_restarts,
-        )
-        evidence = self._evidence(is_looked=is_looked)
+        evidence = self._evidence(is_out_of_budget=reason == "budget")
         return Cell(evidence=evidence, stopped_by=reason, seconds=self.spent_s)
 
     def _look(self) -> StopReason | None:
@@ -91,13 +87,18 @@ class _Schedule:
         """Return how many restarts a verdict needs: more where they scatter far."""
         return restarts_before_a_look(self.design.min_restarts, is_wide=self._spread.is_wide)
 
-    def _evidence(self, *, is_looked: bool = True) -> RoundEvidence:
+    def _evidence(self, *, is_out_of_budget: bool = False) -> RoundEvidence:
+        share = error_share(
+            is_out_of_budget=is_out_of_budget,
+            restarts=len(self._groups),
+            planned=self.design.min_restarts,
+        )
         return RoundEvidence(
             groups=self._groups,
             spread=self._spread,
             generations=len(self._groups),
             is_strict=self.design.preset == "strict",
-            is_looked=is_looked,
+            widening=look_factor(TYPICAL_SHARE * alpha_of(self.design, self.comparisons), share),
         )
 
     def _restart(self, values: Floats) -> None:
@@ -154,4 +155,9 @@ def replay(
 
 def printed(evidence: RoundEvidence, design: Design, comparisons: int) -> Interval:
     """Return the interval the product prints for a cell by itself."""
-    return evidence.printed(alpha=ALPHA if design.screen else ALPHA / comparisons)
+    return evidence.printed(alpha=alpha_of(design, comparisons))
+
+
+def alpha_of(design: Design, comparisons: int) -> float:
+    """Return the error of one of so many comparisons; a screen chooses its own later."""
+    return ALPHA if design.screen else ALPHA / comparisons

@@ -26,7 +26,7 @@ from envcompare.fingerprint.identity import changes, ended
 from envcompare.interrupt import Interruption
 from envcompare.masking import masked
 from envcompare.measure import Facts, Values, Variables, stable_variables, with_parameters
-from envcompare.measure.limits import ClockWatch, StopReason, begin_limit_s, is_look, stop_reason
+from envcompare.measure.limits import ClockWatch, StopReason, begin_limit_s, stop_reason
 from envcompare.measure.replies import Hello, LaunchSpec, Placed
 from envcompare.measure.worker import Worker
 from envcompare.run_folder.history import elapsed_s, own_left_s
@@ -43,7 +43,7 @@ from envcompare.run_folder.records import (
 )
 from envcompare.stats.intervals import Interval
 from envcompare.stats.metrics import Readings, look
-from envcompare.stats.typical import Spread, restarts_before_a_look
+from envcompare.stats.typical import Spread, is_look, restarts_before_a_look
 
 # A worker that merely died is launched once more, in the next restart; one that died with its
 # engine more often, since that says nothing of the arm.
@@ -280,7 +280,7 @@ class Roster:
         return str(((hello.fingerprint if hello else None) or {}).get("gpu.uuid") or "")
 
     def intervals(
-        self, readings: Readings, *, is_looked: bool = True
+        self, readings: Readings, *, is_out_of_budget: bool = False
     ) -> dict[str, Interval | None]:
         """Return the printed interval of each compared arm, as far as it is known."""
         context = self.context
@@ -291,7 +291,7 @@ class Roster:
             design=context.design,
             m=context.comparisons,
             prior=context.noise,
-            is_looked=is_looked,
+            is_out_of_budget=is_out_of_budget,
         )
 
     def why_done(

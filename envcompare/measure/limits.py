@@ -30,7 +30,7 @@ _STALL_NS = 2e9  # at least: a step may wait for a disk or a network
 _BLOCKS_TO_KNOW = 3  # of an arm, before one of them can be absurd
 _CPU_SLACK_NS = 50_000_000  # CPU time is counted in ticks of up to 10 ms
 _NORMAL = 1.96  # standard errors at 95 %
-LEAST_MEASURING_S, MOST_MEASURING_S = 4.0, 40.0  # of a restart
+LEAST_MEASURING_S, MOST_MEASURING_S = 2.0, 40.0  # of a restart
 OVERTIME_SHARE = 0.5  # of the budget, for the least number of restarts
 
 StopReason = Literal["decided", "equivalent", "target", "planned"]
@@ -215,16 +215,6 @@ def _reason(interval: Interval | None, design: Design, min_restarts: int) -> Sto
     return "equivalent" if is_inside and 2 * design.target >= design.margin else None
 
 
-def is_look(restarts: int, min_restarts: int) -> bool:
-    """Tell whether a cell is looked at after so many restarts: the least number, and doublings.
-
-    Looking after each would ask for wider intervals (docs/measurement.md).
-    """
-    if restarts <= min_restarts:
-        return restarts == min_restarts
-    return restarts.bit_count() == 1
-
-
 def measuring_s(costs: Costs) -> float:
     """Return for how long a restart should measure: as long as its launch deserves.
 
@@ -234,7 +224,7 @@ def measuring_s(costs: Costs) -> float:
 
     with s the spread of a round, τ that of a restart, L the cost of a launch (the minimum over g of
     z² s² round ÷ (g R) + t² τ² ÷ R with R = T ÷ (L + g)); z ÷ t is that at 95 % of the prior's
-    degrees of freedom. It is kept between 4 and 40 s.
+    degrees of freedom. It is kept between 2 and 40 s.
     """
     share = _NORMAL / student_factor(PRIOR_WEIGHT, 0.95) * costs.round_spread / costs.restart_spread
     return min(
@@ -267,7 +257,7 @@ def plan_restarts(
         math.floor(left_s / (costs.launch_s + wanted_s)),
         int(left_s >= costs.launch_s + LEAST_MEASURING_S),
     )
-    least_s = costs.launch_s + max(LEAST_MEASURING_S / 4, MIN_ROUNDS / 2 * costs.round_s)
+    least_s = costs.launch_s + max(LEAST_MEASURING_S / 2, MIN_ROUNDS / 2 * costs.round_s)
     possible = max(int(is_launched), math.floor(left_s / max(least_s, 1e-9)))
     restarts = min(max(missing, fitting, int(is_launched)), possible)
     if restarts < 1:

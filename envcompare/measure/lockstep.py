@@ -41,7 +41,6 @@ from envcompare.stats.typical import (
     PRIOR_SPREAD,
     ROUNDS_FOR_MEDIAN,
     Spread,
-    pays_for_looks,
     restarts_before_a_look,
     spread,
     spread_of_rounds,
@@ -124,13 +123,8 @@ class Lockstep:
 
     def intervals(self) -> dict[str, Interval | None]:
         """Return the printed interval of each compared arm, as far as it is known."""
-        is_looked = pays_for_looks(
-            is_out_of_budget=self.stopped_by == "budget",
-            restarts=self.readings.restarts,
-            planned=self.context.design.min_restarts,
-            is_fixed=self.context.design.restarts is not None,
-        )
-        return self.roster.intervals(self.readings, is_looked=is_looked)
+        is_out_of_budget = self.stopped_by == "budget"
+        return self.roster.intervals(self.readings, is_out_of_budget=is_out_of_budget)
 
     @property
     def _min_restarts(self) -> int:

@@ -22,7 +22,7 @@ from typing import Literal
 import numpy as np
 from scipy import special
 
-LOOK_FACTOR = 1.2  # the half-width pays for looking after each restart
+LOOK_FACTOR = 1.2  # the half-width of processes pays for looking after each round
 ALPHA = 0.05  # of all planned comparisons together
 SEQUENCE_SHARE = 0.2  # of alpha, for the confidence sequence; the rest is the printed interval's
 CONTROL_LEVEL = 0.99
@@ -104,6 +104,12 @@ class Evidence:
             generations=self.count,
             level=level,
         )
+
+
+@lru_cache(maxsize=256)
+def look_factor(alpha: float, share: float) -> float:
+    """Return how many times wider an interval at `share` of the error `alpha` is, if normal."""
+    return float(special.ndtri(share * alpha / 2) / special.ndtri(alpha / 2))
 
 
 def gather(values: Sequence[float]) -> Evidence | None:

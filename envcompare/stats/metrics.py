@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from envcompare.run_folder.records import Block, Design, Measured, ProcessRun
-from envcompare.stats.intervals import ALPHA, Interval, printed_interval
+from envcompare.stats.intervals import ALPHA, Interval, look_factor, printed_interval
 from envcompare.stats.pairs import (
     Logarithms,
     OddRestart,
@@ -24,10 +24,12 @@ from envcompare.stats.pairs import (
     paired,
 )
 from envcompare.stats.typical import (
+    TYPICAL_SHARE,
     Contrast,
     Groups,
     RoundEvidence,
     Spread,
+    error_share,
     own_spread,
     quantile,
     ratio_of_sums,
@@ -282,7 +284,7 @@ class Readings:
         *,
         prior: Spread | None = None,
         is_strict: bool = False,
-        is_looked: bool = True,
+        widening: float = 1.0,
     ) -> RoundEvidence | None:
         """Return what the rounds of an arm say; None without a complete one."""
         groups = self.groups(arm, reference, metric)
@@ -293,7 +295,7 @@ class Readings:
             spread=self.spread(arm, reference, metric, prior),
             generations=self.generations(arm, reference, metric),
             is_strict=is_strict,
-            is_looked=is_looked,
+            widening=widening,
         )
 
     def mean(self, arm: str, reference: str, metric: MetricName) -> Contrast | None:
@@ -342,7 +344,7 @@ def look(  # noqa: PLR0913 — a look is at all of this
     design: Design,
     m: int,
     prior: Spread | None = None,
-    is_looked: bool = True,
+    is_out_of_budget: bool = False,
 ) -> dict[str, Interval | None]:
     """Return the printed interval of each arm on the primary metric; m planned comparisons."""
     metric, _ = readings.primary
@@ -357,9 +359,16 @@ def look(  # noqa: PLR0913 — a look is at all of this
             for arm in arms
         }
     alpha = ALPHA if design.screen else ALPHA / max(1, m)
+    share = error_share(
+        is_out_of_budget=is_out_of_budget,
+        restarts=readings.restarts,
+        planned=design.min_restarts,
+        is_fixed=design.restarts is not None,
+    )
+    widening = look_factor(TYPICAL_SHARE * alpha, share)
     evidence = {
         arm: readings.evidence(
-            arm, reference, metric, prior=prior, is_strict=is_strict, is_looked=is_looked
+            arm, reference, metric, prior=prior, is_strict=is_strict, widening=widening
         )
         for arm in arms
     }

@@ -49,7 +49,6 @@ class Pairing:
             spread=own_spread(groups, pooled, self.prior),
             generations=len(groups),
             is_strict=self.is_strict,
-            is_looked=False,
         )
         interval = evidence.interval(level=level)
         return (

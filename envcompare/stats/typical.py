@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from envcompare.stats.intervals import LOOK_FACTOR, Interval, student_factor
+from envcompare.stats.intervals import Interval, student_factor
 
 MIN_ROUNDS = 12  # below that no interval
 MIN_RESTARTS = 2
@@ -46,6 +46,7 @@ WIDE_SPREAD = 0.01  # restarts that scatter more need Student t on their own val
 WIDE_RESTARTS = 6  # and of so many such an interval is worth its time
 TYPICAL_SHARE = 0.8  # of the error of a comparison; the rest is that of its mean
 DECIDED_FACTOR = 1.2  # times the printed half-width, before a difference ends a cell
+LOOK_SHARE = 0.2  # of the error that is left, which each look spends; the end has all of it
 STRETCHES = 8  # in order of time, of which a jackknife leaves one out
 _LEAST_P, _HALVINGS = 1e-12, 40
 _CLEARLY = 2.0  # times the excess of its cell, before an arm has a spread of its own
@@ -224,15 +225,28 @@ def restarts_before_a_look(planned: int, *, is_wide: bool) -> int:
     return max(planned, WIDE_RESTARTS) if is_wide else planned
 
 
-def pays_for_looks(
-    *, is_out_of_budget: bool, restarts: int, planned: int, is_fixed: bool = False
-) -> bool:
-    """Tell whether printed intervals pay for looks while measuring.
+def is_look(restarts: int, planned: int) -> bool:
+    """Tell whether a cell is looked at after so many restarts: those planned, and doublings."""
+    if restarts <= planned:
+        return restarts == planned
+    return restarts.bit_count() == 1
 
-    They do not where the budget ended the cell no later than the first look, or where its size was
-    fixed.
+
+def error_share(
+    *, is_out_of_budget: bool, restarts: int, planned: int, is_fixed: bool = False
+) -> float:
+    """Return which share of its error an interval may spend after so many restarts.
+
+    Each look spends a fifth of what those before it have left, and the end of the budget all that
+    is left, so that all of them together spend no more than there is (Bonferroni; spending an error
+    over looks is from Lan and DeMets 1983). It is 1 where the budget ended the cell no later than
+    the first look, or where its size was fixed.
     """
-    return not is_fixed and not (is_out_of_budget and restarts <= planned)
+    if is_fixed:
+        return 1.0
+    looks = sum(is_look(count, planned) for count in range(planned, restarts))
+    left = (1 - LOOK_SHARE) ** looks
+    return left if is_out_of_budget else LOOK_SHARE * left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +257,7 @@ class RoundEvidence:
     spread: Spread
     generations: int
     is_strict: bool = False  # always Student t on restarts
-    is_looked: bool = True  # more than one look was planned, for which the interval pays
+    widening: float = 1.0  # of what is printed: it pays for looks
 
     @property
     def mean(self) -> float:
@@ -288,8 +302,7 @@ class RoundEvidence:
 
         The share of the mean is taken off.
         """
-        factor = LOOK_FACTOR if self.is_looked else 1.0
-        return self.interval(level=1 - TYPICAL_SHARE * alpha, factor=factor)
+        return self.interval(level=1 - TYPICAL_SHARE * alpha, factor=self.widening)
 
     def interval(self, *, level: float, factor: float = 1.0) -> Interval:
         """Return the estimate with its interval, `factor` times as wide."""
@@ -302,7 +315,7 @@ class RoundEvidence:
             generations=self.generations,
             level=level,
             more_df=self._beside[1] if self.is_by_restart else 0.0,
-            is_decided=self.is_looked and abs(centre) > DECIDED_FACTOR * factor * half,
+            is_decided=self.widening > 1 and abs(centre) > DECIDED_FACTOR * factor * half,
         )
 
     def _half_width(self, level: float) -> tuple[float, float]:

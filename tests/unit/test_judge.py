@@ -15,8 +15,9 @@ from envcompare.analysis.model.comparison import Comparison
 from envcompare.measure.cell import Roster
 from envcompare.run_folder.records import Block, Event
 from envcompare.run_folder.results import RunFolder
-from envcompare.stats.intervals import LOOK_FACTOR
+from envcompare.stats.intervals import ALPHA, look_factor
 from envcompare.stats.metrics import Readings
+from envcompare.stats.typical import TYPICAL_SHARE
 
 
 def judged(
@@ -98,22 +99,18 @@ def test_mean_decides_nothing_where_comparisons_are_screened(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("stopped_by", "min_restarts", "factor"),
-    [
-        ("budget", 4, 1.0),
-        ("budget", 6, 1.0),
-        ("budget", 2, LOOK_FACTOR),
-        ("target", 4, LOOK_FACTOR),
-    ],
+    ("stopped_by", "min_restarts", "share"),
+    [("budget", 4, 1.0), ("budget", 6, 1.0), ("budget", 2, 0.8), ("target", 4, 0.2)],
 )
 def test_interval_pays_for_looks_but_where_the_budget_ended_the_cell_at_the_first(
-    tmp_path: Path, stopped_by: str, min_restarts: int, factor: float
+    tmp_path: Path, stopped_by: str, min_restarts: int, share: float
 ) -> None:
     """A look after which nothing could go on is none."""
     found = stepped()
     here = judged(tmp_path / "a", found, stopped_by=stopped_by, min_restarts=min_restarts)
     once = judged(tmp_path / "b", found, stopped_by="budget", min_restarts=4)
-    assert half_width(here) == pytest.approx(factor * half_width(once))
+    own = TYPICAL_SHARE * ALPHA  # one comparison is planned
+    assert half_width(here) == pytest.approx(look_factor(own, share) * half_width(once))
 
 
 def test_restarts_that_scatter_far_are_judged_by_their_own_values(tmp_path: Path) -> None:

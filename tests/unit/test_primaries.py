@@ -45,7 +45,7 @@ def test_cell_keeps_the_interval_that_the_rule_saw(tmp_path: Path, rule: str) ->
         reference="vm",
         design=design(),
         m=8,
-        is_looked=rule != "budget",
+        is_out_of_budget=rule == "budget",
     )["docker"]
     made = run(tmp_path, [1.0] * 8, stopped_by=rule)
     first = made.comparisons[0].primary

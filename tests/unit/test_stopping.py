@@ -18,7 +18,6 @@ from envcompare.measure.limits import (
     MOST_MEASURING_S,
     QUOTA_BLOCK_S,
     Costs,
-    is_look,
     measuring_s,
     plan_restarts,
     plan_text,
@@ -28,6 +27,7 @@ from envcompare.measure.limits import (
 )
 from envcompare.measure.replies import Fact, Hello
 from envcompare.stats.intervals import Interval
+from envcompare.stats.typical import is_look
 
 COSTS = Costs(launch_s=10, round_s=0.1)
 NARROW = Interval(mean=0.0, half_width=0.02, unit="round", restarts=4, generations=4, level=0.96)
@@ -150,7 +150,7 @@ def test_restart_measures_for_as_long_as_its_launch_deserves() -> None:
 
 
 def test_restarts_that_scatter_measure_for_a_shorter_time() -> None:
-    """More rounds teach nothing of the next launch; never below 4 s, and never above 40 s."""
+    """More rounds teach nothing of the next launch; never below 2 s, and never above 40 s."""
     calm = replace(COSTS, round_spread=0.1)
     assert measuring_s(replace(calm, restart_spread=0.015)) == pytest.approx(measuring_s(calm) / 2)
     assert measuring_s(replace(calm, restart_spread=0.5)) == LEAST_MEASURING_S
@@ -209,12 +209,12 @@ def test_restart_that_runs_is_planned_without_its_launch() -> None:
 
 
 def test_plan_names_its_costs_and_the_budget_that_is_missing() -> None:
-    """What is needed is a launch with 4 s of rounds for each that does not fit."""
+    """What is needed is a launch with 2 s of rounds for each that does not fit."""
     plan = plan_restarts(COSTS, remaining_s=20, missing=4)
     text = plan_text(plan, COSTS, remaining_s=20, budget_s=30, missing=4)
     assert "1 restart fits the 20 s left of the budget" in text
     assert "a launch of all arms takes 10.0 s, and each measures for 5 s" in text
-    assert text.endswith("4 are needed: give --budget 80 or more")
+    assert text.endswith("4 are needed: give --budget 70 or more")
     late = plan_restarts(COSTS, remaining_s=-3, missing=2, is_launched=True)
     text = plan_text(late, COSTS, remaining_s=0, budget_s=10, missing=2)
     assert "each measures for 0 s" in text

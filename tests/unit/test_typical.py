@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envcompare.stats.intervals import LOOK_FACTOR
+from envcompare.stats.intervals import look_factor
 from envcompare.stats.typical import (
     MIN_ROUNDS,
     PRIOR_SPREAD,
@@ -24,6 +24,8 @@ from envcompare.stats.typical import (
     _median_variance,
     centre,
     contrast,
+    error_share,
+    is_look,
     jackknife,
     own_spread,
     ratio_of_sums,
@@ -37,7 +39,7 @@ restarts_of_rounds = st.lists(
 ).map(tuple)
 
 
-def evidence(groups: Groups, **changes: bool) -> RoundEvidence:
+def evidence(groups: Groups, **changes: float) -> RoundEvidence:
     """Return what the rounds of a comparison alone in its cell say."""
     return RoundEvidence(groups=groups, spread=spread([groups]), generations=len(groups), **changes)
 
@@ -301,11 +303,30 @@ def test_restart_that_was_cut_short_is_no_unit_of_its_own() -> None:
 
 
 def test_printed_interval_pays_for_looks_only_where_they_were_planned() -> None:
-    """A cell that the budget ended at its first look has an interval without the factor."""
-    groups = drawn(30, 30)
-    looked, single = (evidence(groups, is_looked=one).printed(alpha=0.05) for one in (True, False))
-    assert looked.half_width == pytest.approx(LOOK_FACTOR * single.half_width)
+    """By the factor of its normal interval; at the whole error nothing is added."""
+    groups, factor = drawn(30, 30), look_factor(0.04, 0.2)
+    looked, single = (evidence(groups, widening=one).printed(alpha=0.05) for one in (factor, 1.0))
+    normal = statistics.NormalDist()
+    assert factor == pytest.approx(normal.inv_cdf(0.2 * 0.02) / normal.inv_cdf(0.02))
+    assert looked.half_width == pytest.approx(factor * single.half_width)
     assert looked.level == single.level == pytest.approx(0.96)
+    assert look_factor(0.04, 1.0) == 1
+
+
+@pytest.mark.parametrize("planned", [2, 4, 6])
+@pytest.mark.parametrize("last", [2, 3, 4, 7, 8, 40])
+def test_all_looks_together_spend_no_more_than_the_error(planned: int, last: int) -> None:
+    """Each a fifth of what is left, and the end of the budget the rest."""
+    looks = [count for count in range(last) if is_look(count, planned)]
+    shares = [error_share(is_out_of_budget=False, restarts=n, planned=planned) for n in looks]
+    rest = error_share(is_out_of_budget=True, restarts=last, planned=planned)
+    assert shares == pytest.approx([0.2 * 0.8**number for number in range(len(looks))])
+    assert sum(shares) + rest == pytest.approx(1)
+
+
+def test_a_number_of_restarts_fixed_before_is_no_look() -> None:
+    """Nothing could have ended the cell sooner."""
+    assert error_share(is_out_of_budget=False, restarts=9, planned=2, is_fixed=True) == 1
 
 
 @given(restarts_of_rounds, st.lists(st.floats(1e-6, 0.999), min_size=2, max_size=8))
@@ -329,18 +350,18 @@ def test_interval_lies_on_order_statistics_where_the_level_is_theirs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("halves", "is_looked", "expected"),
-    [(1.19, True, False), (1.21, True, True), (1.21, False, False)],
+    ("halves", "widening", "expected"),
+    [(1.19, 1.2, False), (1.21, 1.2, True), (1.21, 1.0, False)],
 )
 def test_difference_ends_a_cell_only_well_beyond_its_interval(
-    halves: float, *, is_looked: bool, expected: bool
+    halves: float, *, widening: float, expected: bool
 ) -> None:
     """Beyond 1.2 half-widths, and at a look only."""
     groups = drawn(30, 30)
-    half = evidence(groups, is_looked=is_looked).printed(alpha=0.05).half_width
+    half = evidence(groups, widening=widening).printed(alpha=0.05).half_width
     shift = halves * half - evidence(groups).mean
     moved = tuple(tuple(value + shift for value in one) for one in groups)
-    assert evidence(moved, is_looked=is_looked).printed(alpha=0.05).is_decided == expected
+    assert evidence(moved, widening=widening).printed(alpha=0.05).is_decided == expected
 
 
 @given(

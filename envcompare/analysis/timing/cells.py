@@ -35,10 +35,11 @@ from envcompare.run_folder.records import (
     RunRecord,
     Scalar,
 )
-from envcompare.stats.intervals import CONTROL_LEVEL, Evidence, Interval, gather
+from envcompare.run_folder.results import count_comparisons
+from envcompare.stats.intervals import ALPHA, CONTROL_LEVEL, Evidence, Interval, gather, look_factor
 from envcompare.stats.metrics import MetricName, Readings, primary_metric, wall_ns
 from envcompare.stats.pairs import DRIFT_LEVEL, Round, Trend, paired, trend
-from envcompare.stats.typical import RoundEvidence, Spread, pays_for_looks, prior_of
+from envcompare.stats.typical import TYPICAL_SHARE, RoundEvidence, Spread, error_share, prior_of
 
 _SKIPPED = "the run ended before this cell"
 BINS: Final = 48
@@ -100,14 +101,21 @@ class CellData:
         return Readings(self.blocks, threads=self.run.design.threads)
 
     @property
-    def is_looked(self) -> bool:
-        """Tell whether the printed intervals pay for looks while measuring."""
-        return pays_for_looks(
+    def alpha(self) -> float:
+        """Return the error of one planned comparison; a screen chooses its own later."""
+        run = self.run
+        planned = 1 if run.design.screen else count_comparisons(run.arms, len(run.cells))
+        return ALPHA / max(1, planned)
+
+    def widening(self, part: float) -> float:
+        """Return the factor by which an interval pays for looks that has this part of the error."""
+        share = error_share(
             is_out_of_budget=self.stopped_by == "budget",
             restarts=self.readings.restarts,
             planned=self.run.design.min_restarts,
             is_fixed=self.run.design.restarts is not None,
         )
+        return look_factor(part * self.alpha, share)
 
     def estimate(self, arm: str, metric: MetricName) -> tuple[float, ...]:
         """Return the paired log ratios of a command's processes."""
@@ -123,7 +131,7 @@ class CellData:
             metric,
             prior=self.expected,
             is_strict=self.is_strict,
-            is_looked=self.is_looked,
+            widening=self.widening(TYPICAL_SHARE),
         )
 
     def spread(self, arm: str) -> Spread:

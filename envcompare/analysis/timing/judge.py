@@ -25,11 +25,9 @@ from envcompare.analysis.model.comparison import (
 )
 from envcompare.analysis.timing.cells import CellData
 from envcompare.run_folder.records import ArmRecord, Design, Measured
-from envcompare.run_folder.results import count_comparisons
 from envcompare.stats.intervals import (
     ALPHA,
     CONTROL_LEVEL,
-    LOOK_FACTOR,
     Interval,
     restarts_needed,
     student_factor,
@@ -199,12 +197,15 @@ def _mean(data: CellData, arm: ArmRecord) -> Estimate | None:
     """Return the mean of all steps, at the level that the typical step leaves to it."""
     if data.is_program:
         return None
-    design = data.run.design
-    planned = 1 if design.screen else count_comparisons(data.run.arms, len(data.run.cells))
-    level = PLAIN_LEVEL if arm.is_control else 1 - (1 - TYPICAL_SHARE) * ALPHA / max(1, planned)
-    factor = LOOK_FACTOR if data.is_looked and not arm.is_control else 1.0
+    if arm.is_control:
+        return data.mean_estimate(arm.id, data.metric[0], level=PLAIN_LEVEL)
+    part = 1 - TYPICAL_SHARE
     return data.mean_estimate(
-        arm.id, data.metric[0], level=level, factor=factor, is_widened=not arm.is_control
+        arm.id,
+        data.metric[0],
+        level=1 - part * data.alpha,
+        factor=data.widening(part),
+        is_widened=True,
     )
 
 
