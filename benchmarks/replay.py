@@ -121,6 +121,9 @@ class _Schedule:
             round_s=self.cost.round_s,
             round_spread=spread_of_rounds(self._groups) or USUAL_SPREAD,
             restart_spread=math.sqrt(between),
+            restarts=len(self._groups) - 1,
+            rounds=sum(map(len, self._groups[:-1])),
+            level=1 - TYPICAL_SHARE * alpha_of(self.design, self.comparisons),
         )
         is_unit = self.design.preset == "strict" or self._spread.is_wide
         least = math.ceil(MIN_ROUNDS / self.design.min_restarts)

@@ -11,10 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
 from envcompare.measure.replies import Generated, Hello
 from envcompare.run_folder.records import Block, Design, Failure
-from envcompare.stats.intervals import Interval, student_factor
-from envcompare.stats.typical import MIN_ROUNDS, PRIOR_SPREAD, PRIOR_WEIGHT
+from envcompare.stats.intervals import Interval
+from envcompare.stats.typical import MIN_ROUNDS, PRIOR_SPREAD, expected_half_width
 from envcompare.stats.verdicts import verdict
 from envcompare.text import counted
 
@@ -29,7 +31,6 @@ _SLOWEST_BLOCK = 20  # times what was expected, before it is taken to hang or to
 _STALL_NS = 2e9  # at least: a step may wait for a disk or a network
 _BLOCKS_TO_KNOW = 3  # of an arm, before one of them can be absurd
 _CPU_SLACK_NS = 50_000_000  # CPU time is counted in ticks of up to 10 ms
-_NORMAL = 1.96  # standard errors at 95 %
 LEAST_MEASURING_S, MOST_MEASURING_S = 2.0, 40.0  # of a restart
 OVERTIME_SHARE = 0.5  # of the budget, for the least number of restarts
 
@@ -187,6 +188,10 @@ class Costs:
     round_s: float = 0.0
     round_spread: float = 0.05  # standard deviation of a log ratio
     restart_spread: float = PRIOR_SPREAD  # and of what a restart adds to it
+    restarts: int = 0  # that are over
+    rounds: int = 0  # in them
+    compared: int = 1  # arms beside the reference, control included
+    level: float = 0.95  # of the intervals
 
 
 def stop_reason(
@@ -215,24 +220,6 @@ def _reason(interval: Interval | None, design: Design, min_restarts: int) -> Sto
     return "equivalent" if is_inside and 2 * design.target >= design.margin else None
 
 
-def measuring_s(costs: Costs) -> float:
-    """Return for how long a restart should measure: as long as its launch deserves.
-
-    The half-width after a budget T is least where each restart measures for
-
-        g = (z s ÷ t τ) √(L · round)
-
-    with s the spread of a round, τ that of a restart, L the cost of a launch (the minimum over g of
-    z² s² round ÷ (g R) + t² τ² ÷ R with R = T ÷ (L + g)); z ÷ t is that at 95 % of the prior's
-    degrees of freedom. It is kept between 2 and 40 s.
-    """
-    share = _NORMAL / student_factor(PRIOR_WEIGHT, 0.95) * costs.round_spread / costs.restart_spread
-    return min(
-        MOST_MEASURING_S,
-        max(LEAST_MEASURING_S, share * math.sqrt(costs.launch_s * costs.round_s)),
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPlan:
     """How the rest of a budget is to be spent: restarts, and for how long each measures."""
@@ -244,28 +231,46 @@ class RestartPlan:
 def plan_restarts(
     costs: Costs, *, remaining_s: float, missing: int, is_launched: bool = False
 ) -> RestartPlan:
-    """Share what is left among the restarts to come, all alike.
+    """Share what is left among the restarts to come, all alike, so that intervals are narrowest.
 
     `missing` of them are needed for a verdict: their launches come first, and what they measure is
-    shortened for them. Where fewer fit, each measures for no longer than it deserves, since what is
-    left may yet be enough for another. With `is_launched` one of them has its workers already. No
-    restarts: what is left is not worth a launch.
+    shortened for them. Where fewer fit, each measures for 4 s at most, since what is left may yet
+    be enough for another. With `is_launched` one of them has its workers already. No restarts: what
+    is left is not worth a launch.
     """
-    wanted_s = measuring_s(costs)
     left_s = remaining_s + (costs.launch_s if is_launched else 0.0)
-    fitting = max(
-        math.floor(left_s / (costs.launch_s + wanted_s)),
-        int(left_s >= costs.launch_s + LEAST_MEASURING_S),
-    )
     least_s = costs.launch_s + max(LEAST_MEASURING_S / 2, MIN_ROUNDS / 2 * costs.round_s)
     possible = max(int(is_launched), math.floor(left_s / max(least_s, 1e-9)))
-    restarts = min(max(missing, fitting, int(is_launched)), possible)
+    restarts = min(max(missing, _narrowest(costs, left_s), int(is_launched)), possible)
     if restarts < 1:
         return RestartPlan(restarts=0, measuring_s=0.0)
     each_s = left_s / restarts - costs.launch_s
     return RestartPlan(
-        restarts=restarts, measuring_s=min(each_s, wanted_s) if restarts < missing else each_s
+        restarts=restarts,
+        measuring_s=min(each_s, 2 * LEAST_MEASURING_S) if restarts < missing else each_s,
     )
+
+
+def _narrowest(costs: Costs, left_s: float) -> int:
+    """Return how many restarts in the time that is left are to make the half-width least.
+
+    Each measures between 2 and 40 s.
+    """
+    most = math.floor(left_s / (costs.launch_s + LEAST_MEASURING_S))
+    if most < 1:
+        return 0
+    least = math.ceil(left_s / (costs.launch_s + MOST_MEASURING_S))
+    more = np.arange(min(max(1, least), most), most + 1, dtype=float)
+    rounds = costs.rounds + (left_s - more * costs.launch_s) / max(costs.round_s, 1e-9)
+    widths = expected_half_width(
+        costs.restarts + more,
+        rounds,
+        round_spread=costs.round_spread,
+        restart_spread=costs.restart_spread,
+        comparisons=costs.compared,
+        level=costs.level,
+    )
+    return int(more[np.argmin(widths)])
 
 
 def plan_text(

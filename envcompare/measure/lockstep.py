@@ -34,12 +34,13 @@ from envcompare.measure.startup import Launches
 from envcompare.measure.workers import CellWorkers, WorkerPool
 from envcompare.run_folder.history import LEFT_S
 from envcompare.run_folder.records import Block, Design, Sample, Startup
-from envcompare.stats.intervals import Interval
+from envcompare.stats.intervals import ALPHA, Interval
 from envcompare.stats.metrics import Readings, wall_ns
 from envcompare.stats.typical import (
     MIN_ROUNDS,
     PRIOR_SPREAD,
     ROUNDS_FOR_MEDIAN,
+    TYPICAL_SHARE,
     Spread,
     restarts_before_a_look,
     spread,
@@ -258,16 +259,21 @@ class Lockstep:
         """Return what this restart has cost, with what the rounds of all tell."""
         reference, (metric, _) = self.context.reference, self.readings.primary
         arms = [arm for arm in self.roster.arms if arm != reference]
-        groups = (self.readings.groups(arm, reference, metric) for arm in arms)
+        groups = [self.readings.groups(arm, reference, metric) for arm in arms]
         known = [one for one in map(spread_of_rounds, groups) if one is not None]
         noise = self.context.noise
         between = [self.readings.spread(a, reference, metric, noise).variance for a in arms]
+        rounds = max((sum(map(len, one)) for one in groups), default=0)
         return Costs(
             launch_s=launch_s,
             # not of one round alone: a neighbour may have met that one
             round_s=statistics.median(rounds_s),
             round_spread=statistics.median(known) if known else USUAL_SPREAD,
             restart_spread=math.sqrt(statistics.median(between)) if between else PRIOR_SPREAD,
+            restarts=max(0, self.readings.restarts - 1),
+            rounds=max(0, rounds - len(rounds_s)),
+            compared=max(1, len(arms)),
+            level=1 - TYPICAL_SHARE * ALPHA / max(1, self.context.comparisons),
         )
 
     def measuring_s(self, costs: Costs, *, spent_s: float, is_first: bool) -> float:

@@ -331,6 +331,27 @@ class RoundEvidence:
         return float(np.median(ordered)), math.sqrt(rounds + restarts)
 
 
+def expected_half_width(  # noqa: PLR0913 — what a plan knows of rounds and restarts
+    restarts: Floats,
+    rounds: Floats,
+    *,
+    round_spread: float,
+    restart_spread: float,
+    comparisons: int,
+    level: float,
+) -> Floats:
+    """Return the half-width to expect of so many restarts with so many rounds in all, an array.
+
+    It is that above with w = s² ÷ N, s being the standard deviation of a round; t falls as the
+    degrees of freedom grow with the restarts.
+    """
+    df = PRIOR_WEIGHT + (restarts - 1) * (1 + (comparisons - 1) / 2)
+    student, normal = special.stdtrit(df, (1 + level) / 2), special.ndtri((1 + level) / 2)
+    of_rounds: Floats = normal * round_spread / np.sqrt(rounds)
+    of_restarts: Floats = student * restart_spread / np.sqrt(restarts)
+    return np.sqrt(of_rounds**2 + of_restarts**2)
+
+
 def _concentration(groups: Groups) -> float:
     """Return Σ (n ÷ N)² of the rounds of restarts: one that was cut short averages out less."""
     counts = np.asarray([len(one) for one in groups], dtype=float)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from builders import design
 from hypothesis import given
@@ -18,7 +18,6 @@ from envcompare.measure.limits import (
     MOST_MEASURING_S,
     QUOTA_BLOCK_S,
     Costs,
-    measuring_s,
     plan_restarts,
     plan_text,
     steps_a_block,
@@ -27,7 +26,7 @@ from envcompare.measure.limits import (
 )
 from envcompare.measure.replies import Fact, Hello
 from envcompare.stats.intervals import Interval
-from envcompare.stats.typical import is_look
+from envcompare.stats.typical import expected_half_width, is_look
 
 COSTS = Costs(launch_s=10, round_s=0.1)
 NARROW = Interval(mean=0.0, half_width=0.02, unit="round", restarts=4, generations=4, level=0.96)
@@ -138,29 +137,55 @@ def test_arms_have_like_cpus_where_none_is_forbidden_or_far(
     assert have_like_cpus((vm, docker)) is expected
 
 
+@pytest.mark.parametrize("round_spread", [0.005, 0.02, 0.05, 0.1, 0.3])
+@pytest.mark.parametrize("remaining_s", [50, 130, 590])
+@pytest.mark.parametrize("done", [0, 3])
+def test_no_other_number_of_restarts_makes_intervals_narrower(
+    round_spread: float, remaining_s: float, done: int
+) -> None:
+    """Among those that measure between 2 and 40 s each."""
+    costs = replace(
+        COSTS, round_spread=round_spread, restarts=done, rounds=60 * done, compared=3, level=0.99
+    )
+    plan = plan_restarts(costs, remaining_s=remaining_s, missing=0)
+    counts = np.asarray(
+        [
+            float(count)
+            for count in range(1, 100)
+            if LEAST_MEASURING_S <= remaining_s / count - costs.launch_s <= MOST_MEASURING_S
+        ]
+    )
+    widths = expected_half_width(
+        done + counts,
+        costs.rounds + (remaining_s - counts * costs.launch_s) / costs.round_s,
+        round_spread=round_spread,
+        restart_spread=costs.restart_spread,
+        comparisons=3,
+        level=0.99,
+    )
+    assert plan.restarts == counts[np.argmin(widths)]
+
+
 def test_restart_measures_for_as_long_as_its_launch_deserves() -> None:
-    """Four times the cost of a launch, or of a round, is worth twice the time."""
-    costs = replace(COSTS, round_spread=0.1)
-    here = measuring_s(costs)
+    """Longer where launches are dear or rounds scatter, shorter where restarts do."""
+
+    def measures_s(**changes: float) -> float:
+        costs = replace(COSTS, round_spread=0.1, **changes)
+        return plan_restarts(costs, remaining_s=600, missing=0).measuring_s
+
+    here = measures_s()
     assert LEAST_MEASURING_S < here < MOST_MEASURING_S / 2
-    assert measuring_s(replace(costs, launch_s=40)) == pytest.approx(2 * here)
-    assert measuring_s(replace(costs, round_s=0.4)) == pytest.approx(2 * here)
-    # z s ÷ t τ · √(L · round), z = 1.96 and t = 2.776 of the prior's 4 degrees of freedom
-    assert here == pytest.approx(1.96 / 2.776 * 0.1 / 0.0075 * math.sqrt(10 * 0.1), rel=1e-3)
-
-
-def test_restarts_that_scatter_measure_for_a_shorter_time() -> None:
-    """More rounds teach nothing of the next launch; never below 2 s, and never above 40 s."""
-    calm = replace(COSTS, round_spread=0.1)
-    assert measuring_s(replace(calm, restart_spread=0.015)) == pytest.approx(measuring_s(calm) / 2)
-    assert measuring_s(replace(calm, restart_spread=0.5)) == LEAST_MEASURING_S
-    assert measuring_s(replace(calm, round_spread=9.0)) == MOST_MEASURING_S
+    assert measures_s(launch_s=40) > 1.5 * here
+    assert measures_s(round_s=0.4) > 1.5 * here
+    assert measures_s(restart_spread=0.015) < here / 1.5
+    assert measures_s(restart_spread=0.5) == pytest.approx(LEAST_MEASURING_S)
+    assert measures_s(round_s=6.0) == pytest.approx(MOST_MEASURING_S)
 
 
 @pytest.mark.parametrize(
     ("remaining_s", "missing", "restarts", "each_s"),
     [
-        (600, 4, 41, 600 / 41 - 10),  # as many as a launch of 10 s and 4.3 s of rounds fit
+        (600, 4, 38, 600 / 38 - 10),  # as many as make the interval narrowest
         (60, 2, 4, 5.0),
         (48, 4, 4, 2.0),  # those that are missing come first, and each measures for less
         (40, 4, 3, 40 / 3 - 10),
@@ -194,7 +219,7 @@ def test_plan_spends_what_is_left_and_not_more(
     assert plan.restarts >= is_launched
     if plan.restarts:
         paid_s = (plan.restarts - is_launched) * launch_s + plan.restarts * plan.measuring_s
-        if plan.restarts < missing and plan.measuring_s == measuring_s(costs):
+        if plan.restarts < missing and plan.measuring_s == 2 * LEAST_MEASURING_S:
             assert paid_s <= remaining_s + 1e-6
         else:
             assert paid_s == pytest.approx(remaining_s, abs=1e-6)
@@ -202,10 +227,10 @@ def test_plan_spends_what_is_left_and_not_more(
 
 def test_restart_that_runs_is_planned_without_its_launch() -> None:
     """Its workers are there; it leaves what may yet be enough for another."""
-    plan = plan_restarts(COSTS, remaining_s=3, missing=2, is_launched=True)
-    assert (plan.restarts, plan.measuring_s) == (1, pytest.approx(3))
+    plan = plan_restarts(COSTS, remaining_s=1, missing=2, is_launched=True)
+    assert (plan.restarts, plan.measuring_s) == (1, pytest.approx(1))
     plan = plan_restarts(COSTS, remaining_s=8, missing=2, is_launched=True)
-    assert (plan.restarts, plan.measuring_s) == (1, pytest.approx(measuring_s(COSTS)))
+    assert (plan.restarts, plan.measuring_s) == (1, pytest.approx(2 * LEAST_MEASURING_S))
 
 
 def test_plan_names_its_costs_and_the_budget_that_is_missing() -> None:
@@ -213,7 +238,7 @@ def test_plan_names_its_costs_and_the_budget_that_is_missing() -> None:
     plan = plan_restarts(COSTS, remaining_s=20, missing=4)
     text = plan_text(plan, COSTS, remaining_s=20, budget_s=30, missing=4)
     assert "1 restart fits the 20 s left of the budget" in text
-    assert "a launch of all arms takes 10.0 s, and each measures for 5 s" in text
+    assert "a launch of all arms takes 10.0 s, and each measures for 4 s" in text
     assert text.endswith("4 are needed: give --budget 70 or more")
     late = plan_restarts(COSTS, remaining_s=-3, missing=2, is_launched=True)
     text = plan_text(late, COSTS, remaining_s=0, budget_s=10, missing=2)

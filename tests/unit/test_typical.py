@@ -25,6 +25,7 @@ from envcompare.stats.typical import (
     centre,
     contrast,
     error_share,
+    expected_half_width,
     is_look,
     jackknife,
     own_spread,
@@ -327,6 +328,23 @@ def test_all_looks_together_spend_no_more_than_the_error(planned: int, last: int
 def test_a_number_of_restarts_fixed_before_is_no_look() -> None:
     """Nothing could have ended the cell sooner."""
     assert error_share(is_out_of_budget=False, restarts=9, planned=2, is_fixed=True) == 1
+
+
+def test_expected_half_width_is_that_of_rounds_and_restarts_as_they_were_expected() -> None:
+    """Many normal rounds in restarts that add nothing, at the spread of the prior."""
+    groups = tuple(
+        tuple(np.random.default_rng(number).normal(0, 0.03, 5000)) for number in range(4)
+    )
+    found = evidence(groups).interval(level=0.99).half_width
+    expected = expected_half_width(
+        np.asarray([4.0]),
+        np.asarray([20_000.0]),
+        round_spread=spread_of_rounds(groups) or 0.0,
+        restart_spread=math.sqrt(spread([groups]).variance),
+        comparisons=1,
+        level=0.99,
+    )
+    assert found == pytest.approx(expected[0], rel=0.02)
 
 
 @given(restarts_of_rounds, st.lists(st.floats(1e-6, 0.999), min_size=2, max_size=8))
