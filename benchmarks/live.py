@@ -63,6 +63,7 @@ FLAGS = (
     *("--device", "cpu", "--margin", str(100 * MARGIN)),
     *("--target", "0.001", "--no-noise-memory", "--profile", "none"),
 )
+TOGETHER = 10  # runs in a row of a table
 BANDS = ((0.0, 2.0), (2.0, 4.0), (4.0, 6.0), (6.0, math.inf))  # of the load, from and below
 
 
@@ -70,6 +71,7 @@ BANDS = ((0.0, 2.0), (2.0, 4.0), (4.0, 6.0), (6.0, math.inf))  # of the load, fr
 class Found:
     """One comparison of equal arms."""
 
+    run: int  # in order of time
     workload: str
     load: float
     is_earlier: bool  # of a run with another design
@@ -245,8 +247,8 @@ def _long_section(run: dict[str, Any]) -> str:
 def _found_in_turn(trials: Iterable[dict[str, Any]]) -> Iterator[Found]:
     """Yield the comparisons of all trials, each knowing the noise of those before."""
     memory = NoiseMemory()
-    for trial in trials:
-        yield from _found(trial, memory.spread)
+    for number, trial in enumerate(trials):
+        yield from _found(trial, memory.spread, run=number)
         for kept in trial["cells"].values():
             cell = _Cell.of(kept)
             control = spread([cell.groups[CONTROL]] if CONTROL in cell.groups else [])
@@ -365,7 +367,7 @@ def _spending_section(trials: Iterable[dict[str, Any]]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _found(trial: dict[str, Any], taught: Spread) -> Iterator[Found]:
+def _found(trial: dict[str, Any], taught: Spread, *, run: int = 0) -> Iterator[Found]:
     """Yield the comparisons of a trial; `taught` is the noise that the host is known for."""
     load = mean_load(trial["conditions"])
     for name, kept in trial["cells"].items():
@@ -373,6 +375,7 @@ def _found(trial: dict[str, Any], taught: Spread) -> Iterator[Found]:
         for arm in cell.groups:
             evidence = cell.evidence(arm, Spread())
             yield Found(
+                run=run,
                 workload=name.split("/")[1],
                 load=load,
                 is_earlier=_is_earlier(trial),
@@ -458,6 +461,13 @@ def _page(found: list[Found], measured: list[Conditions], *, budget_s: float, ea
         "| load of the minute before and after | comparisons | exclude 0 | half-width |",
         "|---|---:|---:|---:|",
         *_by_load(found),
+        "",
+        "A load says how many tasks wait for a CPU, and not what neighbors on the machine do to "
+        f"caches and clocks. By {TOGETHER} runs in order of time:",
+        "",
+        "| runs | load | half-width, cnn | rnn |",
+        "|---|---|---:|---:|",
+        *_by_time(found),
     ]
     return "\n".join(lines) + "\n"
 
@@ -522,6 +532,21 @@ def _by_load(found: list[Found]) -> Iterator[str]:
         name = f"{low:g} and more" if math.isinf(high) else f"{low:g} to {high:g}"
         width = _median(one.half_width for one in known)
         yield f"| {name} | {len(known)} | {wrong} | ±{width:.2%} |"
+
+
+def _by_time(found: list[Found]) -> Iterator[str]:
+    together: dict[int, list[Found]] = {}
+    for one in found:
+        together.setdefault(one.run // TOGETHER, []).append(one)
+    for place, ones in together.items():
+        widths = []
+        for name in WORKLOADS:
+            halves = [one.printed.half_width for one in ones if one.workload == name]
+            known = list(filter(math.isfinite, halves))
+            widths.append(f"±{_median(known):.2%}" if known else "–")
+        runs = f"{place * TOGETHER} to {max(one.run for one in ones)}"
+        loads = [one.load for one in ones]
+        yield f"| {runs} | {min(loads):.1f} to {max(loads):.1f} | {' | '.join(widths)} |"
 
 
 def _median(values: Iterable[float]) -> float:
