@@ -24,6 +24,7 @@ from ground import (
     evidence,
     ground,
     measure,
+    printed_at_the_end,
     read_blocks,
     read_conditions,
     save,
@@ -92,7 +93,7 @@ def row(trial: str, rounds: RoundEvidence | None) -> Row:
     """Return the estimate of one trial and both of its intervals, as log ratios."""
     if rounds is None:
         return Row(trial=trial, printed=None, plain=None)
-    printed = _found(rounds.printed(alpha=ALPHA))
+    printed = _found(printed_at_the_end(rounds))
     plain = _found(rounds.interval(level=1 - ALPHA))
     return Row(trial=trial, printed=printed, plain=plain)
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -43,9 +43,9 @@ from envcompare.run_folder.records import (
 )
 from envcompare.run_folder.versions import decode_record
 from envcompare.stack import Progress, Request
-from envcompare.stats.intervals import Interval
+from envcompare.stats.intervals import ALPHA, Interval, look_factor
 from envcompare.stats.metrics import Readings
-from envcompare.stats.typical import RoundEvidence
+from envcompare.stats.typical import MIN_RESTARTS, TYPICAL_SHARE, RoundEvidence, error_share
 from envcompare.transport import run
 from envcompare.transport.local import LocalTransport
 
@@ -260,6 +260,19 @@ def evidence(
     """
     own = (one for one in blocks if one.arm in {arm, reference})
     return Readings(own, metrics=("net",)).evidence(arm, reference, "net")
+
+
+def printed_at_the_end(rounds: RoundEvidence, *, comparisons: int = 1) -> Interval:
+    """Return what a run with so many comparisons prints where its budget ends, after its looks."""
+    alpha = ALPHA / comparisons
+    factor = end_widening(len(rounds.groups), TYPICAL_SHARE * alpha)
+    return replace(rounds, widening=factor).printed(alpha=alpha)
+
+
+def end_widening(restarts: int, alpha: float) -> float:
+    """Return the factor of an interval with the error `alpha` at the end of the budget."""
+    share = error_share(is_out_of_budget=True, restarts=restarts, planned=MIN_RESTARTS)
+    return look_factor(alpha, share)
 
 
 def schedule_text(trials: Iterable[Iterable[Block]]) -> str:

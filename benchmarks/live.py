@@ -16,7 +16,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -27,22 +27,21 @@ from bookkeeping import Conditions, Places, Watch, benchmark, mean_load, one_run
 from envcompare.measure.hostmemory import NoiseMemory
 from envcompare.run_folder.records import Block, Startup
 from envcompare.run_folder.results import RunFolder
-from envcompare.stats.intervals import ALPHA, Interval, look_factor, student_factor
+from envcompare.stats.intervals import ALPHA, Interval, student_factor
 from envcompare.stats.metrics import METRICS, typical_ns
 from envcompare.stats.pairs import Round, odd_restarts
 from envcompare.stats.typical import (
-    MIN_RESTARTS,
     TYPICAL_SHARE,
     Groups,
     RoundEvidence,
     Spread,
-    error_share,
     own_spread,
     ratio_of_sums,
     spread,
     spread_of_rounds,
 )
 from envcompare.stats.verdicts import verdict
+from ground import end_widening, printed_at_the_end
 
 FOLDER, PAGE = "live", "live.md"
 MARGIN = 0.05
@@ -379,9 +378,9 @@ def _found(trial: dict[str, Any], taught: Spread, *, run: int = 0) -> Iterator[F
                 workload=name.split("/")[1],
                 load=load,
                 is_earlier=_is_earlier(trial),
-                printed=_printed(evidence),
-                alone=_printed(evidence, comparisons=1),
-                taught=_printed(cell.evidence(arm, taught)),
+                printed=printed_at_the_end(evidence, comparisons=PLANNED),
+                alone=printed_at_the_end(evidence),
+                taught=printed_at_the_end(cell.evidence(arm, taught), comparisons=PLANNED),
                 mean=_mean(cell.sums[arm], cell.sums[REFERENCE], cell.odd, evidence),
                 share=cell.measured_s / kept["elapsed_s"],
             )
@@ -395,19 +394,6 @@ def _groups(ours: dict[Round, float], theirs: dict[Round, float], odd: set[int])
     return tuple(map(tuple, restarts.values()))
 
 
-def _printed(evidence: RoundEvidence, *, comparisons: int = PLANNED) -> Interval:
-    """Return what a run prints at the end of its budget."""
-    alpha = ALPHA / comparisons
-    factor = _widening(len(evidence.groups), TYPICAL_SHARE * alpha)
-    return replace(evidence, widening=factor).printed(alpha=alpha)
-
-
-def _widening(restarts: int, alpha: float) -> float:
-    """Return the factor of an interval with the error `alpha` at the end of the budget."""
-    share = error_share(is_out_of_budget=True, restarts=restarts, planned=MIN_RESTARTS)
-    return look_factor(alpha, share)
-
-
 def _mean(
     ours: dict[Round, float], theirs: dict[Round, float], odd: set[int], evidence: RoundEvidence
 ) -> Interval:
@@ -419,7 +405,7 @@ def _mean(
         spread=evidence.spread,
         groups=evidence.groups,
         generations=evidence.generations,
-        factor=_widening(len(evidence.groups), own),
+        factor=end_widening(len(evidence.groups), own),
     )
 
 

@@ -19,13 +19,13 @@ from envcompare.analysis.model.profiling import ArmPhases, PartDifference
 from envcompare.analysis.timing.cells import CellData
 from envcompare.analysis.timing.phases import cell_phases
 from envcompare.run_folder.records import CONTROL_SUFFIX, Block, MarkedBlock
-from envcompare.stats.intervals import ALPHA
 from envcompare.stats.metrics import Readings
 from ground import (
     Trial,
     budgets,
     ground,
     measure,
+    printed_at_the_end,
     read_conditions,
     read_samples,
     recorded_run,
@@ -96,7 +96,7 @@ def found_in(path: Path) -> Found | None:
     if not {SLOWED, CONTROL} <= set(arms):
         return None
     evidence = Readings(blocks, metrics=("net",)).evidence(SLOWED, REFERENCE, "net")
-    whole = evidence.printed(alpha=ALPHA) if evidence else None
+    whole = printed_at_the_end(evidence) if evidence else None
     low, high = (whole.low, whole.high) if whole else (None, None)
     return Found(
         trial=path.name.partition(".")[0],

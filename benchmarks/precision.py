@@ -37,6 +37,7 @@ from ground import (
     evidence,
     ground,
     measure,
+    printed_at_the_end,
     read_blocks,
     save,
     schedule_text,
@@ -196,7 +197,7 @@ def _found(raw: dict[str, Any], lockstep: RoundEvidence | None) -> dict[str, Fou
     if lockstep is None:
         raise click.ClickException(TOO_SHORT)
     seconds = {name: raw[f"{name}_s"] for name in SHOWN}
-    rounds, printed = sum(map(len, lockstep.groups)), lockstep.printed(alpha=1 - LEVEL)
+    rounds, printed = sum(map(len, lockstep.groups)), printed_at_the_end(lockstep)
     return {
         "lockstep": _of_interval(lockstep.interval(level=LEVEL), seconds["lockstep"], rounds),
         PRINTED: _of_interval(printed, seconds["lockstep"], rounds),

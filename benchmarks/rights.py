@@ -18,9 +18,8 @@ from live import image_of
 from bookkeeping import HERE, Conditions, Places, Watch, benchmark, one_run
 from envcompare.run_folder.records import Block, Event
 from envcompare.run_folder.results import RunFolder
-from envcompare.stats.intervals import ALPHA
 from envcompare.stats.metrics import Readings
-from ground import Notes, budgets, read_blocks, read_conditions, save
+from ground import Notes, budgets, printed_at_the_end, read_blocks, read_conditions, save
 
 PAGE = "rights.md"
 WORK = HERE / "workloads" / "confined.py"
@@ -129,7 +128,7 @@ def _rows(run: str, blocks: tuple[Block, ...]) -> Iterator[Row]:
 
 def _interval(readings: Readings, arm: str) -> tuple[float, float, float] | None:
     evidence = readings.evidence(arm, REFERENCE, "net")
-    found = evidence.printed(alpha=ALPHA) if evidence else None
+    found = printed_at_the_end(evidence) if evidence else None
     if found is None or found.low is None or found.high is None:
         return None
     middle, low, high = (float(np.expm1(end)) for end in (found.mean, found.low, found.high))
