@@ -41,7 +41,7 @@ def test_a_ratio_that_grew_is_slower_than_before(tmp_path: Path) -> None:
     assert found.outcome == "slower"
     assert found.log_ratio == pytest.approx(math.log(1.1), abs=0.003)
     assert found.sentence == (
-        "docker ÷ vm in cnn: 10.0 % slower than before (8.9 to 11.2 %): was −0.1 %, is +10.0 %"
+        "docker ÷ vm in cnn: 10.0 % slower than before (8.8 to 11.3 %): was −0.1 %, is +10.0 %"
     )
 
 

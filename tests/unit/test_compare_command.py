@@ -230,7 +230,7 @@ def test_two_runs_are_compared_by_their_ratios(tmp_path: Path, compare: Call) ->
     files = contents(tmp_path)
     said = compare(before, after, "--fail-on", "slower:2%")
     assert said.code == 1
-    assert "▶ docker ÷ vm in cnn: 10.0 % slower than before (8.9 to 11.2 %)" in said.words
+    assert "▶ docker ÷ vm in cnn: 10.0 % slower than before (8.8 to 11.3 %)" in said.words
     assert "gate slower:2% hit: docker ÷ vm in cnn is 10.0 % slower than before" in said.words
     assert "two runs are two moments" in said.words
     assert "for the comparisons of its run (1 before, 1 after)" in said.words
@@ -258,7 +258,7 @@ def test_text_markdown_and_json_say_the_same_sentences(tmp_path: Path, compare: 
     for sentence in sentences:
         assert sentence in text.words
         assert sentence in markdown.out
-    assert "| docker | cnn | −0.1 % | +10.0 % | +10.0 % (+8.9 to +11.2 %) | ▶ slower |" in (
+    assert "| docker | cnn | −0.1 % | +10.0 % | +10.0 % (+8.8 to +11.3 %) | ▶ slower |" in (
         markdown.out
     )
 
