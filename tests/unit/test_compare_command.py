@@ -237,7 +237,7 @@ def test_two_runs_are_compared_by_their_ratios(tmp_path: Path, compare: Call) ->
     assert contents(tmp_path) == files
     said = compare(after, before, "--fail-on", "slower:2%,faster:5%")
     assert (said.code, said.err) == (1, "")
-    assert "◀ docker ÷ vm in cnn: 9.1 % less time than before (8.1 to 10.1 %)" in said.words
+    assert "◀ docker ÷ vm in cnn: 9.1 % less time than before (8.1 to 10.2 %)" in said.words
 
 
 def test_text_markdown_and_json_say_the_same_sentences(tmp_path: Path, compare: Call) -> None:
