@@ -25,7 +25,6 @@ from envcompare.analysis.timing.cells import CellData
 from envcompare.analysis.timing.judge import primaries, tail
 from envcompare.run_folder.records import CONTROL_SUFFIX
 from envcompare.stats.intervals import Interval
-from envcompare.stats.typical import TYPICAL_SHARE
 from ground import (
     Trial,
     budgets,
@@ -139,20 +138,9 @@ def found_in(path: Path) -> Iterator[Found]:
                 yield Found(
                     way=arm.id,
                     typical=primary.interval,
-                    mean=_mean(data, arm.id),
+                    mean=data.printed_mean(arm.id),
                     tail=tail(data, arm.id),
                 )
-
-
-def _mean(data: CellData, arm: str) -> Estimate | None:
-    part = 1 - TYPICAL_SHARE
-    return data.mean_estimate(
-        arm,
-        data.metric[0],
-        level=1 - part * data.alpha,
-        factor=data.widening(part),
-        is_widened=True,
-    )
 
 
 def _page(found: list[Found], measured: list[Conditions]) -> str:

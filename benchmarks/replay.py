@@ -18,7 +18,8 @@ from envcompare.measure.limits import (
 )
 from envcompare.measure.lockstep import FIRST_REVIEW_S, USUAL_SPREAD
 from envcompare.run_folder.records import Design
-from envcompare.stats.intervals import ALPHA, Interval, look_factor
+from envcompare.stats.intervals import Interval, error_of_each
+from envcompare.stats.metrics import widening_for_looks
 from envcompare.stats.typical import (
     MIN_ROUNDS,
     ROUNDS_FOR_MEDIAN,
@@ -26,7 +27,6 @@ from envcompare.stats.typical import (
     Groups,
     RoundEvidence,
     Spread,
-    error_share,
     is_look,
     own_spread,
     restarts_before_a_look,
@@ -87,18 +87,23 @@ class _Schedule:
         """Return how many restarts a verdict needs: more where they scatter far."""
         return restarts_before_a_look(self.design.min_restarts, is_wide=self._spread.is_wide)
 
+    @property
+    def _alpha(self) -> float:
+        return error_of_each(self.comparisons, is_screening=self.design.screen)
+
     def _evidence(self, *, is_out_of_budget: bool = False) -> RoundEvidence:
-        share = error_share(
-            is_out_of_budget=is_out_of_budget,
+        widening = widening_for_looks(
+            TYPICAL_SHARE * self._alpha,
+            self.design,
             restarts=len(self._groups),
-            planned=self.design.min_restarts,
+            is_out_of_budget=is_out_of_budget,
         )
         return RoundEvidence(
             groups=self._groups,
             spread=self._spread,
             generations=len(self._groups),
             is_strict=self.design.preset == "strict",
-            widening=look_factor(TYPICAL_SHARE * alpha_of(self.design, self.comparisons), share),
+            widening=widening,
         )
 
     def _restart(self, values: Floats) -> None:
@@ -123,7 +128,7 @@ class _Schedule:
             restart_spread=math.sqrt(between),
             restarts=len(self._groups) - 1,
             rounds=sum(map(len, self._groups[:-1])),
-            level=1 - TYPICAL_SHARE * alpha_of(self.design, self.comparisons),
+            level=1 - TYPICAL_SHARE * self._alpha,
         )
         is_unit = self.design.preset == "strict" or self._spread.is_wide
         least = math.ceil(MIN_ROUNDS / self.design.min_restarts)
@@ -158,9 +163,4 @@ def replay(
 
 def printed(evidence: RoundEvidence, design: Design, comparisons: int) -> Interval:
     """Return the interval the product prints for a cell by itself."""
-    return evidence.printed(alpha=alpha_of(design, comparisons))
-
-
-def alpha_of(design: Design, comparisons: int) -> float:
-    """Return the error of one of so many comparisons; a screen chooses its own later."""
-    return ALPHA if design.screen else ALPHA / comparisons
+    return evidence.printed(alpha=error_of_each(comparisons, is_screening=design.screen))

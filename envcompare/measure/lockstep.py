@@ -34,7 +34,7 @@ from envcompare.measure.startup import Launches
 from envcompare.measure.workers import CellWorkers, WorkerPool
 from envcompare.run_folder.history import LEFT_S
 from envcompare.run_folder.records import Block, Design, Sample, Startup
-from envcompare.stats.intervals import ALPHA, Interval
+from envcompare.stats.intervals import Interval, error_of_each
 from envcompare.stats.metrics import Readings, wall_ns
 from envcompare.stats.typical import (
     MIN_ROUNDS,
@@ -273,7 +273,7 @@ class Lockstep:
             restarts=max(0, self.readings.restarts - 1),
             rounds=max(0, rounds - len(rounds_s)),
             compared=max(1, len(arms)),
-            level=1 - TYPICAL_SHARE * ALPHA / max(1, self.context.comparisons),
+            level=1 - TYPICAL_SHARE * error_of_each(self.context.comparisons),
         )
 
     def measuring_s(self, costs: Costs, *, spent_s: float, is_first: bool) -> float:

@@ -112,6 +112,11 @@ def look_factor(alpha: float, share: float) -> float:
     return float(special.ndtri(share * alpha / 2) / special.ndtri(alpha / 2))
 
 
+def error_of_each(comparisons: int, *, is_screening: bool = False) -> float:
+    """Return the error of one of so many planned comparisons; a screen chooses its own later."""
+    return ALPHA if is_screening else ALPHA / max(1, comparisons)
+
+
 def gather(values: Sequence[float]) -> Evidence | None:
     """Return the evidence of processes, None without any; one alone tells no error."""
     if not values:
@@ -138,8 +143,8 @@ def printed_interval(
     evidence = gather(values)
     if evidence is None:
         return None
-    each = ALPHA / max(1, comparisons)
-    return evidence.printed(alpha=ALPHA if is_screening else each, sequence_alpha=each)
+    alpha = error_of_each(comparisons, is_screening=is_screening)
+    return evidence.printed(alpha=alpha, sequence_alpha=error_of_each(comparisons))
 
 
 def restarts_needed(so_far: Interval, *, margin: float) -> int | None:

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from envcompare.run_folder.records import Block, Design, Measured, ProcessRun
-from envcompare.stats.intervals import ALPHA, Interval, look_factor, printed_interval
+from envcompare.stats.intervals import Interval, error_of_each, look_factor, printed_interval
 from envcompare.stats.pairs import (
     Logarithms,
     OddRestart,
@@ -336,6 +336,19 @@ def _has_zeros(runs: Sequence[ProcessRun], arms: set[str], read: Read) -> bool:
     return any(run.number in complete and not read(run) for run in of_arms)
 
 
+def widening_for_looks(
+    alpha: float, design: Design, *, restarts: int, is_out_of_budget: bool
+) -> float:
+    """Return the factor by which an interval of the error `alpha` pays for the looks of a cell."""
+    share = error_share(
+        is_out_of_budget=is_out_of_budget,
+        restarts=restarts,
+        planned=design.min_restarts,
+        is_fixed=design.restarts is not None,
+    )
+    return look_factor(alpha, share)
+
+
 def look(  # noqa: PLR0913 — a look is at all of this
     readings: Readings,
     arms: tuple[str, ...],
@@ -358,14 +371,10 @@ def look(  # noqa: PLR0913 — a look is at all of this
             )
             for arm in arms
         }
-    alpha = ALPHA if design.screen else ALPHA / max(1, m)
-    share = error_share(
-        is_out_of_budget=is_out_of_budget,
-        restarts=readings.restarts,
-        planned=design.min_restarts,
-        is_fixed=design.restarts is not None,
+    alpha = error_of_each(m, is_screening=design.screen)
+    widening = widening_for_looks(
+        TYPICAL_SHARE * alpha, design, restarts=readings.restarts, is_out_of_budget=is_out_of_budget
     )
-    widening = look_factor(TYPICAL_SHARE * alpha, share)
     evidence = {
         arm: readings.evidence(
             arm, reference, metric, prior=prior, is_strict=is_strict, widening=widening

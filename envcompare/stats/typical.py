@@ -112,7 +112,7 @@ def spread(comparisons: Iterable[Groups], prior: Spread | None = None) -> Spread
     # the median, so that one environment whose restarts scatter does not widen the others
     own = float(np.median([_excess(groups) for groups in known]))
     restarts = float(np.median([len(groups) for groups in known]))
-    df = (restarts - 1) * (1 + (len(known) - 1) / 2)
+    df = (restarts - 1) * _df_of_a_restart(len(known))
     variance = (prior.df * prior.variance + df * max(0.0, own)) / (prior.df + df)
     return Spread(
         variance=variance,
@@ -121,6 +121,11 @@ def spread(comparisons: Iterable[Groups], prior: Spread | None = None) -> Spread
         own_df=df,
         prior_variance=prior.variance,
     )
+
+
+def _df_of_a_restart(comparisons: int) -> float:
+    """Return what a restart adds to d: comparisons share a reference, so each further one half."""
+    return 1 + (comparisons - 1) / 2
 
 
 def own_spread(groups: Groups, pooled: Spread, prior: Spread | None = None) -> Spread:
@@ -345,7 +350,7 @@ def expected_half_width(  # noqa: PLR0913 — what a plan knows of rounds and re
     It is that above with w = s² ÷ N, s being the standard deviation of a round; t falls as the
     degrees of freedom grow with the restarts.
     """
-    df = PRIOR_WEIGHT + (restarts - 1) * (1 + (comparisons - 1) / 2)
+    df = PRIOR_WEIGHT + (restarts - 1) * _df_of_a_restart(comparisons)
     student, normal = special.stdtrit(df, (1 + level) / 2), special.ndtri((1 + level) / 2)
     of_rounds: Floats = normal * round_spread / np.sqrt(rounds)
     of_restarts: Floats = student * restart_spread / np.sqrt(restarts)

@@ -36,10 +36,16 @@ from envcompare.run_folder.records import (
     Scalar,
 )
 from envcompare.run_folder.results import count_comparisons
-from envcompare.stats.intervals import ALPHA, CONTROL_LEVEL, Evidence, Interval, gather, look_factor
-from envcompare.stats.metrics import MetricName, Readings, primary_metric, wall_ns
+from envcompare.stats.intervals import CONTROL_LEVEL, Evidence, Interval, error_of_each, gather
+from envcompare.stats.metrics import (
+    MetricName,
+    Readings,
+    primary_metric,
+    wall_ns,
+    widening_for_looks,
+)
 from envcompare.stats.pairs import DRIFT_LEVEL, Round, Trend, paired, trend
-from envcompare.stats.typical import TYPICAL_SHARE, RoundEvidence, Spread, error_share, prior_of
+from envcompare.stats.typical import TYPICAL_SHARE, RoundEvidence, Spread, prior_of
 
 _SKIPPED = "the run ended before this cell"
 BINS: Final = 48
@@ -103,19 +109,17 @@ class CellData:
     @property
     def alpha(self) -> float:
         """Return the error of one planned comparison; a screen chooses its own later."""
-        run = self.run
-        planned = 1 if run.design.screen else count_comparisons(run.arms, len(run.cells))
-        return ALPHA / max(1, planned)
+        planned = count_comparisons(self.run.arms, len(self.run.cells))
+        return error_of_each(planned, is_screening=self.run.design.screen)
 
-    def widening(self, part: float) -> float:
-        """Return the factor by which an interval pays for looks that has this part of the error."""
-        share = error_share(
-            is_out_of_budget=self.stopped_by == "budget",
+    def widening(self, alpha: float) -> float:
+        """Return the factor by which an interval of the error `alpha` pays for looks."""
+        return widening_for_looks(
+            alpha,
+            self.run.design,
             restarts=self.readings.restarts,
-            planned=self.run.design.min_restarts,
-            is_fixed=self.run.design.restarts is not None,
+            is_out_of_budget=self.stopped_by == "budget",
         )
-        return look_factor(part * self.alpha, share)
 
     def estimate(self, arm: str, metric: MetricName) -> tuple[float, ...]:
         """Return the paired log ratios of a command's processes."""
@@ -131,7 +135,7 @@ class CellData:
             metric,
             prior=self.expected,
             is_strict=self.is_strict,
-            widening=self.widening(TYPICAL_SHARE),
+            widening=self.widening(TYPICAL_SHARE * self.alpha),
         )
 
     def spread(self, arm: str) -> Spread:
@@ -225,6 +229,14 @@ class CellData:
             generations=self.readings.generations(arm, reference, "wall"),
         )
         return self.estimate_of(ratio, arm, metric, is_widened=is_widened)
+
+    def printed_mean(self, arm: str) -> Estimate | None:
+        """Return the mean as a run prints it: at the level that the typical step leaves to it."""
+        own = (1 - TYPICAL_SHARE) * self.alpha
+        factor = self.widening(own)
+        return self.mean_estimate(
+            arm, self.metric[0], level=1 - own, factor=factor, is_widened=True
+        )
 
     def to_estimate(
         self, ratio: Interval, metric: MetricName, *, rounds: int, is_widened: bool

@@ -37,7 +37,6 @@ from envcompare.stats.typical import (
     MIN_RESTARTS,
     MIN_ROUNDS,
     STRETCHES,
-    TYPICAL_SHARE,
     Contrast,
     jackknife,
 )
@@ -199,14 +198,7 @@ def _mean(data: CellData, arm: ArmRecord) -> Estimate | None:
         return None
     if arm.is_control:
         return data.mean_estimate(arm.id, data.metric[0], level=PLAIN_LEVEL)
-    part = 1 - TYPICAL_SHARE
-    return data.mean_estimate(
-        arm.id,
-        data.metric[0],
-        level=1 - part * data.alpha,
-        factor=data.widening(part),
-        is_widened=True,
-    )
+    return data.printed_mean(arm.id)
 
 
 def _is_mean_firm(data: CellData, mean: Estimate | None) -> bool:
