@@ -1,6 +1,6 @@
 """Simulate whole cells, from the noise of rounds to the verdict, and say how often it is right.
 
-Everything statistical is the product's own code. Fixed seed, one core, below ten minutes; rows are
+Everything statistical is the product's own code. Fixed seed, some 40 minutes on one core; rows are
 written as they come.
 """
 
