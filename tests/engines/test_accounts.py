@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -32,8 +31,9 @@ _RUN_S = 4.0
 _REQUESTS = 40
 _TICKS_NS = 50e6  # of 10 ms, in which the kernel tells each of some processes
 # As root of the host: of the processes that carry the marks of an arm, and of all they started, the
-# ticks of the kernel (proc_pid_stat(5)); those of other processes by name; and the account of the
-# control group of the arm, where it is not the one that everything else is in.
+# ticks of the kernel (proc_pid_stat(5)); those of each other process by name, since one of an
+# earlier launch may end at any time; and the account of the control group of the arm, where it is
+# not the one that everything else is in.
 ACCOUNT = r"""
 import json, os, sys
 run, arm, names = sys.argv[1], sys.argv[2], set(sys.argv[3].split())
@@ -52,7 +52,7 @@ def group(pid):
             return f"/sys/fs/cgroup/cpuacct{path}/cpuacct.usage"
     return ""
 
-used, parents, comms, marked = {}, {}, {}, set()
+used, parents, comms, began, marked = {}, {}, {}, {}, set()
 for pid in filter(str.isdigit, os.listdir("/proc")):
     stat = read(f"/proc/{pid}/stat").decode(errors="replace")
     if not stat:
@@ -60,7 +60,7 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
     left, _, right = stat.rpartition(")")
     fields = right.split()
     used[pid], parents[pid] = (int(fields[11]) + int(fields[12])) * tick_ns, fields[1]
-    comms[pid] = left.partition("(")[2]
+    comms[pid], began[pid] = left.partition("(")[2], fields[19]
     marks = read(f"/proc/{pid}/environ").split(b"\0")
     if {f"ENVCOMPARE_RUN={run}".encode(), f"ENVCOMPARE_ARM={arm}".encode()} <= set(marks):
         marked.add(pid)
@@ -70,13 +70,13 @@ if not tree:  # the kernel of gVisor keeps its processes to itself: they are tho
 while grown:
     grown = {pid for pid, parent in parents.items() if parent in tree} - tree
     tree |= grown
-beside = sum(ns for pid, ns in used.items() if comms[pid] in names and pid not in tree)
+beside = {pid: ns for pid, ns in used.items() if comms[pid] in names and pid not in tree}
 here, own = group("self"), {group(pid) for pid in marked}
 own.discard(here)
 kept = [read(path) for path in own]
 print(json.dumps({
     "tree_ns": sum(used[pid] for pid in tree),
-    "beside_ns": beside,
+    "beside_ns": {f"{pid} of tick {began[pid]}": ns for pid, ns in beside.items()},
     "group_ns": int(kept[0]) if len(kept) == 1 and kept[0] else None,
 }))
 """
@@ -93,6 +93,14 @@ done | awk '/ctxt_switches/ { sum += $2 } END { print sum + 0 }'
 OTHER_KERNEL = "docker-runsc"  # the environment `docker`, under a runtime that an option names
 
 
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """What the kernel says at one look, in ns since each process began."""
+
+    tree_ns: int
+    group_ns: int | None
+    beside_ns: dict[str, int]  # by process
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
     """What a block of steps cost by the run's own account, and by those of the kernel, in ns."""
@@ -101,7 +109,7 @@ class Compared:
     helpers: int
     tree: int
     group: int | None
-    beside: int  # of helpers that no process of the arm has started
+    beside: int  # of helpers that no process of the arm has started, and that live at the end
 
     @property
     def ledger(self) -> int:
@@ -141,10 +149,10 @@ def session(lab: Lab, settings: Settings) -> Iterator[HostSession]:
         yield opened
 
 
-def _account(lab: Lab, session: HostSession, arm: str, names: tuple[str, ...]) -> dict[str, int]:
+def _account(lab: Lab, session: HostSession, arm: str, names: tuple[str, ...]) -> Account:
     words = (session.run_id, arm, " ".join(names))
-    said: dict[str, int] = json.loads(lab.as_root("python3", "-c", ACCOUNT, *words))
-    return said
+    said = lab.as_root("python3", "-c", ACCOUNT, *words)
+    return msgspec.json.decode(said, type=Account)
 
 
 def _compared(lab: Lab, session: HostSession, arm: str, worker: Worker) -> Compared:
@@ -159,13 +167,15 @@ def _compared(lab: Lab, session: HostSession, arm: str, worker: Worker) -> Compa
     assert seen_then is not None
     helpers = used_ns(names, seen, seen_then)
     then = _account(lab, session, arm, names)
-    has_group = None not in {first["group_ns"], then["group_ns"]}
+    group = None
+    if first.group_ns is not None and then.group_ns is not None:
+        group = then.group_ns - first.group_ns
     return Compared(
         worker=sum(ran.cpu_ns),
         helpers=sum(helpers.values()),
-        tree=then["tree_ns"] - first["tree_ns"],
-        group=then["group_ns"] - first["group_ns"] if has_group else None,
-        beside=then["beside_ns"] - first["beside_ns"],
+        tree=then.tree_ns - first.tree_ns,
+        group=group,
+        beside=sum(ns - first.beside_ns.get(one, 0) for one, ns in then.beside_ns.items()),
     )
 
 
