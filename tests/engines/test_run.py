@@ -13,7 +13,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from lab import ROOT, Lab
+from lab import ON_ONE_NODE, ROOT, Lab
 from playwright.sync_api import Browser
 from runs import (
     BASE,
@@ -114,10 +114,7 @@ class TestWholeRun:
         arms = ("vm", "docker", "singularity", "vm~control")
         assert found == {(c, a, w) for c in cells for a in arms for w in (False, True)}
 
-    @pytest.mark.skipif(
-        len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) != 1,
-        reason="arms are held where there is one NUMA node",
-    )
+    @ON_ONE_NODE
     def test_runs_all_arms_of_most_rounds_on_one_cpu(self, whole_run: Done) -> None:
         """Else what wakes a worker would decide which one it gets; a page from the disk waits."""
         for cell in whole_run.read("comparison.json")["cells"]:

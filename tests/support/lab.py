@@ -44,6 +44,10 @@ START_ENGINE = (
     "for i in $(seq 60); do docker info >/dev/null 2>&1 && exit; sleep 0.5; done; exit 1"
 )
 STOP_LOGINS = "pkill -STOP -u bench sshd || :"
+ON_ONE_NODE = pytest.mark.skipif(
+    len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) != 1,
+    reason="arms are held where there is one NUMA node",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

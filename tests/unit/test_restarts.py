@@ -15,6 +15,7 @@ import pytest
 from benches import Kept, bench
 from builders import block, blocks
 from faults import SOURCE as FAULTS
+from lab import ON_ONE_NODE
 
 from envcompare.measure.cell import Budget, CellContext, Roster
 from envcompare.measure.lockstep import Lockstep, Turns, _Rounds
@@ -109,10 +110,7 @@ def measured_rounds(
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one CPU")
-@pytest.mark.skipif(
-    len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) != 1,
-    reason="arms are held where there is one NUMA node",
-)
+@ON_ONE_NODE
 def test_arms_of_a_round_run_on_one_cpu_and_may_move_in_between(tmp_path: Path) -> None:
     """The first one stays where the scheduler has put it; the work sees one CPU then."""
     rounds = measured_rounds(tmp_path)
