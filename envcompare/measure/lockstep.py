@@ -273,7 +273,9 @@ class Lockstep:
             restarts=max(0, self.readings.restarts - 1),
             rounds=max(0, rounds - len(rounds_s)),
             compared=max(1, len(arms)),
-            level=1 - TYPICAL_SHARE * error_of_each(self.context.comparisons),
+            level=1
+            - TYPICAL_SHARE
+            * error_of_each(self.context.comparisons, is_screening=self.context.design.screen),
         )
 
     def measuring_s(self, costs: Costs, *, spent_s: float, is_first: bool) -> float:

@@ -462,6 +462,16 @@ def test_cell_takes_more_than_its_budget_where_that_gives_a_verdict(
     assert lockstep.overtime_s() == 0
 
 
+@pytest.mark.parametrize(("screen", "alpha"), [(False, 0.05 / 9), (True, 0.05)])
+def test_plan_counts_on_the_width_that_a_cell_is_looked_at_with(
+    tmp_path: Path, *, screen: bool, alpha: float
+) -> None:
+    """A screen pays for its comparisons at the end, and not while it measures."""
+    (lockstep,) = cells(tmp_path, {}, budget_s=1.0, screen=screen).locksteps()
+    lockstep.context = replace(lockstep.context, comparisons=9)
+    assert lockstep.costs(1.0, [0.1]).level == pytest.approx(1 - 0.8 * alpha)
+
+
 def test_budget_counts_in_turns_alone() -> None:
     """Its clock stands still while others are served, and within a turn while all wait."""
     budget = Budget.of(10.0)
