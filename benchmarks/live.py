@@ -82,7 +82,7 @@ class Found:
 
 
 @benchmark(__doc__, smoke=("--trials", "1", "--budget", "8"))
-@click.option("--trials", default=70, show_default=True)
+@click.option("--trials", default=80, show_default=True)
 @click.option("--budget", default=60.0, help="Seconds a cell.", show_default=True)
 @click.option("--base-image", default="", help="Base of the workload image, where one is needed.")
 @click.option("--also", type=click.Choice(tuple(MORE)), multiple=True, help="Measure one more run.")
