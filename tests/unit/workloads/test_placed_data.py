@@ -103,6 +103,18 @@ def test_without_a_place_the_files_of_the_software_are_read(start: Start, data: 
     assert said["ok"], said
 
 
+@pytest.mark.parametrize("pattern", ["stat", "read"])
+def test_a_step_does_not_look_up_the_way_to_the_folder(
+    start: Start, data: Path, tmp_path: Path, pattern: str
+) -> None:
+    """It is longer in some environments, and no work of theirs."""
+    worker: Conversation = start()
+    assert greeted(worker, data, None, place="data", pattern=pattern)["ok"]
+    data.rename(tmp_path / "elsewhere")
+    assert worker.ask("run", k=3)["ok"]
+    assert worker.ask("end")["result"]["files"] == 20
+
+
 @pytest.mark.parametrize("name", ["tmpfs", "bind"])
 def test_files_are_written_at_the_place(
     start: Start, data: Path, home: Path, tmp_path: Path, name: str
