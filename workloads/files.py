@@ -24,7 +24,7 @@ class Files:
     taken where it is given. All are in the page cache after the first step, unless `cache` is
     `cold`: then each file is dropped from it once it is read. A step takes each file once, in an
     order of the seed, by its name in the folder that all of them are in: the way to that folder is
-    longer in some environments, and would be looked up each time (from 7 to 10 folders 6 %).
+    longer in some environments, and would be looked up each time.
     """
 
     BOTTLENECK: ClassVar[str] = "opening, reading and writing small files"
