@@ -146,6 +146,17 @@ def test_every_statement_over_hosts_says_it(mixed: RunComparison) -> None:
         assert DIFFERENT in text
 
 
+@pytest.mark.parametrize(("count", "is_told"), [(2, True), (5, False)])
+def test_two_hosts_are_said_to_tell_little_of_others(
+    tmp_path: Path, *, count: int, is_told: bool
+) -> None:
+    """Else a reader would take an interval of ±30 % for one of their measurements."""
+    hosts = tuple(f"gpu{number:02}" for number in range(count))
+    run = compare_run(write(tmp_path, replace(SHAPE, hosts=hosts)))
+    assert {one.outcome == "inconclusive" for one in run.over_hosts} == {is_told}
+    assert ("as two hosts say little about others" in text_of(run)) is is_told
+
+
 def test_overview_says_it_beside_its_means(tmp_path: Path) -> None:
     """Its rows are means over hosts."""
     shape = replace(SHAPE, workloads=tuple(f"work{number}" for number in range(5)))

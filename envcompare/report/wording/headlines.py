@@ -146,6 +146,8 @@ def _statement(estimate: HostsEstimate, run: RunComparison) -> str:
     ends = (estimate.low, estimate.high)
     mean = f"{signed_percent(estimate.log_ratio)}, {signed_interval(*ends)}"
     figures = unsigned_interval(*ends) if is_moved else mean
+    is_of_two = estimate.outcome == "inconclusive" and estimate.hosts == 2
+    few = ", as two hosts say little about others" if is_of_two else ""
     odd = f"; far from the others: {names}" if (names := odd_names(estimate)) else ""
     spread = "no spread between hosts was seen"
     if estimate.tau >= _LEAST_SPREAD:
@@ -153,7 +155,8 @@ def _statement(estimate: HostsEstimate, run: RunComparison) -> str:
     subject = f"{hosts_work(estimate)} in {estimate.arm}"
     of_group = f" of {estimate.group}" if estimate.group else ""
     return (
-        f"Over {estimate.hosts} hosts{of_group}, {subject} is {claim} ({figures}); {spread}{odd}."
+        f"Over {estimate.hosts} hosts{of_group}, {subject} is {claim} ({figures}){few}; "
+        f"{spread}{odd}."
     )
 
 
