@@ -23,8 +23,8 @@ class Files:
     an image, in the SquashFS of a SIF. Those of the data set lie where `--place` puts it, and are
     taken where it is given. All are in the page cache after the first step, unless `cache` is
     `cold`: then each file is dropped from it once it is read. A step takes each file once, in an
-    order of the seed, by its name in the folder that all of them are in: the way to that folder is
-    longer in some environments, and would be looked up each time.
+    order of the seed, by its path relative to the folder of them all: the path to that folder is
+    longer in some environments. What resolving it costs is not measured.
     """
 
     BOTTLENECK: ClassVar[str] = "opening, reading and writing small files"
@@ -142,7 +142,8 @@ def _files_of(package: str, count: int) -> tuple[str, list[str]]:
         found = importlib.util.find_spec(package)
     except (ImportError, ValueError):
         found = None
-    folders = list((found.submodule_search_locations if found else None) or [])
+    places = (found.submodule_search_locations if found else None) or []
+    folders = [os.path.abspath(one) for one in places if os.path.isdir(one)]
     folder = os.path.commonpath(folders) if folders else "."
     paths = (path for one in folders for path in Path(one).rglob("*.py"))
     names = sorted(str(path.relative_to(folder)) for path in paths)

@@ -31,9 +31,9 @@ _RUN_S = 4.0
 _REQUESTS = 40
 _TICKS_NS = 50e6  # of 10 ms, in which the kernel tells each of some processes
 # As root of the host: of the processes that carry the marks of an arm, and of all they started, the
-# ticks of the kernel (proc_pid_stat(5)); those of each other process by name, since one of an
-# earlier launch may end at any time; and the account of the control group of the arm, where it is
-# not the one that everything else is in.
+# ticks of the kernel (proc_pid_stat(5)); those of every other process of these names, each by
+# itself, since one of an earlier launch may end at any time; and the account of the control group
+# of the arm, where it is not the one that everything else is in.
 ACCOUNT = r"""
 import json, os, sys
 run, arm, names = sys.argv[1], sys.argv[2], set(sys.argv[3].split())

@@ -103,11 +103,26 @@ def test_without_a_place_the_files_of_the_software_are_read(start: Start, data: 
     assert said["ok"], said
 
 
+def test_a_package_may_lie_in_several_folders(
+    start: Start, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As namespace packages do; a folder that is not there counts for nothing."""
+    roots = [tmp_path / name for name in ("one", "two")]
+    for root in roots:
+        (root / "shared").mkdir(parents=True)
+        (root / "shared" / f"of_{root.name}.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", ":".join(map(str, roots)))
+    for count, is_enough in ((2, True), (3, False)):
+        said = greeted(start(), data, None, package="shared", files=count)
+        assert said["ok"] is is_enough, said
+    assert "the package 'shared' has 2 here" in said["error"]["brief"]
+
+
 @pytest.mark.parametrize("pattern", ["stat", "read"])
 def test_a_step_does_not_look_up_the_way_to_the_folder(
     start: Start, data: Path, tmp_path: Path, pattern: str
 ) -> None:
-    """It is longer in some environments, and no work of theirs."""
+    """The path to it is longer in some environments."""
     worker: Conversation = start()
     assert greeted(worker, data, None, place="data", pattern=pattern)["ok"]
     data.rename(tmp_path / "elsewhere")
