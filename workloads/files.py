@@ -132,7 +132,9 @@ def _files_in(data: str | None, count: int) -> tuple[str, list[str]]:
     folder = Path(data or ".")
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     if data is None or len(names) < count:
-        raise ParameterError(f"parameter 'files' is {count}, and the data has {len(names)} here")
+        raise ParameterError(
+            f"parameter 'files' is {count}, and the data has {len(names)} files here"
+        )
     return str(folder), names[:count]
 
 
@@ -144,12 +146,16 @@ def _files_of(package: str, count: int) -> tuple[str, list[str]]:
         found = None
     places = (found.submodule_search_locations if found else None) or []
     folders = [os.path.abspath(one) for one in places if os.path.isdir(one)]
-    folder = os.path.commonpath(folders) if folders else "."
+    if not folders:
+        why = "is not installed here" if found is None else "is one module, and no folder of files"
+        raise ParameterError(f"parameter 'package' is {package!r}, which {why}")
+    folder = os.path.commonpath(folders)
     paths = (path for one in folders for path in Path(one).rglob("*.py"))
     names = sorted(str(path.relative_to(folder)) for path in paths)
     if len(names) < count:
         raise ParameterError(
-            f"parameter 'files' is {count}, and the package {package!r} has {len(names)} here"
+            f"parameter 'files' is {count}, and the package {package!r} has {len(names)} source "
+            "files here"
         )
     return folder, names[:count]
 

@@ -56,7 +56,8 @@ def phases_sentence(phases: ArmPhases) -> str:
         most = unsigned_percent(phases.most_log_ratio)
         sentences.append(f"No operator differs by more than {most}.")
     elif not phases.lone:
-        sentences.append("Too few marked rounds to compare operators: give a longer --budget.")
+        few = "Too few marked rounds to compare operators"
+        sentences.append(f"{few}: give a longer --budget and a smaller --target.")
     return " ".join(sentences)
 
 

@@ -115,7 +115,7 @@ def test_a_package_may_lie_in_several_folders(
     for count, is_enough in ((2, True), (3, False)):
         said = greeted(start(), data, None, package="shared", files=count)
         assert said["ok"] is is_enough, said
-    assert "the package 'shared' has 2 here" in said["error"]["brief"]
+    assert "the package 'shared' has 2 source files here" in said["error"]["brief"]
 
 
 @pytest.mark.parametrize("pattern", ["stat", "read"])

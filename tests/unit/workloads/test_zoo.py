@@ -593,8 +593,9 @@ def test_a_start_uses_no_time_of_the_process_that_waits_for_it(
         ({"pattern": "write", "place": "software"}, "needs place 'data' or 'scratch'"),
         ({"pattern": "stat", "cache": "cold"}, "cache 'cold' is not for pattern 'stat'"),
         ({"package": "mypy", "files": 10**6}, "the package 'mypy' has"),
-        ({"package": "no_such_package"}, "the package 'no_such_package' has 0 here"),
-        ({"package": "no_such.package"}, "the package 'no_such.package' has 0 here"),
+        ({"package": "no_such_package"}, "'no_such_package', which is not installed here"),
+        ({"package": "no_such.package"}, "'no_such.package', which is not installed here"),
+        ({"package": "os"}, "'os', which is one module, and no folder of files"),
     ],
 )
 def test_files_that_are_not_there_are_reported(
