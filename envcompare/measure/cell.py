@@ -86,6 +86,7 @@ class Budget:
 
     left_s: float
     share_s: float  # the part of what all cells have left that share their launches
+    given_s: float = 0.0  # by other cells, beside its own
     _since_s: float | None = None  # on the monotonic clock; None while it stands still
 
     @classmethod
@@ -100,12 +101,17 @@ class Budget:
     @classmethod
     def running(cls, left_s: float) -> Budget:
         """Return a budget whose clock runs from now on."""
-        return cls(left_s, left_s, time.monotonic())
+        return cls(left_s, left_s, _since_s=time.monotonic())
 
     @property
     def remaining_s(self) -> float:
         """Return the seconds left; negative when it is overspent."""
         return self.left_s - (0.0 if self._since_s is None else time.monotonic() - self._since_s)
+
+    def give(self, seconds: float) -> None:
+        """Add to it what other cells leave; less than nothing is spent."""
+        self.left_s += seconds
+        self.given_s += max(0.0, seconds)
 
     def stop(self) -> None:
         """Let its clock stand still."""

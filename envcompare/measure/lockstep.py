@@ -485,10 +485,10 @@ def _left_s(cells: Iterable[Lockstep]) -> float:
 def _give(cells: Sequence[Lockstep], seconds: float) -> None:
     """Give each of these cells an equal part of it; less than nothing is taken from them."""
     for cell in cells:
-        cell.context.budget.left_s += seconds / len(cells)
+        cell.context.budget.give(seconds / len(cells))
 
 
 def _take_overtime(cell: Lockstep) -> float:
     more_s = cell.overtime_s()
-    cell.context.budget.left_s += more_s
+    cell.context.budget.give(more_s)
     return more_s

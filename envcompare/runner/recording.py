@@ -184,8 +184,8 @@ class CellRecorder:
         is_program = self.cell.workload.program is not None
         words = ("process", "processes") if is_program else ("restart",)
         text = f"{counted(restarts, *words)}, {live_text(intervals)}; at most {left_s:.0f} s left"
-        # of cells that share a budget one may have more than its own
-        done = 1 - left_s / max(left_s, context.design.budget_s)
+        whole_s = context.design.budget_s + context.budget.given_s
+        done = 1 - left_s / max(left_s, whole_s)  # after an interruption gifts are not known
         self.job.display.cell(self.cell.id, done=done, text=text)
 
 

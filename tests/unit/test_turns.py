@@ -438,6 +438,7 @@ def test_last_cells_end_one_by_one_where_the_budget_is_short(tmp_path: Path) -> 
     turns = Turns(found)
     assert [one.context.cell for one in turns._share_budget()] == ["a"]
     assert found[0].context.remaining_s == pytest.approx(7.9)
+    assert found[0].context.budget.given_s == pytest.approx(7.9 * 2 / 3)
     assert [one.stopped_by for one in found] == [None, "budget", "budget"]
 
 
