@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from envcompare.run_folder.records import Block, Design, Event, EventKind, OfRestart, Sample
 
@@ -15,26 +15,38 @@ LEFT_S = "left_s"
 """Of a `turn` event: the seconds that were left of the budget of the cell."""
 
 
+_ASIDES: tuple[EventKind, ...] = ("note", "caution")
+
+
 def duration_s(events: Iterable[Event]) -> float:
     """Return the seconds between the events of a run.
 
     Without the pauses before resumptions, and without the time in the queue of a scheduler.
     """
     begun = (event for event in events if event.what != "submitted")
-    return _sum_between_s(begun, after_pause="run-resumed")
+    return _sum_between_s(begun, "run-resumed")
 
 
 def elapsed_s(events: Iterable[Event]) -> float:
     """Return the seconds that a cell has had, without the pause before a resumption.
 
     After its turn in a restart, and once it is decided, others are served: what follows is not its
-    own.
+    own, even where something is noted of the cell before its next turn.
     """
-    return _sum_between_s(events, after_pause="cell-started", left_out=("turn", "stopped"))
+    return _sum_between_s(_without_asides(events), "cell-started", left_out=("turn", "stopped"))
+
+
+def _without_asides(events: Iterable[Event]) -> Iterator[Event]:
+    """Yield the events but for the notes between two turns."""
+    is_between = False
+    for event in events:
+        is_between = event.what == "turn" or (is_between and event.what in _ASIDES)
+        if not is_between or event.what == "turn":
+            yield event
 
 
 def _sum_between_s(
-    events: Iterable[Event], *, after_pause: EventKind, left_out: tuple[EventKind, ...] = ()
+    events: Iterable[Event], after_pause: EventKind, *, left_out: tuple[EventKind, ...] = ()
 ) -> float:
     return sum(
         _between_s(before, after)

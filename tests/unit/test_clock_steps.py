@@ -55,7 +55,7 @@ def test_time_of_day_does_not_count_as_time_that_was_spent(step_s: float) -> Non
 
 
 def test_time_in_which_others_are_served_is_not_a_cells_own() -> None:
-    """Neither while others are made ready nor once it is decided."""
+    """Neither while others are made ready, whatever is noted of it, nor once it is decided."""
     events = (
         Event(t=0.0, what="cell-started"),
         Event(t=0.0, what="turn"),
@@ -63,6 +63,8 @@ def test_time_in_which_others_are_served_is_not_a_cells_own() -> None:
         Event(t=100.0, what="turn"),
         Event(t=190.0, what="restart"),
         Event(t=200.0, what="turn"),
+        Event(t=210.0, what="caution"),
+        Event(t=220.0, what="note"),
         Event(t=290.0, what="restart"),
         Event(t=295.0, what="stopped"),
         Event(t=900.0, what="cell-ended"),
