@@ -116,8 +116,8 @@ class Files:
         """
         sizes = [_size(name, self._at) for name in self._names]
         found: dict[str, float] = {"files": len(sizes), "bytes": sum(sizes)}
-        paths = [os.path.join(self._folder, name) for name in self._names]
-        shares = [resident_share(path) for path in paths] if self._is_cold else []
+        cold = self._names if self._is_cold else ()
+        shares = [resident_share(os.path.join(self._folder, name)) for name in cold]
         known = [share for share in shares if share is not None]
         if known:
             found["cached"] = sum(known) / len(known)

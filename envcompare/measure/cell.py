@@ -86,7 +86,7 @@ class Budget:
 
     left_s: float
     share_s: float  # the part of what all cells have left that share their launches
-    given_s: float = 0.0  # by other cells, beside its own
+    given_s: float = 0.0  # beside its own
     _since_s: float | None = None  # on the monotonic clock; None while it stands still
 
     @classmethod
@@ -109,7 +109,7 @@ class Budget:
         return self.left_s - (0.0 if self._since_s is None else time.monotonic() - self._since_s)
 
     def give(self, seconds: float) -> None:
-        """Add to it what other cells leave; less than nothing is spent."""
+        """Add to it what other cells leave, or overtime; less than nothing is spent."""
         self.left_s += seconds
         self.given_s += max(0.0, seconds)
 

@@ -15,7 +15,7 @@ LEFT_S = "left_s"
 """Of a `turn` event: the seconds that were left of the budget of the cell."""
 
 
-_ASIDES: tuple[EventKind, ...] = ("note", "caution")
+_ASIDES: tuple[EventKind, ...] = ("note", "caution")  # no work begins with them
 
 
 def duration_s(events: Iterable[Event]) -> float:
@@ -24,7 +24,7 @@ def duration_s(events: Iterable[Event]) -> float:
     Without the pauses before resumptions, and without the time in the queue of a scheduler.
     """
     begun = (event for event in events if event.what != "submitted")
-    return _sum_between_s(begun, "run-resumed")
+    return _sum_between_s(begun, after_pause="run-resumed")
 
 
 def elapsed_s(events: Iterable[Event]) -> float:
@@ -33,20 +33,21 @@ def elapsed_s(events: Iterable[Event]) -> float:
     After its turn in a restart, and once it is decided, others are served: what follows is not its
     own, even where something is noted of the cell before its next turn.
     """
-    return _sum_between_s(_without_asides(events), "cell-started", left_out=("turn", "stopped"))
+    own = _without_asides(events)
+    return _sum_between_s(own, after_pause="cell-started", left_out=("turn", "stopped"))
 
 
 def _without_asides(events: Iterable[Event]) -> Iterator[Event]:
     """Yield the events but for the notes between two turns."""
     is_between = False
     for event in events:
-        is_between = event.what == "turn" or (is_between and event.what in _ASIDES)
-        if not is_between or event.what == "turn":
+        if not (is_between and event.what in _ASIDES):
+            is_between = event.what == "turn"
             yield event
 
 
 def _sum_between_s(
-    events: Iterable[Event], after_pause: EventKind, *, left_out: tuple[EventKind, ...] = ()
+    events: Iterable[Event], *, after_pause: EventKind, left_out: tuple[EventKind, ...] = ()
 ) -> float:
     return sum(
         _between_s(before, after)

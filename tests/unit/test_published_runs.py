@@ -54,6 +54,10 @@ def _percent(ratio: float) -> str:
     return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")  # no sign before 0.0
 
 
+def _ratio_percent(log_ratio: float) -> str:
+    return _percent(math.exp(log_ratio))
+
+
 def test_the_table_of_environments_has_the_numbers_of_its_run() -> None:
     """Analysed anew, from the samples; gVisor has a run of its own."""
     found = [
@@ -80,9 +84,12 @@ def test_the_text_of_environments_tells_what_serves_the_files() -> None:
         for quantity in arm.quantities
         if quantity.name == "helper_squashfuse_ll_ns" and quantity.per_step
     )
-    found = envcompare.read(RESULTS / "environments").comparisons
-    steps = found[found["is_primary"]].set_index(["arm", "workload"])["median_s"]
-    took_ms = 1e3 * steps["singularity", "files"]
+    (took_ms,) = (
+        1e3 * times.median_s
+        for cell in run.cells
+        for times in cell.step_times
+        if (cell.workload, times.arm) == ("files", "singularity")
+    )
     assert f"{used / 1e6:.1f} ms of CPU time a step beside the {took_ms:.1f} ms" in text
 
 
@@ -130,10 +137,8 @@ def _told(step: LadderStep) -> str:
     if step.outcome in {"not-run", "inconclusive"}:
         return step.outcome.replace("-", " ")
     assert step.step is not None
-    assert step.step.low is not None
-    assert step.step.high is not None
-    ends = (step.step.log_ratio, step.step.low, step.step.high)
-    change, low, high = (_percent(math.exp(end)) for end in ends)
+    low, high = map(_ratio_percent, _ends(step.step))
+    change = _ratio_percent(step.step.log_ratio)
     return f"{'+' if step.outcome == 'slower' else ''}{change} % ({low} to {high} %)"
 
 
@@ -166,7 +171,7 @@ def test_the_text_of_clusters_claims_what_its_table_can_carry() -> None:
     ]
     assert {one.outcome for one in compared} == {"equivalent"}
     low, high = max((_ends(one.primary) for one in compared), key=lambda ends: ends[1] - ends[0])
-    ends = f"{_percent(math.exp(low))} to {_percent(math.exp(high))} %"
+    ends = f"{_ratio_percent(low)} to {_ratio_percent(high)} %"
     undecided = sum(max(map(abs, _ends(one.mean))) > math.log(1.05) for one in compared)
     assert (
         f"All {len(compared)} comparisons are equivalent in the typical step, the widest interval "
