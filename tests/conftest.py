@@ -6,7 +6,7 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from chromium import started
@@ -14,7 +14,7 @@ from hypothesis import settings
 from lab import Lab, need, torch_python
 from lab import lab as running_lab
 from playwright.sync_api import Browser
-from spreading import ENGINES, Spreading, group, spread, step_aside
+from spreading import Spreading, host_of, spread, step_aside, turn, uses_engines
 from xdist.remote import Producer
 
 # an example that waits for a CPU is no failure, and the CPUs are shared
@@ -44,9 +44,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         spread(items)
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # around the time-out: a turn may be long in coming
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Keep tests apart that would disturb each other, where several processes share the tests."""
+    if not is_worker(item.config):
+        return (yield)
+    with turn(item, of=item.config.workerinput["testrunuid"]):
+        return (yield)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip or fail a test whose engine is missing, before its fixtures are made."""
-    if is_worker(item.config) and group(item.nodeid) != ENGINES:
+    if is_worker(item.config) and not uses_engines(item.nodeid):
         step_aside()
     for marker in item.iter_markers("engine"):
         need(marker.args[0])
@@ -55,11 +64,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             need(name)
 
 
-@pytest.fixture(scope="session")
-def lab() -> Iterator[Lab]:
+@pytest.fixture(scope="module")
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """Give the lab host, with the SSH configuration that all parts of envcompare read."""
     need("ssh")
-    host = running_lab()
+    host = running_lab(host_of(request.node.nodeid))
     assert host is not None
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ENVCOMPARE_SSH_CONFIG", str(host.ssh_config))

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -41,10 +42,28 @@ HOSTILE = (
     "-n",
     "*?[a-z]~;&|<>!#",
 )
+# Says what it was given and what it may do; the folder that cannot be written comes first.
 REPORT = """
-import json, os, sys
-names = sys.argv[1].split()
-print(json.dumps([sys.argv[2:], {name: os.environ.get(name) for name in names}, os.getcwd()]))
+import json, os, shutil, sys
+names, folders, arguments = sys.argv[1].split(), json.loads(sys.argv[2]), sys.argv[4:]
+denied = {}
+for folder in folders:
+    try:
+        open(os.path.join(folder, "result"), "w").close()
+    except OSError as error:
+        denied[folder] = error.strerror
+if os.environ["HOME"] == sys.argv[3]:  # and not that of the login
+    open(os.path.join(os.environ["HOME"], "kept"), "w").write("kept")
+open("/tmp/temporary", "w").close()
+said = {
+    "arguments": arguments, "variables": {name: os.environ.get(name) for name in names},
+    "folder": os.getcwd(), "home": os.environ["HOME"], "denied": denied,
+    "free_bytes": shutil.disk_usage("/tmp").free,
+}
+os.remove("/tmp/temporary")
+sys.stderr.write("err")
+sys.stdout.write(json.dumps(said))
+sys.exit(42)
 """
 # Like the worker: obeys lines of stdin, and ends with them.
 ECHO = """
@@ -70,6 +89,7 @@ print("ready", flush=True)
 while True:
     pass
 """
+HANGS = {"spins": 1, "child": 2, "bare-child": 2, "orphan": 2}  # with so many processes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,58 +217,109 @@ def _files_of(transport: Transport, there: image.Image) -> str:
     return unpack(request, image_store(transport), there)
 
 
-@pytest.fixture
-def place(open_place: Place) -> Iterator[Place]:
+@contextmanager
+def _own_run(place: Place) -> Iterator[Place]:
     """Give the place with a run of its own, and a scratch folder with a difficult name."""
     run_id = uuid.uuid4().hex
     # Charliecloud cannot show a path with a colon
-    colon = "" if open_place.environment.name == "charliecloud" else "colon: and "
+    colon = "" if place.environment.name == "charliecloud" else "colon: and "
     folder = f'/tmp/envcompare-test-{run_id}/with space, {colon}"quotes"'
-    run(open_place.transport, Command(argv=("mkdir", "-p", f"{folder}/data", f"{folder}/scratch")))
-    yield replace(
-        open_place,
-        isolation=replace(
-            open_place.isolation,
-            run_id=run_id,
-            mounts=(Mount(path=f"{folder}/data"),),
-            scratch=f"{folder}/scratch",
-        ),
+    run(place.transport, Command(argv=("mkdir", "-p", f"{folder}/data", f"{folder}/scratch")))
+    isolation = replace(
+        place.isolation,
+        run_id=run_id,
+        mounts=(Mount(path=f"{folder}/data"),),
+        scratch=f"{folder}/scratch",
     )
-    open_place.environment.sweep(open_place.transport, run_id)
-    run(open_place.transport, Command(argv=("rm", "-rf", f"/tmp/envcompare-test-{run_id}")))
+    yield replace(place, isolation=isolation)
+    place.environment.sweep(place.transport, run_id)
+    run(place.transport, Command(argv=("rm", "-rf", f"/tmp/envcompare-test-{run_id}")))
 
 
-def test_arguments_and_variables_arrive_unchanged(place: Place) -> None:
+@pytest.fixture
+def place(open_place: Place) -> Iterator[Place]:
+    """Give the place with a run of its own."""
+    with _own_run(open_place) as own:
+        yield own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """What one start of a program in an environment gave it and brought back."""
+
+    place: Place
+    result: CommandResult
+    results: str  # the folder that it could write to
+
+    @property
+    def said(self) -> Any:
+        """Return what the program found: its output is the protocol's alone."""
+        return json.loads(self.result.stdout)
+
+
+@pytest.fixture(scope="module")
+def started(open_place: Place) -> Iterator[Started]:
+    """Start a program once, with hostile arguments and two mounted folders."""
+    with _own_run(open_place) as own:
+        data, results = own.isolation.mounts[0], f"{own.isolation.scratch}-results"
+        own.on_host("mkdir", results)
+        mounts = (data, Mount(path=results, is_read_only=False))
+        place = replace(own, isolation=replace(own.isolation, mounts=mounts))
+        names = [f"HOSTILE_{number}" for number in range(len(HOSTILE))]
+        words = (" ".join(names), json.dumps([data.path, results]), own.isolation.scratch)
+        command = Command(
+            argv=("python3", "-c", REPORT, *words, *HOSTILE),
+            env=tuple(zip(names, HOSTILE, strict=True)),
+            cwd=data.path,
+        )
+        wrapped = place.environment.wrap(command, place.isolation)
+        result = run(place.transport, wrapped, timeout_s=60)
+        yield Started(place=place, result=result, results=results)
+
+
+def test_arguments_and_variables_arrive_unchanged(started: Started) -> None:
     """No engine, shell or option parser on the way changes a word."""
-    names = [f"HOSTILE_{number}" for number in range(len(HOSTILE))]
-    variables = tuple(zip(names, HOSTILE, strict=True))
-    command = Command(argv=("python3", "-c", REPORT, " ".join(names), *HOSTILE), env=variables)
-    wrapped = place.environment.wrap(command, place.isolation)
-    result = run(place.transport, wrapped, timeout_s=60)
-    arguments, found, _ = json.loads(result.stdout)
-    assert (arguments, found) == (list(HOSTILE), dict(variables))
+    assert started.said["arguments"] == list(HOSTILE)
+    assert list(started.said["variables"].values()) == list(HOSTILE)
 
 
-def test_the_command_starts_in_the_directory_it_names(place: Place) -> None:
+def test_the_command_starts_in_the_directory_it_names(started: Started) -> None:
     """A mounted path is the same inside, difficult name and all."""
-    data = place.isolation.mounts[0].path
-    result = place.run("python3", "-c", REPORT, "", cwd=data)
-    assert json.loads(result.stdout)[2] == data
+    assert started.said["folder"] == started.place.isolation.mounts[0].path
 
 
 @containers_only
-def test_a_container_has_the_scratch_folder_as_its_home(place: Place) -> None:
+def test_a_container_has_the_scratch_folder_as_its_home(started: Started) -> None:
     """What a library writes to its home or to /tmp stays out of the image and the user's home."""
-    script = 'cd && pwd && echo kept >kept && : >/tmp/"$1" && df -k /tmp | tail -n 1'
-    result = place.run("sh", "-c", script, "sh", "temporary")
-    assert result.stdout.splitlines()[0] == place.isolation.scratch
-    assert place.on_host("cat", f"{place.isolation.scratch}/kept") == "kept"
-    assert int(result.stdout.split()[-3]) > 100_000, "the 64 MB of a private /tmp do not suffice"
+    scratch = started.place.isolation.scratch
+    assert started.said["home"] == scratch
+    assert started.place.on_host("cat", f"{scratch}/kept") == "kept"
+    assert started.said["free_bytes"] > 100e6, "the 64 MB of a private /tmp do not suffice"
 
 
-def test_the_exit_code_is_the_commands_own(place: Place) -> None:
+def test_the_exit_code_is_the_commands_own(started: Started) -> None:
     """Neither engine nor transport has its say about it."""
-    assert place.run("sh", "-c", "exit 42").exit_code == 42
+    assert started.result.exit_code == 42
+
+
+def test_stdout_and_stderr_stay_apart_and_nothing_is_added(started: Started) -> None:
+    """Stdout is the protocol's alone, and an engine that talks would break it."""
+    assert started.result.stderr == "err"
+    assert started.result.stdout == json.dumps(started.said)
+
+
+@read_only
+def test_a_read_only_mount_cannot_be_written(started: Started) -> None:
+    """What is shown to all arms cannot be changed by one of them."""
+    data = started.place.isolation.mounts[0].path
+    assert started.said["denied"] == {data: "Read-only file system"}
+
+
+def test_results_belong_to_the_caller(started: Started) -> None:
+    """A user can remove what an arm wrote without being root."""
+    owner = started.place.on_host("stat", "-c", "%u:%g", f"{started.results}/result")
+    isolation = started.place.isolation
+    assert owner == f"{isolation.uid}:{isolation.gid}"
 
 
 @seen_on_host
@@ -262,33 +333,9 @@ def test_death_by_signal_is_128_and_the_signal(place: Place) -> None:
     assert process.wait(30) == 137
 
 
-def test_stdout_and_stderr_stay_apart_and_nothing_is_added(place: Place) -> None:
-    """Stdout is the protocol's alone, and an engine that talks would break it."""
-    result = place.run("sh", "-c", "printf out; printf err >&2")
-    assert (result.stdout, result.stderr) == ("out", "err")
-
-
 def test_a_missing_program_ends_with_127(place: Place) -> None:
     """The same code as in a shell, whichever engine looked for it."""
     assert place.run("no-such-program").exit_code == 127
-
-
-@read_only
-def test_a_read_only_mount_cannot_be_written(place: Place) -> None:
-    """What is shown to all arms cannot be changed by one of them."""
-    target = f"{place.isolation.mounts[0].path}/file"
-    result = place.run("sh", "-c", 'echo x >"$1"', "sh", target)
-    assert result.exit_code != 0
-    assert "Read-only" in result.stderr
-
-
-def test_results_belong_to_the_caller(place: Place) -> None:
-    """A user can remove what an arm wrote without being root."""
-    mounts = (replace(place.isolation.mounts[0], is_read_only=False),)
-    target = f"{mounts[0].path}/result"
-    assert place.run("sh", "-c", 'echo x >"$1"', "sh", target, mounts=mounts).succeeded
-    owner = place.on_host("stat", "-c", "%u:%g", target)
-    assert owner == f"{place.isolation.uid}:{place.isolation.gid}"
 
 
 def test_lines_go_to_and_fro_until_stdin_ends(place: Place) -> None:
@@ -331,18 +378,25 @@ def test_a_sweep_spares_other_runs(place: Place) -> None:
     assert process.wait(30) == 137
 
 
-@pytest.mark.parametrize("kind", ["spins", "child", "bare-child", "orphan"])
-def test_a_worker_that_hangs_is_ended_inside_with_all_it_started(place: Place, kind: str) -> None:
+def test_a_worker_that_hangs_is_ended_inside_with_all_it_started(place: Place) -> None:
     """Whatever signals it ignores and whatever session its children are in; others go on."""
-    words = f"hung-{uuid.uuid4().hex}"
+    run_words = uuid.uuid4().hex
     other = place.start(Command(argv=("python3", "-c", ECHO)), worker="other")
     assert other.stdout.readline() == b"ready\n"
-    process = place.start(Command(argv=("python3", "-c", HUNG, kind, words)), worker="hung")
-    assert process.stdout.readline() == b"ready\n"
-    _eventually(lambda: len(place.processes(words)) >= (1 if kind == "spins" else 2))
+    hung = [
+        place.start(
+            Command(argv=("python3", "-c", HUNG, kind, f"{kind}-{run_words}")), worker="hung"
+        )
+        for kind in HANGS
+    ]
+    for process in hung:
+        assert process.stdout.readline() == b"ready\n"
+    for kind, processes in HANGS.items():
+        _eventually(lambda: len(place.processes(f"{kind}-{run_words}")) >= processes)  # noqa: B023
     assert place.environment.sweep(place.transport, place.isolation.run_id, worker="hung") >= 1
-    process.kill()
-    assert place.processes(words) == []
+    for process in hung:
+        process.kill()
+    assert place.processes(run_words) == []
     other.stdin.write(b"alive\n")
     assert other.stdout.readline() == b"ALIVE\n"
     other.kill()

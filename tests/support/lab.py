@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from spreading import HOSTS
 
 from envcompare.command import Command
 from envcompare.stack.storage import host_cache
@@ -67,7 +68,9 @@ class Lab:
     @property
     def host_key(self) -> str:
         """Return type and content of the host's key."""
-        return " ".join(self.known_hosts.read_text().split()[1:3])
+        lines = self.known_hosts.read_text().splitlines()
+        line = next(line for line in lines if self.alias in line.split()[0].split(","))
+        return " ".join(line.split()[1:3])
 
     def as_root(self, *argv: str) -> str:
         """Run a command as root on the host, through the engine and not over SSH."""
@@ -100,7 +103,8 @@ class Lab:
             change("-D")
 
     def _value(self, keyword: str) -> str:
-        for line in self.ssh_config.read_text().splitlines():
+        _, _, own = self.ssh_config.read_text().partition(f"Host {self.alias}\n")
+        for line in own.splitlines():
             if line.split()[:1] == [keyword]:
                 return line.split()[1]
         raise LookupError(keyword)
@@ -125,17 +129,20 @@ def login(host: str, **variables: str) -> Iterator[Transport]:
 
 
 @functools.cache
-def lab() -> Lab | None:
-    """Return the lab host; it is brought up where ENVCOMPARE_REQUIRE names ssh."""
+def lab(alias: str = HOSTS[0]) -> Lab | None:
+    """Return a lab host; it is brought up where ENVCOMPARE_REQUIRE names ssh.
+
+    Where one host is up and none is required, the first serves for the second as well.
+    """
     folder = ROOT / ".lab"
-    hosts = ("lab-h1", "lab-h2") if "hosts" in REQUIRED else ("lab-h1",)
+    hosts = HOSTS if "hosts" in REQUIRED else HOSTS[:1]
     is_up = all(_answers(folder / "ssh_config", host) for host in hosts)
     if REQUIRED & {"ssh", "hosts"} and not is_up:
         subprocess.run([ROOT / "script" / "lab", "up", str(len(hosts))], check=True)
     elif not is_up:
         return None
     return Lab(
-        alias="lab-h1",
+        alias=alias if _answers(folder / "ssh_config", alias) else HOSTS[0],
         ssh_config=folder / "ssh_config",
         identity=folder / "id_ed25519",
         known_hosts=folder / "known_hosts",
@@ -176,7 +183,7 @@ def missing(name: str) -> str:
     """Say why an engine cannot be used here; nothing where it can."""
     is_there = {
         "ssh": lambda: lab() is not None,
-        "hosts": lambda: lab() is not None and _answers(ROOT / ".lab" / "ssh_config", "lab-h2"),
+        "hosts": lambda: lab() is not None and _answers(ROOT / ".lab" / "ssh_config", HOSTS[1]),
         "docker": lambda: docker_client() != "",
         "singularity": lambda: _has("apptainer", "singularity") or lab() is not None,
         "podman": lambda: lab() is not None,
@@ -271,7 +278,7 @@ def _has(*programs: str) -> bool:
     return any(shutil.which(program) for program in programs)
 
 
-def _answers(config: Path, host: str = "lab-h1") -> bool:
+def _answers(config: Path, host: str) -> bool:
     if not config.exists() or not _has("ssh"):
         return False
     argv = ["ssh", "-F", str(config), "-oBatchMode=yes", "-oConnectTimeout=5", host, "true"]

@@ -1,33 +1,53 @@
-"""Which tests run one after another where several processes share them."""
+"""Which tests run one after another where several processes share them, and which run alone."""
 
 from __future__ import annotations
 
+import fcntl
 import os
-from pathlib import PurePosixPath
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-ENGINES = "engines"
+HOSTS = ("lab-h1", "lab-h2")
 _ON_ENGINES = frozenset({"tests/contract", "tests/engines", "tests/faults", "tests/gpu"})
-# These look at nothing of the lab host but what is their own, and at no times.
-_ALONE = frozenset({
+_ON_SECOND_HOST = frozenset({
+    # These stop the engine of a host, kill its logins or imitate its GPU.
+    "tests/engines/test_gpu_host.py", "tests/engines/test_lost_hosts.py",
+    "tests/faults/test_faults.py",
+})  # fmt: skip
+# These use nothing of the lab host that another test changes.
+_ANYWHERE = frozenset({
     "tests/contract/test_copies.py", "tests/contract/test_transports.py",
     "tests/engines/test_wheel.py",
 })  # fmt: skip
 _NICENESS = 5
 
 
+def host_of(nodeid: str) -> str:
+    """Return the lab host of a test; those that need none get the first."""
+    return HOSTS[nodeid.split("::", 1)[0] in _ON_SECOND_HOST]
+
+
+def uses_engines(nodeid: str) -> bool:
+    """Say whether a test shares engines and a lab host with the others of its lane."""
+    path = nodeid.split("::", 1)[0]
+    return str(PurePosixPath(path).parent) in _ON_ENGINES and path not in _ANYWHERE
+
+
 def group(nodeid: str) -> str:
     """Return the group of a test; no two tests of a group run at the same time.
 
-    All that use an engine or a GPU are one, as they share these and the caches; all in Chromium
-    are one, as they share the browser; any other file is a group of its own.
+    All that use the engines of a lab host are one lane; all in Chromium are one group, as they
+    share the browser; any other file is a group of its own.
     """
+    if uses_engines(nodeid):
+        return host_of(nodeid)
     path = nodeid.split("::", 1)[0]
     folder = str(PurePosixPath(path).parent)
-    if folder in _ON_ENGINES and path not in _ALONE:
-        return ENGINES
     return folder if folder == "tests/browser" else path
 
 
@@ -42,12 +62,27 @@ class Spreading(LoadScopeScheduling):
 
 
 def spread(items: list[pytest.Item]) -> None:
-    """Put the tests with engines first, as they take longest."""
-    items.sort(key=lambda item: group(item.nodeid) != ENGINES)
+    """Put the lanes first, as they take longest."""
+    groups = [*HOSTS, ""]
+    items.sort(
+        key=lambda item: groups.index(group(item.nodeid) if uses_engines(item.nodeid) else "")
+    )
 
 
 def step_aside() -> None:
-    """Let the process with the engines go first: runs there look at times. Not to be undone."""
+    """Let the lanes go first: runs there look at times. Not to be undone."""
     missing = _NICENESS - os.nice(0)
     if missing > 0:
         os.nice(missing)
+
+
+@contextmanager
+def turn(item: pytest.Item, *, of: str) -> Iterator[None]:
+    """Wait until a test of a lane may run: one marked `alone` never runs beside the other lane."""
+    if not uses_engines(item.nodeid):
+        yield
+        return
+    is_alone = item.get_closest_marker("alone") is not None
+    with Path(tempfile.gettempdir(), f"envcompare-tests-{of}").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)  # freed as it is closed
+        yield
