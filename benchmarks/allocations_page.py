@@ -12,7 +12,6 @@ from envcompare.text import counted
 
 RECORDS, PAGE = "allocations.jsonl", "allocations.md"
 CANCELLED, CLIENT_KILLED, ABANDONED = "cancelled", "client-killed", "abandoned"
-SCHEDULERS = {"slurm": "Slurm", "gridengine": "Grid Engine"}  # as --allocation has them
 OVER = "over"  # the client had ended: the fault hit nothing
 DOINGS = {  # what a run is at, as its events tell
     "queued": "waiting for its nodes",
@@ -26,12 +25,11 @@ DOINGS = {  # what a run is at, as its events tell
 class Record:
     """One fault of an allocation, and what became of the run that it met."""
 
-    scheduler: str
     name: str
     says: str
     seed: int
     nodes: int
-    at_s: float | None  # from when the scheduler listed the job
+    at_s: float | None  # from when Slurm listed the job
     doing: str | None  # a key of DOINGS, or OVER
     exit_code: int | None  # of the client; of the signal that killed it, as a shell gives it
     kept: int | None  # samples that had arrived
@@ -40,13 +38,12 @@ class Record:
     problem: str  # empty where the run survived
     conditions: Conditions
     is_removed: bool = True  # what a broken trial left: else it was the last one of its call
-    stopped_by: str | None = None  # why the cells of the resumed run ended; None: not looked at
     has_all_checks: bool = False  # earlier records were judged by less
 
     @property
-    def key(self) -> tuple[str, str, int]:
+    def key(self) -> tuple[str, int]:
         """Return which of all faults it is."""
-        return self.scheduler, self.name, self.seed
+        return self.name, self.seed
 
 
 def read_records(places: Places) -> tuple[Record, ...]:
@@ -70,7 +67,7 @@ def write_page(places: Places) -> str:
         "",
         "A run of a fixed size (3 restarts of 60 rounds, more where it must outlast its client or "
         "a time limit; a plain process, Apptainer and the A/A control, with the files of the "
-        "nodes) is measured on one or two nodes of a cluster of the "
+        "nodes) is measured on one or two nodes of the Slurm cluster of the "
         "lab, by a user without root. It loses its job, its client or its node, and is resumed "
         "with a new allocation. It survives where the client ends with the exit code that the "
         "documentation gives; where no job, process, mount or folder of it is left on nodes or "
@@ -80,31 +77,26 @@ def write_page(places: Places) -> str:
         "resumed run finishes all cells as planned, has each planned block once and leaves nothing "
         "either (`script/allocations`; raw data in "
         "`benchmarks/results/allocations.jsonl`). At a time limit it is resumed up to eight times, "
-        "and its restarts are shorter than a job: with longer ones it never finished. On Grid "
-        "Engine its budget is no longer than the job, and it may end as that is spent.",
+        "and its restarts are shorter than a job: with longer ones it never finished.",
         "",
-        "| scheduler | fault | injected | survived | left behind | finished by `--resume` "
+        "| fault | injected | survived | left behind | finished by `--resume` "
         "| samples that had arrived, median (max) |",
-        "|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|",
         *_grouped(hits, lambda record: record.says, _fault_row),
         "",
         *_tell_misses(len(last) - len(hits)),
         *_tell_lesser(sum(not (record.has_all_checks or record.problem) for record in hits)),
-        "The moment of each cancel is drawn from its seed, up to 30 s after the scheduler listed "
-        "the job:",
+        "The moment of each cancel is drawn from its seed, up to 30 s after Slurm listed the job:",
         "",
-        "| scheduler | the run was | cancelled | survived | seconds, from to | exit codes |",
-        "|---|---|---|---|---|---|",
+        "| the run was | cancelled | survived | seconds, from to | exit codes |",
+        "|---|---|---|---|---|",
         *_grouped(
             sorted(cancelled, key=lambda record: list(DOINGS).index(record.doing or "queued")),
             lambda record: DOINGS.get(record.doing or "", "not known"),
             _moment_row,
         ),
         "",
-        *list_problems(
-            (f"{SCHEDULERS[one.scheduler]}, {one.says}, seed {one.seed}", one.problem)
-            for one in last
-        ),
+        *list_problems((f"{one.says}, seed {one.seed}", one.problem) for one in last),
         *tell_repeats(every),
     ]
     page = "\n".join(lines).rstrip() + "\n"
@@ -128,10 +120,9 @@ def _tell_lesser(count: int) -> list[str]:
         f"{counted(count, 'trial')} in the table {was} judged by less, and not measured again yet: "
         "the resumed run ended its cells as ok and kept what had arrived when the client had "
         "ended, and left no job, folder or process of the kinds that runs start. It is not known "
-        "whether each planned block is there once, whether a cell ended as planned or as its "
-        "budget was spent, and whether all that had arrived when the fault struck was kept; nor "
-        "was any other process, or a mount, looked for. Where nobody resumes, no samples were "
-        "compared.",
+        "whether each planned block is there once, whether a cell ended as planned, and whether "
+        "all that had arrived when the fault struck was kept; nor was any other process, or a "
+        "mount, looked for. Where nobody resumes, no samples were compared.",
         "",
     ]
 
@@ -141,12 +132,10 @@ def _grouped(
     label: Callable[[Record], str],
     row: Callable[[str, Sequence[Record]], str],
 ) -> list[str]:
-    """Return a row for each scheduler and label."""
+    """Return a row for each label."""
     groups: dict[str, list[Record]] = {}
-    for scheduler, called in SCHEDULERS.items():
-        for record in records:
-            if record.scheduler == scheduler:
-                groups.setdefault(f"| {called} | {label(record)} ", []).append(record)
+    for record in records:
+        groups.setdefault(f"| {label(record)} ", []).append(record)
     return [row(start, group) for start, group in groups.items()]
 
 
@@ -156,8 +145,6 @@ def _fault_row(start: str, records: Sequence[Record]) -> str:
     finished = "removed" if is_never_resumed else sum(bool(each.is_finished) for each in records)
     if all(record.name == CLIENT_KILLED for record in records):
         left = f"{left}, not checked before `--resume`"
-    if spent := sum(record.stopped_by == "budget" for record in records):
-        finished = f"{finished}, {spent} as the budget was spent"
     kept = figures([record.kept for record in records], ".0f")
     return f"{start}| {len(records)} | {_survived(records)} | {left} | {finished} | {kept} |"
 

@@ -55,7 +55,6 @@ _AGAIN = ("allow_mismatch", "wait")  # what may differ when a run is resumed
     "times. With --resume also measure again, with its whole budget, each cell in which an arm "
     "failed.",
 )
-@click.option("--measure-only", is_flag=True, hidden=True)  # who fetches the run writes its report
 @click.pass_obj
 def run(
     display: Display,
@@ -76,7 +75,6 @@ def run(
     from envcompare.runner import walk
     from envcompare.runner.recording import Job
 
-    is_concluded = not values.pop("measure_only")
     if resume is not None:
         again = Settings(**{name: values.pop(name) for name in _AGAIN})
         if any(value not in (None, ()) for value in values.values()):
@@ -99,8 +97,7 @@ def run(
         if doubt:
             display.say(doubt)
         folder.listener = print_event if events else None
-        if is_concluded:
-            display.say(f"run {run_id}: {_size(plan)}")
+        display.say(f"run {run_id}: {_size(plan)}")
         job = Job(
             folder=folder,
             plan=plan,
@@ -109,27 +106,24 @@ def run(
             display=display,
             retries_failed=retry_failed,
         )
-        exit_code = _measured(job, is_concluded=is_concluded)
+        exit_code = _measured(job)
     sys.exit(exit_code)
 
 
-def _measured(job: Job, *, is_concluded: bool) -> int:
+def _measured(job: Job) -> int:
     """Carry out a run, write its report and print its summary; return the exit code.
 
-    Raises InterruptedRunError where the user stopped it: who fetches the run says so itself.
+    Raises InterruptedRunError where the user stopped it.
     """
     from envcompare.interrupt import handling_signals
     from envcompare.runner import walk
 
     with handling_signals(job.interruption, job.display.say):
         exit_code = walk.run(job)
-    if is_concluded:
-        from envcompare.cli.conclusion import conclude, show_summary  # not beside what is measured
+    from envcompare.cli.conclusion import conclude, show_summary  # not beside what is measured
 
-        comparison, report = conclude(job.folder)
-        show_summary(comparison, report, job.display if job.folder.listener else None)
-    if job.interruption.is_requested and not is_concluded:
-        return InterruptedRunError.exit_code
+    comparison, report = conclude(job.folder)
+    show_summary(comparison, report, job.display if job.folder.listener else None)
     if job.interruption.is_requested:
         raise InterruptedRunError(
             "the run was interrupted",

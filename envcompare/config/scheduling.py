@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -15,8 +15,7 @@ from envcompare.errors import ConfigError
 from envcompare.text import closest, counted
 
 SLURM = "slurm"
-GRID_ENGINE = "gridengine"
-INSIDE = "inside"
+_INSIDE = "inside"
 _RUN = "{run}"  # in the folder of a place that is the host's, and not inside of an environment
 _MOST = 10_000  # nodes, CPUs or GB
 _TIME = re.compile(r"(?:([0-9]{1,3})-)?([0-9]{1,4}):([0-5][0-9]):([0-5][0-9])")
@@ -28,21 +27,10 @@ _GRES = re.compile(
     r"(?::(?P<count>[0-9]+)(?P<unit>[KMGTP]?))?"
 )
 _UNITS = " KMGTP"  # powers of 1024
-_RESOURCE = re.compile(r"[A-Za-z_][\w.-]*=[\w.:*-]+")
-_FORM = (
-    "the form is SCHEDULER:KEY=VALUE,…, as in slurm:partition=gpu,gres=gpu:1,time=01:00:00,nodes=2 "
-    "or gridengine:queue=gpu.q,resources=gpu=1,time=01:00:00"
-)
+_FORM = "the form is slurm:KEY=VALUE,…, as in slurm:partition=gpu,gres=gpu:1,time=01:00:00,nodes=2"
 _JOB, _NODES, _END = "SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", "SLURM_JOB_END_TIME"
-_GE_JOB, _GE_NODES, _GE_CELL = "JOB_ID", "NHOSTS", "SGE_CELL"
-_PLANNED = ("pbs", "lsf", "kubernetes")  # Parsl has a provider for each
-_COMMON = frozenset({"time", "nodes", "script-dir"})
-_KEYS = {  # of each scheduler, beside those of all
-    SLURM: frozenset({
-        "partition", "gres", "cpus", "mem-gb", "exclusive", "account", "qos", "constraint",
-    }),
-    GRID_ENGINE: frozenset({"queue", "pe", "slots", "resources", "project"}),
-}  # fmt: skip
+# Parsl has, or had, a provider for each.
+_NOT_TRIED = ("pbs", "lsf", "gridengine", "cobalt", "kubernetes")
 
 
 class AllocationTable(
@@ -66,11 +54,6 @@ class AllocationTable(
     account: str | None = None
     qos: str | None = None
     constraint: str | None = None
-    queue: str | None = None  # this and what follows are of Grid Engine
-    pe: str | None = None
-    slots: int | None = None
-    resources: str | None = None
-    project: str | None = None
     script_dir: str | None = None
 
 
@@ -99,12 +82,11 @@ class Allocation:
     time_s: float = math.inf
     job: str = ""
     request: AllocationTable | None = None  # None inside a job
-    scheduler: str = SLURM
 
     @property
     def hosts(self) -> tuple[str, ...]:
         """Return what the plan calls the nodes, whose names are known only once they are given."""
-        return tuple(f"{self.scheduler}-{number}" for number in range(1, self.nodes + 1))
+        return tuple(f"{SLURM}-{number}" for number in range(1, self.nodes + 1))
 
     @property
     def gres(self) -> Gres | None:
@@ -114,17 +96,9 @@ class Allocation:
     @property
     def wish(self) -> str:
         """Say what is asked for: "2 nodes with gres=gpu:1"."""
+        gres = self.request.gres if self.request else None
         nodes = counted(self.nodes, "node") if self.nodes > 1 else "a node"
-        if self.request is None:
-            return nodes
-        said = {"gres": self.request.gres, "resources": self.request.resources}
-        given = [f"{key}={value}" for key, value in said.items() if value]
-        return f"{nodes} with {given[0]}" if given else nodes
-
-    @property
-    def is_fetched(self) -> bool:
-        """Tell whether the run is measured by a client in the job, and its records are fetched."""
-        return self.scheduler == GRID_ENGINE and self.request is not None
+        return f"{nodes} with gres={gres}" if gres else nodes
 
 
 def parse_allocation(
@@ -136,27 +110,11 @@ def parse_allocation(
     """
     if value is None:
         return None
-    if value == INSIDE:
+    if value == _INSIDE:
         return _of_job(environ, now_s)
     request = _parsed(value) if isinstance(value, str) else value
     _check_values(request)
-    return Allocation(
-        nodes=request.nodes,
-        time_s=_seconds(request.time),
-        request=request,
-        scheduler=request.scheduler,
-    )
-
-
-def resources_of(text: str) -> dict[str, str]:
-    """Read what a job of Grid Engine asks for, as in `gpu=1+mem_free=4G`; raises ConfigError."""
-    items = text.split("+") if text else []
-    if not all(map(_RESOURCE.fullmatch, items)):
-        raise _wrong(f"resources={text}", "the form is NAME=AMOUNT or NAME=AMOUNT+NAME=AMOUNT")
-    resources = {name: amount for name, _, amount in (item.partition("=") for item in items)}
-    if "h_rt" in resources:
-        raise _wrong(f"resources={text}", "h_rt is what time=HH:MM:SS asks for")
-    return resources
+    return Allocation(nodes=request.nodes, time_s=_seconds(request.time), request=request)
 
 
 def parse_gres(text: str) -> Gres:
@@ -226,23 +184,13 @@ def check_time(
         whose = "the job has left" if allocation.job else "the allocation asks for"
         at_once = f", {jobs} of {allocation.nodes} nodes at once," if turns > 1 else ""
         raise ConfigError(
-            f"the time of the allocation is shorter than the plan: {clock(allocation.time_s)}",
+            f"the time of the allocation is shorter than the plan: {_clock(allocation.time_s)}",
             details=f"{counted(cells, 'cell')} on each node of at most {budget_s:.0f} s{at_once} "
-            f"take up to {clock(needed_s)}, and {whose} less; {on_top} "
+            f"take up to {_clock(needed_s)}, and {whose} less; {on_top} "
             f"{'come' if has_search else 'comes'} on top",
-            hint=f"ask for more than time={clock(needed_s)}, or lower --budget"
+            hint=f"ask for more than time={_clock(needed_s)}, or lower --budget"
             + " or raise --jobs" * (turns > 1),
         )
-
-
-def _require_keys(given: Iterable[str], scheduler: str) -> None:
-    """Raise ConfigError for a key that the scheduler does not take."""
-    wanted = _COMMON | _KEYS[scheduler]
-    known = tuple(key for key in known_keys(AllocationTable) if key in wanted)
-    for key in given:
-        if key not in known:
-            brief = f"--allocation {scheduler}:… has no key `{key}`"
-            raise ConfigError(brief, hint=closest(key, known))
 
 
 def _parsed(text: str) -> AllocationTable:
@@ -253,7 +201,10 @@ def _parsed(text: str) -> AllocationTable:
         if not (equals and value.strip()):
             raise _wrong(key, "each key needs a value")
     given = {key.strip(): value.strip() for key, _, value in pairs}
-    _require_keys(given, scheduler)
+    known = tuple(key for key in known_keys(AllocationTable) if key != "scheduler")
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"--allocation has no key `{key}`", hint=closest(key, known))
     if len(given) < len(pairs) or not colon:
         raise _wrong(text, "a key is given twice" if colon else "it names no key")
     if "time" not in given:
@@ -266,12 +217,9 @@ def _parsed(text: str) -> AllocationTable:
 
 def _check_values(request: AllocationTable) -> None:
     _require_scheduler(request.scheduler)
-    given = {k: v for k, v in msgspec.to_builtins(request).items() if k != "scheduler"}
-    _require_keys(given, request.scheduler)
     if request.gres is not None:
         parse_gres(request.gres)
-    resources_of(given.pop("resources", ""))
-    for key, value in given.items():
+    for key, value in msgspec.to_builtins(request).items():
         if key == "script-dir":
             if not PATH.fullmatch(value):
                 why = "it must be an absolute path of letters, digits and _.:@+-"
@@ -280,56 +228,29 @@ def _check_values(request: AllocationTable) -> None:
             raise _wrong(f"{key}={value}", "a value holds letters, digits and _.:@+&|*-")
         elif type(value) is int and not 1 <= value <= _MOST:
             raise _wrong(f"{key}={value}", f"it must be a whole number from 1 to {_MOST}")
-    if request.scheduler == GRID_ENGINE:
-        _check_grid_engine(request)
-
-
-def _check_grid_engine(request: AllocationTable) -> None:
-    """Refuse more than one node, and slots of which nothing says that they are on one."""
-    if request.nodes > 1:
-        raise ConfigError(
-            f"--allocation nodes={request.nodes}: several nodes of Grid Engine cannot be measured",
-            details="the run is measured by a client in the job, on the node where the job begins; "
-            "Grid Engine has no command that reaches the others from outside",
-            hint="start a run for each node, or measure nodes of Slurm",
-        )
-    if (request.slots or 1) > 1 and request.pe is None:
-        raise _wrong(f"slots={request.slots}", "slots need a parallel environment: add pe=NAME")
 
 
 def _require_scheduler(name: str) -> None:
-    if name in _PLANNED:
+    if name in _NOT_TRIED:
         raise ConfigError(
             f"--allocation: the scheduler {name} is not supported yet",
-            details="envcompare asks Slurm and Grid Engine for nodes, and no other",
+            details="envcompare asks Slurm alone for nodes; no other scheduler was tried",
             hint="start a job there by hand, and measure its nodes with --hosts or as `local`",
         )
-    if name not in _KEYS:
+    if name != SLURM:
         raise ConfigError(f"--allocation: unknown scheduler `{name}`", hint=_FORM)
 
 
 def _of_job(environ: Mapping[str, str], now_s: float) -> Allocation:
     job, nodes, end = (environ.get(name, "") for name in (_JOB, _NODES, _END))
-    if job.isdecimal() and nodes.isdecimal():
-        left_s = float(end) - now_s if end.isdecimal() else math.inf
-        return Allocation(nodes=int(nodes), time_s=left_s, job=job)
-    job, nodes = (environ.get(name, "") for name in (_GE_JOB, _GE_NODES))
-    if not (_GE_CELL in environ and job.isdecimal() and nodes.isdecimal()):
+    if not (job.isdecimal() and nodes.isdecimal()):
         raise ConfigError(
             "--allocation inside is given outside of a job",
-            details=f"Slurm sets {_JOB} and {_NODES} in a job, Grid Engine {_GE_JOB} and "
-            f"{_GE_NODES}, and they are not set here",
-            hint="run it within salloc, sbatch or qsub, or ask for nodes with --allocation slurm:… "
-            "or gridengine:…",
+            details=f"Slurm sets {_JOB} and {_NODES} in a job, and they are not set here",
+            hint="run it within salloc or sbatch, or ask for nodes with --allocation slurm:…",
         )
-    if int(nodes) > 1:
-        raise ConfigError(
-            f"--allocation inside: job {job} of Grid Engine has {nodes} nodes",
-            details="envcompare measures the node where the job begins, and would leave the others "
-            "idle",
-            hint="ask for slots on a single node, with a parallel environment of $pe_slots",
-        )
-    return Allocation(nodes=1, job=job, scheduler=GRID_ENGINE)
+    left_s = float(end) - now_s if end.isdecimal() else math.inf
+    return Allocation(nodes=int(nodes), time_s=left_s, job=job)
 
 
 def _seconds(text: str) -> float:
@@ -340,8 +261,7 @@ def _seconds(text: str) -> float:
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
-def clock(seconds: float) -> str:
-    """Return a time as HH:MM:SS, hours above 24 included."""
+def _clock(seconds: float) -> str:
     whole = max(0, math.ceil(seconds))
     return f"{whole // 3600:02}:{whole % 3600 // 60:02}:{whole % 60:02}"
 

@@ -147,9 +147,8 @@ class Settings(
         str | AllocationTable | None,
         _of_allocation(
             "Ask Slurm for nodes and measure on them, as in slurm:partition=gpu,gres=gpu:a100:1,"
-            "time=01:00:00,nodes=2, or Grid Engine for a node, as in gridengine:queue=gpu.q,"
-            "time=01:00:00; `inside` measures on the nodes of the job it runs in.",
-            "SCHEDULER:KEY=VALUE,…",
+            "time=01:00:00,nodes=2; `inside` measures on the nodes of the job it runs in.",
+            "slurm:KEY=VALUE,…",
         ),
     ] = None
     rendezvous: Annotated[

@@ -31,7 +31,7 @@ from envcompare.fingerprint.sentences import other_options
 from envcompare.hosts import stack_options
 from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.opening import note_differing_files, open_session, ssh_options
-from envcompare.hosts.partitions import partitions, queues
+from envcompare.hosts.partitions import partitions
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.measure import stable_variables, with_parameters
@@ -121,20 +121,16 @@ def _diagnosed(experiment: Experiment, host: HostSpec) -> HostExamination:
 
 def _cluster(host: HostSpec) -> tuple[Finding, ...]:
     """Return what `--allocation` may ask for, where this machine is one to submit jobs from."""
+    if shutil.which("sinfo") is None:
+        return ()
     checks: dict[str, Check] = {}
-    for program, name, part, offered in (
-        ("sinfo", "Slurm", "partition", partitions),
-        ("qconf", "Grid Engine", "queue", queues),
-    ):
-        if shutil.which(program) is None:
-            continue
-        try:
-            for each in offered():
-                said = f"{each.offer}; a job lasts at most {each.limit}"
-                checks[f"{name} {part} {each.name}"] = Check(version=said)
-        except UnusableError as error:
-            checks[name] = Check(problem=error.problem)
-    checks |= {"container runtimes for jobs": _runtimes()} if checks else {}
+    try:
+        for each in partitions():
+            said = f"{each.offer}; a job lasts at most {each.limit}"
+            checks[f"Slurm partition {each.name}"] = Check(version=said)
+    except UnusableError as error:
+        checks["Slurm"] = Check(problem=error.problem)
+    checks["container runtimes for jobs"] = _runtimes()
     return tuple(
         finding(host.label, subject, check, is_needed=False) for subject, check in checks.items()
     )

@@ -206,15 +206,6 @@ class RunFolder:
         if self.listener is not None:
             self.listener(line)
 
-    def append_journal(self, name: str, lines: bytes) -> None:
-        """Add whole lines of a journal as another client of this run wrote them, and sync them."""
-        if not lines:
-            return
-        self._append(name, lines.removesuffix(b"\n"))
-        if self.listener is not None and name == "events.jsonl":
-            for line in lines.splitlines():
-                self.listener(line)
-
     @contextmanager
     def holding_events(self) -> Iterator[None]:
         """Write the events of a block once it has ended well; where it raises, none is written."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import platform
 import re
-import secrets
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
-from pathlib import Path
 
 from envcompare.config.experiment import Experiment
 from envcompare.config.plan import Plan
@@ -26,7 +24,7 @@ from envcompare.hosts import allocation, granting
 from envcompare.hosts.opening import boot_id, hosts_at_once
 from envcompare.hosts.session import HostSession
 from envcompare.run_folder.history import standing
-from envcompare.run_folder.records import Event, EventKind, IdentityChange, RunRecord, Scalar
+from envcompare.run_folder.records import Event, EventKind, IdentityChange, RunRecord
 from envcompare.run_folder.results import new_run_id
 from envcompare.runner.hostrun import HostRun, KernelTurns, open_host
 from envcompare.runner.recording import Job
@@ -76,27 +74,10 @@ def run(job: Job) -> int:
         jobs=allocation.jobs_of(events),
         interruption=job.interruption,
         say=job.display.say,
-        note_job=lambda given: job.note(
-            "submitted", values={"job": given.id, "scheduler": given.scheduler}
-        ),
+        note_job=lambda given: job.note("submitted", values={"job": given.id}),
     )
-    if asked.is_fetched:
-        return _fetch(job, request)
     with granting.granted(request, job.hosts) as hosts:
         return _walk(replace(job, hosts=hosts), prior)
-
-
-def _fetch(job: Job, request: allocation.Request) -> int:
-    """Have a run measured by a client in a job and fetched, and return its exit code."""
-    words = ("--allow-mismatch",) * job.experiment.allow_mismatch
-    words += ("--retry-failed",) * job.retries_failed
-    room = Path(request.script_dir) / f"job-{secrets.token_hex(4)}"
-    mirror = granting.Mirror(folder=job.folder, room=room, words=words)
-    code = granting.measured(request, mirror, job.experiment.settings)
-    if code is None:
-        _note_end(job)
-    job.folder.close()
-    return code or 0
 
 
 def _nodes_of(hosts: tuple[HostSpec, ...], prior: tuple[Event, ...]) -> tuple[str, ...]:
@@ -158,9 +139,7 @@ def _note_begin(job: Job, what: EventKind) -> None:
     job.note(what, values={"run": job.folder.run_id})
     for host in job.hosts:
         if host.job is not None:
-            values: dict[str, Scalar] = {"node": host.node, "job": host.job.id}
-            values["scheduler"] = host.job.scheduler
-            job.note("allocated", host=host.label, values=values)
+            job.note("allocated", host=host.label, values={"node": host.node, "job": host.job.id})
 
 
 def _work_at(job: Job, turns: KernelTurns, spec: HostSpec) -> None:

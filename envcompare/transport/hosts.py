@@ -15,7 +15,7 @@ from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import HostGroup
 from envcompare.text import first_few
 from envcompare.transport import Process, Transport
-from envcompare.transport.jobs import GridEngineJob, JobTransport, SlurmJob, SrunTransport
+from envcompare.transport.jobs import SlurmJob, SrunTransport
 from envcompare.transport.local import LocalTransport
 from envcompare.transport.openssh import Destination, SshOptions
 
@@ -119,7 +119,7 @@ class HostSpec:
     destination: Destination
     tags: tuple[str, ...] | None = None  # of the inventory; None where it does not name the host
     group: str = ""  # of hosts that is compared with others
-    job: SlurmJob | GridEngineJob | None = None  # that has the host for this run, a node of it
+    job: SlurmJob | None = None  # that has the host for this run, a node of it
     node: str = ""  # as the scheduler calls it
 
     @property
@@ -242,8 +242,6 @@ def _note_place(places: dict[Destination, str], destination: Destination, place:
 
 def connect(spec: HostSpec, *, options: SshOptions | None = None) -> Transport:
     """Open the transport to a host; `local` is this machine."""
-    if isinstance(spec.job, GridEngineJob):
-        return JobTransport()
     if spec.job is not None:
         return SrunTransport(spec.label, spec.job, spec.node)
     if spec.is_local:

@@ -1,28 +1,22 @@
-"""Jobs of a scheduler: what it lists of one, and commands on the nodes that the job holds.
+"""Jobs of Slurm: what it lists of one, and commands on the nodes that the job holds.
 
-Slurm carries a command to a node as a step of the job, by `srun`, which hands on whole lines, and
-what is left of one when the command ends. Grid Engine has nothing that runs a command beside a job
-from outside, as `srun --overlap` does: there commands are given from within the job.
+A command is carried to a node as a step of the job, by `srun`, which hands on whole lines, and what
+is left of one when the command ends.
 """
 
 from __future__ import annotations
 
-import os
-import pwd
 import signal
 import threading
-import time
-import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
 
 from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError, TransportError, UnusableError
 from envcompare.transport import Transport, run
-from envcompare.transport.local import LOCAL, LocalProcess, LocalTransport
+from envcompare.transport.local import LOCAL, LocalProcess
 
 # srun writes messages of its own to stderr: they are kept apart from those of the command. It takes
 # the place of the shell, so that a signal reaches it alone and its end is that of the step.
@@ -39,16 +33,12 @@ _WAITING = frozenset({"CONFIGURING", "PENDING"})
 STARTED = frozenset({
     "RESIZING", "RUNNING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED",
 })  # fmt: skip
-_SIGNALLED = 128
-# A job that ends has its processes killed one by one, and the client in it among them.
-_GRACE_S = 5.0
 
 
 @dataclass(slots=True, eq=False)
 class SlurmJob:
     """A job whose nodes are measured; `on_loss` is called once, with why it ended too early."""
 
-    scheduler: ClassVar[str] = "slurm"
     id: str
     on_loss: Callable[[str], None]
     loss: str = ""
@@ -208,65 +198,3 @@ class SrunTransport:
             details=f"while {what} ran: {why}",
             hint="resume the run, which asks for a new allocation",
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GridEngineJob:
-    """A job whose node is measured by a client within it."""
-
-    scheduler: ClassVar[str] = "gridengine"
-    id: str
-    loss: str = ""  # a client in a job that was lost is gone itself
-
-    @property
-    def ending(self) -> tuple[str, ...]:
-        """Return the command that ends it."""
-        return ("qdel", self.id)
-
-    def state(self, *, name: str = "") -> str:
-        """Return the letters with which `qstat` lists the job, empty where it does not list it.
-
-        With a name a job is meant whose own begins so. Raises TransportError where Grid Engine
-        does not answer.
-        """
-        user = pwd.getpwuid(os.getuid()).pw_name
-        silence = f"Grid Engine does not say what became of job {self.id}"
-        hint = "check `qstat` on this machine; a run can be resumed"
-        try:
-            listing = run(LOCAL, Command(argv=("qstat", "-xml", "-u", user)))
-            listed = ET.fromstring(listing.stdout) if listing.succeeded else None  # noqa: S314 — of qstat
-        except CommandTimeoutError as error:
-            raise TransportError(silence, details=error.brief, hint=hint) from error
-        except ET.ParseError as error:
-            raise TransportError(silence, details=f"no XML: {error}", hint=hint) from error
-        if listed is None:
-            raise TransportError(silence, details=listing.tail(1), hint=hint)
-        for each in listed.iter("job_list"):
-            its_name = each.findtext("JB_name", "")
-            if each.findtext("JB_job_number") == self.id and its_name.startswith(name):
-                return each.findtext("state", "")
-        return ""
-
-
-class _JobProcess(LocalProcess):
-    """A command in a job, whose end by a signal may be the beginning of the job's."""
-
-    _is_killed = False
-
-    def wait(self, timeout_s: float | None = None) -> int:
-        """Return the exit code; a job that ends takes this process away before it does."""
-        code = super().wait(timeout_s)
-        if code > _SIGNALLED and not self._is_killed:
-            time.sleep(_GRACE_S)
-        return code
-
-    def kill(self) -> None:
-        """Kill the command and all its children; safe to repeat."""
-        self._is_killed = True
-        super().kill()
-
-
-class JobTransport(LocalTransport):
-    """Carries commands and files to the node of the job that this process runs in."""
-
-    process: ClassVar[type[LocalProcess]] = _JobProcess

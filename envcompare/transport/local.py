@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO, BinaryIO, ClassVar
+from typing import IO, BinaryIO
 
 from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError, UnusableError
@@ -135,8 +135,6 @@ def _code_of(ended: os.waitid_result | None) -> int | None:
 class LocalTransport:
     """Carries commands and files to this machine."""
 
-    process: ClassVar[type[LocalProcess]] = LocalProcess
-
     @property
     def name(self) -> str:
         """Name the host as the user writes it."""
@@ -154,7 +152,7 @@ class LocalTransport:
         UnusableError where the system refuses it, as an argument that is too long.
         """
         try:
-            return self.process(command, launch=launch)
+            return LocalProcess(command, launch=launch)
         except (OSError, ValueError) as error:
             raise UnusableError(
                 f"cannot start {' '.join(command.argv[:2])[:80]!r} on local",

@@ -1,4 +1,4 @@
-"""All transports to real hosts: this machine, also as the node of a job around; SSH; and srun."""
+"""All transports to real hosts: this machine, SSH, and srun."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from envcompare.command import Command
 from envcompare.transport import Transport, run
 from envcompare.transport.hosts import connect, parse_hosts
-from envcompare.transport.jobs import JobTransport, SlurmJob, SrunTransport
+from envcompare.transport.jobs import SlurmJob, SrunTransport
 
 JOB, NODE = "SLURM_JOB_ID", "SLURM_JOB_NODELIST"  # within a job of one node
 _IN_JOB = pytest.mark.skipif(
@@ -23,7 +23,6 @@ _IN_JOB = pytest.mark.skipif(
     scope="module",
     params=[
         "local",
-        "in a job",  # of Grid Engine: its commands are those of this machine
         pytest.param("ssh", marks=pytest.mark.engine("ssh")),
         pytest.param("srun", marks=_IN_JOB),
     ],
@@ -34,9 +33,6 @@ def transport(request: pytest.FixtureRequest) -> Iterator[Transport]:
         yield SrunTransport(
             "slurm-1", SlurmJob(id=os.environ[JOB], on_loss=print), os.environ[NODE]
         )
-        return
-    if request.param == "in a job":
-        yield JobTransport()
         return
     host = "local" if request.param == "local" else request.getfixturevalue("lab").alias
     opened = connect(parse_hosts([host])[0])

@@ -12,27 +12,26 @@ from allocationfaults import CANCELLED, inflict
 from cluster import (
     CELL,
     INTERRUPTED,
+    LOGIN,
     LONG,
+    NODES,
     PROCESSES,
     SHORT,
-    SLURM,
     UNUSABLE,
     Cluster,
     as_root,
     eventually,
-    installed_on,
+    installed_there,
 )
 from lab import ROOT, docker_client
 
 pytestmark = [pytest.mark.engine("slurm"), pytest.mark.timeout(420)]
 
-LOGIN, NODES = SLURM.login, SLURM.nodes
-
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Give a user's folder on the cluster, with envcompare and its extra in a venv."""
-    with installed_on(SLURM, tmp_path_factory.mktemp("wheels")) as there:
+    with installed_there(tmp_path_factory.mktemp("wheels")) as there:
         yield there
 
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,17 +33,17 @@ from allocations_page import (
     write_page,
 )
 from cluster import (
-    GRID_ENGINE,
+    CANCEL,
     INTERRUPTED,
+    JOBS,
+    LOGIN,
     LONG,
-    SLURM,
+    NODES,
     UNUSABLE,
     Cluster,
-    Scheduler,
     as_root,
     eventually,
-    installed,
-    installed_on,
+    installed_there,
 )
 from faults_page import latest, one_of_each_first
 from faulttrials import attempted, check_whole
@@ -51,14 +51,13 @@ from lab import ROOT, docker_client, missing
 
 from bookkeeping import Places, Watch, commit
 
-LOCKS = ROOT / ".lab"  # where the clusters are, too
+LOCKS = ROOT / ".lab"  # where the cluster is, too
 ENDLESS = ("--quick", "--restarts", "3", "--rounds", "900", "--steps", "20", "--budget", "900")
 # restarts of some seconds, in all longer than the time limit
-_SEVERAL_JOBS = {
-    SLURM: ("--restarts", "12", "--budget", "580"),
-    # its limit cannot be shortened later, and no budget is longer: it may be spent before the end
-    GRID_ENGINE: ("--restarts", "8", "--budget", "40"),
-}
+_SEVERAL_JOBS = (
+    *("--quick", "--restarts", "12", "--budget", "580"),
+    *("--rounds", "200", "--steps", "20"),
+)
 _CALM = ("--budget", "240")  # holds the plan of LONG on a busy machine too
 KILLED = 137  # as a shell gives it
 _KILL_CLIENT = "pkill -KILL -u bench -f '[e]nvcompare run'"
@@ -82,16 +81,9 @@ class Trial:
     kept: int | None = None
     left: list[str] = field(default_factory=list)
     is_finished: bool | None = None
-    may_run_out: bool = False  # of its budget, before its plan is done
-    stopped_by: str | None = None
     _arrived: list[dict[str, Any]] = field(default_factory=list)
     _process: subprocess.Popen[str] | None = None
     _listed_s: float = 0.0
-
-    @property
-    def scheduler(self) -> Scheduler:
-        """Return the scheduler of the cluster."""
-        return self.cluster.scheduler
 
     @property
     def node(self) -> str:
@@ -104,8 +96,8 @@ class Trial:
         return str(self.cluster.events(self.out, "submitted")[-1]["values"]["job"])
 
     def start(self, *options: str, limit: str = "00:10:00") -> None:
-        """Start the run, and wait until the scheduler lists its job."""
-        allocation = f"{self.scheduler.name}:time={limit}"
+        """Start the run, and wait until Slurm lists its job."""
+        allocation = f"slurm:time={limit}"
         allocation += f",nodes={self.nodes}" * (self.nodes > 1)
         words = (*(options or (*LONG, *_CALM)), "--allocation", allocation)
         self._process = self.cluster.measuring(self.out, *words)
@@ -134,7 +126,7 @@ class Trial:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the client has not ended after {limit_s:g} s") from None
         self.exit_code = self._process.returncode
-        expected = codes or self._expected(output)
+        expected = codes or self._expected()
         said = " | ".join(output.splitlines()[-8:])
         assert self.exit_code in expected, f"exit code {self.exit_code}: {said}"
         return output
@@ -169,7 +161,7 @@ class Trial:
         with tempfile.TemporaryDirectory() as folder:
             for name in ("run.json", "samples.jsonl", "comparison.json"):
                 (Path(folder) / name).write_text(self.cluster.run(f"cat {self.out}/*/{name}"))
-            _, self.stopped_by = check_whole(Path(folder), may_run_out=self.may_run_out)
+            check_whole(Path(folder))
 
     def _resume(self, times: int) -> None:
         for more in reversed(range(times)):
@@ -186,10 +178,10 @@ class Trial:
         """End what a broken trial has left, so that the next one does not meet it."""
         if self._process is not None:
             self._process.kill()
-        as_root(self.scheduler.login, f"{_KILL_CLIENT}; {_KILL_MARKED}")
-        self.cluster.run(f"{self.scheduler.cancel}; :")
+        as_root(LOGIN, f"{_KILL_CLIENT}; {_KILL_MARKED}")
+        self.cluster.run(f"{CANCEL}; :")
         self.require_end()
-        for node in self.scheduler.nodes:
+        for node in NODES:
             as_root(node, f"{_KILL_MARKED}; pkill -KILL -u bench")
         self.cluster.run("rm -rf ~/.cache/envcompare/runs/*; :")
 
@@ -202,7 +194,7 @@ class Trial:
 
     def is_listed(self) -> bool:
         """Tell whether the user has a job."""
-        return self.cluster.run(f"{self.scheduler.jobs}; :").strip() != ""
+        return self.cluster.run(f"{JOBS}; :").strip() != ""
 
     def require_nothing(self) -> None:
         """Refuse jobs, processes and folders that are left."""
@@ -222,17 +214,12 @@ class Trial:
             return "measuring"
         return "preparing" if self._has("allocated") else "queued"
 
-    def _expected(self, output: str) -> set[int]:
-        """Return how the client of a run that lost its job may end.
-
-        One that has ended, but whose job is gone before its exit code is seen, is interrupted.
-        """
+    def _expected(self) -> set[int]:
+        """Return how the client of a run that lost its job may end."""
         events = self.cluster.lines(self.out, "events.jsonl")
         if events and events[-1]["what"] == "run-ended":
             return {0}
-        if self._has("allocated") or "gridengine-1 is " in output:
-            return {INTERRUPTED}
-        return {UNUSABLE} if self.scheduler == SLURM else {INTERRUPTED, UNUSABLE}
+        return {INTERRUPTED} if self._has("allocated") else {UNUSABLE}
 
 
 Hurt = Callable[[Trial], None]
@@ -245,17 +232,15 @@ class Fault:
     hurt: Hurt
     says: str  # in the table
     count: int = 1  # how often at most, but for the cancels
-    schedulers: tuple[Scheduler, ...] = (SLURM, GRID_ENGINE)
 
 
 def cancel(trial: Trial) -> None:
     """Cancel all jobs of the user at any time, from the queue to the end."""
-    if trial.scheduler == SLURM:
-        trial.nodes = trial.draw.choice((1, 2))
+    trial.nodes = trial.draw.choice((1, 2))
     pause_s = trial.draw.uniform(0, 30)
     trial.start()
     time.sleep(pause_s)
-    trial.strike(partial(trial.cluster.run, trial.scheduler.cancel))
+    trial.strike(partial(trial.cluster.run, CANCEL))
     trial.finish()
     trial.check()
 
@@ -265,7 +250,7 @@ def kill_client(trial: Trial) -> None:
     pause_s = trial.draw.uniform(0, 20)
     trial.start()
     time.sleep(pause_s)
-    trial.strike(partial(as_root, trial.scheduler.login, _KILL_CLIENT))
+    trial.strike(partial(as_root, LOGIN, _KILL_CLIENT))
     trial.finish(KILLED, 0)
     trial.check()
 
@@ -274,7 +259,7 @@ def abandon(trial: Trial) -> None:
     """Kill the client and let the job alone: it ends, and `clean` removes the rest."""
     trial.start(*ENDLESS, limit="00:20:00")
     trial.measure()
-    trial.strike(partial(as_root, trial.scheduler.login, _KILL_CLIENT))
+    trial.strike(partial(as_root, LOGIN, _KILL_CLIENT))
     trial.finish(KILLED)
     run_id = trial.cluster.run(f"basename {trial.out}/*").strip()
     folder = [run_id]  # of the cache, which is left for `clean`
@@ -288,16 +273,13 @@ def abandon(trial: Trial) -> None:
 
 
 def reach_time_limit(trial: Trial) -> None:
-    """Let the scheduler end the job at its time limit, in the midst of a cell.
+    """Let Slurm end the job at its time limit, in the midst of a cell.
 
-    Slurm's limits are whole minutes; its user may shorten that of a job which has begun.
+    Limits are whole minutes; the user may shorten that of a job which has begun.
     """
-    is_slurm = trial.scheduler == SLURM
-    trial.may_run_out = not is_slurm
-    plan = ("--quick", *_SEVERAL_JOBS[trial.scheduler], "--rounds", "200", "--steps", "20")
-    trial.start(*plan, limit="00:10:00" if is_slurm else "00:00:40")
+    trial.start(*_SEVERAL_JOBS)
     trial.measure()
-    shorten = f"scontrol update job={trial.job} timelimit=1" if is_slurm else ":"
+    shorten = f"scontrol update job={trial.job} timelimit=1"
     trial.strike(partial(trial.cluster.run, shorten))
     assert "the allocation has ended" in trial.finish(INTERRUPTED, limit_s=240)
     trial.check(resumes=8)
@@ -333,15 +315,6 @@ def preempt(trial: Trial) -> None:
     trial.check()
 
 
-def suspend(trial: Trial) -> None:
-    """Suspend the job, as a subordinate queue is for the jobs of another one."""
-    trial.start()
-    trial.measure()
-    trial.strike(partial(trial.cluster.run, f"qmod -sj {trial.job}"))
-    trial.finish(INTERRUPTED, limit_s=400)
-    trial.check()
-
-
 def _docker(*words: str) -> None:
     subprocess.run((docker_client(), *words), check=True, capture_output=True)
 
@@ -357,8 +330,7 @@ FAULTS = {
     "node-down": Fault(
         hurt=partial(lose_node, how="kill", back="start"), says="node down until the run ends"
     ),
-    "preempted": Fault(hurt=preempt, says="job preempted", count=5, schedulers=(SLURM,)),
-    "suspended": Fault(hurt=suspend, says="job suspended", schedulers=(GRID_ENGINE,)),
+    "preempted": Fault(hurt=preempt, says="job preempted", count=5),
 }
 
 
@@ -380,7 +352,6 @@ def inflict(cluster: Cluster, name: str, seed: int) -> Record:
         problem += f"{' | ' * bool(problem)}what is left could not be removed: {said}"
         is_removed = False
     return Record(
-        scheduler=cluster.scheduler.name,
         name=name,
         says=FAULTS[name].says,
         seed=seed,
@@ -392,7 +363,6 @@ def inflict(cluster: Cluster, name: str, seed: int) -> Record:
         left=len(trial.left),
         is_finished=trial.is_finished,
         is_removed=is_removed,
-        stopped_by=trial.stopped_by,
         has_all_checks=True,
         problem=problem,
         conditions=watch.conditions(),
@@ -402,39 +372,35 @@ def inflict(cluster: Cluster, name: str, seed: int) -> Record:
 def main() -> int:
     """Inflict, record, write the page; 1 where a run did not survive, 2 where it may not begin."""
     asked = arguments()
-    schedulers = [each for each in (SLURM, GRID_ENGINE) if asked.scheduler in {None, each.name}]
     with ExitStack() as stack:
-        if reason := lock_clusters(schedulers, stack):
+        if reason := lock_cluster(stack):
             click.echo(f"error: {reason}", err=True)
             return 2
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))  # so that a trial is cleaned up
         wheels = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        commit()  # what is measured on both is what stands here now
-        installed(wheels)
-        broken = sum(inflict_all(scheduler, asked, wheels) for scheduler in schedulers)
-    return 1 if broken else 0
+        commit()  # what is measured is what stands here now
+        return 1 if inflict_all(asked, wheels) else 0
 
 
-def lock_clusters(schedulers: Sequence[Scheduler], stack: ExitStack) -> str:
-    """Keep later calls away from these clusters, or say that another one inflicts faults there.
+def lock_cluster(stack: ExitStack) -> str:
+    """Keep later calls away from the cluster, or say that another one inflicts faults there.
 
-    The locks end with the stack, and with this process whatever becomes of it.
+    The lock ends with the stack, and with this process whatever becomes of it.
     """
     LOCKS.mkdir(exist_ok=True)
-    for scheduler in schedulers:
-        path = LOCKS / f"allocations-{scheduler.name}.lock"
-        file = stack.enter_context(path.open("a+"))
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return (
-                f"another script/allocations, process {path.read_text()}, works on {scheduler.name}"
-                "\n  why: two at once take each other's jobs, and neither's records would be true"
-                "\n  try: wait until it has ended, or name the other scheduler"
-            )
-        file.truncate(0)
-        file.write(f"{os.getpid()}")
-        file.flush()
+    path = LOCKS / "allocations.lock"
+    file = stack.enter_context(path.open("a+"))
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return (
+            f"another script/allocations, process {path.read_text()}, works on the cluster"
+            "\n  why: two at once take each other's jobs, and neither's records would be true"
+            "\n  try: wait until it has ended"
+        )
+    file.truncate(0)
+    file.write(f"{os.getpid()}")
+    file.flush()
     return ""
 
 
@@ -442,15 +408,14 @@ def arguments() -> argparse.Namespace:
     """Return what was asked for."""
     parser = argparse.ArgumentParser(prog="script/allocations", description=__doc__)
     parser.add_argument("count", type=int, nargs="?", default=50, help="how many cancels (50)")
-    parser.add_argument("scheduler", nargs="?", choices=[SLURM.name, GRID_ENGINE.name])
     parser.add_argument("--only", choices=FAULTS, action="append", help="this fault alone")
     parser.add_argument("--again", action="store_true", help="also those that are recorded")
     return parser.parse_args()
 
 
-def inflict_all(scheduler: Scheduler, asked: argparse.Namespace, wheels: Path) -> int:
-    """Inflict what is due on one cluster, and return how many runs did not survive."""
-    reason = missing(scheduler.name)
+def inflict_all(asked: argparse.Namespace, wheels: Path) -> int:
+    """Inflict what is due, and return how many runs did not survive."""
+    reason = missing("slurm")
     if reason:
         click.echo(f"error: {reason}", err=True)
         return 1
@@ -460,30 +425,26 @@ def inflict_all(scheduler: Scheduler, asked: argparse.Namespace, wheels: Path) -
         for record in latest(read_records(places))
         if record.has_all_checks and not record.problem
     }
-    due = [
-        (name, seed)
-        for name, seed in order(scheduler, asked)
-        if asked.again or (scheduler.name, name, seed) not in known
-    ]
-    with installed_on(scheduler, wheels) as cluster:
+    due = [key for key in order(asked) if asked.again or key not in known]
+    with installed_there(wheels) as cluster:
         for name, seed in due:
             record = inflict(cluster, name, seed)
             append_record(places, record)
             write_page(places)
             broken += bool(record.problem)
-            click.echo(f"{scheduler.name} {name} {seed}: {record.problem or 'survived'}")
+            click.echo(f"{name} {seed}: {record.problem or 'survived'}")
             if not record.is_removed:
                 click.echo("error: the next trial would meet what this one left", err=True)
                 break
     return broken
 
 
-def order(scheduler: Scheduler, asked: argparse.Namespace) -> Iterator[tuple[str, int]]:
+def order(asked: argparse.Namespace) -> Iterator[tuple[str, int]]:
     """Return each fault as often as it is due, one of each kind first."""
     due = {
         name: asked.count if name == CANCELLED else min(fault.count, asked.count)
         for name, fault in FAULTS.items()
-        if scheduler in fault.schedulers and name in (asked.only or FAULTS)
+        if name in (asked.only or FAULTS)
     }
     return one_of_each_first(due)
 

@@ -1,4 +1,4 @@
-"""A cluster of the lab as a user of its login node has it, with envcompare in a venv there."""
+"""The cluster of the lab as a user of its login node has it, with envcompare in a venv there."""
 
 from __future__ import annotations
 
@@ -29,6 +29,11 @@ CELL = (
 SHORT = ("--quick", "--restarts", "2", "--rounds", "3", "--steps", "2")
 LONG = ("--quick", "--restarts", "3", "--rounds", "60", "--steps", "20")
 INTERRUPTED, UNUSABLE = 130, 3
+LOGIN, NODES = "slurm-login", ("slurm-c1", "slurm-c2")
+JOBS = "squeue --noheader --format='job %A'"  # lists the jobs, a line each
+CANCEL = "scancel --me"  # ends them all
+# Jobs, and what a client leaves running
+_LEFTOVERS = f"{JOBS}; ps -u bench -o args= | grep -E '[s]run|[a]llocation'"
 PROCESSES = "ps -u bench -o pid=,args= | grep -vF '<defunct>'"  # a zombie runs no more
 _MARKED = "grep -lsF ENVCOMPARE_RUN= /proc/[0-9]*/environ"
 _MOUNTS = "awk '$2 ~ /envcompare/ {print \"mount\", $2}' /proc/mounts"
@@ -40,46 +45,10 @@ python3.11 -m venv --without-pip venv && PYTHONPATH=$(echo pip-*.whl) \\
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scheduler:
-    """A scheduler of the lab: its machines, and scripts of its user `bench`."""
-
-    name: str  # as --allocation has it
-    login: str
-    nodes: tuple[str, ...]
-    jobs: str  # lists the jobs, a line each
-    cancel: str  # ends them all
-    clients: str  # a pattern of what a client leaves running
-
-    @property
-    def leftovers(self) -> str:
-        """Return a script that prints what jobs there are, and the processes of their clients."""
-        return f"{self.jobs}; ps -u bench -o args= | grep -E '{self.clients}'"
-
-
-SLURM = Scheduler(
-    name="slurm",
-    login="slurm-login",
-    nodes=("slurm-c1", "slurm-c2"),
-    jobs="squeue --noheader --format='job %A'",
-    cancel="scancel --me",
-    clients="[s]run|[a]llocation",
-)
-GRID_ENGINE = Scheduler(
-    name="gridengine",
-    login="ge-login",
-    nodes=("ge-c1", "ge-c2"),
-    jobs="qstat -u bench | sed 1,2d",
-    cancel="qdel -u bench; :",
-    clients="[q]sub|[a]llocation",
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """The login node as an ordinary user has it: a folder of the shared home, and a venv there."""
 
     folder: str
-    scheduler: Scheduler
 
     def start(self, script: str, *words: str) -> subprocess.Popen[str]:
         """Start a script of sh in the folder on the login node."""
@@ -87,7 +56,7 @@ class Cluster:
         variables = ("-e", "USER=bench", "-e", "HOME=/home/bench")
         argv = (docker_client(), "exec", "-u", "bench", *variables, "-w", self.folder)
         return subprocess.Popen(
-            (*argv, self.scheduler.login, "bash", "-c", prologue + script, "bash", *words),
+            (*argv, LOGIN, "bash", "-c", prologue + script, "bash", *words),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -129,8 +98,8 @@ class Cluster:
 
     def _left(self) -> str:
         marks = f"{_MARKED}; {_MOUNTS}"
-        script = f"{self.scheduler.leftovers}; {marks}; ls ~/.cache/envcompare/runs; :"
-        on_nodes = [as_root(node, f"{PROCESSES}; {marks}") for node in self.scheduler.nodes]
+        script = f"{_LEFTOVERS}; {marks}; ls ~/.cache/envcompare/runs; :"
+        on_nodes = [as_root(node, f"{PROCESSES}; {marks}") for node in NODES]
         return self.run(script) + "".join(on_nodes)
 
 
@@ -163,7 +132,7 @@ def installed(wheels: Path) -> None:
 
 
 @contextmanager
-def installed_on(scheduler: Scheduler, wheels: Path) -> Iterator[Cluster]:
+def installed_there(wheels: Path) -> Iterator[Cluster]:
     """Give a user's folder on the cluster, with envcompare and its extra in a venv.
 
     The wheels are made where the folder has none yet.
@@ -172,12 +141,11 @@ def installed_on(scheduler: Scheduler, wheels: Path) -> Iterator[Cluster]:
         installed(wheels)
     (wheels / "light.py").write_text(LIGHT)
     folder = f"/home/bench/test-{uuid.uuid4().hex[:8]}"
-    there = Cluster(folder=folder, scheduler=scheduler)
-    docker, login = docker_client(), scheduler.login
-    subprocess.run([docker, "cp", f"{wheels}/.", f"{login}:{folder}"], check=True)
-    as_root(login, f"chown -R bench:bench {folder}")
+    there = Cluster(folder=folder)
+    subprocess.run([docker_client(), "cp", f"{wheels}/.", f"{LOGIN}:{folder}"], check=True)
+    as_root(LOGIN, f"chown -R bench:bench {folder}")
     try:
         there.run(_INSTALL)
         yield there
     finally:
-        as_root(login, f"rm -rf {folder}")
+        as_root(LOGIN, f"rm -rf {folder}")

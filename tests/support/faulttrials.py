@@ -239,7 +239,7 @@ class Trial:
         self._since = None
         self._check_plan()
         try:
-            lost, _ = check_whole(self.run)
+            lost = check_whole(self.run)
         except Broken as error:
             raise Broken(f"{error}; {self.said()}") from error
         left = self._left()
@@ -304,11 +304,10 @@ done 2>/dev/null
 """
 
 
-def check_whole(run: Path, *, may_run_out: bool = False) -> tuple[int, str]:
+def check_whole(run: Path) -> int:
     """Refuse a run that lacks a planned block, has one twice, or judges rounds that are not whole.
 
-    Where its budget may run out, blocks may be lacking. Return how many were measured and later
-    overtaken, and why its cells ended; raises Broken.
+    Return how many blocks were measured and later overtaken; raises Broken.
     """
     folder = RunFolder.open(run)
     record = folder.read_run()
@@ -319,18 +318,16 @@ def check_whole(run: Path, *, may_run_out: bool = False) -> tuple[int, str]:
     kept = standing_samples(held, record.design)
     standing = [sample for sample in kept if isinstance(sample, Block)]
     ended = json.loads((run / "comparison.json").read_text())["cells"]
-    stops = " and ".join(sorted({cell["stopped_by"] for cell in ended}))
-    _check_blocks(standing, record, may_lack=may_run_out and stops == "budget")
+    _check_blocks(standing, record)
     restarts, rounds = record.design.restarts or 0, record.design.rounds or 0
     for cell in ended:
         said = (cell["state"], cell["stopped_by"], cell["restarts"], cell["rounds"])
-        has_run_out = may_run_out and said[:2] == ("ok", "budget")
-        if said != ("ok", "planned", restarts, restarts * rounds) and not has_run_out:
+        if said != ("ok", "planned", restarts, restarts * rounds):
             raise Broken(f"the cell {cell['id']} ended as {said}")
-    return len(held) - len(standing), stops
+    return len(held) - len(standing)
 
 
-def _check_blocks(standing: Iterable[Block], record: RunRecord, *, may_lack: bool) -> None:
+def _check_blocks(standing: Iterable[Block], record: RunRecord) -> None:
     """Refuse blocks that are lacking or too many, in any restart of any arm."""
     count = Counter((b.cell, b.arm, b.restart, b.generation, b.round) for b in standing)
     expected = Counter(
@@ -341,7 +338,7 @@ def _check_blocks(standing: Iterable[Block], record: RunRecord, *, may_lack: boo
         for number in range(-1, record.design.rounds or 0)
     )
     lacking, more = expected - count, count - expected
-    if more or (lacking and not may_lack):
+    if more or lacking:
         raise Broken(
             f"{lacking.total()} blocks are lacking and {more.total()} are too many: "
             f"{sorted(lacking)[:3]}, {sorted(more)[:3]}"

@@ -158,14 +158,6 @@ def has_slurm() -> bool:
 
 
 @functools.cache
-def has_grid_engine() -> bool:
-    """Say whether that cluster is up; it is brought up where ENVCOMPARE_REQUIRE names it."""
-    if "gridengine" in REQUIRED:
-        subprocess.run([ROOT / "script" / "lab", "gridengine"], check=True)
-    return docker_client() != "" and _succeeds(docker_client(), "exec", "ge-login", "qhost")
-
-
-@functools.cache
 def docker_client() -> str:
     """Return a docker client that reaches an engine, or nothing."""
     for folder in os.environ.get("PATH", "").split(os.pathsep):
@@ -191,7 +183,6 @@ def missing(name: str) -> str:
         "bubblewrap": lambda: lab() is not None,
         "gvisor": lambda: lab() is not None,
         "slurm": has_slurm,
-        "gridengine": has_grid_engine,
         "hyperfine": lambda: _has("hyperfine"),
         "browser": lambda: _has("chromium", "chromium-browser", "google-chrome"),
         "torch": lambda: torch_python() != "",
@@ -214,7 +205,6 @@ def missing(name: str) -> str:
         "bubblewrap": "script/lab up",
         "gvisor": "script/lab up",
         "slurm": "script/lab slurm",
-        "gridengine": "script/lab gridengine",
         "hyperfine": "apt-get install hyperfine",
         "browser": "install Chromium",
         "torch": "set ENVCOMPARE_TEST_PYTHON to an interpreter that imports torch",

@@ -16,8 +16,8 @@ from typing import Any
 
 import allocationfaults
 import pytest
-from allocationfaults import CANCELLED, Fault, Trial, inflict, lock_clusters
-from cluster import GRID_ENGINE, SLURM
+from allocationfaults import CANCELLED, Fault, Trial, inflict, lock_cluster
+from cluster import JOBS
 from commandline import envcompare
 from faulttrials import Broken, check_whole
 from runs import LIGHT, STEPS_ALONE
@@ -26,11 +26,9 @@ from runs import LIGHT, STEPS_ALONE
 class EndlessJob:
     """A cluster whose only job never ends."""
 
-    scheduler = SLURM
-
     def run(self, script: str) -> str:
         """List the job, whatever was done before."""
-        return "job 7\n" if SLURM.jobs in script else ""
+        return "job 7\n" if JOBS in script else ""
 
     def left(self) -> str:
         """Return that job."""
@@ -96,7 +94,7 @@ def run(planned: Path, tmp_path: Path) -> Path:
 
 def test_run_that_ended_as_planned_is_whole(run: Path) -> None:
     """Nothing was measured twice."""
-    assert check_whole(run) == (0, "planned")
+    assert check_whole(run) == 0
 
 
 def test_run_that_lacks_a_block_is_not_whole(run: Path) -> None:
@@ -117,7 +115,7 @@ def test_run_that_has_a_block_of_no_plan_is_not_whole(run: Path) -> None:
     more = {**block, "restart": 2, "t0_ns": block["t0_ns"] + 1}
     samples.write_text(text + json.dumps(more) + "\n")
     with pytest.raises(Broken, match="0 blocks are lacking and 1 are too many"):
-        check_whole(run, may_run_out=True)
+        check_whole(run)
 
 
 def test_run_whose_samples_arrived_twice_is_not_whole(run: Path) -> None:
@@ -128,20 +126,17 @@ def test_run_whose_samples_arrived_twice_is_not_whole(run: Path) -> None:
         check_whole(run)
 
 
-def test_run_whose_budget_was_spent_is_whole_only_where_it_may_be(run: Path) -> None:
-    """The cell is ok in either case."""
+def test_run_whose_budget_was_spent_is_not_whole(run: Path) -> None:
+    """Though its cell is ok."""
     comparison = json.loads((run / "comparison.json").read_text())
     comparison["cells"][0]["stopped_by"] = "budget"
     (run / "comparison.json").write_text(json.dumps(comparison))
-    assert check_whole(run, may_run_out=True) == (0, "budget")
     with pytest.raises(Broken, match="ended as"):
         check_whole(run)
 
 
 class Losing:
     """A cluster whose run loses a sample when it is hurt."""
-
-    scheduler = SLURM
 
     def __init__(self) -> None:
         self.samples = [{"kind": "block", "round": number} for number in range(3)]
@@ -169,23 +164,21 @@ def test_second_call_on_a_cluster_is_refused(
 ) -> None:
     """Before it makes or takes anything; who works there, and what to do, is said."""
     monkeypatch.setattr(allocationfaults, "LOCKS", tmp_path)
-    monkeypatch.setattr(sys, "argv", ["script/allocations", "1", "slurm"])
+    monkeypatch.setattr(sys, "argv", ["script/allocations", "1"])
     with ExitStack() as first:
-        assert lock_clusters([SLURM], first) == ""
+        assert lock_cluster(first) == ""
         assert allocationfaults.main() == 2
     said = capsys.readouterr().err.splitlines()
     assert said[0].startswith("error: another script/allocations, process ")
-    assert said[0].endswith(", works on slurm")
+    assert said[0].endswith(", works on the cluster")
     assert [line.partition(":")[0] for line in said[1:]] == ["  why", "  try"]
 
 
-def test_two_calls_work_side_by_side_on_two_clusters(
+def test_two_calls_work_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And on one after the other."""
+    """The lock ends with the call that had it."""
     monkeypatch.setattr(allocationfaults, "LOCKS", tmp_path)
-    with ExitStack() as first, ExitStack() as second:
-        assert lock_clusters([SLURM], first) == ""
-        assert lock_clusters([GRID_ENGINE], second) == ""
-    with ExitStack() as third:
-        assert lock_clusters([SLURM, GRID_ENGINE], third) == ""
+    for _ in range(2):
+        with ExitStack() as stack:
+            assert lock_cluster(stack) == ""

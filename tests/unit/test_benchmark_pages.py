@@ -83,21 +83,21 @@ def test_a_fault_of_an_allocation_is_told_until_a_later_trial_survives(tmp_path:
     """The raw data keep both."""
     places = Places.below(tmp_path)
     fault = allocations_page.Record(
-        scheduler="slurm", name="cancelled", says="job cancelled", seed=7, nodes=2, at_s=3.5,
+        name="cancelled", says="job cancelled", seed=7, nodes=2, at_s=3.5,
         doing="queued", exit_code=3, kept=0, left=1, is_finished=False,
         problem="left behind: job 12", conditions={},
     )  # fmt: skip
     allocations_page.append_record(places, fault)
     page = allocations_page.write_page(places)
-    assert "| Slurm | job cancelled | 1 | 0 | 1 | 0 | 0 (0) |" in page
-    assert "- Slurm, job cancelled, seed 7: left behind: job 12" in page
+    assert "| job cancelled | 1 | 0 | 1 | 0 | 0 (0) |" in page
+    assert "- job cancelled, seed 7: left behind: job 12" in page
     broken = replace(fault, name="time-limit", says="time limit", is_finished=None)
     allocations_page.append_record(places, broken)
-    assert "| Slurm | time limit | 1 | 0 | 1 | 0 |" in allocations_page.write_page(places)
+    assert "| time limit | 1 | 0 | 1 | 0 |" in allocations_page.write_page(places)
     survived = replace(fault, left=0, is_finished=True, problem="")
     allocations_page.append_record(places, survived)
     page = allocations_page.write_page(places)
-    assert "| Slurm | waiting for its nodes | 1 | 1 | 3.5 to 3.5 | 3 |" in page
+    assert "| waiting for its nodes | 1 | 1 | 3.5 to 3.5 | 3 |" in page
     assert "1 earlier trial was not survived; a later one stands in the table." in page
     assert allocations_page.read_records(places) == (fault, broken, survived)
 
@@ -106,14 +106,14 @@ def test_a_fault_of_an_allocation_that_hit_nothing_does_not_count(tmp_path: Path
     """The run was over before: that it is whole proves nothing."""
     places = Places.below(tmp_path)
     hit = allocations_page.Record(
-        scheduler="slurm", name="client-killed", says="client killed", seed=0, nodes=1, at_s=3.5,
+        name="client-killed", says="client killed", seed=0, nodes=1, at_s=3.5,
         doing="measuring", exit_code=137, kept=5, left=0, is_finished=True, problem="",
         conditions={},
     )  # fmt: skip
     allocations_page.append_record(places, hit)
     allocations_page.append_record(places, replace(hit, seed=1, doing=allocations_page.OVER))
     page = allocations_page.write_page(places)
-    assert "| Slurm | client killed | 1 | 1 | 0, not checked before `--resume` | 1 |" in page
+    assert "| client killed | 1 | 1 | 0, not checked before `--resume` | 1 |" in page
     assert "1 further fault hit nothing: the run was over by then." in page
 
 

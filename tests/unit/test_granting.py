@@ -28,6 +28,7 @@ from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import Event, event_now
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import walk
+from envcompare.stack.storage import local_cache
 from envcompare.transport.jobs import SlurmJob
 from envcompare.transport.local import LOCAL
 
@@ -92,6 +93,24 @@ def test_job_has_the_state_that_squeue_lists_for_its_number(slurm: Slurm) -> Non
     assert (states, named) == (["PENDING", "RUNNING", ""], ["RUNNING", ""])
 
 
+def test_silence_of_slurm_is_no_end_of_a_job(slurm: Slurm) -> None:
+    """An error says nothing of it."""
+    slurm.program("squeue", "echo 'no controller' >&2; exit 1")
+    with pytest.raises(TransportError, match="does not say what became of job 7"):
+        job().state()
+    assert allocation.state_of(job()) is None
+
+
+def test_jobs_of_a_run_are_those_that_its_events_name() -> None:
+    """Each of them once, also one that was submitted and never had a node."""
+    events = (
+        event_now("submitted", values={"job": "7"}),
+        event_now("allocated", values={"job": "7", "node": "c1"}),
+        event_now("submitted", values={"job": "8"}),
+    )
+    assert [each.id for each in allocation.jobs_of(events)] == ["7", "8"]
+
+
 def test_folder_of_the_job_is_made_anew_and_follows_no_link(slurm: Slurm, tmp_path: Path) -> None:
     """Others may write to a folder that the user names, and an earlier job had the same one."""
     theirs, chosen = tmp_path / "theirs", tmp_path / "chosen"
@@ -120,6 +139,20 @@ def test_run_in_the_queue_is_claimed_as_long_as_its_client_lives(
     while claims.survey(LOCAL, cache)[0].state == "live" and time.monotonic() < until:
         time.sleep(0.1)
     assert [each.state for each in claims.survey(LOCAL, cache)] == ["dead"]
+
+
+def test_claim_of_a_run_in_the_queue_does_not_grow_old(slurm: Slurm) -> None:
+    """A client on another host would else take it for dead after a week, and remove it."""
+    request = requested()
+    claim = allocation._claimed(request)
+    owner = Path(request.claim) / ".owner"
+    owner.write_text(owner.read_text().rpartition(" ")[0] + " another-node\n")
+    os.utime(owner, (0, 0))
+    states = [claims.survey(LOCAL, str(local_cache()))[0].state]
+    allocation.pause(request, 0)
+    states += [claims.survey(LOCAL, str(local_cache()))[0].state]
+    claim.kill()
+    assert states == ["dead", "elsewhere"]
 
 
 def test_jobs_that_a_killed_client_left_are_cancelled(slurm: Slurm) -> None:
@@ -155,6 +188,15 @@ def test_nodes_are_taken_whatever_the_accounting_says(slurm: Slurm) -> None:
     slurm.listing(f"7|RUNNING|{NAME}")
     slurm.program("srun", "echo c1")
     assert granting._await_nodes(job(), requested()) == ("c1",)
+
+
+def test_stop_is_heard_in_the_queue(slurm: Slurm) -> None:
+    """The job is taken back by whoever submitted it."""
+    slurm.listing(f"7|PENDING|{NAME}")
+    request = requested()
+    request.interruption.request()
+    with pytest.raises(InterruptedRunError):
+        granting._await_nodes(job(), request)
 
 
 def test_job_that_leaves_the_queue_without_nodes_was_not_granted(slurm: Slurm) -> None:
@@ -249,6 +291,52 @@ def test_scancel_that_hangs_keeps_nothing_else_from_being_done(
     assert (said, Path(request.leftovers).exists()) == (told * is_listed, is_listed)
 
 
+def test_script_of_the_job_holds_what_was_asked_for(slurm: Slurm) -> None:
+    """Parsl writes it; a resumed run names the node that its cell was begun on."""
+    pytest.importorskip("parsl")
+    slurm.program("sacct", "exit 1")
+    slurm.program("sbatch", 'cp "$1" script; echo "Submitted batch job 7"')
+    options = ",partition=main,gres=gpu:a100:1,cpus=2,mem-gb=4,account=ours,qos=low,constraint=fast"
+    request = requested(options, nodes=("c2",))
+    with allocation.submitted(request, "echo measured") as given:
+        script = (slurm.folder / "script").read_text()
+    lines = [" ".join(line.split()) for line in script.splitlines() if line.startswith("#SBATCH")]
+    assert given.id == "7"
+    assert {
+        *("#SBATCH --partition=main", "#SBATCH --gres=gpu:a100:1", "#SBATCH --cpus-per-task=2"),
+        *("#SBATCH --mem=4g", "#SBATCH --account=ours", "#SBATCH --qos=low"),
+        *("#SBATCH --constraint=fast", "#SBATCH --nodelist=c2", "#SBATCH --no-requeue"),
+        *("#SBATCH --nodes=1", "#SBATCH --time=10"),
+    } <= set(lines)
+    assert "\necho measured\n" in script
+    assert slurm.cancelled == "7\n"
+    assert not Path(request.leftovers).exists()
+
+
+def test_job_that_sbatch_refuses_is_said_with_its_reason(slurm: Slurm) -> None:
+    """Nothing of it is left."""
+    pytest.importorskip("parsl")
+    slurm.program("sacct", "exit 1")
+    slurm.program("sbatch", "echo 'sbatch: error: Invalid account' >&2; echo >&2; exit 1")
+    with (
+        pytest.raises(UnusableError, match="Slurm does not accept the job") as caught,
+        allocation.submitted(requested(), "echo measured"),
+    ):
+        pass
+    assert caught.value.details == "sbatch: error: Invalid account"
+    assert not Path(requested().leftovers).exists()
+
+
+def test_client_without_slurm_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The login node of the cluster is where it is asked."""
+    pytest.importorskip("parsl")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    words = ("run", "--envs", "vm", "--workloads", "cnn", "--allocation", "slurm:time=10:00:00")
+    done = envcompare(*words, cwd=tmp_path)
+    told = "Slurm does not answer on this machine" in done.stderr
+    assert (done.returncode, told) == (3, True), done
+
+
 # Parsl leaves a program that it waits for no longer: its process is not that of other tests.
 CLIENT = """
 from envcompare.cli import main
@@ -296,7 +384,7 @@ def test_resumed_run_asks_for_nodes_that_are_known_of_all_hosts(
     assert walk._nodes_of(hosts, events) == nodes
 
 
-@pytest.mark.parametrize("node", ["c1\n#$ -o /home/ann/.profile", "c1 c2", "", "-c1"])
+@pytest.mark.parametrize("node", ["c1\n#SBATCH --output=/home/ann/.profile", "c1 c2", "", "-c1"])
 def test_node_that_has_no_name_of_a_host_never_reaches_a_script(node: str) -> None:
     """It stands in an option of the job, one line of it."""
     settings = Settings(envs="vm", workloads="cnn", allocation="slurm:time=10:00:00")

@@ -21,9 +21,8 @@ RESULTS = Path(__file__).resolve().parents[2] / "results"
 _ROW = re.compile(r"^\| `(\w+)` [^|]*\| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 
 _NODE = re.compile(
-    r"^\| `(\w+)` \| `([\w-]+)` \| `(\w+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE
+    r"^\| `(slurm-\d)` \| `(\w+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE
 )
-NODES = {"slurm": 2, "gridengine": 1}
 
 _GPU = re.compile(r"^\| `(docker|singularity)-host` \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 _COUNTED = re.compile(r"^\| ([\w ,]+) \| ([\d.]+) (\S+) \| ([\d.]+) (\S+) \|$", re.MULTILINE)
@@ -102,7 +101,6 @@ def test_the_text_of_environments_tells_what_serves_the_files() -> None:
         ("zoo", 18),
         ("example", 3),
         ("slurm", 6),
-        ("gridengine", 3),
         ("ranks", 6),
         ("ranks-hosts", 4),
         ("h200", 2),
@@ -142,31 +140,29 @@ def _told(step: LadderStep) -> str:
     return f"{'+' if step.outcome == 'slower' else ''}{change} % ({low} to {high} %)"
 
 
-def test_the_table_of_clusters_has_the_numbers_of_their_runs() -> None:
-    """Each node and environment, analysed anew, of those whose allocation is told."""
+def test_the_table_of_the_cluster_has_the_numbers_of_its_run() -> None:
+    """Each node and environment, analysed anew."""
     rows = _NODE.findall((RESULTS / "README.md").read_text(encoding="utf-8"))
-    assert [row[:3] for row in rows] == [
-        (run, f"{run}-{node + 1}", environment)
-        for run, nodes in NODES.items()
-        for node in range(nodes)
+    assert [row[:2] for row in rows] == [
+        (node, environment)
+        for node in ("slurm-1", "slurm-2")
         for environment in ("singularity", "charliecloud")
     ]
-    for run, node, environment, *told in rows:
-        found = envcompare.read(RESULTS / run).comparisons
+    found = envcompare.read(RESULTS / "slurm").comparisons
+    margin = RunFolder.open(RESULTS / "slurm").read_run().design.margin
+    for node, environment, *told in rows:
         here = found[found["is_primary"] & (found["host"] == node)]
         of_arm = here[here["arm"] == f"{environment}-host"].set_index("workload")
-        margin = RunFolder.open(RESULTS / run).read_run().design.margin
         decided = of_arm.to_dict("index")
         assert told == [_decided(decided[name], margin) for name in ("cnn", "rnn", "files")]
 
 
-def test_the_text_of_clusters_claims_what_its_table_can_carry() -> None:
+def test_the_text_of_the_cluster_claims_what_its_table_can_carry() -> None:
     """All are equivalent; the text names the widest interval, and how many means are undecided."""
     text = " ".join((RESULTS / "README.md").read_text(encoding="utf-8").split())
     compared = [
         one
-        for run in NODES
-        for one in compare_run(RunFolder.open(RESULTS / run)).comparisons
+        for one in compare_run(RunFolder.open(RESULTS / "slurm")).comparisons
         if one.arm in {"singularity-host", "charliecloud-host"}
     ]
     assert {one.outcome for one in compared} == {"equivalent"}

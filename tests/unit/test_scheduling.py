@@ -23,7 +23,6 @@ from envcompare.config.scheduling import (
     offered_gres,
     parse_allocation,
     parse_gres,
-    resources_of,
 )
 from envcompare.config.settings import Settings, parse_settings, settings_toml
 from envcompare.errors import ConfigError
@@ -108,46 +107,7 @@ def test_unknown_key_names_the_likely_one() -> None:
     assert "did you mean `partition`" in caught.value.hint
 
 
-def test_job_of_grid_engine_has_one_node_and_what_qsub_calls_it() -> None:
-    """Its keys are those of `qsub`; resources are named as the site does."""
-    allocation = parsed("gridengine:queue=gpu.q,pe=smp,slots=4,resources=gpu=1+mf=4G,time=1:00:00")
-    assert (allocation.hosts, allocation.time_s) == (("gridengine-1",), 3600.0)
-    assert allocation.wish == "a node with resources=gpu=1+mf=4G"
-    assert resources_of("gpu=1+mf=4G") == {"gpu": "1", "mf": "4G"}
-
-
-@pytest.mark.parametrize(
-    ("keys", "named"),
-    [
-        ("partition=gpu", "has no key `partition`"),
-        ("queue=all.q;id", "letters"),
-        ("nodes=2", "several nodes of Grid Engine"),
-        ("slots=2", "a parallel environment"),
-        ("resources=gpu", "NAME=AMOUNT"),
-        ("resources=gpu=1+mf=$(id)", "NAME=AMOUNT"),
-        ("resources=h_rt=9:00:00", "time=HH:MM:SS"),
-    ],
-)
-def test_what_grid_engine_cannot_be_asked_for_is_refused(keys: str, named: str) -> None:
-    """A key of another scheduler is not ignored."""
-    with pytest.raises(ConfigError) as caught:
-        parsed(f"gridengine:time=01:00:00,{keys}")
-    assert named in f"{caught.value.brief} {caught.value.details}"
-
-
-def test_job_of_grid_engine_around_gives_its_node() -> None:
-    """It says neither when it ends nor anything that Slurm says."""
-    job = {"JOB_ID": "7", "NHOSTS": "1", "SGE_CELL": "default"}
-    allocation = parsed("inside", **job)
-    assert (allocation.job, allocation.hosts) == ("7", ("gridengine-1",))
-    assert (allocation.time_s, allocation.is_fetched) == (math.inf, False)
-    with pytest.raises(ConfigError, match="job 7 of Grid Engine has 2 nodes"):
-        parsed("inside", **{**job, "NHOSTS": "2"})
-    with pytest.raises(ConfigError, match="outside of a job"):
-        parsed("inside", JOB_ID="7", NHOSTS="1")
-
-
-@pytest.mark.parametrize("name", ["pbs", "lsf", "kubernetes"])
+@pytest.mark.parametrize("name", ["pbs", "lsf", "gridengine", "cobalt", "kubernetes"])
 def test_other_schedulers_are_refused_by_name(name: str) -> None:
     """What was not tried is not offered."""
     with pytest.raises(ConfigError, match=f"{name} is not supported yet"):
