@@ -78,7 +78,6 @@ def compare_files(read: RunFiles) -> RunComparison:
         command_line=run.command_line,
         imports=read.imports,
         configuration=masked_toml(run.configuration),
-        tables=run.tables,
         preset=design.preset,
         margin=design.margin,
         target=design.target,

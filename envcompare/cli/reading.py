@@ -317,8 +317,6 @@ def compare(
     slower:2% applies if the whole interval lies beyond 2 %, slower alone if that is the verdict,
     unproven:2% unless the whole interval lies below 2 %: use it where an upgrade has to show that
     it costs nothing. An inconclusive comparison passes slower:2%.
-    groups:slower:2% judges the times of groups of hosts (run --hosts NAME=HOST+HOST,…), in the
-    same way as slower:2% judges environments; so does every other gate behind groups:.
     With two runs, gates judge the change of each ratio to the reference, never a time, because
     conditions change from run to run. Exit 3 or 4 if a gate could not judge everything, for
     example what only BEFORE contains, or if a run is incomplete.
@@ -332,7 +330,6 @@ def compare(
             hint="envcompare compare RUN, or envcompare compare BEFORE AFTER",
         )
     if len(runs) == 2:
-        _check_groups(gates, None)
         sys.exit(_compare_two(runs[0], runs[1], gates, form=form, allow_mismatch=allow_mismatch))
     if allow_mismatch:
         raise ConfigError(
@@ -347,32 +344,21 @@ def _judge_one(path: Path, gates: tuple[Gate, ...], *, form: str) -> int:
     """Print the verdicts of a run and what the gates say of them; return the exit code."""
     from envcompare.analysis.compare import compare_run
     from envcompare.analysis.model.changes import GatedRun
-    from envcompare.analysis.two_runs.gates import (
-        claims_of_groups,
-        claims_of_run,
-        gates_exit_code,
-        judge_gates,
-    )
+    from envcompare.analysis.two_runs.gates import claims_of_run, gates_exit_code, judge_gates
     from envcompare.cli.conclusion import show_result
     from envcompare.report.summary import summary
     from envcompare.report.wording.changewords import gate_blocks, worded_gates
-    from envcompare.report.wording.labels import cell_labels, group_work
+    from envcompare.report.wording.labels import cell_labels
     from envcompare.run_folder.results import RunFolder
 
     run = compare_run(RunFolder.open(path))
-    claims = (*claims_of_run(run), *claims_of_groups(run))
+    claims = claims_of_run(run)
     if gates and not claims:
         raise _nothing_to_judge(run)
-    _check_groups(gates, run)
     results = judge_gates(gates, claims)
     code = gates_exit_code(results, claims, is_complete=run.is_complete)
-    groups = {one.place: one for one in run.group_estimates}
-    results = worded_gates(
-        results,
-        cell_labels(run) | {place: group_work(one) for place, one in groups.items()},
-        run.reference_arm,
-        references=run.references | {each: one.reference_group for each, one in groups.items()},
-    )
+    labels = cell_labels(run)
+    results = worded_gates(results, labels, run.reference_arm, references=run.references)
     gated = GatedRun(comparison=run, gates=results, exit_code=code)
     blocks = (*summary(run), *(gate_blocks(results, run) if gates else ()))
     show_result(blocks, gated, form=form)
@@ -402,18 +388,6 @@ def _compare_two(
     said = worded(msgspec.structs.replace(change, gates=results, exit_code=code), labels)
     show_result(change_blocks(said, labels), said, form=form)
     return code
-
-
-def _check_groups(gates: tuple[Gate, ...], run: RunComparison | None) -> None:
-    """Raise ConfigError for a gate on groups of hosts where there are none, or two runs."""
-    asked = [gate.text for gate in gates if gate.is_of_groups]
-    if asked and (run is None or not run.group_estimates):
-        what = "two runs are compared" if run is None else f"{run.run_id} has no groups of hosts"
-        raise ConfigError(
-            f"--fail-on {asked[0]} has nothing to judge",
-            details=f"{what}; this gate judges the groups of one run against each other",
-            hint="name a run of `envcompare run --hosts NAME=HOST,NAME=HOST`, or drop `groups:`",
-        )
 
 
 def _nothing_to_judge(run: RunComparison) -> ConfigError:

@@ -81,7 +81,6 @@ class Traits:
     helpers: tuple[str, ...] = ()  # processes that work for it beside the worker, by /proc/PID/comm
     rung: Rung | None = None  # of the ladder, on the host's own files
     places: Mapping[Place, Placing] = field(default_factory=dict)  # of data, beside `bind`
-    refusal: str = ""  # why it is known and cannot be compared
 
     def placing(self, place: Place) -> Placing:
         """Return how data lie at a place; every environment shows a folder of the host."""
@@ -359,20 +358,13 @@ def _arm(item: str, environments: Mapping[str, Traits]) -> Arm:
 
 
 def _known(item: str, name: str, environments: Mapping[str, Traits]) -> str:
-    """Return the environment of that name or alias; raises ConfigError where none can be used."""
+    """Return the environment of that name or alias; raises ConfigError where there is none."""
     aliases = {alias: known for known, its in environments.items() for alias in its.aliases}
     environment = aliases.get(name, name)
-    usable = tuple(known for known, its in environments.items() if not its.refusal)
     if environment not in environments:
         raise ConfigError(
             f"unknown environment `{environment}` in --envs {item}",
-            hint=closest(environment, (*usable, LADDER)),
-        )
-    if refusal := environments[environment].refusal:
-        raise ConfigError(
-            f"--envs {item}: {environment} cannot be compared",
-            details=refusal,
-            hint="envcompare doctor says what the host has of it; envcompare list names the others",
+            hint=closest(environment, (*environments, LADDER)),
         )
     return environment
 

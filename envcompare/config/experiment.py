@@ -54,7 +54,7 @@ from envcompare.config.workloads import (
     writes_beside_data,
 )
 from envcompare.errors import ConfigError
-from envcompare.run_folder.records import Goal, ProfileChoice, TableRecord
+from envcompare.run_folder.records import Goal, ProfileChoice
 from envcompare.text import listed
 from envcompare.transport.hosts import Inventory, KnownHost
 
@@ -102,7 +102,6 @@ class Experiment:
     stabilise: bool
     same_cpu: bool
     title: str
-    tables: tuple[TableRecord, ...]
     out: Path
     data: str | None
     places: tuple[Place, ...]  # of the data; empty where nothing was asked for
@@ -461,7 +460,6 @@ def _rest(settings: Settings) -> dict[str, Any]:
         "has_startup": settings.startup,
         "out": Path(settings.out or "results"),
         "places": parse_places(settings.place),
-        "tables": settings.tables or (),
         "connect_timeout_s": settings.connect_timeout,
         "host_patience_s": settings.host_patience,
         "wait_s": settings.wait,

@@ -14,7 +14,7 @@ import tomli_w
 from envcompare.config import known_keys
 from envcompare.config.scheduling import AllocationTable
 from envcompare.errors import ConfigError
-from envcompare.run_folder.records import ProfileChoice, Scalar, TableRecord
+from envcompare.run_folder.records import ProfileChoice, Scalar
 from envcompare.text import closest
 
 _MAX_THREADS = 4096  # what a worker accepts
@@ -102,10 +102,6 @@ class HostTable(
     address: str | None = None
     tags: tuple[str, ...] = ()
     group: str = ""  # of hosts that is compared with others
-
-
-class ReportTable(TableRecord, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[[tables]]` of the file: a table of the report."""
 
 
 class Settings(
@@ -317,7 +313,6 @@ class Settings(
         Option("Time the phases and operators of PyTorch in some rounds.", default=True),
     ] = None
     title: Annotated[str | None, Option("Title of the report.", default="")] = None
-    tables: tuple[ReportTable, ...] | None = None  # in a file alone
     out: Annotated[str | None, Option("Parent of run folders.", "DIR", default="results")] = None
     data: Annotated[str | None, Option("Folder with real data on the host.", "DIR")] = None
     place: Annotated[
@@ -458,7 +453,6 @@ _TABLES: dict[str, type[msgspec.Struct]] = {
     "workloads": WorkloadTable,
     "hosts": HostTable,
     "allocation": AllocationTable,
-    "tables": ReportTable,
 }
 
 

@@ -20,7 +20,7 @@ from envcompare.environments.gpu import (
     find,
     survey,
 )
-from envcompare.environments.registry import DETECTED, IMAGE_BUILDER, environment
+from envcompare.environments.registry import IMAGE_BUILDER, environment
 from envcompare.environments.software import needs
 from envcompare.errors import Problem, StackError, TransportError, UnusableError
 from envcompare.fingerprint.facts import INSTALLED_PARTS, fact
@@ -186,8 +186,6 @@ def diagnose(
         "cpu counters": _perf(facts),
         "cgroups": _cgroup(facts),
     }
-    if any(environment(name).traits.is_isolated for name in environments):
-        helpful |= {micro_vm.name: micro_vm.check(transport) for micro_vm in DETECTED}
     kinds = tuple(
         dict.fromkeys(environment(name).traits.made_as for name, stack in arms if stack == "image")
     )

@@ -78,9 +78,9 @@ def relayed(command: Command, folder: str) -> Command:
 def find_pipes(session: HostSession, progress: Progress) -> None:
     """Find out in which arms workers can open these pipes, and note it in the arms of the session.
 
-    They cannot under another kernel than the host's: in gVisor, in Kata Containers, and where the
-    engine has a machine of its own. What is alike but for its ID is asked once. Raises
-    TransportError and StillRunningError.
+    They cannot under another kernel than the host's: in gVisor, and where the engine has a machine
+    of its own. What is alike but for its ID is asked once. Raises TransportError and
+    StillRunningError.
     """
     known: dict[object, bool] = {}
     for arm, ready in session.arms.items():

@@ -27,7 +27,6 @@ from envcompare.report.sections.method import failures_section, method_section, 
 from envcompare.report.sections.profilefolds import power_section
 from envcompare.report.sections.resources import memory_section, picked_section, startup_section
 from envcompare.report.sections.scaling import batches_section, scaling_section, training_section
-from envcompare.report.sections.studies import study_section
 from envcompare.report.sections.why import Sheet, cells_beside_folds, fold_anchors, why_section
 from envcompare.report.summary import warnings
 from envcompare.report.wording.headlines import headlines
@@ -86,7 +85,6 @@ def _sections(run: RunComparison, files: tuple[str, ...]) -> tuple[Section, ...]
         why,
         comparisons_section(run, rows, axis, folds=folds, files=files),
         scaling_section(run),
-        study_section(run),
         batches_section(run),
         training_section(run),
         picked_section(run),

@@ -19,7 +19,6 @@ from envcompare.report.sections.profiletables import (
     quantity_lines,
 )
 from envcompare.report.sections.scaling import scaling_blocks
-from envcompare.report.sections.studies import study_blocks
 from envcompare.report.wording.headlines import Headline, headlines
 from envcompare.report.wording.labels import cell_labels, piece_word, reference_name
 from envcompare.report.wording.methodwords import (
@@ -56,7 +55,6 @@ def summary(run: RunComparison) -> tuple[PlainBlock, ...]:
         *_verdict_tables(run, [verdict for one in leading for verdict in one.verdicts]),
         *([] if is_timed(run) else _quantity_tables(run)),
         *scaling_blocks(run),
-        *study_blocks(run),
         Items(items=_notes(run), style="note"),
     )
 

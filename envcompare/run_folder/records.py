@@ -402,33 +402,6 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     ] = "none"
 
 
-class TableRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A table that was asked for: a row for each arm and each combination of what tells rows apart.
-
-    Rows of numbers that were printed elsewhere stand below those of the same combination.
-    """
-
-    title: str
-    rows: Annotated[
-        tuple[str, ...], Meta(description="workload, host, or names of parameters", min_length=1)
-    ]
-    values: Annotated[
-        tuple[str, ...],
-        Meta(description="step_ms, samples_per_s, a quantity, or a number that `finish` returned"),
-    ]
-    workloads: Annotated[tuple[str, ...], Meta(description="its cells; empty: all")] = ()
-    source: Annotated[str, Meta(description="of what was printed elsewhere")] = ""
-    measured_on: Annotated[str, Meta(description="the machine and software of that")] = ""
-    parameters: Annotated[
-        dict[str, Scalar], Meta(description="of that, beside those that tell rows apart")
-    ] = {}
-    notes: tuple[str, ...] = ()
-    printed: Annotated[
-        tuple[dict[str, Scalar], ...],
-        Meta(description="each with `where`, what tells rows apart, and values"),
-    ] = ()
-
-
 class HostGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Hosts of a run that stand together for one side of a comparison."""
 
@@ -449,7 +422,6 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     arms: tuple[ArmRecord, ...]
     cells: tuple[CellRecord, ...]
     configuration: Annotated[str, Meta(description="the resolved experiment as TOML text")] = ""
-    tables: tuple[TableRecord, ...] = ()
     groups: Annotated[
         tuple[HostGroup, ...],
         Meta(description="of hosts that are compared, the others with the first; none: no groups"),

@@ -50,7 +50,6 @@ def run_record(plan: Plan, experiment: Experiment, *, command_line: tuple[str, .
         arms=plan.arms,
         cells=tuple(cell.record() for cell in plan.cells),
         configuration=settings_toml(experiment.settings),
-        tables=experiment.tables,
         groups=plan.groups,
         controller={"python": platform.python_version(), "system": platform.platform()},
     )

@@ -12,7 +12,6 @@ import re
 import shlex
 import socket
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -37,8 +36,6 @@ _JUMP = re.compile(
 
 _SSH_PORT = 22
 _TYPE_NAMES = {"ssh-ed25519": "ed25519", "ssh-rsa": "rsa"}
-_REVOCATION_LIST = b"SSHKRL\n\0"  # its first bytes, by PROTOCOL.krl of OpenSSH
-_IS_REVOKED = 1  # exit code of `ssh-keygen -Q`; any other but 0 is an error
 
 _Lookup = Callable[[Path | None, str], Values]
 
@@ -85,7 +82,6 @@ class SshSettings:
     identities_only: bool = False
     agent: Path | None = None  # its socket
     known_hosts: tuple[Path, ...] = ()
-    revoked_keys: tuple[Path, ...] = ()  # files that name host keys to be refused
     accepts_new_keys: bool = False
     jumps: tuple[Destination, ...] = ()
     proxy_command: str | None = None
@@ -94,7 +90,8 @@ class SshSettings:
 def resolve(destination: Destination, options: SshOptions, *, without_ssh: _Lookup) -> SshSettings:
     """Ask OpenSSH itself what the configuration means; `without_ssh` reads it where ssh is missing.
 
-    Only OpenSSH knows Include, Match and canonical names in full.
+    Only OpenSSH knows Include, Match and canonical names in full. Raises TransportError where the
+    configuration cannot be read, or asks for a check of host keys that is not made here.
     """
     try:
         values = _ask_ssh(destination, options)
@@ -128,7 +125,15 @@ def _ask_ssh(destination: Destination, options: SshOptions) -> Values:
     argv += ["-l", destination.user] if destination.user else []
     argv += ["-p", str(destination.port)] if destination.port else []
     try:
-        answer = _answer(*argv, "--", destination.alias)
+        answer = subprocess.run(
+            [*argv, "--", destination.alias],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ANSWER_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired as error:
         raise _unreadable(destination, config, f"no answer within {_ANSWER_S} s") from error
     if answer.returncode != 0:
@@ -141,24 +146,22 @@ def _ask_ssh(destination: Destination, options: SshOptions) -> Values:
     return values
 
 
-def _answer(*argv: str) -> subprocess.CompletedProcess[str]:
-    """Run a program of OpenSSH here; raises as `subprocess.run` where it is missing or hangs."""
-    return subprocess.run(
-        argv,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=_ANSWER_S,
-        check=False,
-    )
-
-
 def _unreadable(destination: Destination, config: Path | None, why: str) -> TransportError:
     return TransportError(
         f"the SSH configuration for {destination} cannot be read",
         details=why,
         hint=f"fix {config or '~/.ssh/config'}; `ssh -G {destination.alias}` shows the same",
+    )
+
+
+def _unread_revocations(destination: Destination, files: str) -> TransportError:
+    """Say that the configuration relies on a list of revoked keys, which nothing here reads."""
+    return TransportError(
+        f"the SSH configuration for {destination} names a list of revoked host keys",
+        details=f"RevokedHostKeys is {files}; envcompare does not read such lists, so that a "
+        "revoked key would be accepted",
+        hint="mark the revoked keys with @revoked in known_hosts, or remove them there, and set "
+        "`RevokedHostKeys none` for this host, above where it names the list",
     )
 
 
@@ -178,7 +181,8 @@ def _settings(destination: Destination, values: Values, *, accepts_new_keys: boo
         _first(values, "userknownhostsfile") or "~/.ssh/known_hosts ~/.ssh/known_hosts2",
         _first(values, "globalknownhostsfile") or "/etc/ssh/ssh_known_hosts",
     )
-    revoked = _first(values, "revokedhostkeys")
+    if revoked := _first(values, "revokedhostkeys"):
+        raise _unread_revocations(destination, revoked)
     alias = _first(values, "hostkeyalias")
     proxy_command = _first(values, "proxycommand")
     return SshSettings(
@@ -191,7 +195,6 @@ def _settings(destination: Destination, values: Values, *, accepts_new_keys: boo
         identities_only=_first(values, "identitiesonly") == "yes",
         agent=_agent((values.get("identityagent") or (_AGENT_VARIABLE,))[0], tokens),
         known_hosts=tuple(path for text in files for path in _paths(text, tokens)),
-        revoked_keys=_paths(_with_variables(revoked), tokens) if revoked else (),
         accepts_new_keys=accepts_new_keys
         or _first(values, "stricthostkeychecking") == "accept-new",
         jumps=_parse_jumps(_first(values, "proxyjump") or ""),
@@ -319,18 +322,6 @@ def known_types(known: Iterable[_KnownHost], name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(line.key.type for line in lines))
 
 
-def _is_revoked_by(path: Path, key: HostKey) -> bool:
-    """Tell whether a file of revoked keys holds `key`: public keys, one a line, or a KRL.
-
-    Raises OSError or ValueError where the file cannot be read whole: OpenSSH then trusts no key.
-    """
-    content = path.read_bytes()
-    if content.startswith(_REVOCATION_LIST):
-        return _is_in_revocation_list(path, key)
-    lines = enumerate(content.decode(errors="replace").split("\n"), start=1)
-    return key in [_revoked(line, number) for number, line in lines if _is_entry(line)]
-
-
 def _remember(path: Path, name: str, key: HostKey) -> None:
     """Append a key to a known_hosts file, which only its owner may read."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -349,7 +340,6 @@ def check_host_key(settings: SshSettings, known: Iterable[_KnownHost], key: Host
     Where new keys are accepted, one that is not known is remembered.
     """
     trust, place = _judge(known, trusted_name(settings), key)
-    _refuse_revoked(settings, key)
     if trust is _Trust.REVOKED:
         raise _revoked_key(settings, key, place)
     if trust is _Trust.CHANGED:
@@ -359,16 +349,6 @@ def check_host_key(settings: SshSettings, known: Iterable[_KnownHost], key: Host
             raise _unknown_key(settings, key)
         if settings.known_hosts:
             _remember(settings.known_hosts[0], trusted_name(settings), key)
-
-
-def _refuse_revoked(settings: SshSettings, key: HostKey) -> None:
-    for path in settings.revoked_keys:
-        try:
-            is_revoked = _is_revoked_by(path, key)
-        except (OSError, ValueError) as error:
-            raise _unread_revocations(settings, path, error) from error
-        if is_revoked:
-            raise _revoked_key(settings, key, str(path))
 
 
 def _unknown_key(settings: SshSettings, key: HostKey) -> TransportError:
@@ -398,21 +378,11 @@ def _changed_key(settings: SshSettings, key: HostKey, place: str) -> TransportEr
 
 
 def _revoked_key(settings: SshSettings, key: HostKey, place: str) -> TransportError:
-    """Say that the offered key is revoked, by a line of known_hosts or a file of revoked keys."""
+    """Say that a line of known_hosts revokes the offered key."""
     return TransportError(
         f"the host key of '{settings.destination}' is revoked",
         details=f"{place} revokes {key.fingerprint}",
         hint="do not connect; ask who runs the host",
-    )
-
-
-def _unread_revocations(settings: SshSettings, path: Path, error: Exception) -> TransportError:
-    """Say that RevokedHostKeys names a file that cannot be read, so that no key is trusted."""
-    why = error.strerror if isinstance(error, OSError) else str(error)
-    return TransportError(
-        f"the host key of '{settings.destination}' cannot be checked",
-        details=f"RevokedHostKeys names {path}, which cannot be read: {why}",
-        hint="restore the file, or correct RevokedHostKeys in the SSH configuration",
     )
 
 
@@ -431,7 +401,8 @@ def _read(path: Path) -> Iterator[_KnownHost]:
         if (blob := _blob(content)) is not None:
             yield _KnownHost(
                 patterns=tuple(names.split(",")),
-                key=_key(key_type, blob),
+                # written in the one way that servers' keys are written here as well
+                key=HostKey(type=key_type, content=base64.b64encode(blob).decode()),
                 is_revoked=marker == "@revoked",
                 place=f"{path}:{number}",
             )
@@ -443,42 +414,6 @@ def _blob(text: str) -> bytes | None:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         return None
-
-
-def _key(kind: str, blob: bytes) -> HostKey:
-    """Return a key written in the one way that servers' keys are written here as well."""
-    return HostKey(type=kind, content=base64.b64encode(blob).decode())
-
-
-def _is_entry(line: str) -> bool:
-    return bool(line.strip()) and not line.lstrip().startswith("#")
-
-
-def _revoked(line: str, number: int) -> HostKey:
-    """Return the key of a line; raise ValueError for what could revoke a key and is not read."""
-    kind, content, *_ = (*line.split(), "")
-    blob = _blob(content) or b""
-    name = kind.encode()
-    if not blob.startswith(len(name).to_bytes(4, "big") + name):
-        raise ValueError(f"line {number} is not a public key")
-    if "-cert-" in kind:
-        raise ValueError(f"line {number} is a certificate and not a public key")
-    return _key(kind, blob)
-
-
-def _is_in_revocation_list(path: Path, key: HostKey) -> bool:
-    with tempfile.NamedTemporaryFile("w", prefix="envcompare-", suffix=".pub") as file:
-        file.write(f"{key.type} {key.content}\n")
-        file.flush()
-        try:
-            asked = _answer("ssh-keygen", "-Q", "-f", str(path), file.name)
-        except FileNotFoundError as error:
-            raise ValueError("ssh-keygen, which reads it, is not installed here") from error
-        except subprocess.TimeoutExpired as error:
-            raise ValueError(f"ssh-keygen did not answer within {_ANSWER_S} s") from error
-    if asked.returncode not in (0, _IS_REVOKED):
-        raise ValueError("".join(asked.stderr.strip().splitlines()[-1:]) or "ssh-keygen fails")
-    return asked.returncode == _IS_REVOKED
 
 
 def _matches(pattern: str, name: str) -> bool:

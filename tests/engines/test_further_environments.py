@@ -147,15 +147,3 @@ def test_a_filter_of_a_rung_refuses_what_the_profile_does(lab: Lab) -> None:
         for rung, expected in ((where, "refused fine"), (environment("bubblewrap"), "fine")):
             wrapped = rung.wrap(Command(argv=refused), isolation)
             assert run(transport, wrapped, timeout_s=60).stdout.split() == expected.split()
-
-
-def test_the_doctor_says_what_is_missing_for_micro_virtual_machines(
-    lab: Lab, tmp_path: Path
-) -> None:
-    """The lab has neither program; who compares a plain process alone is not told."""
-    plain = envcompare("doctor", "--hosts", lab.alias, "--envs", "vm@host", cwd=tmp_path)
-    assert "kata" not in plain.stdout
-    done = envcompare("doctor", "--hosts", lab.alias, "--envs", "bubblewrap@host", cwd=tmp_path)
-    assert re.search(r"– kata: .*the program kata-runtime", done.stdout), done.stdout
-    assert re.search(r"– firecracker: .*the program firecracker", done.stdout)
-    assert "--envs does not take firecracker" in done.stdout

@@ -72,8 +72,8 @@ def test_the_others_are_measured_and_not_measured_again(lab: Lab, tmp_path: Path
 def test_groups_of_hosts_are_compared_with_what_differs_first(lab: Lab, tmp_path: Path) -> None:
     """One machine in each group: a program that takes longer on the second, but not in namespaces.
 
-    Those hide /etc/hostname from it. The sentence says that it is about two machines; a gate on
-    groups is hit, and going on keeps them.
+    Those hide /etc/hostname from it. The sentence says that it is about two machines, and going on
+    keeps them.
     """
     first, second = REACHED
     slow = f"case $(cat /etc/hostname) in {second}*) sleep 0.06;; *) sleep 0.02;; esac"
@@ -97,7 +97,4 @@ def test_groups_of_hosts_are_compared_with_what_differs_first(lab: Lab, tmp_path
     page = (done.folder / "report.html").read_text()
     assert page.index('id="groups"') < page.index('id="answer"')
     assert f"It is about the machines {first} and {second}" in page
-    judged = [sys.executable, "-m", "envcompare", "compare", str(done.folder)]
-    gated = subprocess.run([*judged, "--fail-on", "groups:slower:20%"], check=False, timeout=300)
-    assert gated.returncode == 1
     resume(done.folder, exit_code=0)

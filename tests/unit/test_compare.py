@@ -13,6 +13,7 @@ from pairs import Facts
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import Comparison, RunComparison
 from envcompare.analysis.timing.judge import leaning
+from envcompare.report.page import render
 from envcompare.report.wording.verdicts import reasons_text
 from envcompare.run_folder.records import (
     Block,
@@ -267,3 +268,21 @@ def test_dropped_blocks_do_not_count(tmp_path: Path) -> None:
     dropped: Block = block(restart=9, arm="docker", status="dropped")
     made = compared(tmp_path, [*blocks({"vm": 1.0, "docker": 1.0}), dropped])
     assert made.cells[0].rounds == 4 * 2 * 3
+
+
+def test_numbers_of_finish_are_read_from_the_events_of_each_generation(tmp_path: Path) -> None:
+    """Texts and what the cell is told apart by are no numbers; no ratio is made of them."""
+    events = [
+        Event(
+            t=6.0, what="generation", host="local", cell=CELL, arm="docker",
+            values={"accuracy": accuracy, "backend": "gloo", "is_done": True},
+        )
+        for accuracy in (0.9, 0.95, 1.0)
+    ]  # fmt: skip
+    run = compared(tmp_path / "run", blocks({"vm": 1.0, "docker": 1.0}), events)
+    (found,) = run.picked
+    assert (found.arm, found.name, found.processes) == ("docker", "accuracy", 3)
+    assert (found.low, found.median, found.high, found.log_ratio) == (0.9, 0.95, 1.0, None)
+    page = render(run)
+    assert "Numbers the workloads returned" in page
+    assert "0.900 to 1.00, 3 generations" in page

@@ -396,6 +396,7 @@ def test_results_that_a_full_disk_refuses_are_no_gate_that_was_hit(
         (("a", "a"), 2, "both are the same run"),
         (("a", "--allow-mismatch"), 2, "two runs"),
         (("a", "--fail-on", "slower:2"), 2, "slower:2 is not a gate"),
+        (("a", "--fail-on", "groups:slower:2%"), 2, "groups:slower:2% is not a gate"),
         (("a", "--format", "html"), 2, "html"),
         (("nowhere",), 5, "nowhere is not a run folder"),
         (("a", "nowhere"), 5, "nowhere is not a run folder"),

@@ -17,7 +17,7 @@ from envcompare.command import Command
 from envcompare.environments import Gpu, Isolation, gpu
 from envcompare.environments.bubblewrap import _TOPS
 from envcompare.environments.docker import ENGINE, Docker, image_store
-from envcompare.environments.registry import DETECTED, ENVIRONMENTS, environment
+from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.environments.singularity import find_engine
 from envcompare.environments.vm import without_login
 from envcompare.errors import ConfigError, Problem, UnusableError
@@ -672,20 +672,6 @@ def test_an_engine_that_missed_the_probe_could_start_it() -> None:
     assert judged(said) == ("", "1.2")
     assert judged("no namespaces") == ("it said: no namespaces", "1.2")
     assert judged(said, Problem(brief="too old")) == ("too old", "1.2")
-
-
-def test_a_micro_virtual_machine_is_looked_for_and_never_usable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A program that is there is told with its version, and is not compared all the same."""
-    (tmp_path / "firecracker").write_text("#!/bin/sh\necho Firecracker v1.7.0\n")
-    (tmp_path / "firecracker").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    kata, firecracker = (where.check(LOCAL) for where in DETECTED)
-    assert (firecracker.version, firecracker.is_usable) == ("Firecracker v1.7.0", False)
-    assert "the program firecracker" not in firecracker.reason
-    assert "the program kata-runtime" in kata.reason
-    assert "--envs does not take kata" in kata.hint
 
 
 def test_a_client_without_an_answer_is_not_waited_for_when_images_are_looked_up(

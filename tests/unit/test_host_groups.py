@@ -1,4 +1,4 @@
-"""Groups of hosts against each other: how they are named, compared, told and judged by gates."""
+"""Groups of hosts against each other: how they are named, compared and told."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from envcompare.analysis.compare import compare_run
 from envcompare.analysis.frames import comparison_frame
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.machines import GroupEstimate
-from envcompare.analysis.two_runs.gates import claims_of_groups, judge_gates, parse_gates
 from envcompare.cli.planning import plan_lines, planned
 from envcompare.config.settings import Settings, parse_settings, settings_toml
 from envcompare.errors import ConfigError
@@ -468,21 +467,6 @@ def test_groups_are_rows_of_the_table(tmp_path: Path) -> None:
     assert rows["host"].isna().all()
     assert rows["ratio"].iloc[0] == pytest.approx(1.2, rel=0.01)
     assert csv_text(run).count("group-time") == 2
-
-
-def test_gates_of_groups_judge_groups_alone(tmp_path: Path) -> None:
-    """A gate on environments says nothing of groups, and the other way round."""
-    run = measured(tmp_path / "run", TWO)
-    gates = parse_gates(["groups:slower:10%,groups:slower:30%,slower:1%"])
-    assert [gate.text for gate in gates] == ["groups:slower:10%", "groups:slower:30%", "slower:1%"]
-    near, far, other = judge_gates(gates, claims_of_groups(run))
-    assert (near.is_hit, near.comparisons) == (True, 2)
-    assert near.findings[0].arm == "cloud (vm)"
-    assert [one.arm for one in far.findings if one.finding == "hit"] == ["cloud (docker)"]
-    assert (other.is_hit, other.comparisons) == (False, 0)
-    for text in ("groups:", "groups:groups:slower", "groups:slow"):
-        with pytest.raises(ConfigError, match="is not a gate"):
-            parse_gates([text])
 
 
 def test_a_run_without_groups_has_none_of_it(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from envcompare.config.arms import LADDER, expand_stacks, parse_arms
 from envcompare.config.experiment import resolve
 from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings
-from envcompare.environments.registry import ENVIRONMENTS, all_traits
+from envcompare.environments.registry import all_traits
 from envcompare.errors import ConfigError
 from envcompare.report.charts.forests import ladder_charts
 from envcompare.report.exports import csv_text
@@ -190,18 +190,6 @@ def test_steps_are_rows_of_the_frame_and_the_table(run: RunComparison) -> None:
     assert last is not None
     assert steps["log_ratio"].iloc[-1] == last.log_ratio
     assert csv_text(run).count(",step,") == len(steps)
-
-
-@pytest.mark.parametrize("name", ["kata", "firecracker"])
-def test_what_is_untested_is_refused_with_the_reason(name: str) -> None:
-    """It is no environment, and no suggestion for a misspelt one."""
-    with pytest.raises(ConfigError, match=f"{name} cannot be compared") as caught:
-        parse_arms(("vm", name), all_traits())
-    assert "has not been tested" in caught.value.details
-    assert name not in ENVIRONMENTS
-    with pytest.raises(ConfigError) as unknown:
-        parse_arms(("dokcer",), all_traits())
-    assert name not in unknown.value.hint
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import os
 import re
+import shutil
 import socket
 import subprocess
 import threading
@@ -26,7 +27,6 @@ from envcompare.transport.openssh import (
     Destination,
     HostKey,
     SshOptions,
-    _is_revoked_by,
     _judge,
     _known_name,
     _remember,
@@ -237,52 +237,6 @@ def test_a_comment_is_one_line_whatever_it_holds(tmp_path: Path) -> None:
     assert _judge(read_known_hosts([path]), "gpu01", KEY)[0] is _Trust.UNKNOWN
 
 
-def public_key(path: Path) -> HostKey:
-    """Make a key pair and return its public half."""
-    make_key(path)
-    kind, content, *_ = Path(f"{path}.pub").read_text().split()
-    return HostKey(type=kind, content=content)
-
-
-@pytest.mark.parametrize("is_list", [False, True])
-def test_key_is_revoked_by_a_file_of_keys_and_by_a_revocation_list(
-    tmp_path: Path, *, is_list: bool
-) -> None:
-    """Both forms of RevokedHostKeys are read, and say nothing of other keys."""
-    revoked, other = (public_key(tmp_path / name) for name in ("one", "two"))
-    path = tmp_path / "revoked keys"
-    if is_list:
-        argv = ["ssh-keygen", "-q", "-k", "-f", path, tmp_path / "one.pub"]
-        subprocess.run(argv, check=True)
-    else:
-        path.write_text(f"# lost\n\n {revoked.type} {revoked.content} root@gpu01\n")
-    assert _is_revoked_by(path, revoked)
-    assert not _is_revoked_by(path, other)
-
-
-@pytest.mark.parametrize("content", [b"SSHKRL\n\0cut", b"gpu01 no key\n", b"\xff\xfe\0", None])
-def test_file_of_revoked_keys_that_cannot_be_read_is_an_error(
-    tmp_path: Path, content: bytes | None
-) -> None:
-    """What it would have revoked is not known, so that no key can be trusted."""
-    path = tmp_path / "revoked"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises((OSError, ValueError)):
-        _is_revoked_by(path, public_key(tmp_path / "key"))
-
-
-def test_revocation_list_without_the_program_that_reads_it_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A KRL is a binary format of OpenSSH's own."""
-    key = public_key(tmp_path / "key")
-    (tmp_path / "krl").write_bytes(b"SSHKRL\n\0")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ValueError, match="ssh-keygen, which reads it, is not installed"):
-        _is_revoked_by(tmp_path / "krl", key)
-
-
 def test_lines_that_name_no_host_key_are_passed_over(tmp_path: Path) -> None:
     """A certificate authority and a damaged line cost neither the file nor a false trust."""
     line = f"{KEY.type} {KEY.content}"
@@ -387,26 +341,6 @@ def test_alias_of_the_host_key_has_no_capitals(
 
 
 @pytest.mark.skipif("not __import__('shutil').which('ssh')", reason="no ssh here")
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", ()),
-        ("RevokedHostKeys none", ()),
-        ("RevokedHostKeys /etc/ssh/revoked-%n", ("/etc/ssh/revoked-gpu",)),
-        ("RevokedHostKeys ${OWN_FOLDER}/revoked", ("/run/own/revoked",)),
-        ("RevokedHostKeys ~/revoked", (str(Path("~/revoked").expanduser()),)),
-    ],
-)
-def test_files_of_revoked_keys_are_those_of_the_configuration(
-    text: str, expected: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Tokens, variables and the home folder stand in their names."""
-    monkeypatch.setenv("OWN_FOLDER", "/run/own")
-    found = settings_of(f"Host gpu\n {text}\n", tmp_path, Destination(alias="gpu"))
-    assert found.revoked_keys == tuple(map(Path, expected))
-
-
-@pytest.mark.skipif("not __import__('shutil').which('ssh')", reason="no ssh here")
 def test_user_and_port_as_written_beat_the_configuration(tmp_path: Path) -> None:
     """`me@host:port` says more than the file."""
     text = "Host *\n Port 1\n User other\n"
@@ -456,6 +390,53 @@ def test_refusing_host_is_told_with_address_and_remedy(options: SshOptions) -> N
         f"  why: nothing listens on 127.0.0.1 port {port}",
         "  try: start sshd there, or give its port: user@host:port",
     )
+
+
+@pytest.mark.parametrize("has_openssh", [True, False])
+@pytest.mark.parametrize(
+    ("lines", "host"),
+    [
+        ("Host gpu\n RevokedHostKeys {path}\n", "gpu"),
+        ("Host *\n RevokedHostKeys {path}\n", "me@gpu"),
+        ("Host gpu\n ProxyJump way\nHost way\n RevokedHostKeys {path}\n", "way"),
+    ],
+)
+def test_host_whose_keys_a_list_revokes_is_not_connected_to(
+    options: SshOptions,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    has_openssh: bool,
+    lines: str,
+    host: str,
+) -> None:
+    """No list is read, so that a key it revokes would be accepted; a jump host is a host too."""
+    if not has_openssh:
+        monkeypatch.setenv("PATH", str(tmp_path))
+    elif shutil.which("ssh") is None:
+        pytest.skip("no ssh here")
+    path = tmp_path / "revoked"
+    assert options.config is not None
+    options.config.write_text(lines.format(path=path) + "HostName 127.0.0.1\nPort 9\n")
+    error = failure(host.replace("way", "gpu"), options)
+    assert error.brief == f"the SSH configuration for {host} names a list of revoked host keys"
+    assert error.details == (
+        f"RevokedHostKeys is {path}; envcompare does not read such lists, so that a revoked key "
+        "would be accepted"
+    )
+    assert "set `RevokedHostKeys none` for this host" in error.hint
+
+
+def test_host_without_a_list_of_revoked_keys_is_connected_to(options: SshOptions) -> None:
+    """`none` above another value is what the error tells to set."""
+    assert options.config is not None
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = port_of(listener)
+    options.config.write_text(
+        f"Host gpu\n RevokedHostKeys none\nHost *\n HostName 127.0.0.1\n Port {port}\n"
+        " RevokedHostKeys /etc/ssh/revoked\n"
+    )
+    assert failure("gpu", options).brief == "host 'gpu' refused the connection"
 
 
 def test_unknown_name_is_told_as_such(options: SshOptions) -> None:
@@ -580,54 +561,10 @@ def checked(config: Path, patient: str) -> Path:
     return config
 
 
-def write_revoked(path: Path, key: str, *, is_list: bool) -> None:
-    """Write a file for RevokedHostKeys, in either of its forms."""
-    path.write_text(f"{key}\n")
-    if is_list:
-        keys = path.rename(path.with_suffix(".pub"))
-        subprocess.run(["ssh-keygen", "-q", "-k", "-f", path, keys], check=True)
-
-
 def says_openssh(lab: Lab, config: Path) -> str:
     """Return what OpenSSH itself says of the lab host's key; nothing where it trusts it."""
     argv = ["ssh", "-F", str(config), "-oBatchMode=yes", lab.alias, "true"]
     return subprocess.run(argv, capture_output=True, text=True, check=False).stderr
-
-
-@pytest.mark.engine("ssh")
-@pytest.mark.parametrize("is_list", [False, True])
-def test_key_in_the_file_of_revoked_keys_is_refused(
-    lab: Lab, checked: Path, *, is_list: bool
-) -> None:
-    """RevokedHostKeys beats a known_hosts file that trusts the key."""
-    path = Path(f"{checked}.revoked")
-    options = changed(checked, RevokedHostKeys=str(path))
-    write_revoked(path, f"{OTHER_REAL} of another host", is_list=is_list)
-    assert says_openssh(lab, checked) == ""
-    assert says_hello(connect(parse_hosts([lab.alias])[0], options=options))
-    write_revoked(path, lab.host_key, is_list=is_list)
-    assert "revoked by file" in says_openssh(lab, checked)
-    error = failure(lab.alias, options)
-    assert error.brief == f"the host key of '{lab.alias}' is revoked"
-    assert error.details.startswith(f"{path} revokes SHA256:")
-
-
-@pytest.mark.engine("ssh")
-@pytest.mark.parametrize("content", [None, b"no key\n", b"SSHKRL\n\0cut"])
-def test_host_is_refused_where_the_file_of_revoked_keys_cannot_be_read(
-    lab: Lab, checked: Path, content: bytes | None
-) -> None:
-    """OpenSSH connects to no host then, known or new."""
-    path = Path(f"{checked}.revoked")
-    if content is not None:
-        path.write_bytes(content)
-    changed(checked, RevokedHostKeys=str(path))
-    assert "revoked keys file" in says_openssh(lab, checked)
-    options = SshOptions(config=checked, accept_new_host_keys=True)
-    error = failure(lab.alias, options)
-    assert error.brief == f"the host key of '{lab.alias}' cannot be checked"
-    assert f"RevokedHostKeys names {path}" in error.details
-    assert error.hint
 
 
 @pytest.mark.engine("ssh")
@@ -690,11 +627,12 @@ def test_known_hosts_means_what_it_means_to_openssh(
 @pytest.mark.engine("ssh")
 def test_revoked_key_of_a_jump_host_is_refused(lab: Lab, checked: Path, tmp_path: Path) -> None:
     """Each host on the way is checked by its own part of the configuration."""
-    path = tmp_path / "revoked"
-    path.write_text(f"{lab.host_key}\n")
+    path = tmp_path / "known"
+    path.write_text(f"* {lab.host_key}\n@revoked * {lab.host_key}\n")
     through_itself(checked, lab, "ProxyJump lab-h1,middle")
     text = checked.read_text()
-    checked.write_text(text.replace("Host middle\n", f"Host middle\n  RevokedHostKeys {path}\n"))
+    own = f"Host middle\n  UserKnownHostsFile {path}\n"  # the first value counts
+    checked.write_text(text.replace("Host middle\n", own))
     assert failure("inner", SshOptions(config=checked)).brief == (
         "the host key of 'middle' is revoked"
     )

@@ -48,7 +48,6 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     gate: str  # as written in its shortest form, such as slower:2%
     state: GateState
     percent: float | None = None  # none: any verdict of that state
-    is_of_groups: bool = False  # of hosts, one against another
     is_hit: bool
     comparisons: int
     findings: tuple[GateFinding, ...] = ()

@@ -31,7 +31,6 @@ from envcompare.run_folder.records import (
     IdentityChange,
     Looks,
     Scalar,
-    TableRecord,
 )
 
 When = Literal["before", "after"]
@@ -371,7 +370,6 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     command_line: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()  # commands that put profiles into the run folder, as typed
     configuration: str = ""
-    tables: tuple[TableRecord, ...] = ()  # that were asked for
     preset: str
     margin: float
     target: float

@@ -107,10 +107,3 @@ class GroupEstimate(msgspec.Struct, frozen=True, kw_only=True):
     failed_controls: tuple[str, ...] = ()
     is_confounded: bool = False  # software of the arm differs between the groups as well
     why_not: str = ""  # it was not compared
-
-    @property
-    def place(self) -> str:
-        """What it is of, as a cell is named: the groups, the workload and its parameters."""
-        values = ",".join(f"{name}={value}" for name, value in sorted(self.parameters.items()))
-        work = f"{self.workload}@{self.within}" if self.within else self.workload
-        return f"{self.reference_group}→{self.group}/{work}/{values or 'default'}"

@@ -3,7 +3,6 @@
 `slower:2%` hits where the whole printed interval, of the typical step or of the mean, lies beyond
 2 %, and never where a claim was withdrawn. `unproven:2%` hits unless the whole interval lies below
 2 %: what was measured too little does not pass it. What could not be judged is found as well.
-`groups:slower:2%` judges the times of groups of hosts, all others the comparisons of environments.
 """
 
 from __future__ import annotations
@@ -46,9 +45,8 @@ _WITHDRAWN: Final = frozenset({"too-few", "control-failed", "no-interval", "fail
 _UNMEASURED: Final = frozenset({"failed", "not-run"})
 _ALLOWED: Final = (
     "slower, slower:2%, unproven:2%, faster, faster:2%, inconclusive, confounded and failed, "
-    "several with commas, and each behind `groups:` for groups of hosts"
+    "several with commas"
 )
-_OF_GROUPS: Final = "groups:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +55,11 @@ class Gate:
 
     state: GateState
     percent: float | None = None
-    is_of_groups: bool = False  # of hosts, one against another
 
     @property
     def text(self) -> str:
         """Return the gate as it is written."""
-        text = self.state if self.percent is None else f"{self.state}:{self.percent:.12g}%"
-        return f"{_OF_GROUPS}{text}" if self.is_of_groups else text
+        return self.state if self.percent is None else f"{self.state}:{self.percent:.12g}%"
 
     @property
     def is_of_speed(self) -> bool:
@@ -79,11 +75,10 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What a gate reads of one comparison, of one run or of two, or of groups of hosts."""
+    """What a gate reads of one comparison, of one run or of two."""
 
     cell: str
     arm: str
-    is_of_groups: bool = False
     outcome: Outcome
     log_ratio: float | None = None
     low: float | None = None
@@ -114,15 +109,13 @@ def parse_gates(texts: Iterable[str]) -> tuple[Gate, ...]:
 
 
 def _gate(item: str) -> Gate:
-    is_of_groups, rest = item.startswith(_OF_GROUPS), item.removeprefix(_OF_GROUPS)
-    state, colon, amount = rest.partition(":")
+    state, colon, amount = item.partition(":")
     for known in _BOUNDED:
         if state == known and (colon or known in _SPEEDS):
-            percent = _percent(item, known, amount) if colon else None
-            return Gate(state=known, percent=percent, is_of_groups=is_of_groups)
+            return Gate(state=known, percent=_percent(item, known, amount) if colon else None)
     for named in _STATES:
-        if rest == named:
-            return Gate(state=named, is_of_groups=is_of_groups)
+        if item == named:
+            return Gate(state=named)
     raise _refused(item, f"gates are {_ALLOWED}")
 
 
@@ -163,25 +156,6 @@ def claims_of_run(run: RunComparison) -> tuple[Claim, ...]:
         )
         for one in run.compared
         if not one.is_left_out
-    )
-
-
-def claims_of_groups(run: RunComparison) -> tuple[Claim, ...]:
-    """Return what gates read of the times of groups of hosts."""
-    return tuple(
-        Claim(
-            cell=one.place,
-            arm=f"{one.group} ({one.arm})",
-            is_of_groups=True,
-            outcome=one.outcome,
-            log_ratio=one.log_ratio,
-            low=one.low,
-            high=one.high,
-            is_confounded=one.is_confounded,
-            reasons=(Reason(kind="failed", brief=one.why_not),) if one.why_not else (),
-        )
-        for one in run.group_estimates
-        if not one.against
     )
 
 
@@ -278,11 +252,8 @@ def _by_mean(gate: Gate, claim: Claim) -> Claim:
 
 
 def judge_gates(gates: Iterable[Gate], claims: tuple[Claim, ...]) -> tuple[GateResult, ...]:
-    """Return what each gate finds in the claims of its kind."""
-    return tuple(
-        _judge(gate, tuple(one for one in claims if one.is_of_groups == gate.is_of_groups))
-        for gate in gates
-    )
+    """Return what each gate finds in the claims."""
+    return tuple(_judge(gate, claims) for gate in gates)
 
 
 def gates_exit_code(
@@ -329,7 +300,6 @@ def _judge(gate: Gate, claims: tuple[Claim, ...]) -> GateResult:
         gate=gate.text,
         state=gate.state,
         percent=gate.percent,
-        is_of_groups=gate.is_of_groups,
         is_hit=any(one.finding == "hit" for one in findings),
         comparisons=len(claims),
         findings=findings,

@@ -168,10 +168,11 @@ def _hit(result: GateResult, finding: GateFinding, naming: _Naming, *, bound: st
             why = f"; {reason}" if reason else ""
             return f"{name} is inconclusive ({_interval(finding)}){why}"
         case "confounded":
-            whose = "its software changed as well" if naming.is_change else (
-                "software differs besides the machines" if result.is_of_groups else
-                "not only its environment differs"
-            )  # fmt: skip
+            whose = (
+                "its software changed as well"
+                if naming.is_change
+                else "not only its environment differs"
+            )
             return f"{name} is confounded, since {whose}"
         case "failed":
             is_whole = finding.outcome in {"failed", "not-run"}
@@ -193,8 +194,7 @@ def _open(gate: GateResult, finding: GateFinding, naming: _Naming) -> str:
         figures = f"{naming.name(finding)} has {_interval(finding)}"
         beyond = f"that all of it is beyond {gate.percent or 0:.12g}% is not shown"
         return f"{figures}: {beyond}{_more(finding, naming)}"
-    other = f"{'groups:' * gate.is_of_groups}inconclusive"
-    hint = "" if other in naming.gates else f"; add --fail-on {other} to fail on it"
+    hint = "" if "inconclusive" in naming.gates else "; add --fail-on inconclusive to fail on it"
     reach = _reach(gate.state, finding)
     return f"{naming.name(finding)} is inconclusive and {reach}{_more(finding, naming)}{hint}"
 
