@@ -162,7 +162,7 @@ def check_available(allocation: Allocation | None) -> None:
 def jobs_of(events: Iterable[Event]) -> tuple[AnyJob, ...]:
     """Return the jobs that a run asked for or was measured in."""
     named = (e.values for e in events if e.what in {"submitted", "allocated"})
-    pairs = ((str(each.get("job", "")), each.get("scheduler", SLURM)) for each in named)
+    pairs = ((str(each.get("job", "")), each.get("scheduler")) for each in named)
     return tuple(_job(number, scheduler) for number, scheduler in dict.fromkeys(pairs))
 
 

@@ -548,11 +548,11 @@ def test_client_without_grid_engine_is_told_so(
 
 
 def test_parts_of_a_run_are_found_by_what_its_events_name() -> None:
-    """The scheduler stands beside the number; older runs are of Slurm."""
+    """The scheduler stands beside the number."""
     events = (
         event_now("submitted", values={"job": "7", "scheduler": "gridengine"}),
         event_now("allocated", values={"job": "7", "scheduler": "gridengine", "node": "c1"}),
-        event_now("submitted", values={"job": "8"}),
+        event_now("submitted", values={"job": "8", "scheduler": "slurm"}),
     )
     jobs = allocation.jobs_of(events)
     assert [(job.scheduler, job.id) for job in jobs] == [("gridengine", "7"), ("slurm", "8")]
