@@ -41,7 +41,6 @@ from envcompare.run_folder.records import (
     Scalar,
     Taken,
 )
-from envcompare.run_folder.versions import decode_record
 from envcompare.stack import Progress, Request
 from envcompare.stats.intervals import ALPHA, Interval, look_factor
 from envcompare.stats.metrics import Readings
@@ -207,11 +206,11 @@ def _records(path: Path, mark: bytes, decoder: msgspec.json.Decoder[_T]) -> Iter
     with gzip.open(path, "rb") as stream:
         for line in stream:
             if mark in line:
-                yield decode_record(path, line, decoder)
+                yield decoder.decode(line)
 
 
 def read_conditions(path: Path) -> Conditions:
-    """Read the conditions that `measure` noted; nothing where an earlier version wrote the file."""
+    """Read the conditions that `measure` noted; nothing where the file holds none."""
     noted = _records(path, b'"commit":', msgspec.json.Decoder(Event))
     return next((event.values for event in noted), {})
 
@@ -276,12 +275,12 @@ def end_widening(restarts: int, alpha: float) -> float:
 
 
 def schedule_text(trials: Iterable[Iterable[Block]]) -> str:
-    """Say that trials were measured with an earlier schedule, where they were."""
+    """Say that trials were measured with several generations in a restart, where they were."""
     if not any(block.generation > 0 for blocks in trials for block in blocks):
-        return ""  # one generation in a restart, as today
+        return ""
     return (
-        " The raw data was measured with the schedule of an earlier version, several generations "
-        "in a restart in blocks of 0.1 s and more; it is analysed with the estimator of today."
+        " The raw data was measured with several generations in a restart, in blocks of 0.1 s and "
+        "more."
     )
 
 

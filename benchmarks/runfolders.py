@@ -205,7 +205,6 @@ def _run(shape: Shape) -> RunRecord:
             min_restarts=4,
             threads=1,
             stabilise=True,
-            looks="doubling",
         ),
         arms=shape.records,
         cells=shape.cells,

@@ -83,7 +83,6 @@ def compare_files(read: RunFiles) -> RunComparison:
         target=design.target,
         budget_s=design.budget_s,
         min_restarts=design.min_restarts,
-        looks=design.looks,
         screen=design.screen,
         threads=design.threads,
         stabilise=design.stabilise,

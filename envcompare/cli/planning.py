@@ -22,7 +22,6 @@ from envcompare.config.settings import (
 from envcompare.config.workloads import Known, Program, catalogue
 from envcompare.environments.registry import all_traits
 from envcompare.errors import ConfigError, RunFolderError
-from envcompare.fingerprint.identity import is_known, unknown
 from envcompare.run_folder.history import written_samples
 from envcompare.run_folder.records import ProfileChoice
 from envcompare.run_folder.results import RunFolder, configuration_of
@@ -135,7 +134,6 @@ def resumed(folder: RunFolder, again: Settings) -> tuple[Experiment, Plan, tuple
     Raises ConfigError where this envcompare would plan another run, and RunFolderError where
     samples were lost: their cells have ended, and would not be measured again.
     """
-    folder.check_version("resumed")
     record = folder.read_run()
     if not any(arm.is_timed for arm in record.arms):
         raise ConfigError(
@@ -143,8 +141,6 @@ def resumed(folder: RunFolder, again: Settings) -> tuple[Experiment, Plan, tuple
             hint="add profiles to it with `envcompare import`, or start a new run",
         )
     _check_whole(folder)
-    if not is_known(folder.read_events().events):
-        raise unknown(folder.path)
     experiment, made, hosts = _planned(again, _settings_of(folder), accept_many=True)
     same = (
         (record.tool_version, __version__, "the version of envcompare"),

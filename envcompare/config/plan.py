@@ -105,9 +105,7 @@ def make_plan(experiment: Experiment, hosts: tuple[str, ...], *, accept_many: bo
             hint="give fewer values to --set, or add --yes",
         )
     arms = planned_arms(experiment)
-    design = msgspec.structs.replace(
-        msgspec.convert(experiment, Design, from_attributes=True), looks="doubling"
-    )
+    design = msgspec.convert(experiment, Design, from_attributes=True)
     return Plan(cells=cells, arms=arms, design=design, seed=experiment.seed)
 
 

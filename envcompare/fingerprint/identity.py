@@ -24,8 +24,6 @@ BOOT: Final = "boot.id"
 """The one property that may change: a restart keeps software and settings, or those differ too."""
 
 _GO_ON: Final = "start a new run, or use --allow-mismatch to continue; the report then states that"
-_NOTED_LATER: Final = frozenset({"data.changed", "data.files"})
-"""Properties that an earlier version did not note, which did note `data.modified`."""
 
 
 class DataIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +47,7 @@ def changes(
     return tuple(
         IdentityChange(host=host, arm=arm, key=key, before=before.get(key), after=after.get(key))
         for key in (*before, *(key for key in after if key not in before))
-        if before.get(key) != after.get(key) and (key in before or key not in _NOTED_LATER)
+        if before.get(key) != after.get(key)
     )
 
 
@@ -74,12 +72,6 @@ def noted_changes(events: tuple[Event, ...]) -> tuple[IdentityChange, ...]:
         )
     )
     return tuple(dict.fromkeys(noted))
-
-
-def is_known(events: tuple[Event, ...]) -> bool:
-    """Tell whether it is known of every host that was measured what it was; else it is older."""
-    known = {host for host, _ in first_identities(events)}
-    return all(event.host in known for event in events if event.what == "cell-started")
 
 
 def refused(noted: Iterable[IdentityChange]) -> tuple[IdentityChange, ...]:
@@ -140,16 +132,6 @@ def ended(arm: str, noted: tuple[IdentityChange, ...]) -> Failure:
         brief=f"{arm} changed since the run began: {change_text(noted[0])}",
         details="; ".join(change_text(change) for change in noted),
         hint=f"{' and '.join(_remedies(noted))}, {_GO_ON} both are mixed",
-    )
-
-
-def unknown(folder: Path) -> ConfigError:
-    """Return the error for a run of which nobody noted what it measured."""
-    return ConfigError(
-        f"{folder} cannot be resumed: it does not record the software it measured",
-        details="it was written by an earlier version of envcompare, so envcompare cannot check "
-        "whether images, interpreters, hosts and data are unchanged",
-        hint="start a new run; the results of this one stay readable",
     )
 
 

@@ -162,7 +162,6 @@ class Import:
             cell = _cell(self.workload)
             return _Place(run=_referring(self._new_run(cell), self.reference), cell=cell)
         folder = RunFolder.open(self.into)
-        folder.check_version("extended")
         run = folder.read_run()
         cell = self._chosen(run)
         if cell not in run.cells:

@@ -77,10 +77,7 @@ def since_retry(events: Sequence[Event]) -> Sequence[Event]:
 
 
 def own_left_s(events: Sequence[Event], *, whole_s: float) -> float:
-    """Return what is left of the share of a cell: what was noted at its last turn, less the rest.
-
-    In a run of an earlier version, which noted nothing, it is the whole.
-    """
+    """Return what is left of a cell's share: what its last turn noted, less the time since."""
     turns = [i for i, e in enumerate(events) if e.what == "turn" and "restart" in e.values]
     if not turns:
         return max(0.0, whole_s - elapsed_s(events))
@@ -116,8 +113,8 @@ def standing_samples(samples: Iterable[Sample], design: Design) -> tuple[Sample,
     """Return the samples without those of a restart that was broken off and measured anew.
 
     That happens in a design of a fixed size alone. Such a restart is of the last part of the run
-    that has any of it. Samples of earlier versions name no part: there a block that comes a second
-    time begins its restart anew.
+    that has any of it. In one part, as where an arm fails, a block that comes a second time begins
+    its restart anew.
     """
     if design.restarts is None:
         return tuple(samples)

@@ -361,10 +361,6 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     epochs: Annotated[int, Meta(ge=1)]
 
 
-Looks = Literal["unknown", "doubling"]
-"""When a cell is looked at: after its least restarts and each doubling of them."""
-
-
 class Design(msgspec.Struct, frozen=True, kw_only=True):
     """How the run measures: margin and target as fractions (0.02 is 2 %), budget in seconds."""
 
@@ -394,9 +390,6 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
     screen: bool = False
     until: Annotated[Goal | None, Meta(description="trained to, after the timing")] = None
-    looks: Annotated[
-        Looks, Meta(description="when cells were looked at; unknown where it was not recorded")
-    ] = "unknown"
     profile: Annotated[
         ProfileChoice, Meta(description="after the timing: all that is possible, no counters, none")
     ] = "none"

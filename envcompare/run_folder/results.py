@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 
-from envcompare.errors import ConfigError, RunFolderError, WorkloadError
+from envcompare.errors import RunFolderError, WorkloadError
 from envcompare.run_folder.disk import (
     cell_name,
     distinct_name,
@@ -39,14 +39,19 @@ from envcompare.run_folder.records import (
     RunRecord,
     Sample,
 )
-from envcompare.run_folder.versions import DAMAGE, decode_record, version_of
 from envcompare.text import parse_toml, shortened, visible_line
 
 _PROFILES = "profiles"
 _ROOFS = "roofs"
+# What decoding raises for content that is no such record.
+_DAMAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _T = TypeVar("_T")
 _SAMPLES: msgspec.json.Decoder[Sample] = msgspec.json.Decoder(Sample)
 _EVENTS: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+
+
+class _Head(msgspec.Struct):
+    schema: int = SCHEMA
 
 
 def new_run_id(now: datetime | None = None) -> str:
@@ -170,27 +175,12 @@ class RunFolder:
             self._run_id = run_id
         return self._run_id
 
-    def check_version(self, refused: str) -> None:
-        """Raise ConfigError where the folder has an older schema, and cannot be `refused`."""
-        try:
-            version = version_of((self.path / "run.json").read_bytes())
-        except (OSError, *DAMAGE):
-            return  # whoever reads it says more
-        if version < SCHEMA:
-            raise ConfigError(
-                f"{self.path} cannot be {refused}: it has schema {version}",
-                details=f"this envcompare writes schema {SCHEMA}, and a run folder has only "
-                "one schema",
-                hint="start a new run folder; `envcompare report` and `envcompare compare` still "
-                "read this one",
-            )
-
     def append_sample(self, sample: Sample) -> None:
         """Add one line to samples.jsonl and sync it."""
         line = msgspec.json.encode(sample)
         try:
             _SAMPLES.decode(line)  # one that cannot be read back would cost the whole run
-        except DAMAGE as error:
+        except _DAMAGE as error:
             raise WorkloadError(
                 f"a measurement in {sample.cell} cannot be stored: {error}", phase="protocol"
             ) from error
@@ -398,8 +388,8 @@ class RunFolder:
         path = self.path / name
         _refuse_irregular(path)
         try:
-            return decode_record(path, path.read_bytes(), msgspec.json.Decoder(kind))
-        except (OSError, *DAMAGE) as error:
+            return _decoded(path, path.read_bytes(), msgspec.json.Decoder(kind))
+        except (OSError, *_DAMAGE) as error:
             raise RunFolderError(
                 f"{path} cannot be read",
                 details=str(error),
@@ -418,14 +408,29 @@ class RunFolder:
         records: list[_T] = []
         for number, line in enumerate(lines, start=1):
             try:
-                records.append(decode_record(path, line, decoder))
-            except DAMAGE as error:
+                records.append(_decoded(path, line, decoder))
+            except _DAMAGE as error:
                 raise RunFolderError(
                     f"{path} is damaged in line {number}",
                     details=str(error),
                     hint="remove that line, or restore the file from a copy",
                 ) from error
         return tuple(records), torn
+
+
+def _decoded(path: Path, content: bytes, decoder: msgspec.json.Decoder[_T]) -> _T:
+    """Return a record; raises RunFolderError for another schema, and one of _DAMAGE for damage."""
+    try:
+        return decoder.decode(content)
+    except msgspec.ValidationError:
+        schema = msgspec.json.decode(content, type=_Head).schema
+        if schema == SCHEMA:
+            raise
+        raise RunFolderError(
+            f"{path} has schema {schema}",
+            details=f"this envcompare reads schema {SCHEMA} only",
+            hint="use the version of envcompare that wrote it; run.json names it",
+        ) from None
 
 
 def _below(path: Path, *, levels: int) -> Iterator[Path]:

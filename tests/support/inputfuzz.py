@@ -16,7 +16,7 @@ from typing import BinaryIO
 import click
 import pytest
 from filespoiling import BYTES, TEXT
-from profilefuzz import DATA, limited
+from profilefuzz import limited
 
 from envcompare.cli import app
 from envcompare.errors import EnvcompareError, TransportError, WorkloadError
@@ -24,7 +24,7 @@ from envcompare.measure.worker import Worker
 
 _CHANGES = {**BYTES, **TEXT}
 _REFUSALS = {2, 3, 5}
-_RUN = DATA / "runs" / "v1" / "measured"
+_RUN = Path(__file__).resolve().parents[2] / "results" / "h200-counters"
 CONFIGURATION = """title = "two of them"
 envs = ["vm", "docker", "old=docker:app:1"]
 stacks = ["image", "host"]

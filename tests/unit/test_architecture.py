@@ -15,7 +15,7 @@ import pytest
 from envcompare.environments.registry import ENVIRONMENTS
 
 PACKAGE = Path(__file__).resolve().parents[2] / "envcompare"
-MEASURED = Path(__file__).resolve().parents[1] / "data" / "runs" / "v1" / "measured"
+MEASURED = Path(__file__).resolve().parents[1] / "data" / "runs" / "1x1x1"
 
 LAYERS = (
     ("__main__",),

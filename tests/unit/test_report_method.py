@@ -7,12 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 from builders import blocks, design, run_record
-from goldenruns import KEPT
 
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.report.blocks import Fold, Pairs
-from envcompare.report.sections.method import method_section
 from envcompare.report.wording.methodwords import (
     level_sentence,
     method_sentences,
@@ -36,22 +33,6 @@ def test_looks_are_told_from_the_first_on(least: int, looks: str) -> None:
     assert f"checked after {looks} … restarts and at the end" in text
 
 
-def test_run_of_an_earlier_design_is_not_told_the_rules_of_today() -> None:
-    """Where it was not recorded when a cell was looked at; its own target and budget are."""
-    run = compare_run(RunFolder.open(KEPT / "v1" / "measured"))
-    text = " ".join(method_sentences(run))
-    assert "measured with an earlier design (envcompare 0.1.0)" in text
-    assert "a half-width of 2.5 %, the budget 300 s a cell" in text
-    assert "Intervals are checked" not in text
-    assert "stops once" not in text
-
-
-def test_drift_of_an_earlier_design_is_told_by_generation() -> None:
-    """It had several in a restart, and each was tested from its first round to its last."""
-    text = " ".join(method_sentences(compare_run(RunFolder.open(KEPT / "v1" / "measured"))))
-    assert "No drift inside a generation was found (trend tests over 8 generations" in text
-
-
 def test_rounds_that_were_held_on_one_cpu_are_told(tmp_path: Path) -> None:
     """One in which the arms had different ones, or moved, is none of them."""
     folder = RunFolder.create(tmp_path, run_record(design=design()))
@@ -68,22 +49,6 @@ def test_rounds_that_were_held_on_one_cpu_are_told(tmp_path: Path) -> None:
     text = " ".join(method_sentences(run))
     assert f"In {held} of {cell.rounds} rounds of cnn all arms ran on one CPU" in text
     assert not any("one CPU" in one for one in method_sentences(EXAMPLE))
-
-
-@pytest.mark.parametrize(("looks", "is_marked"), [("unknown", False), ("doubling", True)])
-def test_glossary_describes_the_design_of_the_run(looks: str, *, is_marked: bool) -> None:
-    """An earlier one had no marked rounds, and more than one generation a restart."""
-    section = method_section(msgspec.structs.replace(EXAMPLE, looks=looks))
-    words = dict(
-        pair
-        for fold in section.blocks
-        if isinstance(fold, Fold)
-        for block in fold.blocks
-        if isinstance(block, Pairs)
-        for pair in block.pairs
-    )
-    assert ("marked round" in words) == is_marked
-    assert ("one generation" in words["restart"]) == is_marked
 
 
 def test_first_look_at_a_command_is_told_in_rounds() -> None:

@@ -11,6 +11,7 @@ import jsonschema
 import msgspec
 import pytest
 from builders import block, run_record
+from commandline import envcompare
 from schemas import SCHEMA_NAMES, schema_text
 
 from envcompare.errors import RunFolderError
@@ -22,7 +23,7 @@ from envcompare.run_folder.history import (
     since_retry,
     standing,
 )
-from envcompare.run_folder.records import ArmRecord, Event, FingerprintRecord
+from envcompare.run_folder.records import SCHEMA, ArmRecord, Event, FingerprintRecord
 from envcompare.run_folder.results import RunFolder, new_run_id
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "schema"
@@ -76,12 +77,36 @@ def test_damaged_middle_line_is_refused_with_its_number(folder: RunFolder) -> No
         folder.read_samples()
 
 
-def test_unknown_schema_is_refused_by_its_number(folder: RunFolder) -> None:
-    """A folder of a later version is not guessed at."""
-    run = json.loads((folder.path / "run.json").read_text())
-    (folder.path / "run.json").write_text(json.dumps({**run, "schema": 99}))
-    with pytest.raises(RunFolderError, match="schema 99"):
-        folder.read_run()
+@pytest.mark.parametrize("schema", [1, SCHEMA + 1])
+@pytest.mark.parametrize("words", [("report",), ("run", "--resume")])
+def test_another_schema_is_refused_by_its_number(
+    folder: RunFolder, schema: int, words: tuple[str, ...]
+) -> None:
+    """A folder of another version is not guessed at: it is left as it is, with exit code 5."""
+    path = folder.path / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "schema": schema}))
+    before = {one.name: one.read_bytes() for one in folder.path.iterdir()}
+    done = envcompare(*words, str(folder.path), cwd=folder.path.parent)
+    assert done.returncode == 5, done.stderr
+    said = " ".join(done.stderr.split())
+    assert f"run.json has schema {schema}" in said
+    assert f"this envcompare reads schema {SCHEMA} only" in said
+    assert "use the version of envcompare that wrote it; run.json names it" in said
+    assert {one.name: one.read_bytes() for one in folder.path.iterdir()} == before
+
+
+@pytest.mark.parametrize("schema", [1, SCHEMA + 1])
+def test_a_line_of_another_schema_is_refused_by_its_number(folder: RunFolder, schema: int) -> None:
+    """Whatever else such a line holds: nothing tells to remove it."""
+    folder.append_sample(block())
+    folder.close()
+    line = {**json.loads((folder.path / "samples.jsonl").read_text()), "schema": schema}
+    for changed in (line, {**line, "wall_ns": "of another type"}):
+        (folder.path / "samples.jsonl").write_text(json.dumps(changed) + "\n")
+        with pytest.raises(RunFolderError, match=f"samples.jsonl has schema {schema}") as caught:
+            folder.read_samples()
+        assert caught.value.details
+        assert caught.value.hint
 
 
 def test_unknown_field_is_ignored(folder: RunFolder) -> None:
@@ -161,8 +186,8 @@ def test_what_a_cell_had_left_of_its_share_is_known_after_an_interruption() -> N
     assert own_left_s(events, whole_s=60.0) == 44.0 - 8.0
     assert own_left_s(events[:3] + events[5:], whole_s=60.0) == 60.0 - 43.0
     assert own_left_s((), whole_s=60.0) == 60.0
-    earlier = (*events[:3], Event(t=15.0, what="turn", cell="c", values={"restart": 0}))
-    assert own_left_s(earlier, whole_s=60.0) == 60.0  # of a version that noted nothing
+    unnoted = (*events[:3], Event(t=15.0, what="turn", cell="c", values={"restart": 0}))
+    assert own_left_s(unnoted, whole_s=60.0) == 60.0
 
 
 def test_a_cell_that_is_tried_again_begins_a_life_of_its_own() -> None:

@@ -271,19 +271,6 @@ def test_data_that_cannot_be_read_are_not_said_to_have_changed(place: Path) -> N
     )
 
 
-def test_a_run_that_noted_no_software_is_refused(place: Path) -> None:
-    """Earlier versions wrote such folders."""
-    run = only_run(place)
-    events = [one for one in read_events(run) if one["what"] != "identity"]
-    (run / "events.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in events))
-    before = written(run)
-    done = resume(place)
-    assert done.returncode == 2, done.stderr
-    assert "does not record the software it measured" in done.stderr
-    assert REMEDY in done.stderr
-    assert written(run) == before
-
-
 def test_the_same_software_is_measured_on(place: Path) -> None:
     """Nothing is refused, nothing is said, and the first fingerprints stay."""
     before = written(only_run(place))

@@ -75,8 +75,8 @@ def test_samples_that_are_gone_are_counted_by_the_end_of_the_run(tmp_path: Path)
     assert (whole.is_complete, whole.lost) == (True, 0)
     cut = read(tmp_path / "cut", samples[0], events=(end,))
     assert (cut.is_complete, cut.lost) == (False, 2)
-    older = read(tmp_path / "older", samples[0], events=(Event(t=1.0, what="run-ended"),))
-    assert (older.is_complete, older.lost) == (True, 0)
+    uncounted = read(tmp_path / "uncounted", samples[0], events=(Event(t=1.0, what="run-ended"),))
+    assert (uncounted.is_complete, uncounted.lost) == (True, 0)
 
 
 def test_a_run_that_lost_samples_is_not_resumed(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
 def test_a_lock_that_does_not_say_who_holds_it_is_one_all_the_same(
     tmp_path: Path, content: bytes
 ) -> None:
-    """An older envcompare writes nothing into it."""
+    """It may be cut off, or somebody else wrote it."""
     with locked(tmp_path, by="import"):
         (tmp_path / LOCK_NAME).write_bytes(content)
         with pytest.raises(RunFolderError) as caught:

@@ -29,7 +29,6 @@ from envcompare.run_folder.records import (
     Goal,
     HostGroup,
     IdentityChange,
-    Looks,
     Scalar,
 )
 
@@ -381,7 +380,6 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     reference_arm: str
     references: dict[str, str] = {}  # by cell, where it is another arm than `reference_arm`
     planned_comparisons: int  # m: what the intervals are widened for
-    looks: Looks = "unknown"  # when cells were looked at
     screen: bool = False  # Benjamini and Hochberg instead of Bonferroni
     comparisons: tuple[Comparison, ...]
     cells: tuple[CellSummary, ...]

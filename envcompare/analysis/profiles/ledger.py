@@ -45,8 +45,7 @@ LABELS: Final[dict[Part, str]] = {
     "rest": "rest",
 }
 
-# of all collectives, and as earlier versions named it
-_EXPOSED_NAMES: Final = frozenset({"collective_exposed_ns", "nccl_exposed_ns"})
+_EXPOSED_NAME: Final = "collective_exposed_ns"  # of all collectives
 _SPAN: Final = "first start to last end on the GPU"
 _SUM: Final = "GPU activities, added up"
 _NO_OVERLAP: Final = "No activities overlapped: each part is the sum of its kernels or copies."
@@ -224,7 +223,7 @@ def _exclusive(
 
 
 def _exposed(profile: Profile) -> float | None:
-    exposed = (one for one in profile.quantities if one.name in _EXPOSED_NAMES)
+    exposed = (one for one in profile.quantities if one.name == _EXPOSED_NAME)
     return next((one.value for one in exposed), None)
 
 

@@ -178,7 +178,7 @@ class CellData:
     def work(self, arm: str) -> Mapping[str, Scalar]:
         """Return batch, device, code and data as the first worker of an arm said them.
 
-        A command has its code alone; older runs have none of it.
+        A command has its code alone.
         """
         noted = (e.values for e in self.events if e.what == "note" and e.arm == arm)
         return next((values for values in noted if "code" in values), {})

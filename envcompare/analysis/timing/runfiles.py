@@ -125,7 +125,7 @@ class RunFiles:
 
     @cached_property
     def lost(self) -> int:
-        """Return how many samples were written and are not here; older runs did not count them."""
+        """Return how many samples were written and are not here; 0 where none was counted."""
         return max(0, written_samples(self.events) - self.held)
 
     @cached_property
@@ -227,7 +227,7 @@ def _batch(events: Iterable[Event]) -> int | None:
 
 
 def _commands(events: Iterable[Event]) -> Iterator[str]:
-    """Yield the command of each import; older folders do not hold it."""
+    """Yield the command of each import that names one."""
     for event in events:
         command = event.values.get("command")
         if event.what == "imported" and isinstance(command, str) and command:

@@ -33,11 +33,8 @@ Work = dict[str, FingerprintValue]
 _DESIGN: Final = ("threads", "stabilise", "pin")
 _WORK: Final = ("code", "device", "batch")
 _SHOWN_OF_DIGEST: Final = 12
-# What runs of earlier versions know nothing of.
-_LATER: Final = (
-    "process", "thp.is_disabled", "hypervisor", INSTALLED_PARTS, "mount.packages",
-    "engine.requests",
-)  # fmt: skip
+# What a run may not have asked for: where one of two did not, nothing is known to differ.
+_OPTIONAL: Final = ("hypervisor", INSTALLED_PARTS, "mount.packages", "engine.requests")
 _MOST: Final = 0.5  # of the rounds of a cell
 _FEW: Final = 0.1
 
@@ -106,7 +103,8 @@ def _changed(
         and one.key not in drawn
         and _is_proven(before, after, one)
         and not (
-            any(holds_for(rule, one.key) for rule in _LATER) and None in (one.reference, one.value)
+            any(holds_for(rule, one.key) for rule in _OPTIONAL)
+            and None in (one.reference, one.value)
         )
     ]
     return (*measured_alike(before, after, kept), *_engines(before, after))
@@ -204,7 +202,7 @@ def _of_reference(before: ReadRun, after: ReadRun, cell: str) -> Iterator[Mismat
 
 
 def _of_held_rounds(before: ReadRun, after: ReadRun, cell: str) -> Iterator[Mismatch]:
-    """Give what `--same-cpu` has changed: it is no option of earlier runs, and holds few kinds."""
+    """Give what `--same-cpu` has changed: the rounds it held, as it holds few kinds."""
     first, second = _held_share(before, cell), _held_share(after, cell)
     if first is None or second is None:
         return

@@ -296,18 +296,11 @@ def method_section(run: RunComparison) -> Section:
         _OUTCOMES,
         *controls,
     )
-    glossary = Fold(summary="Glossary", style="print", blocks=(Pairs(pairs=_glossary(run)),))
+    glossary = Fold(
+        summary="Glossary", style="print", blocks=(Pairs(pairs=tuple(_GLOSSARY.items())),)
+    )
     blocks = (Items(items=design), cells_table(run), glossary)
     return Section(anchor="method", title="Method", blocks=blocks)
-
-
-def _glossary(run: RunComparison) -> tuple[tuple[str, str], ...]:
-    """Return the words of the report; what an older run had no part of is left out."""
-    words = dict(_GLOSSARY)
-    if run.looks == "unknown":
-        words["restart"] = "all arms started anew by their engines"
-        words.pop("marked round")
-    return tuple(words.items())
 
 
 def cells_table(run: RunComparison) -> Table:

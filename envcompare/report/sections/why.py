@@ -298,10 +298,7 @@ def _spread_blocks(
 
 
 def _spread_table(cell: CellSummary, arms: tuple[str, ...], *, label: str) -> Table | None:
-    """Return the quantiles of the times of these arms, None where none was measured.
-
-    Quantiles that no arm has are left out, as an older analysis kept three alone.
-    """
+    """Return the quantiles that any of these arms has, None where no time was measured."""
     times = {one.arm: one for one in cell.step_times if one.arm in arms}
     if not times:
         return None

@@ -426,8 +426,6 @@ def _estimate(run: RunComparison) -> str:
 
 def _stopping(run: RunComparison) -> tuple[str, ...]:
     """Say when a cell is done, and how its interval was made where that is not the usual way."""
-    if run.looks == "unknown" and has_steps(run):
-        return _earlier(run), _units(run)
     # a target below half the margin asks for precision, and equivalence alone ends nothing
     inside = "lies inside the margin, or " * (2 * run.target >= run.margin)
     stop = (
@@ -439,19 +437,8 @@ def _stopping(run: RunComparison) -> tuple[str, ...]:
     return stop, _units(run)
 
 
-def _earlier(run: RunComparison) -> str:
-    """Say of an older run what is recorded of its stopping, and no rule of today."""
-    return (
-        f"This run was measured with an earlier design (envcompare {run.tool_version}), which had "
-        "rules of its own for when intervals are checked and when a cell stops; the table below "
-        f"says what ended each cell. The target was a half-width of {margin_percent(run.target)}, "
-        f"the budget {duration(run.budget_s)} a cell. The samples are analyzed like those of a new "
-        "run."
-    )
-
-
 def _stretch_word(cells: Iterable[CellSummary]) -> str:
-    """Return what workers live through from start to end: older runs had several in a restart."""
+    """Return what workers live through from start to end."""
     return "generation" if any(one.generations > one.restarts for one in cells) else "restart"
 
 

@@ -45,7 +45,6 @@ _COUNTED: Final[dict[str, str]] = {
     "collective_exposed_ns": "collectives, exposed",
     "collective_step_share": "collectives, share of a step",
     "collective_exposed_step_share": "collectives exposed, share of a step",
-    "nccl_exposed_ns": "NCCL, exposed",
     "tensor_core_share": "tensor-core kernels, share of kernel time",
     "memset_ns": "memset, time",
     "memset_bytes": "memset, bytes",
@@ -219,7 +218,7 @@ _SENTENCES: Final[Mapping[NoteKind, str]] = {
         "{metric} is left out of a kernel: one process or GPU counted it and another did not"
     ),
     "unended-line": "the last line has no line ending; its row passes every check and was read",
-    # Of a run folder of schema 1
+    # What a tool said itself
     "text": "{text}",
     # PyTorch in the worker
     "flops-of-operator": "{operator}: {flops} FLOP",

@@ -97,7 +97,7 @@ def test_overlapping_time_is_shared_by_a_stated_rule() -> None:
 def test_communication_counts_where_nothing_else_ran() -> None:
     """Hidden communication costs no time; what is exposed does."""
     exposed = Quantity(
-        name="nccl_exposed_ns", value=500.0, unit="ns", rule="difference", source="nsys"
+        name="collective_exposed_ns", value=500.0, unit="ns", rule="difference", source="nsys"
     )
     step = [kernel(CONV, each_ns=3_000.0), kernel(NCCL, each_ns=2_000.0)]
     profile = launched(step, steps=1, span_ns=3_500.0, busy_ns=3_500.0, quantities=(exposed,))
@@ -140,7 +140,9 @@ def traces(draw: st.DrawFn) -> Profile:
     busy = draw(st.floats(0, 1)) * total
     span = busy + draw(st.floats(0, 1e9))
     exposed = draw(st.none() | st.floats(0, 1e9))
-    quantity = Quantity(name="nccl_exposed_ns", value=exposed, unit="ns", rule="sum", source="x")
+    quantity = Quantity(
+        name="collective_exposed_ns", value=exposed, unit="ns", rule="sum", source="x"
+    )
     return launched(kernels, steps=1, span_ns=span, busy_ns=busy, quantities=(quantity,))
 
 
