@@ -65,6 +65,7 @@ def test_cancelled_job_ends_as_interrupted_and_resume_finishes(cluster: Cluster)
     assert cluster.left() == ""
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", [CANCELLED, "preempted"])
 def test_run_is_whole_after(cluster: Cluster, name: str) -> None:
     """Nothing is left, and the resumed run finishes; `script/allocations` does it far oftener."""

@@ -8,6 +8,7 @@ from runs import BASE
 from smokes import NEEDS, smoke
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", [name for name, needs in NEEDS.items() if needs])
 def test_benchmark_runs(name: str) -> None:
     """One tiny trial, through its own command line."""

@@ -32,7 +32,7 @@ def measured(lab: Lab, place: Path, name: str, *arguments: str) -> Done:
     done = envcompare(
         place / name,
         *("--hosts", lab.alias, "--envs", "vm,docker", "--workload", f"{place}/light.py:Light"),
-        *("--budget", "12", *STEPS_ALONE, *arguments),
+        *("--restarts", "2", "--rounds", "3", *STEPS_ALONE, *arguments),
     )
     assert done.exit_code == 0, done.stderr
     return done
@@ -57,7 +57,7 @@ def test_two_runs_of_one_machine_are_compared(lab: Lab, place: Path, before: Don
 
 def test_a_run_under_another_policy_is_refused(lab: Lab, place: Path, before: Done) -> None:
     """Without fixed allocator thresholds the workload is another one."""
-    other = measured(lab, place, "other", "--no-stabilise", "--budget", "4")
+    other = measured(lab, place, "other", "--no-stabilise")
     done = call("compare", str(before.folder), str(other.folder), cwd=place)
     assert done.returncode == 2
     assert "--stabilise on → off" in done.stderr

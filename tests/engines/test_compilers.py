@@ -42,6 +42,7 @@ def test_nothing_is_compared_with_a_reference_that_has_no_compiler(
     assert outcomes["aot_eager", "docker"] not in {"failed", "not-run"}
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("g++") is None, reason="this machine has no C++ compiler")
 def test_an_arm_without_a_compiler_is_not_run_beside_one_that_has_it(tmp_path: Path) -> None:
     """The image on the slim base has none; the compiler of the other arm is in its fingerprint."""
@@ -54,6 +55,7 @@ def test_an_arm_without_a_compiler_is_not_run_beside_one_that_has_it(tmp_path: P
     assert "g++" in facts["vm"]["compiler.version"]
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("g++") is None, reason="this machine has no C++ compiler")
 def test_compiled_model_is_compared_with_itself_uncompiled(tmp_path: Path) -> None:
     """Both arms are measured, and no block has a compilation in it."""

@@ -46,7 +46,8 @@ def test_the_further_environments_are_measured_side_by_side(lab: Lab, tmp_path: 
     """They have the image's own files, and leave nothing on the host."""
     done = envcompare(
         *("run", "--hosts", lab.alias, "--envs", f"vm,{','.join(ARMS)}", "--workloads", "python"),
-        *("--base-image", BASE, "--budget", "60", "--no-quiet-gate", "--profile", "none"),
+        *("--base-image", BASE, "--restarts", "2", "--rounds", "3", "--no-quiet-gate"),
+        *("--profile", "none"),
         *("--out", "out"),
         cwd=tmp_path,
     )

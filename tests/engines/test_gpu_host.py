@@ -288,6 +288,7 @@ def test_run_on_the_cpu_passes_a_broken_driver(
     assert host.name
 
 
+@pytest.mark.nightly
 @on_host
 def test_stack_for_the_cpu_is_built_beside_a_broken_driver(host: Transport) -> None:
     """Its wheels ask for no driver."""

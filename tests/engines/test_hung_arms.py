@@ -133,6 +133,12 @@ CASES = [
 ]
 
 
+IN_EACH_RUN = (
+    (("lab", "docker"), "HangsInAStep"), (("local", "vm"), "HangsInSetup"),
+    (("lab", "singularity"), "DiesAndLeavesAChild"),
+)  # fmt: skip
+
+
 @pytest.fixture
 def place(request: pytest.FixtureRequest, lab: Lab, host: Transport) -> Place:
     """Give each environment, with an image that holds Python."""
@@ -202,7 +208,17 @@ def run(out: Path, **settings: Any) -> tuple[int, RunFolder]:
 
 
 @pytest.mark.parametrize(
-    ("place", "name"), CASES, indirect=["place"], ids=["-".join((*w, n)) for w, n in CASES]
+    ("place", "name"),
+    [
+        pytest.param(
+            where,
+            name,
+            id="-".join((*where, name)),
+            marks=[] if (where, name) in IN_EACH_RUN else pytest.mark.nightly,
+        )
+        for where, name in CASES
+    ],
+    indirect=["place"],
 )
 def test_nothing_is_measured_beside_an_arm_that_was_given_up(
     place: Place, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -105,10 +105,11 @@ def test_host_is_given_up_when_patience_is_over(lab: Lab, own: Path, tmp_path: P
     )
     ends = [one for one in folder.read_events().events if one.what == "cell-ended"]
     assert (code, [one.state for one in ends]) == (3, ["unreachable"])
-    assert "the connection to host 'lab-h1' was lost" in said
+    assert f"the connection to host '{lab.alias}' was lost" in said
     lab.remove(folder.path.name)
 
 
+@pytest.mark.nightly
 def test_sshd_that_stands_still_is_lost_too(lab: Lab, own: Path, tmp_path: Path) -> None:
     """TCP acknowledges what nobody reads: only the reply to a keepalive tells."""
     code, said, folder = measured(

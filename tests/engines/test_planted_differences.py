@@ -298,7 +298,7 @@ def test_part_of_a_cpu_ends_slower(small: Small, built: str) -> None:
     out = small.root / "quotas"
     envs = f"docker,half=docker:{built},quarter=docker:{built}"
     done = small.run(
-        *("run", "--envs", envs, "--quick", *STEPS_ALONE, "--budget", "80", "--target", "20"),
+        *("run", "--envs", envs, "--quick", *STEPS_ALONE, "--restarts", "3", "--rounds", "6"),
         *(*small.plain, "--out", str(out)),
     )
     folder = run_folder(out)
@@ -342,7 +342,7 @@ def causes_run(small: Small, causes: dict[str, str]) -> Done:
     out = small.root / "causes"
     done = small.run(
         *("run", "--envs", ",".join(causes.values()), "--quick", *STEPS_ALONE),
-        *("--budget", "300", "--target", "20"),
+        *("--restarts", "3", "--rounds", "6"),
         *("--command", "python3 /planted/felt.py", "--command-dir", "/srv", "--out", str(out)),
     )
     return Done(

@@ -10,7 +10,7 @@ import pytest
 from lab import Lab
 from runs import Done, envcompare
 
-pytestmark = pytest.mark.engine("hosts")
+pytestmark = [pytest.mark.engine("hosts"), pytest.mark.alone]
 
 HOSTS = os.environ.get("ENVCOMPARE_TEST_RANK_HOSTS", "lab-h1,lab-h2").split(",")
 _SMALL = (*("--workloads", "ddp", "--set", "ddp.ranks=1,2", "--set", "ddp.batch=4"), "--no-startup")
@@ -23,6 +23,7 @@ def rows(done: Done) -> dict[tuple[str, int], dict[str, Any]]:
     return {(one["arm"], one["ranks"]): one for one in done.read("comparison.json")["scaling"]}
 
 
+@pytest.mark.nightly
 @pytest.mark.engine("docker", "apptainer")
 def test_each_environment_tells_speed_up_collectives_and_network(lab: Lab, tmp_path: Path) -> None:
     """Docker has the loopback device alone; the ranks reach each other all the same."""

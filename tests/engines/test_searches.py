@@ -8,7 +8,12 @@ import pytest
 from lab import Lab
 from runs import STEPS_ALONE, Done, envcompare
 
-pytestmark = [pytest.mark.engine("ssh"), pytest.mark.engine("docker"), pytest.mark.timeout(420)]
+pytestmark = [
+    pytest.mark.engine("ssh"),
+    pytest.mark.engine("docker"),
+    pytest.mark.timeout(420),
+    pytest.mark.nightly,
+]
 SMALL = ("--restarts", "3", "--rounds", "8", "--steps", "5", "--budget", "120")
 WORK = '''
 class Holds:

@@ -18,7 +18,7 @@ from envcompare.transport import run
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
 
-pytestmark = pytest.mark.engine("hosts")
+pytestmark = [pytest.mark.engine("hosts"), pytest.mark.alone]
 
 HOSTS = "lab-h1,nowhere.invalid,lab-h2"
 NAME = "envcompare-test-several:1"

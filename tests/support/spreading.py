@@ -18,6 +18,12 @@ _ON_SECOND_HOST = frozenset({
     # These stop the engine of a host, kill its logins or imitate its GPU.
     "tests/engines/test_gpu_host.py", "tests/engines/test_lost_hosts.py",
     "tests/faults/test_faults.py",
+    # These measure nothing that needs the stack of the workloads, which the first host has.
+    "tests/engines/test_allocations.py", "tests/engines/test_docker_options.py",
+    "tests/engines/test_hostile_image.py", "tests/engines/test_hung_arms.py",
+    "tests/engines/test_leftovers.py",
+    "tests/engines/test_odd_host.py", "tests/engines/test_planted_differences.py",
+    "tests/engines/test_same_software.py", "tests/engines/test_two_clients.py",
 })  # fmt: skip
 # These use nothing of the lab host that another test changes.
 _ANYWHERE = frozenset({

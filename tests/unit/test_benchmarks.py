@@ -40,12 +40,14 @@ def test_every_benchmark_has_a_smoke_run_and_is_listed(name: str) -> None:
     assert f"`python benchmarks/{name}.py" in README
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", [name for name, needs in NEEDS.items() if not needs])
 def test_benchmark_runs(name: str) -> None:
     """One tiny trial, through its own command line."""
     smoke(name, *WORDS.get(name, ()))
 
 
+@pytest.mark.nightly
 def test_smoke_takes_other_words_as_well(tmp_path: Path) -> None:
     """What the user says counts before what `--smoke` stands for."""
     out = tmp_path / "rows.json"

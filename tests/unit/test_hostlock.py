@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from commandline import envcompare
+from nightly import nightly_except
 from runs import run_folder, running
 
 from envcompare.errors import InterruptedRunError, UnusableError
@@ -261,7 +262,7 @@ def test_a_client_that_is_refused_leaves_what_the_run_has(
         assert process.poll() is None
 
 
-@pytest.mark.parametrize("is_removed", [False, True])
+@pytest.mark.parametrize("is_removed", nightly_except((False,), (False, True)))
 def test_a_run_whose_lock_was_broken_says_so(
     place: Path, tmp_path: Path, *, is_removed: bool
 ) -> None:

@@ -41,7 +41,7 @@ from envcompare.report.page import render
 
 # an example is a whole page, about a second; unshrunk ones are told from each other well enough
 SETTINGS = settings(
-    max_examples=40, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate)
+    max_examples=15, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate)
 )
 NOTHING = ("nan", "inf", "None", "Undefined")  # what a slip in a template prints
 NAMES = st.one_of(

@@ -11,6 +11,7 @@ import pytest
 from commandline import envcompare
 from conversation import WORKER, Conversation, Start
 from lab import need
+from nightly import nightly_except
 
 pytestmark = pytest.mark.torch
 GUIDE = WORKER.parents[2] / "docs" / "guide" / "your-own-work.md"
@@ -63,7 +64,9 @@ def recipes_python() -> str:
     return os.environ["ENVCOMPARE_TEST_RECIPES"]
 
 
-@pytest.mark.parametrize("name", ["trainer-script", "lightning-script"])
+@pytest.mark.parametrize(
+    "name", nightly_except(("lightning-script",), ("trainer-script", "lightning-script"))
+)
 def test_a_script_of_a_library_runs_as_it_is(
     recipes_python: str, tmp_path: Path, name: str
 ) -> None:

@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 from conversation import WORKER, Conversation, Start
+from nightly import nightly_except
 
 from envcompare.config.workloads import catalogue
 
 pytestmark = pytest.mark.torch
 WITH_DATA = {"cnn", "rnn", "loader"}  # of these test_with_torch and test_loader
 ZOO = tuple(name for name in catalogue() if name not in WITH_DATA)
+# A few of each kind for every run; the nightly job has them all.
+SAMPLE = ("mlp", "lstm", "llama", "unet", "layer", "files", "python")
 WORKS = ("prefill", "decode", "lora")
 KINDS = ("conv2d", "linear", "attention", "layernorm", "relu", "maxpool2d")
 SMALL: dict[str, dict[str, Any]] = {
@@ -56,6 +59,7 @@ OPERATORS: dict[str, tuple[str, ...]] = {
     "random access to memory": ("aten::add", "aten::_embedding_bag", "aten::index_select"),
 }  # fmt: skip
 # Weights and multiply-adds of one image, as torchvision 0.28 documents them for 1000 classes.
+LEANS_ON_OPERATORS = [name for name in ZOO if OPERATORS.get(catalogue()[name].bottleneck)]
 PUBLISHED = {
     "alexnet": (61_100_840, 0.714e9, {"side": 224, "hidden": 4096}),
     "vgg16": (138_357_544, 15.47e9, {"side": 224, "hidden": 4096}),
@@ -147,7 +151,7 @@ def test_every_workload_of_the_zoo_names_what_it_leans_on() -> None:
     assert {catalogue()[name].bottleneck for name in ZOO} <= known
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", nightly_except(SAMPLE, ZOO))
 def test_generations_repeat_wherever_they_are(
     start: Start, torch_interpreter: str, name: str
 ) -> None:
@@ -180,8 +184,15 @@ def test_generations_repeat_wherever_they_are(
     + [("llama", {**SMALL["llama"], "work": work, "precision": "bf16"}) for work in WORKS]
     + [("unet", {**SMALL["unet"], "channels_last": True, "optimizer": "adam"})]
     + [("vgg16", {**SMALL["vgg16"], "swap_relu_pool": True})]
-    + [("files", {"files": 20, "pattern": "stat"}), ("startup", {})]
-    + [("capacity", {**SMALL["capacity"], "find": "batch", "kind": "linear"})],
+    + [("files", {"files": 20, "pattern": "stat"})]
+    + [
+        pytest.param("startup", {}, marks=pytest.mark.nightly),
+        pytest.param(
+            "capacity",
+            {**SMALL["capacity"], "find": "batch", "kind": "linear"},
+            marks=pytest.mark.nightly,
+        ),
+    ],
 )
 def test_every_kind_of_a_workload_repeats(
     torch_interpreter: str, name: str, params: dict[str, Any]
@@ -256,7 +267,7 @@ def test_a_network_has_the_weights_and_the_work_of_the_published_one(
     assert found[1] == pytest.approx(products, rel=0.01)
 
 
-@pytest.mark.parametrize("name", [one for one in ZOO if OPERATORS.get(catalogue()[one].bottleneck)])
+@pytest.mark.parametrize("name", nightly_except(SAMPLE, LEANS_ON_OPERATORS))
 def test_most_of_the_time_goes_to_what_a_workload_names(torch_interpreter: str, name: str) -> None:
     """With its defaults, on a CPU, by PyTorch's own profiler."""
     shares = asked(torch_interpreter, name, {}, "shares")
@@ -328,7 +339,7 @@ def set_team(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         monkeypatch.setenv(name, value)
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize("parallel", nightly_except(("ddp",), ("ddp", "fsdp")))
 def test_ranks_of_another_host_compute_along_in_each_generation(
     start: Start,
     torch_interpreter: str,
