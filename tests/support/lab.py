@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from spreading import HOSTS
 
 from envcompare.command import Command
 from envcompare.stack.storage import host_cache
 from envcompare.transport import Transport, run, shell
 from envcompare.transport.hosts import connect, parse_hosts
 
+HOSTS = ("lab-h1", "lab-h2")
 ROOT = Path(__file__).resolve().parents[2]
 REQUIRED = frozenset(os.environ.get("ENVCOMPARE_REQUIRE", "").replace(" ", "").split(",")) - {""}
 _OWN_SSHD = (

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 import pytest
+from lab import HOSTS
 from xdist.scheduler import LoadScopeScheduling
 
-HOSTS = ("lab-h1", "lab-h2")
 _ON_ENGINES = frozenset({"tests/contract", "tests/engines", "tests/faults", "tests/gpu"})
 _ON_SECOND_HOST = frozenset({
     # These stop the engine of a host, kill its logins or imitate its GPU.
