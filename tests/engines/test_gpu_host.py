@@ -104,8 +104,10 @@ def test_stubs_have_the_prototypes_and_sizes_of_nvml_h(
 
 
 @on_host
-@pytest.mark.parametrize("gpu", ["t4", "v100", "a100", "h100"])
-@pytest.mark.parametrize(("driver", "is_open"), MODULES)
+@pytest.mark.parametrize(
+    ("gpu", "driver", "is_open"),
+    [(gpu, *module) for gpu, module in zip(("t4", "v100", "a100", "h100"), MODULES, strict=True)],
+)
 def test_driver_is_read_from_either_kernel_module(
     host: Transport, gpu: str, driver: str, *, is_open: bool
 ) -> None:

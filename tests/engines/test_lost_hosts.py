@@ -83,6 +83,7 @@ def test_engine_that_starts_later_than_its_host_is_waited_for(
     check_nothing_is_double_or_left(lab, folder)
 
 
+@pytest.mark.nightly
 def test_run_goes_on_after_the_network_was_cut_and_healed(
     lab: Lab, own: Path, tmp_path: Path
 ) -> None:

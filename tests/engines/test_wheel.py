@@ -90,8 +90,8 @@ def test_wheel_compares_docker_and_singularity_locally_as_an_ordinary_user(
     script = (
         f"cd {there} && python3.11 -m venv --without-pip venv && "
         "PYTHONPATH=$(echo pip-*.whl) venv/bin/python -m pip install -q --no-compile --no-index "
-        "--find-links . envcompare_bench-*.whl && venv/bin/envcompare run --quick --budget 4 "
-        f"{' '.join(STEPS_ALONE)} "
+        "--find-links . envcompare_bench-*.whl && "
+        f"venv/bin/envcompare run --quick --wait 240 --budget 4 {' '.join(STEPS_ALONE)} "
         f"--envs image=docker:{references['docker']},sif=singularity:{references['singularity']} "
         "--workload light.py:Light && cat results/*/comparison.json"
     )

@@ -23,7 +23,7 @@ from tests.data.report.builders import BARE, HOSTILE, runs
 
 # A run is large: to shrink one takes minutes and tells little more.
 SETTINGS = settings(
-    max_examples=15, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate)
+    max_examples=8, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate)
 )
 # A run that fails is printed as a whole, for there is no telling which part of it matters.
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")

@@ -11,7 +11,6 @@ import pytest
 from conversation import Conversation, Start
 from harness.compiling import computed
 from harness.failures import LackingError
-from nightly import nightly_except
 
 pytestmark = pytest.mark.torch
 HAS_COMPILER = shutil.which("g++") is not None
@@ -98,8 +97,9 @@ def test_a_compiler_that_is_not_there_is_lacking_and_no_failure(
     assert worker.ask("hello", workload="compile", params=params, threads=1, device="cpu")["ok"]
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not HAS_COMPILER, reason="this machine has no C++ compiler")
-@pytest.mark.parametrize("place", nightly_except(("rebuild",), ("fork", "rebuild")))
+@pytest.mark.parametrize("place", ["fork", "rebuild"])
 def test_model_is_compiled_once_and_before_any_block(
     start: Start, torch_interpreter: str, starts: Path, place: str
 ) -> None:

@@ -11,7 +11,6 @@ import pytest
 from commandline import envcompare
 from conversation import WORKER, Conversation, Start
 from lab import need
-from nightly import nightly_except
 
 pytestmark = pytest.mark.torch
 GUIDE = WORKER.parents[2] / "docs" / "guide" / "your-own-work.md"
@@ -64,9 +63,8 @@ def recipes_python() -> str:
     return os.environ["ENVCOMPARE_TEST_RECIPES"]
 
 
-@pytest.mark.parametrize(
-    "name", nightly_except(("lightning-script",), ("trainer-script", "lightning-script"))
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["trainer-script", "lightning-script"])
 def test_a_script_of_a_library_runs_as_it_is(
     recipes_python: str, tmp_path: Path, name: str
 ) -> None:
@@ -86,6 +84,7 @@ def test_a_script_of_a_library_runs_as_it_is(
     assert re.search(r'"values":\{"loss":0\.\d+\}', samples.read_text())
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "kind"), [("trainer", "Bert"), ("lightning", "Lightning")])
 def test_a_workload_of_a_library_repeats_and_learns(
     start: Start, recipes_python: str, tmp_path: Path, name: str, kind: str
