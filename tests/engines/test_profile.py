@@ -42,7 +42,7 @@ def profiled(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Done:
     return envcompare(
         tmp_path_factory.mktemp("profiled"),
         *("--hosts", lab.alias, "--envs", ",".join(ARMS), "--workloads", "cnn"),
-        *("--restarts", "1", "--rounds", "3", "--seed", "5", "--no-startup", "--no-quiet-gate"),
+        *("--budget", "12", "--seed", "5", "--no-startup", "--no-quiet-gate"),
     )
 
 

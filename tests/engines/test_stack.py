@@ -15,7 +15,6 @@ from lab import forgotten, need
 from runs import BASE
 from software import prepared_by, sif_of
 
-from envcompare import environments
 from envcompare.command import Command
 from envcompare.environments.docker import Docker, image_store
 from envcompare.errors import StackError, UnusableError
@@ -232,7 +231,6 @@ def test_an_engine_that_cannot_be_reached_makes_docker_unusable(
 ) -> None:
     """The daemon is what the host lacks; whether there is something to clean is not known."""
     monkeypatch.setenv("DOCKER_HOST", "unix:///not/there.sock")
-    monkeypatch.setattr(environments, "_AWAY_S", 2.0)
     monkeypatch.setattr(engine, "AWAY_S", 2.0)
     with pytest.raises(UnusableError) as caught:
         _prepare(HERE, "docker", "any:1")
@@ -473,8 +471,6 @@ def test_cleaning_says_what_it_could_not_look_at_and_what_was_not_there(
     """Images may stay where the engine is silent; where there is no docker, there are none."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("DOCKER_HOST", "unix:///not/there.sock")
-    monkeypatch.setattr(environments, "_AWAY_S", 2.0)
-    monkeypatch.setattr(engine, "AWAY_S", 2.0)
     done = envcompare("clean", cwd=tmp_path)
     nothing, images = done.stdout.splitlines()
     assert done.returncode == 0
