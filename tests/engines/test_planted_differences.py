@@ -342,7 +342,7 @@ def causes_run(small: Small, causes: dict[str, str]) -> Done:
     out = small.root / "causes"
     done = small.run(
         *("run", "--envs", ",".join(causes.values()), "--quick", *STEPS_ALONE),
-        *("--restarts", "3", "--rounds", "6"),
+        *("--budget", "300", "--target", "20"),
         *("--command", "python3 /planted/felt.py", "--command-dir", "/srv", "--out", str(out)),
     )
     return Done(
