@@ -80,7 +80,7 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 spin = [sys.executable, "-c", "while True: pass", words]
 if kind == "child":
     subprocess.Popen(spin, start_new_session=True)
-elif kind == "bare-child":
+elif kind == "bare":
     subprocess.Popen(spin, start_new_session=True, env={})
 elif kind == "orphan" and os.fork() == 0:
     subprocess.Popen(spin, start_new_session=True)
@@ -89,7 +89,7 @@ print("ready", flush=True)
 while True:
     pass
 """
-HANGS = {"spins": 1, "child": 2, "bare-child": 2, "orphan": 2}  # with so many processes
+HANGS = {"spins": 1, "child": 2, "bare": 2, "orphan": 2}  # with so many processes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

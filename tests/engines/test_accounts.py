@@ -27,7 +27,7 @@ from envcompare.stack import Progress
 
 ARMS = ("vm", "docker", "singularity", "podman", "charliecloud", "bubblewrap")
 pytestmark = [pytest.mark.engine(name) for name in ("ssh", *ARMS[1:], "gvisor")]
-_RUN_S = 2.0
+_RUN_S = 4.0
 _REQUESTS = 40
 _TICKS_NS = 50e6  # of 10 ms, in which the kernel tells each of some processes
 # As root of the host: of the processes that carry the marks of an arm, and of all they started, the

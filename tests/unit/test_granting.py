@@ -192,7 +192,7 @@ def test_nodes_are_taken_whatever_the_accounting_says(slurm: Slurm) -> None:
 
 def test_stop_is_heard_in_the_queue(slurm: Slurm) -> None:
     """The job is taken back by whoever submitted it."""
-    slurm.listing(f"7|PENDING|{NAME}")
+    slurm.program("squeue", f"[ -e asked ] || echo '7|PENDING|{NAME}'; : >asked")
     request = requested()
     request.interruption.request()
     with pytest.raises(InterruptedRunError):

@@ -31,6 +31,7 @@ def compared(tmp_path: Path, *made: Made, allow_mismatch: bool = False) -> RunCh
         ({"facts": {"vm": {"cpu.model": "Xeon"}}}, "the processor EPYC → Xeon"),
         ({"facts": {"vm": {"thp": "always"}}}, "transparent huge pages none → always"),
         ({"facts": {"vm": {"uid": 1000}}}, "uid none → 1000"),
+        ({"facts": {"vm": {"process.nice": 10}}}, "the priority (nice) none → 10"),
         ({"identity": {"vm": {"docker.version": "29"}}}, "the version of docker none → 29"),
         ({"code": "beef" * 16}, "the code of the workload c0dec0dec0de… → beefbeefbeef…"),
         ({"code": None}, "the code of the workload c0dec0dec0de… → not known"),
