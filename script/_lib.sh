@@ -61,10 +61,10 @@ apt_install() {
   command -v apt-get >/dev/null || fail "cannot install ${missing[*]}" \
     "this system has no apt-get" "install them with this system's own package tool, then run this again"
   say "installing with apt-get: ${missing[*]}"
-  step "apt-get update" as_root apt-get -qq update ||
+  step "apt-get update" as_root apt-get -qq -o DPkg::Lock::Timeout=600 update ||
     say "  the package lists could not all be renewed; going on with what is there"
   step "apt-get install ${missing[*]}" as_root env DEBIAN_FRONTEND=noninteractive \
-    apt-get -qq install -y --no-install-recommends "${missing[@]}" ||
+    apt-get -qq -o DPkg::Lock::Timeout=600 install -y --no-install-recommends "${missing[@]}" ||
     fail "cannot install ${missing[*]}" "apt-get failed, see above" \
       "mend the package sources in /etc/apt, then run this again"
 }

@@ -76,6 +76,7 @@ def test_compiled_model_is_compared_with_itself_uncompiled(tmp_path: Path) -> No
     assert not any(".main.so" in line for line in facts["vm-compile-true"]["loaded_libraries"])
 
 
+@pytest.mark.nightly
 def test_environment_without_a_compiler_runs_no_compiled_model(tmp_path: Path) -> None:
     """The plan says so before; the arms of the environment are not run."""
     values = ("--workloads", "mlp", "--set", "mlp.compile=true")

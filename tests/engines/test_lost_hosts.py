@@ -65,6 +65,7 @@ def test_run_goes_on_after_its_connection_was_killed(lab: Lab, own: Path, tmp_pa
     check_nothing_is_double_or_left(lab, folder)
 
 
+@pytest.mark.nightly
 def test_engine_that_starts_later_than_its_host_is_waited_for(
     lab: Lab, own: Path, tmp_path: Path
 ) -> None:

@@ -191,6 +191,7 @@ def test_another_numpy_is_named_with_both_versions(
     assert "numpy" in done.stdout
 
 
+@pytest.mark.nightly
 def test_another_numpy_that_is_not_imported_confounds_nothing(
     small: Small, other_numpy: str
 ) -> None:
@@ -220,6 +221,7 @@ def test_a_variable_of_the_allocator_in_an_image_is_found(
     assert "set MALLOC_ARENA_MAX to the same value in every arm" in done.stdout
 
 
+@pytest.mark.nightly
 def test_another_build_of_python_is_not_the_software_that_was_asked_for(
     small: Small, host: Transport
 ) -> None:
@@ -384,6 +386,7 @@ def test_a_wrapper_around_the_python_of_an_image_is_in_effect(
     assert "the CPU set" in shown
 
 
+@pytest.mark.nightly
 @pytest.mark.engine("singularity")
 def test_a_wrapper_in_a_sif_is_in_effect(
     small: Small, host: Transport, causes: dict[str, str]

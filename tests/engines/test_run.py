@@ -415,6 +415,7 @@ class TestResumedWithOtherSoftware:
         lab.as_root("docker", "image", "rm", second)
         resume(folder)
 
+    @pytest.mark.nightly
     @pytest.mark.engine("singularity")
     def test_sif_of_another_content_at_the_path(self, lab: Lab, named: str, tmp_path: Path) -> None:
         """Its path is the same, its hash is not."""

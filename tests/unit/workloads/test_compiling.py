@@ -59,6 +59,7 @@ def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not HAS_COMPILER, reason="this machine has no C++ compiler")
 def test_every_step_starts_the_compiler_anew(
     start: Start, torch_interpreter: str, starts: Path

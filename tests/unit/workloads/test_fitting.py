@@ -114,6 +114,7 @@ def test_nothing_fits(tmp_path: Path) -> None:
     assert (said["largest"], said["measurable"], said["beyond"]) == (0, 0, 128)
 
 
+@pytest.mark.nightly
 def test_twice_the_memory_holds_twice_the_batch(torch_interpreter: str, tmp_path: Path) -> None:
     """Of a layer that PyTorch trains: activations have the most of it, but for some 30 MB."""
     largest = [

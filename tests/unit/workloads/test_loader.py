@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from conversation import WORKER, Conversation, Start
+from nightly import nightly_except
 
 pytestmark = pytest.mark.torch
 # Asks the loader of this interpreter how much of its time it decodes images; prints the share.
@@ -55,7 +56,7 @@ def _losses(worker: Conversation, data: Path, **params: Any) -> list[tuple[float
     return losses
 
 
-@pytest.mark.parametrize("model", ["none", "resnet18"])
+@pytest.mark.parametrize("model", nightly_except(("none",), ("none", "resnet18")))
 @pytest.mark.parametrize("layout", ["folder", "tar"])
 def test_generations_repeat_with_and_without_workers(
     start: Start, torch_interpreter: str, photos: Path, layout: str, model: str

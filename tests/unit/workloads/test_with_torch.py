@@ -42,6 +42,7 @@ def train(worker: Conversation, name: str, folder: Path, params: dict[str, Any])
     return result
 
 
+@pytest.mark.nightly
 def test_cnn_learns_the_drawn_digits_in_an_epoch(
     start: Start, torch_interpreter: str, data: dict[str, Path]
 ) -> None:
