@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from goldenruns import SHAPES, SMALL, golden_run
+from nightly import nightly_except
 from pages import Visit, ci_server, open_address, open_report, trim, unfold, violations
 from playwright.sync_api import Browser, BrowserContext, Page
 
@@ -64,7 +65,7 @@ def bottom_of(page: Page, selector: str) -> float:
     return float(box["y"] + box["height"])
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", nightly_except(("light",), ("light", "dark")))
 def test_the_first_screen_holds_headlines_and_table(golden: Visit, scheme: str) -> None:
     """Which one, and how much, is read without scrolling."""
     page = golden.page

@@ -18,6 +18,7 @@ from benches import Kept, bench
 from gpuhost import build, imitated, remove
 from gpumodels import FAILURES, MODELS, NEWER, Imitation, uuid
 from lab import ROOT, Lab, docker_client, login, need, nvml_headers
+from nightly import nightly_except
 from runs import BASE, LIGHT, STEPS_ALONE
 
 import gpu_check
@@ -229,12 +230,14 @@ def test_failure_of_the_driver_is_named(host: Transport, failure: str) -> None:
     ("failure", "remedy"),
     [
         ("mismatch", "sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia; sudo nvidia-smi"),
-        ("broken-driver", "sudo modprobe nvidia"),
+        pytest.param("broken-driver", "sudo modprobe nvidia", marks=pytest.mark.nightly),
         ("bus-only", "install the NVIDIA driver"),
-        ("wsl", "use a host that runs NVIDIA's driver for Linux"),
+        pytest.param(
+            "wsl", "use a host that runs NVIDIA's driver for Linux", marks=pytest.mark.nightly
+        ),
         ("no-nodes", "run nvidia-smi once as root"),
-        ("unknown-error", "sudo modprobe nvidia_uvm"),
-        ("exclusive", "sudo nvidia-smi -c DEFAULT"),
+        pytest.param("unknown-error", "sudo modprobe nvidia_uvm", marks=pytest.mark.nightly),
+        pytest.param("exclusive", "sudo nvidia-smi -c DEFAULT", marks=pytest.mark.nightly),
     ],
 )
 def test_gpu_that_cannot_be_used_ends_doctor_and_run_with_3(
@@ -270,7 +273,9 @@ def test_broken_driver_ends_build_and_run_before_a_download(
 
 
 @on_host
-@pytest.mark.parametrize("choice", [("--device", "cpu"), ("--variant", "cpu")])
+@pytest.mark.parametrize(
+    "choice", nightly_except((("--device", "cpu"),), (("--device", "cpu"), ("--variant", "cpu")))
+)
 def test_run_on_the_cpu_passes_a_broken_driver(
     host: Transport, tmp_path: Path, choice: tuple[str, str]
 ) -> None:
@@ -339,11 +344,16 @@ def test_processes_on_a_gpu_are_listed_as_by_nvidia(
     ("failures", "lines"),
     [
         (("two-gpus",), ("gpu in use: GPU 0 of 2: NVIDIA A100", "CUDA_VISIBLE_DEVICES")),
-        (("mig",), ("gpu in use: the MIG device MIG-1m1tated-", "one of 2")),
-        (("throttled",), ("– gpu clocks: the clocks of NVIDIA A100-SXM4-40GB are held down",)),
+        pytest.param(("mig",), ("gpu in use: the MIG device MIG-1m1tated-", "one of 2"),
+                     marks=pytest.mark.nightly),
+        pytest.param(
+            ("throttled",), ("– gpu clocks: the clocks of NVIDIA A100-SXM4-40GB are held down",),
+            marks=pytest.mark.nightly),
         (("stale-cdi",), ("the CDI description is stale: it is of driver 450.10.01",
                           "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml")),
-        (("stale-major",), ("the CDI description is stale: it gives /dev/nvidia0 the device",)),
+        pytest.param(
+            ("stale-major",), ("the CDI description is stale: it gives /dev/nvidia0 the device",),
+            marks=pytest.mark.nightly),
     ],
 )  # fmt: skip
 def test_doctor_names_what_else_there_is_to_know(

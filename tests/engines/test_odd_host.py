@@ -65,8 +65,14 @@ def _write(lab: Lab, path: str, data: bytes) -> None:
     ("program", "said", "told"),
     [
         ("id", b"\x1b[31mno such user\x1b[0m\n\xff\x00", "does not answer as a POSIX host"),
-        ("docker", b"maintenance\n", "cannot read Docker's versions"),
-        ("docker", b"24.0.1 24.0.1\n", "its current context is 24.0.1 24.0.1"),
+        pytest.param(
+            *("docker", b"maintenance\n", "cannot read Docker's versions"),
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(
+            *("docker", b"24.0.1 24.0.1\n", "its current context is 24.0.1 24.0.1"),
+            marks=pytest.mark.nightly,
+        ),
     ],
 )
 def test_good_host_is_measured_beside_an_odd_one(  # noqa: PLR0917 — fixtures and parameters

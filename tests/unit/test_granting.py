@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from commandline import envcompare
+from nightly import nightly_except
 from programs import Programs, first_on_path
 
 from envcompare.cli.planning import planned
@@ -346,7 +347,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("program", ["sacct", "sbatch"])
+@pytest.mark.parametrize("program", nightly_except(("sbatch",), ("sacct", "sbatch")))
 def test_slurm_that_does_not_answer_is_said_and_leaves_nothing(
     slurm: Slurm, tmp_path: Path, program: str
 ) -> None:

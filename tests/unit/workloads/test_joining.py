@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from conversation import WORKER, Conversation, Start
+from nightly import nightly_except
 
 from envcompare.hosts import teams
 
@@ -395,7 +396,7 @@ os.write(2, b"audited\\n")
 """
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize("parallel", nightly_except(("ddp",), ("ddp", "fsdp")))
 def test_no_rank_unpickles_anything(
     start: Start,
     torch_interpreter: str,
