@@ -144,7 +144,7 @@ class Settings(
         _of_allocation(
             "Ask Slurm for nodes and measure on them, as in slurm:partition=gpu,gres=gpu:a100:1,"
             "time=01:00:00,nodes=2; `inside` measures on the nodes of the job it runs in.",
-            "slurm:KEY=VALUE,…",
+            "slurm:OPTION=VALUE,…",
         ),
     ] = None
     rendezvous: Annotated[
