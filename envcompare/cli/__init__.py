@@ -124,6 +124,12 @@ def _have_files() -> None:
 
 def _told(error: Exception) -> EnvcompareError:
     """Return what the user is told: a file that cannot be used is no fault of envcompare."""
+    if isinstance(error, MemoryError):
+        return RunFolderError(
+            "the memory here is not enough",
+            details=f"{error}" or "a file, or all files together, need more than this process gets",
+            hint="raise its limit (`ulimit -v`), or use a machine with more memory",
+        )
     if not (isinstance(error, OSError) and error.filename):
         return unexpected(error)
     return RunFolderError(

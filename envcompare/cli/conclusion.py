@@ -16,6 +16,7 @@ from envcompare.analysis.model.comparison import RunComparison
 from envcompare.console import Display, print_bytes, print_lines, result_stream
 from envcompare.errors import RunFolderError
 from envcompare.report.blocks import Heading, Items, Line, PlainBlock, Table, markdown, plain
+from envcompare.report.charts.rendering import left_out_charts
 from envcompare.report.numbers import FIGURE
 from envcompare.report.summary import summary
 from envcompare.run_folder.results import RunFolder, json_bytes
@@ -59,13 +60,15 @@ def show_summary(comparison: RunComparison, path: Path, display: Display | None 
 
     They go to the display where stdout holds something else.
     """
+    why_none = left_out_charts()
+    lacking = [f"charts are left out: {why_none}"] * bool(why_none)
     if display is None:
         show(summary(comparison))
-        print_lines(["", f"report: {path}"])
+        print_lines(["", *lacking, f"report: {path}"])
     elif not display.is_quiet:
         show(summary(comparison), display.console)
-        display.say("")
-        display.say(f"report: {path}")
+        for line in ("", *lacking, f"report: {path}"):
+            display.say(line)
 
 
 def show_result(blocks: tuple[PlainBlock, ...], content: object, *, form: str) -> None:

@@ -15,7 +15,7 @@ from envcompare.config.settings import (
 )
 from envcompare.config.workloads import COMMAND_NAME, VARIABLE_SETTING, command_words
 from envcompare.errors import ConfigError
-from envcompare.run_folder.disk import irregular
+from envcompare.files import read_text
 from envcompare.run_folder.records import Scalar
 from envcompare.text import closest, listed, parse_toml
 
@@ -57,10 +57,8 @@ def read_settings(path: Path) -> Settings:
 
     Raises ConfigError naming file, key and remedy for unreadable TOML, unknown keys, wrong types.
     """
-    if what := irregular(path):
-        raise _unreadable(path, what)
     try:
-        content = parse_toml(path.read_text(encoding="utf-8"))
+        content = parse_toml(read_text(path))
     except (OSError, ValueError) as error:
         raise _unreadable(path, str(error)) from error
     return parse_settings(content, source=str(path))

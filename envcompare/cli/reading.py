@@ -14,7 +14,8 @@ import click
 from envcompare.cli.options import IMPORT, command_line, taking
 from envcompare.console import Display, is_terminal, print_bytes, print_lines
 from envcompare.errors import ConfigError
-from envcompare.run_folder.disk import irregular, replace_file, write_error
+from envcompare.files import irregular
+from envcompare.run_folder.disk import replace_file, write_error
 from envcompare.text import age_text, counted, escaped_json
 
 if TYPE_CHECKING:

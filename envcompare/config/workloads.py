@@ -19,6 +19,7 @@ from envcompare import bundled
 from envcompare.config.arms import Traits
 from envcompare.config.settings import LONGEST_S, Settings, WorkloadTable
 from envcompare.errors import ConfigError
+from envcompare.files import read_text
 from envcompare.run_folder.records import Scalar
 from envcompare.text import closest, listed
 
@@ -102,7 +103,10 @@ def _classes(path: Path) -> dict[str, ast.ClassDef]:
 
     Raises OSError, ValueError and SyntaxError for what is no Python.
     """
-    body = ast.parse(path.read_text(encoding="utf-8"), filename=str(path)).body
+    try:
+        body = ast.parse(read_text(path), filename=str(path)).body
+    except (RecursionError, MemoryError) as error:  # the parser's own stack is full
+        raise ValueError("it is nested too deep") from error
     return {node.name: node for node in body if isinstance(node, ast.ClassDef)}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import platform
 import re
 import shutil
@@ -14,12 +15,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from envcompare.analysis.timing.runfiles import read_files
 from envcompare.command import shell_text
-from envcompare.errors import ConfigError, RunFolderError
-from envcompare.profile_files import SEVERAL, read
+from envcompare.errors import ConfigError, ProfileError, RunFolderError
+from envcompare.files import irregular, opened
+from envcompare.profile_files import SEVERAL, check, read
 from envcompare.profile_files.derive.metricsums import launched
 from envcompare.run_folder.disk import (
-    irregular,
     locked,
     missing_folders,
     open_private,
@@ -63,7 +65,12 @@ class _File:
 
     path: Path
     sha256: str
-    size_bytes: int
+    state: os.stat_result  # before it was read
+
+    @property
+    def size_bytes(self) -> int:
+        """Return its size."""
+        return self.state.st_size
 
     @property
     def is_large(self) -> bool:
@@ -77,6 +84,17 @@ class _Addition:
 
     files: tuple[_File, ...]
     record: ProfileRecord
+
+    def check_same(self) -> None:
+        """Raise ProfileError where a file was written to since: no record would be of it."""
+        for file in self.files:
+            now = file.path.stat()
+            if (now.st_size, now.st_mtime_ns) != (file.state.st_size, file.state.st_mtime_ns):
+                raise ProfileError(
+                    f"{file.path} changed while it was read",
+                    details="a program still writes to it",
+                    hint="wait until the profiler has ended, then import the file again",
+                )
 
     def copies(self, folder: RunFolder) -> dict[Path, Path]:
         """Return where each file that is not too large goes, beside the record, and its source."""
@@ -133,13 +151,13 @@ class Import:
     def _imported(self) -> Imported:
         place = self._place()
         known = [record for record in place.records if record.arm == self.arm]
-        digests = {path: _digest(path) for path in self.files}
-        files, lines = self._new_files(known, digests)
+        named = [_file(self.tool, path) for path in self.files]
+        files, lines = self._new_files(known, named)
         names = self._free_names(known)
         # Passes over the same launches make one profile, else each file does.
         groups = [files] * bool(files) if self.tool in SEVERAL else [(file,) for file in files]
         additions = [self._addition(place.cell, group, next(names)) for group in groups]
-        restated = self._restated(known, set(digests.values()))
+        restated = self._restated(known, {file.sha256 for file in named})
         sentences = [_sentence(addition.record) for addition in additions]
         restatements = [_restatement(record) for record in restated]
         folder = self._written(place, additions, restated, told=[*sentences, *restatements])
@@ -162,6 +180,7 @@ class Import:
             cell = _cell(self.workload)
             return _Place(run=_referring(self._new_run(cell), self.reference), cell=cell)
         folder = RunFolder.open(self.into)
+        files = read_files(folder)  # what no report can be made of gets no profile
         run = folder.read_run()
         cell = self._chosen(run)
         if cell not in run.cells:
@@ -170,7 +189,7 @@ class Import:
             _refuse_like(self.arm, run)
             run = replace(run, arms=(*run.arms, _arm(self.arm)))
         run = _referring(run, self.reference)
-        records = tuple(record for record in folder.read_profiles() if record.cell == cell.id)
+        records = tuple(record for record in files.profiles if record.cell == cell.id)
         return _Place(run=run, cell=cell, folder=folder, records=records)
 
     def _new_run(self, cell: CellRecord) -> RunRecord:
@@ -204,19 +223,19 @@ class Import:
         )
 
     def _new_files(
-        self, known: list[ProfileRecord], digests: dict[Path, str]
+        self, known: list[ProfileRecord], named: list[_File]
     ) -> tuple[tuple[_File, ...], list[str]]:
         """Return the files that the arm does not have, and say which it has."""
         there = {digest for record in known for digest in record.sha256.values()}
         files: list[_File] = []
         said = []
-        for path in self.files:
-            digest = digests[path]
-            if digest in there:
-                said.append(f"{self.arm}: {path.name} is there already, by its SHA-256; left as is")
+        for file in named:
+            if file.sha256 in there:
+                name = file.path.name
+                said.append(f"{self.arm}: {name} is there already, by its SHA-256; left as is")
                 continue
-            there.add(digest)
-            files.append(_File(path=path, sha256=digest, size_bytes=path.stat().st_size))
+            there.add(file.sha256)
+            files.append(file)
         return tuple(files), said
 
     def _free_names(self, known: list[ProfileRecord]) -> Iterator[str]:
@@ -278,6 +297,7 @@ class Import:
                     folder.check_place(path)
                 made += (*copies, folder.profile_path(addition.record))
                 _copy(copies)
+                addition.check_same()
                 names = tuple(str(path.relative_to(folder.path)) for path in copies)
                 folder.write_profile(replace(addition.record, raw=names))
             if is_changed:
@@ -313,9 +333,12 @@ def _refuse_irregular(path: Path) -> None:
         )
 
 
-def _digest(path: Path) -> str:
+def _file(tool: Tool, path: Path) -> _File:
     try:
-        return file_sha256(path)
+        with opened(path):
+            state = path.stat()
+        check(tool, path)
+        return _File(path=path, sha256=file_sha256(path), state=state)
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be read", details=str(error), hint="name files that you can read"
@@ -338,7 +361,7 @@ def _copy(copies: dict[Path, Path]) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)  # what an import left that was killed
-            with source.open("rb") as file, open(path, "xb", opener=open_private) as copy:
+            with opened(source) as file, open(path, "xb", opener=open_private) as copy:
                 shutil.copyfileobj(file, copy)
         except OSError as error:
             raise RunFolderError(

@@ -42,7 +42,7 @@ from envcompare.measure.replies import (
 )
 from envcompare.profilers import DISTRUST
 from envcompare.run_folder.disk import open_private
-from envcompare.text import counted, shortened
+from envcompare.text import counted, shortened, visible
 from envcompare.transport import Process, read_json
 
 _T = TypeVar("_T")
@@ -451,16 +451,21 @@ class Worker:
                     is_full = len(chunk) > left
                     ending = b"\n... the log ends here: too long\n" * is_full
                     kept = mask.feed(chunk[:left])
-                    self._append(kept + mask.end() + ending if is_full else kept)
+                    written = self._append(kept + mask.end() + ending if is_full else kept)
                     if is_full:
                         self._lines.put(_LOG_FULL)
+                    left -= max(0, written - len(chunk))
                 self._log_left_bytes = left - len(chunk)
         self._append(mask.end())
 
-    def _append(self, content: bytes) -> None:
-        if content:
+    def _append(self, content: bytes) -> int:
+        """Write lines that no terminal obeys to the log; return how many bytes they have."""
+        text = content.decode("utf-8", "surrogateescape")
+        shown = visible(text.replace("\r\n", "\n").replace("\r", "\n")).encode()
+        if shown:
             with suppress(OSError), open(self.log, "ab", opener=open_private) as stream:
-                stream.write(content)
+                stream.write(shown)
+        return len(shown)
 
     def _close_stdin(self) -> None:
         with suppress(OSError, ValueError):

@@ -17,6 +17,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from envcompare.errors import ConfigError
+from envcompare.files import PRINTED_BYTES
 from envcompare.profile_files.activity import Shape
 from envcompare.profile_files.derive import with_quantities
 from envcompare.profile_files.rawfiles import GZIP, SQLITE, encoding_of, first_bytes, refusal
@@ -84,7 +85,7 @@ def read(
             hint="import one file at a time; each gets its own name",
         )
     for path in paths:
-        _refuse_other_tool(tool, path)
+        check(tool, path)
     merged = _known(_merge([_reader(tool)(path) for path in paths]))
     notes = tuple(
         controls if controls and note == _CONTROLS_UNKNOWN else note for note in merged.notes
@@ -126,8 +127,10 @@ def _known(profile: Profile) -> Profile:
     )
 
 
-def _refuse_other_tool(tool: str, path: Path) -> None:
-    writer = recognise(path)
+def check(tool: str, path: Path) -> None:
+    """Raise ProfileError for a file of another tool, and for a text too large to be read."""
+    is_text = tool in _TEXT_TOOLS and not _by_name(path)
+    writer = recognise(path, most=PRINTED_BYTES if is_text else None)
     if writer and writer != tool:
         raise refusal(
             path.name,
@@ -141,13 +144,14 @@ def _reader(tool: str) -> Callable[[Path], Profile]:
     return reader
 
 
-def recognise(path: Path) -> str:
+def recognise(path: Path, *, most: int | None = None) -> str:
     """Return nsys, ncu, kineto or nvprof, or an empty text for a file of no known kind.
 
-    Raises ProfileError when the file cannot be opened, or is not what its name says: the pointer
-    that a repository keeps in its place, or text in an encoding that its tool's reader lacks.
+    Raises ProfileError when the file cannot be opened, is larger than `most`, or is not what its
+    name says: the pointer that a repository keeps in its place, zeros, or text in an encoding that
+    its tool's reader lacks.
     """
-    head = first_bytes(path, _HEAD_BYTES)
+    head = first_bytes(path, _HEAD_BYTES, most=most)
     _refuse_stand_in(path.name, head)
     tool = _by_name(path) or _by_content(_plain(head))
     if tool not in _TEXT_TOOLS and encoding_of(head).startswith("utf-16"):
@@ -168,6 +172,9 @@ def _refuse_stand_in(name: str, head: bytes) -> None:
             told = f", of {int(size[1]):,} bytes," if size else ""
             why = f"it is a pointer of {keeper}: the file itself{told} was not fetched"
             raise refusal(name, why=why, hint=f"{command.format(file=name)}, then import it again")
+    if len(head) == _HEAD_BYTES and not any(head):
+        why = f"its first {_HEAD_BYTES >> 20} MiB are zero bytes: it was not copied whole"
+        raise refusal(name, why=why)
     if _PAGE.match(head):
         why = "it is a web page: what was saved is the page about the file, not the file"
         raise refusal(name, why=why, hint="download the raw file, and import that")

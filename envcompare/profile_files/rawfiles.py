@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import errno
 import re
 import subprocess
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from envcompare.errors import ProfileError
+from envcompare.files import PRINTED_BYTES, opened, read_whole
 from envcompare.text import shortened, visible_line
 
 GZIP: Final = b"\x1f\x8b"
@@ -62,17 +64,22 @@ def refusal(file: str, *, why: str, line: int | None = None, hint: str = "") -> 
     )
 
 
-def first_bytes(path: Path, count: int) -> bytes:
-    """Return what a file begins with; raises ProfileError where it cannot be opened."""
+def first_bytes(path: Path, count: int, *, most: int | None = None) -> bytes:
+    """Return what a file begins with; raises ProfileError for no file, or one too large."""
     try:
-        with path.open("rb") as file:
+        with opened(path, most=most) as file:
             return file.read(count)
     except OSError as error:
-        raise refusal(
-            path.name,
-            why=f"it cannot be opened: {error.strerror or error}",
-            hint="name a file that is there and may be read",
-        ) from error
+        raise _unopened(path, error) from error
+
+
+def _unopened(path: Path, error: OSError) -> ProfileError:
+    is_large = error.errno == errno.EFBIG
+    return refusal(
+        path.name,
+        why=str(error) if is_large else f"it cannot be opened: {error.strerror or error}",
+        hint="profile fewer steps" if is_large else "name a file that is there and may be read",
+    )
 
 
 def convert(
@@ -128,7 +135,10 @@ def encoding_of(head: bytes) -> str:
 
 def read_lines(path: Path) -> tuple[str, ...]:
     """Return the lines of a text file with their ends; raises ProfileError where it is none."""
-    content = first_bytes(path, -1)
+    try:
+        content = read_whole(path, most=PRINTED_BYTES)
+    except OSError as error:
+        raise _unopened(path, error) from error
     try:
         text = content.decode(encoding_of(content))
     except UnicodeDecodeError as error:

@@ -52,19 +52,24 @@ class Page:
 
 def page(run: RunComparison, files: tuple[str, ...]) -> Page:
     """Turn a comparison into the data of its page; `files` are those that lie beside it."""
+    charts = ChartBudget()
+    sections = _sections(run, files, charts)
+    lacking = (f"Charts are left out: {charts.why_none}.",) * bool(charts.why_none)
     return Page(
         title=one_line(run.title) or _default_title(run),
         run_id=run.run_id,
         meta=_meta(run),
-        warnings=warnings(run),
-        sections=_sections(run, files),
+        warnings=(*warnings(run), *lacking),
+        sections=sections,
     )
 
 
-def _sections(run: RunComparison, files: tuple[str, ...]) -> tuple[Section, ...]:
+def _sections(
+    run: RunComparison, files: tuple[str, ...], charts: ChartBudget
+) -> tuple[Section, ...]:
     """Return the sections of the page; where nothing was timed, those of profiles alone."""
     axis = shared_axis(run.comparisons, margin=run.margin)
-    rows, hosts, charts = comparison_rows(run, axis), hosts_facts(run), ChartBudget()
+    rows, hosts = comparison_rows(run, axis), hosts_facts(run)
     folds, cells = fold_anchors(rows), cells_beside_folds(run, rows)
     # charts are drawn in this order, until there are enough of them
     ladder = ladder_section(run, charts)

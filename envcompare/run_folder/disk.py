@@ -26,13 +26,6 @@ from envcompare.errors import RunFolderError
 from envcompare.text import age_text, visible_line
 
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_KINDS: Final = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a named pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
 _CLOSED: Final = {errno.EACCES, errno.EPERM, errno.EROFS}
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._=,-]+")
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
@@ -46,21 +39,6 @@ _PAUSE_S: Final = 0.05
 _NO_LOCKS: Final = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP}
 """What a network's file system without locks answers; there the user has to take turns."""
 _MOST_BYTES: Final = 4096
-
-
-def irregular(path: Path) -> str:
-    """Return what a path is that is no regular file; empty where it is one or is not there.
-
-    It is asked before a file is opened: a named pipe waits for a writer, a device never ends.
-    """
-    try:
-        mode = path.stat().st_mode
-    except (OSError, ValueError):
-        return ""
-    if stat.S_ISREG(mode):
-        return ""
-    known = (one for is_one, one in _KINDS if is_one(mode))
-    return f"it is {next(known, 'of a kind that holds no file')}"
 
 
 def missing_folders(path: Path) -> list[Path]:

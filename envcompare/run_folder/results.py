@@ -16,10 +16,18 @@ from typing import Any, BinaryIO, Final, TypeVar
 import msgspec
 
 from envcompare.errors import RunFolderError, WorkloadError
+from envcompare.files import (
+    MIB,
+    RECORD_BYTES,
+    irregular,
+    read_chunks,
+    read_lines,
+    read_whole,
+    too_large,
+)
 from envcompare.run_folder.disk import (
     cell_name,
     distinct_name,
-    irregular,
     is_run_id,
     missing_folders,
     open_private,
@@ -234,8 +242,17 @@ class RunFolder:
         return self.path / _PROFILES / cell_name(cell) / distinct_name(arm)
 
     def write_profile(self, record: ProfileRecord) -> None:
-        """Write a profile; raises RunFolderError when the disk refuses."""
-        self.write_json(str(self.profile_path(record).relative_to(self.path)), record)
+        """Write a profile; raises RunFolderError where it could not be read or is not written."""
+        path = self.profile_path(record)
+        content = json_bytes(record)
+        try:
+            kept = _decoded(path, content, msgspec.json.Decoder(ProfileRecord))
+        except _DAMAGE as error:
+            raise _unreadable(path, error) from error
+        _check_plausible(path, impossible_record(kept))
+        if len(content) > RECORD_BYTES:
+            raise _unreadable(path, too_large(path, len(content), RECORD_BYTES))
+        self.write_bytes(str(path.relative_to(self.path)), content)
 
     def write_roofs(self, roofs: Roofs) -> None:
         """Write profiles/roofs/<host>.json; raises RunFolderError when the disk refuses."""
@@ -328,13 +345,7 @@ class RunFolder:
         self, path: Path, kind: type[_T], impossible: Callable[[_T], Iterator[str]]
     ) -> _T:
         record = self.read_json(str(path.relative_to(self.path)), kind)
-        why = next(impossible(record), None)
-        if why is not None:
-            raise RunFolderError(
-                f"{path} cannot be trusted",
-                details=visible_line(shortened(why, most=600)),
-                hint="restore the file from a copy, or import or measure again",
-            )
+        _check_plausible(path, impossible(record))
         return record
 
     def read_samples(self) -> Journal:
@@ -350,7 +361,7 @@ class RunFolder:
     def count_samples(self) -> int:
         """Return how many whole lines samples.jsonl has."""
         path = self.path / "samples.jsonl"
-        return path.read_bytes().count(b"\n") if path.exists() else 0
+        return sum(chunk.count(b"\n") for chunk in read_chunks(path)) if path.exists() else 0
 
     def close(self) -> None:
         """Close the journals; safe to repeat."""
@@ -375,10 +386,7 @@ class RunFolder:
         stream = open(  # noqa: SIM115 — kept open; opener
             path, "a+b", buffering=0, opener=open_private
         )
-        stream.seek(0)
-        content = stream.read()
-        if not content.endswith(b"\n"):
-            os.truncate(stream.fileno(), content.rfind(b"\n") + 1)
+        os.truncate(stream.fileno(), _end_of_lines(stream))
         stream.seek(0, os.SEEK_END)
         self._files[name] = stream
         return stream
@@ -388,34 +396,33 @@ class RunFolder:
         path = self.path / name
         _refuse_irregular(path)
         try:
-            return _decoded(path, path.read_bytes(), msgspec.json.Decoder(kind))
+            content = read_whole(path, most=RECORD_BYTES)
+            return _decoded(path, content, msgspec.json.Decoder(kind))
         except (OSError, *_DAMAGE) as error:
-            raise RunFolderError(
-                f"{path} cannot be read",
-                details=str(error),
-                hint="restore the file from a copy, or measure again",
-            ) from error
+            raise _unreadable(path, error) from error
 
     def _read_lines(
         self, name: str, decoder: msgspec.json.Decoder[_T]
     ) -> tuple[tuple[_T, ...], int]:
         path = self.path / name
         _refuse_irregular(path)
-        if not path.exists():
-            return (), 0
-        lines = path.read_bytes().split(b"\n")
-        torn = 1 if lines.pop() else 0
         records: list[_T] = []
-        for number, line in enumerate(lines, start=1):
-            try:
+        try:
+            for line in read_lines(path):
+                if not line.endswith(b"\n"):
+                    return tuple(records), 1
                 records.append(_decoded(path, line, decoder))
-            except _DAMAGE as error:
-                raise RunFolderError(
-                    f"{path} is damaged in line {number}",
-                    details=str(error),
-                    hint="remove that line, or restore the file from a copy",
-                ) from error
-        return tuple(records), torn
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        except _DAMAGE as error:
+            raise RunFolderError(
+                f"{path} is damaged in line {len(records) + 1}",
+                details=str(error),
+                hint="remove that line, or restore the file from a copy",
+            ) from error
+        return tuple(records), 0
 
 
 def _decoded(path: Path, content: bytes, decoder: msgspec.json.Decoder[_T]) -> _T:
@@ -431,6 +438,36 @@ def _decoded(path: Path, content: bytes, decoder: msgspec.json.Decoder[_T]) -> _
             details=f"this envcompare reads schema {SCHEMA} only",
             hint="use the version of envcompare that wrote it; run.json names it",
         ) from None
+
+
+def _check_plausible(path: Path, reasons: Iterator[str]) -> None:
+    why = next(reasons, None)
+    if why is not None:
+        raise RunFolderError(
+            f"{path} cannot be trusted",
+            details=visible_line(shortened(why, most=600)),
+            hint="restore the file from a copy, or import or measure again",
+        )
+
+
+def _unreadable(path: Path, error: Exception) -> RunFolderError:
+    return RunFolderError(
+        f"{path} cannot be read",
+        details=str(error),
+        hint="restore the file from a copy, or measure again",
+    )
+
+
+def _end_of_lines(stream: BinaryIO) -> int:
+    """Return where the last whole line of a journal ends."""
+    place = stream.seek(0, os.SEEK_END)
+    while place:
+        begin = max(0, place - MIB)
+        stream.seek(begin)
+        if (end := stream.read(place - begin).rfind(b"\n")) >= 0:
+            return begin + end + 1
+        place = begin
+    return 0
 
 
 def _below(path: Path, *, levels: int) -> Iterator[Path]:

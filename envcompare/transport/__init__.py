@@ -23,6 +23,7 @@ from envcompare.errors import (
     StackError,
     UnusableError,
 )
+from envcompare.files import read_chunks
 from envcompare.text import spoken
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ CONTENT_S = 7200.0
 _MAKE = 'umask 077 && mkdir -p -- "$1" && chmod 700 -- "$1"'
 # What stands under the name goes, were it a link; a folder that is there already is never taken.
 _MAKE_NEW = 'umask 077 && rm -rf -- "$1" && mkdir -- "$1"'
-_HASHED_BYTES = 2**18  # at a time
 _UNPACK = 'mkdir -p -- "$1" && cd -- "$1" && exec tar -xof -'
 _BUFFER_BYTES = 1 << 16
 # After the end of a command a child in the background may keep its streams open for ever.
@@ -426,9 +426,8 @@ def not_copied(source: str, target: str, why: str) -> CopyError:
 def file_sha256(path: Path) -> str:
     """Return the SHA-256 of a file's content as hexadecimal digits."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_HASHED_BYTES):
-            digest.update(block)
+    for chunk in read_chunks(path):
+        digest.update(chunk)
     return digest.hexdigest()
 
 

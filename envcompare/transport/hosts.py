@@ -11,6 +11,7 @@ from pathlib import Path
 
 from envcompare.command import Command
 from envcompare.errors import ConfigError
+from envcompare.files import read_text
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import HostGroup
 from envcompare.text import first_few
@@ -340,7 +341,7 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
             hint=_FORMS,
         )
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_text(path, encoding="utf-8-sig")
     except (OSError, UnicodeError) as error:
         raise ConfigError(
             f"the host file {path} cannot be read",

@@ -34,7 +34,7 @@ LAYERS = (
     ("text",),
     ("masking",),
     ("bundled",),
-    ("errors", "version"),
+    ("errors", "files", "version"),
 )
 # The rooms inside a room, highest first. Where modules are named, all are; else they may use all.
 INNER_LAYERS = {

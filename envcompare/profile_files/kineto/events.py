@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Final, NoReturn, cast
 
 from envcompare.errors import ProfileError
+from envcompare.files import opened
 from envcompare.profile_files.activity import KINDS, ROW, Rows, Shape
 from envcompare.profile_files.rawfiles import GZIP, refusal
 from envcompare.run_folder.profiles import Dim
@@ -84,7 +85,7 @@ class Trace:
         """Yield all events; raises ProfileError where the file is damaged or ends too early."""
         number = -1
         try:
-            with self._path.open("rb") as raw:
+            with opened(self._path) as raw:
                 try:
                     for number, event in enumerate(self._items(_Json(raw))):
                         yield number, self._object(number, event)

@@ -19,12 +19,12 @@ from typing import Any, Final
 from xml.etree.ElementTree import Element, SubElement, fromstring, tostring
 
 import altair as alt
-import vl_convert
 from altair.utils.schemapi import debug_mode
 from markupsafe import Markup
 
 from envcompare.analysis.model.comparison import Estimate, RunComparison
 from envcompare.report.blocks import Axis
+from envcompare.report.charts.rendering import ChartsError, converted
 from envcompare.report.wording.labels import compared_arms
 from envcompare.text import shortened, visible_line
 
@@ -429,13 +429,13 @@ def paper_files(chart: Chart) -> dict[str, bytes]:
     svg = clean_svg(_svg(chart, PAPER), chart, font=_FONT)
     return {
         "svg": svg.encode(),
-        "png": vl_convert.svg_to_png(svg, scale=_SCALE),
-        "pdf": vl_convert.svg_to_pdf(svg),
+        "png": converted("svg_to_png", svg=svg, scale=_SCALE),
+        "pdf": converted("svg_to_pdf", svg=svg),
     }
 
 
 def _svg(chart: Chart, palette: Palette) -> str:
-    return vl_convert.vegalite_to_svg(specification(chart, palette))
+    return converted("vegalite_to_svg", vl_spec=specification(chart, palette)).decode()
 
 
 def specification(chart: Chart, palette: Palette) -> dict[str, Any]:
@@ -476,15 +476,20 @@ class ChartBudget:
     left: int = MOST_CHARTS
     characters_left: int = MOST_CHARACTERS
     refused: int = 0
+    why_none: str = ""  # where no chart can be drawn here
 
     def draw(self, chart: Chart | None) -> Markup:
-        """Return a chart as SVG, empty where there is none or the page has enough of them."""
-        if chart is None:
+        """Return a chart as SVG, empty where none is given or can be drawn, or there are enough."""
+        if chart is None or self.why_none:
             return Markup("")
         if not self.left or self.characters_left <= 0:
             self.refused += 1
             return Markup("")
-        svg = drawn(chart)
+        try:
+            svg = drawn(chart)
+        except ChartsError as error:
+            self.why_none = error.details
+            return Markup("")
         self.left -= 1
         self.characters_left -= len(svg)
         return svg
