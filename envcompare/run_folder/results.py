@@ -508,5 +508,6 @@ def _refuse_irregular(path: Path) -> None:
 def _why_none(path: Path) -> str:
     """Say why a path is no run folder."""
     if path.is_dir():
-        return "it has no run.json"
+        what = irregular(path / "run.json")
+        return f"its run.json is no file: {what}" if what else "it has no run.json"
     return "it is a file" if path.exists() else "there is no such folder"

@@ -245,11 +245,14 @@ def test_worker_that_is_gone_says_so_to_whoever_asks_again(tmp_path: Path) -> No
     worker.kill()
 
 
-@pytest.mark.parametrize(("words", "least"), [("yes", 1 << 20), ("cat /dev/zero", 1 << 16)])
+@pytest.mark.parametrize(("words", "least"), [("yes", 1 << 20), ("cat /dev/zero", 12 << 16)])
 def test_log_without_end_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, least: int
 ) -> None:
-    """What comes is written as it comes, no more than the limit, and of one line its beginning."""
+    """What comes is written as it comes, no more than the limit, and of one line its beginning.
+
+    A zero byte, which a terminal may obey, takes 12 bytes as ⟨U+0000⟩.
+    """
     monkeypatch.setattr(worker_module, "LOG_LIMIT_BYTES", 1 << 20)
     worker = writing(tmp_path, f"{words} >&2")
     ends = time.monotonic() + 30.0

@@ -1,0 +1,172 @@
+"""Files that may be anybody's: what is no file, is too large or is still written ends in words."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commandline import envcompare
+from imports import files_of, log, measured, request, two_arms
+
+from envcompare import cli, files, importing
+from envcompare.analysis.timing.runfiles import read_files
+from envcompare.errors import ProfileError, RunFolderError
+from envcompare.measure.worker import Worker
+from envcompare.run_folder.records import Event
+from envcompare.run_folder.results import RunFolder
+
+SPARSE_BYTES = 60 << 30
+NAMES = (
+    "run.json",
+    "samples.jsonl",
+    "events.jsonl",
+    "fingerprints/local/vm/cnn.json",
+    "profiles/local_cnn/vm/trace.json",
+    "profiles/roofs/local.json",
+)
+
+
+def sparse(path: Path) -> Path:
+    """Make a file that says it has 60 GB and takes no room."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    os.truncate(path, SPARSE_BYTES)
+    return path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sparse_file_of_a_run_is_refused(tmp_path: Path, name: str) -> None:
+    """Its size is looked at before any of it is held."""
+    folder = measured(tmp_path)
+    sparse(folder.path / name)
+    with pytest.raises(RunFolderError, match="cannot be read") as caught:
+        read_files(folder)
+    assert "it has 61,440 MiB; at most" in caught.value.details
+
+
+def test_sparse_run_ends_with_the_exit_code_of_bad_data(tmp_path: Path) -> None:
+    """It is no fault of envcompare."""
+    folder = measured(tmp_path)
+    sparse(folder.path / "run.json")
+    done = envcompare("report", str(folder.path), cwd=tmp_path)
+    assert done.returncode == 5
+    assert "fault" not in done.stderr
+
+
+@pytest.mark.parametrize("tool", ["nvprof", "ncu", "kineto", "nsys"])
+def test_sparse_profile_is_refused(tmp_path: Path, tool: str) -> None:
+    """Before it is hashed, which takes minutes."""
+    with pytest.raises(ProfileError):
+        request(tmp_path, sparse(tmp_path / "profile"), tool=tool).run()
+    assert not (tmp_path / "results").exists()
+
+
+def test_endless_line_of_a_journal_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No more of it is held than a line may have."""
+    folder = measured(tmp_path)
+    monkeypatch.setattr(files, "LINE_BYTES", 1000)
+    with (folder.path / "events.jsonl").open("ab") as stream:
+        stream.write(b" " * 5000)
+    with pytest.raises(RunFolderError, match=r"events\.jsonl cannot be read"):
+        folder.read_events()
+
+
+def test_file_that_does_not_tell_its_size_is_bounded() -> None:
+    """As those of /proc, and one that grows."""
+    with pytest.raises(OSError, match="it has over 0 MiB"):
+        files.read_whole(Path("/proc/self/status"), most=10)
+
+
+def test_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    """It may have taken the place of a file since anybody looked."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="it is a named pipe"):
+        files.read_whole(tmp_path / "pipe", most=10)
+
+
+def test_long_torn_line_is_cut_off(tmp_path: Path) -> None:
+    """Wherever its begin lies."""
+    folder = measured(tmp_path)
+    path = folder.path / "events.jsonl"
+    before = path.read_bytes()
+    path.write_bytes(before + b"x" * (3 * files.MIB))
+    again = RunFolder.open(folder.path)
+    again.append_event(Event(t=4.0, what="run-ended"))
+    again.close()
+    assert path.read_bytes().startswith(before)
+    assert again.read_events().torn == 0
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_import_refuses_what_report_refuses(tmp_path: Path, name: str) -> None:
+    """Nothing is written into a run of which no report can be made."""
+    folder = measured(tmp_path)
+    path = folder.path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("{}\n", encoding="utf-8")
+    before = files_of(folder.path)
+    with pytest.raises(RunFolderError) as of_report:
+        read_files(folder)
+    with pytest.raises(RunFolderError) as of_import:
+        request(tmp_path, log(tmp_path, "vm.log"), into=folder.path).run()
+    assert str(of_import.value) == str(of_report.value)
+    assert files_of(folder.path) == before
+
+
+def test_profile_that_is_still_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its hash, its copy and its record would be of three files."""
+    folder = two_arms(tmp_path)
+    before, third, read = files_of(folder.path), log(tmp_path, "third.log"), importing.read
+
+    def read_as_it_grows(tool: str, paths: tuple[Path, ...]) -> object:
+        profile = read(tool, paths)
+        with third.open("a", encoding="utf-8") as stream:
+            stream.write("\n")
+        return profile
+
+    monkeypatch.setattr(importing, "read", read_as_it_grows)
+    with third.open("a", encoding="utf-8") as stream:
+        stream.write("\n")  # another file than that of vm
+    with pytest.raises(ProfileError, match="changed while it was read"):
+        request(tmp_path, third, arm="singularity", into=folder.path).run()
+    assert files_of(folder.path) == before
+
+
+def test_report_is_written_without_charts_where_memory_is_limited(tmp_path: Path) -> None:
+    """The engine of the chart library ends its process there, and nothing else."""
+    folder = measured(tmp_path)
+    limit = 30_000_000 * 1024
+    done = subprocess.run(
+        [sys.executable, "-m", "envcompare", "report", str(folder.path)],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),  # noqa: PLW1509
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "charts are left out: the program that draws them" in done.stdout
+    page = (folder.path / "report.html").read_text(encoding="utf-8")
+    assert "Charts are left out" in page
+    assert '<svg class="chart"' not in page
+
+
+def test_too_little_memory_is_no_fault() -> None:
+    """What asked for it was a file."""
+    assert cli._told(MemoryError()).exit_code == 5
+
+
+def test_escapes_do_not_reach_a_kept_log(tmp_path: Path) -> None:
+    """Who shows it on a terminal sees them, and the terminal does not obey."""
+    worker = Worker.__new__(Worker)
+    worker.log = tmp_path / "docker.log"
+    worker._append(b"\x1b]0;owned\x07\x1b[2J a\rb\r\n\xc2\x9b31m \xff \xe2\x9c\x93\n")
+    kept = worker.log.read_text(encoding="utf-8")
+    assert kept == "⟨U+001B⟩]0;owned⟨U+0007⟩⟨U+001B⟩[2J a\nb\n⟨U+009B⟩31m ⟨U+DCFF⟩ ✓\n"
