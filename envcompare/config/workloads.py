@@ -17,6 +17,7 @@ from typing import Any
 
 from envcompare import bundled
 from envcompare.config.arms import Traits
+from envcompare.config.ownfiles import travelling
 from envcompare.config.settings import LONGEST_S, Settings, WorkloadTable
 from envcompare.errors import ConfigError
 from envcompare.files import read_text
@@ -70,6 +71,7 @@ class Workload:
     name: str
     path: Path | None = None  # of the user's own file
     class_name: str = ""
+    files: tuple[str, ...] = ()  # of the folder of that file, which travel with it
     program: Program | None = None  # a plain command
     parameters: tuple[tuple[str, tuple[Scalar, ...]], ...] = ()
 
@@ -334,6 +336,7 @@ def _own_workload(item: str, given: dict[str, _Given]) -> Workload:
         name=name,
         path=path.resolve(),
         class_name=class_name,
+        files=travelling(path.resolve()),
         parameters=_parameters(
             _own_info(declared, class_name, name), given.get(name, {}), is_complete=False
         ),

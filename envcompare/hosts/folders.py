@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from envcompare.command import Command
+from envcompare.command import Command, CommandResult
 from envcompare.config.arms import Arm, Place
 from envcompare.config.experiment import Experiment
 from envcompare.config.workloads import Workload
 from envcompare.environments import UPPER, new_worker_mark, run_wrapped
 from envcompare.environments.registry import environment
 from envcompare.errors import CommandTimeoutError, UnusableError, WorkloadError
+from envcompare.hosts import ReadyArm
 from envcompare.hosts.session import HostSession
 from envcompare.masking import masked
 from envcompare.measure import Variables
@@ -136,10 +137,10 @@ class CellFolders:
         return (*self.session.mounts, *self.shown)
 
     def name_of(self, workload: Workload) -> str:
-        """Return what `hello` calls a workload; a user's file is sent to the host first."""
+        """Return what `hello` calls a workload; a user's files are sent to the host first."""
         if workload.path is None:
             return workload.name
-        folder = self.session.send(workload.path, workload.name)
+        folder = self.session.send(workload, workload.path)
         self._show(folder)
         return f"{folder}/{workload.path.name}:{workload.class_name}"
 
@@ -214,6 +215,7 @@ class CellFolders:
         """Return what a worker is told of its work, the data in a folder of the host."""
         return LaunchSpec(
             workload=self.name_of(workload),
+            files=workload.files,
             params=parameters,
             data=data,
             threads=experiment.threads,
@@ -304,25 +306,39 @@ class CellFolders:
     def _make_data(
         self, folder: str, name: str, parameters: dict[str, Scalar], *, is_downloaded: bool
     ) -> None:
-        ready = self.session.nearest_arm
-        argv = (
-            *(ready.prepared.python, f"{self.session.workloads}/{WORKER}"),
-            *("--prepare", folder, "--workload", name, "--params", json.dumps(parameters)),
-            *(("--download",) if is_downloaded else ()),
-        )
-        base = folder.rpartition("/")[0]
-        mounts = (*self.mounts, Mount(path=base, is_read_only=False))
-        command = Command(argv=argv)
-        result = self.session.run_inside(ready, command, mounts=mounts, timeout_s=_PREPARE_LIMIT_S)
-        if not result.succeeded:
-            raise _data_error(name, result.stdout, result.tail())
+        """Make the data in the nearest arm that can import the workload."""
+        error = WorkloadError(f"no arm is left to make the data of {name}", phase="data")
+        for ready in self.session.nearest_arms:
+            argv = (
+                *(ready.prepared.python, f"{self.session.workloads}/{WORKER}"),
+                *("--prepare", folder, "--workload", name, "--params", json.dumps(parameters)),
+                *(("--download",) if is_downloaded else ()),
+            )
+            base = folder.rpartition("/")[0]
+            result = self.session.run_inside(
+                ready,
+                Command(argv=argv),
+                mounts=(*self.mounts, Mount(path=base, is_read_only=False)),
+                timeout_s=_PREPARE_LIMIT_S,
+            )
+            if result.succeeded:
+                return
+            error = _data_error(name, ready, result)
+            if error.phase != "import":
+                break
+        raise error
 
 
-def _data_error(name: str, stdout: str, tail: str) -> WorkloadError:
-    fault = fault_in(stdout)
+def _data_error(name: str, ready: ReadyArm, result: CommandResult) -> WorkloadError:
+    """Return why a program that makes data has failed: of an import, where it did."""
+    fault, work = fault_in(result.stdout), name.rpartition("/")[2]
+    brief, hint = f"the data of {work} cannot be made", "give your own with --data"
+    if fault is not None and fault.phase == "import":
+        where = ready.prepared.reference or ready.prepared.python
+        brief, hint = f"{work} cannot be imported in {ready.arm.id} ({where})", fault.hint
     return WorkloadError(
-        f"the data of {name} cannot be made" + (f": {masked(fault.brief)}" if fault else ""),
-        details=masked(fault.traceback) if fault else tail,
-        hint="give your own with --data",
-        phase="data",
+        brief + (f": {masked(fault.brief)}" if fault else ""),
+        details=masked(fault.traceback) if fault else result.tail(),
+        hint=hint or "mend the file: the traceback names the place",
+        phase="import" if fault is not None and fault.phase == "import" else "data",
     )

@@ -165,7 +165,7 @@ def _identity_of(session: HostSession, ready: ReadyArm) -> Identity:
 
 def _data_facts(session: HostSession, path: str) -> Identity:
     """Return the hash of the user's data, and the times of its files; empty if not read."""
-    ready = session.nearest_arm
+    ready = session.nearest_arms[0]
     program = f"{session.workloads}/harness/formats/data.py"
     command = Command(argv=(ready.prepared.interpreter, program, path))
     mounts = (*session.mounts, Mount(path=path))

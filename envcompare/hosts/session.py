@@ -13,6 +13,7 @@ from envcompare import bundled
 from envcompare.command import Command, CommandResult
 from envcompare.config.arms import Place
 from envcompare.config.experiment import Experiment
+from envcompare.config.workloads import Workload
 from envcompare.environments import Check, HoldsData, Isolation, gpu, new_worker_mark, run_wrapped
 from envcompare.environments.registry import ENVIRONMENTS, IMAGE_BUILDER, environment
 from envcompare.errors import EnvcompareError, Problem, UnusableError
@@ -32,7 +33,6 @@ from envcompare.stack.storage import OPEN_FOLDERS
 from envcompare.stack.tiers import CPU, Choice, choose
 from envcompare.stack.wheelhouse import is_filled
 from envcompare.transport import FOLDER_S, Process, Transport, make_folder, put_tree, shell
-from envcompare.transport.copies import put_file
 from envcompare.transport.hosts import HostSpec, InterruptibleTransport
 
 _CLAIM_S = 10.0  # for a client that was just killed to be gone
@@ -218,14 +218,15 @@ class HostSession:
         )
 
     @property
-    def nearest_arm(self) -> ReadyArm:
-        """Return the arm that is nearest to the host: a plain process, else one with a network."""
+    def nearest_arms(self) -> list[ReadyArm]:
+        """Return the arms, the nearest to the host first: a plain process, then with a network."""
 
         def distance(ready: ReadyArm) -> tuple[bool, bool]:
             traits = environment(ready.arm.environment).traits
             return traits.is_isolated, not traits.has_network
 
-        return min(self.arms.values(), key=distance)
+        own = (ready for ready in self.arms.values() if not ready.arm.is_control)
+        return sorted(own, key=distance)
 
     def add_control(self, control: str, reference: str) -> None:
         """Give the control arm what the reference has."""
@@ -246,11 +247,12 @@ class HostSession:
         for arm in self.arms:
             make_folder(self.transport, self.scratch(arm))
 
-    def send(self, path: Path, name: str) -> str:
-        """Return the folder of the host that a user's file is in; it is sent once a run."""
-        folder = f"{self.folder}/own-{name}"
+    def send(self, workload: Workload, path: Path) -> str:
+        """Return the folder of the host that a user's file and its others are in, sent once."""
+        folder = f"{self.folder}/own-{workload.name}"
         if folder not in self._sent:
-            put_file(self.transport, path, f"{folder}/{path.name}")
+            names = workload.files or (path.name,)
+            put_tree(self.transport, path.parent, folder, names=names)
             self._sent.add(folder)
         return folder
 

@@ -160,6 +160,7 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What `hello` tells the worker to be."""
 
     workload: str
+    files: tuple[str, ...] = ()  # of its folder, that were sent with it
     params: dict[str, Scalar]
     data: str
     threads: int

@@ -375,10 +375,13 @@ def remove_folder(transport: Transport, path: str) -> None:
     run(transport, Command(argv=("rm", "-rf", "--", path)), timeout_s=FOLDER_S)
 
 
-def put_tree(transport: Transport, source: Path, target: str) -> None:
+def put_tree(
+    transport: Transport, source: Path, target: str, *, names: tuple[str, ...] = ()
+) -> None:
     """Copy the files of a folder into the folder `target` of the host, without byte code.
 
-    What is in `target` already and not in `source` stays.
+    With `names` these files alone, and what links lead to in place of links. What is in `target`
+    already and not in `source` stays.
     """
     goal = f"{transport.name}:{target}"
     if not source.is_dir():
@@ -386,7 +389,10 @@ def put_tree(transport: Transport, source: Path, target: str) -> None:
     command = Command(argv=("sh", "-c", _UNPACK, "sh", target))
     try:
         result = run(
-            transport, command, stdin=lambda stream: _pack(source, stream), timeout_s=CONTENT_S
+            transport,
+            command,
+            stdin=lambda stream: _pack(source, names, stream),
+            timeout_s=CONTENT_S,
         )
     except OSError as error:
         raise not_copied(str(source), goal, str(error)) from error
@@ -431,10 +437,12 @@ def file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _pack(source: Path, stream: BinaryIO) -> None:
-    with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-        for path in sorted(source.iterdir()):
-            archive.add(path, arcname=path.name, filter=_without_byte_code)
+def _pack(source: Path, names: tuple[str, ...], stream: BinaryIO) -> None:
+    with tarfile.open(
+        fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT, dereference=bool(names)
+    ) as archive:
+        for name in names or sorted(path.name for path in source.iterdir()):
+            archive.add(source / name, arcname=name, filter=_without_byte_code)
 
 
 def _without_byte_code(member: tarfile.TarInfo) -> tarfile.TarInfo | None:

@@ -69,6 +69,40 @@ def test_the_others_are_measured_and_not_measured_again(lab: Lab, tmp_path: Path
     assert done.lines("samples.jsonl") == samples
 
 
+HELPED = """
+from parts.work import step
+
+
+class Helped:
+    def setup(self, seed, device):
+        pass
+
+    def step(self):
+        return step()
+"""
+
+
+@pytest.mark.engine("docker")
+def test_files_beside_a_workload_are_there_in_every_arm_of_every_host(
+    lab: Lab, tmp_path: Path
+) -> None:
+    """A package that it imports, in a container and without one."""
+    parts = tmp_path / "own" / "parts"
+    parts.mkdir(parents=True)
+    (parts.parent / "helped.py").write_text(HELPED)
+    (parts / "work.py").write_text("def step(): return float(sum(range(20000)) % 97)\n")
+    done = envcompare(
+        tmp_path / "runs",
+        *("--hosts", ",".join(REACHED), "--envs", f"plain=docker:{BASE},vm@host", "--budget", "4"),
+        *("--no-quiet-gate", "--no-startup", "--profile", "none"),
+        *("--workload", f"{parts.parent}/helped.py:Helped"),
+    )
+    assert done.exit_code == 0, done.stderr
+    measured = {(one["cell"].partition("/")[0], one["arm"]) for one in done.lines("samples.jsonl")}
+    arms = ("plain", "vm-host", "plain~control")
+    assert measured == {(host, arm) for host in REACHED for arm in arms}
+
+
 def test_groups_of_hosts_are_compared_with_what_differs_first(lab: Lab, tmp_path: Path) -> None:
     """One machine in each group: a program that takes longer on the second, but not in namespaces.
 

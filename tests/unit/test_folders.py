@@ -102,6 +102,25 @@ def test_file_of_one_workload_is_not_shown_to_the_next(
     assert cells[2].shown == ()
 
 
+def test_files_beside_a_workload_are_sent_with_it(session: HostSession, tmp_path: Path) -> None:
+    """Those that travel alone, and what a link leads to in place of the link."""
+    source = tmp_path / "project"
+    for name in ("own.py", "deep/helper.py", "secret"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(name)
+    (source / "link.py").symlink_to("deep/helper.py")
+    own = Workload(
+        name="own-Work",
+        path=source / "own.py",
+        class_name="Work",
+        files=("deep/helper.py", "link.py", "own.py"),
+    )
+    sent = Path(CellFolders(session=session).name_of(own).rpartition(":")[0]).parent
+    found = {str(path.relative_to(sent)) for path in sent.rglob("*") if path.is_file()}
+    assert found == {"deep/helper.py", "link.py", "own.py"}
+    assert not (sent / "link.py").is_symlink()
+
+
 MAKES_DATA = """
 import os, pathlib
 
@@ -147,6 +166,50 @@ def makes_data(session: HostSession, tmp_path: Path) -> Callable[[str], str]:
         )
 
     return prepare
+
+
+NEEDS_MORE = """
+import rare
+
+
+class Needs:
+    @staticmethod
+    def make(folder):
+        rare.write(folder)
+"""
+
+
+def arm_with(modules: Path | None) -> tuple[str, ReadyArm]:
+    """Return an arm of this machine that finds modules in a folder."""
+    name = modules.name if modules else "bare"
+    variables = (("PYTHONPATH", str(modules)),) if modules else ()
+    prepared = Prepared(interpreter=sys.executable, variables=variables)
+    arm = ArmRecord(id=name, environment="vm", stack="image")
+    return name, ReadyArm(arm=arm, prepared=prepared, check=Check())
+
+
+def test_data_are_made_in_an_arm_that_can_import_the_workload(
+    session: HostSession, tmp_path: Path
+) -> None:
+    """Where none can, the missing module is named with the first such arm and its Python."""
+    path = tmp_path / "needs.py"
+    path.write_text(NEEDS_MORE)
+    own = Workload(name="needs-Needs", path=path, class_name="Needs")
+    experiment, _ = resolved(Settings(), Settings())
+    session.arms |= [arm_with(None)]
+    with pytest.raises(WorkloadError) as caught:
+        CellFolders(session=session).prepare_data(own, {}, experiment)
+    said = f"needs.py:Needs cannot be imported in bare ({sys.executable}): ModuleNotFoundError: "
+    assert caught.value.phase == "import"
+    assert caught.value.brief == f"{said}No module named 'rare'"
+    assert "has no module rare" in caught.value.hint
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "rare.py").write_text(
+        "import pathlib\ndef write(folder): pathlib.Path(folder, 'made').touch()"
+    )
+    session.arms |= [arm_with(tmp_path / "full")]
+    made = CellFolders(session=session).prepare_data(own, {}, experiment)
+    assert Path(made, "made").exists()
 
 
 @pytest.fixture

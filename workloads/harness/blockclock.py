@@ -10,7 +10,7 @@ import time
 from typing import Any, Callable
 
 from harness.facts.cgroups import own_group, throttled_ns
-from harness.failures import PhaseError
+from harness.failures import ContractError, PhaseError
 
 TASKS = "/proc/self/task"
 Stamps = tuple[list[int], list[int], Any]
@@ -124,8 +124,19 @@ def as_number(loss: Any, step: int) -> float:  # noqa: ANN401  a loss is what th
     """Return the loss of a step as a number, waiting for the device where it is still computing."""
     try:
         return float(loss)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise PhaseError("step", step) from error
+    except (TypeError, ValueError) as error:
+        raise PhaseError("step", step) from _no_number(loss, error)
+    except RuntimeError as error:  # of a GPU that failed, or of PyTorch for a tensor of several
+        is_several = "converted to Scalar" in str(error)
+        raise PhaseError("step", step) from (_no_number(loss, error) if is_several else error)
+
+
+def _no_number(loss: Any, error: Exception) -> ContractError:  # noqa: ANN401  as above
+    kind = "None" if loss is None else f"a value of type {type(loss).__name__} ({error})"
+    return ContractError(
+        f"`step` must return a number, and returned {kind}",
+        hint="return the loss as a number or as a tensor of one, or 0.0 where there is none",
+    )
 
 
 def _time_steps(step: Callable[[], Any], k: int, done: int) -> Stamps:

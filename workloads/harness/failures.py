@@ -39,6 +39,10 @@ class ProcessError(HintedError):
     """A process could not be made as asked, or ended before its time."""
 
 
+class ContractError(HintedError):
+    """A workload's class is not as workloads/README.md says that it must be."""
+
+
 class LackingError(HintedError):
     """The environment lacks what the workload needs: the arm is not run, and has not failed."""
 
@@ -90,6 +94,7 @@ def _install_hint(cause: BaseException) -> str:
     package = cause.name.split(".")[0]
     return (
         f"{sys.executable}, the Python of this arm, has no module {package}: install the package "
-        "that provides it there, or put the file beside your workload's; for bundled workloads "
-        "leave out --stacks host, @host and --host-python, and envcompare installs it"
+        "that provides it there, or put its file beside your workload's, where it is sent too; for "
+        "bundled workloads leave out --stacks host, @host and --host-python, and envcompare "
+        "installs it"
     )

@@ -12,7 +12,7 @@ from harness import compiling, torchparts
 from harness.blockclock import BlockClock, as_number
 from harness.facts.cgroups import memory_peak_bytes
 from harness.facts.inside import fingerprint
-from harness.failures import PhaseError, ProtocolError, failure_reply, phase
+from harness.failures import ContractError, PhaseError, ProtocolError, failure_reply, phase
 from harness.loading import Workload
 from harness.pinning import OWN_CPU, current_cpu, held
 from harness.profiling import profile
@@ -110,7 +110,7 @@ class Generation:
         """Ask the workload how well it does on data that it does not train on."""
         start_ns = time.monotonic_ns()
         with phase("step", self._steps):
-            found = {name: float(value) for name, value in self._object.evaluate().items()}
+            found = _as_metrics(self._object.evaluate())
         return {"values": found, "wall_ns": time.monotonic_ns() - start_ns}
 
     def _profile(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -153,6 +153,16 @@ class Generation:
         self._object, self._pad = None, b""
         gc.collect()
         torchparts.release_memory(self._job.device)
+
+
+def _as_metrics(value: Any) -> dict[str, float]:  # noqa: ANN401  what a workload makes
+    try:
+        return {name: float(one) for name, one in value.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ContractError(
+            f"`evaluate` must return a dict of numbers, and returned {str(value)[:RESULT_LIMIT]}",
+            hint='return one as in {"accuracy": 0.93}',
+        ) from error
 
 
 def _as_result(value: Any) -> dict[str, Any] | None:  # noqa: ANN401  what a workload makes

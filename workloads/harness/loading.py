@@ -9,8 +9,9 @@ import importlib
 import importlib.util
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Sequence
 
+from harness.failures import ContractError
 from harness.parameters import Value, require, require_ranges, resolve
 
 if TYPE_CHECKING:
@@ -29,6 +30,12 @@ class Workload:
     """A user's or a bundled workload object, with the optional parts of the contract filled in."""
 
     def __init__(self, kind: type, given: dict[str, Any]) -> None:
+        for name in ("setup", "step"):
+            if not callable(getattr(kind, name, None)):
+                raise ContractError(
+                    f"the class {kind.__name__} has no method `{name}`",
+                    hint="workloads/README.md, Your own, shows the methods that a class needs",
+                )
         defaults: dict[str, Value] = getattr(kind, "PARAMS", {})
         self.params = resolve(defaults, given)
         require_ranges(self.params, getattr(kind, "RANGES", {}))
@@ -47,18 +54,28 @@ class Workload:
     @property
     def batch(self) -> int:
         """Give the number of samples a step works on."""
-        return int(getattr(self._object, "batch", 1))
+        return self._whole("batch", 1)
 
     @property
     def processes(self) -> int:
         """Give the number of processes that compute in a step."""
-        return int(getattr(self._object, "processes", 1))
+        return self._whole("processes", 1)
 
     @property
     def steps_per_epoch(self) -> int | None:
         """Give how many steps see the whole training data once, where the workload knows it."""
-        steps = getattr(self._object, "steps_per_epoch", None)
-        return None if steps is None else int(steps)
+        known = getattr(self._object, "steps_per_epoch", None) is not None
+        return self._whole("steps_per_epoch", 1) if known else None
+
+    def _whole(self, name: str, usual: int) -> int:
+        value = getattr(self._object, name, usual)
+        try:
+            return int(value)
+        except (TypeError, ValueError) as error:
+            raise ContractError(
+                f"`{name}` must be a whole number, not {value!r}",
+                hint=f"set self.{name} to an int in __init__, or leave it out",
+            ) from error
 
 
 def bundled() -> list[str]:
@@ -124,19 +141,21 @@ def _file_and_class(name: str) -> tuple[str, str]:
     return path, class_name
 
 
-def code_hash(name: str) -> str:
-    """Return the sha256 of all code of the bundled workloads, and of the user's file if it is one.
+def code_hash(name: str, files: Sequence[str] = ()) -> str:
+    """Return the sha256 of all code of the bundled workloads, or also of a user's workload.
 
-    What a user's file imports from beside itself is not in it.
+    Of that it is the file and the others that were sent with it, by their names in its folder.
     """
-    files = glob.glob(os.path.join(WORKLOADS, "**", "*.py"), recursive=True)
-    places = {os.path.relpath(path, WORKLOADS): path for path in files}
-    own = [] if name in bundled() else [name.rpartition(":")[0]]
+    paths = glob.glob(os.path.join(WORKLOADS, "**", "*.py"), recursive=True)
+    places = sorted((os.path.relpath(path, WORKLOADS), path) for path in paths)
+    if name not in bundled():
+        folder, file = os.path.split(name.rpartition(":")[0])
+        places += [(each, os.path.join(folder, each)) for each in sorted({file, *files})]
     digest = hashlib.sha256()
-    for place, path in [*sorted(places.items()), *((os.path.basename(one), one) for one in own)]:
-        with open(path, "rb") as file:
-            content = file.read()
-        digest.update(f"{place} {len(content)}\n".encode() + content)
+    for place, path in places:
+        with open(path, "rb") as stream:
+            content = stream.read()
+        digest.update(f"{place} {len(content)}\n".encode(errors="surrogateescape") + content)
     return digest.hexdigest()
 
 

@@ -51,7 +51,8 @@ def _source(name: str) -> Source:
     if module is not None:
         source: Source = importlib.import_module(module).SOURCE
         return source
-    kind = load_class(name)
+    with phase("import"):
+        kind = load_class(name)
     make = getattr(kind, "make", None)
     if make is None and name not in bundled():
         print(f"{name} has no make(folder): its data folder stays empty", file=sys.stderr)  # noqa: T201

@@ -306,7 +306,7 @@ def test_import_failure_keeps_its_traceback(start: Start, tmp_path: Path) -> Non
     assert error["phase"] == "import"
     assert error["brief"] == "ModuleNotFoundError: No module named 'no_such_module_here'"
     assert "has no module no_such_module_here: install the package that" in error["hint"]
-    assert "or put the file beside your workload's" in error["hint"]
+    assert "or put its file beside your workload's" in error["hint"]
     assert "broken.py" in error["traceback"]
 
 
@@ -451,6 +451,77 @@ def test_code_hash_follows_the_users_file(start: Start, toy: str) -> None:
     with Path(toy.rpartition(":")[0]).open("a") as file:
         file.write("# edited\n")
     assert first == second != start().ask("hello", workload=toy)["code_hash"]
+
+
+def test_code_hash_follows_what_was_sent_with_the_file(start: Start, tmp_path: Path) -> None:
+    """What lies beside it and was not sent, as what it writes there, does not count."""
+    own = f"{write(tmp_path, 'import helper', returns='helper.VALUE')}:Own"
+    hashes = []
+    for name, text in (("helper.py", "VALUE = 1"), ("helper.py", "VALUE = 2"), ("note", "1")):
+        (tmp_path / name).write_text(text)
+        files = ["helper.py", "own.py"]
+        hashes.append(start().ask("hello", workload=own, files=files)["code_hash"])
+    assert hashes[0] != hashes[1] == hashes[2]
+
+
+def write(folder: Path, head: str = "", *, returns: str) -> Path:
+    """Write a workload whose step returns this expression."""
+    path = folder / "own.py"
+    path.write_text(
+        f"{head}\nclass Own:\n    def setup(self, seed, device): pass\n"
+        f"    def step(self): return {returns}\n    def evaluate(self): return {returns}\n"
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("returns", "said"),
+    [
+        ("None", "None"),
+        ("'much'", "a value of type str (could not convert string to float: 'much')"),
+        ("[1.0]", "a value of type list (float() argument must be a string or a real number, "),
+    ],
+)
+def test_a_step_that_returns_no_number_is_told_so(
+    start: Start, tmp_path: Path, returns: str, said: str
+) -> None:
+    """In the words of the contract, with what to return."""
+    worker = start()
+    worker.ask("hello", workload=f"{write(tmp_path, returns=returns)}:Own")
+    error = worker.ask("gen", seed=1, pad=0)["error"]
+    assert (error["phase"], error["step"]) == ("step", 1)
+    assert error["brief"].startswith(f"`step` must return a number, and returned {said}")
+    assert "or 0.0" in error["hint"]
+
+
+def test_an_evaluation_that_is_no_dict_of_numbers_is_told_so(start: Start, tmp_path: Path) -> None:
+    """As `step` is."""
+    worker = start()
+    worker.ask("hello", workload=f"{write(tmp_path, returns='0.5')}:Own")
+    worker.ask("gen", seed=1, pad=0)
+    error = worker.ask("evaluate")["error"]
+    assert error["brief"] == "`evaluate` must return a dict of numbers, and returned 0.5"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("def step(self): return 0.0", "the class Own has no method `setup`"),
+        ("def setup(self, seed, device): pass", "the class Own has no method `step`"),
+        (
+            "batch = None\n    def setup(self, seed, device): pass\n    def step(self): return 0.0",
+            "`batch` must be a whole number, not None",
+        ),
+    ],
+)
+def test_a_class_that_lacks_a_part_is_told_which(
+    start: Start, tmp_path: Path, body: str, said: str
+) -> None:
+    """Before anything is measured, and not as an AttributeError."""
+    (tmp_path / "own.py").write_text(f"class Own:\n    {body}\n")
+    error = start().ask("hello", workload=f"{tmp_path}/own.py:Own")["error"]
+    assert (error["phase"], error["brief"]) == ("setup", said)
+    assert error["hint"]
 
 
 def test_data_hash_follows_names_and_sizes(start: Start, toy: str, tmp_path: Path) -> None:

@@ -98,3 +98,22 @@ def test_a_workload_of_a_library_repeats_and_learns(
     said = _losses(worker)
     assert said[0] == said[1]
     assert said[0][1] < said[0][0]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("name", "kind"), [("trainer", "Bert"), ("lightning", "Lightning")])
+def test_a_workload_of_a_library_is_measured(
+    recipes_python: str, tmp_path: Path, name: str, kind: str
+) -> None:
+    """By the whole command, with the file that it imports beside it."""
+    (tmp_path / "script.py").write_text(code("lightning-script"))
+    (tmp_path / "net.py").write_text(code(name))
+    done = envcompare(
+        *("run", "--envs", "vm@host", "--host-python", recipes_python, "--no-quiet-gate"),
+        *("--workload", f"net.py:{kind}", "--device", "cpu", "--no-startup"),
+        *("--profile", "none", "--budget", "60", "--quick", "--out", "runs"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    (samples,) = tmp_path.glob("runs/*/samples.jsonl")
+    assert '"kind":"block"' in samples.read_text()

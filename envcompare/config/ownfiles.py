@@ -1,0 +1,146 @@
+"""What travels with a user's workload: its file, and its folder where the file needs it.
+
+Git says which files of a folder count, where it is there. Hidden files, byte code, virtual
+environments and run folders stay behind in any case.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from envcompare.command import Command
+from envcompare.errors import CommandTimeoutError, ConfigError, OutputLimitError
+from envcompare.transport import run
+from envcompare.transport.local import LOCAL
+
+MOST_BYTES: Final = 32 << 20
+MOST_FILES: Final = 2000
+_SHOWN: Final = 3
+_LISTING_S: Final = 60.0
+_UNNEEDED: Final = frozenset({"__pycache__", "node_modules"})
+_MARKS: Final = frozenset({"pyvenv.cfg", "run.json"})
+"""A folder with one of these is a virtual environment or a run folder."""
+_FINDS_FILES: Final = frozenset({"__file__", "__import__", "importlib", "pkgutil", "runpy"})
+"""Names by which a file may reach others beside it without an `import` that can be read."""
+# A hook of Git that starts envcompare names its own repository by these.
+_GIT: Final = ("env", "-u", "GIT_DIR", "-u", "GIT_WORK_TREE", "-u", "GIT_INDEX_FILE", "git")
+_LIST: Final = ("ls-files", "-z", "--others", "--exclude-standard")
+
+
+def travelling(path: Path) -> tuple[str, ...]:
+    """Return the names, relative to its folder, of what travels with a workload file.
+
+    That is the file alone where it needs nothing beside it. Raises ConfigError for a folder that
+    is too large.
+    """
+    try:
+        if not _needs_folder(path):
+            return (path.name,)
+        found = islice(_below(path.parent, frozenset(), needed=path.name), MOST_FILES + 1)
+        names = tuple(sorted({path.name, *found}))
+        sizes = {name: (path.parent / name).stat().st_size for name in names}
+    except (CommandTimeoutError, OSError, OutputLimitError) as error:
+        raise _too_large(path, f"its files cannot be listed: {error}") from error
+    if len(names) > MOST_FILES:
+        crowded = _largest(dict.fromkeys(names, 1))[0][0]
+        raise _too_large(path, f"it holds more than {MOST_FILES} files, most of them in {crowded}")
+    if sum(sizes.values()) > MOST_BYTES:
+        largest = ", ".join(f"{name} ({_size(amount)})" for name, amount in _largest(sizes))
+        raise _too_large(path, f"{_size(sum(sizes.values()))} in all, most of it in {largest}")
+    return names
+
+
+def _needs_folder(path: Path) -> bool:
+    """Tell whether a file imports what stands beside it, or may find it in another way."""
+    entries = {entry.name for entry in path.parent.iterdir()} - {path.name}
+    beside = {name.partition(".")[0] for name in entries}
+    used: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            used |= {name.name.partition(".")[0] for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            used.add((node.module or "").partition(".")[0])
+        elif isinstance(node, ast.Name):
+            used |= {node.id} & _FINDS_FILES
+    return bool((used - {""}) & (beside | _FINDS_FILES))
+
+
+def _below(folder: Path, above: frozenset[Path], *, needed: str = "") -> Iterator[str]:
+    """Yield the names of regular files in a folder, those behind links and submodules too."""
+    here = above | {folder.resolve()}
+    for name in _listed(folder, needed):
+        path = folder / name
+        if any(part.startswith(".") or part in _UNNEEDED for part in PurePosixPath(name).parts):
+            continue
+        if path.is_file():
+            yield name
+        elif path.is_dir() and path.resolve() not in here:
+            yield from (f"{name.rstrip('/')}/{inner}" for inner in _below(path, here))
+
+
+def _listed(folder: Path, needed: str) -> Iterator[str]:
+    """Yield what Git has or would add, without virtual environments and run folders.
+
+    Where a repository ignores the needed file, the folder counts as one by itself; where there is
+    no Git, everything is yielded.
+    """
+    names = _asked("-C", str(folder), *_LIST, "--cached")
+    if names is None or (needed and needed not in names):
+        with tempfile.TemporaryDirectory() as empty:
+            _asked("init", "-q", "--bare", empty)
+            words = (f"--git-dir={empty}", f"--work-tree={folder}", "-C", str(folder))
+            names = _asked(*words, *_LIST)
+    yield from _walked(folder) if names is None else _useful(names)
+
+
+def _asked(*words: str) -> list[str] | None:
+    """Return what Git answers, None where it refuses or is not installed."""
+    done = run(LOCAL, Command(argv=(*_GIT, *words)), timeout_s=_LISTING_S)
+    return list(filter(None, done.stdout.split("\0"))) if done.succeeded else None
+
+
+def _useful(names: list[str]) -> Iterator[str]:
+    paths = [PurePosixPath(name) for name in names]
+    marked = {path.parent for path in paths if path.name in _MARKS} - {PurePosixPath()}
+    return (str(path) for path in paths if marked.isdisjoint(path.parents))
+
+
+def _walked(folder: Path) -> Iterator[str]:
+    for place, folders, files in os.walk(folder):
+        if not _MARKS.isdisjoint(files) and Path(place) != folder:
+            folders.clear()
+            continue
+        links = [name for name in folders if (Path(place) / name).is_symlink()]
+        folders[:] = [name for name in folders if name not in _UNNEEDED and name[0] != "."]
+        for name in (*files, *links):
+            yield str((Path(place) / name).relative_to(folder))
+
+
+def _largest(amounts: dict[str, int]) -> list[tuple[str, int]]:
+    """Return what has most of it in a folder: files and folders right below it."""
+    tops: Counter[str] = Counter()
+    for name, amount in amounts.items():
+        top, slash, _ = name.partition("/")
+        tops[top + slash] += amount
+    return tops.most_common(_SHOWN)
+
+
+def _size(size_bytes: int) -> str:
+    large, unit = (2**30, "GiB") if size_bytes >= 2**30 else (2**20, "MiB")
+    return f"{size_bytes / large:.1f} {unit}"
+
+
+def _too_large(path: Path, why: str) -> ConfigError:
+    return ConfigError(
+        f"{path.name} needs files beside it, and its folder {path.parent} is too large to send",
+        details=f"{why}; at most {_size(MOST_BYTES)} and {MOST_FILES} files are sent",
+        hint="name what is large in a .gitignore there, or move the file into a folder of its own "
+        "with what it imports; --data names data on each host",
+    )
