@@ -67,8 +67,8 @@ def _needs_folder(path: Path) -> bool:
             used |= {name.name.partition(".")[0] for name in node.names}
         elif isinstance(node, ast.ImportFrom):
             used.add((node.module or "").partition(".")[0])
-        elif isinstance(node, ast.Name):
-            used |= {node.id} & _FINDS_FILES
+        elif isinstance(node, ast.Name | ast.Attribute):
+            used |= {node.id if isinstance(node, ast.Name) else node.attr} & _FINDS_FILES
     return bool((used - {""}) & (beside | _FINDS_FILES))
 
 

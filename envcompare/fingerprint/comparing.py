@@ -41,6 +41,7 @@ from envcompare.fingerprint.facts import (
 )
 from envcompare.fingerprint.sentences import worded_difference
 from envcompare.run_folder.records import (
+    ArmRecord,
     FactClass,
     FactDifference,
     FingerprintRecord,
@@ -70,20 +71,29 @@ def compare_fingerprints(
     """Return the facts in which `other` differs from `reference`, confounders first.
 
     What `context` knows of the two arms beside their facts is evidence, and shapes the remedy. Arms
-    that compare values of a parameter have no confounders: what else differs may follow from it.
+    that compare values of a parameter, or images, stacks or options of one environment, have no
+    confounders: what else differs may follow from that.
     """
     pair = FingerprintPair(reference=reference, other=other, context=context or ArmsContext())
     keys = sorted(reference.facts.keys() | other.facts.keys())
     differences = [_difference(pair, part) for key in keys for part in _parts(pair, key)]
     arms = pair.context.arms
-    if arms is not None and arms[0].parameters != arms[1].parameters:
-        differences = [_following_a_value(each) for each in differences]
+    if arms is not None and _compare_something_else(*arms):
+        differences = [_following_that(each) for each in differences]
     classes = {each.key: each.fact_class for each in differences}
     worded = [worded_difference(pair, _following(pair, each, classes)) for each in differences]
     return tuple(sorted(worded, key=lambda each: (CLASS_ORDER.index(each.fact_class), each.key)))
 
 
-def _following_a_value(difference: FactDifference) -> FactDifference:
+def _compare_something_else(first: ArmRecord, second: ArmRecord) -> bool:
+    """Tell whether two arms compare something else than environments."""
+    if first.parameters != second.parameters:
+        return True
+    asked = [(arm.reference, arm.stack, arm.options) for arm in (first, second)]
+    return first.environment == second.environment and asked[0] != asked[1]
+
+
+def _following_that(difference: FactDifference) -> FactDifference:
     if difference.fact_class != "confounder":
         return difference
     return replace(difference, fact_class="possible-influence")

@@ -152,6 +152,30 @@ def test_what_follows_from_a_value_is_no_confounder() -> None:
     assert not found[1][0].remedy
 
 
+def class_of_libc(first: ArmRecord, second: ArmRecord) -> str:
+    """Return as what it is told that two arms have another libc."""
+    records = [
+        FingerprintRecord(host="local", arm=arm.id, facts={"libc.version": f"2.{number}"})
+        for number, arm in enumerate((first, second))
+    ]
+    (found,) = compare_fingerprints(records[0], records[1], ArmsContext(arms=(first, second)))
+    return found.fact_class
+
+
+@pytest.mark.parametrize(
+    "fields", [{"reference": "app:2"}, {"stack": "host"}, {"options": ("--cpus", "1")}]
+)
+def test_what_follows_from_another_image_of_one_environment_is_no_confounder(
+    fields: dict[str, Any],
+) -> None:
+    """The image is what is compared, as a stack or options are; nothing else is mixed with it."""
+    arm = ArmRecord(id="a", environment="docker", reference="app:1")
+    other = replace(arm, id="b", **fields)
+    assert class_of_libc(arm, other) == "possible-influence"
+    assert class_of_libc(arm, replace(other, environment="podman")) == "confounder"
+    assert class_of_libc(arm, replace(arm, id="a~control")) == "confounder"
+
+
 def test_values_are_measured_and_judged_as_environments_are(tmp_path: Path) -> None:
     """Three times the numbers take longer; the control does not, and no loss is held against it."""
     (tmp_path / "adding.py").write_text(ADDS)

@@ -143,10 +143,8 @@ def test_hosts_and_parameters_are_named_only_where_they_differ() -> None:
 
 def influence(key: str, *, value: str = "on", **fields: Any) -> FactDifference:
     """Return a property of docker that vm does not have, a possible influence unless told."""
-    known: dict[str, Any] = {"fact_class": "possible-influence"}
-    return FactDifference(
-        host="gpu01", arm="docker", key=key, reference=None, value=value, **{**known, **fields}
-    )
+    known: dict[str, Any] = {"fact_class": "possible-influence", "reference": None}
+    return FactDifference(host="gpu01", arm="docker", key=key, value=value, **{**known, **fields})
 
 
 def with_candidates(one: Comparison, *found: FactDifference) -> RunComparison:
@@ -320,6 +318,24 @@ def test_a_cell_names_a_candidate_with_evidence_of_its_own() -> None:
     assert "The CNN was seen to use it." in candidates_text(run, (cnn,))
     assert candidates_text(run, (rnn,)).startswith("There is no sign that the CPU weight")
     assert of_cells({cnn.cell: (used,), "rnn": (unused,)}, shared=(used,)) == cells
+
+
+def test_an_image_that_is_compared_is_named_before_what_came_with_it() -> None:
+    """Nothing is mixed with the environment, which is the same."""
+    other = influence("libc.version", reference="2.35", value="2.36")
+    old, new = (next(one for one in example().arms if one.arm == name) for name in ("vm", "docker"))
+    arms = tuple(
+        msgspec.structs.replace(one, environment="docker", reference=reference)
+        for one, reference in ((old, "app:1"), (new, "app:2"))
+    )
+    judged = msgspec.structs.replace(SLOWER, candidates=(other.key,))
+    run = run_of(judged, differences=(other,), arms=arms)
+    assert candidates_text(run, (judged,)) == (
+        "The arms differ in the image (app:1 → app:2), which this run compares. With it, the C "
+        "library 2.35 → 2.36 differs and may be a cause."
+    )
+    alone = run_of(msgspec.structs.replace(SLOWER, candidates=()), arms=arms)
+    assert candidates_text(alone, alone.comparisons).endswith("found no other possible cause.")
 
 
 @pytest.mark.parametrize("open_", [EQUAL, OPEN])

@@ -39,17 +39,30 @@ def candidates_text(run: RunComparison, comparisons: Iterable[Comparison]) -> st
     elif asked and not causes:
         cause = "envcompare found no other possible cause."
     else:
-        cause = candidate_sentence(tuple(causes.values()), arm=decided[0].arm)
+        besides = "With it" if asked else "Besides the environment"
+        cause = candidate_sentence(tuple(causes.values()), arm=decided[0].arm, besides=besides)
     said = f"The arms differ in {asked}, which this run compares." if asked else ""
     seen = _in_kernel(run, decided), _worked_beside(run, decided)
     return " ".join(filter(None, (said, cause, *seen)))
 
 
 def _asked(run: RunComparison, arm: str) -> str:
-    """Return the values of a parameter that an arm and the reference compare; empty for none."""
-    values = {one.arm: one.parameters for one in run.arms}
-    before, after = values.get(run.reference_of(arm), {}), values.get(arm, {})
-    pairs = (f"{name} ({before.get(name, 'not set')} → {value})" for name, value in after.items())
+    """Return what an arm and the reference compare, where that is no environment; else empty.
+
+    Those are values of a parameter, and images or stacks of one environment.
+    """
+    arms = {one.arm: one for one in run.arms}
+    before, after = arms.get(run.reference_of(arm)), arms.get(arm)
+    if before is None or after is None:
+        return ""
+    values = {name: before.parameters.get(name, "not set") for name in after.parameters}
+    pairs = [f"{name} ({values[name]} → {value})" for name, value in after.parameters.items()]
+    if before.environment == after.environment:
+        if before.stack != after.stack:
+            pairs.append(f"the stack ({before.stack} → {after.stack})")
+        if before.reference != after.reference:
+            images = (each.reference or "envcompare's own" for each in (before, after))
+            pairs.append(f"the image ({' → '.join(images)})")
     return visible(", ".join(pairs))
 
 

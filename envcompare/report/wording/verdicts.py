@@ -211,7 +211,11 @@ def _in_short(difference: FactDifference) -> str:
 
 
 def candidate_sentence(
-    candidates: tuple[FactDifference, ...] | None, *, arm: str, in_some_cells: bool = False
+    candidates: tuple[FactDifference, ...] | None,
+    *,
+    arm: str,
+    in_some_cells: bool = False,
+    besides: str = "Besides the environment",
 ) -> str:
     """Say what may explain a decided difference beside its confounders, the likeliest first.
 
@@ -228,7 +232,7 @@ def candidate_sentence(
     rest = [one for one in candidates if one.fact_class != "confounder"]
     likely = [one for one in rest if one.is_felt is not False]
     texts = (
-        _likely(likely, is_more=len(rest) < len(candidates)),
+        _likely(likely, "In addition" if len(rest) < len(candidates) else besides),
         *dict.fromkeys(one.evidence for one in likely[:_MOST_CANDIDATES] if one.evidence),
         next((f"{SEPARATE}{one.remedy}." for one in likely if one.remedy), ""),
         _unlikely([one for one in rest if one.is_felt is False]),
@@ -236,10 +240,9 @@ def candidate_sentence(
     return visible(" ".join(text for text in texts if text))
 
 
-def _likely(differences: list[FactDifference], *, is_more: bool) -> str:
+def _likely(differences: list[FactDifference], start: str) -> str:
     if not differences:
         return ""
-    start = "In addition" if is_more else "Besides the environment"
     where = "; all are listed under Environments" * (len(differences) > _MOST_CANDIDATES)
     verb = _verb(differences, "differs", "differ")
     return f"{start}, {_described(differences)} {verb} and may be a cause{where}."
