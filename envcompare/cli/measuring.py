@@ -23,9 +23,11 @@ from envcompare.errors import ConfigError, InterruptedRunError
 from envcompare.text import counted, escaped_json
 
 if TYPE_CHECKING:
+    from envcompare.config.experiment import Experiment
     from envcompare.config.plan import Plan
     from envcompare.doctor.checks import HostExamination
     from envcompare.runner.recording import Job
+    from envcompare.transport.hosts import HostSpec
 
 _AGAIN = ("allow_mismatch", "wait")  # what may differ when a run is resumed
 
@@ -69,7 +71,6 @@ def run(
     """Measure the workloads in every arm and write a run folder with its report."""
     from envcompare.cli.planning import planned, resumed
     from envcompare.config.settings import Settings
-    from envcompare.hosts.allocation import check_available
     from envcompare.run_folder.disk import locked
     from envcompare.run_folder.results import RunFolder
     from envcompare.runner import walk
@@ -86,14 +87,14 @@ def run(
         folder = RunFolder.open(resume)
     else:
         experiment, plan, hosts = planned(*settings_of(values), accept_many=yes)
-        check_available(experiment.allocation)
+        _check_places(experiment, hosts)
         record = walk.run_record(plan, experiment, command_line=command_line())
         folder = RunFolder.create(experiment.out, record)
     run_id = folder.run_id
     with locked(folder.path, by="run") as doubt:
         if resume is not None:
             experiment, plan, hosts = resumed(folder, again)
-            check_available(experiment.allocation)
+            _check_places(experiment, hosts)
         if doubt:
             display.say(doubt)
         folder.listener = print_event if events else None
@@ -108,6 +109,16 @@ def run(
         )
         exit_code = _measured(job)
     sys.exit(exit_code)
+
+
+def _check_places(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> None:
+    """Refuse, before anything is made, an allocation or hosts that cannot be had now."""
+    from envcompare.hosts.allocation import check_available
+    from envcompare.hosts.opening import require_free
+
+    check_available(experiment.allocation)
+    if experiment.allocation is None and not experiment.wait_s:
+        require_free(hosts, experiment)
 
 
 def _measured(job: Job) -> int:

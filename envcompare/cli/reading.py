@@ -1,4 +1,7 @@
-"""The subcommands that read files and reach no host: report, import, list, compare, status."""
+"""The subcommands that read files: report, import, list, compare, status.
+
+Only `status` without a run reaches hosts.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,12 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from envcompare.cli.options import IMPORT, command_line, taking
+from envcompare.cli.givensettings import settings_of
+from envcompare.cli.options import IMPORT, PLACES, command_line, taking
 from envcompare.console import Display, is_terminal, print_bytes, print_lines
 from envcompare.errors import ConfigError
 from envcompare.files import irregular
@@ -400,28 +404,50 @@ def _nothing_to_judge(run: RunComparison) -> ConfigError:
 
 
 @click.command()
-@click.argument("run_folder", type=_PATH, metavar="RUN")
+@click.argument("run_folder", type=_PATH, metavar="[RUN]", required=False)
 @click.option(
     "--format",
     "form",
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="json has the intervals as log ratios.",
+    help="json is for a RUN, with the intervals as log ratios.",
 )
-def status(*, run_folder: Path, form: str) -> None:
-    """Say how far a run is, from another terminal or machine; read its folder, change nothing.
+@taking(PLACES)
+@click.pass_obj
+def status(display: Display, /, *, run_folder: Path | None, form: str, **values: Any) -> None:  # noqa: ANN401
+    """Say how far a run is, or without RUN which run holds each host; change nothing.
 
-    The exit code is 0 whether the run is going on, was interrupted or has ended.
+    The exit code is 0 whether the run is going on, was interrupted or has ended, and whoever holds
+    a host.
     """
     from envcompare.analysis.progress import status_of
     from envcompare.run_folder.results import RunFolder, json_bytes
 
+    if run_folder is None:
+        _tell_holders(display, form, values)
+    if any(value not in (None, ()) for value in values.values()):
+        raise ConfigError(
+            "status of a RUN reads its folder alone",
+            hint="leave out the RUN, to ask the hosts, or all other options",
+        )
     state = status_of(RunFolder.open(run_folder))
     if form == "json":
         print_bytes(escaped_json(json_bytes(state)))
     else:
         print_lines(_lines(state))
+
+
+def _tell_holders(display: Display, form: str, values: dict[str, Any]) -> NoReturn:
+    """Ask the hosts who holds them, and exit."""
+    from envcompare.cli.planning import resolved
+    from envcompare.runner.preparing import tell_holders
+
+    if form == "json":
+        raise ConfigError("--format json is for a RUN", hint="name a run folder")
+    outcome = tell_holders(*resolved(*settings_of(values)), display)
+    print_lines(outcome.lines)
+    sys.exit(outcome.exit_code)
 
 
 def _lines(run: RunStatus) -> Iterator[str]:

@@ -230,7 +230,7 @@ def take(
     Raises HostHeldError, which names the holder, where it is still held after `wait_s`, and
     InterruptedRunError when the user asks to stop meanwhile.
     """
-    begun, said = time.monotonic(), float("-inf")
+    begun, said, unseen = time.monotonic(), float("-inf"), 0
     while True:
         lock = _try(transport.bare, asker)
         if lock is not None:
@@ -238,6 +238,10 @@ def take(
         holder, file = _holder(transport)
         if holder is not None and asker.is_this_client(holder):
             return HostLock(is_shared=True)
+        unseen = unseen + 1 if holder is None else 0
+        if unseen == 1:  # it may be changing hands: who has it next is to be seen in a moment
+            _pause(interruption)
+            continue
         waited_s = time.monotonic() - begun
         if waited_s >= max(wait_s, _grace_s(asker, holder)):
             raise _refusal(asker.host, holder, file)
@@ -308,7 +312,11 @@ def _refusal(host: str, holder: Holder | None, file: str) -> HostHeldError:
 
 
 def _who(holder: Holder | None, file: str) -> str:
-    return holder.sentence if holder else f"a process that this login cannot see has locked {file}"
+    return (
+        holder.sentence
+        if holder
+        else f"{file} is locked by another program, or by a process that this login cannot see"
+    )
 
 
 def _grace_s(asker: Asker, holder: Holder | None) -> float:

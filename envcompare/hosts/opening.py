@@ -20,10 +20,16 @@ from envcompare.console import Display
 from envcompare.environments import gpu
 from envcompare.environments.registry import environment
 from envcompare.environments.software import inside
-from envcompare.errors import CommandTimeoutError, OutputLimitError, UnusableError
+from envcompare.errors import (
+    CommandTimeoutError,
+    HostHeldError,
+    OutputLimitError,
+    UnusableError,
+)
 from envcompare.fingerprint.identity import DataIdentity, Identity
 from envcompare.gpu.devices import driver_version
-from envcompare.hosts import ReadyArm
+from envcompare.hosts import ReadyArm, hostlock
+from envcompare.hosts.hostlock import Asker
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import Scalar
@@ -104,6 +110,41 @@ def open_session(
         interruption.check()
         raise
     return session
+
+
+def require_free(hosts: tuple[HostSpec, ...], experiment: Experiment) -> None:
+    """Raise HostHeldError where other clients hold every host, or one of those with ranks.
+
+    One that cannot be asked is left to the run, as is whoever takes a host in the meantime.
+    """
+    held: HostHeldError | None = None
+    for host in hosts:
+        refusal = _refusal(host, experiment)
+        if refusal is None and experiment.rendezvous is None:
+            return
+        held = held or refusal
+    if held is not None:
+        raise held
+
+
+def _refusal(host: HostSpec, experiment: Experiment) -> HostHeldError | None:
+    """Return that another client holds a host; None where it is free or cannot be asked."""
+    asker = Asker(host=host.label, purpose="run", run_id="new")
+    try:
+        transport = connect(host, options=ssh_options(experiment))
+        try:
+            waiting = Interruption()  # nobody asks it to stop: it gives up by itself
+            lock = hostlock.take(
+                transport, asker, wait_s=0, interruption=waiting, say=lambda _: None
+            )
+            lock.release()
+        finally:
+            transport.close()
+    except HostHeldError as error:
+        return error
+    except UnusableError:
+        return None
+    return None
 
 
 def boot_id(transport: Transport) -> str:

@@ -96,6 +96,11 @@ def unlock_everywhere(
     return _everywhere(experiment, hosts, display, _unlock)
 
 
+def tell_holders(experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display) -> Outcome:
+    """Say of each host which client holds it; nothing is changed there."""
+    return _everywhere(experiment, hosts, display, _tell_holder)
+
+
 @dataclass(slots=True, kw_only=True)
 class _HostTask:
     """What is done on one host, and what came of it."""
@@ -227,6 +232,12 @@ def _clean_left(
         task.tell_removal(claims.remove(session.transport, session.cache, known))
     if not task.outcome.lines and not task.outcome.errors:
         task.tell(f"nothing is left of the run {run_id}")
+
+
+def _tell_holder(task: _HostTask, session: HostSession) -> None:
+    holder = hostlock.holder_of(session.transport)
+    free = "free, as far as this login can see: no run and no `envcompare clean` holds it"
+    task.tell(f"in use: {holder.sentence}" if holder else free)
 
 
 def _unlock(task: _HostTask, session: HostSession) -> None:

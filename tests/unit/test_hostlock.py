@@ -122,6 +122,20 @@ def test_waiting_ends_with_the_patience_and_with_ctrl_c() -> None:
         taken(wait_s=600, interruption=interruption)
 
 
+def test_a_lock_that_changes_hands_is_not_said_to_be_of_nobody(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For a moment it is held by a program that does not say who it is, as a client's first is."""
+    (place / NAME).touch()
+    with subprocess.Popen(["flock", "-o", str(place / NAME), "sleep", "60"]) as other:
+        time.sleep(0.5)
+        threading.Timer(0.5, other.kill).start()
+        lock = taken(wait_s=60)
+    assert lock.keeper is not None
+    lock.release()
+    assert capsys.readouterr().out == ""
+
+
 def test_two_names_of_one_host_do_not_lock_each_other_out() -> None:
     """A run measures them one after another."""
     lock = taken()
@@ -195,6 +209,7 @@ def test_a_lock_of_an_unknown_program_is_one_all_the_same(place: Path) -> None:
         finally:
             other.kill()
     assert caught.value.brief == "local is in use"
+    assert "is locked by another program, or by a process that this login" in caught.value.details
     assert f"sudo fuser -v {place / NAME}" in caught.value.hint
 
 
@@ -222,7 +237,7 @@ def test_a_host_without_flock_uses_its_python_or_says_so(
 
 
 def test_two_runs_at_once_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second one ends with 3, and the host as failed for that reason; the first goes on."""
+    """The second one ends with 3 before it makes anything, and `status` tells who measures."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     words = (*WORDS, "--budget", "400", "--target", "0.001", "--wait", "0")
     (tmp_path / "one").mkdir()
@@ -233,13 +248,18 @@ def test_two_runs_at_once_on_this_machine(tmp_path: Path, monkeypatch: pytest.Mo
         folder = run_folder(tmp_path / "one")
         assert folder is not None
         assert f"the run {folder.name}, started by process {process.pid} on" in done.stderr
+        assert not (tmp_path / "two").exists()
+        told = envcompare("status", cwd=tmp_path)
+        assert told.returncode == 0, told.stderr
+        assert f"local: in use: the run {folder.name}, started by process" in told.stdout
         cleaned = envcompare("clean", "--break-lock", cwd=tmp_path)
         assert cleaned.returncode == 0, cleaned.stderr
         assert "the lock of the host: the run" in cleaned.stdout
         assert "the claim of that run: the next run" in cleaned.stdout
         (claim,) = claims.survey(LOCAL, host_cache(LOCAL))
         assert (claim.run_id, claim.state) == (folder.name, "dead")
-    assert '"host-failed"' in next((tmp_path / "two").glob("*/events.jsonl")).read_text()
+    told = envcompare("status", cwd=tmp_path)
+    assert told.stdout.startswith("local: free, as far as this login can see")
 
 
 def test_a_client_that_is_refused_leaves_what_the_run_has(
@@ -255,8 +275,10 @@ def test_a_client_that_is_refused_leaves_what_the_run_has(
         shutil.copytree(folder, tmp_path / "copy")
         there = tmp_path / "cache/envcompare/runs" / folder.name / "local"
         assert there.is_dir()
+        events = (tmp_path / "copy" / "events.jsonl").read_bytes()
         done = envcompare("run", "--resume", "copy", cwd=tmp_path)
         assert done.returncode == 3, done.stderr
+        assert (tmp_path / "copy" / "events.jsonl").read_bytes() == events
         assert "error: local is in use by another run" in done.stderr
         assert (there / ".owner").is_file()
         assert process.poll() is None
