@@ -131,6 +131,7 @@ def tables_of(
     name or of a name that is taken.
     """
     patterns = _patterns(measures)
+    taken = {path.stem for path in bundled.workloads().glob("*.py")}
     tables: dict[str, WorkloadTable] = {}
     for text in commands:
         argv = command_words(text)
@@ -140,7 +141,7 @@ def tables_of(
                 details="it names no program",
                 hint="give a program and its arguments, as in --command 'python train.py'",
             )
-        name = base = _name(argv)
+        name = base = _name(argv, taken)
         for number in range(2, len(commands) + 2):
             if name not in tables:
                 break
@@ -149,17 +150,23 @@ def tables_of(
     return tables
 
 
-def _name(argv: tuple[str, ...]) -> str:
-    """Name a command after its program, or after what an interpreter is given to run."""
+def _name(argv: tuple[str, ...], taken: set[str]) -> str:
+    """Name a command after its program, or after what an interpreter is given to run.
+
+    A name that is taken by a bundled workload is no command's.
+    """
     words = [word for word in argv if not VARIABLE_SETTING.fullmatch(word)]
     while len(words) > 1 and _INTERPRETERS.fullmatch(PurePosixPath(words[0]).name):
         rest = [word for word in words[1:] if word == "-c" or not word.startswith("-")]
-        if not rest or rest[0] == "-c":
+        if rest[:1] == ["-c"]:
+            return f"{PurePosixPath(words[0]).name}-c"
+        if not rest:
             break
         words = rest
     path = PurePosixPath(words[0] if words else "command")
     name = path.stem if path.suffix in {".py", ".sh"} else path.name
-    return _NOT_IN_NAME.sub("-", name).strip(".-") or "command"
+    name = _NOT_IN_NAME.sub("-", name).strip(".-") or "command"
+    return f"{name}-command" if name in taken else name
 
 
 def _patterns(items: tuple[str, ...]) -> dict[str, str]:

@@ -49,7 +49,7 @@ _Name = Annotated[
 
 class _Tree(msgspec.Struct, frozen=True, kw_only=True):
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
-    files: Annotated[int, msgspec.Meta(ge=1)]
+    files: Annotated[int, msgspec.Meta(ge=0)]
     parts: Annotated[dict[_Name, _Digest], msgspec.Meta(max_length=_MOST_INSTALLED)]
 
 
@@ -78,6 +78,8 @@ def prove(
     except _UNREAD as error:
         progress.say(f"what is installed in {name} cannot be hashed, so it is not proven: {error}")
         return replace(prepared, identity=(*prepared.identity, (UNPROVEN, str(error))))
+    if not tree.files:
+        progress.say(f"no packages are installed in {name}")
     facts = ((TREE, tree.sha256), (FILES, str(tree.files)))
     parts = tuple(f"{part} {digest}" for part, digest in tree.parts.items())
     # what hangs on a hash is known by that

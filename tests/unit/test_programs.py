@@ -50,7 +50,11 @@ def program(text: str, **fields: Any) -> Program:
         ("./bin/run-it.sh now", "run-it"),
         ("python -m torch.distributed.run x.py", "torch.distributed.run"),
         ("python3.11 -u train.py", "train"),
-        ("python -c 'print(1)'", "python"),
+        ("python -c 'print(1)'", "python-c"),
+        ("env A=1 /usr/bin/python3.11 -c 'print(1)'", "python3.11-c"),
+        ("python", "python-command"),
+        ("python llama.py", "llama-command"),
+        ("./compile.sh", "compile-command"),
         ("OMP_NUM_THREADS=2 python a/b.py", "b"),
         ("env A=1 time ls", "ls"),
         ("sh -c 'a | b'", "sh"),
@@ -72,6 +76,8 @@ def test_command_runs_alone_unless_workloads_are_named() -> None:
     """The defaults make way, names beside it stay."""
     assert [w.name for w in resolved(commands=("ls",)).workloads] == ["ls"]
     assert [w.name for w in resolved(commands=("ls",), workloads="cnn").workloads] == ["cnn", "ls"]
+    beside = resolved(commands=("python cnn.py",), workloads="cnn").workloads
+    assert [one.name for one in beside] == ["cnn", "cnn-command"]
 
 
 def test_variables_in_front_are_set_as_a_shell_would() -> None:
@@ -102,7 +108,6 @@ def test_words_arrive_as_they_were_quoted(words: list[str]) -> None:
         ({"commands": ("ls",), "command_timeout": 0.0}, "out of range"),
         ({"commands": ("ls",), "command_dir": "/"}, "cannot run in /"),
         ({"commands": ("ls",), "command_dir": "/usr"}, "cannot run in /usr"),
-        ({"commands": ("cnn",)}, "is a bundled workload"),
         ({"measures": ("x=(1)",)}, "belong to a --command"),
         ({"command_dir": "/data"}, "belong to a --command"),
         ({"commands": ("ls",), "set": ("ls.size=1",)}, "no parameters"),
@@ -135,6 +140,14 @@ def test_file_holds_tables_beside_bundled_names() -> None:
         measures=(("loss", "loss: ([0-9.]+)"),),
         timeout_s=30,
     )
+
+
+def test_a_table_may_not_have_the_name_of_a_bundled_workload() -> None:
+    """What a file calls so may be either; a flag gives its command another name."""
+    file = parse_settings(parse_toml('[workloads.cnn]\ncommand = "python x.py"'), source="x.toml")
+    with pytest.raises(ConfigError, match="is a bundled workload") as caught:
+        resolve(Settings(), file, known=KNOWN)
+    assert "give [workloads.cnn] another name" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -251,6 +252,20 @@ def test_what_cannot_be_proven_is_said_and_kept() -> None:
     assert proven.facts == ()
     assert "cannot be hashed, so it is not proven: " in told[0]
     assert told[0].endswith(dict(proven.identity)[UNPROVEN])
+
+
+def test_an_image_without_packages_is_proven_to_have_none(venvs: tuple[Path, Path]) -> None:
+    """It is told so, and differs from one that has some."""
+    bare, _ = venvs
+    for folder in bare.iterdir():
+        shutil.rmtree(folder)
+    told: list[str] = []
+    prepared = [Prepared(interpreter=str(one.parents[2] / "bin" / "python")) for one in venvs]
+    proven = proved(prepared[0], told.append)
+    assert told == ["no packages are installed in vm"]
+    assert dict(proven.facts)[FILES] == "0"
+    assert UNPROVEN not in dict(proven.identity)
+    assert dict(proven.facts)[TREE] != dict(proved(prepared[1]).facts)[TREE]
 
 
 # The interpreter of an image is what the image says it is.
