@@ -7,7 +7,7 @@ the marks is left in what a verdict rests on; all arms take turns in them as in 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -23,6 +23,7 @@ from envcompare.measure.limits import (
     expected_block_s,
     limit_s,
     steps_a_block,
+    steps_of_slower,
     too_long,
     wanted_block_s,
 )
@@ -40,6 +41,7 @@ from envcompare.run_folder.records import (
 )
 from envcompare.text import counted
 
+STEPS = "steps_per_block"  # as it is noted; with the name of an arm where that does fewer
 _CALIBRATION_STEPS = 4
 _WARMUP = -1
 _WARMUP_S, _GPU_WARMUP_S = 0.1, 0.3  # CPU steps are settled after three; a GPU raises its clocks
@@ -67,6 +69,7 @@ class Generation:
     marking: Marking
     marked_s: float = 0.0
     number: int = 0
+    fewer: dict[str, int] = field(default_factory=dict)  # steps in a block of arms that are slower
     _holds: bool = False  # all arms of a round on one CPU
     _checksums: dict[str, float | None] = field(default_factory=dict)
     _first_step_s: float = 0.0  # the longest of all arms
@@ -118,8 +121,9 @@ class Generation:
     def _run_marked(self, rounds_s: float) -> None:
         steps = self.steps or MIN_STEPS
         step_s, order = self.block_s / steps, self._order
+        of_arms = {arm: self.fewer.get(arm, steps) for arm in self.workers.arms}
         self.marked_s = self.marking.run(
-            self.workers, restart=self.restart, steps=steps, step_s=step_s, rounds_s=rounds_s,
+            self.workers, restart=self.restart, steps=of_arms, step_s=step_s, rounds_s=rounds_s,
             order=order, holds=self._holds,
         )  # fmt: skip
 
@@ -170,35 +174,55 @@ class Generation:
         self.workers.tell(arm, partial(Worker.send_begin, seed=seed, pad=pad))
 
     def _calibrate(self) -> None:
-        """Choose k on the reference so that a block lasts 20 ms; all arms do these steps."""
+        """Choose k on the reference so that a block lasts 20 ms; arms that are far slower do fewer.
+
+        Their steps are taken at their shortest, so that one slow step of four leaves k alike.
+        """
         context = self.context
+        means_s: dict[str, float] = {}
+        least_s: dict[str, float] = {}
+        threads = context.design.threads
         for arm in self._order("calibrate"):
             limit_s = block_limit_s(_CALIBRATION_STEPS * self._first_step_s)
             ran = self.workers.ask(arm, _steps(_CALIBRATION_STEPS, limit_s))
             if ran is not None and ran.compilations:  # its steps are no measure
                 ran = self.workers.ask(arm, _steps(_CALIBRATION_STEPS, limit_s))
-            if ran is not None and arm == context.reference:
+            if ran is not None:
                 # the mean: a GPU waits in the last step
-                self._take_steps(sum(ran.wall_ns) / len(ran.wall_ns) / 1e9)
+                means_s[arm] = sum(ran.wall_ns) / len(ran.wall_ns) / 1e9
+                least_s[arm] = means_s[arm] if ran.gpu_ns else min(ran.wall_ns) / 1e9
+                threads = max(threads, ran.running or 0)
+        if context.reference in means_s:
+            wanted_s = wanted_block_s(self.workers.roster.hellos.values(), threads=threads)
+            self._take_steps(means_s[context.reference], least_s, block_s=wanted_s)
 
-    def _take_steps(self, step_s: float) -> None:
+    def _take_steps(self, step_s: float, of_arms_s: dict[str, float], *, block_s: float) -> None:
         context = self.context
         if (failure := _too_short(context.reference, step_s)) is not None:
             self.workers.drop(context.reference, failure)
             return
-        wanted_s = wanted_block_s(self.workers.roster.hellos.values())
-        self.steps = context.design.steps or steps_a_block(step_s, block_s=wanted_s)
-        self.block_s = self.steps * step_s
-        context.note("calibrated", values={"steps_per_block": self.steps, "step_s": step_s})
+        steps = context.design.steps or steps_a_block(step_s, block_s=block_s)
+        if context.design.steps is None:
+            slower = {
+                arm: steps_of_slower(steps, one_s, block_s=block_s)
+                for arm, one_s in of_arms_s.items()
+                if arm != context.reference
+            }
+            self.fewer |= {arm: fewer for arm, fewer in slower.items() if fewer < steps}
+        self.steps, self.block_s = steps, steps * step_s
+        noted = {f"{STEPS} {arm}": fewer for arm, fewer in self.fewer.items()}
+        context.note("calibrated", values={STEPS: steps, "step_s": step_s, **noted})
 
     def _run_round(self, number: int) -> None:
-        steps = self.steps or MIN_STEPS
+        more = 1
         if number == _WARMUP:
-            steps = _warmup_steps(steps, self.block_s, has_gpu=self.context.has_gpu)
+            more = _warmup_blocks(self.block_s, has_gpu=self.context.has_gpu)
         cpu = OWN_CPU if self._holds else None
         can_hold = self._can_hold
         for order, arm in enumerate(self._order(f"round {number}")):
             limit_s = block_limit_s(expected_block_s(self._first_step_s))
+            # a block of an arm that does fewer steps is a long one
+            steps = self.fewer.get(arm) or more * (self.steps or MIN_STEPS)
             ran = self.workers.ask(arm, _steps(steps, limit_s, cpu=cpu))
             if ran is None:
                 self.context.note("round-dropped", arm=arm, text=f"round {number}")
@@ -223,7 +247,7 @@ class Generation:
         """Return what ran as a block, which warms up as well where a model was compiled in it."""
         times = asdict(ran)
         compilations = times.pop("compilations")
-        del times["threads"]
+        del times["threads"], times["running"]
         is_warmup = number == _WARMUP
         if compilations and not is_warmup:
             text = f"round {number}: torch.compile worked in it, {counted(compilations, 'time')}"
@@ -283,13 +307,13 @@ def have_like_cpus(hellos: Iterable[Hello]) -> bool:
     )
 
 
-def _warmup_steps(steps: int, block_s: float, *, has_gpu: bool) -> int:
-    """Return the steps of the discarded block: those of a block, or as many as last 0.1 s.
+def _warmup_blocks(block_s: float, *, has_gpu: bool) -> int:
+    """Return how many times as long as a block the discarded one is: once, or so that it is 0.1 s.
 
     On a GPU they last 0.3 s.
     """
     wanted_s = _GPU_WARMUP_S if has_gpu else _WARMUP_S
-    return steps * max(1, round(wanted_s / max(block_s, 1e-9)))
+    return max(1, round(wanted_s / max(block_s, 1e-9)))
 
 
 def _too_short(arm: str, step_s: float) -> Failure | None:
@@ -328,7 +352,7 @@ class Marking:
         workers: CellWorkers,
         *,
         restart: int,
-        steps: int,
+        steps: Mapping[str, int],
         step_s: float,
         rounds_s: float,
         order: Callable[[str], tuple[str, ...]],
@@ -340,9 +364,10 @@ class Marking:
         """
         began = time.monotonic()
         wanted_s = min(rounds_s * self.share / (1 - _MARKED_SHARE), workers.context.remaining_s)
-        marked = max(1, steps // _FEWER_STEPS)
-        longest_s = block_limit_s(limit_s(_MARKED_START_S, marked, step_s))
-        arms, number, round_s = workers.arms, -1, marked * step_s * len(workers.arms)
+        marked = {arm: max(1, one // _FEWER_STEPS) for arm, one in steps.items()}
+        most = max(marked.values(), default=1)
+        longest_s = block_limit_s(limit_s(_MARKED_START_S, most, step_s))
+        arms, number, round_s = workers.arms, -1, most * step_s * len(workers.arms)
         while self.share and workers.arms == arms:
             spent_s = time.monotonic() - began
             if spent_s + round_s > wanted_s:
@@ -358,7 +383,7 @@ class Marking:
                     generation=0,
                     round=number,
                     order=place,
-                    k=marked,
+                    k=marked[arm],
                     phases=phases,
                 )
                 workers.context.recorder.sample(block)
@@ -379,7 +404,7 @@ class Marking:
         self,
         workers: CellWorkers,
         order: tuple[str, ...],
-        steps: int,
+        steps: Mapping[str, int],
         limit_s: float,
         *,
         holds: bool,
@@ -388,7 +413,7 @@ class Marking:
         by_arm: dict[str, _Phases] = {}
         cpu = OWN_CPU if holds else None
         for arm in order:
-            reply = workers.ask(arm, _marked(steps, limit_s, cpu=cpu))
+            reply = workers.ask(arm, _marked(steps[arm], limit_s, cpu=cpu))
             if reply is None:
                 return {}
             cpu = reply.cpu if holds else None

@@ -22,6 +22,7 @@ from envcompare.text import counted
 
 BLOCK_S = 0.02  # a round of 20 ms spreads hardly more than one of 0.1 s, and there are more of them
 QUOTA_BLOCK_S = 0.3  # three periods of the scheduler's quotas: shorter work would never meet one
+_LONGER_BLOCK = 4  # times the length wanted, that the block of a slower arm may last
 _SLOWER = 20  # times, that a step may be under a profiler: what is done around it is slow too
 MIN_STEPS, MAX_STEPS = 1, 2000  # in a block; each step is two numbers of a line of samples.jsonl
 MIN_BLOCK_LIMIT_S = 60.0
@@ -44,15 +45,21 @@ def steps_a_block(step_s: float, *, block_s: float = BLOCK_S) -> int:
     return min(MAX_STEPS, max(MIN_STEPS, round(block_s / max(step_s, 1e-9))))
 
 
-def wanted_block_s(hellos: Iterable[Hello]) -> float:
-    """Return how long a block should last: longer where a quota limits the CPU time of an arm.
+def wanted_block_s(hellos: Iterable[Hello], *, threads: int) -> float:
+    """Return how long a block should last: longer where a quota is below the threads that run.
 
     An arm computes in its turn only. In short turns it would stay below a quota that stops work
     which computes all the time (100 ms a period; kernel: sched-bwc.rst).
     """
     facts = ((hello.fingerprint or {}).get("cgroup.cpu_quota") for hello in hellos)
-    has_quota = any(isinstance(one, int | float) and one < 1 for one in facts)
+    has_quota = any(isinstance(one, int | float) and one < threads for one in facts)
     return QUOTA_BLOCK_S if has_quota else BLOCK_S
+
+
+def steps_of_slower(steps: int, step_s: float, *, block_s: float) -> int:
+    """Return how many of the reference's steps an arm does: fewer where its block would be long."""
+    longest_s = _LONGER_BLOCK * block_s
+    return steps if steps * step_s <= longest_s else steps_a_block(step_s, block_s=longest_s)
 
 
 def begin_limit_s(budget_s: float, *, remaining_s: float) -> float:

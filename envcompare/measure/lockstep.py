@@ -18,7 +18,7 @@ from dataclasses import InitVar, dataclass, field
 
 from envcompare.config.plan import derive_seed, shuffled
 from envcompare.measure.cell import CellContext, Roster
-from envcompare.measure.generation import Generation, Marking
+from envcompare.measure.generation import STEPS, Generation, Marking
 from envcompare.measure.limits import (
     CellEnd,
     Costs,
@@ -67,6 +67,7 @@ class Lockstep:
     launches: Launches = field(init=False)
     marking: Marking = field(init=False)
     _steps: int | None = None
+    _fewer: dict[str, int] = field(default_factory=dict)  # in arms that are far slower
     _block_s: float = 0.0
     _costs: Costs | None = None  # of the last restart
     _compiling_s: float = 0.0  # in the first restart; later ones load the code
@@ -80,11 +81,13 @@ class Lockstep:
         self.restart = self.planned.next(self.roster.arms)
         launches = [one for one in samples if isinstance(one, Startup)]
         self.launches = Launches(self.roster, launches)
+        known = {arm: self.tuning.get(f"{STEPS} {arm}") for arm in self.context.arms}
+        self._fewer = {arm: int(steps) for arm, steps in known.items() if steps}
         for block in (one for one in samples if isinstance(one, Block)):
             self.readings.add(block)
             if block.warmup:
                 continue
-            self._steps = int(self.tuning.get("steps_per_block", block.k))
+            self._steps = int(self.tuning.get(STEPS, block.k))
             step_s = wall_ns(block) / max(1, block.k) / 1e9
             self._block_s = self._steps * self.tuning.get("step_s", step_s)
 
@@ -224,6 +227,7 @@ class Lockstep:
             self._keep,
             rounds.is_enough,
             self.marking,
+            fewer=self._fewer,
         )
         compiling_s = generation.begin()
         if self._costs is None:  # no later launch takes it

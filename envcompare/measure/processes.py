@@ -42,16 +42,16 @@ class _Looked(msgspec.Struct, frozen=True, kw_only=True):
 class _Finished(msgspec.Struct, frozen=True, kw_only=True):
     """One program was run to its end, or to its limit."""
 
-    t0_ns: Count
-    wall_ns: Count
-    user_ns: Count
-    sys_ns: Count
+    t0_ns: Amount
+    wall_ns: Amount
+    user_ns: Amount
+    sys_ns: Amount
     max_rss_bytes: Amount | None
     exit_code: Count
     signal: str | None
     is_late: bool
     left_processes: bool
-    settling_ns: Count  # waited after its end for what it had started, and for the search
+    settling_ns: Amount  # waited after its end for what it had started, and for the search
     values: dict[str, float]
     slow_measures: tuple[str, ...] = ()  # their expression took too long, and gave no value
     fingerprint: dict[str, Fact] = {}  # what was seen of it, where it was watched

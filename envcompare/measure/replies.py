@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from envcompare.errors import Phase
-from envcompare.run_folder.records import Count, Scalar
+from envcompare.run_folder.records import Scalar
 from envcompare.transport import read_json
 
 PROTOCOL = 1
@@ -18,6 +18,8 @@ PROTOCOL = 1
 _MOST: Final = (1 << 63) - 1
 _Integer = Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)]
 Amount = Annotated[int, msgspec.Meta(ge=0, le=10**18)]
+MOST_CPUS: Final = 8192  # that a kernel of Linux can have (NR_CPUS)
+Cpu = Annotated[int, msgspec.Meta(ge=0, lt=MOST_CPUS)]
 _Scalar = str | _Integer | float | bool | None
 Fact = _Scalar | tuple[_Scalar, ...]
 
@@ -27,7 +29,7 @@ class WorkerFault(msgspec.Struct, frozen=True, kw_only=True):
 
     phase: Phase
     brief: str
-    step: Count | None = None
+    step: Amount | None = None
     traceback: str = ""
     hint: str = ""  # where the worker knows what to try
 
@@ -35,11 +37,11 @@ class WorkerFault(msgspec.Struct, frozen=True, kw_only=True):
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
     """A worker is up and has imported what its cells share; it may stay for many of them."""
 
-    protocol: Count
+    protocol: Amount
     pid: Amount
-    entry_ns: Count
-    now_ns: Count
-    import_ns: Count
+    entry_ns: Amount
+    now_ns: Amount
+    import_ns: Amount
     stays: bool
     why_not: str = ""
 
@@ -47,12 +49,12 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
     """The template is up: its clock, how long imports and data took, and what it found."""
 
-    protocol: Count
+    protocol: Amount
     pid: Amount
-    entry_ns: Count
-    now_ns: Count
-    import_ns: Count
-    data_ns: Count
+    entry_ns: Amount
+    now_ns: Amount
+    import_ns: Amount
+    data_ns: Amount
     generation: Literal["fork", "rebuild"]
     generation_reason: str = ""
     device: str
@@ -69,41 +71,45 @@ class Generated(msgspec.Struct, frozen=True, kw_only=True):
     """A generation began: the model is built and has done its first step."""
 
     pid: Amount
-    spawn_ns: Count
-    build_ns: Count
-    first_step_ns: Count
+    spawn_ns: Amount
+    build_ns: Amount
+    first_step_ns: Amount
     checksum: float | None
-    compiled: Count = 0  # parts of the model, in that step; a later worker of the arm loads them
+    compiled: Amount = 0  # parts of the model, in that step; a later worker of the arm loads them
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
     """A block of k steps was run."""
 
-    t0_ns: Count
-    wall_ns: tuple[Count, ...]
-    cpu_ns: tuple[Count, ...]
-    gpu_ns: tuple[Count, ...] | None = None
-    wait_ns: Count | None = None
-    all_wait_ns: Count | None = None
-    throttled_ns: Count | None = None
-    user_ns: Count | None = None  # in ticks of the kernel, as `sys_ns`
-    sys_ns: Count | None = None
-    voluntary_switches: Count | None = None
-    involuntary_switches: Count | None = None
-    minor_faults: Count | None = None
-    major_faults: Count | None = None
-    cpu: Count | None = None  # on which it ended
+    t0_ns: Amount
+    wall_ns: tuple[Amount, ...]
+    cpu_ns: tuple[Amount, ...]
+    gpu_ns: tuple[Amount, ...] | None = None
+    wait_ns: Amount | None = None
+    all_wait_ns: Amount | None = None
+    throttled_ns: Amount | None = None
+    user_ns: Amount | None = None  # in ticks of the kernel, as `sys_ns`
+    sys_ns: Amount | None = None
+    voluntary_switches: Amount | None = None
+    involuntary_switches: Amount | None = None
+    minor_faults: Amount | None = None
+    major_faults: Amount | None = None
+    cpu: Cpu | None = None  # on which it ended
     is_held: bool = False  # on this CPU, all the time
-    threads: Count | None = None  # of the worker's process, when it had run
+    threads: Amount | None = None  # of the worker's process, when it had run
+    running: Amount | None = None  # of these and of its children's, those that ran in the block
+    children: Amount | None = None
+    outside_cpu_ns: Amount | None = None  # used by others than the stepping thread, before it
+    outside_runs: Amount | None = None
     loss: float | None = None
-    compilations: Count = 0  # by torch.compile: in a block with any, code was compiled or loaded
+    compilations: Amount = 0  # by torch.compile: in a block with any, code was compiled or loaded
 
 
 class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
     """How well the workload does on data that it does not train on."""
 
     values: dict[str, float | None]  # JSON has no nan: that of a loss is null
-    wall_ns: Count
+    wall_ns: Amount
 
 
 class Profiled(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,12 +117,12 @@ class Profiled(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     k: Amount
-    wall_ns: Count
+    wall_ns: Amount
     file: str = ""  # the one that was asked for, where it was written
     values: dict[str, Any] = {}  # as the profiler inside the worker gave them
     reason: str = ""
     hint: str = ""
-    cpu: Count | None = None  # on which it ended
+    cpu: Cpu | None = None  # on which it ended
     has_failed: bool = False  # while it ran; else it cannot be had here at all
 
 
@@ -140,8 +146,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 class Quit(msgspec.Struct, frozen=True, kw_only=True):
     """The worker's whole cost, children included."""
 
-    user_ns: Count
-    sys_ns: Count
+    user_ns: Amount
+    sys_ns: Amount
     max_rss_bytes: Amount
 
 

@@ -97,6 +97,7 @@ class Worker:
         self._has_ended = False
         self._log_left_bytes = LOG_LIMIT_BYTES  # for the cell that it serves
         self._answers_left_bytes = ANSWERS_LIMIT_BYTES
+        self.cpus = frozenset[int]()  # of its host, as far as its arm has told
         self.stays = False  # for several cells, each served by a fork
         self.beside: tuple[Worker, ...] = ()  # that compute along on other hosts, and end with it
         # arms of the host whose workers have said that they use a GPU
@@ -170,6 +171,7 @@ class Worker:
         for times in (ran.wall_ns, ran.cpu_ns, ran.gpu_ns):
             if times is not None:
                 self._refuse_other_steps("run", len(times), steps)
+        self._refuse_other_cpu(ran.cpu)
         return ran
 
     def evaluate(self, limit_s: float) -> Evaluated:
@@ -188,6 +190,7 @@ class Worker:
         self._send("profile", {"kind": kind, "k": steps, "out": out, "cpu": cpu})
         reply = self._receive("profile", Profiled, limit_s)
         self._refuse_other_steps("profile", reply.k, steps)
+        self._refuse_other_cpu(reply.cpu)
         if reply.file not in ("", out):
             raise self._fault(
                 "protocol",
@@ -337,6 +340,17 @@ class Worker:
                 hint=DISTRUST,
             )
 
+    def _refuse_other_cpu(self, cpu: int | None) -> None:
+        """Raise WorkloadError for a CPU that the host does not have."""
+        if cpu is not None and self.cpus and cpu not in self.cpus:
+            count = counted(len(self.cpus), "CPU")
+            raise self._fault(
+                "protocol",
+                f"it says that it ran on CPU {cpu}, and its host has {count}",
+                details="the other arms run on the CPU that the last one names",
+                hint=DISTRUST,
+            )
+
     def _flood(self, op: str, line: bytes) -> WorkloadError:
         """Say what was not read to its end."""
         most = f"a line of more than {LINE_LIMIT_BYTES >> 20} MiB"
@@ -364,7 +378,7 @@ class Worker:
             if read_json(reply.get("op", b"null"), object) != op:
                 raise msgspec.ValidationError("the reply belongs to another request")
             if read_json(reply.get("ok", b"false"), object) is True:
-                return read_json(line, kind)
+                return self._bounded(op, kind, line)
             fault = read_json(reply["error"], WorkerFault)
         except (msgspec.MsgspecError, KeyError) as error:
             raise self._fault(
@@ -381,6 +395,18 @@ class Worker:
             or fault.hint
             or f"read {self.log_name} in the run folder; then fix the workload or its data",
         )
+
+    def _bounded(self, op: str, kind: type[_T], line: bytes) -> _T:
+        """Return a reply of the worker; raise WorkloadError for values that none can have."""
+        try:
+            return read_json(line, kind)
+        except msgspec.ValidationError as error:
+            raise self._fault(
+                "protocol",
+                f"the answer to `{op}` cannot be true: {error}",
+                details=line[:200].decode(errors="replace"),
+                hint=DISTRUST,
+            ) from error
 
     def _ended(self, op: str) -> EnvcompareError:
         """Say why the worker is gone: its engine, a signal, or the connection."""

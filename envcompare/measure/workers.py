@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from envcompare.errors import TransportError, WorkloadError
 from envcompare.measure import Facts, Values
 from envcompare.measure.cell import CellContext, Roster, failure_of
-from envcompare.measure.replies import Found, Hello, LaunchSpec
+from envcompare.measure.replies import MOST_CPUS, Found, Hello, LaunchSpec
 from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import Failure, Taken
 
@@ -317,6 +317,7 @@ class CellWorkers:
     def _take_hello(self, arm: str, hello: Hello) -> None:
         context, known = self.context, self.roster.hellos.get(arm)
         self.roster.hellos[arm] = hello
+        self._workers[arm].cpus = _cpus_of(known or hello)
         if known is None:
             context.note("note", arm=arm, values=_work_of(hello))
             self._keep(arm, hello.fingerprint or {}, taken="start")
@@ -394,6 +395,15 @@ def _work_of(hello: Hello) -> Values:
         "code": hello.code_hash,
         "data": hello.data_hash,
     }
+
+
+def _cpus_of(hello: Hello) -> frozenset[int]:
+    """Return the CPUs that a worker has seen: those it may run on, and as many as there are."""
+    facts = hello.fingerprint or {}
+    count, may_use = facts.get("cpu.count"), facts.get("cpu.affinity")
+    numbered = range(min(count, MOST_CPUS)) if isinstance(count, int) else ()
+    listed = may_use if isinstance(may_use, tuple) else ()
+    return frozenset(numbered) | {one for one in listed if isinstance(one, int)}
 
 
 def _is_rounded(hello: Hello) -> bool:

@@ -72,6 +72,17 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="bl
     major_faults: Count | None = None
     cpu: Annotated[Count | None, Meta(description="on which it ended")] = None
     is_held: Annotated[bool, Meta(description="on this CPU, all the time")] = False
+    children: Annotated[
+        Count | None, Meta(description="processes that it had started and that lived at its start")
+    ] = None
+    outside_cpu_ns: Annotated[
+        Count | None,
+        Meta(description="of other threads and of children, since the block before ended"),
+    ] = None
+    outside_runs: Annotated[
+        Count | None,
+        Meta(description="times that a thread of Python or of a child was given a CPU meanwhile"),
+    ] = None
     loss: float | None = None
     checksum: float | None = None
     warmup: bool = False

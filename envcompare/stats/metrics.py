@@ -40,7 +40,7 @@ MetricName = Literal["net", "wall", "stretch", "cpu", "gpu", "user", "sys", "rea
 
 Read = Callable[[Measured], float | None]
 Sums = Mapping[str, Mapping[Round, float]]
-"""arm → round → nanoseconds over all steps of a block."""
+"""arm → round → nanoseconds a step, over all steps of a block."""
 LOWER = 0.25  # of the steps of a block: what most steps take, whatever a few of them met
 _MORE_THREADS = 1.02  # CPU time above the time on the clock: of other threads of the worker
 
@@ -206,7 +206,9 @@ class Readings:
             if typical and typical > 0 and whole:
                 by_arm = self._typical.setdefault(metric, {})
                 by_arm.setdefault(sample.arm, {})[number] = math.log(typical)
-                self._sums.setdefault(metric, {}).setdefault(sample.arm, {})[number] = whole
+                # of a slower arm a block has fewer steps
+                step = whole / sample.k if isinstance(sample, Block) else whole
+                self._sums.setdefault(metric, {}).setdefault(sample.arm, {})[number] = step
 
     @property
     def restarts(self) -> int:

@@ -115,7 +115,7 @@ def test_blocks_are_longer_where_an_arm_has_less_than_a_cpu(
     hellos: list[Hello], expected: float
 ) -> None:
     """In short turns it would never meet the quota that it meets in earnest."""
-    assert wanted_block_s(hellos) == expected
+    assert wanted_block_s(hellos, threads=1) == expected
     assert steps_a_block(0.003, block_s=QUOTA_BLOCK_S) == 100
 
 

@@ -11,6 +11,7 @@ from typing import Any, Callable
 
 from harness.facts.cgroups import own_group, throttled_ns
 from harness.failures import ContractError, PhaseError
+from harness.tasks import Tasks
 
 TASKS = "/proc/self/task"
 Stamps = tuple[list[int], list[int], Any]
@@ -23,6 +24,7 @@ class BlockClock:
         self._cuda = cuda
         # of several processes each waits for the others' CPUs too, which is not seen from here
         self._tells_waits = processes == 1
+        self._tasks = Tasks(processes=processes)
         self._cpu_group = own_group("cpu")
         # Three fields: time on a CPU, time waiting for one, slices (kernel: sched-stats.rst).
         self._schedstat = f"{TASKS}/{threading.get_native_id()}/schedstat"
@@ -35,17 +37,20 @@ class BlockClock:
         Raises PhaseError with the number of the step that failed.
         """
         # Outwards in the same order: what is read beside the block is none of its own.
+        outside = self._tasks.begin()
         before = {**self._counters(), **used(), "wait_ns": self._wait_ns()}
         if self._cuda:
             (wall, cpu, loss), gpu_ns = self._time_on_gpu(step, k, done)
         else:
             (wall, cpu, loss), gpu_ns = _time_steps(step, k, done), None
         after = {"wait_ns": self._wait_ns(), **used(), **self._counters()}
+        outside.update(self._tasks.end())
         return {
             "t0_ns": wall[0],
             "wall_ns": [end - start for start, end in zip(wall, wall[1:])],
             "cpu_ns": [end - start for start, end in zip(cpu, cpu[1:])],
             **{name: _difference(after[name], before[name]) for name in after},
+            **outside,
             "gpu_ns": gpu_ns,
             "threads": _thread_count(),
             "loss": as_number(loss, done + k),

@@ -45,6 +45,7 @@ ReasonKind = Literal[
     "failed", "reference-failed", "cell-ended", "no-complete-round",  # not measured
     "size-skipped", "not-planned",  # on purpose: by the search, or by the plan
     "too-few", "control-failed", "not-selected", "target-first", "no-interval",  # inconclusive
+    "outside-turns",  # never equivalent
     "other-metric", "only-before", "unknown",  # of two runs
 ]  # fmt: skip
 STEP_PROBABILITIES: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
@@ -59,7 +60,9 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: ReasonKind
     when: When | None = None  # in which of two runs
     brief: str = ""  # what failed, as it was recorded while measuring
-    arm: str = ""  # the reference that failed
+    arm: str = ""  # the reference that failed, or the arm that worked outside its turns,
+    cpu_s: float | None = None  # CPU time that it used there,
+    children: int | None = None  # and its processes that lived at the same time
     unit: Literal["restart", "round"] = "restart"
     counted: int | None = None  # units that were measured,
     needed: int | None = None  # that a verdict needs,
@@ -217,6 +220,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     reason: Reason | None = None  # why it failed, was not run, or is inconclusive
     forecast_s: float | None = None  # more seconds of measuring that would decide
     forecast_restarts: int | None = None  # or processes
+    works_outside: bool = False  # or its reference does, while others have their turns
     control_failed: bool = False  # then only claims beyond `noise_floor` were kept
     failure: Failure | None = None
 

@@ -47,11 +47,23 @@ from envcompare.stats.metrics import (
 from envcompare.stats.pairs import DRIFT_LEVEL, Round, Trend, paired, trend
 from envcompare.stats.typical import TYPICAL_SHARE, RoundEvidence, Spread, prior_of
 
+_OUTSIDE_SHARE: Final = 0.02  # of the CPU time in the turns, or of the blocks with a child
+# A thread of a pool spins so long for further work; on busy x86 hosts OpenMP's took 7 ms a block.
+_SPINNING_NS: Final = 20_000_000
 _SKIPPED = "the run ended before this cell"
 BINS: Final = 48
 _TAIL: Final = 0.005  # of the steps of an arm that may lie beyond either end of the edges
 
 Times = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutsideWork:
+    """What threads and children of an arm did while the other arms had their turns."""
+
+    arm: str
+    cpu_s: float
+    children: int  # that lived at the same time
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: what is asked for again and again is kept
@@ -188,6 +200,22 @@ class CellData:
         failure = self.failure(arm)
         return failure is not None and failure.phase == "checksum"
 
+    def outside_work(self, arm: str) -> OutsideWork | None:
+        """Return what an arm did outside its turns; None where nothing of it can matter."""
+        blocks = [one for one in self.arm_blocks(arm) if isinstance(one, Block)]
+        told = [(one, one.outside_cpu_ns) for one in blocks if one.outside_cpu_ns is not None]
+        spinning_ns = _SPINNING_NS * max(0, self.run.design.threads - 1)
+        counted_ns = sum(max(0, ns - spinning_ns) for _, ns in told)
+        children = [one.children for one in blocks if one.children]
+        if (
+            len(children) > _OUTSIDE_SHARE * len(blocks)
+            or counted_ns > _OUTSIDE_SHARE * sum(sum(one.cpu_ns) for one, _ in told)
+            or sum(bool(one.outside_runs) for one, _ in told) > len(told) / 2
+        ):
+            cpu_s = sum(ns for _, ns in told) / 1e9
+            return OutsideWork(arm=arm, cpu_s=cpu_s, children=max(children, default=0))
+        return None
+
     def estimate_of(
         self, ratio: Interval, arm: str, metric: MetricName, *, is_widened: bool
     ) -> Estimate:
@@ -293,7 +321,7 @@ def summarise_cell(data: CellData) -> CellSummary:
         metric_reason=metric_reason,
         generation=generation,
         generation_reason=generation_reason,
-        steps_per_block=blocks[0].k if blocks else None,
+        steps_per_block=max((b.k for b in blocks), default=None),
         restarts=len({b.restart for b in measured}),
         generations=len({(b.restart, b.generation) for b in measured}),
         rounds=len({(b.restart, b.generation, b.round) for b in measured}),
@@ -320,8 +348,26 @@ def summarise_cell(data: CellData) -> CellSummary:
         ),
         restart_spread=_widest_spread(data) if blocks else None,
         waited_s=waited_s(data.guard_events),
-        cautions=tuple(dict.fromkeys(e.text for e in data.guard_events if e.what == "caution")),
+        cautions=tuple(
+            dict.fromkeys(
+                (*(e.text for e in data.guard_events if e.what == "caution"), *_unseen(data))
+            )
+        ),
     )
+
+
+def _unseen(data: CellData) -> tuple[str, ...]:
+    """Say of which arms it cannot be read what they do outside their turns; nothing of old runs."""
+    arms = [
+        arm.id
+        for arm in data.run.arms
+        if (blocks := [one for one in data.arm_blocks(arm.id) if isinstance(one, Block)])
+        and all(one.outside_cpu_ns is None and one.children is not None for one in blocks)
+    ]
+    if not arms:
+        return ()
+    what = f"what threads and children of {', '.join(arms)} do outside their turns cannot be read"
+    return (f"{what} there (schedstat): work done ahead is not seen; `--command` measures it",)
 
 
 def _held_rounds(blocks: Iterable[Block]) -> int:

@@ -28,7 +28,7 @@ from envcompare.analysis.model.comparison import (
     Outcome,
 )
 from envcompare.analysis.timing.cells import CellData
-from envcompare.analysis.timing.judge import Key, Primary, outcome_of
+from envcompare.analysis.timing.judge import Key, Primary, outcome_of, outside_turns
 from envcompare.analysis.timing.surroundings import Surroundings
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.run_folder.records import ArmRecord, FactDifference, FingerprintRecord
@@ -241,6 +241,8 @@ def _measured(
         against = data.against(below.id)
         estimate = against.estimate_of(primary.interval, arm.id, data.metric[0], is_widened=True)
         outcome, _, _ = outcome_of(against, estimate, summary.noise_floor, primary)
+        if outcome == "equivalent" and outside_turns(against, arm.id):
+            outcome = "inconclusive"
     else:
         return _rung(data, arm, "not-run", why_not="no round of both rungs was measured")
     differing = _differences(data, step, known, ratio=estimate.log_ratio)

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from envcompare.analysis.model.comparison import CellSummary, Comparison
 from envcompare.analysis.model.machines import GroupDifference, GroupEstimate, HostsEstimate
 from envcompare.analysis.timing.cells import CellData
-from envcompare.analysis.timing.judge import Key, Primary, claimed
+from envcompare.analysis.timing.judge import Key, Primary, claimed, outside_turns
 from envcompare.analysis.timing.runfiles import RunFiles
 from envcompare.run_folder.records import HostGroup
 from envcompare.stats.intervals import level_together
@@ -134,6 +134,8 @@ def _of_times(pair: _Pair, data: list[CellData], arm: str, *, level: float) -> G
     known = {one.cell.host: _time(one, arm, metric, level=level) for one in measured}
     values = {host: value for host, value in known.items() if value is not None}
     made = _estimate(_base(pair, data[0], arm), pair, values, level=level, margin=margin)
+    if made.outcome == "equivalent" and any(one.outside_work(arm) for one in measured):
+        made = replace(made, outcome="inconclusive")
 
     def seconds(logs: dict[str, float]) -> dict[str, float]:
         return {host: _NS_IN_S * math.exp(value) for host, value in logs.items()}
@@ -196,6 +198,8 @@ def _of_effect(
     made = replace(made, failed_controls=told)
     claim = claimed(made.outcome, made.log_ratio or 0.0, margin=margin)
     is_kept = not told or claim > floor or made.outcome == "not-run"
+    if made.outcome == "equivalent" and any(outside_turns(one, arm) for one in data):
+        is_kept = False
     return made if is_kept else replace(made, outcome="inconclusive")
 
 
@@ -311,6 +315,9 @@ def _over_hosts(
     if together is None:
         return None
     ends = together.ends(level)
+    outcome = verdict(ends.low, ends.high, margin=margin)
+    if outcome == "equivalent" and any(one.works_outside for one in group):
+        outcome = "inconclusive"
     return HostsEstimate(
         workload=group[0].workload,
         parameters=group[0].parameters,
@@ -321,6 +328,6 @@ def _over_hosts(
         high=ends.high,
         tau=together.tau,
         level=level,
-        outcome=verdict(ends.low, ends.high, margin=margin),
+        outcome=outcome,
         odd_hosts=tuple(group[place].host for place in odd_hosts(values, errors)),
     )

@@ -169,7 +169,11 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, settled: Pri
     if is_mean_firm and reason is None and outcome in {"equivalent", "inconclusive"}:
         by_mean = _outcome_of_mean(data, mean)
     outcome = by_mean or outcome
-    is_open = outcome == "inconclusive" and not (control_failed and reason)
+    outside = outside_turns(data, arm.id)
+    if outside is not None and outcome in {"equivalent", "inconclusive"}:
+        outcome, reason = "inconclusive", outside  # more of it would decide nothing
+    reason = reason or outside
+    is_open = outcome == "inconclusive" and not (outside or (control_failed and reason))
     more = _more_restarts(data, settled.interval) if is_open else None
     if outcome == "inconclusive" and data.stopped_by == "target":
         reason = reason or Reason(kind="target-first")
@@ -178,7 +182,9 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, settled: Pri
     return msgspec.structs.replace(
         _base(data, arm),
         outcome=outcome,
-        leaning=leaning(mean.log_ratio if by_mean and mean else primary.log_ratio),
+        leaning="none"
+        if outside and outcome == "inconclusive"
+        else leaning(mean.log_ratio if by_mean and mean else primary.log_ratio),
         primary=primary,
         mean=mean,
         is_mean_firm=is_mean_firm,
@@ -188,7 +194,18 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, settled: Pri
         reason=reason,
         forecast_restarts=more,
         forecast_s=None if more is None else more * _seconds_a_restart(cell),
+        works_outside=outside is not None,
         control_failed=control_failed and not arm.is_control,
+    )
+
+
+def outside_turns(data: CellData, arm: str) -> Reason | None:
+    """Return why an arm cannot be called equivalent: it or the reference worked outside turns."""
+    work = data.outside_work(arm) or data.outside_work(data.reference.id)
+    if work is None:
+        return None
+    return Reason(
+        kind="outside-turns", arm=work.arm, cpu_s=work.cpu_s, children=work.children or None
     )
 
 

@@ -272,6 +272,9 @@ def _measured(base: Change, first: Estimate, second: Estimate, moments: _Moments
             Reason(kind="control-failed", when=word, control_end=end)
             for word, end in floors.items()
         )
+    if outcome == "equivalent":
+        outside = ((word, one) for word, _, one in moments if one.works_outside)
+        reasons += tuple(_outside(word, one) for word, one in outside)
     return msgspec.structs.replace(
         base,
         outcome="inconclusive" if reasons else outcome,
@@ -293,6 +296,13 @@ def _ends(before: Estimate, after: Estimate) -> Ends | None:
         Ends(mean=before.log_ratio, low=before.low, high=before.high),
         Ends(mean=after.log_ratio, low=after.low, high=after.high),
     )
+
+
+def _outside(when: When, comparison: Comparison) -> Reason:
+    known = comparison.reason
+    if known is None or known.kind != "outside-turns":
+        known = Reason(kind="outside-turns", arm=comparison.arm)
+    return _of_run(when, known)
 
 
 def _of_run(when: When, reason: Reason) -> Reason:

@@ -53,6 +53,7 @@ _NO_CANDIDATE: Final = (
 )
 _MOST_CANDIDATES: Final = 3
 _LEAST_TAIL: Final = 0.002  # of the steps; fewer slow ones explain no difference
+_LEAST_OUTSIDE_S: Final = 0.05  # less reads as 0.0 s
 _HOPELESS: Final = 1000  # restarts; a forecast beyond is no number to plan with
 _REASONS: Final[dict[ReasonKind, str]] = {
     "no-complete-round": "no round was complete",
@@ -467,11 +468,23 @@ def _reason_words(reason: Reason) -> str:
                 "control failed: the reference differs from itself by up to "
                 f"{math.expm1(reason.control_end or 0.0):.1%}, so no smaller difference is claimed"
             )
+        case "outside-turns":
+            return _outside(reason)
         case "other-metric":
             before, after = reason.metrics or ("", "")
             return f"not compared: judged on {before} before and on {after} after"
         case _:
             return _REASONS.get(reason.kind, reason.brief)
+
+
+def _outside(reason: Reason) -> str:
+    cpu_s = reason.cpu_s or 0.0
+    children = counted(reason.children or 0, "child process", "child processes")
+    if cpu_s < _LEAST_OUTSIDE_S:
+        who = children if reason.children else "threads"
+        return f"{who} of {reason.arm} went on outside its turns: use `--command`"
+    where = f" ({children})" if reason.children else ""
+    return f"{reason.arm} worked {cpu_s:.1f} s outside its turns{where}: use `--command`"
 
 
 def _too_few(reason: Reason) -> str:

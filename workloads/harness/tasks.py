@@ -1,0 +1,115 @@
+"""The threads of this process and of all that it has started: what they do between two blocks."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+from typing import Dict, NamedTuple, Optional
+
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER, prctl(2)
+# Processes that Python and torch keep beside a program: they wait, and fill no queue.
+_SERVICES = (b"resource_tracker", b"compile_worker")
+
+
+class Used(NamedTuple):
+    """What a thread has had so far (kernel: sched-stats.rst)."""
+
+    cpu_ns: int
+    runs: int  # times that it was given a CPU
+    feeds: bool  # a thread of Python or of a child: it may fill a queue; of a library it may spin
+
+
+_Threads = Optional[Dict[int, Used]]
+_NOTHING = Used(0, 0, feeds=False)
+
+
+class Tasks:
+    """Reads at both ends of a block what runs beside the thread that made it.
+
+    `processes` step together, as the workload has declared: the others are no children of it.
+    """
+
+    def __init__(self, *, processes: int = 1) -> None:
+        self._own = threading.get_native_id()
+        self._ranks = processes - 1
+        self._begun: _Threads = None
+        self._ended: _Threads = None
+        # What loses its parent becomes a child of this process, and is still seen.
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+
+    def begin(self) -> dict[str, Optional[int]]:
+        """Return what ran since the last block ended, and how many children live.
+
+        None is what is not known: before the second block, or where the kernel does not tell.
+        """
+        self._begun, children = self._read()
+        found: dict[str, Optional[int]] = {"children": max(0, children - self._ranks)}
+        if self._ended is None or self._begun is None:
+            return {**found, "outside_cpu_ns": None, "outside_runs": None}
+        both = [(self._ended.get(task, _NOTHING), now) for task, now in self._begun.items()]
+        runs = sum(max(0, now.runs - then.runs) for then, now in both if now.feeds)
+        return {
+            **found,
+            "outside_cpu_ns": sum(max(0, now.cpu_ns - then.cpu_ns) for then, now in both),
+            "outside_runs": None if self._ranks else runs,
+        }
+
+    def end(self) -> dict[str, Optional[int]]:
+        """Return how many threads of all processes ran in the block, the stepping one included."""
+        self._ended, _ = self._read()
+        if self._begun is None or self._ended is None:
+            return {"running": None}
+        both = [(self._begun.get(task, _NOTHING), now) for task, now in self._ended.items()]
+        return {"running": 1 + sum(now.cpu_ns > then.cpu_ns for then, now in both)}
+
+    def _read(self) -> tuple[_Threads, int]:
+        """Return what each thread but the stepping one has used, and how many children live."""
+        used: _Threads = {}
+        python = {thread.native_id for thread in threading.enumerate()}
+        by_parent = None if os.path.exists(f"/proc/self/task/{self._own}/children") else _parents()
+        children, waiting = 0, [os.getpid()]
+        for process in waiting:
+            is_child = process != waiting[0]
+            words = _content(f"/proc/{process}/cmdline")  # empty once it has ended
+            is_service = is_child and any(name in words for name in _SERVICES)
+            children += is_child and bool(words) and not is_service
+            for task in _tasks(process):
+                fields = _content(f"/proc/{process}/task/{task}/schedstat").split()
+                if used is not None and task != self._own and len(fields) == 3:
+                    feeds = not is_service if is_child else task in python
+                    used[task] = Used(int(fields[0]), int(fields[2]), feeds)
+                elif task == self._own and not fields:
+                    used = None  # the kernel does not tell
+                listed = _content(f"/proc/{process}/task/{task}/children").split()
+                waiting += map(int, listed)
+            waiting += by_parent.get(process, ()) if by_parent else ()
+        return used, children
+
+
+def _tasks(process: int) -> list[int]:
+    try:
+        return [int(task) for task in os.listdir(f"/proc/{process}/task")]
+    except OSError:
+        return []
+
+
+def _content(path: str) -> bytes:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _parents() -> dict[int, list[int]]:
+    """Return the children of every process, for a kernel that does not list them (gVisor)."""
+    found: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        # the name of a program, in parentheses, may hold anything; its parent comes second after
+        fields = _content(f"/proc/{name}/stat").rpartition(b")")[2].split()
+        if name.isdigit() and len(fields) > 1:
+            found.setdefault(int(fields[1]), []).append(int(name))
+    return found
