@@ -11,13 +11,14 @@ from typing import Final
 
 MINUS: Final = "−"
 NOT_MEASURED: Final = "not measured"
-_LARGEST_PERCENT: Final = 1000  # an interval that reaches beyond says nothing
+_LARGEST_CHANGE: Final = 10.0  # as a fraction; beyond +1000 % a size is a factor, as in "×24"
 _HARDLY_KNOWN: Final = math.log(2)
 _SMALLEST_PERCENT: Final = 0.01
 _ONE_DECIMAL: Final = 1.0  # of percent, from which on one decimal tells enough
 _LARGEST_LOG: Final = 50.0  # e^50; nothing real is beyond, and e^710 has no number
 FIGURE: Final = re.compile(  # what stands on one line: "−7.1 to +5.7 %", "41.3 → 44.8 ms"
     r"[+−±]?\d[\d.]*(?: to [+−]?\d[\d.]*| → \d[\d.]*)? (?:%|ms|µs|ns|s|min|MiB|GiB|samples/s)(?!\w)"
+    r"|×\d[\d.]* to ×\d[\d.]*"
 )
 NS: Final = 1e9  # of a second
 _MINUTES: Final = 600  # s, from which on a time is given in minutes
@@ -40,8 +41,7 @@ def change(log_ratio: float) -> float:
 
 def percent(fraction: float) -> str:
     """Return the size of a change in percent without its sign, such as "8.4"."""
-    size = abs(100 * fraction)
-    return f"{size:.1f}" if size < _LARGEST_PERCENT else f"over {_LARGEST_PERCENT}"
+    return f"{abs(100 * fraction):.1f}"
 
 
 def _signed(log_ratio: float) -> str:
@@ -49,25 +49,40 @@ def _signed(log_ratio: float) -> str:
     size = percent(change(log_ratio))
     if size == "0.0":
         return size
-    sign = "+" if log_ratio > 0 else MINUS
-    return f"over {sign}{_LARGEST_PERCENT}" if size.startswith("over") else f"{sign}{size}"
+    return f"{'+' if log_ratio > 0 else MINUS}{size}"
+
+
+def is_factor(log_ratio: float) -> bool:
+    """Tell whether a change is so large that it is printed as a factor."""
+    return change(log_ratio) >= _LARGEST_CHANGE
+
+
+def factor_text(log_ratio: float) -> str:
+    """Return what the time is multiplied by: "×24", "×1.20"."""
+    text = ratio_text(1 + change(log_ratio))
+    return text.removesuffix(".0")
 
 
 def signed_percent(log_ratio: float | None) -> str:
-    """Return "+8.4 %"."""
-    return NOT_MEASURED if log_ratio is None else f"{_signed(log_ratio)} %"
+    """Return "+8.4 %", and of a change beyond 1000 % the factor: "×24"."""
+    if log_ratio is None:
+        return NOT_MEASURED
+    return factor_text(log_ratio) if is_factor(log_ratio) else f"{_signed(log_ratio)} %"
 
 
 def signed_interval(low: float | None, high: float | None) -> str:
     """Return "+8.0 to +8.7 %", or that there is no interval.
 
     An end near 0 has as many digits as tell that the interval excludes 0: "+0.03 to +7.1 %". What
-    is not known to a factor of 2 either way has no digits worth reading.
+    is not known to a factor of 2 either way has no digits worth reading. Where an end is printed as
+    a factor both are.
     """
     if low is None or high is None:
         return "no interval"
     if low < -_HARDLY_KNOWN and high > _HARDLY_KNOWN:
         return f"wider than {_signed(-_HARDLY_KNOWN)} to {_signed(_HARDLY_KNOWN)} %"
+    if is_factor(high):
+        return f"{factor_text(low)} to {factor_text(high)}"
     if low <= 0 <= high:
         return f"{_signed(low)} to {_signed(high)} %"
     sign = "+" if low > 0 else MINUS
@@ -85,7 +100,9 @@ def ends_text(low: float | None, high: float | None, say: Callable[[float], str]
 
 
 def unsigned_percent(log_ratio: float) -> str:
-    """Return "8.4 %", where words say which way."""
+    """Return "8.4 %" or "×24", where words say which way."""
+    if is_factor(log_ratio):
+        return factor_text(log_ratio)
     return f"{percent(change(log_ratio))} %"
 
 
@@ -93,6 +110,8 @@ def unsigned_interval(low: float | None, high: float | None) -> str:
     """Return "8.0 to 8.7 %", the smaller change first, or that there is no interval."""
     if low is None or high is None:
         return "no interval"
+    if is_factor(max(low, high)):
+        return f"{factor_text(min(low, high))} to {factor_text(max(low, high))}"
     ends = sorted((low, high), key=lambda end: abs(change(end)))
     texts = (_near_zero(end) or percent(change(end)) for end in ends)
     return f"{' to '.join(texts)} %"

@@ -41,6 +41,8 @@ from envcompare.stats.intervals import Interval
 from envcompare.text import counted
 from envcompare.transport.hosts import HostSpec
 
+_FACTOR = 10.0  # a change from which on it is shown as a factor, as in the report
+_LARGEST_LOG = 50.0  # nothing real is beyond
 _UNSEEN = "ended before its software could be compared with that of the first part"
 # beside failures, and how generations of the reference begin; of what was calibrated, the plan
 _SAID = ("caution", "waited", "calibrated", "batch-fits")
@@ -197,7 +199,8 @@ def live_text(intervals: dict[str, Interval | None]) -> str:
 def _percent(interval: Interval | None) -> str:
     if interval is None:
         return "not yet known"
-    text = f"{math.expm1(interval.mean):+.1%}"
+    change = math.expm1(min(interval.mean, _LARGEST_LOG))
+    text = f"×{1 + change:.3g}" if change >= _FACTOR else f"{change:+.1%}"
     if interval.half_width > 1:  # among it what is not finite: nothing is known
         return text
     return f"{text} ± {interval.half_width:.1%}"

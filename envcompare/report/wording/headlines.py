@@ -28,6 +28,7 @@ from envcompare.report.wording.verdicts import (
     WORDS,
     Verdict,
     confounder_sentence,
+    reasons_text,
     verdict,
 )
 from envcompare.run_folder.records import FactDifference
@@ -181,7 +182,12 @@ def _over_cells(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> He
         badge=f"{WORDS[outcome]}{count}",
         lead=visible(lead),
         rest=visible(rest),
-        caution=" ".join(filter(None, (_caution(run, arm, judged), _hosts(run, arm, judged)))),
+        caution=" ".join(
+            filter(
+                None,
+                (_outside(run, arm, lead), _caution(run, arm, judged), _hosts(run, arm, judged)),
+            )
+        ),
         candidates=candidates_text(run, (one for one in run.compared if one.arm == arm)),
         verdicts=judged,
     )
@@ -325,6 +331,22 @@ def _in_brackets(judgment: Verdict) -> str:
         case _:
             text = judgment.figures
     return f" ({text})" if text else ""
+
+
+def _outside(run: RunComparison, arm: str, lead: str) -> str:
+    """Say that work outside its turns makes an arm look faster; empty where the lead says it."""
+    told = {
+        comparison.cell: reasons_text([comparison.reason])
+        for comparison in run.compared
+        if comparison.arm == arm
+        and comparison.reason is not None
+        and comparison.reason.kind == "outside-turns"
+    }
+    text = next(iter(told.values()), "")
+    if not text or text in lead:
+        return ""
+    where = "" if len(told) == 1 else f" ({counted(len(told), 'cell')})"
+    return visible(f"Steps may look shorter than they are{where}: {text}.")
 
 
 def _caution(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> str:

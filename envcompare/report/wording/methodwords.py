@@ -308,10 +308,11 @@ def _drift_sentence(cell: CellSummary) -> str:
     for way, some in (("slower", [one for one in own if one.slope > 0]),
                       ("faster", [one for one in own if one.slope < 0])):  # fmt: skip
         if some:
-            most = percent(max(abs(change(one.over_generation)) for one in some))
+            ends = (one.over_generation for one in some)
+            most = unsigned_percent(max(ends, key=lambda end: abs(change(end))))
             names = listed(sorted(one.arm for one in some), most=4)
             where = f"from the first round of a {_stretch_word([cell])} to its last"
-            parts.append(f"blocks of {names} get {way} {where}, by up to {most} %")
+            parts.append(f"blocks of {names} get {way} {where}, by up to {most}")
     moved = [f"{one.arm} by {signed_percent(one.over_generation)}" for one in ratios]
     alone = "no ratio drifts, since what all arms share cancels"
     parts.append(f"the ratio drifts for {listed(moved, most=4)}" if moved else alone)

@@ -23,7 +23,6 @@ from envcompare.report.numbers import (
     change,
     listed,
     margin_percent,
-    percent,
     rough_time,
     signed_interval,
     signed_percent,
@@ -277,7 +276,7 @@ def control_sentence(cell: CellSummary, *, label: str, run: RunComparison) -> st
         return visible(said)
     ends = signed_interval(floor.low, floor.high)
     gave += f" ({ends}, {margin_percent(floor.level)} interval)"
-    far = f"{percent(max(abs(change(end)) for end in (floor.low, floor.high)))} %"
+    far = unsigned_percent(max((floor.low, floor.high), key=lambda end: abs(change(end))))
     if is_control_failed(cell, run):
         return visible(
             f"Control failed in {label}: {gave}; no claim smaller than {far} is made there."
@@ -285,9 +284,9 @@ def control_sentence(cell: CellSummary, *, label: str, run: RunComparison) -> st
     if _is_decided(cell, run):
         words = f"A/A control in {label}: {gave}: 0 lies inside, as it should."
         return visible(f"{words} Each verdict there rests on its own interval.")
-    unseen = f"of {far}" if far.startswith("over") else f"under about {far}"
     return visible(
-        f"A/A control in {label}: {gave}. Differences {unseen} may go unnoticed in this run."
+        f"A/A control in {label}: {gave}. "
+        f"Differences under about {far} may go unnoticed in this run."
     )
 
 
@@ -464,9 +463,10 @@ def _reason_words(reason: Reason) -> str:
         case "too-few":
             return _too_few(reason)
         case "control-failed":
+            end = unsigned_percent(reason.control_end or 0.0)
             return (
-                "control failed: the reference differs from itself by up to "
-                f"{math.expm1(reason.control_end or 0.0):.1%}, so no smaller difference is claimed"
+                f"control failed: the reference differs from itself by up to {end}, so no smaller "
+                "difference is claimed"
             )
         case "outside-turns":
             return _outside(reason)
