@@ -33,6 +33,7 @@ _STALL_NS = 2e9  # at least: a step may wait for a disk or a network
 _BLOCKS_TO_KNOW = 3  # of an arm, before one of them can be absurd
 _CPU_SLACK_NS = 50_000_000  # CPU time is counted in ticks of up to 10 ms
 LEAST_MEASURING_S, MOST_MEASURING_S = 2.0, 40.0  # of a restart
+_ROUNDING = 1e-6  # of a restart
 OVERTIME_SHARE = 0.5  # of the budget, for the least number of restarts
 
 StopReason = Literal["decided", "equivalent", "target", "planned"]
@@ -105,23 +106,28 @@ def too_long(arm: str, begun: Generated, budget_s: float) -> Failure | None:
     )
 
 
-def overtime_s(costs: Costs, *, remaining_s: float, missing: int, budget_s: float) -> float:
+def restart_s(costs: Costs, *, measuring_s: float = LEAST_MEASURING_S) -> float:
+    """Return the least that a restart takes: its launch, `measuring_s`, and half of all rounds."""
+    return costs.launch_s + max(measuring_s, MIN_ROUNDS / 2 * costs.round_s)
+
+
+def overtime_s(costs: Costs, *, remaining_s: float, missing: int, most_s: float) -> float:
     """Return for how long a cell may go on beyond its budget, for a verdict that it would not have.
 
-    A launch may take far longer on a busy machine than at a calm time; where half the budget more
-    is enough for the `missing` restarts, the cell takes what they need. 0: it ends.
+    A launch may take far longer on a busy machine than at a calm time; where `most_s` more are
+    enough for the `missing` restarts, the cell takes what they need. 0: it ends.
     """
-    needed_s = missing * (costs.launch_s + LEAST_MEASURING_S) - max(0.0, remaining_s)
-    return needed_s if missing > 0 and 0 < needed_s <= OVERTIME_SHARE * budget_s else 0.0
+    needed_s = missing * restart_s(costs) - max(0.0, remaining_s)
+    return needed_s if missing > 0 and 0 < needed_s <= most_s else 0.0
 
 
 def small_budget_caution(budget_s: float, *, restarts: int, least: int, needed_s: float) -> str:
-    """Say that fewer restarts were measured than planned, and what budget would do."""
+    """Say that fewer restarts were measured than planned, and what larger budget would do."""
     if restarts >= least:
         return ""
     return (
         f"the budget of {budget_s:.3g} s had room for {counted(restarts, 'restart')}, and {least} "
-        f"were planned: give --budget {_roughly(needed_s)} or more"
+        f"were planned: give --budget {_roughly(max(needed_s, budget_s))} or more"
     )
 
 
@@ -236,25 +242,32 @@ class RestartPlan:
 
 
 def plan_restarts(
-    costs: Costs, *, remaining_s: float, missing: int, is_launched: bool = False
+    costs: Costs,
+    *,
+    remaining_s: float,
+    missing: int,
+    is_launched: bool = False,
+    overtime_s: float = math.inf,
 ) -> RestartPlan:
     """Share what is left among the restarts to come, all alike, so that intervals are narrowest.
 
     `missing` of them are needed for a verdict: their launches come first, and what they measure is
-    shortened for them. Where fewer fit, each measures for 4 s at most, since what is left may yet
-    be enough for another. With `is_launched` one of them has its workers already. No restarts: what
-    is left is not worth a launch.
+    shortened for them. Where fewer fit, each measures for 4 s at most, since what is left may with
+    `overtime_s` yet be enough for another. With `is_launched` one of them has its workers already.
+    No restarts: what is left is not worth a launch.
     """
     left_s = remaining_s + (costs.launch_s if is_launched else 0.0)
-    least_s = costs.launch_s + max(LEAST_MEASURING_S / 2, MIN_ROUNDS / 2 * costs.round_s)
-    possible = max(int(is_launched), math.floor(left_s / max(least_s, 1e-9)))
+    least_s = restart_s(costs, measuring_s=LEAST_MEASURING_S / 2)
+    # what overtime has added is exactly enough, but for rounding
+    possible = max(int(is_launched), math.floor(left_s / max(least_s, 1e-9) + _ROUNDING))
     restarts = min(max(missing, _narrowest(costs, left_s), int(is_launched)), possible)
     if restarts < 1:
         return RestartPlan(restarts=0, measuring_s=0.0)
     each_s = left_s / restarts - costs.launch_s
+    is_short = restarts < missing and missing * restart_s(costs) <= left_s + overtime_s
     return RestartPlan(
         restarts=restarts,
-        measuring_s=min(each_s, 2 * LEAST_MEASURING_S) if restarts < missing else each_s,
+        measuring_s=min(each_s, 2 * LEAST_MEASURING_S) if is_short else each_s,
     )
 
 
@@ -284,7 +297,7 @@ def plan_text(
     plan: RestartPlan, costs: Costs, *, remaining_s: float, budget_s: float, missing: int
 ) -> str:
     """Say how many restarts fit, from which costs, and what more budget would do."""
-    needed_s = budget_s + (missing - plan.restarts) * (costs.launch_s + LEAST_MEASURING_S)
+    needed_s = budget_s + (missing - plan.restarts) * restart_s(costs)
     enough = (
         f"; {missing} are needed: give --budget {_roughly(needed_s)} or more"
         if plan.restarts < missing

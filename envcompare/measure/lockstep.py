@@ -20,12 +20,14 @@ from envcompare.config.plan import derive_seed, shuffled
 from envcompare.measure.cell import CellContext, Roster
 from envcompare.measure.generation import STEPS, Generation, Marking
 from envcompare.measure.limits import (
+    OVERTIME_SHARE,
     CellEnd,
     Costs,
     RestartPlan,
     overtime_s,
     plan_restarts,
     plan_text,
+    restart_s,
     small_budget_caution,
 )
 from envcompare.measure.quiet import QuietGate
@@ -70,8 +72,7 @@ class Lockstep:
     _fewer: dict[str, int] = field(default_factory=dict)  # in arms that are far slower
     _block_s: float = 0.0
     _costs: Costs | None = None  # of the last restart
-    _compiling_s: float = 0.0  # in the first restart; later ones load the code
-    _has_overtime: bool = False
+    _overtime_s: float = 0.0  # that it has taken
 
     def __post_init__(self, prior: Iterable[Sample]) -> None:
         self.readings = Readings(metrics=("net", "wall"), threads=self.context.design.threads)
@@ -107,19 +108,19 @@ class Lockstep:
             self._note_small_budget()
 
     def overtime_s(self) -> float:
-        """Return what the cell takes beyond its budget, once, to have the least of restarts."""
+        """Return what the cell takes beyond its budget now, to have the least of restarts."""
         design = self.context.design
         missing = design.min_restarts - self.readings.restarts
-        if self._costs is None or self._has_overtime or design.restarts is not None:
+        if self._costs is None or design.restarts is not None:
             return 0.0
         more_s = overtime_s(
             self._costs,
             remaining_s=self.context.remaining_s,
             missing=missing,
-            budget_s=design.budget_s,
+            most_s=self._overtime_left_s,
         )
         if more_s:
-            self._has_overtime = True
+            self._overtime_s += more_s
             text = f"takes {more_s:.0f} s more than its budget of {design.budget_s:.3g} s"
             needed = f"{counted(missing, 'more restart')} needed for a verdict"
             self.context.note("note", text=f"{text}: {needed}")
@@ -129,6 +130,10 @@ class Lockstep:
         """Return the printed interval of each compared arm, as far as it is known."""
         is_out_of_budget = self.stopped_by == "budget"
         return self.roster.intervals(self.readings, is_out_of_budget=is_out_of_budget)
+
+    @property
+    def _overtime_left_s(self) -> float:
+        return OVERTIME_SHARE * self.context.design.budget_s - self._overtime_s
 
     @property
     def _min_restarts(self) -> int:
@@ -160,16 +165,18 @@ class Lockstep:
             remaining_s=self.context.remaining_s + (spent_s or 0.0),
             missing=max(0, self._min_restarts - self.readings.restarts + is_launched),
             is_launched=is_launched,
+            overtime_s=self._overtime_left_s,
         )
 
     def _note_small_budget(self) -> None:
-        costs, design = self._costs, self.context.design
-        each_s = costs.launch_s + 4 * costs.round_s + 1 if costs else 0.0
+        design, restarts = self.context.design, self.readings.restarts
+        spent_s = design.budget_s + self.context.budget.given_s - self.context.remaining_s
+        missing = max(0, design.min_restarts - restarts)
         caution = small_budget_caution(
             design.budget_s,
-            restarts=self.readings.restarts,
+            restarts=restarts,
             least=design.min_restarts,
-            needed_s=self._compiling_s + design.min_restarts * each_s,
+            needed_s=spent_s + missing * restart_s(self._costs or Costs(launch_s=0.0)),
         )
         if caution:
             self.context.note("caution", text=caution)
@@ -231,7 +238,6 @@ class Lockstep:
         )
         compiling_s = generation.begin()
         if self._costs is None:  # no later launch takes it
-            self._compiling_s = compiling_s
             rounds.began += compiling_s
         generation.run()
         self._steps, self._block_s = generation.steps, generation.block_s

@@ -11,6 +11,7 @@ from typing import Final
 
 MINUS: Final = "−"
 NOT_MEASURED: Final = "not measured"
+ONE_RESTART: Final = "one restart: no size"
 _LARGEST_CHANGE: Final = 10.0  # as a fraction; beyond +1000 % a size is a factor, as in "×24"
 _HARDLY_KNOWN: Final = math.log(2)
 _SMALLEST_PERCENT: Final = 0.01

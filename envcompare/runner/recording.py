@@ -38,6 +38,7 @@ from envcompare.run_folder.records import (
 )
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.intervals import Interval
+from envcompare.stats.typical import MIN_RESTARTS
 from envcompare.text import counted
 from envcompare.transport.hosts import HostSpec
 
@@ -197,7 +198,7 @@ def live_text(intervals: dict[str, Interval | None]) -> str:
 
 
 def _percent(interval: Interval | None) -> str:
-    if interval is None:
+    if interval is None or interval.restarts < MIN_RESTARTS:
         return "not yet known"
     change = math.expm1(min(interval.mean, _LARGEST_LOG))
     text = f"×{1 + change:.3g}" if change >= _FACTOR else f"{change:+.1%}"

@@ -86,6 +86,11 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int
     is_widened: bool  # for several comparisons and for looking
 
+    @property
+    def has_size(self) -> bool:
+        """Tell whether it is of more than one restart: a single one may be off by any amount."""
+        return self.unit == "process" or self.restarts > 1
+
 
 class Tail(msgspec.Struct, frozen=True, kw_only=True):
     """How often a step is slow, above 1.5 times the median of its arm, here and in the reference.

@@ -183,7 +183,7 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, settled: Pri
         _base(data, arm),
         outcome=outcome,
         leaning="none"
-        if outside and outcome == "inconclusive"
+        if (outside and outcome == "inconclusive") or not primary.has_size
         else leaning(mean.log_ratio if by_mean and mean else primary.log_ratio),
         primary=primary,
         mean=mean,

@@ -259,7 +259,7 @@ def _unmeasured(base: Change, moments: _Moments) -> Change:
 def _measured(base: Change, first: Estimate, second: Estimate, moments: _Moments) -> Change:
     margin = moments[1][1].comparison.margin
     mean = second.log_ratio - first.log_ratio
-    ends = _ends(first, second)
+    ends, has_size = _ends(first, second), first.has_size and second.has_size
     low, high = (ends.low, ends.high) if ends else (None, None)
     outcome: Outcome = verdict(low, high, margin=margin)
     lacking = ((word, _lacking(run.comparison, one)) for word, run, one in moments)
@@ -278,9 +278,9 @@ def _measured(base: Change, first: Estimate, second: Estimate, moments: _Moments
     return msgspec.structs.replace(
         base,
         outcome="inconclusive" if reasons else outcome,
-        leaning=leaning(mean),
+        leaning=leaning(mean) if has_size else "none",
         metric=second.metric,
-        log_ratio=mean,
+        log_ratio=mean if has_size else None,
         low=low,
         high=high,
         level=min(first.level, second.level),

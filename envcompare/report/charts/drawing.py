@@ -239,7 +239,7 @@ def placed(estimate: Estimate, on: Axis) -> dict[str, float | None]:
     """Return where an estimate stands on an axis in percent, and the ends of its interval."""
     has_interval = estimate.low is not None and estimate.high is not None
     return {
-        "at": on.percent(estimate.log_ratio),
+        "at": on.percent(estimate.log_ratio) if estimate.has_size else None,
         "low": on.percent(estimate.low or 0.0) if has_interval else None,
         "high": on.percent(estimate.high or 0.0) if has_interval else None,
     }

@@ -199,7 +199,7 @@ def _mark(
 
 def _figures(comparison: Comparison | LadderStep) -> str:
     word = WORDS[comparison.outcome]
-    if comparison.deciding is None:
+    if comparison.deciding is None or not comparison.deciding.has_size:
         return word
     interval = signed_interval(comparison.deciding.low, comparison.deciding.high)
     mixed = ", confounded" if comparison.is_confounded else ""

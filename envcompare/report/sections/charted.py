@@ -37,6 +37,7 @@ from envcompare.report.charts.sweeps import (
 )
 from envcompare.report.numbers import (
     NOT_MEASURED,
+    ONE_RESTART,
     margin_percent,
     number_text,
     quantity_text,
@@ -99,6 +100,8 @@ def _rung_cell(of: Comparison | LadderStep | None, step: LadderStep) -> Line:
     """Return change, interval and verdict."""
     if of is None or of.deciding is None:
         return Line(text="–" if step.outcome == "reference" else NOT_MEASURED)
+    if not of.deciding.has_size:
+        return Line(text=ONE_RESTART)
     below = f"from {step.below}" if of is step else ""
     estimate, word = of.deciding, outcome_text(of.outcome)
     return estimate_line(estimate.log_ratio, estimate.low, estimate.high, word, below)
@@ -177,6 +180,8 @@ def _sweep_cell(point: SweepPoint) -> Line:
     estimate, comparison = point.primary, point.comparison
     if estimate is None or comparison is None:
         return Line(text=NOT_MEASURED, below=(missing_text(point),), style="said")
+    if not estimate.has_size:
+        return Line(text=ONE_RESTART)
     word = outcome_text(comparison.outcome)
     return estimate_line(estimate.log_ratio, estimate.low, estimate.high, word)
 

@@ -37,6 +37,7 @@ from envcompare.report.blocks import (
 )
 from envcompare.report.numbers import (
     NOT_MEASURED,
+    ONE_RESTART,
     listed,
     margin_percent,
     paired_times,
@@ -380,6 +381,8 @@ def _estimate_cell(row: ComparedRow, estimate: Estimate | None) -> Words:
     """Return a change with its interval, in bold where the verdict rests on it."""
     if estimate is None:
         return NOT_MEASURED
+    if not estimate.has_size:
+        return ONE_RESTART
     is_strong = estimate is row.comparison.deciding
     return estimate_line(estimate.log_ratio, estimate.low, estimate.high, is_strong=is_strong)
 

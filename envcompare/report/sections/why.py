@@ -42,6 +42,7 @@ from envcompare.report.charts.times import KEY, step_chart, time_chart
 from envcompare.report.numbers import (
     NOT_MEASURED,
     NS,
+    ONE_RESTART,
     TimeScale,
     listed,
     margin_percent,
@@ -459,6 +460,8 @@ def split_table(run: RunComparison) -> Table:
 def _split_cell(estimate: Estimate | None, arms: str = "") -> Words:
     if estimate is None:
         return NOT_MEASURED
+    if not estimate.has_size:
+        return ONE_RESTART
     return estimate_line(
         estimate.log_ratio, estimate.low, estimate.high, visible(arms), is_strong=True
     )

@@ -85,6 +85,7 @@ def why_sentences(run: RunComparison) -> tuple[str, ...]:
     has neither parts nor kernels to name is left out.
     """
     labels = cell_labels(run)
+    net_cells = {one.id for one in run.cells if one.metric == "net"}
     undecided = {(one.cell, one.arm) for one in run.comparisons if one.outcome not in MOVED}
     sentences = []
     for cell in run.profiles:
@@ -95,7 +96,8 @@ def why_sentences(run: RunComparison) -> tuple[str, ...]:
         diffs = {diff.arm: diff for diff in cell.kernel_diffs}
         for arm in dict.fromkeys((*every, *diffs)):
             ledger, diff = ledgers.get(arm), diffs.get(arm)
-            parts = [largest_parts(ledger)] if ledger and ledger.change_ns else []
+            is_net = cell.cell in net_cells
+            parts = [largest_parts(ledger, is_net=is_net)] if ledger and ledger.change_ns else []
             parts += [short_sentence(diff, reference=cell.reference)] if diff else []
             waited = _idle_sentence(every[arm]) if arm in every else ""
             parts += [waited] * bool(waited)
@@ -184,21 +186,31 @@ def part_label(part: Part) -> str:
     return _PART_LABELS.get(part, PART_NAMES[part])
 
 
-def largest_parts(ledger: Ledger) -> str:
+def largest_parts(ledger: Ledger, *, is_net: bool = False) -> str:
     """Return "+1.93 ms a step on the GPU: idle +1.55 ms (80 %) and memcpy +120 µs (6 %)".
 
-    Shares are left out where parts outweigh the whole in both directions.
+    Shares are left out where parts outweigh the whole in both directions. Where the verdict `is_net`
+    the wait for a CPU is said last, and in no sum.
     """
-    ordered = sorted(ledger.parts, key=lambda part: -abs(part.change_ns))
-    named = [part for part in ordered if abs(part.share or 0.0) >= _LEAST_SHARE][:_LARGEST]
-    has_shares = all(-_LEAST_SHARE < (part.share or 0.0) <= 1 for part in named)
+    left_out = [part for part in ledger.parts if is_net and part.part == "wait"]
+    waited_ns = sum(part.change_ns for part in left_out)
+    is_said = abs(waited_ns) >= _LEAST_SHARE * abs(ledger.change_ns)
+    change_ns = ledger.change_ns - waited_ns * is_said
+    kept = [part for part in ledger.parts if not (is_said and part in left_out)]
+    shares = {part.part: part.change_ns / change_ns if change_ns else 0.0 for part in kept}
+    ordered = sorted(kept, key=lambda part: -abs(part.change_ns))
+    named = [part for part in ordered if abs(shares[part.part]) >= _LEAST_SHARE][:_LARGEST]
+    has_shares = all(-_LEAST_SHARE < shares[part.part] <= 1 for part in named)
     texts = [
         f"{PART_NAMES[part.part]} {_signed(part.change_ns)}"
-        + f" ({change_share(part.share)})" * has_shares
+        + f" ({change_share(shares[part.part])})" * has_shares
         for part in named
     ]
-    change = f"{_signed(ledger.change_ns)}{_a_piece(ledger)} {_WHERE[ledger.basis]}"
+    where = "without waiting for a CPU" if waited_ns and is_said else _WHERE[ledger.basis]
+    change = f"{_signed(change_ns)}{_a_piece(ledger)} {where}"
     whole = f"{change}: {listed(texts)}" if texts else change
+    if waited_ns and is_said:
+        whole += f"; {PART_NAMES['wait']} {_signed(waited_ns)}, which the verdict leaves out"
     beside = [
         f"{name} {_signed(ns)}"
         for name, ns in ledger.helpers.items()

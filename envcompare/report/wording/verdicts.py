@@ -114,6 +114,7 @@ class Verdict:
 def verdict(comparison: Comparison, *, label: str, margin: float) -> Verdict:
     """Return the words of one comparison; `margin` is the fraction fixed before the run."""
     primary, amount, ends = comparison.deciding, "", ""
+    sized = primary if primary and primary.has_size else None
     if comparison.outcome in MOVED:
         amount = unsigned_percent(primary.log_ratio) if primary else "by an amount not measured"
         ends = unsigned_interval(primary.low, primary.high) if primary else "no interval"
@@ -129,9 +130,9 @@ def verdict(comparison: Comparison, *, label: str, margin: float) -> Verdict:
         remark=visible(_remark(comparison)),
         brief=visible(_remark(comparison, is_brief=True)),
         leaning="" if comparison.leaning == "none" else f"leaning {comparison.leaning}",
-        number=signed_percent(primary.log_ratio) if primary else "",
-        interval=signed_interval(primary.low, primary.high) if primary else "",
-        log_ratio=primary.log_ratio if primary else None,
+        number=signed_percent(sized.log_ratio) if sized else "",
+        interval=signed_interval(sized.low, sized.high) if sized else "",
+        log_ratio=sized.log_ratio if sized else None,
         is_confounded=comparison.is_confounded and primary is not None,
         remarks=tuple(visible(text) for text in _remarks(comparison, margin)),
     )
@@ -161,9 +162,9 @@ def outcome_badge(outcome: Outcome) -> Span:
 
 
 def find_estimate(comparison: Comparison, metric: str) -> Estimate | None:
-    """Return the estimate on a metric, primary or secondary."""
-    estimates = (comparison.primary, *comparison.secondary)
-    return next((one for one in estimates if one is not None and one.metric == metric), None)
+    """Return the estimate on a metric, primary or secondary; None where it has no size."""
+    estimates = (one for one in (comparison.primary, *comparison.secondary) if one is not None)
+    return next((one for one in estimates if one.metric == metric and one.has_size), None)
 
 
 def excludes_zero(low: float | None, high: float | None) -> bool:
@@ -270,6 +271,8 @@ def control_sentence(cell: CellSummary, *, label: str, run: RunComparison) -> st
     if floor is None:
         why = one_line(cell.reason) or f"{counted(cell.generations, 'generation')} ran"
         return visible(f"A/A control: not measured in {label} ({why}).")
+    if not floor.has_size:
+        return visible(f"A/A control in {label}: one restart alone tells nothing of the noise.")
     gave = f"{name} against itself gave {signed_percent(floor.log_ratio)}"
     if floor.low is None or floor.high is None:
         said = f"A/A control in {label}: {gave}, no interval; what may go unnoticed is not known."
