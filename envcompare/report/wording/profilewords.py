@@ -189,8 +189,8 @@ def part_label(part: Part) -> str:
 def largest_parts(ledger: Ledger, *, is_net: bool = False) -> str:
     """Return "+1.93 ms a step on the GPU: idle +1.55 ms (80 %) and memcpy +120 µs (6 %)".
 
-    Shares are left out where parts outweigh the whole in both directions. Where the verdict `is_net`
-    the wait for a CPU is said last, and in no sum.
+    Shares are left out where parts outweigh the whole in both directions. Where the verdict is on
+    net time (`is_net`), the wait for a CPU is said last, and is in no sum.
     """
     left_out = [part for part in ledger.parts if is_net and part.part == "wait"]
     waited_ns = sum(part.change_ns for part in left_out)
