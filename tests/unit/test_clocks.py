@@ -46,10 +46,9 @@ def test_clock_of_a_block_reads_no_wait_where_the_kernel_has_none() -> None:
     assert len(found["wall_ns"]) == 3
 
 
-@pytest.mark.parametrize("name", ["ClockJumps", "ClockGoesBack"])
-def test_block_in_which_the_clock_jumped_is_dropped_and_counted(tmp_path: Path, name: str) -> None:
+def test_block_in_which_the_clock_jumped_is_dropped_and_counted(tmp_path: Path) -> None:
     """Its hour is in no number, and the method says that it was there."""
-    found = tried(tmp_path, name, budget_s=4.0)
+    found = tried(tmp_path, "ClockJumps", budget_s=4.0)
     cell = found.comparison.cells[0]
     assert cell.dropped_blocks >= 1
     assert cell.measured_s < 60
@@ -57,6 +56,13 @@ def test_block_in_which_the_clock_jumped_is_dropped_and_counted(tmp_path: Path, 
     told = " ".join(method_sentences(found.comparison))
     assert "in which a clock jumped or the machine stalled" in told
     assert any("clock" in e.text for e in found.events if e.what == "round-dropped")
+
+
+def test_arm_whose_clock_goes_back_in_a_step_is_out(tmp_path: Path) -> None:
+    """A monotonic clock cannot: no time below 0 is kept, and the failure names what was said."""
+    found = tried(tmp_path, "ClockGoesBack", budget_s=4.0)
+    assert "docker: the answer to `run` cannot be true" in found.failures()
+    assert found.docker.outcome == "failed"
 
 
 def test_block_in_which_a_model_was_compiled_again_warms_up(tmp_path: Path) -> None:

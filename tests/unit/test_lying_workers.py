@@ -10,6 +10,7 @@ from benches import Measured, bench, measure
 from builders import block
 
 from envcompare.errors import WorkloadError
+from envcompare.run_folder.records import Block
 from envcompare.run_folder.results import RunFolder
 
 # The image of an arm decides what stands on its standard output.
@@ -57,6 +58,15 @@ LIES = {
     "time no clock has": ("run", "{'wall_ns': [10**19] * len(reply['wall_ns'])}"),
     "number no float holds": ("run", "{'wall_ns': [10**400] * len(reply['wall_ns'])}"),
     "counter no machine has": ("run", "{'minor_faults': 10**19}"),
+    "time below 0": ("run", "{'wall_ns': [-5, *reply['wall_ns'][1:]]}"),
+    "CPU time below 0": ("run", "{'cpu_ns': [-5, *reply['cpu_ns'][1:]]}"),
+    "wait below 0": ("run", "{'wait_ns': -1}"),
+    "faults below 0": ("run", "{'minor_faults': -1}"),
+    "build below 0": ("gen", "{'build_ns': -1}"),
+    "CPU below 0": ("run", "{'cpu': -3}"),
+    "CPU of a larger host": ("run", "{'cpu': 8000}"),
+    "CPU no kernel has": ("run", "{'cpu': 10**6}"),
+    "loss that is no number": ("run", "{'loss': 'small'}"),
     "no times": ("run", "{'wall_ns': []}"),
     "no times of the CPU": ("run", "{'cpu_ns': []}"),
     "times of too many steps": ("run", "{'wall_ns': [1] * 100000, 'cpu_ns': [1] * 100000}"),
@@ -115,6 +125,17 @@ def test_answer_about_other_steps_is_said_with_both_numbers(tmp_path: Path) -> N
     """Whoever reads it sees that the worker, not the workload, is wrong."""
     measured = lied_to(tmp_path, "docker", "run", "{'cpu_ns': []}")
     assert "docker: the answer to `run` is about 0 steps, not " in measured.failures()
+
+
+@pytest.mark.parametrize("name", ["time below 0", "CPU below 0", "CPU of a larger host"])
+def test_who_answers_what_cannot_be_is_named(name: str, tmp_path: Path) -> None:
+    """The arm that lies is told from those that ran after it, and nothing below 0 is kept."""
+    measured = lied_to(tmp_path, "docker", *LIES[name], same_cpu=True)
+    assert measured.failures().startswith("docker: ")
+    assert "do not trust what this arm reports" in measured.failures()
+    kept = [one for one in measured.folder.read_samples().samples if isinstance(one, Block)]
+    assert {one.arm for one in kept} == {"vm", "vm~control"}
+    assert all(one.cpu is None or 0 <= one.cpu < 8000 for one in kept)
 
 
 LEADING_AWAY = "{name: pathed(value) for name, value in reply.items() if name not in ('op', 'ok')}"

@@ -1,0 +1,188 @@
+"""An arm that works while others have their turns: never equivalent, and the first words say so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from benches import bench, measure
+from builders import CELL, blocks, design, run_record
+from msgspec.structs import replace
+
+from envcompare.analysis.compare import compare_run
+from envcompare.analysis.model.comparison import RunComparison
+from envcompare.report.wording.headlines import headlines
+from envcompare.run_folder.records import Block, Event
+from envcompare.run_folder.results import RunFolder
+from envcompare.stats.metrics import Readings
+
+SOURCE = """
+import multiprocessing, os, queue, threading, time
+
+
+def fill(filled):
+    while True:
+        time.sleep(0.002)
+        filled.put(1)
+
+
+class Load:
+    batch = 1
+
+    def setup(self, seed, device):
+        self.filled = {queue}(8)
+        self.other = {other}(target=fill, args=(self.filled,), daemon=True)
+        self.other.start()
+
+    def step(self):
+        self.filled.get()
+        return float(sum(i * i for i in range(3000)) % 97)
+"""
+CHILD, THREAD = (
+    ("multiprocessing.Queue", "multiprocessing.Process"),
+    ("queue.Queue", "threading.Thread"),
+)
+QUIET = {"children": 0, "outside_cpu_ns": 0, "outside_runs": 0}
+
+
+def compared(
+    folder: Path, *, ratio: float = 1.0, arms: dict[str, dict[str, int | None]], **changes: object
+) -> RunComparison:
+    """Return a run of one cell in which arms did something outside their turns."""
+    made = RunFolder.create(folder, run_record(design=design(**changes)))
+    for one in blocks({"vm": 1.0, "docker": ratio, "vm~control": 1.0}, generations=3):
+        made.append_sample(replace(one, **arms.get(one.arm, QUIET)))
+    made.append_event(Event(t=1.0, what="stopped", host="local", cell=CELL, text="equivalent"))
+    made.close()
+    return compare_run(made)
+
+
+def docker(run: RunComparison) -> tuple[str, str, str]:
+    """Return the outcome of docker, its leaning, and the first words of the page."""
+    found = next(one for one in run.comparisons if one.arm == "docker")
+    (headline,) = headlines(run)
+    return found.outcome, found.leaning, f"{headline.lead} {headline.caution}"
+
+
+def test_arm_that_keeps_its_turns_is_equivalent(tmp_path: Path) -> None:
+    """What the rule does not touch."""
+    assert docker(compared(tmp_path, arms={}))[0] == "equivalent"
+
+
+@pytest.mark.parametrize(
+    ("does", "words"),
+    [
+        ({"outside_cpu_ns": 60_000_000}, "docker worked 2.2 s outside its turns: use `--command`"),
+        ({"children": 1}, "1 child process of docker went on outside its turns"),
+        (
+            {"children": 2, "outside_cpu_ns": 60_000_000},
+            "docker worked 2.2 s outside its turns (2 child processes)",
+        ),
+        ({"outside_runs": 3}, "threads of docker went on outside its turns"),
+        ({"children": 1, "outside_cpu_ns": None}, "1 child process of docker went on outside"),
+    ],
+)
+def test_arm_that_works_outside_its_turns_is_never_equivalent(
+    tmp_path: Path, does: dict[str, int | None], words: str
+) -> None:
+    """It is inconclusive and leans to no side; the first screen says why, and what to use."""
+    outcome, leaning, first = docker(compared(tmp_path, arms={"docker": {**QUIET, **does}}))
+    assert (outcome, leaning) == ("inconclusive", "none")
+    assert words in first
+
+
+def test_reference_that_works_outside_its_turns_makes_no_arm_equivalent(tmp_path: Path) -> None:
+    """A ratio has two sides; the words name the one that did it."""
+    outcome, _, first = docker(compared(tmp_path, arms={"vm": {**QUIET, "children": 1}}))
+    assert outcome == "inconclusive"
+    assert "1 child process of vm went on outside its turns" in first
+
+
+def test_slower_arm_stays_slower_with_the_caveat(tmp_path: Path) -> None:
+    """Work done ahead can only make it look faster than it is."""
+    outcome, _, first = docker(
+        compared(tmp_path, ratio=1.5, arms={"docker": {**QUIET, "children": 1}})
+    )
+    assert outcome == "slower"
+    assert "Steps may look shorter than they are: 1 child process of docker went on" in first
+
+
+@pytest.mark.parametrize(
+    ("used_ns", "outcome"), [(15_000_000, "equivalent"), (45_000_000, "inconclusive")]
+)
+def test_pool_of_threads_may_spin_after_a_block(tmp_path: Path, used_ns: int, outcome: str) -> None:
+    """As those of OpenMP do, for some milliseconds; more than that is work."""
+    spins = {**QUIET, "outside_cpu_ns": used_ns}
+    assert docker(compared(tmp_path, arms={"docker": spins}, threads=2))[0] == outcome
+
+
+def test_what_is_seldom_is_no_work(tmp_path: Path) -> None:
+    """A thread that wakes now and then, and a child that lived in a single block."""
+    made = RunFolder.create(tmp_path, run_record(design=design()))
+    for number, one in enumerate(blocks({"vm": 1.0, "docker": 1.0, "vm~control": 1.0})):
+        seldom = number % 30 == 1
+        made.append_sample(replace(one, **{**QUIET, "outside_runs": int(seldom)}))
+    made.append_event(Event(t=1.0, what="stopped", host="local", cell=CELL, text="equivalent"))
+    made.close()
+    assert docker(compare_run(made))[0] == "equivalent"
+
+
+def test_kept_run_of_before_says_nothing_of_it(tmp_path: Path) -> None:
+    """Its blocks have no such fields: it is judged as it was."""
+    nothing = {"children": None, "outside_cpu_ns": None, "outside_runs": None}
+    run = compared(tmp_path, arms=dict.fromkeys(("vm", "docker", "vm~control"), nothing))
+    assert docker(run)[0] == "equivalent"
+    assert run.cells[0].cautions == ()
+
+
+def test_kernel_that_does_not_tell_is_named(tmp_path: Path) -> None:
+    """As gVisor: what was not seen is said, and is no proof of anything."""
+    blind = {"children": 0, "outside_cpu_ns": None, "outside_runs": None}
+    run = compared(tmp_path, arms={"docker": blind})
+    assert docker(run)[0] == "equivalent"
+    (caution,) = run.cells[0].cautions
+    assert caution.startswith("what threads and children of docker do outside their turns cannot")
+
+
+@pytest.mark.parametrize(("queue", "other"), [CHILD, THREAD], ids=["process", "thread"])
+def test_loader_that_fills_its_queue_ahead_is_found_in_real_workers(
+    tmp_path: Path, queue: str, other: str
+) -> None:
+    """It sleeps while it loads, and uses hardly any time of a CPU."""
+    path = tmp_path / "own.py"
+    path.write_text(SOURCE.format(queue=queue, other=other))
+    made = bench(tmp_path, f"{path}:Load", budget_s=3.0, min_restarts=2, target=1e-4)
+    measured = measure(made)
+    assert measured.docker.works_outside
+    assert measured.docker.outcome != "equivalent"
+    assert measured.docker.reason is not None
+    assert measured.docker.reason.kind == "outside-turns"
+
+
+def test_far_slower_arm_does_fewer_steps_in_a_block(tmp_path: Path) -> None:
+    """Its blocks stay short, so that it is judged; sizes are of a step in all arms."""
+    path = tmp_path / "own.py"
+    path.write_text(
+        "import os, time\n"
+        "class Slow:\n"
+        "    batch = 1\n"
+        "    def setup(self, seed, device):\n"
+        "        slow = os.environ['ENVCOMPARE_ENVIRONMENT'] == 'docker'\n"
+        "        self.until_s = 0.06 if slow else 0.0003\n"
+        "    def step(self):\n"
+        "        end = time.process_time() + self.until_s\n"
+        "        while time.process_time() < end: pass\n"
+        "        return 1.0\n"
+    )
+    made = bench(tmp_path, f"{path}:Slow", budget_s=8.0, min_restarts=2, target=1e-4)
+    measured = measure(made)
+    kept = [one for one in measured.folder.read_samples().samples if isinstance(one, Block)]
+    most = {arm: max(one.k for one in kept if one.arm == arm) for arm in ("vm", "docker")}
+    assert most["docker"] <= 2
+    assert most["vm"] > 20
+    assert measured.docker.outcome == "slower"
+    assert measured.docker.mean is not None
+    readings = Readings(kept)
+    mean = readings.mean("docker", "vm", "net")
+    assert mean is not None
+    assert 4 < mean.mean < 6  # ln 200 is 5.3
