@@ -19,6 +19,7 @@ from envcompare.measure.limits import ClockWatch
 from envcompare.report.blocks import plain
 from envcompare.report.sections.method import cells_table
 from envcompare.report.wording.methodwords import method_sentences
+from envcompare.run_folder.records import Block
 from envcompare.stats.metrics import METRICS, MetricName, Readings
 
 sys.path.append(str(Path(__file__).parents[2] / "workloads"))
@@ -62,7 +63,8 @@ def test_arm_whose_clock_goes_back_in_a_step_is_out(tmp_path: Path) -> None:
     """A monotonic clock cannot: no time below 0 is kept, and the failure names what was said."""
     found = tried(tmp_path, "ClockGoesBack", budget_s=4.0)
     assert "docker: the answer to `run` cannot be true" in found.failures()
-    assert found.docker.outcome == "failed"
+    kept = [one for one in found.folder.read_samples().samples if isinstance(one, Block)]
+    assert min(ns for one in kept for ns in one.wall_ns) >= 0
 
 
 def test_block_in_which_a_model_was_compiled_again_warms_up(tmp_path: Path) -> None:

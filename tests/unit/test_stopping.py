@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -18,9 +19,12 @@ from envcompare.measure.limits import (
     MOST_MEASURING_S,
     QUOTA_BLOCK_S,
     Costs,
+    overtime_s,
     plan_restarts,
     plan_text,
+    small_budget_caution,
     steps_a_block,
+    steps_of_slower,
     stop_reason,
     wanted_block_s,
 )
@@ -103,19 +107,22 @@ def hello(device: str = "cpu", **facts: Fact) -> Hello:
 
 
 @pytest.mark.parametrize(
-    ("hellos", "expected"),
+    ("hellos", "threads", "expected"),
     [
-        ([], BLOCK_S),
-        ([hello(), hello(cgroup__cpu_quota=1.0)], BLOCK_S),
-        ([hello(), hello(cgroup__cpu_quota="max")], BLOCK_S),
-        ([hello(), hello(cgroup__cpu_quota=0.5)], QUOTA_BLOCK_S),
+        ([], 1, BLOCK_S),
+        ([hello(), hello(cgroup__cpu_quota=1.0)], 1, BLOCK_S),
+        ([hello(), hello(cgroup__cpu_quota="max")], 4, BLOCK_S),
+        ([hello(), hello(cgroup__cpu_quota=0.5)], 1, QUOTA_BLOCK_S),
+        ([hello(), hello(cgroup__cpu_quota=1.0)], 2, QUOTA_BLOCK_S),
+        ([hello(), hello(cgroup__cpu_quota=2.0)], 4, QUOTA_BLOCK_S),
+        ([hello(), hello(cgroup__cpu_quota=4.0)], 4, BLOCK_S),
     ],
 )
-def test_blocks_are_longer_where_an_arm_has_less_than_a_cpu(
-    hellos: list[Hello], expected: float
+def test_blocks_are_longer_where_a_quota_is_below_the_threads_that_run(
+    hellos: list[Hello], threads: int, expected: float
 ) -> None:
     """In short turns it would never meet the quota that it meets in earnest."""
-    assert wanted_block_s(hellos, threads=1) == expected
+    assert wanted_block_s(hellos, threads=threads) == expected
     assert steps_a_block(0.003, block_s=QUOTA_BLOCK_S) == 100
 
 
@@ -231,6 +238,47 @@ def test_restart_that_runs_is_planned_without_its_launch() -> None:
     assert (plan.restarts, plan.measuring_s) == (1, pytest.approx(1))
     plan = plan_restarts(COSTS, remaining_s=8, missing=2, is_launched=True)
     assert (plan.restarts, plan.measuring_s) == (1, pytest.approx(2 * LEAST_MEASURING_S))
+
+
+@pytest.mark.parametrize(
+    ("step_s", "steps"), [(0.0002, 87), (0.0009, 87), (0.002, 40), (0.06, 1), (5.0, 1)]
+)
+def test_far_slower_arm_does_fewer_steps_so_that_its_block_stays_short(
+    step_s: float, steps: int
+) -> None:
+    """Up to four times the length wanted it does as many as the reference."""
+    assert steps_of_slower(87, step_s, block_s=0.02) == steps
+
+
+@given(
+    launch_s=st.floats(0.1, 20),
+    round_s=st.floats(0.001, 5),
+    remaining_s=st.floats(-5, 100),
+    missing=st.integers(1, 4),
+)
+def test_overtime_that_is_granted_is_enough_for_the_restarts_that_are_missing(
+    launch_s: float, round_s: float, remaining_s: float, missing: int
+) -> None:
+    """The plan asks for no more than what it was granted for, however long a round takes."""
+    costs = Costs(launch_s=launch_s, round_s=round_s)
+    more_s = overtime_s(costs, remaining_s=remaining_s, missing=missing, most_s=math.inf)
+    left_s = max(0.0, remaining_s) + more_s
+    assert plan_restarts(costs, remaining_s=left_s, missing=missing).restarts >= missing
+
+
+def test_restart_measures_to_the_end_where_no_other_can_follow_it() -> None:
+    """What is left would be used by nobody: not even overtime is enough for another."""
+    costs = replace(COSTS, round_s=3.0)
+    plan = plan_restarts(costs, remaining_s=25, missing=2, is_launched=True, overtime_s=5)
+    assert (plan.restarts, plan.measuring_s) == (1, pytest.approx(25))
+    plan = plan_restarts(costs, remaining_s=25, missing=2, is_launched=True, overtime_s=30)
+    assert (plan.restarts, plan.measuring_s) == (1, pytest.approx(2 * LEAST_MEASURING_S))
+
+
+def test_advice_names_no_smaller_budget_than_was_given() -> None:
+    """Whatever the costs promise, the one that was given was not enough."""
+    text = small_budget_caution(60, restarts=1, least=2, needed_s=37.0)
+    assert text.endswith("give --budget 60 or more")
 
 
 def test_plan_names_its_costs_and_the_budget_that_is_missing() -> None:
