@@ -16,6 +16,7 @@ from envcompare.report.blocks import shared_axis
 from envcompare.report.numbers import (
     MINUS,
     change,
+    factor_text,
     margin_percent,
     number_text,
     percent,
@@ -26,7 +27,7 @@ from envcompare.report.numbers import (
 from envcompare.report.wording.headlines import headlines, mean_log_ratio
 
 _NUMBER: Final = r"\d+(?:\.\d+)?"
-_SIGNED: Final = rf"(?<![\w.=\-])(?:over )?[+{MINUS}±×]?({_NUMBER})"
+_SIGNED: Final = rf"(?<![\w.=\-])[+{MINUS}±×]?({_NUMBER})"
 _UNITS: Final = {  # how many are a second, and how many nanoseconds are one
     "ns": (1e9, 1.0),
     "µs": (1e6, 1e3),
@@ -37,9 +38,7 @@ _UNITS: Final = {  # how many are a second, and how many nanoseconds are one
 }
 _SIZES: Final = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _UNIT: Final = "|".join(("%", *_UNITS, *_SIZES))
-_FIGURE: Final = re.compile(
-    rf"{_SIGNED}(?: (?:to|→) (?:over )?[+{MINUS}]?({_NUMBER}))? ({_UNIT})(?!\w)"
-)
+_FIGURE: Final = re.compile(rf"{_SIGNED}(?: (?:to|→) [+{MINUS}]?({_NUMBER}))? ({_UNIT})(?!\w)")
 _DECIMAL: Final = re.compile(rf"{_SIGNED}(?![\w.])")
 _PREFIXED: Final = (1e3, 1e6, 1e9, 1e12, 1e15, 1e18)
 _RATIOS: Final = frozenset({"log_ratio", "low", "high", "slope", "ratio_low", "ratio_high"})
@@ -48,7 +47,6 @@ _CHOSEN: Final = frozenset({"level", "margin", "target"})
 _SHARES: Final = frozenset({"share", "time_share"})
 # of the method, and said of every run: 95 and 99 % intervals, 5 and 1 % of false alarms
 _CONSTANTS: Final = frozenset({"95", "99", "5", "1", "100"})
-_OVER: Final = "1000"  # "over 1000 %"
 
 
 def shown_numbers(page: Element) -> tuple[set[tuple[str, str]], set[str]]:
@@ -114,6 +112,8 @@ def known_decimals(run: RunComparison) -> set[str]:
     plain |= {three_digits(abs(value) / size) for _, value in leaves for size in _PREFIXED
               if abs(value) >= size}  # fmt: skip
     ratios = {ratio_text(value).strip("×") for _, value in leaves}
+    changes = (*(value for key, value in leaves if key in _RATIOS | _RATIOS_TOO), *_means(run))
+    ratios |= {factor_text(value).strip("×") for value in changes}
     p_values = {f"{value:.2g}" for key, value in leaves if key == "p_value"}
     others = {number for numbers in known_figures(run).values() for number in numbers}
     return plain | ratios | p_values | others | _in_texts(run)
@@ -184,7 +184,6 @@ def _percentages(leaves: tuple[tuple[str, float], ...], run: RunComparison) -> s
     ratios = [value for key, value in leaves if key in _RATIOS | _RATIOS_TOO]
     found = {percent(change(value)) for value in (*ratios, *_means(run), *_far_ends(run))}
     found |= {_near_zero(change(value)) for value in ratios if percent(change(value)) == "0.0"}
-    found = {_OVER if text.startswith("over") else text for text in found}
     chosen = {margin_percent(value)[:-2] for key, value in leaves if key in _CHOSEN}
     shares = {f"{100 * abs(value):.{n}f}" for key, value in leaves if key in _SHARES
               for n in range(2)}  # fmt: skip

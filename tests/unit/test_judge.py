@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import Comparison
 from envcompare.measure.cell import Roster
+from envcompare.report.wording.verdicts import verdict
 from envcompare.run_folder.records import Block, Event
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.intervals import ALPHA, look_factor
@@ -154,3 +155,12 @@ def test_measuring_goes_on_where_restarts_scatter_far(
 ) -> None:
     """Below six of them how far is not known; what the budget ends has a verdict all the same."""
     assert why_done(tmp_path, uneven(*ratios)) == expected
+
+
+def test_one_restart_has_no_size_and_leans_to_no_side(tmp_path: Path) -> None:
+    """A single launch may be off by any amount: no number of it is printed, however large."""
+    found = judged(tmp_path, blocks({"vm": 1.0, "docker": 1.5, "vm~control": 1.0}, restarts=1))
+    assert (found.outcome, found.leaning) == ("inconclusive", "none")
+    words = verdict(found, label="cnn", margin=0.05)
+    assert (words.number, words.interval, words.leaning) == ("", "", "")
+    assert "%" not in words.text

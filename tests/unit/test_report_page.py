@@ -32,6 +32,7 @@ from envcompare.report.numbers import (
     size,
     three_digits,
     unsigned_interval,
+    unsigned_percent,
 )
 from envcompare.report.page import page, render
 from envcompare.report.sections.comparisons import ComparedRow, comparison_rows
@@ -463,6 +464,26 @@ def test_hidden_characters_are_written_out() -> None:
     """A name cannot turn the text around or end it."""
     assert visible("a\u202eb\x00c\u200bd\n") == "a⟨U+202E⟩b⟨U+0000⟩c⟨U+200B⟩d\n"
     assert visible("modèle 模型") == "modèle 模型"
+
+
+@pytest.mark.parametrize(
+    ("ratios", "number", "interval"),
+    [
+        ((10.5, 9.5, 10.9), "+950.0 %", "+850.0 to +990.0 %"),
+        ((24.0, 22.1, 26.4), "×24", "×22.1 to ×26.4"),
+        ((335.0, 301.0, 1234.0), "×335", "×301 to ×1230"),
+        ((9.0, 6.0, 14.0), "+800.0 %", "×6.00 to ×14"),
+    ],
+)
+def test_change_beyond_a_thousand_percent_is_a_factor(
+    ratios: tuple[float, float, float], number: str, interval: str
+) -> None:
+    """A number that is cut off at 1000 % is no size; both ends of an interval are of one kind."""
+    ratio, low, high = map(math.log, ratios)
+    assert signed_percent(ratio) == number
+    assert unsigned_percent(ratio) == number.strip("+")
+    assert signed_interval(low, high) == interval
+    assert unsigned_interval(low, high) == interval.replace("+", "")
 
 
 def test_interval_that_excludes_zero_never_ends_there() -> None:

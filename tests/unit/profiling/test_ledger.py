@@ -249,3 +249,17 @@ def test_ledger_of_any_block_sums_to_the_clock(wall: int, cpu: int, wait: int, s
     assert_exact(made)
     assert made.reference_ns == wall
     assert all(part.reference_ns >= 0 for part in made.parts)
+
+
+def test_wait_that_the_verdict_leaves_out_leads_no_sentence() -> None:
+    """Neighbors took most of the time; what the arm itself needs more stands first."""
+    slow = block(
+        wall_ns=(100_000_000,) * 3, cpu_ns=(30_000_000,) * 3, wait_ns=200_000_000,
+        voluntary_switches=0,
+    )  # fmt: skip
+    made = timing_ledger([block()], [slow], arm="docker")
+    assert isinstance(made, Ledger)
+    assert largest_parts(made).partition(": ")[2].startswith("waiting for a CPU")
+    text = largest_parts(made, is_net=True)
+    assert "a step without waiting for a CPU: " in text
+    assert text.endswith("; waiting for a CPU +66.6 ms, which the verdict leaves out")
