@@ -29,7 +29,7 @@ from envcompare.run_folder.disk import (
     safe_name,
     write_hint,
 )
-from envcompare.run_folder.profiles import ProfileRecord, Tool
+from envcompare.run_folder.profiles import ProfileRecord, Tool, graphs_of, hidden_graphs
 from envcompare.run_folder.records import ArmRecord, CellRecord, Design, RunRecord, event_now
 from envcompare.run_folder.results import RunFolder, new_run_id
 from envcompare.text import counted
@@ -462,9 +462,12 @@ def _sentence(record: ProfileRecord) -> str:
             "copy, no operator and no call"
         )
     operators = len(profile.operators)
-    ranges = [row.scope for row in profile.quantities if (row.name, row.status) == _NO_LAUNCHES]
+    hiding = hidden_graphs(profile)
+    missing = () if hiding else profile.quantities
+    ranges = [row.scope for row in missing if (row.name, row.status) == _NO_LAUNCHES]
     counts = [f"counters of {scope}" for scope in ranges]
     counts += [launched(profile.kernels)] * bool(profile.kernels and not ranges)
+    counts += [f"hidden kernels of {graphs_of(hiding)}"] if hiding else []
     counts += [counted(operators, "operator")] * bool(operators)
     covered = profile.steps or record.steps
     steps = f" in {counted(covered, 'step')}" if covered else ""

@@ -10,6 +10,7 @@ is a union of intervals, of one GPU: times of several GPUs are never merged.
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -39,6 +40,7 @@ ROW: Final = ("process", "correlation", "start", "end", "device", "context", "st
 
 _ORDER: Final = ("group", "stream", "device", "end", "start", "correlation", "process")
 Shape = tuple[str, Dim | None, Dim | None]
+_GRAPH_LAUNCH: Final = re.compile(r"cu(?:da)?GraphLaunch")
 THREAD_BITS: Final = 24
 """The upper bits of a thread's number are its process's, as in the global ids of nsys."""
 
@@ -285,6 +287,17 @@ def launching_calls(rows: Table, calls: Table) -> Numbers:
     at = np.minimum(np.searchsorted(offered[order], asked), len(order) - 1)
     places = order[at]
     return np.where((offered[places] == asked) & (rows["correlation"] >= 0), places, -1)
+
+
+def untraced_graphs(calls: Table, names: Sequence[str], tables: Sequence[Table]) -> int:
+    """Return how often CUDA graphs were launched where not one launch has GPU work; else 0.
+
+    Work of a graph that was traced by its nodes carries the correlation id of the launch.
+    """
+    launching = [number for number, name in enumerate(names) if _GRAPH_LAUNCH.match(name)]
+    launches = np.flatnonzero(np.isin(calls["name"], launching))
+    worked = np.concatenate([launching_calls(table, calls) for table in tables])
+    return 0 if np.isin(launches, worked).any() else len(launches)
 
 
 def _call_keys(rows: Table, calls: Table) -> Numbers:

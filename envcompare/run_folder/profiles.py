@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from envcompare.errors import Problem
 from envcompare.run_folder.records import SCHEMA
+from envcompare.text import counted
 
 Tool = Literal["nsys", "kineto", "torch", "nvprof", "ncu", "perf"]
 """What made a profile; a tool that disturbs the time of kernels less comes first."""
@@ -181,6 +182,25 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         bool, Meta(description="false where counters were collected in a way that changes time")
     ] = True
     notes: tuple[Note, ...] = ()
+
+
+_HIDING: Final[frozenset[NoteKind]] = frozenset({"whole-graphs", "untraced-graphs"})
+
+
+def hidden_graphs(profile: Profile) -> Note | None:
+    """Return the note that kernels of CUDA graphs are hidden; None where all are told."""
+    return next((note for note in profile.notes if hides_kernels(note)), None)
+
+
+def hides_kernels(note: Note) -> bool:
+    """Say whether a note tells of CUDA graphs whose kernels are hidden."""
+    return note.kind in _HIDING
+
+
+def graphs_of(note: Note) -> str:
+    """Return how many CUDA graphs a note is of, as "2 CUDA graphs"."""
+    count = note.values.get("graphs")
+    return counted(count, "CUDA graph") if isinstance(count, int) else "CUDA graphs"
 
 
 PassName = Literal["nsys", "torch", "ncu-memory", "ncu-flops", "imported", "flops", "host"]

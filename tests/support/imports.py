@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from builders import CELL, blocks, run_record
+from htmltree import parse
 
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.importing import Import
+from envcompare.report.page import render
 from envcompare.run_folder.records import Event
 from envcompare.run_folder.results import RunFolder
 
@@ -72,6 +74,22 @@ def measured(tmp_path: Path, **changes: Any) -> RunFolder:
     folder.append_event(Event(t=3.0, what="run-ended"))
     folder.close()
     return folder
+
+
+def imported(folder: Path, tool: str, **files: Path | tuple[Path, ...]) -> RunComparison:
+    """Import the files of each environment, the first of them as the reference."""
+    made: RunFolder | None = None
+    for arm, paths in files.items():
+        several = paths if isinstance(paths, tuple) else (paths,)
+        into = made.path if made else None
+        made = request(folder, *several, tool=tool, arm=arm, into=into).run().folder
+    assert made is not None
+    return compared(made)
+
+
+def answer(run: RunComparison) -> str:
+    """Return all that stands in the answer of the page."""
+    return parse(render(run)).find("answer").text
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

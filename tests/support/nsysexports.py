@@ -145,6 +145,15 @@ def change(path: Path, text: str) -> Path:
     return path
 
 
+def exported(folder: Path, name: str) -> Path:
+    """Write the export whose tables stand in `tests/data/profiles/<name>.sql`."""
+    path = folder / f"{name}.sqlite"
+    database = sqlite3.connect(path)
+    database.executescript(SCHEMA.with_name(f"{name}.sql").read_text(encoding="utf-8"))
+    database.close()
+    return path
+
+
 def plain(kernels: int = 60, *, seed: int = 1) -> Trace:
     """Return a trace of a small program: kernels on two streams, copies, a memset, ranges."""
     draw, trace = random.Random(seed), Trace()

@@ -5,11 +5,10 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
-from typing import Any
 
 import pytest
 from htmltree import parse
-from imports import compared, request
+from imports import answer, compared, imported, request
 from kinetotraces import DEVICE, Event, event, kernel, operator, write
 from ncutexts import BYTES, details, launch, raw
 from pyarrow import parquet  # noqa: TID251 — it reads back what was written
@@ -44,16 +43,6 @@ Device "Tesla V100-SXM2-16GB (0)"
 """  # noqa: E501 — as nvprof writes it
 
 
-def imported(folder: Path, tool: str, **files: Path) -> RunComparison:
-    """Import a file for each environment, the first of them as the reference."""
-    folders: list[Path] = []
-    for arm, path in files.items():
-        fields: dict[str, Any] = {"tool": tool, "arm": arm, "into": next(iter(folders), None)}
-        made = request(folder, path, **fields).run()
-        folders.append(made.folder.path)
-    return compared(made.folder)
-
-
 def traced(folder: Path, name: str, events: list[Event], device: Event | None) -> Path:
     """Write a trace of torch.profiler."""
     properties = [device] if device else []
@@ -77,11 +66,6 @@ def counted(folder: Path) -> RunComparison:
         text = METRICS.format(kernel=CLAMP.format(build), flops=flops)
         files[arm].write_text(text, encoding="utf-8")
     return imported(folder, "nvprof", **files)
-
-
-def answer(run: RunComparison) -> str:
-    """Return all that stands in the answer of the page."""
-    return parse(render(run)).find("answer").text
 
 
 def test_counters_of_all_environments_stand_on_the_first_screen(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from envcompare.run_folder.profiles import (
     Profile,
     ProfileRecord,
     Tool,
+    hidden_graphs,
 )
 
 MOST_ROWS: Final = 25  # of one table and type; the rest is summed
@@ -62,7 +63,7 @@ def usable(records: Iterable[ProfileRecord]) -> tuple[ProfileRecord, ...]:
 def is_trace(record: ProfileRecord) -> bool:
     """Tell whether kernels or copies of a profile have times that can be relied on."""
     profile = record.profile
-    if profile is None or not profile.has_time:
+    if profile is None or not profile.has_time or hidden_graphs(profile):
         return False
     timed = bool(profile.kernels) and all(one.total_ns is not None for one in profile.kernels)
     return timed or (not profile.kernels and bool(profile.copies))
@@ -74,8 +75,9 @@ def is_of_program(record: ProfileRecord) -> bool:
 
 
 def has_kernels(record: ProfileRecord) -> bool:
-    """Tell whether a profile names kernels."""
-    return record.profile is not None and bool(record.profile.kernels)
+    """Tell whether a profile names kernels, and hides none of them."""
+    profile = record.profile
+    return profile is not None and bool(profile.kernels) and not hidden_graphs(profile)
 
 
 def is_kernel_trace(record: ProfileRecord) -> bool:
@@ -117,11 +119,17 @@ def arm_profiles(arm: str, records: Records, rows: tuple[QuantityRow, ...]) -> A
         arm=arm,
         passes=tuple(_pass_state(one) for one in records),
         gpus=tuple(sorted(gpu_models(profiles))),
-        builds=builds(kernel.name for one in profiles for kernel in one.kernels),
+        builds=builds(kernel_names(profiles)),
         quantities=rows,
         activities=_activity_table(trace) if trace else None,
         operators=_operator_table(operators) if operators else None,
     )
+
+
+def kernel_names(profiles: Iterable[Profile]) -> frozenset[str]:
+    """Return the names of the kernels in profiles that hide none of them."""
+    told = (one for one in profiles if not hidden_graphs(one))
+    return frozenset(kernel.name for one in told for kernel in one.kernels)
 
 
 def _pass_state(record: ProfileRecord) -> PassState:
@@ -144,7 +152,9 @@ def _pass_state(record: ProfileRecord) -> PassState:
 def _activity_table(record: ProfileRecord) -> ActivityTable:
     """Return GPU activities and API calls of a profile, longest first, the rest in one line."""
     profile = profile_of(record)
-    activities = [*_kernel_rows(profile.kernels), *_copy_rows(profile)]
+    # beside hidden kernels a share of the others would be of nothing
+    is_whole = not hidden_graphs(profile)
+    activities = [*_kernel_rows(profile.kernels), *_copy_rows(profile)] if is_whole else []
     calls = [
         _row("API calls", one.name, one.calls, one.total_ns, (one.min_ns, one.max_ns))
         for one in profile.api_calls

@@ -20,11 +20,12 @@ from envcompare.analysis.profiles.armprofiles import (
 from envcompare.analysis.profiles.quantities import Rows, clashes
 from envcompare.gpu import gpu_models, has_gpu_work
 from envcompare.gpu.kernelnames import family_of_any_tool
-from envcompare.run_folder.profiles import Profile, ProfileRecord
+from envcompare.run_folder.profiles import Profile, ProfileRecord, graphs_of, hidden_graphs
 from envcompare.text import counted
 
 _MOST_NAMED: Final = 2
 _ALMOST_ALL: Final = 0.999
+_NODES: Final = "Trace the nodes of graphs with `nsys profile --cuda-graph-trace=node`."
 _SHOWN: Final = 80  # characters of a kernel's name
 ByArm = Mapping[str, Records]
 
@@ -57,6 +58,7 @@ def record_cautions(
     """
     yield from _of_gpus(by_arm, reference)
     yield from _of_unnamed_gpus(by_arm, told_gpus)
+    yield from chain.from_iterable(_of_hidden(*one) for one in by_arm.items())
     yield from chain.from_iterable(_of_several(one, partial) for one in by_arm.values())
     yield from chain.from_iterable(map(_of_steps, by_arm.values()))
     yield from chain.from_iterable(map(_of_launches, by_arm.values()))
@@ -127,6 +129,22 @@ def _of_unnamed_gpus(by_arm: ByArm, told_gpus: Container[str]) -> Iterable[str]:
             f"The GPU model of {' and '.join(unnamed)} is not known; a different GPU model "
             "could explain any difference."
         )
+
+
+def _of_hidden(arm: str, records: Records) -> Iterable[str]:
+    """Say where CUDA graphs hide kernels, what still compares, and how to trace their nodes."""
+    for record in usable(records):
+        note = hidden_graphs(profile_of(record))
+        if note:
+            busy = (
+                "; GPU busy time counts each graph from start to end"
+                if note.kind == "whole-graphs"
+                else ""
+            )
+            yield (
+                f"The kernels of {graphs_of(note)} are hidden in {arm}: kernel sets, times and "
+                f"shares cannot be compared{busy}. {_NODES}"
+            )
 
 
 def _gpus(records: Records) -> int:

@@ -17,6 +17,7 @@ from envcompare.analysis.profiles.armprofiles import (
     choose_pair,
     has_kernels,
     is_of_program,
+    kernel_names,
     profile_of,
     source_of,
     usable,
@@ -322,7 +323,7 @@ def _is_imported(record: ProfileRecord) -> bool:
 def _side(cell: _ProfiledCell, arm: str, records: Records) -> Side:
     profiles = [profile_of(one) for one in usable(one for one in records if one.arm == arm)]
     return Side(
-        names=frozenset(kernel.name for one in profiles for kernel in one.kernels),
+        names=kernel_names(profiles),
         facts=cell.facts(arm),
         gpus=gpu_models(profiles) or _told_gpu(cell, arm),
         capabilities=gpu_capabilities(profiles),

@@ -23,9 +23,19 @@ from msgspec.structs import replace
 from envcompare.gpu import is_lacking, tensor_counters, tensor_totals
 from envcompare.gpu.kernelnames import UNCOUNTED_TENSORS, is_tensor_core, ran_uncounted
 from envcompare.profile_files.derive.metricsums import MetricSums, Total, sum_of
-from envcompare.run_folder.profiles import Copy, Kernel, Profile, Quantity
+from envcompare.run_folder.profiles import (
+    Copy,
+    Kernel,
+    Note,
+    Profile,
+    Quantity,
+    graphs_of,
+    hidden_graphs,
+)
 from envcompare.text import counted
 
+_OF_WHOLE_GRAPHS: Final = ("span_ns", "busy_ns", "launch_gap_ns")
+_TIMES_OF_GPU: Final = (*_OF_WHOLE_GRAPHS, "kernel_busy_ns")
 _WARP_THREADS: Final = 32
 _OCCUPANCY: Final = "sm__warps_active.avg.pct_of_peak_sustained_active"
 _ACTIVE: Final = "smsp__thread_inst_executed_per_inst_executed"
@@ -59,10 +69,29 @@ def with_quantities(profile: Profile) -> Profile:
     """Return the profile with all quantities that follow from it; what its reader said stays."""
     said = {quantity.name for quantity in profile.quantities}
     derived = [quantity for quantity in _derived(profile) if quantity.name not in said]
-    return replace(
+    whole = replace(
         profile,
         kernels=tuple(_counted(profile, kernel) for kernel in profile.kernels),
         quantities=(*profile.quantities, *derived),
+    )
+    note = hidden_graphs(profile)
+    return _withheld(whole, note) if note else whole
+
+
+def _withheld(profile: Profile, note: Note) -> Profile:
+    """Return the profile without what the hidden work of CUDA graphs would change.
+
+    A graph that was traced as a whole has a start and an end, so that the GPU's busy time is known.
+    """
+    known = _OF_WHOLE_GRAPHS if note.kind == "whole-graphs" else ()
+    reason = f"the kernels and copies of {graphs_of(note)} are hidden"
+    return replace(
+        profile,
+        **{name: None for name in _TIMES_OF_GPU if name not in known},
+        quantities=tuple(
+            one if one.name in known else replace(one, value=None, status="missing", reason=reason)
+            for one in profile.quantities
+        ),
     )
 
 

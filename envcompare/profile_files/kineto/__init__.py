@@ -26,6 +26,7 @@ from envcompare.profile_files.activity import (
     kernel_groups,
     launching_calls,
     union_ns,
+    untraced_graphs,
     with_gpu_times,
     without_memsets,
 )
@@ -78,7 +79,10 @@ def read(path: Path) -> Profile:
             *_host_collectives(rows, operators),
             *(without_memsets(copies, source=_SOURCE, hidden=hidden) if has_gpu else ()),
         ),
-        notes=tuple(_notes(trace, has_gpu=has_gpu)),
+        notes=(
+            *_notes(trace, has_gpu=has_gpu),
+            *_untraced_graphs(calls, names, (kernels, copies)),
+        ),
     )
     return with_gpu_times(timed, (kernels, copies), _devices(trace), source=_SOURCE)
 
@@ -296,6 +300,15 @@ def _notes(trace: Trace, *, has_gpu: bool) -> Iterator[Note]:
     if isinstance(known, dict):
         values = {key: str(known.get(key, "?")) for key in ("rank", "world_size", "backend")}
         yield Note(kind="distributed", values=values)
+
+
+def _untraced_graphs(
+    calls: Table, names: Sequence[str], tables: tuple[Table, Table]
+) -> Iterator[Note]:
+    """Yield that CUDA graphs hide their work, where all that is there has a call of its own."""
+    graphs = untraced_graphs(calls, names, tables)
+    if graphs and all((launching_calls(table, calls) >= 0).all() for table in tables):
+        yield Note(kind="untraced-graphs", values={"graphs": graphs})
 
 
 def _owners(rows: Table, calls: Table, operators: Table) -> Numbers:

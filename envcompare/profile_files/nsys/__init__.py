@@ -31,12 +31,13 @@ from envcompare.profile_files.activity import (
     kernel_groups,
     keys,
     launching_calls,
+    untraced_graphs,
     with_gpu_times,
     without_memsets,
 )
 from envcompare.profile_files.nsys.database import HINT, Export, opened
 from envcompare.profile_files.rawfiles import refusal
-from envcompare.run_folder.profiles import CopyKind, Device, Note, Profile, Quantity
+from envcompare.run_folder.profiles import CopyKind, Device, Note, Profile
 from envcompare.text import one_line
 
 _OWN_TABLES: Final = ("StringIds", "ANALYSIS_DETAILS")
@@ -162,19 +163,15 @@ def _profile(export: Export, file: str) -> Profile:
         sequence=sequence,
         copies=copy_groups(trace.copies),
         api_calls=api_calls(trace.calls, trace.call_names),
-        quantities=_no_memsets(trace, source=source),
+        quantities=without_memsets(trace.copies, source=source) if _has_work(trace) else (),
         notes=(*trace.notes, *_notes(trace, export, launched)),
     )
     tables = (trace.kernels, trace.copies, trace.graphs)
     return with_gpu_times(profile, tables, _read_devices(export), source=source)
 
 
-def _no_memsets(trace: _Trace, *, source: str) -> tuple[Quantity, ...]:
-    """Return 0 memsets where the export tells of GPU work and hides none in a CUDA graph."""
-    if not len(trace.kernels) and not len(trace.copies):
-        return ()
-    hidden = "CUDA graphs were traced as wholes, which hides memsets" if len(trace.graphs) else ""
-    return without_memsets(trace.copies, source=source, hidden=hidden)
+def _has_work(trace: _Trace) -> bool:
+    return any(map(len, (trace.kernels, trace.copies, trace.graphs)))
 
 
 def _trace(export: Export) -> _Trace:
@@ -242,23 +239,15 @@ def _notes(trace: _Trace, export: Export, launched: Numbers) -> Iterator[Note]:
     for text in _complaints(export):
         if _ABOUT_DRIVER in text:
             yield Note(kind="text", values={"text": text})
-    if not len(trace.kernels) and not len(trace.copies):
+    if not _has_work(trace):
         yield Note(kind="calls-without-gpu" if len(trace.calls) else "no-cuda-data")
     lost = _launches_without_kernel(trace, launched)
     if lost and len(trace.kernels):
         yield Note(kind="launches-without-kernel", values={"launches": lost})
     if len(trace.graphs):
         yield Note(kind="whole-graphs", values={"graphs": len(trace.graphs)})
-    elif _mode(export) == "graph" and any("GraphLaunch" in name for name in trace.call_names):
-        yield Note(kind="untraced-graphs")
-
-
-def _mode(export: Export) -> str:
-    """Return how CUDA graphs were traced, as the capture's own record says."""
-    capture = export.pairs("META_DATA_CAPTURE", "name", "value")
-    return next(
-        (text.lower() for key, text in capture.items() if "CUDA_GRAPH" in key and "MODE" in key), ""
-    )
+    elif untraced := untraced_graphs(trace.calls, trace.call_names, (trace.kernels, trace.copies)):
+        yield Note(kind="untraced-graphs", values={"graphs": untraced})
 
 
 def _launches_without_kernel(trace: _Trace, launched: Numbers) -> int:

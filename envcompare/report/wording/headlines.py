@@ -21,7 +21,7 @@ from envcompare.report.numbers import (
 from envcompare.report.wording.causewords import candidates_text
 from envcompare.report.wording.labels import cell_labels, compared_arms, hosts_work, of_cells
 from envcompare.report.wording.methodwords import caution_of, host_names
-from envcompare.report.wording.profilewords import is_timed, kernel_sentence
+from envcompare.report.wording.profilewords import hidden_sentences, is_timed, kernel_sentence
 from envcompare.report.wording.verdicts import (
     MOVED,
     SYMBOLS,
@@ -408,7 +408,8 @@ def _untimed_words(run: RunComparison, arm: str) -> tuple[str, str]:
         held = one_holds.format(f"of {listed(idle)}")
         sentences = (f"The {held} no GPU data: no kernel, copy or memset.", *sentences)
     elif not sentences:
-        sentences = (f"{arm} and {reference} have no profiles whose kernels can be compared.",)
+        none = f"{arm} and {reference} have no profiles whose kernels can be compared."
+        sentences = hidden_sentences(run, arm) or (none,)
     others = [one.arm for one in run.arms if one.arm not in run.all_references]
     caution = _NOT_TIMED if is_timed(run) or arm == others[0] else ""
     return sentences[0], " ".join((*sentences[1:], caution)).rstrip()

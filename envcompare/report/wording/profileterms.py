@@ -167,11 +167,12 @@ _SENTENCES: Final[Mapping[NoteKind, str]] = {
         "{launches} have no kernel in the export: it was lost, or ran after its end"
     ),
     "whole-graphs": (
-        "{graphs} were traced as a whole: their kernels are hidden; collect with "
-        "--cuda-graph-trace=node"
+        "{graphs} were traced as a whole: their kernels are hidden; trace their nodes with "
+        "`nsys profile --cuda-graph-trace=node`"
     ),
     "untraced-graphs": (
-        "CUDA graphs were launched and not traced: collect with --cuda-graph-trace=node"
+        "{graphs} were launched and not traced: their kernels are hidden; trace their nodes with "
+        "`nsys profile --cuda-graph-trace=node`"
     ),
     "unknown-launches": (
         "left out: {launches} named [Unknown], where the tool did not record which kernel ran"

@@ -7,6 +7,7 @@ from typing import Final
 
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.profiling import (
+    ArmProfiles,
     Basis,
     KernelDiff,
     Ledger,
@@ -23,7 +24,7 @@ from envcompare.report.numbers import (
 )
 from envcompare.report.wording.labels import cell_labels, of_cells, piece_word
 from envcompare.report.wording.verdicts import MOVED
-from envcompare.run_folder.profiles import RUN_KERNELS_ALONE
+from envcompare.run_folder.profiles import RUN_KERNELS_ALONE, graphs_of, hides_kernels
 from envcompare.text import counted, counted_kernels, one_line, sentence, visible
 
 _LARGEST: Final = 3  # parts that a sentence names
@@ -51,6 +52,7 @@ ONE_COUNT: Final = (
     "Each number comes from one profile; how much it varies from run to run is not known."
 )
 _OPERATORS_ALONE: Final = "Only the operators on the CPU can be compared."
+_HIDDEN: Final = "CUDA graphs hide their kernels, so where the time goes is not known."
 _NOTHING_TOLD: Final = "The profiles hold nothing that explains a difference."
 NO_CONFOUNDER: Final = (
     "No confounder is known; imported files do not record all versions of the software."
@@ -123,6 +125,35 @@ def _idle_sentence(ledger: Ledger) -> str:
     return f"the GPU waited for the host for {idle_s} of {whole} {whole_s}"
 
 
+def hidden_sentences(run: RunComparison, arm: str) -> tuple[str, ...]:
+    """Say what compares of an arm where CUDA graphs hide kernels of it or of its reference."""
+    told = []
+    for cell in run.profiles:
+        arms = [one for one in cell.arms if one.arm in {arm, cell.reference}]
+        hidden = [
+            f"the kernels of {graphs_of(note)} are hidden in {one.arm}"
+            for one in arms
+            for found in one.passes
+            for note in found.notes
+            if hides_kernels(note)
+        ]
+        if hidden:
+            busy = _busy(next((one for one in arms if one.arm == arm), None))
+            told.append((cell.cell, f"{busy}{listed(hidden)}; no kernels can be compared."))
+    return of_cells(run, told, among=len(run.profiles))
+
+
+def _busy(arm: ArmProfiles | None) -> str:
+    """Return "GPU busy 80.0 ms → 76.0 ms; ", of a step where both count them."""
+    for row in arm.quantities if arm else ():
+        values = (row.reference_per_step, row.per_step)
+        per = " a step" if None not in values else ""
+        before, after = values if per else (row.reference_value, row.value)
+        if row.name == "busy_ns" and before is not None and after is not None:
+            return f"GPU busy{per} {time_text(before)} → {time_text(after)}; "
+    return ""
+
+
 def missing_sentence(run: RunComparison) -> str:
     """Say why it is not known where a step spends its time, and what mends it."""
     if any(one.ledgers for one in run.profiles):
@@ -131,7 +162,9 @@ def missing_sentence(run: RunComparison) -> str:
         return "There is one environment only: nothing to compare yet."
     passes = [found for one in run.profiles for arm in one.arms for found in arm.passes]
     if not is_timed(run):
-        return _OPERATORS_ALONE if _has_operators(run) else _NOTHING_TOLD
+        is_hidden = any(hides_kernels(note) for found in passes for note in found.notes)
+        operators = _OPERATORS_ALONE if _has_operators(run) else _NOTHING_TOLD
+        return _HIDDEN if is_hidden else operators
     if any(found.state == "ok" for found in passes):
         return f"The profiles that were taken do not say {_where(run)}."
     missing = [found.lacks.problem for found in passes if found.lacks]

@@ -1,0 +1,79 @@
+"""The first words and values of imports that a reader would otherwise take for another cause."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from imports import answer, imported, request
+from kinetotraces import event, kernel, launch, write
+from nsysexports import Trace, change, exported
+from summaries import printed
+
+from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model.profiling import QuantityRow
+
+DATA = Path(__file__).resolve().parents[1] / "data" / "profiles"
+
+
+def quantities(run: RunComparison, arm: str) -> dict[str, QuantityRow]:
+    """Return the quantities of an environment by their names."""
+    (found,) = (one for one in run.profiles[0].arms if one.arm == arm)
+    return {row.name: row for row in found.quantities}
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["reference", "arm"])
+def test_graphs_traced_as_wholes_compare_in_busy_time_alone(
+    tmp_path: Path, *, is_first: bool
+) -> None:
+    """Their kernels are hidden, on whichever side: no set, time or share of kernels compares."""
+    eager, graphs = (exported(tmp_path, f"nsys_{name}") for name in ("eager", "whole_graphs"))
+    files = {"graphs": graphs, "eager": eager} if is_first else {"eager": eager, "graphs": graphs}
+    run = imported(tmp_path, "nsys", **files)
+    (cell,) = run.profiles
+    assert (cell.kernel_diffs, cell.ledgers) == ((), ())
+    hidden, seen = quantities(run, "graphs"), quantities(run, "eager")
+    assert (hidden["busy_ns"].value, seen["busy_ns"].value) == (76_002_000, 80_000_000)
+    for name in ("launch_count", "kernel_time_ns", "tensor_core_share", "memset_bytes"):
+        assert (hidden[name].value, hidden[name].ratio, seen[name].ratio) == (None, None, None)
+        assert hidden[name].reason == "the kernels and copies of 2 CUDA graphs are hidden"
+    ends = "76.0 ms → 80.0 ms" if is_first else "80.0 ms → 76.0 ms"
+    for text in (answer(run), printed(run)):
+        assert f"GPU busy {ends}; the kernels of 2 CUDA graphs are hidden in graphs" in text
+        assert "nsys profile --cuda-graph-trace=node" in text
+        assert "only in" not in text
+        assert "2.00 µs" not in text
+        assert "No confounder" not in text
+
+
+def test_a_graph_beside_which_nothing_ran_is_no_export_without_data(tmp_path: Path) -> None:
+    """Its time is known, and the import says what it hides."""
+    path = exported(tmp_path, "nsys_whole_graphs")
+    change(path, "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL")
+    done = request(tmp_path, path, tool="nsys").run()
+    assert done.lines[0].startswith("vm: hidden kernels of 2 CUDA graphs")
+
+
+def test_graphs_of_which_nothing_was_traced_hide_the_busy_time_too(tmp_path: Path) -> None:
+    """What ran beside them is not how long the GPU was busy."""
+    trace = Trace()
+    trace.gpu()
+    trace.call("cudaLaunchKernel_v7000", 0, 10, correlation=1)
+    trace.kernel("fill", 20, 30, correlation=1)
+    trace.call("cudaGraphLaunch_v10000", 40, 50, correlation=2)
+    run = imported(tmp_path, "nsys", vm=trace.write(tmp_path / "a.sqlite"))
+    rows = quantities(run, "vm")
+    assert (rows["busy_ns"].value, rows["launch_count"].value) == (None, None)
+    assert "The kernels of 1 CUDA graph are hidden in vm" in printed(run)
+
+
+@pytest.mark.parametrize("is_traced", [True, False], ids=["nodes", "nothing"])
+def test_a_trace_of_pytorch_hides_graphs_where_none_of_their_kernels_is_there(
+    tmp_path: Path, *, is_traced: bool
+) -> None:
+    """Kernels of a graph carry the correlation of its launch."""
+    graph = event("cuda_runtime", "cudaGraphLaunch", 40, 5, correlation=2)
+    nodes = [kernel("gemm_a", 50, 10, correlation=2), kernel("gemm_b", 60, 10, correlation=2)]
+    events = [launch(1, 0), kernel("fill", 10, 1, correlation=1), graph, *nodes * is_traced]
+    run = imported(tmp_path, "kineto", vm=write(tmp_path / "a.json", events))
+    assert quantities(run, "vm")["launch_count"].value == (3 if is_traced else None)
