@@ -471,5 +471,7 @@ def _sentence(record: ProfileRecord) -> str:
     counts += [counted(operators, "operator")] * bool(operators)
     covered = profile.steps or record.steps
     steps = f" in {counted(covered, 'step')}" if covered else ""
+    ranks = (note.values for note in profile.notes if note.kind == "distributed")
+    steps += next((f" on rank {one.get('rank')} of {one.get('world_size')}" for one in ranks), "")
     tool = f"{profile.tool} {profile.version}".rstrip()
     return f"{record.arm}: {', '.join(counts) or 'no kernel'}{steps}, read from {tool}"

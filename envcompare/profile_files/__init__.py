@@ -218,6 +218,13 @@ def _merge(profiles: Sequence[Profile]) -> Profile:
     if len(profiles) == 1:
         return first
     timed = next((profile for profile in profiles if profile.has_time), first)
+    summaries = [one for one in profiles if not any(kernel.metrics for kernel in one.kernels)]
+    if len(summaries) > 1:
+        raise refusal(
+            " and ".join(name for one in summaries for name in one.files),
+            why="they hold times alone, and passes over the same launches add counters",
+            hint="import each process or rank as an environment of its own: one call for each",
+        )
     for other in profiles:
         if other is not timed:
             _refuse_other_launches(timed, other)

@@ -49,6 +49,9 @@ class Quantity(msgspec.Struct, frozen=True, kw_only=True):
     gpu: Annotated[
         int | None, Meta(description="of this GPU alone; null: of all that was seen")
     ] = None
+    rank: Annotated[
+        int | None, Meta(description="of this rank alone; null: of all that was seen")
+    ] = None
     status: Status = "ok"
     reason: str = ""
 

@@ -5,21 +5,30 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from imports import answer, imported, request
+from imports import answer, compared, imported, log, request
 from kinetotraces import event, kernel, launch, write
 from nsysexports import Trace, change, exported
 from summaries import printed
 
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.profiling import QuantityRow
+from envcompare.errors import ProfileError
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "profiles"
+RANKS = (DATA / "kineto_rank0.json", DATA / "kineto_rank1.json")
 
 
 def quantities(run: RunComparison, arm: str) -> dict[str, QuantityRow]:
     """Return the quantities of an environment by their names."""
     (found,) = (one for one in run.profiles[0].arms if one.arm == arm)
     return {row.name: row for row in found.quantities}
+
+
+def shifted(folder: Path, rank: int) -> Path:
+    """Write the trace of a rank whose matrix product takes 1 µs longer."""
+    path = folder / f"docker{rank}.json"
+    path.write_text(RANKS[rank].read_text().replace('"dur":30.0', '"dur":31.0'), encoding="utf-8")
+    return path
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["reference", "arm"])
@@ -77,3 +86,50 @@ def test_a_trace_of_pytorch_hides_graphs_where_none_of_their_kernels_is_there(
     events = [launch(1, 0), kernel("fill", 10, 1, correlation=1), graph, *nodes * is_traced]
     run = imported(tmp_path, "kineto", vm=write(tmp_path / "a.json", events))
     assert quantities(run, "vm")["launch_count"].value == (3 if is_traced else None)
+
+
+def test_ranks_of_one_program_are_summed(tmp_path: Path) -> None:
+    """Rank and world size stand in the traces: they are no passes that contradict each other."""
+    run = imported(tmp_path, "kineto", vm=RANKS)
+    found = run.profiles[0].arms[0].quantities
+    values = {(row.name, row.rank): row.value for row in found}
+    assert values["launch_count", None] == 5
+    assert values["kernel_time_ns", None] == 135_000
+    assert (values["busy_ns", 0], values["busy_ns", 1]) == (90_000, 45_000)
+    text = printed(run)
+    assert "Sums of vm are over ranks 0 and 1 of 2" in text
+    assert "contradict" not in text
+    assert "another program" not in text
+
+
+@pytest.mark.parametrize("calls", [1, 2], ids=["one call", "a call for each"])
+def test_ranks_of_two_environments_are_compared_in_sums(tmp_path: Path, calls: int) -> None:
+    """Each rank has its counterpart, and kernels are those of all ranks."""
+    docker = tuple(shifted(tmp_path, rank) for rank in (0, 1))
+    folder = request(tmp_path, *RANKS, tool="kineto").run().folder
+    for files in (docker,) if calls == 1 else ((docker[1],), (docker[0],)):
+        request(tmp_path, *files, tool="kineto", arm="docker", into=folder.path).run()
+    run = compared(folder)
+    rows = {(row.name, row.rank): row for row in run.profiles[0].arms[1].quantities}
+    assert rows["kernel_time_ns", None].ratio == pytest.approx(137 / 135)
+    assert rows["busy_ns", 1].ratio == pytest.approx(46 / 45)
+    assert "the same kernels: 3 kernels" in answer(run)
+    assert "135 µs → 137 µs" in answer(run)
+
+
+def test_a_rank_of_one_environment_is_compared_with_the_same_rank(tmp_path: Path) -> None:
+    """Sums over other ranks would be of another program."""
+    run = imported(tmp_path, "kineto", vm=RANKS, docker=shifted(tmp_path, 1))
+    rows = {(row.name, row.rank): row for row in run.profiles[0].arms[1].quantities}
+    assert rows["launch_count", None].ratio == 1
+    assert rows["busy_ns", None].ratio == pytest.approx(46 / 45)
+    assert "Rank 0 of vm is left out: another environment has no trace of it." in printed(run)
+
+
+def test_two_logs_of_times_are_no_passes_over_the_same_launches(tmp_path: Path) -> None:
+    """Of two ranks with the same kernels one would be lost."""
+    logs = (log(tmp_path, "rank0.log"), log(tmp_path, "rank1.log"))
+    logs[1].write_text(logs[0].read_text().replace("==1234==", "==1235=="), encoding="utf-8")
+    with pytest.raises(ProfileError, match="cannot trust") as caught:
+        request(tmp_path, *logs).run()
+    assert "process or rank" in caught.value.hint

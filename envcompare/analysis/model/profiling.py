@@ -66,6 +66,9 @@ class QuantityRow(msgspec.Struct, frozen=True, kw_only=True):
     gpu: Annotated[
         int | None, Meta(description="of this GPU alone; null: of all that was seen")
     ] = None
+    rank: Annotated[
+        int | None, Meta(description="of this rank alone; null: of all that was seen")
+    ] = None
     kind: PassName | Literal["timing"]
     status: Status = "ok"
     reason: Annotated[str, Meta(description="why there is no value")] = ""

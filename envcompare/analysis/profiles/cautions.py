@@ -18,6 +18,7 @@ from envcompare.analysis.profiles.armprofiles import (
     usable,
 )
 from envcompare.analysis.profiles.quantities import Rows, clashes
+from envcompare.analysis.profiles.ranks import LEFT_OUT, RANK
 from envcompare.gpu import gpu_models, has_gpu_work
 from envcompare.gpu.kernelnames import family_of_any_tool
 from envcompare.run_folder.profiles import Profile, ProfileRecord, graphs_of, hidden_graphs
@@ -58,6 +59,7 @@ def record_cautions(
     """
     yield from _of_gpus(by_arm, reference)
     yield from _of_unnamed_gpus(by_arm, told_gpus)
+    yield from chain.from_iterable(_of_ranks(*one) for one in by_arm.items())
     yield from chain.from_iterable(_of_hidden(*one) for one in by_arm.items())
     yield from chain.from_iterable(_of_several(one, partial) for one in by_arm.values())
     yield from chain.from_iterable(map(_of_steps, by_arm.values()))
@@ -129,6 +131,20 @@ def _of_unnamed_gpus(by_arm: ByArm, told_gpus: Container[str]) -> Iterable[str]:
             f"The GPU model of {' and '.join(unnamed)} is not known; a different GPU model "
             "could explain any difference."
         )
+
+
+def _of_ranks(arm: str, records: Records) -> Iterable[str]:
+    """Say over which ranks the sums of an arm are, and which of its traces were left out."""
+    for note in (note for one in usable(records) for note in profile_of(one).notes):
+        if note.kind == "distributed" and LEFT_OUT in note.values:
+            ranks, size = (note.values.get(name, "?") for name in (RANK, "world_size"))
+            if " " in str(ranks):
+                yield (
+                    f"Sums of {arm} are over ranks {ranks} of {size}; busy times, rates and shares "
+                    "are of each rank."
+                )
+            if left := note.values[LEFT_OUT]:
+                yield (f"Rank {left} of {arm} is left out: another environment has no trace of it.")
 
 
 def _of_hidden(arm: str, records: Records) -> Iterable[str]:
@@ -226,7 +242,7 @@ def _against(trace: ProfileRecord, other: ProfileRecord) -> Iterable[str]:
     elif ratio > 1 / _ALMOST_ALL:
         yield (
             f"In {arm}, {names[1]} holds {ratio:.3g} times the launches a step has in {names[0]}: "
-            "another program, or other steps."
+            "another program, other steps or another rank."
         )
     strange = [seen[key] for key in seen.keys() - traced.keys()]
     is_whole = not is_partial and profile_of(other).steps is not None

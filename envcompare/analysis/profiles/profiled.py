@@ -27,6 +27,7 @@ from envcompare.analysis.profiles.kernelbuilds import GPU, Side, build_differenc
 from envcompare.analysis.profiles.kerneldiff import kernel_diff
 from envcompare.analysis.profiles.ledger import Modes, timing_ledger, trace_ledger
 from envcompare.analysis.profiles.quantities import quantity_rows
+from envcompare.analysis.profiles.ranks import over_ranks
 from envcompare.analysis.profiles.rooflines import roofline
 from envcompare.analysis.timing.cells import CellData
 from envcompare.analysis.timing.gpureadings import arm_quantities
@@ -113,8 +114,8 @@ class _ProfiledCell:
 
     @cached_property
     def records(self) -> Records:
-        """Return the profiles of all arms."""
-        return tuple(self.read.cell_profiles.get(self.id, ()))
+        """Return the profiles of all arms, those of the ranks of one program as one."""
+        return over_ranks(tuple(self.read.cell_profiles.get(self.id, ())))
 
     def of(self, arm: str) -> Records:
         """Return the profiles of an arm."""

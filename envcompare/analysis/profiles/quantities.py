@@ -42,8 +42,8 @@ _BYTES_OF_COPIES: Final = 1e-9
 _OTHERWISE: Final = 0.05
 _LAUNCHES: Final = "launch_count"
 Rows = tuple[QuantityRow, ...]
-Key = tuple[str, str, Tool | None, int | None, int]
-"""Name, pass, tool and GPU, and which of several that one profile has of these."""
+Key = tuple[str, str, Tool | None, int | None, int | None, int]
+"""Name, pass, tool, GPU and rank, and which of several that one profile has of these."""
 _INTENSITY: Final = "arithmetic_intensity"
 _FLOPS: Final = ("flops_fp64", "flops_fp32", "flops_fp16", "flops_tensor")
 _BYTES: Final = "dram_bytes"
@@ -99,11 +99,11 @@ def _held_against(row: QuantityRow, key: Key, against: Mapping[Key, QuantityRow]
     if same is not None and same.value is not None:
         unlike = _unlike(row, same)
         return replace(row, unlike=unlike) if unlike else _compared(row, same)
-    name, kind, tool, gpu, _ = key
+    name, kind, tool, *where, _ = key
     is_told = any(
         other.value is not None
-        for (of, pass_name, by, device, _), other in against.items()
-        if (of, pass_name, device) == (name, kind, gpu) and by != tool
+        for (of, pass_name, by, *there, _), other in against.items()
+        if (of, pass_name, there) == (name, kind, where) and by != tool
     )
     return replace(row, unlike="tool") if is_told else row
 
@@ -180,7 +180,7 @@ def _refused(row: QuantityRow, reason: str) -> QuantityRow:
 
 
 def _key(quantity: Quantity, kind: str, tool: Tool | None, *, place: int = 0) -> Key:
-    return (quantity.name, kind, tool, quantity.gpu, place)
+    return (quantity.name, kind, tool, quantity.gpu, quantity.rank, place)
 
 
 def _with_intensity(
@@ -215,6 +215,7 @@ def _row(
         source=quantity.source,
         scope=quantity.scope,
         gpu=quantity.gpu,
+        rank=quantity.rank,
         kind=kind,
         status=quantity.status,
         reason=quantity.reason,

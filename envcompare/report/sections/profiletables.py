@@ -76,7 +76,7 @@ _KINDS: Final[dict[DiffKind, str]] = {
     "only-arm": "+ only in {arm}",
     "both": "= in both",
 }
-Key = tuple[str, str, str, int | None, str]
+Key = tuple[str, str, str, int | None, int | None, str]
 Place = tuple[Key, int]
 
 
@@ -101,6 +101,7 @@ class QuantityLine:
     per: str  # "per step", "whole profile", or empty
     basis: str
     cells: tuple[QuantityCell, ...]
+    is_of_rank: bool = False
 
     @property
     def is_zero(self) -> bool:
@@ -143,7 +144,7 @@ def _leading_lines(profiles: CellProfiles) -> tuple[QuantityLine, ...]:
         _lines(profiles, lambda row: row.unit != "ns" or row.tool not in RUN_KERNELS_ALONE)
     )
     lines = (line for line in every if line.quantity in _LEADING and not line.is_zero)
-    chosen = sorted(lines, key=lambda line: _LEADING.index(line.quantity))
+    chosen = sorted(lines, key=lambda line: (line.is_of_rank, _LEADING.index(line.quantity)))
     return (*fact_lines(profiles), *chosen[:_MOST_LEADING])
 
 
@@ -281,8 +282,8 @@ def _table(rows: Iterable[QuantityRow], crowded: Container[Key]) -> dict[Place, 
 
 def _key(row: QuantityRow, crowded: Container[Key] = ()) -> Key:
     """Return what a quantity shares with its counterpart in another arm."""
-    key = (row.name, row.unit, row.kind, row.gpu, "")
-    return (*key[:4], row.tool or "") if key in crowded else key
+    key = (row.name, row.unit, row.kind, row.gpu, row.rank, "")
+    return (*key[:5], row.tool or "") if key in crowded else key
 
 
 def _line(pairs: list[tuple[ArmProfiles, QuantityRow | None]]) -> QuantityLine:
@@ -297,6 +298,7 @@ def _line(pairs: list[tuple[ArmProfiles, QuantityRow | None]]) -> QuantityLine:
     return QuantityLine(
         quantity=first.name,
         name=_name(first),
+        is_of_rank=first.rank is not None,
         per=per,
         basis=", ".join(text for text in (first.rule, source, first.scope, _known(values)) if text),
         cells=tuple(
@@ -309,7 +311,9 @@ def _line(pairs: list[tuple[ArmProfiles, QuantityRow | None]]) -> QuantityLine:
 
 
 def _name(row: QuantityRow) -> str:
-    return quantity_name(row.name) + ("" if row.gpu is None else f" (GPU {row.gpu})")
+    places = (("rank", row.rank), ("GPU", row.gpu))
+    where = ", ".join(f"{word} {number}" for word, number in places if number is not None)
+    return quantity_name(row.name) + (f" ({where})" if where else "")
 
 
 def _known(rows: Iterable[QuantityRow]) -> str:
