@@ -23,6 +23,9 @@ from msgspec.structs import replace
 from envcompare.run_folder.profiles import GPU_TOOLS, Device, Profile, Roofs
 
 _PATHS: Final = re.compile(r"sm__ops_path_tensor_src_(?!.*(?:_op_|_sparsity_|_realtime))\w+")
+_TENSOR_PIPE: Final = "sm__inst_executed_pipe_tensor"
+_TC_PIPE: Final = "sm__inst_executed_pipe_tc"
+_NEWEST_MAJOR: Final = 10  # of the compute capability: before it all chips have one tensor pipe
 _VENDOR: Final = re.compile(r"^(?:nvidia|tesla|geforce|\s)+", re.IGNORECASE)
 _TABLE: Final = "peaks from a table, not measured"
 _REMEDY: Final = "the roofs of the device can be measured with `envcompare run --profile`"
@@ -46,6 +49,35 @@ def chip_of(compute_capability: str) -> str:
 def is_lacking(metric: str, chip: str) -> bool:
     """Say whether the chip is known not to have the metric (`dram__bytes_read`, no suffix)."""
     return chip in _table().lacking.get(metric, ())
+
+
+def tensor_pipes(devices: Iterable[Device]) -> tuple[str, ...]:
+    """Return the counters that together count each instruction of tensor cores; empty: not known.
+
+    Blackwell's data centre chips have a pipe of their own for `tcgen05` beside the older one.
+    """
+    known = tuple(devices)
+    if any(map(_is_strange, known)):
+        return ()
+    return (_TENSOR_PIPE, _TC_PIPE) if may_have(_TC_PIPE, known) else (_TENSOR_PIPE,)
+
+
+def may_have(metric: str, devices: Iterable[Device]) -> bool:
+    """Say whether a GPU of a profile has a metric, or is newer than the table of metrics."""
+    return any(
+        _is_strange(device) or (device.chip in _chips() and not is_lacking(metric, device.chip))
+        for device in devices
+    )
+
+
+def _is_strange(device: Device) -> bool:
+    """Say whether a GPU is of a generation of which chips are not all known."""
+    major = device.compute_capability.partition(".")[0]
+    return device.chip not in _chips() and major.isdecimal() and int(major) >= _NEWEST_MAJOR
+
+
+def _chips() -> frozenset[str]:
+    return frozenset(_table().tensor_totals)
 
 
 def tensor_totals(chip: str) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ Whether a kernel computes on tensor cores is told by counters, or guessed by its
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -108,8 +109,10 @@ _TENSOR: Final = re.compile(
     r"|cijk_\w*_mi\d+x\d+|_xdl|mfma"  # the matrix cores of AMD
 )
 _PIPE: Final = re.compile(
-    r"sm__(?:inst_executed_)?pipe_(?:tensor|tc)(?!\w*_(?:imma|int))|tensor_precision_fu_utilization"
+    r"sm__(?:inst_executed_)?pipe_(?:tensor|tc)(?![a-z])(?!\w*_hfma2)|tensor_precision_fu_utilization"
 )
+_OF_INTEGERS: Final = re.compile(r"_(?:imma|utcimma|int)")
+_ANY_CYCLE: Final = "sm__pipe_tensor_cycles_active"  # of all tensor pipes of a chip
 _CUDA_CORES: Final = re.compile(r"ffma|simt|sgemm_\d|_dffma|fft")
 _PRECISIONS: Final = tuple((name, re.compile(pattern)) for name, pattern in _BY_PRECISION)
 PRECISIONS: Final = tuple(name for name, _ in _BY_PRECISION)
@@ -204,12 +207,37 @@ def is_tensor_core(name: str) -> bool:
     return bool(_TENSOR.search(text)) and not _CUDA_CORES.search(text)
 
 
-def ran_uncounted(kernel: Kernel) -> bool:
-    """Say whether a kernel computed on tensor cores, and its operations there were not counted."""
+def is_tensor_pipe(metric: str) -> bool:
+    """Say whether a metric tells of the pipes of tensor cores, in whichever unit."""
+    return _PIPE.match(metric) is not None
+
+
+def used_tensor_cores(metrics: Mapping[str, float], pipes: Sequence[str]) -> bool | None:
+    """Say whether a kernel ran on tensor cores, as its counters tell; None where they do not.
+
+    `pipes` are the counters that together hold all instructions of the chip's tensor cores, none
+    where the chip is not known: there 0 in one pipe tells nothing of another.
+    """
+    told = {name: value for name, value in metrics.items() if is_tensor_pipe(name)}
+    if any(told.values()):
+        return True
+    counters = {name.partition(".")[0] for name in told}
+    is_whole = bool(pipes) and (counters.issuperset(pipes) or _ANY_CYCLE in counters)
+    return False if is_whole else None
+
+
+def ran_uncounted(kernel: Kernel, pipes: Sequence[str]) -> bool:
+    """Say whether a kernel computed on tensor cores, and its operations there were not counted.
+
+    `pipes` are as for `used_tensor_cores`; integer operations are no FLOPs.
+    """
     if "flops_tensor" in kernel.metrics:
         return False
-    told = [value for name, value in kernel.metrics.items() if _PIPE.match(name)]
-    return any(told) if told else is_tensor_core(kernel.name)
+    floats = {
+        name: value for name, value in kernel.metrics.items() if not _OF_INTEGERS.search(name)
+    }
+    used = used_tensor_cores(floats, pipes)
+    return is_tensor_core(kernel.name) if used is None else used
 
 
 def shown(name: str) -> str:

@@ -19,7 +19,8 @@ CREATE TABLE DIAGNOSTIC_EVENT (
  globalPid INTEGER
 );
 """
-SCHEMA = Path(__file__).resolve().parents[1] / "data/profiles/nsys-schema.sql"
+IMPORTS = Path(__file__).resolve().parents[1] / "data/imports"
+SCHEMA = IMPORTS.parent / "profiles/nsys-schema.sql"
 KERNEL, MEMCPY = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY"
 MEMSET, RUNTIME = "CUPTI_ACTIVITY_KIND_MEMSET", "CUPTI_ACTIVITY_KIND_RUNTIME"
 PROCESS = 281474976710656 + (4242 << 24)
@@ -146,10 +147,10 @@ def change(path: Path, text: str) -> Path:
 
 
 def exported(folder: Path, name: str) -> Path:
-    """Write the export whose tables stand in `tests/data/profiles/<name>.sql`."""
+    """Write the export whose tables stand in `tests/data/imports/<name>.sql`."""
     path = folder / f"{name}.sqlite"
     database = sqlite3.connect(path)
-    database.executescript(SCHEMA.with_name(f"{name}.sql").read_text(encoding="utf-8"))
+    database.executescript((IMPORTS / f"{name}.sql").read_text(encoding="utf-8"))
     database.close()
     return path
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from imports import answer, compared, imported, log, request
 from kinetotraces import event, kernel, launch, write
+from ncutexts import TIME, raw
+from ncutexts import launch as ncu_launch
 from nsysexports import Trace, change, exported
 from summaries import printed
 
@@ -14,7 +16,8 @@ from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.profiling import QuantityRow
 from envcompare.errors import ProfileError
 
-DATA = Path(__file__).resolve().parents[1] / "data" / "profiles"
+DATA = Path(__file__).resolve().parents[1] / "data" / "imports"
+HMMA, TC = "sm__inst_executed_pipe_tensor.sum", "sm__inst_executed_pipe_tc.sum"
 RANKS = (DATA / "kineto_rank0.json", DATA / "kineto_rank1.json")
 
 
@@ -133,3 +136,35 @@ def test_two_logs_of_times_are_no_passes_over_the_same_launches(tmp_path: Path) 
     with pytest.raises(ProfileError, match="cannot trust") as caught:
         request(tmp_path, *logs).run()
     assert "process or rank" in caught.value.hint
+
+
+def test_a_percentage_of_blackwells_pipes_is_evidence_of_tensor_cores(tmp_path: Path) -> None:
+    """Where one kernel ran on HMMA and the other on tcgen05, both ran on tensor cores."""
+    run = imported(tmp_path, "ncu", vm=DATA / "ncu_blackwell_tensor.csv")
+    assert quantities(run, "vm")["tensor_core_share"].value == 100
+
+
+@pytest.mark.parametrize(
+    ("capability", "pipes", "share"),
+    [
+        ("9.0", {HMMA: "0"}, 0),
+        ("12.0", {HMMA: "0"}, 0),
+        ("10.0", {HMMA: "0"}, None),
+        ("10.3", {HMMA: "0"}, None),
+        ("10.0", {HMMA: "0", TC: "0"}, 0),
+        ("10.0", {TC: "0", "sm__pipe_tensor_cycles_active.sum": "0"}, 0),
+        ("10.0", {"sm__inst_executed_pipe_tensor_subpipe_imma.sum": "0"}, None),
+        ("13.0", {HMMA: "0", TC: "0"}, None),
+        ("13.0", {HMMA: "0", TC: "4"}, 100),
+    ],
+)
+def test_a_pipe_that_was_not_counted_is_not_known(
+    tmp_path: Path, capability: str, pipes: dict[str, str], share: float | None
+) -> None:
+    """0 in one pipe tells nothing of another, nor of those of a chip that is not known."""
+    path = tmp_path / "a.csv"
+    units = {name: "inst" if name.endswith(".sum") else "cycle" for name in pipes}
+    row = ncu_launch(0, "100", *pipes.values(), capability=capability)
+    path.write_text(raw({TIME: "ns", **units}, row), encoding="utf-8")
+    run = imported(tmp_path, "ncu", vm=path)
+    assert quantities(run, "vm")["tensor_core_share"].value == share

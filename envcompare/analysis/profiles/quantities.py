@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from envcompare.analysis.model.profiling import QuantityRow, Unlike
 from envcompare.analysis.profiles.armprofiles import profile_of, usable
+from envcompare.gpu import tensor_pipes
 from envcompare.gpu.kernelnames import UNCOUNTED_TENSORS, ran_uncounted
 from envcompare.run_folder.profiles import (
     Dim,
@@ -270,7 +271,12 @@ def _joined_intensity(profiles: Sequence[Profile]) -> Quantity | None:
         scope=f"device memory, two passes over {total}",
         reason=f"without {', '.join(lacking)}, which are not counted" if lacking else "",
     )
-    if "flops_tensor" in flops or not any(map(ran_uncounted, (*moved.kernels, *computed.kernels))):
+    is_uncounted = any(
+        ran_uncounted(kernel, tensor_pipes(one.devices))
+        for one in (moved, computed)
+        for kernel in one.kernels
+    )
+    if "flops_tensor" in flops or not is_uncounted:
         return intensity
     return replace(intensity, value=None, status="missing", reason=UNCOUNTED_TENSORS)
 

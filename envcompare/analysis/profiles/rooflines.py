@@ -26,7 +26,7 @@ from envcompare.analysis.profiles.armprofiles import (
     profile_of,
     usable,
 )
-from envcompare.gpu import device_of, roofs_of
+from envcompare.gpu import device_of, roofs_of, tensor_pipes
 from envcompare.gpu.kernelnames import classify, identity, ran_uncounted, shown
 from envcompare.run_folder.profiles import TRACE, Device, Dim, Kernel, ProfileRecord, Roofs
 
@@ -314,8 +314,9 @@ def _tables(records: Iterable[ProfileRecord]) -> _Tables:
         keys = {_key(kernel) for kernel in profile_of(record).kernels}
         # one profile is enough: a second of the same launches would count them twice
         fresh = keys - shaped.keys()
+        pipes = tensor_pipes(profile_of(record).devices)
         for kernel in profile_of(record).kernels:
-            if _key(kernel) in fresh and not (_flops(kernel) and ran_uncounted(kernel)):
+            if _key(kernel) in fresh and not (_flops(kernel) and ran_uncounted(kernel, pipes)):
                 shaped[_key(kernel)].take(kernel)
                 named[identity(kernel.name)].take(kernel)
     return dict(shaped), dict(named)

@@ -20,8 +20,14 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from envcompare.gpu import is_lacking, tensor_counters, tensor_totals
-from envcompare.gpu.kernelnames import UNCOUNTED_TENSORS, is_tensor_core, ran_uncounted
+from envcompare.gpu import is_lacking, may_have, tensor_counters, tensor_totals
+from envcompare.gpu.kernelnames import (
+    UNCOUNTED_TENSORS,
+    is_tensor_core,
+    is_tensor_pipe,
+    ran_uncounted,
+    used_tensor_cores,
+)
 from envcompare.profile_files.derive.metricsums import MetricSums, Total, sum_of
 from envcompare.run_folder.profiles import (
     Copy,
@@ -40,7 +46,7 @@ _WARP_THREADS: Final = 32
 _OCCUPANCY: Final = "sm__warps_active.avg.pct_of_peak_sustained_active"
 _ACTIVE: Final = "smsp__thread_inst_executed_per_inst_executed"
 _THREADS: Final = "smsp__thread_inst_executed.sum"
-_PIPES: Final = ("sm__inst_executed_pipe_tensor.sum", "sm__inst_executed_pipe_tc.sum")
+_FFMA2: Final = "smsp__sass_thread_inst_executed_op_ffma2_pred_on"
 _VOLTA_FLOPS: Final = 512  # HMMA.884: 8 · 8 · 4 multiply-adds
 _PIPE: Final = "sm__inst_executed_pipe_tensor.sum"
 _PATH: Final = re.compile(r"sm__ops_path_tensor_src_(\w+?)(?:_dst_\w+)?\.sum")
@@ -52,7 +58,7 @@ _CORES: Final = (
     "sm__sass_thread_inst_executed_op_",
     "flop_",
 )
-_TENSORS: Final = ("sm__inst_executed_pipe_t", "sm__ops_path_tensor_")
+_TENSOR_OPS: Final = "sm__ops_path_tensor_"
 _KINDS: Final = (("fp64", "d", "dp"), ("fp32", "f", "sp"), ("fp16", "h", "hp"))
 _WEIGHTS: Final = (("add", 1), ("mul", 1), ("fma", 2))
 _PACKED: Final = (("fadd2", 2), ("fmul2", 2), ("ffma2", 4))
@@ -150,7 +156,9 @@ def _intensity(sums: MetricSums, memory: list[Quantity], flops: list[Quantity]) 
     known = {
         row.name: row.value for row in flops if row.name in _ALL_FLOPS and row.value is not None
     }
-    ran = "flops_tensor" not in known and any(map(ran_uncounted, sums.profile.kernels))
+    ran = "flops_tensor" not in known and any(
+        ran_uncounted(kernel, sums.pipes) for kernel in sums.profile.kernels
+    )
     why = _why_no_intensity(traffic, has_flops=bool(known)) or (UNCOUNTED_TENSORS if ran else "")
     name, unit = "arithmetic_intensity", "FLOP/B"
     if why or not traffic:
@@ -178,7 +186,7 @@ def _rates(sums: MetricSums) -> list[Quantity]:
         share = sums.mean(_OCCUPANCY)
         rates.append(sums.quantity("occupancy", "%", "time-weighted", share))
     rates += [_warp_efficiency(sums)] if sums.has((_ACTIVE, _THREADS)) else []
-    return rates + ([_tensor_share(sums)] if sums.has(_PIPES) else [])
+    return rates + ([_tensor_share(sums)] if any(map(is_tensor_pipe, sums.names)) else [])
 
 
 def _warp_efficiency(sums: MetricSums) -> Quantity:
@@ -196,17 +204,20 @@ def _warp_efficiency(sums: MetricSums) -> Quantity:
 
 
 def _tensor_share(sums: MetricSums) -> Quantity:
-    """Return the share of kernel time in kernels that used the tensor pipe."""
-    pipes = [pipe for pipe in _PIPES if pipe in sums.names]
-    share = sum_of(map(sums.total, pipes))
+    """Return the share of kernel time in kernels that used tensor cores, by any counter of theirs.
+
+    Of a kernel of which some pipe was not counted 0 in the others tells nothing.
+    """
+    kernels = sums.profile.kernels
+    used = [used_tensor_cores(kernel.metrics, sums.pipes) for kernel in kernels]
+    unknown = sum(kernel.calls for kernel, use in zip(kernels, used, strict=True) if use is None)
     if not sums.kernel_ns:
         share = Total(reason=sums.why_no_time)
-    elif share.value is not None:
-        busy = sum(
-            kernel.total_ns or 0.0
-            for kernel in sums.profile.kernels
-            if any(kernel.metrics[pipe] > 0 for pipe in pipes)
-        )
+    elif unknown:
+        launches = counted(unknown, "launch", "launches")
+        share = Total(reason=f"not all pipes of the tensor cores were counted in {launches}")
+    else:
+        busy = sum(kernel.total_ns or 0.0 for kernel, use in zip(kernels, used, strict=True) if use)
         share = Total(100 * busy / sums.kernel_ns)
     return sums.quantity("tensor_core_share", "%", "ratio of sums", share)
 
@@ -225,7 +236,8 @@ def _tensor_share_by_names(sums: MetricSums) -> list[Quantity]:
 def _flop_quantities(sums: MetricSums) -> list[Quantity]:
     """Return the operations by precision, then those of the tensor cores, in all and by type."""
     cores = [_of_cores(sums, *kind) for kind in _KINDS] if sums.has(_CORES) else []
-    return [*cores, *(_of_tensors(sums) if sums.has(_TENSORS) else [])]
+    is_told = any(is_tensor_pipe(name) or name.startswith(_TENSOR_OPS) for name in sums.names)
+    return [*cores, *(_of_tensors(sums) if is_told else [])]
 
 
 def _of_cores(sums: MetricSums, precision: str, letter: str, old: str) -> Quantity:
@@ -253,9 +265,9 @@ def _weighted(sums: MetricSums, parts: list[tuple[str, int]]) -> Total:
 
 
 def _with_packed(sums: MetricSums, plain: Total) -> Total:
-    """Add the packed FP32 instructions of GB100, without which its count would be too low."""
+    """Add the packed FP32 instructions of Blackwell, without which its count would be too low."""
     is_there = any(f"_op_{kind}_pred_on" in name for kind, _ in _PACKED for name in sums.names)
-    if plain.value is None or not (is_there or sums.chip == "gb100"):
+    if plain.value is None or not (is_there or may_have(_FFMA2, sums.profile.devices)):
         return plain
     packed = _weighted(sums, list(_PACKED))
     if packed.value is None:
@@ -301,9 +313,10 @@ def _all_types(sums: MetricSums, floats: list[Total]) -> Total:
     whole = sum_of(floats)
     if floats and whole.value is not None:
         return whole
-    if sums.total(_PIPE).value == 0 and sums.chip != "gb100":
+    uses = (used_tensor_cores(kernel.metrics, sums.pipes) for kernel in sums.profile.kernels)
+    if all(use is False for use in uses):
         return Total(0.0)
-    if not any(name.startswith("sm__ops_path_tensor_") for name in sums.names):
+    if not any(name.startswith(_TENSOR_OPS) for name in sums.names):
         return Total(reason="instructions of the tensor pipe give its operations only on Volta")
     return whole if floats else Total(reason="operations of the tensor cores were not collected")
 

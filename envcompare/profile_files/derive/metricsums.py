@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from envcompare.gpu import ncu_name
+from envcompare.gpu import ncu_name, tensor_pipes
 from envcompare.run_folder.profiles import Kernel, Profile, Quantity, Rule
 from envcompare.text import counted, counted_kernels
 
@@ -76,6 +76,11 @@ class MetricSums:
         """Return the chip where all GPUs of the profile are of one; empty where it is not known."""
         chips = {device.chip for device in self.profile.devices}
         return chips.pop() if len(chips) == 1 else ""
+
+    @property
+    def pipes(self) -> tuple[str, ...]:
+        """Return the counters of all tensor pipes of the GPUs; empty where they are not known."""
+        return tensor_pipes(self.profile.devices)
 
     @property
     def why_no_time(self) -> str:
