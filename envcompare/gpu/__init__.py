@@ -23,6 +23,9 @@ from msgspec.structs import replace
 from envcompare.run_folder.profiles import GPU_TOOLS, Device, Profile, Roofs
 
 _PATHS: Final = re.compile(r"sm__ops_path_tensor_src_(?!.*(?:_op_|_sparsity_|_realtime))\w+")
+_AMD: Final = ("AMD", "Radeon", "gfx")
+_VENDORS: Final = ("Intel", "Meta", "Moore Threads", "Cambricon", "Huawei")
+_NO_MODEL: Final = ", model not recorded"
 _TENSOR_PIPE: Final = "sm__inst_executed_pipe_tensor"
 _TC_PIPE: Final = "sm__inst_executed_pipe_tc"
 _NEWEST_MAJOR: Final = 10  # of the compute capability: before it all chips have one tensor pipe
@@ -191,6 +194,23 @@ def table_roofs(device: Device, *, host: str) -> Roofs | str:
 def gpu_models(profiles: Iterable[Profile]) -> frozenset[str]:
     """Return the names of the GPUs that profiles saw at work; empty where none names one."""
     return frozenset(device.name for device in _at_work(profiles) if device.name)
+
+
+def is_vendor_alone(name: str) -> bool:
+    """Say whether the name of a GPU tells its vendor and no model."""
+    return name.endswith(_NO_MODEL)
+
+
+def vendor_of(name: str) -> str:
+    """Return whose GPU has this name: NVIDIA's carry brands of their own, such as Tesla."""
+    if name.startswith(_AMD):
+        return "AMD"
+    return next((vendor for vendor in _VENDORS if name.startswith(vendor)), "NVIDIA")
+
+
+def of_vendor(vendor: str) -> Device:
+    """Return a GPU of which a profile tells the vendor and no model."""
+    return Device(name=f"{vendor} GPU{_NO_MODEL}")
 
 
 def gpu_capabilities(profiles: Iterable[Profile]) -> frozenset[str]:

@@ -105,15 +105,21 @@ _TENSOR: Final = re.compile(
     r"h884|s884|h1688|s1688|c1688|i8816|16816|hmma|gmma|wmma|tensorop|dgrad_1x1_stride_2x2"
     r"|first_layer_wgrad_kernel|conv1x1|conv2d_c1_k1|direct_group|xmma_implicit_gemm"
     r"|xmma_sparse_conv|xmma_warp_specialized_implicit_gemm|xmma_gemm|xmma_sparse_gemm|tf32f32"
-    r"|bmm_.*e4m3|cutlass3x_sm(?:90|100)|flash_(?:fwd|bwd)|nvjet"
+    r"|bmm_.*e4m3|cutlass3x_sm(?:90|100)|flash_(?:fwd|bwd|fprop|bprop)|nvjet"
     r"|cijk_\w*_mi\d+x\d+|_xdl|mfma"  # the matrix cores of AMD
 )
+_NAMELESS: Final = "[unknown]"
+_CUDNN_ATTENTION: Final = re.compile(r"cudnn\w*_sdpa\w*_f16")
 _PIPE: Final = re.compile(
     r"sm__(?:inst_executed_)?pipe_(?:tensor|tc)(?![a-z])(?!\w*_hfma2)|tensor_precision_fu_utilization"
 )
 _OF_INTEGERS: Final = re.compile(r"_(?:imma|utcimma|int)")
 _ANY_CYCLE: Final = "sm__pipe_tensor_cycles_active"  # of all tensor pipes of a chip
 _CUDA_CORES: Final = re.compile(r"ffma|simt|sgemm_\d|_dffma|fft")
+_NO_TENSOR: Final = re.compile(
+    r"sgemm|scudnn|gemv|splitk_?reduce|im2col|col2im|vol2col|dot_kernel|winograd|^cijk_"
+)
+_MATRIX_WORK: Final[frozenset[KernelClass]] = frozenset({"gemm", "attention", "rnn"})
 _PRECISIONS: Final = tuple((name, re.compile(pattern)) for name, pattern in _BY_PRECISION)
 PRECISIONS: Final = tuple(name for name, _ in _BY_PRECISION)
 _CLASSES: Final = tuple((name, re.compile(pattern)) for name, pattern in _BY_CLASS)
@@ -197,6 +203,11 @@ def precisions(name: str) -> frozenset[str]:
     return frozenset(precision for precision, pattern in _PRECISIONS if pattern.search(text))
 
 
+def tells_half_alone(name: str) -> bool:
+    """Say whether a name says f16 of 16 bits of either kind: cuDNN's attention does for BF16."""
+    return _CUDNN_ATTENTION.search(name[:_LONGEST].lower()) is not None
+
+
 @lru_cache(maxsize=_CACHE)
 def is_tensor_core(name: str) -> bool:
     """Guess by its name whether a kernel computes on tensor cores; counters tell the truth.
@@ -205,6 +216,23 @@ def is_tensor_core(name: str) -> bool:
     """
     text = name[:_LONGEST].lower()
     return bool(_TENSOR.search(text)) and not _CUDA_CORES.search(text)
+
+
+def tells_cores(name: str) -> bool:
+    """Say whether a name tells, or lets guess, on which cores a kernel computes.
+
+    Matrix work of which the name says nothing may run on either; so may what has no name.
+    """
+    text = name[:_LONGEST].lower()
+    if is_nameless(name):
+        return False
+    is_told = any(pattern.search(text) for pattern in (_TENSOR, _CUDA_CORES, _NO_TENSOR))
+    return is_told or classify(name) not in _MATRIX_WORK
+
+
+def is_nameless(name: str) -> bool:
+    """Say whether the tool did not record which kernel ran."""
+    return name.lower() == _NAMELESS
 
 
 def is_tensor_pipe(metric: str) -> bool:

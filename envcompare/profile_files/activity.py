@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, get_args
 
 import numpy as np
@@ -83,7 +83,7 @@ def with_gpu_times(
     """
     used = np.unique(np.concatenate([table["device"] for table in tables])).tolist()
     numbers = used or sorted(known)
-    devices = tuple(known.get(number, Device()) for number in numbers)
+    devices = tuple(known.get(number) or _any_of(known.values()) for number in numbers)
     profile = replace(profile, devices=devices)
     if len(used) == 1:
         values = {name: float(value) for name, (value, _) in _times(tables).items()}
@@ -103,6 +103,15 @@ def with_gpu_times(
         quantities=(*quantities, *profile.quantities),
         notes=(Note(kind="several-gpus", values={"gpus": len(used)}), *profile.notes),
     )
+
+
+def _any_of(known: Iterable[Device]) -> Device:
+    """Return the model of a GPU that is not listed, where all that are listed are of one model.
+
+    ROCm numbers the agents of all GPUs of a host, and lists those that the process sees.
+    """
+    models = {replace(device, uuid="") for device in known}
+    return models.pop() if len(models) == 1 else Device()
 
 
 def _times(tables: Sequence[Table]) -> dict[str, tuple[int, Rule]]:

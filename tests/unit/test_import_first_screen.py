@@ -151,7 +151,8 @@ def test_a_change_of_precision_is_named_and_no_gpu_suspected(tmp_path: Path) -> 
     run = one_kernel_each(tmp_path, fp32=(SGEMM, 10, T4), amp=(HGEMM, 5, T4))
     assert "or on another GPU" not in render(run)
     for text in (answer(run), markdown(run)):
-        assert "the precision of the kernels (FP32 → FP16)" in text
+        assert "amp: Kernel names hint at FP32 in the reference and FP16 here" in text
+        assert "No confounder is known" not in text
 
 
 def test_traces_without_gpu_work_say_so_first(tmp_path: Path) -> None:

@@ -168,3 +168,106 @@ def test_a_pipe_that_was_not_counted_is_not_known(
     path.write_text(raw({TIME: "ns", **units}, row), encoding="utf-8")
     run = imported(tmp_path, "ncu", vm=path)
     assert quantities(run, "vm")["tensor_core_share"].value == share
+
+
+def test_an_agent_that_is_not_listed_is_of_the_one_model_that_is(tmp_path: Path) -> None:
+    """ROCm numbers all agents of the host; beside it the NVIDIA GPU is named first."""
+    amd, b200 = DATA / "kineto_rocm_device_2_of_1.json", DATA / "kineto_bf16_flash.json"
+    run = imported(tmp_path, "kineto", amd=amd, b200=b200)
+    for text in (answer(run), printed(run)):
+        assert "GPU (AMD Instinct MI300X → NVIDIA B200)" in text
+        assert "precision" not in text.partition("whole profile")[0]
+        assert "GPU not known" not in text
+
+
+def test_a_number_that_fits_no_listed_model_names_none(tmp_path: Path) -> None:
+    """Of two models in a host any may be meant."""
+    listed = [{"id": 0, "name": "NVIDIA T4"}, {"id": 1, "name": "NVIDIA L4"}]
+    path = write(tmp_path / "a.json", [kernel("k", 0, 1, device=5)], deviceProperties=listed)
+    assert imported(tmp_path, "kineto", vm=path).profiles[0].devices == ()
+
+
+def test_a_trace_of_an_xpu_is_read(tmp_path: Path) -> None:
+    """What a stream is to CUDA is a queue to SYCL."""
+    run = imported(tmp_path, "kineto", vm=DATA / "kineto_xpu.json")
+    rows = quantities(run, "vm")
+    assert (rows["launch_count"].value, rows["kernel_time_ns"].value) == (1, 30_000)
+    assert run.profiles[0].devices == ("Intel(R) Data Center GPU Max 1550",)
+
+
+@pytest.mark.parametrize(
+    ("name", "quantity"),
+    [("Memcpy M2D (Memory -> Device)", "memcpy_htod_bytes"),
+     ("Memcpy D2M (Device -> Memory)", "memcpy_dtoh_bytes"),
+     ("Memcpy D2S (Device -> Shared)", "memcpy_unified_bytes")],
+)  # fmt: skip
+def test_copies_of_an_xpu_have_their_direction(tmp_path: Path, name: str, quantity: str) -> None:
+    """Memory of the host is M there."""
+    args = {"device": 0, "bytes": 64, "sycl queue": 0, "context": "0x1"}
+    path = write(tmp_path / "a.json", [event("gpu_memcpy", name, 0, 1, **args)])
+    assert quantities(imported(tmp_path, "kineto", vm=path), "vm")[quantity].value == 64
+
+
+@pytest.mark.parametrize(
+    ("category", "call", "told"),
+    [
+        ("cuda_runtime", "hipLaunchKernel", "AMD"),
+        ("musa_runtime", "musaLaunchKernel", "Moore Threads"),
+    ],
+)
+def test_a_vendor_is_named_where_no_model_is(
+    tmp_path: Path, category: str, call: str, told: str
+) -> None:
+    """By the calls that launched the kernels; another vendor is another GPU."""
+    events = [event(category, call, 0, 1, correlation=1), kernel("k", 2, 1, correlation=1)]
+    other = write(tmp_path / "other.json", events, deviceProperties=[])
+    run = imported(tmp_path, "kineto", b200=DATA / "kineto_bf16_flash.json", other=other)
+    said = f"GPU (NVIDIA B200 → {told} GPU, model not recorded)"
+    assert said in answer(run)
+
+
+def test_work_that_cannot_be_read_names_whose_it_is(tmp_path: Path) -> None:
+    """The refusal blames no other vendor."""
+    lacking = write(
+        tmp_path / "a.json", [event("kernel", "k", 0, 1)],
+        deviceProperties=[{"id": 0, "name": "Gaudi 3"}],
+    )  # fmt: skip
+    ascend = write(tmp_path / "b.json", [event("", "k", 0, 1, **{"Task Type": "", "Stream Id": 1})])
+    for path, told in ((lacking, "Gaudi 3"), (ascend, "Huawei Ascend")):
+        with pytest.raises(ProfileError) as caught:
+            request(tmp_path, path, tool="kineto").run()
+        assert told in caught.value.details
+        assert "ROCm" not in caught.value.details
+
+
+def test_names_of_cudnns_attention_tell_no_precision(tmp_path: Path) -> None:
+    """It says f16 of BF16 too; both kernels run on tensor cores."""
+    flash, cudnn = DATA / "kineto_bf16_flash.json", DATA / "kineto_bf16_cudnn.json"
+    run = imported(tmp_path, "kineto", flash=flash, cudnn=cudnn)
+    for arm in ("flash", "cudnn"):
+        assert quantities(run, arm)["tensor_core_share"].value == 100
+    for text in (answer(run), printed(run)):
+        assert "precision" not in text
+        assert "same work" not in text
+
+
+def test_kernels_whose_names_tell_nothing_are_no_kernels_without_tensor_cores(
+    tmp_path: Path,
+) -> None:
+    """A matrix product without a word for its cores may run on either."""
+    events = [kernel("my_gemm(float*)", 0, 99), kernel("relu(float*)", 99, 1)]
+    run = imported(tmp_path, "kineto", vm=write(tmp_path / "a.json", events))
+    row = quantities(run, "vm")["tensor_core_share"]
+    assert row.value is None
+    assert row.reason == "the names of kernels with 99 % of the time do not tell it"
+
+
+def test_another_batch_is_no_proof_of_another_library(tmp_path: Path) -> None:
+    """One cuBLAS chooses kernels of several generations by the shape."""
+    names = {"small": "volta_sgemm_128x64_nn", "large": "ampere_sgemm_128x64_nn"}
+    files = {
+        arm: write(tmp_path / f"{arm}.json", [kernel(name, 0, 9)]) for arm, name in names.items()
+    }
+    text = printed(imported(tmp_path, "kineto", **files))
+    assert "a hint at other shapes or another batch, or libraries of another version" in text
+    assert "chose them" not in text

@@ -14,12 +14,14 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from envcompare.gpu import plain_name
-from envcompare.gpu.kernelnames import PRECISIONS, precisions
+from envcompare.gpu import is_vendor_alone, plain_name, vendor_of
+from envcompare.gpu.kernelnames import PRECISIONS, precisions, tells_half_alone
 from envcompare.run_folder.records import FactDifference, FingerprintValue
 
 _ARCHITECTURE: Final = "kernels.architecture"
-_CHOSEN: Final = (_ARCHITECTURE, "kernels.cutlass")  # one library has several of them
+_CHOSEN: Final = (  # one library has several of them, and chooses by shape
+    _ARCHITECTURE, "kernels.cutlass", "kernels.cudnn",
+)  # fmt: skip
 _SHOWN: Final = 100  # characters of a name
 _REMEDY: Final = "profile both arms with the software of one image"
 GPU: Final = "gpu.name"
@@ -63,7 +65,7 @@ _SIGNS: Final = (
         key="kernels.build",
         told_by=("torch.build_sha256", "torch.git", "torch.version", "torch.cuda"),
         tag=re.compile(r"_(compute_\d{2,3}[af]?)(?![0-9a-z])"),
-        meaning="they come from another build of PyTorch or of an extension",
+        meaning="another build of PyTorch or of an extension",
     ),
     _Sign(
         key=_ARCHITECTURE,
@@ -71,13 +73,13 @@ _SIGNS: Final = (
         tag=re.compile(
             r"(?<![a-z])(sm_?\d{2,3}[af]?|maxwell|volta|turing|ampere|hopper|blackwell)(?=_)"
         ),
-        meaning="libraries of another version, or on another GPU, chose them",
-        meaning_on_one_gpu="libraries of another version chose them",
+        meaning="another GPU, other shapes, or libraries of another version",
+        meaning_on_one_gpu="other shapes or another batch, or libraries of another version",
     ),
     _Sign(
         key="kernels.cudnn",
         told_by=("cuda.cudnn",),
-        meaning="cuDNN is of another generation, or chose its algorithms otherwise",
+        meaning="another generation of cuDNN, or other algorithms that it chose for other shapes",
         generations={
             "cuDNN 7 names": _CUDNN_7,
             "names of cuDNN 8 and later": _CUDNN_8,
@@ -87,7 +89,7 @@ _SIGNS: Final = (
     _Sign(
         key="kernels.nccl",
         told_by=("cuda.nccl",),
-        meaning="NCCL renamed its kernels after 2.18, so this is another version",
+        meaning="another version of NCCL, which renamed its kernels after 2.18",
         generations={
             "NCCL up to 2.18": re.compile("ncclkernel_"),
             "NCCL after 2.18": re.compile("nccldevkernel_"),
@@ -96,7 +98,7 @@ _SIGNS: Final = (
     _Sign(
         key="kernels.cutlass",
         told_by=("cuda.cublas", "cuda.cudnn", "torch.version"),
-        meaning="they were made with another generation of CUTLASS",
+        meaning="another generation of CUTLASS, or other kernels chosen for other shapes",
         generations={
             "CUTLASS 2 names": re.compile(r"cutlass_\d{2}_"),
             "CUTLASS 3 names": re.compile("cutlass3x"),
@@ -120,6 +122,9 @@ class Side:
         if not self.gpus or not other.gpus:
             both = self.capabilities, other.capabilities
             return False if all(both) and not both[0] & both[1] else None
+        if any(map(is_vendor_alone, (*self.gpus, *other.gpus))):
+            vendors = [{vendor_of(name) for name in gpus} for gpus in (self.gpus, other.gpus)]
+            return None if vendors[0] == vendors[1] else False
         return {plain_name(one) for one in self.gpus} == {plain_name(one) for one in other.gpus}
 
 
@@ -132,7 +137,7 @@ def build_differences(
     """
     is_one_gpu = arm.is_on(reference)
     differences = [] if is_one_gpu is not False else [_of_gpus(reference, arm)]
-    differences += _of_precisions(reference, arm)
+    differences += _of_precisions(reference, arm, is_one_gpu=is_one_gpu is not False)
     # what explains that libraries chose other kernels
     causes = [one.key for one in differences if one.key == GPU or is_one_gpu]
     differing = set(told)
@@ -192,27 +197,32 @@ def _model(side: Side) -> str:
     return ", ".join(sorted(side.gpus)) or f"a GPU of compute capability {capabilities}"
 
 
-def _of_precisions(reference: Side, arm: Side) -> list[FactDifference]:
-    """Return that the kernels computed in other precisions, where both sides tell theirs."""
+def _of_precisions(reference: Side, arm: Side, *, is_one_gpu: bool) -> list[FactDifference]:
+    """Return that names hint at other precisions, where both sides tell theirs.
+
+    A name is no proof: cuDNN calls its attention f16 for BF16 too, and each vendor has its words.
+    """
     both = [_by_precision(side.names | side.operators) for side in (reference, arm)]
-    kinds = [found.keys() - {"FP32"} for found in both]
+    open_kinds = {"FP32"}
+    if any(tells_half_alone(name) for side in (reference, arm) for name in side.names):
+        open_kinds |= {"FP16", "BF16"}
+    kinds = [found.keys() - open_kinds for found in both]
     if not all(both) or kinds[0] == kinds[1]:
         return []
     before, after = (_listed(found) for found in both)
     other = kinds[0] ^ kinds[1]
     examples = [name for found in both for kind, name in found.items() if kind in other]
     shown = ", ".join(f"“{_excerpt(name, '')}”" for name in examples[:2])
-    meaning = "the arms computed in different precisions and did not do the same work"
-    return [
-        _shown(
-            _PRECISION,
-            (before, after),
-            sentence=f"Kernel names indicate {before} in the reference and {after} here: "
-            f"{meaning}.",
-            evidence=f"Only one of the arms ran kernels such as {shown}.",
-            remedy=_SAME_PRECISION,
-        )
-    ]
+    hint = _shown(
+        _PRECISION,
+        (before, after),
+        sentence=f"Kernel names hint at {before} in the reference and {after} here; a name is no "
+        "proof of the precision.",
+        evidence=f"Only one of the arms ran kernels such as {shown}; a name is no proof.",
+        remedy=_SAME_PRECISION,
+    )
+    part_of = "" if is_one_gpu else GPU
+    return [replace(hint, fact_class="possible-influence", part_of=part_of)]
 
 
 def _by_precision(names: Iterable[str]) -> dict[str, str]:
@@ -248,8 +258,9 @@ def _difference(
     difference = _shown(
         sign.key,
         (first, second),
-        sentence=f"Kernel names carry {first} in the reference and {second} here: {meaning}.",
-        evidence=f"Kernels are named “{examples[0]}” and “{examples[1]}”: {meaning}.",
+        sentence=f"Kernel names carry {first} in the reference and {second} here, a hint at "
+        f"{meaning}.",
+        evidence=f"Kernels are named “{examples[0]}” and “{examples[1]}”, a hint at {meaning}.",
         remedy=_REMEDY,
     )
     if _is_proof(sign, before, after):

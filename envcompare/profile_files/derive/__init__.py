@@ -26,6 +26,7 @@ from envcompare.gpu.kernelnames import (
     is_tensor_core,
     is_tensor_pipe,
     ran_uncounted,
+    tells_cores,
     used_tensor_cores,
 )
 from envcompare.profile_files.derive.metricsums import MetricSums, Total, sum_of
@@ -67,6 +68,7 @@ _FP16_FLAG: Final = "packed half instructions may do twice what is counted: this
 _SECTOR_BYTES: Final = 32
 _NS: Final = 1e9  # of a second
 _MOST_UNRATED: Final = 0.01  # of the bytes: a few launches may move some in one replay alone
+_MOST_SILENT: Final = 0.01  # of the time of kernels, of which a guess by names may know nothing
 _ROUNDING: Final = 1e-6  # of what scaled units print with six decimals
 _UNSPLIT: Final = "this GPU counts reads and writes of device memory together"
 
@@ -227,8 +229,12 @@ def _tensor_share_by_names(sums: MetricSums) -> list[Quantity]:
     if not sums.kernel_ns:
         return []
     kernels = sums.profile.kernels
+    silent = sum(kernel.total_ns or 0.0 for kernel in kernels if not tells_cores(kernel.name))
     named = sum(kernel.total_ns or 0.0 for kernel in kernels if is_tensor_core(kernel.name))
     share = Total(100 * named / sums.kernel_ns)
+    if silent > _MOST_SILENT * sums.kernel_ns:
+        part = f"{100 * silent / sums.kernel_ns:.3g} %"
+        share = Total(reason=f"the names of kernels with {part} of the time do not tell it")
     reason = "a guess from the names of kernels; ncu's counters show it"
     return [sums.quantity("tensor_core_share", "%", "ratio of sums", share, reason=reason)]
 

@@ -6,7 +6,7 @@ Operators are added up as torch.profiler does: what is theirs, and what is insid
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
+from envcompare.gpu import of_vendor, vendor_of
 from envcompare.profile_files.activity import (
     Numbers,
     Table,
@@ -36,7 +37,6 @@ from envcompare.run_folder.profiles import Device, Kernel, Note, Operator, Profi
 from envcompare.text import counted
 
 _SOURCE: Final = "torch.profiler"
-_AMD: Final = ("AMD", "Radeon", "gfx")
 _RANGE: Final = re.compile(r"__.*|\d+")  # what is named after no kernel
 _BY_KERNELS: Final = "ROCm sets memory with kernels; the trace does not record their bytes"
 # An operator has a namespace. That of c10d hands an exchange to its backend; hooks that wait for
@@ -67,7 +67,8 @@ def read(path: Path) -> Profile:
     if rows.counters:
         return _counted(trace, rows, kernels)
     names = tuple(rows.names)
-    is_rocm = _is_rocm(trace, {names[number] for number in np.unique(calls["name"]).tolist()})
+    devices = _devices(trace)
+    is_rocm = _is_rocm(devices, {names[number] for number in np.unique(calls["name"]).tolist()})
     timed = _timed(trace, rows, (kernels, copies, calls, operators))
     has_gpu = bool(len(kernels) or len(copies))
     hidden = _BY_KERNELS if is_rocm else ""
@@ -84,7 +85,10 @@ def read(path: Path) -> Profile:
             *_untraced_graphs(calls, names, (kernels, copies)),
         ),
     )
-    return with_gpu_times(timed, (kernels, copies), _devices(trace), source=_SOURCE)
+    vendor = "AMD" if is_rocm else rows.vendor
+    if has_gpu and vendor and not devices:
+        devices = {0: of_vendor(vendor)}
+    return with_gpu_times(timed, (kernels, copies), devices, source=_SOURCE)
 
 
 def _timed(trace: Trace, rows: EventRows, tables: tuple[Table, Table, Table, Table]) -> Profile:
@@ -164,10 +168,10 @@ def _sums(ranges: tuple[Kernel, ...], *, has_launches: bool) -> Iterator[Quantit
         )  # fmt: skip
 
 
-def _is_rocm(trace: Trace, calls: set[str]) -> bool:
+def _is_rocm(devices: Mapping[int, Device], calls: set[str]) -> bool:
     """Tell whether the trace is of AMD GPUs: by their names, or by the calls of HIP."""
-    names = (device.name for device in _devices(trace).values())
-    return any(name.startswith(_AMD) for name in names) or any(
+    names = (device.name for device in devices.values())
+    return any(vendor_of(name) == "AMD" for name in names) or any(
         name.startswith("hip") for name in calls
     )
 
@@ -272,20 +276,22 @@ def _share(kernels: Table, is_counted: npt.NDArray[np.bool_], name: str) -> Quan
 
 
 def _devices(trace: Trace) -> dict[int, Device]:
-    listed = trace.head.get("deviceProperties")
+    listed = trace.head.get("deviceProperties", trace.head.get("computeProperties"))
     entries = (
         [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
     )
-    return {
-        number: _device(entry) for entry in entries if isinstance(number := entry.get("id"), int)
-    }
+    # XPUs stand there in the order of their numbers
+    numbered = ((entry.get("id", place), entry) for place, entry in enumerate(entries))
+    return {number: _device(entry) for number, entry in numbered if isinstance(number, int)}
 
 
 def _device(entry: dict[str, Any]) -> Device:
     count, name = entry.get("numSms"), str(entry.get("name", ""))
-    major, minor = entry.get("computeMajor"), entry.get("computeMinor")
+    major, minor = (
+        entry.get(f"compute{part}", entry.get(part.lower())) for part in ("Major", "Minor")
+    )
     # what HIP writes there is no compute capability of CUDA
-    is_told = major is not None and not name.startswith(_AMD)
+    is_told = major is not None and vendor_of(name) == "NVIDIA"
     return Device(
         name=name,
         compute_capability=f"{major}.{minor}" if is_told else "",

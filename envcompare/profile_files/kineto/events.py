@@ -23,7 +23,7 @@ from envcompare.profile_files.rawfiles import GZIP, refusal
 from envcompare.run_folder.profiles import Dim
 
 # What is read of a trace beside its events; newer Kineto and tools that merge traces write it last.
-_FIELDS: Final = ("schemaVersion", "deviceProperties", "distributedInfo")
+_FIELDS: Final = ("schemaVersion", "deviceProperties", "computeProperties", "distributedInfo")
 _SCHEMA: Final = 1  # of every Kineto until 2026
 _CHUNK_BYTES: Final = 1 << 18
 _VALUE_MOST: Final = 1 << 24  # characters; an event has some hundred
@@ -51,13 +51,20 @@ _TIMELESS: Final = ("s", "t", "f", "M")
 # What no event but one of GPU work has.
 _WORK: Final = ({"stream", "grid", "block"}, {"stream", "bytes"})
 # ROCm wrote CopyHostToDevice and FillBuffer before it wrote what CUDA writes.
-_COPY: Final = re.compile(r"Memcpy ([HDA]to[HDA]|PtoP)|Copy([HD])\w+To([HD])")
+# XPUs write M2D: M is memory of the host, H what was allocated there to be copied, S is shared.
+_COPY: Final = re.compile(r"Memcpy (PtoP|[HDAMS](?:to|2)[HDAMS])|Copy([HD])\w+To([HD])")
+_CALLS: Final = re.compile(r"(\w+)_(?:runtime|driver)")
+_VENDORS: Final = {"cuda": "NVIDIA", "xpu": "Intel", "mtia": "Meta MTIA", "musa": "Moore Threads",
+                   "mlu": "Cambricon", "hpu": "Intel Gaudi", "npu": "Huawei Ascend"}  # fmt: skip
+_ASCEND: Final = {"Task Type", "Stream Id"}  # what torch_npu writes of work on a device
+_SIDES: Final = str.maketrans("AM", "DH")
 _SETS: Final = ("memset", "fillbuffer")
 _PLACES: Final[dict[str, int]] = {kind: place for place, kind in enumerate(KINDS)}
 _STEP: Final = re.compile(r"ProfilerStep#(\d+)")
 EXCHANGE: Final = re.compile(r"gloo:\w+")
 """What the backend of torch.distributed that exchanges data by the host calls it."""
 
+_QUEUE: Final = "sycl queue"  # what a stream is on an XPU
 _OCCUPANCY: Final = "est. achieved occupancy %"
 OCCUPANCY_PARTS: Final = 1000
 _CUDA: Final = 1
@@ -280,6 +287,7 @@ class EventRows:
     steps: set[str] = field(default_factory=set)
     steps_ns: int = 0  # they take in all
     exchanges: Rows = field(default_factory=lambda: Rows("start", "end"))  # between processes
+    vendor: str = ""  # of the GPUs, as the categories of their calls tell
     occupancy_weighted: int = 0
     occupancy_ns: int = 0
 
@@ -309,6 +317,8 @@ def _kind(trace: Trace, number: int, event: Event) -> str:
     """Return what an event is, or an empty text; what hides GPU work is refused."""
     category, phase = event.get("cat"), event.get("ph")
     kind = _CATEGORIES.get(category.lower(), "") if isinstance(category, str) else ""
+    if not kind and isinstance(category, str) and _CALLS.fullmatch(category):
+        kind = "call"
     if not kind:
         _refuse_hidden(trace, number, event)
     if not kind or kind == "memory" or phase == "X":
@@ -328,6 +338,9 @@ def _refuse_hidden(trace: Trace, number: int, event: Event) -> None:
     parts = (category or "").lower().split(",")
     if any(part.strip() in _CATEGORIES for part in parts):
         raise trace.refusal(number, f"cat is {category!r:.40}, not one category")
+    if isinstance(args, dict) and args.keys() >= _ASCEND:
+        why = "it is of a Huawei Ascend NPU; traces of NVIDIA, AMD and Intel GPUs are read"
+        raise trace.refusal(number, why)
     if isinstance(args, dict) and any(args.keys() >= keys for keys in _WORK):
         why = f"its args are those of GPU work, and cat is {category!r:.40}, which is none"
         raise trace.refusal(number, why)
@@ -348,14 +361,25 @@ def _text(trace: Trace, number: int, event: Event) -> str:
 def _where(trace: Trace, number: int, event: Event) -> tuple[int, ...]:
     """Return the columns that kernels and copies share."""
     start, end = _times(trace, number, event)
-    device, stream = (trace.whole(number, event, key) for key in ("device", "stream"))
+    args = event.get("args")
+    is_xpu = isinstance(args, dict) and _QUEUE in args
+    device = trace.whole(number, event, "device")
+    stream = trace.whole(number, event, _QUEUE if is_xpu else "stream")
     if device < 0 or stream < 0:
-        why = "a device or stream is missing; early releases of PyTorch for ROCm wrote neither"
-        raise trace.refusal(number, why)
-    context = trace.whole(number, event, "context")
+        raise trace.refusal(number, _no_stream(trace))
+    context = -1 if is_xpu else trace.whole(number, event, "context")  # theirs is an address
     # Without a process: a trace of torch is of one.
     return (-1, _correlation(trace, number, event), start, end, device, context, stream,
             _external(trace, number, event))  # fmt: skip
+
+
+def _no_stream(trace: Trace) -> str:
+    """Say what a piece of GPU work lacks, and of which GPUs the trace is as far as it tells."""
+    listed = trace.head.get("deviceProperties")
+    names = [one.get("name") for one in listed if isinstance(one, dict)] if listed else []
+    told = ", ".join(sorted({str(name) for name in names if name}))
+    of = f" of {told}" if told else "; early releases of PyTorch for ROCm wrote neither"
+    return f"a device or stream is missing in the trace{of}"
 
 
 def _correlation(trace: Trace, number: int, event: Event) -> int:
@@ -402,7 +426,8 @@ def _copy(trace: Trace, number: int, event: Event, rows: EventRows) -> None:
     name, size = _text(trace, number, event), trace.whole(number, event, "bytes")
     match = _COPY.match(name)
     # An array (A) lies in the memory of the device.
-    kind = (match[1] or f"{match[2]}to{match[3]}").replace("A", "D") if match else "other"
+    kind = (match[1] or f"{match[2]}to{match[3]}") if match else "other"
+    kind = "unified" if "S" in kind else kind.replace("2", "to").translate(_SIDES)
     if name.lower().startswith(_SETS):
         kind = "memset"
     where = _where(trace, number, event)
@@ -412,6 +437,8 @@ def _copy(trace: Trace, number: int, event: Event, rows: EventRows) -> None:
 def _call(trace: Trace, number: int, event: Event, rows: EventRows) -> None:
     start, end = _times(trace, number, event)
     name = rows.name(_text(trace, number, event))
+    if match := _CALLS.fullmatch(event["cat"]):
+        rows.vendor = rows.vendor or _VENDORS.get(match[1].lower(), "")
     call = _correlation(trace, number, event)
     rows.calls.add(rows.thread(event), start, end, call, name, number)
 

@@ -27,6 +27,7 @@ from envcompare.report.wording.methodwords import (
 )
 from envcompare.report.wording.partwords import ladder_sentences, split_sentences
 from envcompare.report.wording.profilewords import (
+    HINTS,
     NO_CONFOUNDER,
     ONE_COUNT,
     ONE_PROFILE,
@@ -88,7 +89,8 @@ def summary_cards(run: RunComparison) -> SummaryCards:
     """Return the three cards with their sentences."""
     verdicts = tuple(one for headline in headlines(run) for one in headline.verdicts)
     known = "No confounder, no failure and no failed control is known."
-    nothing = _item(known if is_timed(run) else NO_CONFOUNDER)
+    unknown = HINTS if build_sentences(run) else NO_CONFOUNDER
+    nothing = _item(known if is_timed(run) else unknown)
     return SummaryCards(
         certainty=Card("Is it real?", _is_it_real(run, verdicts)),
         cause=Card("Why?", _why(run, verdicts)),

@@ -57,8 +57,10 @@ _NOTHING_TOLD: Final = "The profiles hold nothing that explains a difference."
 NO_CONFOUNDER: Final = (
     "No confounder is known; imported files do not record all versions of the software."
 )
-
-
+HINTS: Final = (
+    "What the names of kernels hint at may be a confounder; imported files do not record all "
+    "versions of the software."
+)
 _MOSTLY: Final = 0.5  # of a step: what fills more of it decides how long it takes
 
 
