@@ -21,6 +21,7 @@ from envcompare.errors import ConfigError, ProfileError, RunFolderError
 from envcompare.files import irregular, opened
 from envcompare.profile_files import SEVERAL, check, read
 from envcompare.profile_files.derive.metricsums import launched
+from envcompare.profile_files.secrets import secret_in
 from envcompare.run_folder.disk import (
     locked,
     missing_folders,
@@ -66,6 +67,7 @@ class _File:
     path: Path
     sha256: str
     state: os.stat_result  # before it was read
+    secret: str = ""  # what it holds that is named as a secret
 
     @property
     def size_bytes(self) -> int:
@@ -97,12 +99,12 @@ class _Addition:
                 )
 
     def copies(self, folder: RunFolder) -> dict[Path, Path]:
-        """Return where each file that is not too large goes, beside the record, and its source."""
+        """Return where each file that may be kept goes, beside the record, and its source."""
         pairs = zip(self.record.sha256, self.files, strict=True)
         return {
             folder.imported_path(self.record, name): file.path
             for name, file in pairs
-            if not file.is_large
+            if not file.is_large and not file.secret
         }
 
 
@@ -235,7 +237,9 @@ class Import:
                 said.append(f"{self.arm}: {name} is there already, by its SHA-256; left as is")
                 continue
             there.add(file.sha256)
-            files.append(file)
+            is_kept = self.is_copied and not file.is_large
+            secret = secret_in(file.path) if is_kept else ""
+            files.append(dataclasses.replace(file, secret=secret))
         return tuple(files), said
 
     def _free_names(self, known: list[ProfileRecord]) -> Iterator[str]:
@@ -272,6 +276,8 @@ class Import:
         if file.is_large and self.is_copied:
             sizes = f"{file.size_bytes / 2**20:.0f} MiB, above {COPY_LIMIT_BYTES / 2**20:.0f} MiB"
             yield f"{file.path.name} is not copied: {sizes}"
+        if file.secret:
+            yield f"{file.path.name} is not copied: it holds {file.secret}, which may be a secret"
         twins = (record.arm for record in place.records if file.sha256 in record.sha256.values())
         for arm in dict.fromkeys(twins):
             yield f"{arm} has the same file: between it and {self.arm} nothing can differ"

@@ -29,6 +29,7 @@ from envcompare.measure.cell import CellContext, failure_of
 from envcompare.measure.limits import limit_s
 from envcompare.measure.replies import Hello, LaunchSpec, Profiled
 from envcompare.measure.worker import Worker
+from envcompare.profile_files.secrets import secret_in
 from envcompare.profilers import (
     KEPT_BYTES,
     MOST_BYTES,
@@ -271,8 +272,9 @@ class ProfilePass:
             raw = None
         beside = helper_quantities(used, steps=reply.k)
         profile = msgspec.structs.replace(profile, quantities=(*profile.quantities, *beside))
+        raw, unkept = _without_secret(raw)
         record = self._record(worker.arm, kind, hello, profile, raw)
-        lacks = _TOO_LARGE if reply.file and raw is None else _partial(reply)
+        lacks = unkept if reply.file and raw is None else _partial(reply)
         return msgspec.structs.replace(record, lacks=lacks)
 
     def _seen_around(self, arm: str, prepared: ProfilerRun) -> ProfileRecord:
@@ -298,8 +300,9 @@ class ProfilePass:
             raise ProfileError("the steps could not be marked", details=reply.reason)
         profile, raw = self._exported(arm, prepared, worker.tail(SAID_LINES))
         profile = msgspec.structs.replace(profile, steps=steps)
+        raw, unkept = _without_secret(raw)
         record = self._record(arm, asked.name, hello, profile, raw)
-        record = msgspec.structs.replace(record, lacks=None if raw else _TOO_LARGE)
+        record = msgspec.structs.replace(record, lacks=unkept)
         return cut_at(asked.most_launches, record)
 
     def _counted_steps(self, asked: Pass) -> int:
@@ -473,6 +476,16 @@ def _explained(error: NothingTracedError, complaint: Problem | None) -> NothingT
         return error
     details = f"{error.details}; {complaint.details}"
     return NothingTracedError(error.brief, details=details, hint=complaint.hint)
+
+
+def _without_secret(raw: Path | None) -> tuple[Path | None, Lacking | None]:
+    """Return a raw file that may be kept, or why it is not: it is too large, or holds a secret."""
+    name = secret_in(raw) if raw else ""
+    if raw is None or not name:
+        return raw, None if raw else _TOO_LARGE
+    raw.unlink()
+    brief = f"its raw file holds {name}, which may be a secret, and was not kept"
+    return None, Lacking(why="raw-not-kept", problem=Problem(brief=brief))
 
 
 def _unanswered(reply: Profiled) -> Lacking:

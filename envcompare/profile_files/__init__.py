@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from envcompare.errors import ConfigError
 from envcompare.files import PRINTED_BYTES
+from envcompare.gpu.kernelnames import is_nameless
 from envcompare.profile_files.activity import Shape
 from envcompare.profile_files.derive import with_quantities
 from envcompare.profile_files.rawfiles import GZIP, SQLITE, encoding_of, first_bytes, refusal
@@ -34,7 +35,6 @@ READERS: Final = {
 SEVERAL: Final = frozenset({"ncu", "nvprof"})
 """Tools whose counters are collected in several runs over the same launches."""
 
-_NAMELESS: Final = "[unknown]"
 _KINDS: Final = {
     "kineto": "a trace of torch.profiler",
     "ncu": "a file of Nsight Compute",
@@ -49,6 +49,19 @@ _POINTERS: Final = (
      "git lfs pull --include '*{file}'"),
     (re.compile(rb"/annex/objects/\S+"), "git-annex", "git annex get {file}"),
 )  # fmt: skip
+_ARCHIVES: Final = (
+    (re.compile(rb".{257}ustar", re.DOTALL), "a tar archive", "tar xf {file}"),
+    (re.compile(rb"PK\x03\x04"), "a zip archive", "unzip {file}"),
+    (re.compile(rb"\x28\xb5\x2f\xfd"), "packed by zstd", "zstd -d {file}"),
+    (re.compile(rb"\xfd7zXZ"), "packed by xz", "xz -d {file}"),
+    (re.compile(rb"BZh\d"), "packed by bzip2", "bzip2 -d {file}"),
+)
+_STATS: Final = re.compile(
+    rb"^Processing \[.*\] with \[|^ \*\* .*(?:Summary|Trace).* \(\w+\):"
+    rb'|^"?Start \(ns\)"?,"?Duration|"?Time ?\(%\)"?[\s,]+"?Total Time'
+    rb'|\[\s*\{\s*"Time \(%\)" ?:',
+    re.MULTILINE,
+)
 _PAGE: Final = re.compile(rb"\s*<(?:!doctype html|html)\b", re.IGNORECASE)
 _TEXT_TOOLS: Final = frozenset({"ncu", "nvprof"})
 _TEXTS: Final = (
@@ -86,7 +99,7 @@ def read(
         )
     for path in paths:
         check(tool, path)
-    merged = _known(_merge([_reader(tool)(path) for path in paths]))
+    merged = _with_nameless(_merge([_reader(tool)(path) for path in paths]))
     notes = tuple(
         controls if controls and note == _CONTROLS_UNKNOWN else note for note in merged.notes
     )
@@ -105,26 +118,11 @@ def checked(profile: Profile) -> Profile:
     return profile
 
 
-def _known(profile: Profile) -> Profile:
-    """Return the profile without launches of which the tool could not tell what they were."""
-    kept = [n for n, kernel in enumerate(profile.kernels) if kernel.name.lower() != _NAMELESS]
-    if len(kept) == len(profile.kernels):
-        return profile
-    places = {place: number for number, place in enumerate(kept)}
-    sequence = tuple(places[n] for n in profile.sequence if n in places)
-    firsts = dict(zip(reversed(sequence), range(len(sequence) - 1, -1, -1), strict=True))
-    kernels = (
-        replace(profile.kernels[n], first=firsts.get(number, profile.kernels[n].first))
-        for number, n in enumerate(kept)
-    )
-    launches = sum(kernel.calls for kernel in profile.kernels)
-    lost = launches - sum(profile.kernels[n].calls for n in kept)
-    return replace(
-        profile,
-        kernels=tuple(kernels),
-        sequence=sequence,
-        notes=(*profile.notes, Note(kind="unknown-launches", values={"launches": lost})),
-    )
+def _with_nameless(profile: Profile) -> Profile:
+    """Return the profile with a note on launches of which the tool did not record the kernel."""
+    lost = sum(kernel.calls for kernel in profile.kernels if is_nameless(kernel.name))
+    notes = (Note(kind="nameless-launches", values={"launches": lost}),) * bool(lost)
+    return replace(profile, notes=(*profile.notes, *notes))
 
 
 def check(tool: str, path: Path) -> None:
@@ -152,8 +150,13 @@ def recognise(path: Path, *, most: int | None = None) -> str:
     its tool's reader lacks.
     """
     head = first_bytes(path, _HEAD_BYTES, most=most)
-    _refuse_stand_in(path.name, head)
-    tool = _by_name(path) or _by_content(_plain(head))
+    plain = _plain(head)
+    _refuse_stand_in(path.name, head, plain)
+    tool = _by_name(path) or _by_content(plain)
+    if tool in {"", "kineto"} and _STATS.search(plain):
+        why = "it is what `nsys stats` prints, which has no order of launches and no busy time"
+        hint = "import the report, or: nsys export --type sqlite -o OUT.sqlite REPORT.nsys-rep"
+        raise refusal(path.name, why=why, hint=hint)
     if tool not in _TEXT_TOOLS and encoding_of(head).startswith("utf-16"):
         raise refusal(
             path.name,
@@ -164,8 +167,15 @@ def recognise(path: Path, *, most: int | None = None) -> str:
     return tool
 
 
-def _refuse_stand_in(name: str, head: bytes) -> None:
-    """Refuse what stands in the place of a file that was not fetched."""
+def _refuse_stand_in(name: str, head: bytes, plain: bytes) -> None:
+    """Refuse what stands in the place of a file: a pointer, a page, or an archive.
+
+    `plain` is the head unpacked.
+    """
+    for pattern, form, command in _ARCHIVES:
+        if pattern.match(plain):
+            hint = f"{command.format(file=name)}, then import the files that come out"
+            raise refusal(name, why=f"it is {form}", hint=hint)
     for pattern, keeper, command in _POINTERS:
         if pattern.match(head):
             size = re.search(rb"^size (\d+)$", head, re.MULTILINE)
@@ -218,13 +228,7 @@ def _merge(profiles: Sequence[Profile]) -> Profile:
     if len(profiles) == 1:
         return first
     timed = next((profile for profile in profiles if profile.has_time), first)
-    summaries = [one for one in profiles if not any(kernel.metrics for kernel in one.kernels)]
-    if len(summaries) > 1:
-        raise refusal(
-            " and ".join(name for one in summaries for name in one.files),
-            why="they hold times alone, and passes over the same launches add counters",
-            hint="import each process or rank as an environment of its own: one call for each",
-        )
+    _refuse_repeated(profiles)
     for other in profiles:
         if other is not timed:
             _refuse_other_launches(timed, other)
@@ -242,6 +246,21 @@ def _merge(profiles: Sequence[Profile]) -> Profile:
         notes=_merged_notes(profiles, has_time=timed.has_time),
         quantities=(),
     )
+
+
+def _refuse_repeated(profiles: Sequence[Profile]) -> None:
+    """Refuse a file that adds nothing to those before it, as one of another process or rank."""
+    known, has_time = set[str](), False
+    for profile in profiles:
+        metrics = {name for kernel in profile.kernels for name in kernel.metrics}
+        if not metrics - known and (has_time or not profile.has_time):
+            raise refusal(
+                " and ".join(name for one in profiles for name in one.files),
+                why=f"{profile.files[0]} adds no counter to the others: it is no pass of theirs",
+                hint="import each process or rank as an environment of its own: one call for each",
+            )
+        known |= metrics
+        has_time = has_time or profile.has_time
 
 
 def _joined(kernel: Kernel, others: Sequence[Kernel]) -> Kernel:

@@ -304,9 +304,13 @@ def untraced_graphs(calls: Table, names: Sequence[str], tables: Sequence[Table])
     Work of a graph that was traced by its nodes carries the correlation id of the launch.
     """
     launching = [number for number, name in enumerate(names) if _GRAPH_LAUNCH.match(name)]
-    launches = np.flatnonzero(np.isin(calls["name"], launching))
+    if not launching:
+        return 0
+    launches = np.flatnonzero(np.isin(calls["name"], launching) & (calls["correlation"] >= 0))
     worked = np.concatenate([launching_calls(table, calls) for table in tables])
-    return 0 if np.isin(launches, worked).any() else len(launches)
+    # an old trace does not tell which call launched what
+    is_told = not len(worked) or (worked >= 0).any()
+    return len(launches) if is_told and not np.isin(launches, worked).any() else 0
 
 
 def _call_keys(rows: Table, calls: Table) -> Numbers:

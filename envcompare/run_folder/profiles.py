@@ -136,11 +136,11 @@ NoteKind = Literal[
     "calls-without-gpu", "controls-off", "controls-unknown", "counters-of-ranges", "cut-names",
     "distributed", "events-left-out", "flops-of-operator", "impossible-metrics",
     "launches-not-in-file", "launches-without-kernel", "marked-range", "metric-missing",
-    "metric-of-some", "metrics-without-sums", "newer-schema", "no-api-calls", "no-cuda-data",
-    "no-gpu-events", "no-time", "processes", "rounded-counts", "several-gpus", "text",
-    "times-of-counting", "unended-line", "uneven-metric", "uneven-rate", "unknown-launches",
-    "unpatched-time", "unread-rows",
-    "unread-table", "untraced-graphs", "whole-graphs", "work-without-call",
+    "metric-of-some", "metrics-without-sums", "nameless-launches", "newer-schema",
+    "no-api-calls", "no-cuda-data", "no-gpu-events", "no-time", "processes", "rounded-counts",
+    "several-gpus", "text", "times-of-counting", "unended-line", "uneven-metric", "uneven-rate",
+    "unknown-launches", "unpatched-time", "unread-rows", "unread-table", "untraced-graphs",
+    "whole-graphs", "work-without-call",
 ]  # fmt: skip
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 
 import pytest
-from imports import answer, compared, imported, log, request
+from imports import answer, compared, files_of, imported, log, request
+from kinetotraces import copy as copied
 from kinetotraces import event, kernel, launch, write
 from ncutexts import TIME, raw
 from ncutexts import launch as ncu_launch
@@ -271,3 +274,200 @@ def test_another_batch_is_no_proof_of_another_library(tmp_path: Path) -> None:
     text = printed(imported(tmp_path, "kineto", **files))
     assert "a hint at other shapes or another batch, or libraries of another version" in text
     assert "chose them" not in text
+
+
+def test_launches_without_a_name_count(tmp_path: Path) -> None:
+    """They took their time; whether two programs ran the same kernels is open then."""
+    path = exported(tmp_path, "nsys_unknown_names")
+    run = imported(tmp_path, "nsys", vm=path, docker=exported(tmp_path, "nsys_eager"))
+    rows = quantities(run, "vm")
+    assert (rows["launch_count"].value, rows["kernel_time_ns"].value) == (3, 7e6)
+    assert rows["busy_ns"].value == 7e6
+    assert "same kernels is not known: 2 launches have no name" in answer(run)
+
+
+def test_the_first_traces_were_bare_lists_of_events(tmp_path: Path) -> None:
+    """Kineto of 2020 and tools that cut traces write them so."""
+    run = imported(tmp_path, "kineto", vm=DATA / "kineto_bare_array.json")
+    rows = quantities(run, "vm")
+    assert (rows["launch_count"].value, rows["kernel_time_ns"].value) == (2, 30_000)
+    assert rows["memset_bytes"].value == 256
+
+
+def test_devices_of_the_first_traces_have_their_names(tmp_path: Path) -> None:
+    """They stood in computeProperties."""
+    listed = [{"id": 0, "name": "Tesla V100", "major": 7, "minor": 0}]
+    path = tmp_path / "a.json"
+    content = {"schemaVersion": 1, "computeProperties": listed, "traceEvents": [kernel("k", 0, 1)]}
+    path.write_text(json.dumps(content), encoding="utf-8")
+    assert imported(tmp_path, "kineto", vm=path).profiles[0].devices == ("Tesla V100",)
+
+
+def test_a_rate_of_fewer_invocations_is_left_out_by_itself(tmp_path: Path) -> None:
+    """Nvprof prints one so; the counts beside it are whole."""
+    run = imported(tmp_path, "nvprof", vm=DATA / "nvprof_one_rate_short.log")
+    rows = quantities(run, "vm")
+    assert (rows["flops_fp32"].value, rows["dram_read_sectors"].value) == (8_000, 400)
+
+
+@pytest.mark.parametrize(
+    ("name", "why", "hint"),
+    [
+        ("ncu_failed.txt", "failed: LaunchFailed", "run the program without ncu until it ends"),
+        ("ncu_nothing_profiled.csv", "no kernel was profiled", "--target-processes"),
+    ],
+)
+def test_a_log_of_ncu_says_why_it_holds_nothing(
+    tmp_path: Path, name: str, why: str, hint: str
+) -> None:
+    """To convert it, or to print it as CSV, would not help."""
+    with pytest.raises(ProfileError) as caught:
+        request(tmp_path, DATA / name, tool="ncu").run()
+    assert why in caught.value.details
+    assert hint in caught.value.hint
+    assert "--import" not in caught.value.hint
+
+
+STATS = """
+ ** CUDA GPU Kernel Summary (cuda_gpu_kern_sum):
+
+ Time (%)  Total Time (ns)  Instances  Name
+"""
+CSV_STATS = "Time (%),Total Time (ns),Instances,Avg (ns),Name\n100.0,5,1,5.0,k\n"
+TAR = b"a.json".ljust(257, b"\0") + b"ustar\x0000"
+
+
+@pytest.mark.parametrize(
+    ("content", "why", "hint"),
+    [
+        (STATS.encode(), "what `nsys stats` prints", "nsys export"),
+        (CSV_STATS.encode(), "what `nsys stats` prints", "nsys export"),
+        (b'[{"Time (%)": 3}]', "what `nsys stats` prints", "nsys export"),
+        (TAR, "a tar archive", "tar xf"),
+        (gzip.compress(TAR), "a tar archive", "tar xf"),
+        (b"PK\x03\x04rest", "a zip archive", "unzip"),
+    ],
+)
+@pytest.mark.parametrize("tool", ["nsys", "kineto", "ncu", "nvprof"])
+def test_what_is_no_file_of_a_profiler_is_recognised(
+    tmp_path: Path, tool: str, content: bytes, why: str, hint: str
+) -> None:
+    """Archives and printed statistics, whichever tool they are given for."""
+    path = tmp_path / "a.json"
+    path.write_bytes(content)
+    with pytest.raises(ProfileError) as caught:
+        request(tmp_path, path, tool=tool).run()
+    assert why in caught.value.details
+    assert hint in caught.value.hint
+
+
+def test_an_export_of_old_is_read_without_the_tables_of_today(tmp_path: Path) -> None:
+    """Nsys exported it, though it has no ANALYSIS_DETAILS."""
+    path = exported(tmp_path, "nsys_eager")
+    change(path, "DROP TABLE ANALYSIS_DETAILS")
+    run = imported(tmp_path, "nsys", vm=path)
+    assert quantities(run, "vm")["launch_count"].value == 2
+
+
+def test_a_copy_that_only_one_environment_made_is_0_in_the_other(tmp_path: Path) -> None:
+    """A trace holds all copies and memsets there were."""
+    work = [kernel("k", 0, 1)]
+    with_copy = [*work, copied("Memcpy HtoD (Pinned -> Device)", 2, 1, 4096)]
+    vm, docker = write(tmp_path / "a.json", with_copy), write(tmp_path / "b.json", work)
+    rows = quantities(imported(tmp_path, "kineto", vm=vm, docker=docker), "docker")
+    assert (rows["memcpy_htod_bytes"].value, rows["memcpy_htod_ns"].value) == (0, 0)
+    assert rows["memset_bytes"].value == 0
+
+
+def test_kernels_that_ncu_ran_alone_are_compared_as_such(tmp_path: Path) -> None:
+    """Their times are of kernels, and no words make them those of the program."""
+    files = {}
+    for arm, time in (("vm", "100"), ("docker", "300")):
+        files[arm] = tmp_path / f"{arm}.csv"
+        files[arm].write_text(raw({TIME: "ns"}, ncu_launch(0, time)), encoding="utf-8")
+    run = imported(tmp_path, "ncu", **files)
+    for text in (answer(run), printed(run)):
+        assert "Each run alone by ncu, they took 100 ns → 300 ns." in text
+
+
+ENVIRONMENT = {"HOME": "/root", "WANDB_API_KEY": "0123456789abcdef0123"}
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
+def test_a_trace_that_holds_a_secret_is_not_copied(tmp_path: Path, name: str) -> None:
+    """The profile is kept; the variable is named and not its value."""
+    path = write(tmp_path / name, [kernel("k", 0, 1)], environment=ENVIRONMENT)
+    done = request(tmp_path, path, tool="kineto").run()
+    assert f"{name} is not copied: it holds WANDB_API_KEY, which may be a secret" in done.lines
+    kept = b"".join(files_of(done.folder.path).values())
+    assert b"0123456789abcdef0123" not in kept
+
+
+@pytest.mark.parametrize(
+    "cells", ["'WANDB_API_KEY', 'abc123'", "'env', 'X=1\nWANDB_API_KEY=abc123'"]
+)
+def test_an_export_that_holds_a_secret_is_not_copied(tmp_path: Path, cells: str) -> None:
+    """As a name and a value, or within a text."""
+    path = exported(tmp_path, "nsys_eager")
+    change(path, f"INSERT INTO META_DATA_EXPORT VALUES ({cells})")
+    done = request(tmp_path, path, tool="nsys").run()
+    assert any("WANDB_API_KEY" in line for line in done.lines)
+    assert done.folder.read_profiles()[0].raw == ()
+
+
+def test_a_trace_without_a_secret_is_copied(tmp_path: Path) -> None:
+    """Words such as key and pass name much else."""
+    path = write(tmp_path / "a.json", [kernel("sort_by_key<KEY=int, PASS=2>", 0, 1)], key="value")
+    (record,) = request(tmp_path, path, tool="kineto").run().folder.read_profiles()
+    assert len(record.raw) == 1
+
+
+@pytest.mark.parametrize(
+    "names", [("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")]
+)
+def test_ranks_that_nsys_was_started_for_are_summed(tmp_path: Path, names: tuple[str, str]) -> None:
+    """An export holds the environment of nsys, where the launcher of the ranks says which it is."""
+    paths = []
+    for rank in (0, 1):
+        (tmp_path / str(rank)).mkdir()
+        paths.append(exported(tmp_path / str(rank), "nsys_eager"))
+        environment = f"HOME=/root'||char(0)||'{names[0]}={rank}'||char(0)||'{names[1]}=2"
+        change(
+            paths[-1],
+            "CREATE TABLE TARGET_INFO_SYSTEM_ENV (name TEXT, value TEXT);"
+            f"INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES ('DeviceEnvironment', '{environment}');",
+        )
+    run = imported(tmp_path, "nsys", vm=tuple(paths))
+    rows = {(row.name, row.rank): row.value for row in run.profiles[0].arms[0].quantities}
+    assert (rows["launch_count", None], rows["kernel_time_ns", None]) == (4, 160e6)
+    assert (rows["busy_ns", 0], rows["busy_ns", 1]) == (80e6, 80e6)
+
+
+def test_the_environment_of_nsys_without_a_secret_is_kept(tmp_path: Path) -> None:
+    """Its folder is no password, though the variable has the word in it."""
+    path = exported(tmp_path, "nsys_eager")
+    change(path, "INSERT INTO META_DATA_EXPORT VALUES ('env', 'PWD=/home/user'||char(0)||'A=b')")
+    assert request(tmp_path, path, tool="nsys").run().folder.read_profiles()[0].raw
+
+
+def test_two_files_of_the_same_counters_are_no_passes(tmp_path: Path) -> None:
+    """The second is of another rank: its counts would be lost."""
+    paths = []
+    for rank in (0, 1):
+        paths.append(tmp_path / f"rank{rank}.csv")
+        text = raw({TIME: "ns", "dram__bytes.sum": "byte"}, ncu_launch(0, "100", f"{rank}64"))
+        paths[-1].write_text(text, encoding="utf-8")
+    with pytest.raises(ProfileError) as caught:
+        request(tmp_path, *paths, tool="ncu").run()
+    assert "rank1.csv adds no counter" in caught.value.details
+
+
+def test_operations_of_a_chip_that_is_not_known_have_no_sum(tmp_path: Path) -> None:
+    """It may have a type of number that no counter of today holds."""
+    path = tmp_path / "a.csv"
+    name = "sm__ops_path_tensor_src_bf16_dst_fp32.sum"
+    row = ncu_launch(0, "100", "64", capability="13.0")
+    path.write_text(raw({TIME: "ns", name: "op"}, row), encoding="utf-8")
+    rows = quantities(imported(tmp_path, "ncu", vm=path), "vm")
+    assert rows["flops_tensor"].value is None
+    assert rows["flops_tensor_bf16"].value == 64

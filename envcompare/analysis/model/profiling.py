@@ -200,6 +200,9 @@ class KernelDiff(msgspec.Struct, frozen=True, kw_only=True):
     only_arm: int
     both: int
     both_names: Annotated[int, Meta(description="of how many names; `both` counts shapes")] = 0
+    nameless: Annotated[
+        int, Meta(description="launches of both without a name: whether all are the same is open")
+    ] = 0
     reference_ns: float | None = None
     arm_ns: float | None = None
     reference_launches: float

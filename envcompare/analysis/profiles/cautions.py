@@ -20,7 +20,7 @@ from envcompare.analysis.profiles.armprofiles import (
 from envcompare.analysis.profiles.quantities import Rows, clashes
 from envcompare.analysis.profiles.ranks import LEFT_OUT, RANK
 from envcompare.gpu import gpu_models, has_gpu_work, is_vendor_alone
-from envcompare.gpu.kernelnames import family_of_any_tool
+from envcompare.gpu.kernelnames import family_of_any_tool, is_nameless
 from envcompare.run_folder.profiles import Profile, ProfileRecord, graphs_of, hidden_graphs
 from envcompare.text import counted
 
@@ -253,7 +253,8 @@ def _against(trace: ProfileRecord, other: ProfileRecord) -> Iterable[str]:
 
 
 def _families(profile: Profile) -> dict[str, str]:
-    return {family_of_any_tool(one.name): one.name for one in profile.kernels}
+    named = (one.name for one in profile.kernels if not is_nameless(one.name))
+    return {family_of_any_tool(name): name for name in named}
 
 
 def _launches(profile: Profile) -> int:

@@ -14,7 +14,7 @@ from typing import Final
 
 from envcompare.analysis.model.profiling import DiffKind, KernelDiff, KernelDiffRow, MatchRule
 from envcompare.analysis.profiles.alignment import align
-from envcompare.gpu.kernelnames import classify, family, identity, is_truncated, shown
+from envcompare.gpu.kernelnames import classify, family, identity, is_nameless, is_truncated, shown
 from envcompare.run_folder.profiles import RUN_KERNELS_ALONE, Dim, Kernel, Profile
 
 MOST_ROWS: Final = 20  # of one kind; the rest is summed
@@ -102,7 +102,9 @@ def kernel_diff(
     sums = _sums(*both)
     counts = Counter(one.kind for one in sums)
     whole = _added(sums)
-    factor = _launch_factor(before, after)
+    every = (*before.kernels, *after.kernels)
+    nameless = sum(one.calls for one in every if is_nameless(one.name))
+    factor = None if nameless else _launch_factor(before, after)
     is_of_program = not RUN_KERNELS_ALONE & {before.tool, after.tool}
     return KernelDiff(
         arm=names[1],
@@ -111,6 +113,7 @@ def kernel_diff(
         is_per_step=bool(before.steps and after.steps),
         identical_kernel_set=factor == 1,
         launch_factor=None if factor == 1 else factor,
+        nameless=nameless,
         replaced=counts["replaced"],
         only_reference=counts["only-reference"],
         only_arm=counts["only-arm"],

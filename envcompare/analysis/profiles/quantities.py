@@ -9,7 +9,7 @@ from typing import Final, Literal
 from msgspec.structs import replace
 
 from envcompare.analysis.model.profiling import QuantityRow, Unlike
-from envcompare.analysis.profiles.armprofiles import profile_of, usable
+from envcompare.analysis.profiles.armprofiles import is_of_program, profile_of, usable
 from envcompare.gpu import tensor_pipes
 from envcompare.gpu.kernelnames import UNCOUNTED_TENSORS, ran_uncounted
 from envcompare.run_folder.profiles import (
@@ -73,11 +73,17 @@ def quantity_rows(
     A quantity is compared with the one of the same name, pass, tool and GPU in the reference; where
     that is of another tool, page or rule of averaging, both stand without a ratio.
     """
-    rows = {arm: _rows(records, partial) for arm, records in by_arm.items()}
+    held = {arm: tuple(records) for arm, records in by_arm.items()}
+    rows = {arm: _rows(records, partial) for arm, records in held.items()}
+    covers = {arm: _covered(records) for arm, records in held.items()}
     for arm, quantities in timed.items():
         rows.setdefault(arm, {}).update(
             (_key(one, "timing", None), _row(one, "timing")) for one in quantities
         )
+    rows = {
+        arm: found | _absent(found, rows, covered=covers.get(arm, {}))
+        for arm, found in rows.items()
+    }
     against = rows.get(reference, {})
     return {
         arm: tuple(
@@ -88,6 +94,32 @@ def quantity_rows(
         )
         for arm, found in rows.items()
     }
+
+
+def _covered(records: Iterable[ProfileRecord]) -> dict[tuple[str, Tool], int | None]:
+    """Return the pass, the tool and the steps of each trace, which holds all copies there were."""
+    traces = (record for record in usable(records) if is_of_program(record))
+    profiles = ((record.kind, profile_of(record)) for record in traces)
+    return {(kind, profile.tool): profile.steps for kind, profile in profiles}
+
+
+def _absent(
+    rows: Mapping[Key, QuantityRow],
+    others: Mapping[str, Mapping[Key, QuantityRow]],
+    *,
+    covered: Mapping[tuple[str, Tool], int | None],
+) -> dict[Key, QuantityRow]:
+    """Return 0 for the copies and memsets that other arms have, where a trace would hold them."""
+    found = {}
+    for key, row in ((key, row) for of in others.values() for key, row in of.items()):
+        name, kind, tool, gpu, *_ = key
+        is_copied = name.startswith(("memcpy_", "memset_")) and gpu is None
+        is_told = row.value is not None and key not in rows
+        if is_copied and is_told and tool is not None and (kind, tool) in covered:
+            steps = covered[kind, tool]
+            zero = replace(row, value=0.0, per_step=0.0 if steps else None, per_sample=None)
+            found[key] = replace(zero, scope="none was traced", status="ok", reason="")
+    return found
 
 
 def _held_against(row: QuantityRow, key: Key, against: Mapping[Key, QuantityRow]) -> QuantityRow:

@@ -96,6 +96,9 @@ def _withheld(profile: Profile, note: Note) -> Profile:
     return replace(
         profile,
         **{name: None for name in _TIMES_OF_GPU if name not in known},
+        operators=tuple(
+            replace(one, self_device_ns=None, device_ns=None) for one in profile.operators
+        ),
         quantities=tuple(
             one if one.name in known else replace(one, value=None, status="missing", reason=reason)
             for one in profile.quantities
@@ -316,6 +319,8 @@ def _on_volta(sums: MetricSums) -> list[Quantity]:
 
 def _all_types(sums: MetricSums, floats: list[Total]) -> Total:
     """Return the sum over the types, known where each was counted or the pipe was never used."""
+    if not sums.pipes:
+        return Total(reason="which counters hold all operations of this GPU is not known")
     whole = sum_of(floats)
     if floats and whole.value is not None:
         return whole

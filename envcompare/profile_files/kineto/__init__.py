@@ -68,7 +68,8 @@ def read(path: Path) -> Profile:
         return _counted(trace, rows, kernels)
     names = tuple(rows.names)
     devices = _devices(trace)
-    is_rocm = _is_rocm(devices, {names[number] for number in np.unique(calls["name"]).tolist()})
+    called = {names[number] for number in np.unique(calls["name"]).tolist()}
+    is_rocm = _is_rocm(devices, called)
     timed = _timed(trace, rows, (kernels, copies, calls, operators))
     has_gpu = bool(len(kernels) or len(copies))
     hidden = _BY_KERNELS if is_rocm else ""
@@ -85,7 +86,8 @@ def read(path: Path) -> Profile:
             *_untraced_graphs(calls, names, (kernels, copies)),
         ),
     )
-    vendor = "AMD" if is_rocm else rows.vendor
+    is_cuda = any(name.startswith("cuda") for name in called)
+    vendor = "AMD" if is_rocm else "NVIDIA" if is_cuda else rows.vendor
     if has_gpu and vendor and not devices:
         devices = {0: of_vendor(vendor)}
     return with_gpu_times(timed, (kernels, copies), devices, source=_SOURCE)

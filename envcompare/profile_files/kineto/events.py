@@ -54,7 +54,7 @@ _WORK: Final = ({"stream", "grid", "block"}, {"stream", "bytes"})
 # XPUs write M2D: M is memory of the host, H what was allocated there to be copied, S is shared.
 _COPY: Final = re.compile(r"Memcpy (PtoP|[HDAMS](?:to|2)[HDAMS])|Copy([HD])\w+To([HD])")
 _CALLS: Final = re.compile(r"(\w+)_(?:runtime|driver)")
-_VENDORS: Final = {"cuda": "NVIDIA", "xpu": "Intel", "mtia": "Meta MTIA", "musa": "Moore Threads",
+_VENDORS: Final = {"xpu": "Intel", "mtia": "Meta MTIA", "musa": "Moore Threads",
                    "mlu": "Cambricon", "hpu": "Intel Gaudi", "npu": "Huawei Ascend"}  # fmt: skip
 _ASCEND: Final = {"Task Type", "Stream Id"}  # what torch_npu writes of work on a device
 _SIDES: Final = str.maketrans("AM", "DH")
@@ -106,6 +106,9 @@ class Trace:
     def _items(self, text: _Json) -> Iterator[object]:
         """Yield the items of `traceEvents`, and keep what is known of the fields beside it."""
         has_events = False
+        if text.peek() == "[":  # as the first releases and other tools write it
+            yield from self._bare(text)
+            return
         if text.peek() != "{":
             raise refusal(self.name, why="it has no traceEvents", hint=_HINT)
         text.take("{")
@@ -115,9 +118,7 @@ class Trace:
             if name == "traceEvents" and text.peek() == "[":
                 has_events = True
                 self._refuse_newer()
-                text.take("[")
-                for _ in text.members("]"):
-                    yield text.value()
+                yield from self._list(text)
             else:
                 value = text.value()
                 self.head |= {name: value} if name in _FIELDS else {}
@@ -125,6 +126,21 @@ class Trace:
         self._refuse_newer()
         if not has_events:
             raise refusal(self.name, why="it has no traceEvents", hint=_HINT)
+
+    def _bare(self, text: _Json) -> Iterator[object]:
+        """Yield the events of a trace that is a list of them and nothing else."""
+        has_phase = False
+        for event in self._list(text):
+            has_phase = has_phase or (isinstance(event, dict) and "ph" in event)
+            yield event
+        text.end()
+        if not has_phase:
+            raise refusal(self.name, why="it has no traceEvents", hint=_HINT)
+
+    def _list(self, text: _Json) -> Iterator[object]:
+        text.take("[")
+        for _ in text.members("]"):
+            yield text.value()
 
     def _refuse_newer(self) -> None:
         """Refuse a schema after the one that is known, whose times may be of another unit."""

@@ -77,6 +77,13 @@ _LAUNCHES: Final = (
 _HEADER: Final = re.compile(r'^"(?:ID|Process ID)",')
 _ERROR: Final = re.compile(r"^==ERROR==\s*(.*)")
 _NONE: Final = "No kernels were profiled"
+_NO_KERNEL: Final = (
+    "check that the program uses the GPU between the marks that ncu was given (--nvtx-include, "
+    "--profile-from-start, --kernel-name), and that ncu follows its children (--target-processes)"
+)
+_PROFILING: Final = re.compile(r"==PROF== Profiling ")
+_MOST_ERRORS: Final = 3
+_FAILED: Final = "run the program without ncu until it ends well, then profile it again"
 _PERMISSION: Final = re.compile(
     r"ERR_NVGPUCTRPERM|does not have permission to access NVIDIA GPU Performance Counters"
     r"|driver resource was unavailable"
@@ -465,15 +472,15 @@ def _refuse_errors(lines: tuple[str, ...], file: str) -> None:
         if _PERMISSION.search(error):
             why = f"ncu was not allowed to read the counters of the GPU: {error}"
             raise refusal(file, line=line, why=why, hint=_OPEN_COUNTERS)
-    for line, error in errors:
-        raise refusal(file, line=line, why=f"ncu failed: {error}", hint=BASE_UNITS)
+    if errors:
+        said = "; ".join(dict.fromkeys(error.rstrip(".") for _, error in errors[:_MOST_ERRORS]))
+        why = f"the profiled program, or ncu in it, failed: {said}"
+        raise refusal(file, line=errors[0][0], why=why, hint=_FAILED)
+    is_profiled = any(_HEADER.match(text) or _PROFILING.match(text) for text in lines)
     for line, text in numbered:
-        if text.startswith("==") and _NONE in text:
-            hint = (
-                "check that the program uses the GPU between the marks that ncu was given "
-                "(--nvtx-include, --profile-from-start, --kernel-name)"
-            )
-            raise refusal(file, line=line, why="no kernels were profiled", hint=hint)
+        is_told = text.startswith("==") and _NONE in text
+        if is_told or (text.startswith("==PROF== ") and not is_profiled):
+            raise refusal(file, line=line, why="no kernel was profiled", hint=_NO_KERNEL)
 
 
 def _why_no_table(lines: tuple[str, ...]) -> str:

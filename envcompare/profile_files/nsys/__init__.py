@@ -40,7 +40,7 @@ from envcompare.profile_files.rawfiles import refusal
 from envcompare.run_folder.profiles import CopyKind, Device, Note, Profile
 from envcompare.text import one_line
 
-_OWN_TABLES: Final = ("StringIds", "ANALYSIS_DETAILS")
+_STRINGS: Final = "StringIds"
 _SCHEMA: Final = (3, 24)
 """The newest schema of an export that is known: of nsys 2026.1."""
 _META: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
@@ -52,6 +52,16 @@ _COPIES: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
 _MEMSETS: Final = "CUPTI_ACTIVITY_KIND_MEMSET"
 _GRAPHS: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 _CALLS: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
+_SYSTEM: Final = "TARGET_INFO_SYSTEM_ENV"
+_ENVIRONMENT: Final = "DeviceEnvironment"
+# of torchrun, Open MPI, MPICH and Slurm
+_RANKS: Final = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
+_NODE: Final = "graphNodeId"
 _GPUS: Final = "TARGET_INFO_GPU"
 _COPY_NAMES: Final = "ENUM_CUDA_MEMCPY_OPER"
 
@@ -97,8 +107,8 @@ def read(path: Path) -> Profile:
     """
     with opened(path) as export:
         _refuse_newer(export, path.name)
-        if not all(export.is_table(table) for table in _OWN_TABLES):
-            why = "it has no tables StringIds and ANALYSIS_DETAILS, so nsys did not export it"
+        if not export.is_table(_STRINGS) or not export.is_of_nsys():
+            why = "it has no tables of an export: StringIds beside those of a trace"
             raise refusal(path.name, why=why, hint=HINT)
         return _profile(export, path.name)
 
@@ -244,10 +254,38 @@ def _notes(trace: _Trace, export: Export, launched: Numbers) -> Iterator[Note]:
     lost = _launches_without_kernel(trace, launched)
     if lost and len(trace.kernels):
         yield Note(kind="launches-without-kernel", values={"launches": lost})
+    yield from _graph_notes(trace, export)
+    yield from _rank_notes(export)
+
+
+def _graph_notes(trace: _Trace, export: Export) -> Iterator[Note]:
+    """Yield that CUDA graphs hide kernels, traced as wholes or not at all."""
     if len(trace.graphs):
         yield Note(kind="whole-graphs", values={"graphs": len(trace.graphs)})
-    elif untraced := untraced_graphs(trace.calls, trace.call_names, (trace.kernels, trace.copies)):
-        yield Note(kind="untraced-graphs", values={"graphs": untraced})
+    elif not _has_nodes(export):
+        tables = (trace.kernels, trace.copies)
+        if untraced := untraced_graphs(trace.calls, trace.call_names, tables):
+            yield Note(kind="untraced-graphs", values={"graphs": untraced})
+
+
+def _rank_notes(export: Export) -> Iterator[Note]:
+    """Yield which rank of a distributed program nsys was started for, as its environment says."""
+    texts = export.pairs(_SYSTEM, "name", "value").get(_ENVIRONMENT, "").split("\0")
+    variables = dict(text.split("=", 1) for text in texts if "=" in text)
+    for rank, size in _RANKS:
+        told = variables.get(rank, ""), variables.get(size, "")
+        if all(map(str.isdecimal, told)) and int(told[1]) > 1:
+            values = {"rank": told[0], "world_size": told[1], "backend": "not recorded"}
+            yield Note(kind="distributed", values=values)
+            return
+
+
+def _has_nodes(export: Export) -> bool:
+    """Say whether any kernel is told to be a node of a CUDA graph."""
+    if _NODE not in export.columns(_KERNELS):
+        return False
+    query = f'SELECT 1 FROM "{_KERNELS}" WHERE "{_NODE}" > 0 LIMIT 1'  # noqa: S608 — constants
+    return next(export.query(query), None) is not None
 
 
 def _launches_without_kernel(trace: _Trace, launched: Numbers) -> int:

@@ -33,6 +33,9 @@ _COLLECT: Final = (
     f"{HINT}"
 )
 
+_OF_TRACE: Final = re.compile(
+    r"ANALYSIS_DETAILS|CUPTI_ACTIVITY_KIND_|NVTX_EVENTS|TARGET_INFO_|OSRT_|SCHED_EVENTS|COMPOSITE_"
+)
 _REPORTS: Final = frozenset({".nsys-rep", ".qdrep"})
 # nsys says: Report was created in Nsight Systems version (…), newer than your current version
 _NEWER: Final = re.compile(r"\bnewer than\b")
@@ -63,6 +66,10 @@ class Export:
     def is_table(self, table: str) -> bool:
         """Return whether a table is there at all."""
         return table in self._tables
+
+    def is_of_nsys(self) -> bool:
+        """Return whether any table is one of a trace; exports of 2019 lack some of today's."""
+        return any(_OF_TRACE.match(table) for table in self._tables)
 
     def columns(self, table: str) -> frozenset[str]:
         """Return the names of the columns of a table, none where it is a view or is not there."""

@@ -6,6 +6,7 @@ A log must be whole and agree with itself, within what rounding allows.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -159,8 +160,8 @@ def _counted(parts: Iterable[Part]) -> tuple[Kernel, ...]:
     calls: dict[str, int] = {}
     groups: dict[str, dict[str, list[Metric]]] = {}
     for part in parts:
-        for row in {(row.device, row.kernel): row for row in part.metrics}.values():
-            calls[row.kernel] = calls.get(row.kernel, 0) + row.invocations
+        for (_, kernel), invocations in _invocations(part.metrics).items():
+            calls[kernel] = calls.get(kernel, 0) + invocations
         for row in part.metrics:
             rows = groups.setdefault(row.kernel, {}).setdefault(row.name, [])
             rows += [row] if row.is_even else []
@@ -177,6 +178,18 @@ def _counted(parts: Iterable[Part]) -> tuple[Kernel, ...]:
         )
         for kernel, metrics in groups.items()
     )
+
+
+def _invocations(metrics: Iterable[Metric]) -> dict[tuple[str, str], int]:
+    """Return how often each kernel ran on each GPU: as its counts say, else most of its rates."""
+    told: dict[tuple[str, str], list[tuple[bool, int]]] = {}
+    for row in metrics:
+        told.setdefault((row.device, row.kernel), []).append((row.is_count, row.invocations))
+    found = {}
+    for key, rows in told.items():
+        counts = [number for is_count, number in rows if is_count]
+        found[key] = Counter(counts or [number for _, number in rows]).most_common(1)[0][0]
+    return found
 
 
 def _value(rows: Sequence[Metric]) -> float:
@@ -329,8 +342,9 @@ def _check_order(row: Metric, file: str) -> None:
 
 
 def _check_invocations(metrics: Sequence[Metric], file: str) -> None:
+    """Refuse counts of one kernel over other invocations; such a rate is left out by itself."""
     counts: dict[tuple[str, str], int] = {}
-    for row in metrics:
+    for row in (row for row in metrics if row.is_count):
         first = counts.setdefault((row.device, row.kernel), row.invocations)
         if first != row.invocations:
             why = f"{row.kernel} has {first} invocations in one row and {row.invocations} here"

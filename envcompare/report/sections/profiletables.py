@@ -313,7 +313,9 @@ def _line(pairs: list[tuple[ArmProfiles, QuantityRow | None]]) -> QuantityLine:
 def _name(row: QuantityRow) -> str:
     places = (("rank", row.rank), ("GPU", row.gpu))
     where = ", ".join(f"{word} {number}" for word, number in places if number is not None)
-    return quantity_name(row.name) + (f" ({where})" if where else "")
+    is_alone = row.name == "kernel_time_ns" and row.tool in RUN_KERNELS_ALONE
+    name = f"{quantity_name(row.name)}, each run alone" if is_alone else quantity_name(row.name)
+    return name + (f" ({where})" if where else "")
 
 
 def _known(rows: Iterable[QuantityRow]) -> str:

@@ -21,7 +21,12 @@ from envcompare.report.numbers import (
 from envcompare.report.wording.causewords import candidates_text
 from envcompare.report.wording.labels import cell_labels, compared_arms, hosts_work, of_cells
 from envcompare.report.wording.methodwords import caution_of, host_names
-from envcompare.report.wording.profilewords import hidden_sentences, is_timed, kernel_sentence
+from envcompare.report.wording.profilewords import (
+    alone_text,
+    hidden_sentences,
+    is_timed,
+    kernel_sentence,
+)
 from envcompare.report.wording.verdicts import (
     MOVED,
     SYMBOLS,
@@ -418,7 +423,7 @@ def _untimed_words(run: RunComparison, arm: str) -> tuple[str, str]:
 def _kernel_sentences(run: RunComparison, arm: str) -> tuple[str, ...]:
     """Say of one arm, cell by cell, whether it ran the kernels of the reference."""
     told = (
-        (one.cell, kernel_sentence(diff, reference=one.reference))
+        (one.cell, kernel_sentence(diff, reference=one.reference) + alone_text(one, arm))
         for one in run.profiles
         for diff in one.kernel_diffs
         if diff.arm == arm

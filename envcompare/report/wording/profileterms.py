@@ -177,6 +177,9 @@ _SENTENCES: Final[Mapping[NoteKind, str]] = {
     "unknown-launches": (
         "left out: {launches} named [Unknown], where the tool did not record which kernel ran"
     ),
+    "nameless-launches": (
+        "the tool did not record which kernel ran in {launches} without a name; all sums hold them"
+    ),
     # Nsight Compute
     "metric-missing": "{metric} is missing in {launches}",
     "impossible-metrics": (

@@ -9,6 +9,7 @@ from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.profiling import (
     ArmProfiles,
     Basis,
+    CellProfiles,
     KernelDiff,
     Ledger,
     Part,
@@ -145,6 +146,21 @@ def hidden_sentences(run: RunComparison, arm: str) -> tuple[str, ...]:
     return of_cells(run, told, among=len(run.profiles))
 
 
+def alone_text(cell: CellProfiles, arm: str) -> str:
+    """Return " Each run alone by ncu, they took 908 µs → 900 µs."; empty for times of the program.
+
+    Nsight Compute runs each kernel by itself: its times compare kernels, and no steps.
+    """
+    for row in next((one.quantities for one in cell.arms if one.arm == arm), ()):
+        is_alone = row.name == "kernel_time_ns" and row.tool in RUN_KERNELS_ALONE
+        if is_alone and row.ratio is not None:
+            whole, step = (row.reference_value, row.value), (row.reference_per_step, row.per_step)
+            is_per_step = row.per_step is not None
+            took = " → ".join(map(time_text, step if is_per_step else whole))
+            return f" Each run alone by {row.tool}, they took {took}{' a step' * is_per_step}."
+    return ""
+
+
 def _busy(arm: ArmProfiles | None) -> str:
     """Return "GPU busy 80.0 ms → 76.0 ms; ", of a step where both count them."""
     for row in arm.quantities if arm else ():
@@ -272,6 +288,11 @@ def _a_piece(ledger: Ledger) -> str:
 
 def kernel_sentence(diff: KernelDiff, *, reference: str) -> str:
     """Say whether both ran the same kernels, and how many were replaced."""
+    if diff.nameless:
+        return (
+            f"Whether {diff.arm} and {reference} ran the same kernels is not known: "
+            f"{_nameless(diff)}{_kernel_time(diff)}."
+        )
     if diff.identical_kernel_set:
         return (
             f"{diff.arm} and {reference} ran the same kernels: {_both(diff)} with "
@@ -294,6 +315,8 @@ def kernel_sentence(diff: KernelDiff, *, reference: str) -> str:
 
 def short_sentence(diff: KernelDiff, *, reference: str) -> str:
     """Return the same in fewer words: "the same 12 kernels as vm"."""
+    if diff.nameless:
+        return _nameless(diff)
     if diff.identical_kernel_set:
         same = f"the same {_both(diff)} as {reference}, equally often"
         return f"{same}{_kernel_time(diff)}"
@@ -308,6 +331,11 @@ def short_sentence(diff: KernelDiff, *, reference: str) -> str:
     (first, word), *others = changed
     texts = [f"{counted(first, 'kernel')} {word}", *(f"{count} {word}" for count, word in others)]
     return listed(texts)
+
+
+def _nameless(diff: KernelDiff) -> str:
+    have = "has" if diff.nameless == 1 else "have"
+    return f"{counted(diff.nameless, 'launch', 'launches')} {have} no name"
 
 
 def _both(diff: KernelDiff) -> str:

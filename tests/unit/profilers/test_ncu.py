@@ -207,7 +207,8 @@ DETAILS = details((0, TIME, "ns", "10"), (0, BYTES, "byte", "64"), (1, TIME, "ns
     [
         ("", None, "the file is empty"),
         ("hello\n", None, "no line begins with the column ID"),
-        ("==PROF== Connected to process 1\n", None, "run without --csv, or was cut off"),
+        ("==PROF== Connected to process 1\n", 1, "no kernel was profiled"),
+        ('==PROF== Profiling "k"\n', None, "run without --csv, or was cut off"),
         (HEADER, None, "the row of units below the header is missing"),
         (HEADER + FIRST, 2, "the row of units below the header is missing"),
         (HEADER + UNITS, 1, "no launch follows"),
@@ -226,8 +227,8 @@ DETAILS = details((0, TIME, "ns", "10"), (0, BYTES, "byte", "64"), (1, TIME, "ns
         (GOOD + "done in 3 s\n", 5, "cells where the header has"),
         (DETAILS + DETAILS.splitlines(keepends=True)[-1], 6, "of launch 1 stands there twice"),
         ("".join(DETAILS.splitlines(keepends=True)[:-1]), 4, "the file was cut off"),
-        ("==ERROR== The application returned an error code (1).\n" + GOOD, 1, "ncu failed"),
-        ("==WARNING== No kernels were profiled.\n", 1, "no kernels were profiled"),
+        ("==ERROR== The application returned an error code (1).\n" + GOOD, 1, "ncu in it, failed"),
+        ("==WARNING== No kernels were profiled.\n", 1, "no kernel was profiled"),
     ],
 )  # fmt: skip
 def test_file_that_cannot_be_trusted_is_refused(

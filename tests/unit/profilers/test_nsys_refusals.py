@@ -35,7 +35,7 @@ def export(tmp_path: Path) -> Path:
         (f"INSERT INTO {KERNEL} SELECT * FROM {KERNEL} WHERE rowid = 9", "61: the same as row 9"),
         (f"INSERT INTO {MEMCPY} SELECT * FROM {MEMCPY} WHERE rowid = 1", "4: the same as row 1"),
         (f"INSERT INTO {RUNTIME} SELECT * FROM {RUNTIME} WHERE rowid = 1", "the same as row 1"),
-        ("DROP TABLE StringIds", "nsys did not export it"),
+        ("DROP TABLE StringIds", "it has no tables of an export"),
         (f"ALTER TABLE {KERNEL} DROP COLUMN gridX", "there is no column gridX"),
     ],
 )  # fmt: skip
