@@ -237,9 +237,7 @@ class Import:
                 said.append(f"{self.arm}: {name} is there already, by its SHA-256; left as is")
                 continue
             there.add(file.sha256)
-            is_kept = self.is_copied and not file.is_large
-            secret = secret_in(file.path) if is_kept else ""
-            files.append(dataclasses.replace(file, secret=secret))
+            files.append(file)
         return tuple(files), said
 
     def _free_names(self, known: list[ProfileRecord]) -> Iterator[str]:
@@ -258,6 +256,7 @@ class Import:
     def _addition(self, cell: CellRecord, files: tuple[_File, ...], name: str) -> _Addition:
         """Read files into a record; raises ProfileError where they cannot be trusted or differ."""
         profile = read(self.tool, tuple(file.path for file in files))
+        files = tuple(map(self._looked_into, files))
         kept = _kept_names(files)
         record = ProfileRecord(
             host=cell.host,
@@ -270,6 +269,11 @@ class Import:
             profile=replace(profile, files=kept),
         )
         return _Addition(files=files, record=record)
+
+    def _looked_into(self, file: _File) -> _File:
+        """Return a file that was read with the secret that it holds, where it is to be kept."""
+        is_kept = self.is_copied and not file.is_large
+        return dataclasses.replace(file, secret=secret_in(file.path) if is_kept else "")
 
     def _remarks(self, place: _Place, file: _File) -> Iterator[str]:
         """Say that a file is not kept, or that another arm has the same."""
