@@ -316,6 +316,7 @@ def test_a_rate_of_fewer_invocations_is_left_out_by_itself(tmp_path: Path) -> No
         ("ncu_failed.txt", "failed: LaunchFailed", "run the program without ncu until it ends"),
         ("ncu_nothing_profiled.csv", "no kernel was profiled", "--target-processes"),
     ],
+    ids=["failed", "nothing profiled"],
 )
 def test_a_log_of_ncu_says_why_it_holds_nothing(
     tmp_path: Path, name: str, why: str, hint: str
@@ -347,6 +348,7 @@ TAR = b"a.json".ljust(257, b"\0") + b"ustar\x0000"
         (gzip.compress(TAR), "a tar archive", "tar xf"),
         (b"PK\x03\x04rest", "a zip archive", "unzip"),
     ],
+    ids=["stats", "stats as CSV", "stats as JSON", "tar", "tar.gz", "zip"],
 )
 @pytest.mark.parametrize("tool", ["nsys", "kineto", "ncu", "nvprof"])
 def test_what_is_no_file_of_a_profiler_is_recognised(
@@ -404,7 +406,9 @@ def test_a_trace_that_holds_a_secret_is_not_copied(tmp_path: Path, name: str) ->
 
 
 @pytest.mark.parametrize(
-    "cells", ["'WANDB_API_KEY', 'abc123'", "'env', 'X=1\nWANDB_API_KEY=abc123'"]
+    "cells",
+    ["'WANDB_API_KEY', 'abc123'", "'env', 'X=1\nWANDB_API_KEY=abc123'"],
+    ids=["name and value", "text"],
 )
 def test_an_export_that_holds_a_secret_is_not_copied(tmp_path: Path, cells: str) -> None:
     """As a name and a value, or within a text."""
