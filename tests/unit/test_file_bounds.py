@@ -146,7 +146,7 @@ def test_report_is_written_without_charts_where_memory_is_limited(tmp_path: Path
     limit = 30_000_000 * 1024
     done = subprocess.run(
         [sys.executable, "-m", "envcompare", "report", str(folder.path)],
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),  # noqa: PLW1509
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
         capture_output=True,
         text=True,
         check=False,
