@@ -27,7 +27,9 @@ _GRES = re.compile(
     r"(?::(?P<count>[0-9]+)(?P<unit>[KMGTP]?))?"
 )
 _UNITS = " KMGTP"  # powers of 1024
-_FORM = "the form is slurm:OPTION=VALUE,…, as in slurm:partition=gpu,gres=gpu:1,time=01:00:00,nodes=2"
+_FORM = (
+    "the form is slurm:OPTION=VALUE,…, as in slurm:partition=gpu,gres=gpu:1,time=01:00:00,nodes=2"
+)
 _JOB, _NODES, _END = "SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", "SLURM_JOB_END_TIME"
 # Parsl has, or had, a provider for each.
 _NOT_TRIED = ("pbs", "lsf", "gridengine", "cobalt", "kubernetes")
