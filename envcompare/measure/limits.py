@@ -117,7 +117,7 @@ def overtime_s(costs: Costs, *, remaining_s: float, missing: int, most_s: float)
     A launch may take far longer on a busy machine than at a calm time; where `most_s` more are
     enough for the `missing` restarts, the cell takes what they need. 0: it ends.
     """
-    needed_s = missing * restart_s(costs) - max(0.0, remaining_s)
+    needed_s = missing * restart_s(costs) - remaining_s
     return needed_s if missing > 0 and 0 < needed_s <= most_s else 0.0
 
 

@@ -112,7 +112,8 @@ def known_decimals(run: RunComparison) -> set[str]:
     plain |= {three_digits(abs(value) / size) for _, value in leaves for size in _PREFIXED
               if abs(value) >= size}  # fmt: skip
     ratios = {ratio_text(value).strip("×") for _, value in leaves}
-    changes = (*(value for key, value in leaves if key in _RATIOS | _RATIOS_TOO), *_means(run))
+    changes = [value for key, value in leaves if key in _RATIOS | _RATIOS_TOO]
+    changes += [*_means(run), *_far_ends(run)]
     ratios |= {factor_text(value).strip("×") for value in changes}
     p_values = {f"{value:.2g}" for key, value in leaves if key == "p_value"}
     others = {number for numbers in known_figures(run).values() for number in numbers}

@@ -262,7 +262,7 @@ def test_overtime_that_is_granted_is_enough_for_the_restarts_that_are_missing(
     """The plan asks for no more than what it was granted for, however long a round takes."""
     costs = Costs(launch_s=launch_s, round_s=round_s)
     more_s = overtime_s(costs, remaining_s=remaining_s, missing=missing, most_s=math.inf)
-    left_s = max(0.0, remaining_s) + more_s
+    left_s = remaining_s + more_s
     assert plan_restarts(costs, remaining_s=left_s, missing=missing).restarts >= missing
 
 
