@@ -17,6 +17,11 @@ else:
     import tomli as tomllib
 
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+LONGEST_REASON: Final = 600
+"""Characters of why something failed: of a chain of causes the last one tells most."""
+_SHORTENED: Final = re.compile(r"(.*)… \((\d+) characters\)", re.DOTALL)
+# An interpreter that died and the client of an engine end with what is no cause.
+_NO_CAUSE: Final = ("Python runtime state:", "See 'docker", "Run 'docker")
 _THREADS: Final = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
 
 
@@ -142,9 +147,9 @@ def cause_line(text: str, *, brief: str) -> str:
     Empty where the brief says it already.
     """
     lines = [line.strip() for line in _without_frames(text).splitlines()]
-    told = (one for one in reversed(lines) if not one.startswith("Python runtime state:"))
+    told = (one for one in reversed(lines) if not one.startswith(_NO_CAUSE))
     last = next((line for line in told if any(char.isalnum() for char in line)), "")
-    return "" if last in brief else one_line(masked(last))
+    return "" if last in brief else one_line(masked(last), most=LONGEST_REASON)
 
 
 def _without_frames(text: str) -> str:
@@ -153,10 +158,13 @@ def _without_frames(text: str) -> str:
 
 
 def shortened(text: str, *, most: int) -> str:
-    """Return at most `most` characters and, where more stood there, how many."""
-    if len(text) <= most:
-        return text
-    return f"{text[:most]}… ({len(text)} characters)"
+    """Return at most `most` characters and, where more stood there, how many.
+
+    Of a text that was shortened before it is the number of its first form.
+    """
+    before = _SHORTENED.fullmatch(text)
+    body, count = (before[1], before[2]) if before else (text, len(text))
+    return text if len(body) <= most else f"{body[:most]}… ({count} characters)"
 
 
 def closest(word: str, known: tuple[str, ...]) -> str:

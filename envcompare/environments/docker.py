@@ -57,6 +57,7 @@ PLACES: dict[Place, Placing] = {
 """The places of engines with Docker's command line: `/var/tmp` is in the container's own layer."""
 _TMPFS = ("--mount", f"type=tmpfs,destination={HELD},tmpfs-mode=1777")
 _ADVICE = ("See 'docker", "Run 'docker")  # the client ends its complaints with one of these
+_USAGE = "\nUsage:"  # after a complaint about an option
 
 _NO_GPU = "the engine has no NVIDIA runtime and no CDI description of the GPU"
 _NO_GPU_HINT = (
@@ -266,7 +267,7 @@ class Docker:
         if symptom := recognise(_SYMPTOMS, stderr):
             return symptom
         what = "container" if exit_code == 125 else "program"
-        said = last_line(stderr, without=_ADVICE)
+        said = last_line(stderr.partition(_USAGE)[0], without=_ADVICE)
         return Problem(brief=f"docker could not start the {what}: {said}")
 
     def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:

@@ -36,7 +36,7 @@ from envcompare.report.wording.profilewords import (
     why_sentences,
 )
 from envcompare.report.wording.verdicts import Verdict, control_sentence, margin_sentence
-from envcompare.text import cause_line, flat, one_line, visible
+from envcompare.text import LONGEST_REASON, cause_line, flat, one_line, visible
 
 _MOST_CAUTIONS: Final = 5
 _MOST_QUANTITIES: Final = 20
@@ -162,10 +162,11 @@ def _notes_of_failures(run: RunComparison) -> list[str]:
         cell = f" in {names}" if names else ""
         code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
         texts.append(
-            f"failed on {where}{cell} (phase {failure.phase}{code}): {one_line(failure.brief)}"
+            f"failed on {where}{cell} (phase {failure.phase}{code}): "
+            f"{one_line(failure.brief, most=LONGEST_REASON)}"
         )
         why = cause_line(failure.details, brief=failure.brief)
-        texts += [f"  {word}: {one_line(text)}" for word, text in
+        texts += [f"  {word}: {one_line(text, most=LONGEST_REASON)}" for word, text in
                   (("why", why), ("try", failure.hint), ("log", failure.log)) if text]  # fmt: skip
     return texts
 

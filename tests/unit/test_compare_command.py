@@ -85,11 +85,15 @@ def test_one_run_without_a_gate_prints_the_summary_and_writes_nothing(
 @pytest.mark.parametrize(
     ("gates", "code", "sentence"),
     [
-        (("slower:2%",), 1, "gate slower:2% hit: docker is 10.0 % slower than vm in cnn; at least"),
+        (
+            ("slower:2%",),
+            1,
+            "gate slower:2% hit: docker is 10.0 % slower than vm in cnn; at least",
+        ),
         (("slower",), 1, "gate slower hit: docker is 10.0 % slower than vm in cnn"),
-        (("faster,slower:9%",), 1, "gate faster: passed by 1 comparison"),
-        (("slower:20%", "faster"), 0, "gate slower:20%: passed by 1 comparison"),
-        (("inconclusive,failed,confounded",), 0, "gate failed: passed by 1 comparison"),
+        (("faster,slower:9%",), 1, "gate faster: not hit, 1 comparison judged"),
+        (("slower:20%", "faster"), 0, "gate slower:20%: not hit, 1 comparison judged"),
+        (("inconclusive,failed,confounded",), 0, "gate failed: not hit, 1 comparison judged"),
     ],
 )
 def test_a_gate_exits_1_and_says_what_hit_it(
@@ -132,7 +136,7 @@ def test_the_control_is_never_gated(tmp_path: Path, compare: Call) -> None:
     folder = run_folder(tmp_path, one_cell("a", 1.1, cells=cells))
     said = compare(folder, "--fail-on", "slower:2%")
     assert said.code == 0
-    assert "gate slower:2%: passed by 1 comparison, 1 of them not beyond doubt" in said.words
+    assert "gate slower:2%: not hit, 1 comparison judged, 1 of them not beyond doubt" in said.words
     assert "docker in cnn is inconclusive and could be up to" in said.words
     assert "Control failed in cnn" in said.words
 
@@ -182,7 +186,7 @@ def test_no_gate_passes_a_run_that_is_not_complete(tmp_path: Path, compare: Call
         said = compare(*runs, "--fail-on", "slower:2%")
         assert said.code == 3
         assert "no gate passes b: it is not complete" in said.words
-        assert "gate slower:2%: passed by 1 comparison" in said.words
+        assert "gate slower:2%: not hit, 1 comparison judged" in said.words
     assert "This run is not complete" in compare(torn).words
     slower = run_folder(tmp_path, one_cell("c", 1.1, ended=False))
     assert compare(slower, "--fail-on", "slower:2%").code == 1

@@ -489,6 +489,10 @@ COMPLAINTS = {
         *("docker", 126),
         "docker could not start the program: docker: something new",
     ),
+    "invalid argument for --ulimit\n\nUsage:  docker run [OPTIONS]\n\nRun 'docker run --help'": (
+        *("docker", 125),
+        "docker could not start the container: invalid argument for --ulimit",
+    ),
     "FATAL:   While checking container encryption: could not open image /x.sif: failed to "
     "retrieve path for /x.sif: lstat /x.sif: no such file or directory": (
         *("singularity", 255),

@@ -205,8 +205,8 @@ def test_an_arm_that_failed_after_it_was_measured_has_failed() -> None:
         ),
         (
             "slower:2%", claim(-1.0, 5.1),
-            ("gate slower:2% passed, not beyond doubt: docker in cnn is inconclusive and could be "
-            "up to 5.1 % slower; add --fail-on inconclusive to fail on it"),
+            ("gate slower:2% passed, not beyond doubt: docker in cnn is inconclusive and could "
+            "be up to 5.1 % slower; add --fail-on inconclusive to fail on it"),
         ),
         (
             "slower:5%", claim(3.0, 7.0),
@@ -260,7 +260,7 @@ def test_a_gate_sums_up_what_it_found() -> None:
         for some in (claims[:1], claims, (*claims, claim(8.0, 9.0)))
     ]
     assert texts == [
-        "gate slower:2%: passed by 1 comparison, 1 of them not beyond doubt",
+        "gate slower:2%: not hit, 1 comparison judged, 1 of them not beyond doubt",
         "gate slower:2%: not hit, but 1 of 3 comparisons could not be judged",
         "gate slower:2%: hit by 1 of 4 comparisons",
     ]

@@ -13,7 +13,7 @@ from envcompare.console import Display, print_bytes, print_lines
 from envcompare.errors import UnusableError
 from envcompare.fingerprint.sentences import describe
 from envcompare.run_folder.records import FactDifference
-from envcompare.text import escaped_json
+from envcompare.text import escaped_json, one_line, shortened
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\u202e\x9b31m"
 SHOWN = "⟨U+001B⟩]0;owned⟨U+0007⟩⟨U+001B⟩[2J⟨U+000D⟩⟨U+202E⟩⟨U+009B⟩31m"
@@ -89,3 +89,12 @@ def test_a_line_of_progress_stays_one(capsys: pytest.CaptureFixture[str]) -> Non
     """A host could print a verdict of its own below it."""
     Display().say("gpu01: failed\n\u2248 docker is equivalent to vm")
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_shortened_text_tells_the_number_of_its_characters_however_often_it_is() -> None:
+    """Of the whole, and not of what was left of it the first time."""
+    whole = "a" * 1000
+    once = shortened(whole, most=240)
+    assert once == f"{'a' * 240}… (1000 characters)"
+    assert shortened(once, most=240) == one_line(once) == once
+    assert shortened(once, most=20) == f"{'a' * 20}… (1000 characters)"

@@ -43,6 +43,7 @@ FRAMES = "Current thread 0x00007f00 (most recent call first):\n  <no Python fram
         ("Traceback (most recent call last):\n  f()\n  ^^^\nEOFError: x", "EOFError: x"),
         ("starting\nout of memory\n\n", "out of memory"),
         ("one", "one"),
+        ("docker: no such device\n\nRun 'docker run --help' for more", "docker: no such device"),
         ("^^^^\n---", ""),
         ("Traceback:\nValueError: it said so", ""),
         (f"{FATAL}ModuleNotFoundError: No module named 'encodings'\n\n{FRAMES}",

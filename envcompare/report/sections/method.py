@@ -37,7 +37,7 @@ from envcompare.report.wording.profilewords import is_timed
 from envcompare.report.wording.verdicts import control_sentence, verdict
 from envcompare.run_folder.disk import cell_name, distinct_name
 from envcompare.run_folder.records import Failure as RecordedFailure
-from envcompare.text import counted, one_line, shortened
+from envcompare.text import LONGEST_REASON, counted, one_line, shortened
 
 _STOPS: Final = {
     "target": "the interval was narrow enough",
@@ -205,7 +205,7 @@ def _failure_group(failure: _Failure, files: tuple[str, ...]) -> Group:
     pairs = (
         ("error" if is_run else "reason", failure.brief or "no reason was recorded"),
         ("why", shortened(record.details, most=_LONGEST_DETAILS) if record else ""),
-        ("try", one_line(record.hint, most=600) if record else ""),
+        ("try", one_line(record.hint, most=LONGEST_REASON) if record else ""),
     )
     told = Line(text=place, style="small", after=(log,) if log else ())
     return Group(
@@ -240,7 +240,7 @@ def _from_row(row: FailureRow, labels: dict[str, str]) -> _Failure:
     return _Failure(
         where=", ".join(part for part in where if part) or "the run",
         state="failed",
-        brief=one_line(row.brief, most=600),
+        brief=one_line(row.brief, most=LONGEST_REASON),
         when=_moment(row.t),
         record=row,
     )

@@ -142,7 +142,7 @@ def _result_sentence(result: GateResult) -> str:
         return f"gate {result.gate}: not hit, but {unjudged} of {every} could not be judged"
     doubtful = sum(one.finding == "open" for one in result.findings)
     doubt = f", {doubtful} of them not beyond doubt" if doubtful else ""
-    return f"gate {result.gate}: passed by {every}{doubt}"
+    return f"gate {result.gate}: not hit, {every} judged{doubt}"
 
 
 def _finding_sentence(result: GateResult, finding: GateFinding, naming: _Naming) -> str:

@@ -37,7 +37,7 @@ from envcompare.report.wording.verdicts import (
     verdict,
 )
 from envcompare.run_folder.records import FactDifference
-from envcompare.text import counted, one_line, sentence, visible
+from envcompare.text import LONGEST_REASON, counted, one_line, sentence, visible
 
 _STILL: Final[tuple[Outcome, ...]] = ("inconclusive", "equivalent", "failed", "not-run")
 _MOST_NAMED: Final = 2
@@ -377,7 +377,11 @@ def _without_comparison(run: RunComparison, arm: str) -> Headline:
     if any(one.arm == arm and not one.is_timed for one in run.arms):
         return _untimed(run, arm)
     summary = next((one for one in run.arms if one.arm == arm), None)
-    why = one_line(summary.reason) if summary and summary.reason else "no comparison was reached"
+    why = (
+        one_line(summary.reason, most=LONGEST_REASON)
+        if summary and summary.reason
+        else "no comparison was reached"
+    )
     return Headline(
         arm=visible(arm),
         outcome="not-run",

@@ -30,7 +30,7 @@ from envcompare.report.numbers import (
     unsigned_percent,
 )
 from envcompare.run_folder.records import FactDifference
-from envcompare.text import counted, one_line, shortened, visible
+from envcompare.text import LONGEST_REASON, counted, one_line, shortened, visible
 
 SYMBOLS: Final[dict[Outcome, str]] = {
     "slower": "▶",
@@ -347,7 +347,8 @@ def _remark(comparison: Comparison, *, is_brief: bool = False) -> str:
         case "inconclusive":
             return _forecast(comparison, is_brief=is_brief)
         case "failed":
-            brief = one_line(comparison.failure.brief) if comparison.failure else ""
+            failed = comparison.failure.brief if comparison.failure else ""
+            brief = one_line(failed, most=LONGEST_REASON)
             return brief or _reason(comparison) or "no error line was recorded"
         case "not-run":
             return _reason(comparison) or "no reason was recorded"
@@ -451,7 +452,8 @@ def reasons_text(reasons: Iterable[Reason]) -> str:
 
 
 def _reason(comparison: Comparison) -> str:
-    return one_line(_reason_text(comparison.reason)) if comparison.reason else ""
+    text = _reason_text(comparison.reason) if comparison.reason else ""
+    return one_line(text, most=LONGEST_REASON)
 
 
 def _reason_text(reason: Reason) -> str:
