@@ -198,7 +198,7 @@ def _same_variable(pair: FingerprintPair, key: str) -> str:
     name = fact(key).with_what
     if key in _STABILISED:
         return f"`{_command(pair, '--stabilise')}`, which sets {name} in every arm"
-    same = f"set {name} to the same value in every arm"
+    same = f"set {name} to the same value in every arm, or remove it"
     named = [arm for arm in pair.context.arms or () if arm.reference]
     if named and (text := _beside_built(pair)):
         return f"{same}; {text}"

@@ -35,6 +35,10 @@ _OTHER_VALUES = (
 )
 _ANSWERING = ("import", "data", "setup", "step")  # phases that a worker outlives
 _OUTLIVED = frozenset({*_ANSWERING, "checksum"})
+_OTHER_LOSS = (
+    "seed what `load` and `setup` draw, and keep no file between starts: vm shares /tmp with the "
+    "host and keeps what is there; else give both arms the same device, data and library versions"
+)
 _PARTS_OF_WORK = ("batch", "device", "code_hash", "data_hash", "params")
 
 
@@ -384,7 +388,8 @@ class CellWorkers:
             value = losses.get(arm)
             if self.context.is_same_work(arm) and not _agree(value, expected, tolerance):
                 details = f"{value!r}, not {expected!r} (relative tolerance {tolerance:g})"
-                self.drop(arm, _other_work(arm, "its first loss differs", details))
+                failure = _other_work(arm, "its first loss differs", details)
+                self.drop(arm, replace(failure, hint=_OTHER_LOSS))
 
 
 def _work_of(hello: Hello) -> Values:

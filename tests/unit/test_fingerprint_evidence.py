@@ -299,8 +299,11 @@ def test_an_image_of_the_users_is_measured_beside_the_tools_own() -> None:
     ("key", "expected"),
     [
         ("env.MALLOC_TRIM_THRESHOLD_", "`envcompare run --envs vm,docker --stabilise`"),
-        ("env.MALLOC_ARENA_MAX", "set MALLOC_ARENA_MAX to the same value in every arm"),
-        ("allocator.tunables", "set GLIBC_TUNABLES to the same value in every arm"),
+        (
+            "env.MALLOC_ARENA_MAX",
+            "set MALLOC_ARENA_MAX to the same value in every arm, or remove it",
+        ),
+        ("allocator.tunables", "set GLIBC_TUNABLES to the same value in every arm, or remove it"),
         ("torch.threads", "`envcompare run --envs vm,docker --threads N`"),
         ("torch.deterministic", "in the code of the workload"),
         ("torch.cudnn_benchmark", "in the code of the workload"),
