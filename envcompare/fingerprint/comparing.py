@@ -6,6 +6,7 @@ Differences that have one cause are told as one: the first of a group speaks for
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
@@ -21,6 +22,7 @@ from envcompare.fingerprint.evidence import (
     evidence_of,
     imported,
     interpreters,
+    modules_evidence,
     packages_evidence,
     part_name,
     parts_evidence,
@@ -31,15 +33,23 @@ from envcompare.fingerprint.facts import (
     CHANGED_FILES,
     CLASS_ORDER,
     EXPLAINING,
+    GIVEN_IMAGE,
+    GIVEN_OPTIONS,
     INSTALLED,
     INSTALLED_PARTS,
+    INTERPOSED,
     LOADED,
+    MODULES,
+    OVERWRITTEN,
     OWN_PACKAGES,
+    THROTTLED,
     classify,
     fact,
+    is_without_effect,
     tellers_of_library,
 )
 from envcompare.fingerprint.sentences import worded_difference
+from envcompare.masking import masked
 from envcompare.run_folder.records import (
     ArmRecord,
     FactClass,
@@ -59,9 +69,13 @@ _FELT_LIBRARIES: Final = (
     "libnccl", "_multiarray_umath", "libjemalloc", "libtcmalloc", "libmimalloc",
 )  # fmt: skip
 _INSTALLED_FILE: Final = re.compile(r"/(?:site|dist)-packages/(\w+)")
+_TOLD_WITH_OTHERS: Final = frozenset({CHANGED_FILES, THROTTLED})
+_FIRST: Final = frozenset(fact(INTERPOSED).group)  # every call of a program may go through it
 _UNSEEN: Final = Evidence(
-    is_felt=False,
     text="Seen in one arm alone: a command is looked at now and then, and what is brief escapes.",
+)
+_CALLS_UNKNOWN: Final = Evidence(
+    text="The workload loaded them; how much of its work they do was not measured."
 )
 
 
@@ -76,13 +90,31 @@ def compare_fingerprints(
     """
     pair = FingerprintPair(reference=reference, other=other, context=context or ArmsContext())
     keys = sorted(reference.facts.keys() | other.facts.keys())
-    differences = [_difference(pair, part) for key in keys for part in _parts(pair, key)]
+    parts = (*_given(pair), *(part for key in keys for part in _parts(pair, key)))
+    differences = [_difference(pair, part) for part in parts]
     arms = pair.context.arms
     if arms is not None and _compare_something_else(*arms):
         differences = [_following_that(each) for each in differences]
     classes = {each.key: each.fact_class for each in differences}
     worded = [worded_difference(pair, _following(pair, each, classes)) for each in differences]
-    return tuple(sorted(worded, key=lambda each: (CLASS_ORDER.index(each.fact_class), each.key)))
+    return tuple(sorted(worded, key=_place))
+
+
+def _place(difference: FactDifference) -> tuple[int, bool, str]:
+    key = difference.key
+    return CLASS_ORDER.index(difference.fact_class), key not in _FIRST, key
+
+
+def _given(pair: FingerprintPair) -> Iterator[_Part]:
+    """Give what the command line asked of one of the arms: the options and the image."""
+    arms = pair.context.arms
+    if arms is None:
+        return
+    options = tuple(masked(shlex.join(arm.options)) or None for arm in arms)
+    images = tuple(arm.reference or None for arm in arms)
+    for key, (before, after) in ((GIVEN_OPTIONS, options), (GIVEN_IMAGE, images)):
+        if before != after:
+            yield key, (before, after), Evidence()
 
 
 def _compare_something_else(first: ArmRecord, second: ArmRecord) -> bool:
@@ -97,6 +129,11 @@ def _following_that(difference: FactDifference) -> FactDifference:
     if difference.fact_class != "confounder":
         return difference
     return replace(difference, fact_class="possible-influence")
+
+
+def is_overwritten(difference: FactDifference) -> bool:
+    """Say whether envcompare set its own value in every arm in place of what differs."""
+    return difference.key in OVERWRITTEN and difference.is_felt is False
 
 
 def each_once(by_cell: dict[str, tuple[FactDifference, ...]]) -> tuple[FactDifference, ...]:
@@ -145,7 +182,7 @@ def _is_chance(difference: FactDifference) -> bool:
 def _parts(pair: FingerprintPair, key: str) -> Iterator[_Part]:
     """Give what differs of a fact: nothing, the fact, or the parts of a list of software."""
     before, after = pair.values(key)
-    if before == after or key == CHANGED_FILES:
+    if before == after or key in _TOLD_WITH_OTHERS:
         return
     if before is None or after is None or key not in _LISTS:
         yield key, (before, after), evidence_of(pair, key)
@@ -209,6 +246,15 @@ def _installed(pair: FingerprintPair, lists: _Lists) -> Iterator[_Part]:
         yield INSTALLED_PARTS, (first, second), parts_evidence(pair, first + second)
 
 
+def _modules(pair: FingerprintPair, lists: _Lists) -> Iterator[_Part]:
+    """Give the modules of other content; of what one arm alone imported only where none is."""
+    common = {entry_name(one) for one in lists[0]} & {entry_name(one) for one in lists[1]}
+    first, second = (
+        tuple(one for one in side if not common or entry_name(one) in common) for side in lists
+    )
+    yield MODULES, (first, second), modules_evidence(pair, is_in_both=bool(common))
+
+
 def _libraries(pair: FingerprintPair, lists: _Lists) -> Iterator[_Part]:
     """Give the loaded libraries that no other fact tells of; all of them where none is left."""
     first, second = (
@@ -227,9 +273,8 @@ def _loaded(pair: FingerprintPair, shown: _Lists) -> _Part:
     first, second = (
         tuple(sorted(side, key=lambda entry: (entry not in felt, entry))) for side in shown
     )
-    is_felt = bool(felt)
-    text = "" if is_felt else "None of them computes."
-    return "loaded_libraries", (first, second), Evidence(is_felt=is_felt, text=text)
+    evidence = Evidence(is_felt=True) if felt else _CALLS_UNKNOWN
+    return "loaded_libraries", (first, second), evidence
 
 
 def _programs(pair: FingerprintPair, lists: _Lists) -> Iterator[_Part]:
@@ -252,6 +297,7 @@ def _watched(key: str, lists: _Lists, *, what: str) -> _Part:
 _LISTS: Final[dict[str, Callable[[FingerprintPair, _Lists], Iterator[_Part]]]] = {
     "packages": _packages,
     INSTALLED_PARTS: _installed,
+    MODULES: _modules,
     "loaded_libraries": _libraries,
     "programs": _programs,
 }
@@ -267,6 +313,8 @@ def _difference(pair: FingerprintPair, part: _Part) -> FactDifference:
         fact_class = "confounder"
     elif fact(key).seen_by == "library path" and evidence.is_felt is False:
         fact_class = "varied"
+    elif fact_class == "varied" and pair.is_one_environment and not is_without_effect(key):
+        fact_class, evidence = "possible-influence", _of_purpose(key)
     return FactDifference(
         host=pair.other.host,
         arm=pair.other.arm,
@@ -279,6 +327,13 @@ def _difference(pair: FingerprintPair, part: _Part) -> FactDifference:
     )
 
 
+def _of_purpose(key: str) -> Evidence:
+    """Return who feels what an environment does, where two arms of one environment differ in it."""
+    purpose = fact(key).purpose
+    text = purpose.felt_by if purpose else ""
+    return Evidence(text=f"{text[:1].upper()}{text[1:]}." if text else "")
+
+
 def _can_confound(key: str, values: _Values, evidence: Evidence) -> bool:
     """Say whether the difference is known (None is not measured) and can be felt."""
     if evidence.is_felt is False:
@@ -289,13 +344,16 @@ def _can_confound(key: str, values: _Values, evidence: Evidence) -> bool:
 def _is_computing(pair: FingerprintPair, entry: str) -> bool:
     """Say whether a library takes part in computing: by its name, or as a part of a package."""
     path = pair.path(entry_name(entry))
-    return entry.startswith(_FELT_LIBRARIES) or bool(_INSTALLED_FILE.search(path))
+    is_first = entry_name(entry) in pair.interposers
+    return is_first or entry.startswith(_FELT_LIBRARIES) or bool(_INSTALLED_FILE.search(path))
 
 
 def _tellers(pair: FingerprintPair, entry: str) -> tuple[str, ...]:
     """Return the facts that tell of another build of a library, by where it lies and its name."""
     path = pair.path(entry_name(entry))
     package = _INSTALLED_FILE.search(path)
+    if entry_name(entry) in pair.interposers:
+        return (INTERPOSED,)
     return tellers_of_library(
         entry, package[1] if package else "", is_of_python="/lib-dynload/" in path
     )

@@ -10,9 +10,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from envcompare.fingerprint.facts import INSTALLED_PARTS, Library, Sign, fact
+from envcompare.fingerprint.facts import (
+    INSTALLED_PARTS,
+    INTERPOSED,
+    OVERWRITTEN,
+    THROTTLED,
+    Library,
+    Sign,
+    fact,
+)
 from envcompare.run_folder.records import ArmRecord, FingerprintRecord, FingerprintValue
-from envcompare.text import first_few
+from envcompare.text import counted, first_few
 
 _ENGINE_LIBRARIES: Final = "/.singularity.d/libs"  # Apptainer puts the driver's there, for --nv
 # Names and values that glibc's loader takes (elf/dl-tunables.list); it ignores all others.
@@ -23,6 +31,7 @@ _TUNABLE: Final = re.compile(
 _RUN_ALWAYS: Final = re.compile(r"(?:sitecustomize|usercustomize)\.py|[^/]+\.pth")
 _ENOUGH: Final = 1.25  # a peak this far below a limit is not held back by it
 _THREADS: Final = ("torch.threads", "threads.omp", "threads.mkl", "threads.openblas")
+_SHOWN_IN_S: Final = 1e9  # ns, from which a time is told in seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +95,36 @@ class FingerprintPair:
         pairs = zip(self.records, has, strict=True)
         return tuple(record.arm for record, holds in pairs if holds)
 
+    @property
+    def is_one_environment(self) -> bool:
+        """Say whether both arms are of one environment, which then does the same in both."""
+        arms = self.context.arms
+        return arms is not None and _isolated(arms[0]) == _isolated(arms[1])
+
+    @property
     def threads(self) -> int:
-        """Return how many threads compute, as far as the facts tell: at least one."""
-        counts = [value for key in _THREADS for value in self.values(key)]
-        return max((count for count in counts if isinstance(count, int)), default=1)
+        """Return how many threads were asked for, as far as the facts tell: at least one."""
+        return max((1, *_counts(self, _THREADS)))
+
+    @property
+    def counted_threads(self) -> int | None:
+        """Return how many threads were seen to live; None where none were counted."""
+        return max(_counts(self, ("threads.alive",)), default=None)
+
+    @property
+    def interposers(self) -> frozenset[str]:
+        """Return the libraries that replace functions of the C library in one of the arms."""
+        both = (entry for value in self.values(INTERPOSED) for entry in entries(value))
+        return frozenset(map(entry_name, both))
+
+
+def _isolated(arm: ArmRecord) -> tuple[str, str]:
+    return arm.environment, arm.stack
+
+
+def _counts(pair: FingerprintPair, keys: Iterable[str]) -> tuple[int, ...]:
+    values = (value for key in keys for value in pair.values(key))
+    return tuple(value for value in values if isinstance(value, int))
 
 
 def entries(value: FingerprintValue) -> tuple[str, ...]:
@@ -147,6 +182,8 @@ NO_PYTHON: Final = Evidence(is_felt=False, text="The command was not seen to run
 def evidence_of(pair: FingerprintPair, key: str) -> Evidence:
     """Return what was seen of a workload that tells whether it feels a difference in a fact."""
     sign = fact(key).seen_by
+    if overwritten := _overwritten(pair, key):
+        return overwritten
     if not fact(key).is_limit and (unseen := _of_a_command(pair, key)):
         return unseen
     if isinstance(sign, Library):
@@ -192,8 +229,33 @@ def runs_python(pair: FingerprintPair) -> bool | None:
 
 
 def _python(pair: FingerprintPair, _key: str) -> Evidence:
-    who = "The command runs it, and one" if runs_python(pair) else "A workload"
-    return Evidence(is_felt=True, text=f"{who} bound by Python is affected.")
+    who = "the command's" if runs_python(pair) else "the workload's"
+    text = f"It runs {who} Python code, with modules of its own such as bz2, ssl and sqlite3."
+    return Evidence(is_felt=True, text=text)
+
+
+def modules_evidence(pair: FingerprintPair, *, is_in_both: bool) -> Evidence:
+    """Say whether Python imported the modules of the standard library in which arms differ."""
+    if not pair.context.is_program:
+        where = "both arms" if is_in_both else "one arm alone"
+        return Evidence(is_felt=is_in_both or None, text=f"Python imported them in {where}.")
+    if runs_python(pair) is False:
+        return NO_PYTHON
+    return Evidence(text="Which of them the command imports was not seen.")
+
+
+def _byte_code(pair: FingerprintPair, key: str) -> Evidence:
+    """Say which arm compiles more modules at each start; only a command's start is measured."""
+    counts = _counts(pair, (key,))
+    if len(counts) < len(pair.records):
+        return Evidence()
+    before, after = counts
+    arm = pair.records[after > before].arm
+    text = (
+        f"{abs(after - before)} more modules of Python have no byte code in {arm}: Python compiles "
+        "them at each start, and envcompare lets no arm write any."
+    )
+    return Evidence(is_felt=runs_python(pair) or None, text=text)
 
 
 def _installed(pair: FingerprintPair, _key: str) -> Evidence:
@@ -294,7 +356,7 @@ def _library_path(pair: FingerprintPair, key: str) -> Evidence:
     if used:
         return Evidence(text=f"{used[0]} was loaded from there.")
     is_engines = before ^ after == {_ENGINE_LIBRARIES}
-    text = "No library was loaded from there."
+    text = "No library was loaded from there; each folder still slows the search for every library."
     return Evidence(is_felt=False if is_engines else None, text=text)
 
 
@@ -313,30 +375,79 @@ def _allocator(pair: FingerprintPair, key: str) -> Evidence:
 
 
 def _quota(pair: FingerprintPair, key: str) -> Evidence:
-    if pair.context.throttled_ns:
-        seconds = pair.context.throttled_ns / 1e9
-        text = f"It stopped the workload for {seconds:.1f} s while it was measured."
+    """Say whether a quota stopped the work, or is below the threads that were counted."""
+    quota = min((one for one in pair.values(key) if isinstance(one, int | float)), default=None)
+    if quota is None:
+        return Evidence()
+    threads = max(pair.threads, pair.counted_threads or 1)
+    ran = f"{counted(threads, 'thread')} ran on a quota of {_cpus(quota)}"
+    stopped = [pair.context.throttled_ns, *_counts(pair, (THROTTLED,))]
+    stops_ns = [ns for ns in stopped if ns is not None]
+    if any(stops_ns):
+        text = f"It stopped the workload for {_time(sum(stops_ns))} while it was measured: {ran}."
         return Evidence(is_felt=True, text=text)
-    quotas = [one for one in pair.values(key) if isinstance(one, int | float)]
-    return _cpus_for_threads(min(quotas, default=None), pair.threads())
+    if quota < (pair.threads if stops_ns else threads):
+        return Evidence(is_felt=True, text=f"{ran}.")
+    if stops_ns:
+        return Evidence(is_felt=False, text=f"It did not stop the workload: {ran}.")
+    unknown = "whether it stopped the workload was not measured"
+    if pair.context.is_program and pair.counted_threads is None:
+        return Evidence(text="How many threads the command runs was not counted.")
+    return Evidence(text=f"{ran}; {unknown}.")
 
 
 def _cpu_set(pair: FingerprintPair, key: str) -> Evidence:
-    counts = [count for one in pair.values(key) if (count := _count_cpus(one))]
-    if pair.threads() == min(counts, default=None) == 1:
-        text = "The workload uses 1 thread, and one arm has only one CPU for everything."
-        return Evidence(text=text)
-    return _cpus_for_threads(min(counts, default=None), pair.threads())
-
-
-def _cpus_for_threads(cpus: float | None, threads: int) -> Evidence:
+    """Say whether an arm has fewer CPUs than threads; enough of them prove nothing."""
+    cpus = min((count for one in pair.values(key) if (count := _count_cpus(one))), default=None)
     if cpus is None:
         return Evidence()
-    word = "thread computes" if threads == 1 else "threads compute"
-    has = f"{cpus:g} {'CPU' if cpus == 1 else 'CPUs'}"
-    if cpus < threads:
-        return Evidence(is_felt=True, text=f"{threads} {word} and one arm has {has} for it.")
-    return Evidence(is_felt=False, text=f"{threads} {word}, and {has} are enough for that.")
+    if pair.context.is_program and pair.counted_threads is None:
+        return Evidence(text="How many threads the command runs was not counted.")
+    threads = max(pair.threads, (pair.counted_threads or 1) if pair.context.is_program else 1)
+    text = f"The workload uses {counted(threads, 'thread')}, and one arm has {_cpus(cpus)}."
+    return Evidence(is_felt=True if cpus < threads else None, text=text)
+
+
+def _cpus(number: float) -> str:
+    return f"{number:g} {'CPU' if number == 1 else 'CPUs'}"
+
+
+def _time(ns: int) -> str:
+    return f"{ns / 1e9:.1f} s" if ns >= _SHOWN_IN_S else f"{ns / 1e6:.0f} ms"
+
+
+def _interposed(pair: FingerprintPair, key: str) -> Evidence:
+    """Name the functions of the C library that other libraries replace, and in which arm."""
+    if None in pair.values(key):
+        return Evidence()
+    before, after = (set(entries(value)) for value in pair.values(key))
+    said = []
+    for entry in sorted(before ^ after):
+        library, _, functions = entry.partition(" ")
+        (arm,) = pair.arms_with((entry in before, entry in after))
+        named = first_few(functions.split(), most=3)
+        said.append(f"{library} replaces {named} of the C library in {arm}.")
+    return Evidence(is_felt=True, text=" ".join(said[:2]))
+
+
+def _overwritten(pair: FingerprintPair, key: str) -> Evidence | None:
+    """Say what envcompare set in every arm in place of a variable; None where it set nothing."""
+    if key not in OVERWRITTEN:
+        return None
+    in_effect = OVERWRITTEN[key]
+    before, after = pair.values(in_effect) if in_effect else (0, 0)
+    if before is None or before != after:
+        return None
+    set_instead = "kept every arm from writing byte code"
+    if in_effect:
+        set_instead = f"set {before} {'thread' if before == 1 else 'threads'} in both arms"
+    sides = zip(pair.records, pair.values(key), strict=True)
+    sets = [f"{side.arm} sets {fact(key).name}={value}" for side, value in sides if value]
+    return Evidence(
+        is_felt=False,
+        text=f"{' and '.join(sets)}; envcompare {set_instead}, so its effect is not in these "
+        f"numbers{'; `--command` measures it' * bool(in_effect)}.",
+    )
 
 
 def _memory(pair: FingerprintPair, key: str) -> Evidence:
@@ -365,8 +476,10 @@ def _megabytes(size_bytes: int) -> str:
 
 _READERS: Final[dict[Sign | None, Callable[[FingerprintPair, str], Evidence]]] = {
     "allocator": _allocator,
+    "byte code": _byte_code,
     "cpu set": _cpu_set,
     "installed": _installed,
+    "interposed": _interposed,
     "library path": _library_path,
     "lock": _lock,
     "memory": _memory,

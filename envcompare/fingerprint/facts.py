@@ -32,13 +32,29 @@ INSTALLED_PARTS: Final = "site_packages.parts"
 """Packages and files of none, each with its digest."""
 CHANGED_FILES: Final = "site_packages.changed"
 """The files in which arms differ, each after its package; they are told with the packages."""
+INTERPOSED: Final = "preload.replaces"
+"""Libraries that come before the C library, each with the functions that it replaces there."""
+MODULES: Final = "python.modules"
+"""The modules of the standard library that were imported, each with its digest."""
+THROTTLED: Final = "cgroup.throttled_ns"
+"""For how long a quota stopped a command that was watched; it is told with the quota."""
+GIVEN_IMAGE: Final = "given.image"
+GIVEN_OPTIONS: Final = "given.options"
+OVERWRITTEN: Final[dict[str, str]] = {
+    "env.MKL_NUM_THREADS": "threads.mkl",
+    "env.OMP_NUM_THREADS": "threads.omp",
+    "env.OPENBLAS_NUM_THREADS": "threads.openblas",
+    "env.PYTHONDONTWRITEBYTECODE": "",
+}
+"""Variables in whose place envcompare sets its own, with the fact of what is then in effect."""
 OWN_PACKAGES: Final = frozenset({"torch", "torchvision", "numpy"})
 """Packages with facts of their own."""
 LOADED: Final = ("loaded_libraries", "loaded_packages")
 
 Sign = Literal[
-    "allocator", "compiler", "cpu set", "every program", "installed", "library path", "lock",
-    "memory", "outside", "package", "preload", "priority", "python", "quota",
+    "allocator", "byte code", "compiler", "cpu set", "every program", "installed", "interposed",
+    "library path", "lock", "memory", "outside", "package", "preload", "priority", "python",
+    "quota",
 ]  # fmt: skip
 """What tells whether a workload feels a difference, where it is no library that it loads."""
 Way = Literal["threads", "thread variable", "variable", "gpu", "limit", "code", "start"]
@@ -77,7 +93,7 @@ class Fact:
     missing: str = ""  # what it means that there is no value
     group: tuple[str, ...] = ()  # facts of one cause, of which the first that differs is told
     seen_by: Library | Sign | None = None
-    is_limit: bool = False  # a possible influence, and a confounder once a workload reaches it
+    is_limit: bool = False  # a possible influence, and a confounder once it was seen to be felt
     of_python: bool | None = None  # nothing but the interpreter of an arm has the use of it
     way: Way | None = None
     with_what: str = ""  # what limits or starts it
@@ -99,11 +115,13 @@ _TORCH_FILES: Final = Library("PyTorch", ("libtorch", "libc10"))
 
 _PYTHON: Final = (
     "python.version", "python.implementation", "python.sha256", "python.libpython_sha256",
-    "python.flags", "python.compiler", "python.is_debug",
+    "python.flags", "python.compiler", "python.is_debug", MODULES,
 )  # fmt: skip
 _LIBC: Final = ("libc.version", "libc.sha256")
 _TORCH: Final = ("torch.version", "torch.git", "torch.build_sha256", "torch.cuda")
-_ALLOCATOR: Final = ("env.LD_PRELOAD", "allocator.ld_preload", "allocator.name")
+_ALLOCATOR: Final = (
+    "env.LD_PRELOAD", "allocator.ld_preload", "preload.file", INTERPOSED, "allocator.name",
+)  # fmt: skip
 _TUNABLES: Final = ("env.GLIBC_TUNABLES", "allocator.tunables")
 _CAPABILITY: Final = ("env.ATEN_CPU_CAPABILITY", "torch.cpu_capability")
 _OMP_THREADS: Final = ("env.OMP_NUM_THREADS", "threads.omp")
@@ -111,6 +129,7 @@ _MKL_THREADS: Final = ("env.MKL_NUM_THREADS", "threads.mkl")
 _BLAS_THREADS: Final = ("env.OPENBLAS_NUM_THREADS", "threads.openblas")
 _COMPILER: Final = ("compiler.version", "compiler.name")
 _CPUS: Final = ("cpu.affinity", "cgroup.cpuset")
+_GIVEN: Final = (GIVEN_OPTIONS, "engine.options")
 _FILES: Final = ("mount.packages", "mount.python")
 _SECCOMP: Final = ("seccomp.mode", "seccomp.filters")
 INSTALLED: Final = (
@@ -125,6 +144,7 @@ _NOT_LOADED: Final = "the inspected process loaded no such library"
 _NOT_IMPORTED: Final = "the inspected process did not import it"
 _NOT_SEEN: Final = "the command could not be inspected while it ran"
 _OF_A_COMMAND: Final = "it cannot be seen for a plain command"
+_ULIMIT: Final = "`--docker-options '--ulimit {}'` gives docker arms the same limit"
 _UNFILTERED: Final = "also measure an arm without a filter, as in `--envs vm,docker,singularity`"
 _COMPARE: Final = "compare the data with the original"
 
@@ -189,7 +209,7 @@ FACTS: Final[tuple[Fact, ...]] = (
         "no effect of the rights on the time of a step was found; other options can have one",
         "`--docker-options` gives an arm the options of the container that you use",
     )),
-    Fact("engine.options", name="the options of the engine"),
+    Fact("engine.options", name="the options of the engine", group=_GIVEN),
     Fact("engine.requests", name="how requests reach the worker", missing="directly",
          purpose=Purpose(
         "Requests pass through the client of an engine whose containers open no pipe of the host",
@@ -201,10 +221,19 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("gid", "varied", purpose=Purpose(
         "The worker has another group ID", "this affects no step",
     )),
-    Fact("limits", "varied", purpose=Purpose(
+    Fact("given", "possible-influence", is_absent=True),
+    Fact(GIVEN_IMAGE, name="the image"),
+    Fact(GIVEN_OPTIONS, name="the options given with `--docker-options`", is_plural=True,
+         is_whole=True, group=_GIVEN),
+    Fact("limits", "varied", below="the limit {}", purpose=Purpose(
         "The engine and the login set different resource limits",
-        "this affects only a workload that reaches a limit, and makes it fail",
-        "set `default-ulimits` of the engine (daemon.json) to those of the login",
+        "this affects a workload that reaches a limit, or does work for each unit of it",
+        _ULIMIT.format("NAME=VALUE"),
+    )),
+    Fact("limits.nofile", purpose=Purpose(
+        "The engine and the login set different limits of open files",
+        "a program that closes every possible descriptor takes longer where more are possible",
+        _ULIMIT.format("nofile=VALUE"),
     )),
     Fact("lsm", "varied", missing="no security module sets one", purpose=Purpose(
         "A container has its own security label (AppArmor, SELinux)",
@@ -254,7 +283,7 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("seccomp.mode", name="seccomp", group=_SECCOMP),
     Fact("shm", "varied", purpose=Purpose(
         "Docker gives a container 64 MB at /dev/shm unless configured otherwise",
-        "this affects data loaders with worker processes, which fail when it is full",
+        "when it is full, data loaders fail; others (joblib, Ray) use slower files instead",
         "set `default-shm-size` of the engine (daemon.json) to the host's size",
     )),
     Fact("shm.bytes", name="the size of /dev/shm"),
@@ -287,7 +316,8 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("libc", "confounder", seen_by="every program"),
     Fact("libc.sha256", name="the build of the C library", group=_LIBC),
     Fact("libc.version", name="the C library", group=_LIBC),
-    Fact("loaded_libraries", "confounder", "loaded libraries", is_plural=True, missing=_NOT_SEEN),
+    Fact("loaded_libraries", "possible-influence", "loaded libraries", is_plural=True,
+         is_limit=True, missing=_NOT_SEEN),
     Fact("loaded_packages", "possible-influence", missing=_OF_A_COMMAND, group=INSTALLED),
     Fact("lock", "confounder", of_python=True),
     Fact("lock.sha256", name="the lock of the wheels", seen_by="lock", group=INSTALLED),
@@ -297,7 +327,14 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("packages.not_imported", "possible-influence", "packages that are not imported"),
     Fact("packages.outside", name="packages from outside the installed ones",
          missing=_OF_A_COMMAND, seen_by="outside"),
-    Fact("programs", "confounder", "programs", is_plural=True, missing=_NOT_SEEN),
+    Fact("preload", "confounder", missing=NOT_SET, way="start",
+         with_what="the library that is loaded before all others"),
+    Fact("preload.file", name="/etc/ld.so.preload", is_absent=True, group=_ALLOCATOR,
+         seen_by="preload"),
+    Fact(INTERPOSED, name="libraries before the C library", is_plural=True, group=_ALLOCATOR,
+         missing="the interpreter has no ctypes to ask the loader", seen_by="interposed"),
+    Fact("programs", "possible-influence", "programs", is_plural=True, is_limit=True,
+         missing=_NOT_SEEN),
     Fact("python", "confounder", seen_by="python", of_python=True),
     Fact("python.build", name=_BUILD),
     Fact("python.compiler", name=_BUILD, group=_PYTHON),
@@ -306,7 +343,11 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("python.is_debug", name=_BUILD, group=_PYTHON),
     Fact("python.libpython_sha256", name=_BUILD, group=_PYTHON,
          missing="the interpreter loads none"),
+    Fact(MODULES, "possible-influence", "modules of the standard library", is_plural=True,
+         is_limit=True, group=_PYTHON),
     Fact("python.path", name="the interpreter"),
+    Fact("python.uncompiled", "possible-influence", "modules of Python without byte code",
+         is_plural=True, seen_by="byte code"),
     Fact("python.sha256", name=_BUILD, group=_PYTHON),
     Fact("python.version", name="Python", group=_PYTHON),
     Fact("site_packages", "confounder", missing="what is installed could not be hashed",
@@ -361,7 +402,7 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("env.KMP", "confounder", seen_by=_RUNTIME),
     Fact("env.LD_LIBRARY_PATH", seen_by="library path", purpose=Purpose(
         "Apptainer adds its own folder to the loader's path, for the driver's libraries",
-        "this affects no step here, since no library was loaded from there",
+        "no library was loaded from there; the search for each library takes a little longer",
     )),
     Fact("env.LD_PRELOAD", "confounder", seen_by="preload", group=_ALLOCATOR),
     Fact("env.MALLOC", "confounder", seen_by="allocator"),
@@ -395,7 +436,7 @@ FACTS: Final[tuple[Fact, ...]] = (
          is_plural=False, missing="the kernel does not report it (before Linux 5.0)", way="start",
          with_what="prctl(PR_SET_THP_DISABLE)"),
     Fact("threads", "confounder", way="threads"),
-    Fact("threads.alive", "possible-influence", missing=_OF_A_COMMAND),
+    Fact("threads.alive", "possible-influence", "the number of threads", missing=_OF_A_COMMAND),
     Fact("threads.mkl", missing=NOT_SET, seen_by=_MKL, group=_MKL_THREADS),
     Fact("threads.omp", missing=NOT_SET, group=_OMP_THREADS,
          seen_by=Library("an OpenMP runtime", _THREADED)),
@@ -405,6 +446,8 @@ FACTS: Final[tuple[Fact, ...]] = (
 
 _OF_ONE_KEY: Final = frozenset({"name", "group", "is_limit", "restore"})
 _BELOW: Final = {row.key: row.below for row in FACTS if row.below}
+
+_WITHOUT_EFFECT: Final = frozenset({"engine", "env", "gid", "no_new_privs", "os", "uid"})
 
 _TOLD_BY_FILE: Final[tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = (
     (_LIBC, ("libc.", "libm.", "ld-linux", "libpthread.", "libdl.", "librt.", "libutil.")),
@@ -449,6 +492,11 @@ def fact(key: str) -> Fact:
 def classify(key: str) -> FactClass:
     """Return the class of a fact by its key alone; an unknown key is a possible influence."""
     return fact(key).fact_class or "possible-influence"
+
+
+def is_without_effect(key: str) -> bool:
+    """Say whether a property that is varied on purpose names software or rights, and no cause."""
+    return key.partition(".")[0] in _WITHOUT_EFFECT
 
 
 def tellers_of_library(name: str, package: str, *, is_of_python: bool) -> tuple[str, ...]:

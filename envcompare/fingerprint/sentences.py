@@ -38,6 +38,10 @@ _BY_HAND: Final[dict[Way, str]] = {
     "code": "set it to the same value in the code of the workload",
     "start": "start every arm without {}: check the image's `python3`, the engine and the login",
 }
+_FEWER_THREADS: Final = "`OPENBLAS_NUM_THREADS=1` or `OMP_NUM_THREADS=1`, or `--cpuset-cpus`"
+_THREADS_OF_COMMAND: Final = (
+    "set the threads in the command itself, as in `--command 'env OMP_NUM_THREADS=1 …'`"
+)
 _SINGLE: Final = ("variable", "thread variable", "limit", "start")
 """What makes a property the same by itself, without another stack."""
 
@@ -55,7 +59,8 @@ def describe(difference: FactDifference) -> str:
     if isinstance(before, tuple) or isinstance(after, tuple):
         return f"{name} ({_changes(entries(before), entries(after))})"
     if fact(difference.key).is_whole:
-        return f"{name} ({visible_line(str(before))} → {visible_line(str(after))})"
+        first, second = ("none" if one is None else str(one) for one in (before, after))
+        return f"{name} ({visible_line(first)} → {visible_line(second)})"
     word = _size if difference.key.endswith((".bytes", "_bytes")) else _word
     return f"{name} {word(before)} → {word(after)}"
 
@@ -137,7 +142,8 @@ def worded_difference(pair: FingerprintPair, difference: FactDifference) -> Fact
             sentence = f"{purpose.what}; {purpose.felt_by}."
             return replace(difference, remedy=purpose.remedy, sentence=sentence)
         case "possible-influence":
-            how = _remedy(pair, difference.key) if fact(difference.key).way in _SINGLE else ""
+            is_single = fact(difference.key).way in _SINGLE and difference.is_felt is not False
+            how = _remedy(pair, difference.key) if is_single else _given_remedy(difference)
             return replace(difference, remedy=how, sentence=_possible(pair, difference))
         case _:
             return replace(difference, sentence=MEANINGS[difference.fact_class])
@@ -151,6 +157,12 @@ def _confounded(difference: FactDifference) -> str:
         MEANINGS["confounder"],
     )
     return " ".join(part for part in parts if part)
+
+
+def _given_remedy(difference: FactDifference) -> str:
+    """Return how a property that the environment sets on purpose is made the same; else nothing."""
+    purpose = fact(difference.key).purpose
+    return purpose.remedy if purpose and difference.is_felt is not False else ""
 
 
 def _possible(pair: FingerprintPair, difference: FactDifference) -> str:
@@ -182,6 +194,8 @@ def other_options(command_line: tuple[str, ...]) -> tuple[str, ...]:
 def _remedy(pair: FingerprintPair, key: str) -> str:
     """Return what separates a confounder from the environment, for this very pair."""
     match fact(key).way:
+        case "threads" | "thread variable" if pair.context.is_program:
+            return _THREADS_OF_COMMAND
         case "threads" | "thread variable":
             return f"`{_command(pair, '--threads N')}`, which sets it in every arm"
         case "variable":
@@ -213,8 +227,8 @@ def _same_limit(pair: FingerprintPair, key: str) -> str:
     return (
         f"give every arm the same {what}: it comes from {how}the control group "
         "that the engine or the login puts a process in"
-        + ", or from `taskset` around its Python"
-        * (key == "cpu.affinity")
+        + ", or from `taskset` around its Python" * (key == "cpu.affinity")
+        + f"; or run no more threads than it has CPUs: {_FEWER_THREADS}" * (what == "quota")
     )
 
 

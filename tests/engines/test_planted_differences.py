@@ -238,7 +238,7 @@ def test_another_build_of_python_is_not_the_software_that_was_asked_for(
     shell(host, "rm -r ~/planted")
     assert done.returncode == 3, done.stdout + done.stderr
     assert "✕ stack of docker: not the software of vm, as it should be" in done.stdout
-    assert "the build of Python differs. A workload bound by Python is affected." in done.stdout
+    assert "the build of Python differs. It runs the workload's Python code, with " in done.stdout
     assert f"--envs vm,docker --base-image {BASE} --vm-python {path}" in done.stdout
     assert "--stacks image,host` measures how much is the software" in done.stdout
     assert allowed.returncode == 0

@@ -151,10 +151,12 @@ def test_the_remedy_of_another_c_library_is_another_base_image() -> None:
 
 
 def test_another_build_of_python_says_who_feels_it() -> None:
-    """The build of the interpreter matters to workloads that are bound by Python."""
+    """The interpreter runs the Python code, and another build has other modules too."""
     found = one_difference("python.sha256", "aa", "bb")
     assert found.fact_class == "confounder"
-    assert "the build of Python differs. A workload bound by Python is affected." in found.sentence
+    assert (
+        "the build of Python differs. It runs the workload's Python code, with " in found.sentence
+    )
     assert "--vm-python" in found.remedy
 
 

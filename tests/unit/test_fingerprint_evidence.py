@@ -103,6 +103,10 @@ def test_a_variable_of_glibc_confounds_under_its_allocator(allocator: str, expec
         (1.5, {}, 0, "possible-influence"),
         (1.5, {"torch.threads": 2}, 0, "confounder"),
         (1.5, {}, 3_000_000_000, "confounder"),
+        (1, {}, None, "possible-influence"),
+        (1, {"threads.alive": 2}, None, "confounder"),
+        (1, {"threads.alive": 2}, 0, "possible-influence"),
+        (2, {"cgroup.throttled_ns": 40_000_000}, None, "confounder"),
     ],
 )
 def test_a_quota_confounds_below_the_threads_or_when_it_stopped_them(
@@ -113,7 +117,10 @@ def test_a_quota_confounds_below_the_threads_or_when_it_stopped_them(
     found = differences({key: "unlimited"}, {key: quota}, both=facts, throttled_ns=throttled_ns)
     assert found[key].fact_class == expected
     if throttled_ns:
-        assert found[key].evidence == "It stopped the workload for 3.0 s while it was measured."
+        assert found[key].evidence == (
+            "It stopped the workload for 3.0 s while it was measured: 1 thread ran on a quota of "
+            "1.5 CPUs."
+        )
 
 
 @pytest.mark.parametrize(
@@ -153,10 +160,12 @@ def test_what_a_plain_command_loads_is_not_known_where_it_was_not_seen() -> None
 @pytest.mark.parametrize(
     ("program", "fact_class", "evidence"),
     [
-        ("python3.11 1", "confounder", "The command runs it, and one bound by Python is affected."),
+        ("python3.11 1", "confounder",
+         "It runs the command's Python code, with modules of its own such as bz2, ssl and sqlite3."
+         ),
         ("ffmpeg 1", "possible-influence", "The command was not seen to run Python."),
     ],
-)
+)  # fmt: skip
 def test_python_confounds_a_command_that_was_seen_to_run_it(
     program: str, fact_class: str, evidence: str
 ) -> None:
@@ -326,7 +335,9 @@ def test_the_remedy_of_a_setting_sets_it_everywhere(key: str, expected: str) -> 
         ("speculation.ssb", "indirect branches"),
         ("mount.python", "start-up"),
         ("shm.bytes", "data loaders"),
-        ("limits.nofile", "reaches a limit"),
+        ("limits.nofile", "closes every possible descriptor"),
+        ("limits.stack", "does work for each unit of it"),
+        ("shm.bytes", "use slower files instead"),
         ("lsm.label", "opens many files"),
     ],
 )
@@ -381,9 +392,7 @@ def test_one_cpu_for_one_thread_is_no_proof_that_nothing_is_felt() -> None:
         {"cpu.affinity": (0, 1, 2, 3, 6)}, {"cpu.affinity": (0,)}, both={"torch.threads": 1}
     )["cpu.affinity"]
     assert (found.fact_class, found.is_felt) == ("possible-influence", None)
-    assert found.evidence == (
-        "The workload uses 1 thread, and one arm has only one CPU for everything."
-    )
+    assert found.evidence == "The workload uses 1 thread, and one arm has 1 CPU."
     assert describe(found) == "the CPU set 0-3,6 → 0"
     assert "taskset" in found.remedy
 

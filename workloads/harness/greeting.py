@@ -9,7 +9,7 @@ from typing import Any
 
 from harness import torchparts
 from harness.facts.inside import fingerprint
-from harness.facts.variables import scratch_folder
+from harness.facts.variables import overwrite, scratch_folder
 from harness.failures import ProcessError, ProtocolError, phase
 from harness.formats.data import data_hash
 from harness.generation import Job, whole_number
@@ -167,13 +167,13 @@ def settle_process(threads: int, cpus: list[int] | None) -> None:
     OpenBLAS always gets one thread: its pool starts at import and would make a fork unsafe.
     """
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = str(threads)
+        overwrite(name, str(threads))
     # `torch.cuda.is_available` of a workload then asks NVML, and does not spoil later forks.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     # What the driver compiles from PTX it keeps in HOME (CUDA C++ Programming Guide, CUDA
     # Environment Variables): the login's without a container, which earlier programs have filled.
     os.environ.setdefault("CUDA_CACHE_PATH", os.path.join(scratch_folder(), "cuda"))
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    overwrite("OPENBLAS_NUM_THREADS", "1")
     pin(cpus)
 
 

@@ -14,7 +14,6 @@ def main() -> int:
     os.dup2(2, 1)
     # A read-only mount could not keep byte code and a writable one could: no arm keeps any.
     sys.dont_write_bytecode = True
-    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     from harness import programs  # noqa: PLC0415
 
     return programs.answer(replies)

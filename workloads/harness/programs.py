@@ -84,7 +84,7 @@ def _look(request: Dict[str, Any]) -> Dict[str, Any]:
     # a launch that measures does without
     from harness.facts.inside import OF_ONE_PROCESS, fingerprint  # noqa: PLC0415
 
-    found = fingerprint(threads=None, device="cpu", data=request["cwd"])
+    found = fingerprint(threads=None, device="cpu", data=request["cwd"], is_launcher=True)
     return {
         "program": find(request["argv"][0]),
         "programs": _programs_hashes(request["argv"]),
@@ -179,6 +179,7 @@ class Run:
         return found, time.monotonic_ns() - start_ns
 
     def _run(self, path: str) -> Tuple[Tuple[int, int], int, resource.struct_rusage]:
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # as the launcher itself keeps none
         # Threads are there before the clock starts: their start would disturb a short program.
         timer = threading.Timer(self._limit_s, self._end_late)
         timer.daemon = True  # else it would keep a launcher whose program cannot be started

@@ -1,4 +1,4 @@
-"""What is installed beside an interpreter, as one hash: names, modes and content of every file.
+"""What is installed beside an interpreter, as one hash: names and content of every file.
 
 Run by the interpreter that is asked about; prints one JSON object, with a hash of each distribution
 beside that of all. `--stamp` reads no content: it gives a hash that changes whenever a file is
@@ -14,7 +14,6 @@ import json
 import os
 import re
 import site
-import stat
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -107,8 +106,7 @@ def hashed(parts: set[str] | None = None) -> Iterator[tuple[str, str, bytes]]:
         for name, path in installed(root):
             part = _text(owners.part(name))
             if os.path.basename(name) not in _LEFT_OUT and (parts is None or part in parts):
-                mode = stat.S_IMODE(os.lstat(path).st_mode)
-                yield part, _text(name), os.fsencode(f"{name}\0{mode:o}\0{content(path)}\n")
+                yield part, _text(name), os.fsencode(f"{name}\0{content(path)}\n")
 
 
 def tree() -> dict[str, object]:

@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Any, Iterator
 
-from harness.facts.cgroups import read_text
+from harness.facts.cgroups import own_group, read_text, throttled_ns
 from harness.facts.confinement import scheduling
 from harness.facts.libraries import library_facts, mapped_libraries, short_hash
 
@@ -38,10 +38,14 @@ class Watch(threading.Thread):
         # tick is not told from the next: which of them was asked would be left to chance.
         self._busiest: dict[str, Any] = {}
         self._most_ticks = 0
+        self._most_threads = 0
+        self._cpu_group = own_group("cpu")
+        self._throttled_ns: int | None = None
 
     def begin(self, pid: int) -> None:
         """Read the maps of this process from now on."""
         self._pid = pid
+        self._throttled_ns = throttled_ns(self._cpu_group)
         self._begins.set()
 
     def run(self) -> None:
@@ -50,8 +54,8 @@ class Watch(threading.Thread):
         pause_s = _FIRST_PAUSE_S
         while not self._ends.wait(pause_s):
             began_s = time.thread_time()
-            for pid in _family(self._pid):
-                self._read(pid)
+            threads = sum(self._read(pid) for pid in _family(self._pid))
+            self._most_threads = max(self._most_threads, threads)
             used_s = time.thread_time() - began_s
             pause_s = max(min(pause_s * 1.5, _LONGEST_PAUSE_S), used_s / _SHARE)
 
@@ -66,12 +70,20 @@ class Watch(threading.Thread):
         return {
             **{key: value for key, value in found.items() if key not in _OTHERS},
             **self._busiest,
+            "threads.alive": self._most_threads,
+            "cgroup.throttled_ns": self._stopped_ns(),
             "programs": sorted(
                 f"{os.path.basename(one)} {short_hash(one)}" for one in self._programs
             ),
         }
 
-    def _read(self, pid: int) -> None:
+    def _stopped_ns(self) -> int | None:
+        """Return for how long a quota stopped the control group since the program began."""
+        now = throttled_ns(self._cpu_group)
+        return None if now is None or self._throttled_ns is None else now - self._throttled_ns
+
+    def _read(self, pid: int) -> int:
+        """Take what a process has mapped; return how many threads it has."""
         # gone meanwhile, or another user's
         with contextlib.suppress(OSError):
             libraries = mapped_libraries(str(pid))
@@ -82,6 +94,8 @@ class Watch(threading.Thread):
                 affinity = {"cpu.affinity": sorted(os.sched_getaffinity(pid))}
                 self._busiest = {**scheduling(str(pid)), **affinity}
                 self._most_ticks = ticks
+            return len(os.listdir(f"/proc/{pid}/task"))
+        return 0
 
 
 def _ticks(pid: int) -> int:

@@ -16,9 +16,9 @@ from envcompare.analysis.model.machines import GroupDifference, HostDifference, 
 from envcompare.analysis.timing.cells import CellData
 from envcompare.analysis.timing.gpureadings import Clocks, clocks_of
 from envcompare.analysis.timing.runfiles import RunFiles
-from envcompare.fingerprint.comparing import compare_fingerprints
+from envcompare.fingerprint.comparing import compare_fingerprints, is_overwritten
 from envcompare.fingerprint.evidence import ArmsContext
-from envcompare.fingerprint.facts import CLASS_ORDER, EXPLAINING
+from envcompare.fingerprint.facts import CLASS_ORDER, EXPLAINING, holds_for
 from envcompare.fingerprint.sentences import other_options
 from envcompare.run_folder.records import (
     Block,
@@ -191,20 +191,26 @@ def _of_clocks(
 def candidates(differences: Differences, arm: str) -> tuple[str, ...]:
     """Return the keys of what may explain a difference of an arm, the likeliest first.
 
-    Confounders lead, and among the rest what the workload was seen to use; a difference that
-    another one tells of is left out.
+    Confounders lead, and among the rest what the workload was seen to use. Left out is what
+    another difference tells of, and a setting that envcompare replaced in every arm.
     """
     explaining = [
         one
         for one in differences
         if one.arm == arm and one.fact_class in EXPLAINING and not one.part_of
+        if not is_overwritten(one)
     ]
     return tuple(one.key for one in sorted(explaining, key=likelihood))
 
 
-def likelihood(difference: FactDifference) -> tuple[int, int]:
-    """Return a key that sorts the likeliest cause first: by class, then by what was seen."""
-    return CLASS_ORDER.index(difference.fact_class), _FELT.index(difference.is_felt)
+def likelihood(difference: FactDifference) -> tuple[int, bool, int]:
+    """Return a key that sorts the likeliest cause first.
+
+    It goes by class, then by what the command line gave one arm alone, then by what was seen.
+    """
+    is_given = holds_for("given", difference.key)
+    felt = _FELT.index(difference.is_felt)
+    return CLASS_ORDER.index(difference.fact_class), not is_given, felt
 
 
 def of_cells(by_cell: dict[str, Differences], *, shared: Differences) -> dict[str, Differences]:

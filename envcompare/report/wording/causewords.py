@@ -7,10 +7,11 @@ from typing import Final
 
 from envcompare.analysis.model.comparison import Comparison, RunComparison
 from envcompare.analysis.timing.surroundings import likelihood
+from envcompare.fingerprint.facts import is_without_effect
 from envcompare.report.numbers import listed, time_text
 from envcompare.report.wording.labels import cell_labels
 from envcompare.report.wording.verdicts import MOVED, candidate_sentence
-from envcompare.run_folder.records import FactDifference
+from envcompare.run_folder.records import FactDifference, FingerprintValue
 from envcompare.text import visible
 
 _MOST_NAMED: Final = 2  # cells
@@ -37,10 +38,14 @@ def candidates_text(run: RunComparison, comparisons: Iterable[Comparison]) -> st
         in_some = len(unknown) < len(decided)
         cause = candidate_sentence(None, arm=decided[0].arm, in_some_cells=in_some)
     elif asked and not causes:
-        cause = "envcompare found no other possible cause."
+        cause = "No other property that envcompare records differs."
     else:
-        besides = "With it" if asked else "Besides the environment"
-        cause = candidate_sentence(tuple(causes.values()), arm=decided[0].arm, besides=besides)
+        cause = candidate_sentence(
+            tuple(causes.values()),
+            arm=decided[0].arm,
+            on_purpose=_on_purpose(run, decided),
+            besides="With it" if asked else "Besides the environment",
+        )
     said = f"The arms differ in {asked}, which this run compares." if asked else ""
     seen = _in_kernel(run, decided), _worked_beside(run, decided)
     return " ".join(filter(None, (said, cause, *seen)))
@@ -72,6 +77,19 @@ def _candidates(run: RunComparison, decided: Iterable[Comparison]) -> Iterator[F
         facts = _facts(run, comparison.cell)
         places = ((comparison.host, comparison.arm, key) for key in comparison.candidates or ())
         yield from (facts[at] for at in places if at in facts)
+
+
+def _on_purpose(run: RunComparison, decided: Iterable[Comparison]) -> tuple[FactDifference, ...]:
+    """Return what the environment of an arm does on purpose, what the work can feel first."""
+    told = (
+        each
+        for one in decided
+        for (host, arm, _), each in _facts(run, one.cell).items()
+        if (host, arm) == (one.host, one.arm) and each.fact_class == "varied"
+        if not each.part_of
+    )
+    by_key = {one.key: one for one in told}
+    return tuple(sorted(by_key.values(), key=lambda one: (is_without_effect(one.key), one.key)))
 
 
 def _facts(run: RunComparison, cell: str) -> dict[tuple[str, str, str], FactDifference]:
@@ -119,12 +137,22 @@ def _acts_in_kernel(
     seccomp = facts.get((*place, "seccomp.mode"))
     if seccomp is not None and seccomp.reference == 0 and seccomp.value in (1, 2):
         acts.append("a system call filter (seccomp)")
+    files = facts.get((*place, "limits.nofile"))
+    if files is not None and _is_more(files.reference, files.value):
+        acts.append(f"a higher limit of open files ({files.reference} → {files.value})")
     packages = facts.get((*place, "mount.packages"))
     if packages is not None and None not in (packages.reference, packages.value):
         before, after = (str(v).split(" ")[0] for v in (packages.reference, packages.value))
         if before != after:
             acts.append(f"another file system for the packages ({after})")
     return acts
+
+
+def _is_more(before: FingerprintValue, after: FingerprintValue) -> bool:
+    """Tell whether one of two limits is known to be higher than the other."""
+    if not isinstance(before, int):
+        return False
+    return after == "unlimited" or (isinstance(after, int) and after > before)
 
 
 def _worked_beside(run: RunComparison, decided: Iterable[Comparison]) -> str:

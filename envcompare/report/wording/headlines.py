@@ -10,6 +10,7 @@ from envcompare.analysis.model.comparison import (
     RunComparison,
 )
 from envcompare.analysis.model.machines import HostsEstimate
+from envcompare.fingerprint.comparing import is_overwritten
 from envcompare.report.numbers import (
     listed,
     margin_percent,
@@ -190,7 +191,12 @@ def _over_cells(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> He
         caution=" ".join(
             filter(
                 None,
-                (_outside(run, arm, lead), _caution(run, arm, judged), _hosts(run, arm, judged)),
+                (
+                    _outside(run, arm, lead),
+                    _caution(run, arm, judged),
+                    _hosts(run, arm, judged),
+                    _overwritten(run, arm),
+                ),
             )
         ),
         candidates=candidates_text(run, (one for one in run.compared if one.arm == arm)),
@@ -364,6 +370,12 @@ def _caution(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> str:
     return confounder_sentence(differences, outcomes=outcomes, is_split=is_split) or (
         f"More than the environment differs in {counted(len(confounded), 'comparison')}."
     )
+
+
+def _overwritten(run: RunComparison, arm: str) -> str:
+    """Name the settings of an arm in whose place envcompare set its own: none was measured."""
+    told = (one.evidence for one in run.differences if one.arm == arm and is_overwritten(one))
+    return visible(" ".join(dict.fromkeys(told)))
 
 
 def _hosts(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> str:

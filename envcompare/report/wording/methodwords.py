@@ -44,6 +44,10 @@ _PROGRAMS: Final = (
     "time; the first round is a warm-up. The start of the environment is part of real time only. "
     "Net time is not defined for it, since it is not known how long its threads and children wait."
 )
+_BYTE_CODE: Final = (
+    "No arm writes byte code (PYTHONDONTWRITEBYTECODE), since only a container can be read-only: a "
+    "module that has none is compiled at each start."
+)
 _IMPORTED: Final = (
     (
         "The profiles were made elsewhere and read here. Totals are sums over launches, ratios are "
@@ -375,6 +379,7 @@ def method_sentences(run: RunComparison) -> tuple[str, ...]:
         *host_sentences(run),
         _stabilising(run),
         _holding(run),
+        _BYTE_CODE,
         _estimate(run),
         _PROGRAMS * has_programs(run),
         *_guard_sentences(run),

@@ -47,8 +47,8 @@ EXPLAINED: Final[tuple[Outcome, ...]] = (*MOVED, "inconclusive")
 """What has a cause, or may have one, and therefore a fold of its own."""
 REAL_INSIDE: Final = "a real difference, smaller than the margin"
 
-_NO_CANDIDATE: Final = (
-    "Besides the environment itself, envcompare found no possible cause in what it records."
+_NOTHING_DIFFERS: Final = (
+    "No property that envcompare records differs: the cause is one that it does not record."
 )
 _MOST_CANDIDATES: Final = 3
 _LEAST_TAIL: Final = 0.002  # of the steps; fewer slow ones explain no difference
@@ -215,13 +215,15 @@ def candidate_sentence(
     candidates: tuple[FactDifference, ...] | None,
     *,
     arm: str,
+    on_purpose: tuple[FactDifference, ...] = (),
     in_some_cells: bool = False,
     besides: str = "Besides the environment",
 ) -> str:
     """Say what may explain a decided difference beside its confounders, the likeliest first.
 
     None stands for facts that were not compared, in some cells or in all. The sentence is empty
-    only where confounders are all there is, which `confounder_sentence` names.
+    only where confounders are all there is, which `confounder_sentence` names. Where there is no
+    candidate, it names what the environment does `on_purpose`.
     """
     if candidates is None:
         return visible(
@@ -229,7 +231,7 @@ def candidate_sentence(
             f"{arm}{' in some cells' if in_some_cells else ''}."
         )
     if not candidates:
-        return _NO_CANDIDATE
+        return visible(_on_purpose(on_purpose, arm))
     rest = [one for one in candidates if one.fact_class != "confounder"]
     likely = [one for one in rest if one.is_felt is not False]
     texts = (
@@ -250,10 +252,20 @@ def _likely(differences: list[FactDifference], start: str) -> str:
 
 
 def _unlikely(differences: list[FactDifference]) -> str:
+    """Name what also differs, with what was seen of it: that is no proof that it has no effect."""
     if not differences:
         return ""
-    which = _verb(differences, "which differs too, has", "which differ too, have")
-    return f"There is no sign that {_described(differences)}, {which} an effect here."
+    evidence = dict.fromkeys(one.evidence for one in differences[:_MOST_CANDIDATES] if one.evidence)
+    named = _described(differences)
+    verb = _verb(differences, "differs", "differ")
+    return " ".join((f"{named[:1].upper()}{named[1:]} {verb} too.", *evidence))
+
+
+def _on_purpose(differences: tuple[FactDifference, ...], arm: str) -> str:
+    if not differences:
+        return _NOTHING_DIFFERS
+    what = _described(list(differences))
+    return f"Only what {arm} does on purpose differs: {what}. Each of them may be a cause."
 
 
 def _described(differences: list[FactDifference]) -> str:

@@ -6,12 +6,15 @@ import contextlib
 import json
 import mmap
 import os
+import py_compile
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from conversation import WORKER, Start
+from harness.facts.modules import is_compiled, module_facts
 
 CPUS = sorted(os.sched_getaffinity(0))  # an image or a job may hold others than 0 and 1
 KEYS = """
@@ -28,7 +31,8 @@ loaded_paths lsm.label memory.total_bytes mount.data mount.packages mount.python
 network.interfaces no_new_privs
 numa.nodes numpy.version os.release packages process.nice process.scheduler python.compiler
 python.executable python.flags
-python.implementation python.is_debug python.libpython_sha256 python.sha256 python.version
+preload.file preload.replaces python.implementation python.is_debug python.libpython_sha256
+python.modules python.sha256 python.uncompiled python.version
 seccomp.filters seccomp.mode shm.bytes site_packages.sha256 smt.active speculation.indirect_branch
 speculation.ssb thp thp.defrag thp.is_disabled threads.alive threads.mkl threads.omp
 threads.openblas
@@ -204,3 +208,51 @@ def test_the_python_of_an_image_is_hashed_with_the_wrapper_around_it(tmp_path: P
         )  # fmt: skip
         found.append(json.loads(done.stdout)["programs"]["python"])
     assert found[0] != found[1]
+
+
+MALLOC = """
+#include <stddef.h>
+extern void *__libc_malloc(size_t);
+void *malloc(size_t size) { return __libc_malloc(size); }
+"""
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not there to build the library")
+def test_a_library_that_replaces_malloc_is_told_by_the_loader(tmp_path: Path) -> None:
+    """Whatever it is called, and wherever it is named."""
+    library = tmp_path / "libharmless.so"
+    argv = ["gcc", "-shared", "-fPIC", "-w", "-x", "c", "-", "-o", str(library)]
+    subprocess.run(argv, input=MALLOC, text=True, check=True)
+    ask = "from harness.facts import interposing as i; print(*i.interposing()['preload.replaces'])"
+    said = []
+    for preload in ("", str(library)):
+        variables = {**os.environ, "PYTHONPATH": str(WORKER.parents[1]), "LD_PRELOAD": preload}
+        done = subprocess.run(
+            [sys.executable, "-c", ask], env=variables, capture_output=True, text=True, check=True
+        )
+        said.append(done.stdout.strip())
+    assert said == ["", "libharmless.so malloc"]
+
+
+def test_a_launcher_tells_of_modules_that_it_does_not_import() -> None:
+    """What a command imports is not seen from outside: all of the library is told."""
+    every = module_facts(every=True)["python.modules"]
+    imported = module_facts()["python.modules"]
+    assert {one.partition(" ")[0] for one in every} >= {"json/decoder.py", "xml/dom/minidom.py"}
+    assert set(imported) & set(every)
+    assert not any(one.startswith("test/") for one in every)
+
+
+@pytest.mark.parametrize("change", ["none", "touched", "removed"])
+def test_a_module_counts_as_compiled_where_python_takes_its_byte_code(
+    tmp_path: Path, change: str
+) -> None:
+    """Byte code of an older source is compiled anew at each start, as if there were none."""
+    source = tmp_path / "a.py"
+    source.write_text("x = 1")
+    code = Path(py_compile.compile(str(source)))
+    if change == "touched":
+        os.utime(source, (0, 0))
+    elif change == "removed":
+        code.unlink()
+    assert is_compiled(str(source)) == (change == "none")

@@ -26,7 +26,7 @@ SECRET = "hunter2"
 HOSTILE = """
 TORCH_HUB_TOKEN TORCH_AUTH NVIDIA_PASSWORD MKL_LICENSE_FILE CUDA_SECRET NCCL_PASSPHRASE
 NVIDIA_API_KEY OMP_CREDENTIALS TORCH_session_Key MALLOC_ACCESS_TOKEN_ID NVIDIA_NGC_CLI_API
-PYTORCH_PWD AWS_SECRET_ACCESS_KEY DATABASE_URL HOME_PAGE omp_token LD_AUDIT PYTHONSTARTUP
+PYTORCH_PWD AWS_SECRET_ACCESS_KEY DATABASE_URL HOME_PAGE omp_token LD_AUDIT
 MY_OMP_NUM_THREADS
 """
 
@@ -86,6 +86,28 @@ def test_variables_that_can_be_felt_are_kept(monkeypatch: pytest.MonkeyPatch) ->
     assert (found["threads.omp"], found["threads.mkl"]) == (3, None)
     assert found["allocator.tunables"] == found["env.GLIBC_TUNABLES"] == "glibc.malloc.arena_max=1"
     assert found["gpu.visible"] == "GPU-5"
+
+
+@pytest.mark.parametrize(
+    "name", ["PYTHONOPTIMIZE", "PYTHONSTARTUP", "PYTHON_GIL", "PYTHON_JIT", "PYTHONTRACEMALLOC"]
+)
+def test_every_variable_of_python_is_kept(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Each version has new ones, and several change how fast it is."""
+    monkeypatch.setenv(name, "1")
+    assert variables()[f"env.{name}"] == "1"
+
+
+def test_what_envcompare_sets_does_not_hide_what_the_arm_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An image with one OpenMP thread is told from one without, though both then run two."""
+    monkeypatch.setattr(os, "environ", {"OMP_NUM_THREADS": "1"})
+    monkeypatch.setattr("harness.facts.variables._FOUND", {})
+    settle_process(2, None)
+    found = variables()
+    assert (found["env.OMP_NUM_THREADS"], found["threads.omp"]) == ("1", 2)
+    assert "env.MKL_NUM_THREADS" not in found
+    assert found["threads.mkl"] == 2
 
 
 def test_place_of_a_file_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,6 +329,18 @@ def test_processes_that_computed_for_less_than_a_tick_leave_the_priority_open() 
     found = watch.facts()
     assert any(one.startswith("sleep ") for one in found["programs"])
     assert "process.nice" not in found
+
+
+def test_threads_of_a_program_are_counted_with_those_of_its_children() -> None:
+    """A quota is shared by all of them."""
+    watch = Watch()
+    watch.start()
+    threads = (
+        "import threading as t; [t.Thread(target=t.Event().wait, args=(1,)).start() for _ in 'ab']"
+    )
+    with subprocess.Popen(["/bin/sh", "-c", f'{sys.executable} -c "{threads}"; true']) as process:
+        watch.begin(process.pid)
+    assert watch.facts()["threads.alive"] == 4
 
 
 def test_the_process_that_computes_most_tells_the_priority() -> None:

@@ -13,6 +13,7 @@ from harness.compiling import is_made_here
 from harness.facts import torchfacts
 from harness.facts.cgroups import limits
 from harness.facts.confinement import confinement
+from harness.facts.interposing import interposing
 from harness.facts.libraries import (
     cuda_versions,
     library_facts,
@@ -21,6 +22,7 @@ from harness.facts.libraries import (
 )
 from harness.facts.machine import machine
 from harness.facts.masking import masked
+from harness.facts.modules import module_facts
 from harness.facts.packages import installed, loaded, outside
 from harness.facts.variables import variables
 
@@ -29,20 +31,25 @@ OF_ONE_PROCESS = ("loaded_libraries", "loaded_paths", "loaded_packages", "packag
                   "allocator.name", "threads.alive")  # fmt: skip
 
 
-def fingerprint(*, threads: int | None, device: str, data: str | None = None) -> dict[str, Any]:
+def fingerprint(
+    *, threads: int | None, device: str, data: str | None = None, is_launcher: bool = False
+) -> dict[str, Any]:
     """Return flat dotted keys; it never raises, and takes about 0.3 s with PyTorch loaded.
 
-    `threads` is what a generation will get, None what PyTorch has now. The process map is read
+    `threads` is what a generation will get, None what PyTorch has now. A launcher does not know
+    what its program imports: it tells of all modules there are. The process map is read
     before anything else: nothing that is loaded for the rest shall stand in it.
     """
     paths = [path for path in attempt(mapped_libraries) or [] if not is_made_here(path)]
     parts: tuple[Callable[[], dict[str, Any]], ...] = (
         lambda: library_facts(paths),
+        lambda: module_facts(every=is_launcher),
         _python,
         machine,
         limits,
         lambda: confinement(data),
         variables,
+        interposing,
         lambda: _packages(paths),
         lambda: torchfacts.versions(threads),
         torchfacts.settings,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
+from typing import Any, Dict, Optional
 
 from harness.facts.masking import SECRET_WORDS, masked
 
@@ -12,20 +12,27 @@ ALLOWED = re.compile(
     r"(OMP|GOMP|KMP|MKL|MKLDNN|ONEDNN|DNNL|OPENBLAS|GOTO|BLIS|NUMEXPR|NPY"
     r"|MALLOC|TCMALLOC|MIMALLOC|CUDA|CUDNN|CUBLAS|NCCL|NVIDIA|TORCH|PYTORCH)_\w+"
     r"|LD_PRELOAD|LD_LIBRARY_PATH|LD_BIND_NOW|GLIBC_TUNABLES|ATEN_CPU_CAPABILITY"
-    r"|PYTHONHASHSEED|PYTHONMALLOC|PYTHONOPTIMIZE|PYTHONDEVMODE|PYTHONUNBUFFERED"
-    r"|PYTHONDONTWRITEBYTECODE|PYTHONPATH|PYTHONHOME|PYTHONUSERBASE"
+    r"|PYTHON[A-Z0-9_]*"
 )
 # Where a file or a folder lies changes no speed: that the variable is set is all that is told.
 _PLACES = re.compile(r"(?!LD_|PYTHON)\w+_(FILE|DIR|DIRECTORY|PATH|HOME)S?")
 SET = "set"
+_FOUND: Dict[str, Optional[str]] = {}
+"""What the variables were in whose place envcompare has set its own; None is not set."""
+
+
+def overwrite(name: str, value: str) -> None:
+    """Set a variable in every arm alike; the fingerprint tells what an arm had in its place."""
+    _FOUND.setdefault(name, os.environ.get(name))
+    os.environ[name] = value
 
 
 def variables() -> dict[str, Any]:
-    """Return the variables that matter, and what a few of them mean."""
+    """Return the variables that matter, as the arm sets them, and what is in effect of a few."""
     kept = {
         f"env.{name}": SET if _PLACES.fullmatch(name) else masked(value)
-        for name, value in os.environ.items()
-        if ALLOWED.fullmatch(name) and not SECRET_WORDS.search(name)
+        for name, value in {**os.environ, **_FOUND}.items()
+        if value is not None and ALLOWED.fullmatch(name) and not SECRET_WORDS.search(name)
     }
     return {
         **kept,
