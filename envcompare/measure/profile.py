@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -91,7 +92,9 @@ class ProfilingHost:
 
 @dataclass(slots=True)
 class ProfilePass:
-    """Profiles each arm but the control; what cannot be done is kept with its reason.
+    """Profiles each arm; of the control it only looks at the programs that work beside it.
+
+    What cannot be done is kept with its reason.
 
     No time of it enters a comparison, and none is taken from the budget of the cell.
     """
@@ -142,10 +145,17 @@ class ProfilePass:
                 # the reference is begun in any case: it tells the GPU, and how many steps fit
                 if self._hello is None or any(self._is_missing(arm, kind) for kind in INSIDE):
                     self._look_inside(arm)
+            self._look_beside_control()
             for kind in self.host.toolbox.passes:
                 for arm in self.arms:
                     if self._is_missing(arm, kind):
                         self._look_around(arm, kind)
+
+    def _look_beside_control(self) -> None:
+        """Look what helpers use where nothing but chance differs from the reference."""
+        control = self.context.control
+        if self._helpers and control in self.context.arms and self._is_missing(control, "host"):
+            self._look_inside(control, ("host",))
 
     def decline(self, arms: tuple[str, ...], lacks: Lacking) -> None:
         """Keep for every pass of these arms, but those there are, why there will be none."""
@@ -157,14 +167,14 @@ class ProfilePass:
     def _is_missing(self, arm: str, kind: PassName) -> bool:
         return (arm, kind) not in self._kept
 
-    def _look_inside(self, arm: str) -> None:
+    def _look_inside(self, arm: str, kinds: tuple[PassName, ...] = tuple(INSIDE)) -> None:
         """Let one worker run its steps under each profiler that lives inside it."""
         with (
-            self._surviving(arm, tuple(INSIDE)),
+            self._surviving(arm, kinds),
             self._started(arm, None) as (worker, hello),
         ):
             self._begin(worker, hello)
-            for kind in INSIDE:
+            for kind in kinds:
                 if self._is_missing(arm, kind):
                     self.context.check_interruption()
                     self._keep(self._seen_inside(worker, hello, kind))
@@ -248,7 +258,9 @@ class ProfilePass:
         # of all arms, in each of them: some work for others on the host all the time
         helpers = self._helpers if kind == "host" else ()
         before = list_helpers(self.host.transport, helpers)
+        began_ns = time.monotonic_ns()
         reply = worker.profile(kind, self._steps, out=out, limit_s=limit)
+        window_ns = time.monotonic_ns() - began_ns
         used = used_ns(helpers, before, list_helpers(self.host.transport, helpers))
         has_gpu = hello.device == "cuda"
         most_bytes = MOST_BYTES if has_gpu else KEPT_BYTES
@@ -270,7 +282,7 @@ class ProfilePass:
         if raw and raw.stat().st_size > KEPT_BYTES:
             raw.unlink()
             raw = None
-        beside = helper_quantities(used, steps=reply.k)
+        beside = helper_quantities(used, steps=reply.k, window_ns=window_ns)
         profile = msgspec.structs.replace(profile, quantities=(*profile.quantities, *beside))
         raw, unkept = _without_secret(raw)
         record = self._record(worker.arm, kind, hello, profile, raw)

@@ -14,7 +14,13 @@ import msgspec
 
 from envcompare.errors import CommandTimeoutError
 from envcompare.profilers import Answer, Pass, converted
-from envcompare.run_folder.profiles import Profile, Quantity, Rule, helper_quantity
+from envcompare.run_folder.profiles import (
+    HELPERS_WINDOW,
+    Profile,
+    Quantity,
+    Rule,
+    helper_quantity,
+)
 from envcompare.transport import Transport, shell
 
 _RUSAGE, _PERF, _CGROUP = "getrusage", "perf_event_open", "control group"
@@ -200,16 +206,22 @@ def used_ns(
     return used
 
 
-def helper_quantities(used: Mapping[str, int], *, steps: int) -> tuple[Quantity, ...]:
-    """Return the CPU time of each helper while the steps ran, as quantities of the host pass."""
+def helper_quantities(
+    used: Mapping[str, int], *, steps: int, window_ns: int
+) -> tuple[Quantity, ...]:
+    """Return the CPU time of each helper while the steps ran, as quantities of the host pass.
+
+    The time between the two looks is one more: helpers are compared by their rates.
+    """
+    named = {helper_quantity(name): ns for name, ns in used.items()}
     return tuple(
         Quantity(
-            name=helper_quantity(name),
+            name=name,
             value=float(ns),
             unit="ns",
             rule="sum",
             source="/proc of the host",
             scope=f"{steps} steps, all processes of that name on the host",
         )
-        for name, ns in used.items()
+        for name, ns in (*named.items(), *([(HELPERS_WINDOW, window_ns)] if named else ()))
     )

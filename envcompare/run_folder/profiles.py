@@ -34,6 +34,8 @@ Page = Literal["raw", "details", "summary"]
 Dim = tuple[int, int, int]
 _ROUNDING: Final = 1e-3  # tools print sums of rounded numbers
 _HELPER: Final = ("helper_", "_ns")  # around the name of a program
+HELPERS_WINDOW: Final = "helpers_window_ns"
+"""The quantity that is the time in which programs beside the worker were looked at."""
 _MOST: Final = 1e30  # far above all that was ever counted, far below what sums cannot hold
 
 

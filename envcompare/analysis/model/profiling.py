@@ -249,7 +249,10 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     helpers: Annotated[
         dict[str, int],
-        Meta(description="CPU ns a step of programs beside the worker, above the reference's"),
+        Meta(
+            description="CPU ns a step of programs beside the worker, above their rate with the "
+            "reference and beyond what the control shows"
+        ),
     ] = {}
     notes: tuple[str, ...] = ()
 

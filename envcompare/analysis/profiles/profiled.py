@@ -34,11 +34,12 @@ from envcompare.analysis.timing.gpureadings import arm_quantities
 from envcompare.analysis.timing.judge import Key, Primary
 from envcompare.analysis.timing.runfiles import RunFiles
 from envcompare.gpu import gpu_capabilities, gpu_models
-from envcompare.run_folder.profiles import ProfileRecord, Quantity, helper_of
+from envcompare.run_folder.profiles import HELPERS_WINDOW, ProfileRecord, Quantity, helper_of
 from envcompare.run_folder.records import Block, FactDifference, FingerprintValue
 from envcompare.run_folder.results import arms_within
 from envcompare.stats.metrics import wall_ns
 
+_LEAST_RATE = 1 / 1000  # of a CPU
 _NET = "The verdict leaves out the wait for a CPU that others held."
 _UNKNOWN_ORIGIN = (
     "Imported profiles say so, of which it is not known that they are of the program that was "
@@ -268,21 +269,32 @@ def _counted(records: Records) -> dict[str, float | None]:
 
 
 def _helpers(cell: _ProfiledCell, arm: str) -> dict[str, int]:
-    """Return what programs beside the worker of an arm used in a step, more than the reference's.
+    """Return what programs beside the worker of an arm used in a step, above the reference's rate.
 
-    What is less than a thousandth of a step explains nothing, and is left out.
+    A longer step alone accuses none of them: rates are compared, and what the reference measured
+    twice differs in is no difference. Less than a thousandth of a step explains nothing.
     """
-    ours, theirs = (_counted(cell.of(one)) for one in (arm, cell.reference))
-    host = choose(cell.of(arm), lambda record: record.kind == "host")
-    steps = (host.steps if host else None) or 1
-    least = _steps_ns(cell).get(arm, 0.0) / 1000
-    more = {
-        program: (value - before) / steps
-        for name, value in ours.items()
-        if (program := helper_of(name))
-        if value is not None and (before := theirs.get(name)) is not None
-    }
-    return {name: round(ns) for name, ns in more.items() if ns > least}
+    ours, theirs = _helper_rates(cell, arm), _helper_rates(cell, cell.reference)
+    again = [_helper_rates(cell, one.id) for one in cell.read.run.arms if one.is_control]
+    step_ns = _steps_ns(cell).get(arm, 0.0)
+    more = {}
+    for name in ours.keys() & theirs.keys():
+        noise = max((abs(each.get(name, 0.0) - theirs[name]) for each in again if each), default=0)
+        rate = ours[name] - theirs[name]
+        if rate > max(noise, _LEAST_RATE):
+            more[name] = round(rate * step_ns)
+    return dict(sorted(more.items(), key=lambda each: -each[1]))
+
+
+def _helper_rates(cell: _ProfiledCell, arm: str) -> dict[str, float]:
+    """Return the CPU seconds that each program beside the worker used in a second."""
+    records = cell.of(arm)
+    host = choose(records, lambda record: record.kind == "host")
+    counted = _counted(records)
+    steps_ns = ((host.steps if host else None) or 1) * _steps_ns(cell).get(arm, 0.0)
+    window_ns = counted.get(HELPERS_WINDOW) or steps_ns
+    values = ((helper_of(name), value) for name, value in counted.items())
+    return {name: ns / window_ns for name, ns in values if name and ns is not None and window_ns}
 
 
 def _build_differences(cell: _ProfiledCell) -> Iterable[FactDifference]:

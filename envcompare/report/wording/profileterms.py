@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from envcompare.run_folder.profiles import Note, NoteKind, helper_of
+from envcompare.run_folder.profiles import HELPERS_WINDOW, Note, NoteKind, helper_of
 from envcompare.text import counted
 
 _COUNTED: Final[dict[str, str]] = {
@@ -110,6 +110,8 @@ def quantity_name(name: str) -> str:
         return _WORDS[name]
     if name.startswith(_TENSOR):
         return _of_tensors(name.removeprefix(_TENSOR))
+    if name == HELPERS_WINDOW:
+        return "time in which programs beside the workload were looked at"
     if program := helper_of(name):
         return f"CPU time of {program}, beside the workload"
     if name.startswith("memcpy_"):

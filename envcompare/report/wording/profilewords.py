@@ -380,7 +380,7 @@ def helper_sentences(ledger: Ledger, *, reference: str) -> tuple[str, ...]:
     """Say what programs used that work for the environment beside the workload."""
     return tuple(
         f"Beside the workload, {name} used {time_text(ns)} of CPU time{_a_piece(ledger)} more than "
-        f"with {reference}; it is in no part above."
+        f"at its rate with {reference}; it is in no part above."
         for name, ns in ledger.helpers.items()
     )
 

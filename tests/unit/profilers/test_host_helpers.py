@@ -93,8 +93,11 @@ def test_a_number_that_was_given_anew_is_another_process() -> None:
 
 def test_helpers_are_named_beside_the_parts_of_a_step() -> None:
     """In the sentence where they matter, in the fold of the comparison always."""
-    (quantity,) = helper_quantities({"squashfuse_ll": 5_000_000}, steps=5)
+    used = {"squashfuse_ll": 5_000_000}
+    quantity, window = helper_quantities(used, steps=5, window_ns=90_000_000)
     assert quantity_name(quantity.name) == "CPU time of squashfuse_ll, beside the workload"
+    assert "programs beside the workload" in quantity_name(window.name)
+    assert helper_quantities({}, steps=5, window_ns=1) == ()
     ledger = Ledger(
         arm="singularity", basis="timing", whole="a step", rule="", parts=(),
         reference_ns=4_000_000, arm_ns=14_000_000, change_ns=10_000_000,
@@ -103,7 +106,7 @@ def test_helpers_are_named_beside_the_parts_of_a_step() -> None:
     assert largest_parts(ledger).endswith("; CPU time outside the workload: squashfuse_ll +5.00 ms")
     first, second = helper_sentences(ledger, reference="vm")
     assert first == (
-        "Beside the workload, squashfuse_ll used 5.00 ms of CPU time a step more than with vm; "
-        "it is in no part above."
+        "Beside the workload, squashfuse_ll used 5.00 ms of CPU time a step more than at its rate "
+        "with vm; it is in no part above."
     )
     assert "dockerd used 20.0 µs" in second

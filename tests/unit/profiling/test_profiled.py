@@ -168,6 +168,41 @@ def test_host_pass_splits_the_cpu_time_of_the_ledger(tmp_path: Path) -> None:
     assert {"user", "system"} <= {part.part for part in found.ledgers[0].parts}
 
 
+def looked_beside(arm: str, *, used_ns: float, window_ns: float) -> ProfileRecord:
+    """Return the host pass of an arm, in which the engine used CPU time beside the worker."""
+    seen = tuple(
+        Quantity(name=name, value=value, unit="ns", rule="sum", source="/proc of the host")
+        for name, value in (("helper_dockerd_ns", used_ns), ("helpers_window_ns", window_ns))
+    )
+    return record(Profile(tool="perf", quantities=seen, steps=2), arm=arm, kind="host")
+
+
+@pytest.mark.parametrize(
+    ("used_ns", "again_ns", "expected"),
+    [
+        (1_800_000, 1_000_000, {}),
+        (9_000_000, 1_000_000, {"dockerd": 720_000}),
+        (9_000_000, 9_000_000, {}),
+    ],
+    ids=["a longer step", "a higher rate", "a rate that chance gives too"],
+)
+def test_programs_beside_the_worker_are_compared_by_their_rates(
+    tmp_path: Path, used_ns: float, again_ns: float, expected: dict[str, int]
+) -> None:
+    """A step that takes longer gives a program at work for all more time, and accuses it of none.
+
+    The reference's own rate is 1 % of a CPU, and what it measured twice differs in is no finding.
+    """
+    records = [
+        looked_beside("vm", used_ns=1_000_000, window_ns=1e8),
+        looked_beside("docker", used_ns=used_ns, window_ns=1.8e8),
+        looked_beside("vm~control", used_ns=again_ns, window_ns=1e8),
+    ]
+    samples = blocks({"vm": 1.0, "docker": 1.8, "vm~control": 1.0})
+    (ledger,) = only(compared(tmp_path, *records, samples=samples)).ledgers
+    assert ledger.helpers == pytest.approx(expected, rel=0.05)
+
+
 def test_imported_profiles_alone_are_compared(tmp_path: Path) -> None:
     """Two old logs are a run: kernels, ledger, builds, and nothing timed."""
     arms = (

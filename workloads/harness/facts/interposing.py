@@ -31,21 +31,36 @@ _FUNCTIONS = (
     "getrandom", "syscall", "exp", "log", "pow", "sin", "cos",
 )  # fmt: skip
 _C_LIBRARY = re.compile(r"(lib(c|m|pthread|dl|rt)|ld|linux-(vdso|gate)\d*)([.-].*)?")
-# Another process is asked, since ctypes brings libraries along. It has the same loader, the same
-# variables and the same interpreter, and dladdr(3) names the file that a function is taken from.
+# Another process is asked, since ctypes brings libraries along; it has the same loader, variables
+# and interpreter. What comes before the C library in the order of the loader (link_map of link.h)
+# and holds such a function is what every caller gets (dlsym(3), dladdr(3)). The interpreter itself
+# is passed over: it may show an address of its own for what it only calls.
 _ASK = """
-import ctypes, json, sys
+import ctypes, json, os, re, sys
+class Map(ctypes.Structure):
+    pass
+Map._fields_ = [("base", ctypes.c_void_p), ("name", ctypes.c_char_p),
+                ("dynamic", ctypes.c_void_p), ("next", ctypes.POINTER(Map))]
 class Info(ctypes.Structure):
     _fields_ = [("file", ctypes.c_char_p), ("base", ctypes.c_void_p),
                 ("name", ctypes.c_char_p), ("address", ctypes.c_void_p)]
-every, found = ctypes.CDLL(None), {}
+every, found = ctypes.CDLL(None), []
 every.dladdr.argtypes = [ctypes.c_void_p, ctypes.POINTER(Info)]
-for name in sys.argv[1:]:
+def has(library, path, function):
     info = Info()
-    if hasattr(every, name):
-        address = ctypes.cast(getattr(every, name), ctypes.c_void_p)
-        if every.dladdr(address, ctypes.byref(info)) and info.file:
-            found[name] = info.file.decode(errors="replace")
+    if not hasattr(library, function):
+        return False
+    address = ctypes.cast(getattr(library, function), ctypes.c_void_p)
+    return every.dladdr(address, ctypes.byref(info)) and info.file == path
+at = ctypes.cast(every._handle, ctypes.POINTER(Map)).contents.next
+while at and not re.match(rb"(libc|ld-musl.*)[.-]", os.path.basename(at.contents.name)):
+    path, at = at.contents.name, at.contents.next
+    try:
+        library = ctypes.CDLL(os.fsdecode(path), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except OSError:
+        continue
+    names = [name for name in sys.argv[1:] if has(library, path, name)]
+    found.append((os.fsdecode(path), names))
 print(json.dumps(found))
 """
 
@@ -61,16 +76,12 @@ def interposing() -> Dict[str, Any]:
 
 @cache
 def _replaced() -> List[str]:
-    """Return `library function …` of each library that replaces functions of the C library.
-
-    The interpreter itself is left out: one that is not position-independent shows its own address
-    of a function that it only calls. Its build is a fact of its own.
-    """
+    """Return `library function …` of each library that replaces functions of the C library."""
     argv = (sys.executable, "-I", "-S", "-c", _ASK, *_FUNCTIONS)
     said = subprocess.run(argv, capture_output=True, check=True, timeout=_LIMIT_S).stdout
-    by_file: Dict[str, List[str]] = {}
-    own = os.path.realpath(sys.executable)
-    for function, path in json.loads(said).items():
-        if os.path.realpath(path) != own and not _C_LIBRARY.fullmatch(os.path.basename(path)):
-            by_file.setdefault(os.path.basename(os.path.realpath(path)), []).append(function)
-    return sorted(" ".join((file, *functions)) for file, functions in by_file.items())
+    known = [(os.path.basename(path), functions) for path, functions in json.loads(said)]
+    return sorted(
+        " ".join((file, *functions))
+        for file, functions in known
+        if functions and not _C_LIBRARY.fullmatch(file)
+    )
