@@ -45,6 +45,7 @@ from envcompare.fingerprint.facts import (
     THROTTLED,
     classify,
     fact,
+    is_first,
     is_without_effect,
     tellers_of_library,
 )
@@ -70,7 +71,6 @@ _FELT_LIBRARIES: Final = (
 )  # fmt: skip
 _INSTALLED_FILE: Final = re.compile(r"/(?:site|dist)-packages/(\w+)")
 _TOLD_WITH_OTHERS: Final = frozenset({CHANGED_FILES, THROTTLED})
-_FIRST: Final = frozenset(fact(INTERPOSED).group)  # every call of a program may go through it
 _UNSEEN: Final = Evidence(
     text="Seen in one arm alone: a command is looked at now and then, and what is brief escapes.",
 )
@@ -102,7 +102,7 @@ def compare_fingerprints(
 
 def _place(difference: FactDifference) -> tuple[int, bool, str]:
     key = difference.key
-    return CLASS_ORDER.index(difference.fact_class), key not in _FIRST, key
+    return CLASS_ORDER.index(difference.fact_class), not is_first(key), key
 
 
 def _given(pair: FingerprintPair) -> Iterator[_Part]:
@@ -111,7 +111,8 @@ def _given(pair: FingerprintPair) -> Iterator[_Part]:
     if arms is None:
         return
     options = tuple(masked(shlex.join(arm.options)) or None for arm in arms)
-    images = tuple(arm.reference or None for arm in arms)
+    is_same = pair.is_one_environment  # images of one environment are what a run compares
+    images = tuple(None if is_same else arm.reference or None for arm in arms)
     for key, (before, after) in ((GIVEN_OPTIONS, options), (GIVEN_IMAGE, images)):
         if before != after:
             yield key, (before, after), Evidence()
@@ -386,12 +387,13 @@ def _leader(key: str, classes: dict[str, FactClass]) -> str:
 def _leader_of_libraries(
     pair: FingerprintPair, difference: FactDifference, classes: dict[str, FactClass]
 ) -> str:
-    """Return the first confounder that tells of loaded libraries, where some tell of them all."""
+    """Return the first fact that tells of loaded libraries, where some tell of them all."""
     if difference.key != "loaded_libraries":
         return ""
     both = entries(difference.reference) + entries(difference.value)
+    enough = {"confounder", difference.fact_class}
     leaders = [
-        next((key for key in _tellers(pair, entry) if classes.get(key) == "confounder"), "")
+        next((key for key in _tellers(pair, entry) if classes.get(key) in enough), "")
         for entry in both
         if _is_computing(pair, entry)
     ]

@@ -494,6 +494,11 @@ def classify(key: str) -> FactClass:
     return fact(key).fact_class or "possible-influence"
 
 
+def is_first(key: str) -> bool:
+    """Say whether a fact tells of a library before the C library: every call may go through it."""
+    return key in _ALLOCATOR
+
+
 def is_without_effect(key: str) -> bool:
     """Say whether a property that is varied on purpose names software or rights, and no cause."""
     return key.partition(".")[0] in _WITHOUT_EFFECT

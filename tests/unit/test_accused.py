@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pairs import Facts, differences
+from pairs import OWN, Facts, differences
 
 from envcompare.analysis.timing.surroundings import candidates
 from envcompare.fingerprint.comparing import compare_fingerprints
@@ -78,21 +78,33 @@ def test_a_library_that_the_interpreter_is_linked_with_comes_first_too() -> None
     assert found[0].evidence == "libslow.so replaces malloc, free of the C library in b."
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"options": ("--cpus", "2", "--memory", "4g")},
-         "the options given with `--docker-options` (none → --cpus 2 --memory 4g)"),
-        ({"reference": "app:2"}, "the image none → app:2"),
-    ],
-)  # fmt: skip
-def test_what_one_arm_alone_was_given_is_named_first(given: dict[str, Any], words: str) -> None:
-    """Before what else differs in the same way, and whatever was recorded of its effect."""
-    found = of_images({"limits.nofile": 1024}, {"limits.nofile": 20000}, **given)
+def test_a_library_before_the_c_library_leads_what_came_with_an_image() -> None:
+    """Nothing is confounded between two images, and the likeliest cause is still the first."""
+    found = of_images(
+        {**USUAL, "python.sha256": "1", "libc.version": "2.35"},
+        {**SLOW_MALLOC, "python.sha256": "2", "libc.version": "2.36"},
+        reference="app:2",
+        options=("--cpus", "2"),
+    )
     keys = candidates(found, "b")
-    assert keys[0].startswith("given.")
-    assert keys[1:] == ("limits.nofile",)
-    assert [describe(one) for one in found if one.key == keys[0]] == [words]
+    assert keys[:2] == ("preload.file", "given.options")
+    assert "loaded_libraries" not in keys
+
+
+def test_options_that_one_arm_alone_was_given_are_named_first() -> None:
+    """Before what else differs in the same way, and whatever was recorded of their effect."""
+    found = of_images({"limits.nofile": 1}, {"limits.nofile": 2}, options=("--memory", "4g"))
+    assert candidates(found, "b") == ("given.options", "limits.nofile")
+    given = next(one for one in found if one.key == "given.options")
+    assert describe(given) == "the options given with `--docker-options` (none → --memory 4g)"
+
+
+def test_an_image_of_another_environment_is_named_first() -> None:
+    """Between two environments the image is no part of what is compared."""
+    found = differences({"cgroup.cpu_weight": 100}, {"cgroup.cpu_weight": 50}, arm=OWN)
+    assert candidates(tuple(found.values()), "new") == ("given.image", "cgroup.cpu_weight")
+    assert describe(found["given.image"]) == "the image none → app:2"
+    assert "given.image" not in differences({"pid": 1}, {"pid": 2})
 
 
 def test_the_options_of_the_engine_are_told_with_those_that_were_given() -> None:

@@ -18,7 +18,7 @@ from envcompare.analysis.timing.gpureadings import Clocks, clocks_of
 from envcompare.analysis.timing.runfiles import RunFiles
 from envcompare.fingerprint.comparing import compare_fingerprints, is_overwritten
 from envcompare.fingerprint.evidence import ArmsContext
-from envcompare.fingerprint.facts import CLASS_ORDER, EXPLAINING, holds_for
+from envcompare.fingerprint.facts import CLASS_ORDER, EXPLAINING, holds_for, is_first
 from envcompare.fingerprint.sentences import other_options
 from envcompare.run_folder.records import (
     Block,
@@ -203,14 +203,15 @@ def candidates(differences: Differences, arm: str) -> tuple[str, ...]:
     return tuple(one.key for one in sorted(explaining, key=likelihood))
 
 
-def likelihood(difference: FactDifference) -> tuple[int, bool, int]:
+def likelihood(difference: FactDifference) -> tuple[int, int, int]:
     """Return a key that sorts the likeliest cause first.
 
-    It goes by class, then by what the command line gave one arm alone, then by what was seen.
+    It goes by class; then come libraries before the C library, and what the command line gave one
+    arm alone; then what was seen decides.
     """
-    is_given = holds_for("given", difference.key)
+    rank = 0 if is_first(difference.key) else 1 if holds_for("given", difference.key) else 2
     felt = _FELT.index(difference.is_felt)
-    return CLASS_ORDER.index(difference.fact_class), not is_given, felt
+    return CLASS_ORDER.index(difference.fact_class), rank, felt
 
 
 def of_cells(by_cell: dict[str, Differences], *, shared: Differences) -> dict[str, Differences]:
