@@ -386,11 +386,14 @@ def _quota(pair: FingerprintPair, key: str) -> Evidence:
     if any(stops_ns):
         text = f"It stopped the workload for {_time(sum(stops_ns))} while it was measured: {ran}."
         return Evidence(is_felt=True, text=text)
-    if quota < (pair.threads if stops_ns else threads):
+    is_measured = pair.context.throttled_ns is not None  # in each block; of a command once
+    if quota < (pair.threads if is_measured else threads):
         return Evidence(is_felt=True, text=f"{ran}.")
-    if stops_ns:
+    if is_measured:
         return Evidence(is_felt=False, text=f"It did not stop the workload: {ran}.")
     unknown = "whether it stopped the workload was not measured"
+    if stops_ns:
+        unknown = "it did not stop the one process that was watched"
     if pair.context.is_program and pair.counted_threads is None:
         return Evidence(text="How many threads the command runs was not counted.")
     return Evidence(text=f"{ran}; {unknown}.")

@@ -107,6 +107,8 @@ def test_a_variable_of_glibc_confounds_under_its_allocator(allocator: str, expec
         (1, {"threads.alive": 2}, None, "confounder"),
         (1, {"threads.alive": 2}, 0, "possible-influence"),
         (2, {"cgroup.throttled_ns": 40_000_000}, None, "confounder"),
+        (1, {"cgroup.throttled_ns": 0, "threads.alive": 2}, None, "confounder"),
+        (1, {"cgroup.throttled_ns": 0, "threads.alive": 1}, None, "possible-influence"),
     ],
 )
 def test_a_quota_confounds_below_the_threads_or_when_it_stopped_them(
