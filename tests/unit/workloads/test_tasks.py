@@ -23,6 +23,23 @@ WAITS = "input()"
 COMPUTES = "while True: pass"
 
 
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what other tests have left running in this process."""
+    used, _ = Tasks()._read()
+    before, content, listed = set(used or ()), tasks._content, tasks._tasks
+
+    def told(path: str) -> bytes:
+        number = path.split("/")[2]
+        return b"" if number.isdigit() and int(number) in before else content(path)
+
+    def living(process: int) -> list[int]:
+        return [] if process in before else [one for one in listed(process) if one not in before]
+
+    monkeypatch.setattr(tasks, "_content", told)
+    monkeypatch.setattr(tasks, "_tasks", living)
+
+
 @contextmanager
 def child(source: str, *words: str) -> Iterator[None]:
     """Let a process of Python run during the body."""
@@ -69,7 +86,10 @@ def test_child_of_a_shell_that_has_ended_is_still_a_child() -> None:
     """A server that was put into the background belongs to the process that started it."""
     watched = Tasks()
     told = subprocess.run(
-        ["sh", "-c", "sleep 60 >/dev/null & echo $!"], capture_output=True, text=True, check=True
+        ["sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     try:
         assert watched.begin()["children"] == 1
