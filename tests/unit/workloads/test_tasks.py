@@ -117,6 +117,7 @@ def in_thread(work: Callable[[threading.Event], object]) -> dict[str, int | None
     done = threading.Event()
     thread = threading.Thread(target=work, args=(done,))
     thread.start()
+    time.sleep(0.2)
     try:
         return between_blocks(Tasks())
     finally:
