@@ -11,6 +11,7 @@ from envcompare.config.arms import Placing, Rung, Traits
 from envcompare.environments import Check, Isolation, ask, kill_marked, marks, swept, unusable
 from envcompare.environments.software import proven, wheelhouse
 from envcompare.errors import Problem
+from envcompare.run_folder.disk import distinct_name
 from envcompare.stack import Prepared, Progress, Request, venv
 from envcompare.stack.host import LOADING, Layout, find_python, layout, left_out, software_of
 from envcompare.stack.storage import OPEN_FOLDERS
@@ -25,6 +26,8 @@ _LEADING = (
     "PYTHONPLATLIBDIR", "PYTHONPYCACHEPREFIX", "PYTHONEXECUTABLE", *LOADING,
 )  # fmt: skip
 _TMPFS = "/dev/shm/envcompare-"  # noqa: S108 — a folder there is the user's alone
+# Short: the sockets of multiprocessing lie below it, and a path of a socket has 107 bytes.
+_TMP = "/tmp/envcompare-"  # noqa: S108 — as above
 # What another user has put there is no part of the run.
 _DROP = (
     OPEN_FOLDERS
@@ -70,17 +73,23 @@ class Vm:
             "tmpfs": Placing(folder=f"{_TMPFS}{{run}}/{{arm}}", private=f"{_TMPFS}{{run}}"),
             "sif": Placing(),
         },
+        temporary=f"{_TMP}{{run}}",
     )
     engine: ClassVar[None] = None
 
     def wrap(self, command: Command, isolation: Isolation) -> Command:
-        """Return the command with the run's marks, without what leads its Python elsewhere."""
+        """Return the command with the run's marks, without what leads its Python elsewhere.
+
+        Each arm has a TMPDIR of its own, so that none finds what another has left in /tmp.
+        """
         given = {name for name, _ in command.env}
+        own = f"{_TMP}{isolation.run_id}/{distinct_name(isolation.arm)}"
+        temporary = (("TMPDIR", own),) if isolation.scratch else ()
         dropped = (word for name in _LEADING if name not in given for word in ("-u", name))
         return replace(
             command,
             argv=("env", *dropped, *command.argv),
-            env=(*marks(self.name, isolation), *command.env),
+            env=(*marks(self.name, isolation), *temporary, *command.env),
         )
 
     def engine_options(self, isolation: Isolation) -> tuple[str, ...]:  # noqa: ARG002 — no engine
@@ -125,12 +134,12 @@ class Vm:
         return Problem(brief=f"the program cannot be started on the host: {line}")
 
     def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
-        """Kill the processes of this user that a run or a worker left, and drop a run's tmpfs."""
+        """Kill the processes of this user that a run or a worker left; drop a run's folders."""
         count = kill_marked(transport, self.name, run_id=run_id, worker=worker)
         if not worker:
-            folder = f"{_TMPFS}{run_id}"
-            drop = Command(argv=("sh", "-c", _DROP, "sh", folder))
-            swept(transport, drop, hint=f"remove it there with: rm -rf {folder}")
+            for folder in (f"{_TMPFS}{run_id}", f"{_TMP}{run_id}"):
+                drop = Command(argv=("sh", "-c", _DROP, "sh", folder))
+                swept(transport, drop, hint=f"remove it there with: rm -rf {folder}")
         return count
 
 

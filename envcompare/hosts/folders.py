@@ -27,10 +27,6 @@ from envcompare.stack import Mount, Progress
 from envcompare.transport import make_folder, shell
 
 _PREPARE_LIMIT_S = 3600.0
-_MAKE_PRIVATE = """
-[ -e "$1" ] || [ -L "$1" ] || mkdir -m 700 -- "$1" || exit
-[ -d "$1" ] && [ ! -L "$1" ] && [ "$(stat -c %u "$1")" = "$(id -u)" ] && chmod 700 "$1"
-"""
 # Named pipes in place of stdin and stdout. Opening one blocks until its other end is opened:
 # descriptor 4 has both ends of the replies, so that their reader starts at once, and sees the end
 # even if the worker never opens them.
@@ -203,7 +199,7 @@ class CellFolders:
         name = control or arm.id
         make_folder(self.session.transport, f"{self.session.scratch(name)}/{UPPER}")
         if placing.private:
-            self._make_private(placing.private.format(run=self.session.run_id))
+            self.session.make_private(placing.private.format(run=self.session.run_id))
         if placing.is_held:
             self.held[name] = self.session.hold(arm.id, data, experiment)
         folder = placing.folder.format(run=self.session.run_id, arm=distinct_name(name))
@@ -273,16 +269,6 @@ class CellFolders:
         mount = Mount(path=folder)
         if mount not in self.shown:
             self.shown = (*self.shown, mount)
-
-    def _make_private(self, folder: str) -> None:
-        """Make a folder that this login alone may enter, where it is not there from before."""
-        made = shell(self.session.transport, _MAKE_PRIVATE, folder)
-        if not made.succeeded:
-            raise UnusableError(
-                f"{folder} on {self.session.host.label} cannot be made for this login alone",
-                details=made.tail(1) or "another user has made it, or it is not a folder",
-                hint="remove it there, or choose another place with --place",
-            )
 
     def _require_folder(self, folder: str) -> None:
         """Refuse a link in the place of data: every arm would be shown what it leads to."""

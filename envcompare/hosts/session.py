@@ -46,6 +46,10 @@ rm -rf -- "$1" || exit
 rmdir -- "${1%/*}" 2>/dev/null || :
 """
 )
+_MAKE_PRIVATE = """
+[ -e "$1" ] || [ -L "$1" ] || mkdir -m 700 -- "$1" || exit
+[ -d "$1" ] && [ ! -L "$1" ] && [ "$(stat -c %u "$1")" = "$(id -u)" ] && chmod 700 "$1"
+"""
 
 
 @dataclass(slots=True)
@@ -244,8 +248,26 @@ class HostSession:
             put_tree(self.transport, source, self.workloads)
             shell(self.transport, ': > "$1/.complete"', self.workloads)
         self.mounts = (Mount(path=self.workloads),)
-        for arm in self.arms:
+        for arm, ready in self.arms.items():
             make_folder(self.transport, self.scratch(arm))
+            temporary = environment(ready.arm.environment).traits.temporary
+            if temporary:
+                temporary = temporary.format(run=self.run_id)
+                self.make_private(temporary)
+                make_folder(self.transport, f"{temporary}/{distinct_name(arm)}")
+
+    def make_private(self, folder: str) -> None:
+        """Make a folder that this login alone may enter, where it is not there from before.
+
+        Raises UnusableError where another user has made it.
+        """
+        made = shell(self.transport, _MAKE_PRIVATE, folder)
+        if not made.succeeded:
+            raise UnusableError(
+                f"{folder} on {self.host.label} cannot be made for this login alone",
+                details=made.tail(1) or "another user has made it, or it is not a folder",
+                hint="remove it there, or start a new run",
+            )
 
     def send(self, workload: Workload, path: Path) -> str:
         """Return the folder of the host that a user's file and its others are in, sent once."""

@@ -36,8 +36,8 @@ _OTHER_VALUES = (
 _ANSWERING = ("import", "data", "setup", "step")  # phases that a worker outlives
 _OUTLIVED = frozenset({*_ANSWERING, "checksum"})
 _OTHER_LOSS = (
-    "seed what `load` and `setup` draw, and keep no file between starts: vm shares /tmp with the "
-    "host and keeps what is there; else give both arms the same device, data and library versions"
+    "seed what `load` and `setup` draw, and read no file that an earlier start left, as in /tmp of "
+    "vm; else give both arms the same device, data and library versions"
 )
 _PARTS_OF_WORK = ("batch", "device", "code_hash", "data_hash", "params")
 

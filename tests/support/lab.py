@@ -30,10 +30,10 @@ _OWN_SSHD = (
     "pid=$$; while read -r _ name _ parent _ </proc/$pid/stat; do "
     'case $name in "(sshd"*) echo $pid; exit;; esac; pid=$parent; done'
 )
-_FOLDER = "~bench/.cache/envcompare/runs/$1"
+_FOLDERS = "~bench/.cache/envcompare/runs/$1 /tmp/envcompare-$1"
 _CONTAINERS = "docker ps -aq --filter label=envcompare.run=$1"
-_LEFT = f"{_CONTAINERS}; grep -lsF $1 /proc/[0-9]*/environ; ls -d {_FOLDER} 2>/dev/null"
-_REMOVE = f"{_CONTAINERS} | xargs -r docker rm -f; rm -rf {_FOLDER}"
+_LEFT = f"{_CONTAINERS}; grep -lsF $1 /proc/[0-9]*/environ; ls -d {_FOLDERS} 2>/dev/null"
+_REMOVE = f"{_CONTAINERS} | xargs -r docker rm -f; rm -rf {_FOLDERS}"
 # Each connection of a login has a process of sshd, which the one of root has started.
 KILL_LOGINS = "pkill -KILL -u bench sshd || :"
 STOP_ENGINE = (

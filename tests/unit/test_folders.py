@@ -7,6 +7,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ from envcompare.hosts.folders import CellFolders, relayed
 from envcompare.hosts.session import HostSession
 from envcompare.run_folder.records import ArmRecord
 from envcompare.stack import Mount, Prepared
-from envcompare.transport import Transport
+from envcompare.transport import Transport, run
 from envcompare.transport.hosts import parse_hosts
 from envcompare.transport.local import LOCAL
 
@@ -218,6 +219,26 @@ def private(session: HostSession) -> Iterator[Path]:
     folder = Path(all_traits()["vm"].placing("tmpfs").private.format(run=session.run_id))
     yield folder
     environment("vm").sweep(LOCAL, session.run_id)
+
+
+def test_a_plain_process_has_temporary_files_of_its_own(session: HostSession) -> None:
+    """A file that one arm leaves is found by no other, and goes with the run."""
+    for name in ("one", "two"):
+        session.arms |= [
+            (name, replace(arm_with(None)[1], arm=ArmRecord(id=name, environment="vm")))
+        ]
+    session.stage()
+    argv = (sys.executable, "-c", "import tempfile; print(tempfile.mkstemp()[1])")
+    made = []
+    for ready in session.arms.values():
+        wrapped = session.wrapped(ready, Command(argv=argv), mounts=(), worker="w")
+        made.append(Path(run(LOCAL, wrapped).stdout.strip()))
+    top = Path(all_traits()["vm"].temporary.format(run=session.run_id))
+    assert [path.parent.name for path in made] == ["one", "two"]
+    assert {path.parent.parent for path in made} == {top}
+    assert top.stat().st_mode & 0o777 == 0o700
+    environment("vm").sweep(LOCAL, session.run_id)
+    assert not top.exists()
 
 
 def test_data_in_memory_of_the_host_are_of_this_login_alone(
