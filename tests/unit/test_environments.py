@@ -53,6 +53,7 @@ def test_vm_runs_the_command_with_the_marks_and_without_what_leads_python_elsewh
         ("ENVCOMPARE_ARM", "new"),
         ("ENVCOMPARE_ENVIRONMENT", "vm"),
         ("ENVCOMPARE_WORKER", "0f"),
+        ("TMPDIR", "/tmp/envcompare-20260101-000000-abcd/new"),
         ("OMP_NUM_THREADS", "1"),
     )
 
