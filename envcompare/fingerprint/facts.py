@@ -203,6 +203,7 @@ FACTS: Final[tuple[Fact, ...]] = (
         "A container has its own control group",
         "this affects a workload when others want the same CPUs, or at a limit",
     )),
+    Fact("cgroup.pids_limit", name="the limit of processes"),
     Fact("engine", "varied", missing="no engine starts it", is_whole=True, purpose=Purpose(
         "envcompare starts containers without a network and with few rights, and with what "
         "`--docker-options` asks for",

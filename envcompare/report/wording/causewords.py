@@ -7,7 +7,7 @@ from typing import Final
 
 from envcompare.analysis.model.comparison import Comparison, RunComparison
 from envcompare.analysis.timing.surroundings import likelihood
-from envcompare.fingerprint.facts import is_without_effect
+from envcompare.fingerprint.facts import fact, is_without_effect
 from envcompare.report.numbers import listed, time_text
 from envcompare.report.wording.labels import cell_labels
 from envcompare.report.wording.verdicts import MOVED, candidate_sentence
@@ -31,8 +31,8 @@ def candidates_text(run: RunComparison, comparisons: Iterable[Comparison]) -> st
         return ""
     asked = _asked(run, decided[0].arm)
     causes: dict[tuple[str, str, str], FactDifference] = {}
-    for fact in sorted(_candidates(run, decided), key=likelihood):
-        causes.setdefault((fact.host, fact.arm, fact.key), fact)
+    for each in sorted(_candidates(run, decided), key=likelihood):
+        causes.setdefault((each.host, each.arm, each.key), each)
     unknown = [one for one in decided if one.candidates is None]
     if unknown and not causes:
         in_some = len(unknown) < len(decided)
@@ -80,7 +80,10 @@ def _candidates(run: RunComparison, decided: Iterable[Comparison]) -> Iterator[F
 
 
 def _on_purpose(run: RunComparison, decided: Iterable[Comparison]) -> tuple[FactDifference, ...]:
-    """Return what the environment of an arm does on purpose, what the work can feel first."""
+    """Return what the environment of an arm does on purpose.
+
+    What no step feels comes last, and before the rest what a remedy tells from it.
+    """
     told = (
         each
         for one in decided
@@ -89,7 +92,12 @@ def _on_purpose(run: RunComparison, decided: Iterable[Comparison]) -> tuple[Fact
         if not each.part_of
     )
     by_key = {one.key: one for one in told}
-    return tuple(sorted(by_key.values(), key=lambda one: (is_without_effect(one.key), one.key)))
+
+    def place(one: FactDifference) -> tuple[bool, bool, str]:
+        purpose = fact(one.key).purpose
+        return is_without_effect(one.key), not (purpose and purpose.remedy), one.key
+
+    return tuple(sorted(by_key.values(), key=place))
 
 
 def _facts(run: RunComparison, cell: str) -> dict[tuple[str, str, str], FactDifference]:
