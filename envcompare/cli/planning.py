@@ -187,7 +187,7 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
     """Return the plan as lines of text; the experiment stands in it as a configuration file."""
     design = plan.design
     besides = (experiment.search is not None) * ("search",) + bool(design.until) * ("training",)
-    turns = "where hosts take turns" + f", without {' and '.join(besides)}" * bool(besides)
+    turns = f"where hosts take turns, without {', '.join((*besides, 'profiles and waiting'))}"
     longest_s = design.budget_s * len(plan.cells)
     margin, target = (f"{100 * fraction:.4g} %" for fraction in (design.margin, design.target))
     lines = [
@@ -198,12 +198,13 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
         "arms:",
         *(f"  {arm.id}: {_arm_text(plan, arm.id)}" for arm in plan.arms),
         f"design: margin ±{margin}, half-width target {target},",
-        f"  at most {design.budget_s:.0f} s a cell, at least {design.min_restarts} restarts",
+        f"  budget {design.budget_s:.0f} s a cell, at least {design.min_restarts} restarts",
+        "  (where these do not fit, up to half of the budget more)",
         f"profiles: {PROFILES[design.profile]}",
         *_compiler_lines(plan),
         *_search_lines(experiment),
         *_until_lines(plan),
-        f"cells: {len(plan.cells)}, at most {longest_s / 60:.0f} min {turns};",
+        f"cells: {len(plan.cells)}, about {longest_s / 60:.0f} min {turns};",
         f"  the intervals are widened for {counted(plan.comparisons, 'comparison')}",
     ]
     for cell in plan.cells[:_SHOWN_CELLS]:
