@@ -107,7 +107,9 @@ def test_the_plan_says_that_search_and_training_come_on_top() -> None:
     """Its minutes are those of the budgets."""
     found = experiment(workloads="cnn", search="batch")
     lines = plan_lines(found, make_plan(found, ("local",), accept_many=False))
-    assert any(line.endswith("hosts take turns, without search, profiles and waiting;") for line in lines)
+    assert any(
+        line.endswith("hosts take turns, without search, profiles and waiting;") for line in lines
+    )
 
 
 def test_sizes_out_of_range_are_refused_with_the_range(tmp_path: Path) -> None:
