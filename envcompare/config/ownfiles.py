@@ -139,7 +139,7 @@ def _size(size_bytes: int) -> str:
 
 def _too_large(path: Path, why: str) -> ConfigError:
     return ConfigError(
-        f"{path.name} needs files beside it, and its folder {path.parent} is too large to send",
+        f"{path.name} needs other files of its folder, and {path.parent} is too large to send",
         details=f"{why}; at most {_size(MOST_BYTES)} and {MOST_FILES} files are sent",
         hint="name what is large in a .gitignore there, or move the file into a folder of its own "
         "with what it imports; --data names data on each host",

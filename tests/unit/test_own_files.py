@@ -108,7 +108,7 @@ def test_what_is_too_large_is_named_with_what_to_try(tmp_path: Path) -> None:
         file.truncate(3 << 30)
     with pytest.raises(ConfigError) as caught:
         travelling(path)
-    assert caught.value.brief.startswith("work.py needs files beside it")
+    assert caught.value.brief.startswith("work.py needs other files of its folder")
     assert "most of it in runs/ (3.0 GiB)" in caught.value.details
     assert ".gitignore" in caught.value.hint
 
