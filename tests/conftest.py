@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
 import shutil
 import tempfile
@@ -73,6 +74,13 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ENVCOMPARE_SSH_CONFIG", str(host.ssh_config))
         yield host
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_foster_children() -> Iterator[None]:
+    """Let this process adopt no orphans, as the harness lets a worker do: it never reaps them."""
+    yield
+    ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER, prctl(2)
 
 
 @pytest.fixture(scope="session")

@@ -24,8 +24,9 @@ MOST_BYTES: Final = 32 << 20
 MOST_FILES: Final = 2000
 _SHOWN: Final = 3
 _LISTING_S: Final = 60.0
+_MODULES: Final = frozenset({".py", ".pyc", ".so"})
 _UNNEEDED: Final = frozenset({"__pycache__", "node_modules"})
-_MARKS: Final = frozenset({"pyvenv.cfg", "run.json"})
+_MARKS: Final = frozenset({"pyvenv.cfg", "samples.jsonl"})
 """A folder with one of these is a virtual environment or a run folder."""
 _FINDS_FILES: Final = frozenset({"__file__", "__import__", "importlib", "pkgutil", "runpy"})
 """Names by which a file may reach others beside it without an `import` that can be read."""
@@ -46,8 +47,14 @@ def travelling(path: Path) -> tuple[str, ...]:
         found = islice(_below(path.parent, frozenset(), needed=path.name), MOST_FILES + 1)
         names = tuple(sorted({path.name, *found}))
         sizes = {name: (path.parent / name).stat().st_size for name in names}
-    except (CommandTimeoutError, OSError, OutputLimitError) as error:
+    except (CommandTimeoutError, OutputLimitError) as error:
         raise _too_large(path, f"its files cannot be listed: {error}") from error
+    except OSError as error:
+        raise ConfigError(
+            f"the files in {path.parent}, which {path.name} needs, cannot be listed",
+            details=str(error),
+            hint="make them readable, or move the file to a folder of its own with what it imports",
+        ) from error
     if len(names) > MOST_FILES:
         crowded = _largest(dict.fromkeys(names, 1))[0][0]
         raise _too_large(path, f"it holds more than {MOST_FILES} files, most of them in {crowded}")
@@ -59,8 +66,11 @@ def travelling(path: Path) -> tuple[str, ...]:
 
 def _needs_folder(path: Path) -> bool:
     """Tell whether a file imports what stands beside it, or may find it in another way."""
-    entries = {entry.name for entry in path.parent.iterdir()} - {path.name}
-    beside = {name.partition(".")[0] for name in entries}
+    beside = {
+        entry.name.partition(".")[0]
+        for entry in path.parent.iterdir()
+        if entry.name != path.name and (entry.is_dir() or entry.suffix in _MODULES)
+    }
     used: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

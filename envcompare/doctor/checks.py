@@ -429,7 +429,7 @@ def _head(stack: ComparedStack, *, is_other: bool) -> str:
         why = "your own image" if stack.is_given else "another stack"
         return f"✓ stack of {stack.arm}: other software than {stack.base}'s, as expected of {why}"
     if not stack.is_meant:
-        return f"✓ stack of {stack.arm}: no difference that matters from {stack.base}'s"
+        return f"✓ stack of {stack.arm}: no confounder against {stack.base}"
     if not stack.is_proven:
         return f"– stack of {stack.arm}: like {stack.base}'s, but not all of it could be hashed"
     return f"✓ stack of {stack.arm}: the software of {stack.base}"

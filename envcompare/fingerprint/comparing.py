@@ -185,6 +185,8 @@ def _parts(pair: FingerprintPair, key: str) -> Iterator[_Part]:
     before, after = pair.values(key)
     if before == after or key in _TOLD_WITH_OTHERS:
         return
+    if key == INTERPOSED and not (before or after):  # none, and an arm that cannot look
+        return
     if before is None or after is None or key not in _LISTS:
         yield key, (before, after), evidence_of(pair, key)
     else:

@@ -252,8 +252,8 @@ def _byte_code(pair: FingerprintPair, key: str) -> Evidence:
     before, after = counts
     arm = pair.records[after > before].arm
     text = (
-        f"{abs(after - before)} more modules of Python have no byte code in {arm}: Python compiles "
-        "them at each start, and envcompare lets no arm write any."
+        f"{arm} has {counted(abs(after - before), 'more module')} of Python without byte code: "
+        "such modules are compiled at each start, and envcompare lets no arm write any byte code."
     )
     return Evidence(is_felt=runs_python(pair) or None, text=text)
 
@@ -379,7 +379,9 @@ def _quota(pair: FingerprintPair, key: str) -> Evidence:
     quota = min((one for one in pair.values(key) if isinstance(one, int | float)), default=None)
     if quota is None:
         return Evidence()
-    threads = max(pair.threads, pair.counted_threads or 1)
+    # those of a class only live, but for the ones that were asked for
+    lived = pair.counted_threads if pair.context.is_program else None
+    threads = max(pair.threads, lived or 1)
     ran = f"{counted(threads, 'thread')} ran on a quota of {_cpus(quota)}"
     stopped = [pair.context.throttled_ns, *_counts(pair, (THROTTLED,))]
     stops_ns = [ns for ns in stopped if ns is not None]

@@ -474,14 +474,11 @@ class Worker:
             while chunk := self._process.stderr.read(_CHUNK_BYTES):
                 left = self._log_left_bytes
                 if left >= 0:  # the limit may end with a chunk
-                    is_full = len(chunk) > left
-                    ending = b"\n... the log ends here: too long\n" * is_full
-                    kept = mask.feed(chunk[:left])
-                    written = self._append(kept + mask.end() + ending if is_full else kept)
-                    if is_full:
+                    left -= max(len(chunk), self._append(mask.feed(chunk[:left])))
+                    if left < 0:
+                        self._append(mask.end() + b"\n... the log ends here: too long\n")
                         self._lines.put(_LOG_FULL)
-                    left -= max(0, written - len(chunk))
-                self._log_left_bytes = left - len(chunk)
+                self._log_left_bytes = left
         self._append(mask.end())
 
     def _append(self, content: bytes) -> int:

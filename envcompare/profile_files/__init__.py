@@ -57,7 +57,7 @@ _ARCHIVES: Final = (
     (re.compile(rb"BZh\d"), "packed by bzip2", "bzip2 -d {file}"),
 )
 _STATS: Final = re.compile(
-    rb"^Processing \[.*\] with \[|^ \*\* .*(?:Summary|Trace).* \(\w+\):"
+    rb"^Processing \[.*\] with \[|^ \*\* [^\n]{0,99}?(?:Summary|Trace)[^\n]{0,99}? \(\w{1,40}\):"
     rb'|^"?Start \(ns\)"?,"?Duration|"?Time ?\(%\)"?[\s,]+"?Total Time'
     rb'|\[\s*\{\s*"Time \(%\)" ?:',
     re.MULTILINE,

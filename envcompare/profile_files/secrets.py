@@ -71,6 +71,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
 def _cells(path: Path) -> Iterator[bytes]:
     """Yield the texts of a database row by row, as name=value and each by itself."""
     database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+    database.text_factory = lambda raw: raw.decode(errors="replace")  # a variable may hold anything
     tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'"
     try:
         for (table,) in database.execute(tables).fetchall():

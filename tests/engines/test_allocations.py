@@ -47,6 +47,7 @@ def test_cell_is_measured_on_both_nodes_and_they_are_given_back(cluster: Cluster
     assert cluster.left() == ""
 
 
+@pytest.mark.nightly
 def test_cancelled_job_ends_as_interrupted_and_resume_finishes(cluster: Cluster) -> None:
     """Nothing is left; the resumed run asks for the node that its cell was begun on."""
     out, allocation = "cancelled", "slurm:partition=single,time=00:10:00"

@@ -25,6 +25,7 @@ def failures(done: Done) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.engine("ssh")
 def test_nothing_is_compared_with_a_reference_that_has_no_compiler(
     lab: Lab, tmp_path: Path

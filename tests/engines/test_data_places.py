@@ -137,6 +137,7 @@ def test_an_image_without_a_name_survives_the_one_with_the_data(
         shell(host, '"$1" image rm --force "$2"', name, base)
 
 
+@pytest.mark.nightly
 def test_the_data_lie_where_they_were_asked_for_in_every_arm(lab: Lab, tmp_path: Path) -> None:
     """What an engine does not have is not run, for a reason, and nothing of the run is left."""
     before = lab.as_root("sh", "-c", IMAGES)

@@ -64,6 +64,7 @@ def test_the_further_environments_are_measured_side_by_side(lab: Lab, tmp_path: 
     assert lab.left_of(path.name) == ""
 
 
+@pytest.mark.nightly
 def test_the_file_system_of_an_image_is_named_where_files_are_slow(
     lab: Lab, tmp_path: Path
 ) -> None:

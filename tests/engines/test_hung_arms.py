@@ -134,7 +134,7 @@ CASES = [
 
 
 IN_EACH_RUN = (
-    (("lab", "docker"), "HangsInAStep"), (("lab", "singularity"), "DiesAndLeavesAChild"),
+    (("lab", "docker"), "HangsInAStep"),
 )  # fmt: skip
 
 

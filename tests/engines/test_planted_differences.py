@@ -59,19 +59,22 @@ PATCHED = """RUN file=$(echo /opt/envcompare/venv/lib/python3*/site-packages/num
     --invalidation-mode unchecked-hash $file
 """
 KNOWN_NAMES = (
-    "ATEN_CPU_CAPABILITY none → default, LD_PRELOAD none → /planted/libplanted.so and "
-    "PYTHONMALLOC none → malloc differ."
+    "LD_PRELOAD none → /planted/libplanted.so, ATEN_CPU_CAPABILITY none → default, PYTHONMALLOC "
+    "none → malloc and 1 more differ and may be a cause"
 )
 KNOWN = "ENV ATEN_CPU_CAPABILITY=default LD_PRELOAD=/planted/libplanted.so PYTHONMALLOC=malloc\n"
 CAUSES = {
-    "onednn": ("ENV ONEDNN_MAX_CPU_ISA=SSE41\n", "ONEDNN_MAX_CPU_ISA none → SSE41 differs."),
+    "onednn": (
+        "ENV ONEDNN_MAX_CPU_ISA=SSE41\n",
+        "ONEDNN_MAX_CPU_ISA none → SSE41 differs and may be",
+    ),
     "known": (KNOWN, KNOWN_NAMES),
-    "patched": (PATCHED, "the installed files (numpy {numpy}: numpy/__init__.py) differ."),
+    "patched": (PATCHED, "the installed files (numpy {numpy}: numpy/__init__.py)"),
     "taskset": (
         WRAPPED.format(words="taskset -c {cpu}"),
-        "the CPU set {cpus} → {cpu} differs and may be",
+        "the CPU set {cpus} → {cpu}",
     ),
-    "nice": (WRAPPED.format(words="nice -n 10"), "the priority (nice) 0 → 10 differs."),
+    "nice": (WRAPPED.format(words="nice -n 10"), "the priority (nice) 0 → 10"),
 }
 # What was planted is felt at once and by itself, so that a few processes decide.
 FELT = """
@@ -266,11 +269,12 @@ def test_a_file_changed_after_it_was_installed_is_found(small: Small, host: Tran
     ("flags", "key", "fact_class", "words"),
     [
         (("--cpus", "0.5"), "cgroup.cpu_quota", "confounder",
-         "1 thread computes and one arm has 0.5 CPUs for it."),
-        (("--cpus", "1.5"), "cgroup.cpu_quota", "possible-influence", "1.5 CPUs are enough"),
-        (("--security-opt", "seccomp=unconfined"), "seccomp.mode", "varied",
-         "this affects a workload that does little but small system calls"),
-        (("--shm-size", "128m"), "shm.bytes", "varied", "data loaders"),
+         "1 thread ran on a quota of 0.5 CPUs."),
+        (("--cpus", "1.5"), "cgroup.cpu_quota", "possible-influence",
+         "1 thread ran on a quota of 1.5 CPUs"),
+        (("--security-opt", "seccomp=unconfined"), "seccomp.mode", "possible-influence",
+         "This affects a workload that does little but small system calls"),
+        (("--shm-size", "128m"), "shm.bytes", "possible-influence", "data loaders"),
     ],
 )  # fmt: skip
 def test_a_flag_of_the_engine_is_found(
@@ -291,6 +295,7 @@ def quotas(lab: Lab) -> Iterator[None]:
     lab.as_root("rm", path)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("quotas")
 def test_part_of_a_cpu_ends_slower(small: Small, built: str) -> None:
     """An arm computes in its turn only, and meets its quota all the same.
@@ -362,7 +367,9 @@ def test_a_planted_cause_is_named_on_the_first_screen(
     """Page, Markdown and terminal name it in the lines of the verdict."""
     assert causes_run.folder, causes_run.stderr
     assert causes_run.outcomes()["felt", arm] == "slower"
-    expected = f"Besides the environment, {CAUSES[arm][1].format(numpy=small.numpy, **cpus)}"
+    expected = (
+        f"which this run compares. With it, {CAUSES[arm][1].format(numpy=small.numpy, **cpus)}"
+    )
     page = (causes_run.folder / "report.html").read_text()
     answer = page.partition('<section id="answer"')[2].partition('<div class="three">')[0]
     assert expected in " ".join(re.sub(r"<[^>]+>", " ", html.unescape(answer)).split())
@@ -381,9 +388,9 @@ def test_a_wrapper_around_the_python_of_an_image_is_in_effect(
     done = small.run("doctor", "--envs", arms, *small.plain)
     assert done.returncode == 0, done.stdout + done.stderr
     shown = " ".join(done.stdout.split())
-    assert "Besides the environment, the priority (nice) 0 → 10 differs." in shown
-    assert "without `nice` or `renice`: check the image's `python3`" in shown
-    assert "the CPU set" in shown
+    assert "stack of nice: no confounder against base, in a step of plain-Plain" in shown
+    assert "possible influence: the priority (nice)" in shown
+    assert "possible influence: the CPU set" in shown
 
 
 @pytest.mark.nightly

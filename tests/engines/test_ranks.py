@@ -44,6 +44,7 @@ def test_each_environment_tells_speed_up_collectives_and_network(lab: Lab, tmp_p
     assert metrics["2"] == "wall"
 
 
+@pytest.mark.nightly
 @pytest.mark.engine("docker")
 def test_ranks_lie_on_two_hosts_and_leave_nothing_there(lab: Lab, tmp_path: Path) -> None:
     """The first host is measured; what computed along on the other has ended with the run."""

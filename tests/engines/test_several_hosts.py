@@ -103,6 +103,7 @@ def test_files_beside_a_workload_are_there_in_every_arm_of_every_host(
     assert measured == {(host, arm) for host in REACHED for arm in arms}
 
 
+@pytest.mark.nightly
 def test_groups_of_hosts_are_compared_with_what_differs_first(lab: Lab, tmp_path: Path) -> None:
     """One machine in each group: a program that takes longer on the second, but not in namespaces.
 

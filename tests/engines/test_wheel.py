@@ -73,6 +73,7 @@ def test_wheel_in_an_empty_venv_plans_and_measures_from_another_folder(
     assert "<html" in (folder / "report.html").read_text()
 
 
+@pytest.mark.nightly
 @pytest.mark.engine("ssh")
 @pytest.mark.engine("docker")
 @pytest.mark.engine("singularity")

@@ -178,6 +178,6 @@ def test_modules_without_byte_code_are_counted() -> None:
     """Python compiles them at each start, which a command pays each time."""
     (found,) = of_images({"python.uncompiled": 0}, {"python.uncompiled": 563})
     assert found.evidence == (
-        "563 more modules of Python have no byte code in b: Python compiles them at each start, "
-        "and envcompare lets no arm write any."
+        "b has 563 more modules of Python without byte code: such modules are compiled at each "
+        "start, and envcompare lets no arm write any byte code."
     )

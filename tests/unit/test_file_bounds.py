@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
+import queue
 import resource
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from commandline import envcompare
@@ -170,3 +173,16 @@ def test_escapes_do_not_reach_a_kept_log(tmp_path: Path) -> None:
     worker._append(b"\x1b]0;owned\x07\x1b[2J a\rb\r\n\xc2\x9b31m \xff \xe2\x9c\x93\n")
     kept = worker.log.read_text(encoding="utf-8")
     assert kept == "⟨U+001B⟩]0;owned⟨U+0007⟩⟨U+001B⟩[2J a\nb\n⟨U+009B⟩31m ⟨U+DCFF⟩ ✓\n"
+
+
+def test_log_of_escapes_alone_ends_at_its_limit(tmp_path: Path) -> None:
+    """Each of them is written as eight characters, and the worker is ended for it."""
+    worker = Worker.__new__(Worker)
+    worker.log = tmp_path / "docker.log"
+    worker._log_left_bytes = 100_000
+    worker._lines = queue.Queue()
+    worker._process = SimpleNamespace(stderr=io.BytesIO(b"\x1b" * 300_000))  # type: ignore[assignment]
+    worker._keep_log()
+    assert worker._lines.qsize() == 1
+    assert worker.log.read_text(encoding="utf-8").endswith("... the log ends here: too long\n")
+    assert worker.log.stat().st_size < 2_000_000

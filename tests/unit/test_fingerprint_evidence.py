@@ -105,7 +105,7 @@ def test_a_variable_of_glibc_confounds_under_its_allocator(allocator: str, expec
         (1.5, {}, 3_000_000_000, "confounder"),
         (1, {}, None, "possible-influence"),
         (1, {"threads.alive": 2}, None, "confounder"),
-        (1, {"threads.alive": 2}, 0, "possible-influence"),
+        (1, {"threads.alive": 9, "torch.threads": 1}, 0, "possible-influence"),
         (2, {"cgroup.throttled_ns": 40_000_000}, None, "confounder"),
         (1, {"cgroup.throttled_ns": 0, "threads.alive": 2}, None, "confounder"),
         (1, {"cgroup.throttled_ns": 0, "threads.alive": 1}, None, "possible-influence"),
@@ -116,7 +116,8 @@ def test_a_quota_confounds_below_the_threads_or_when_it_stopped_them(
 ) -> None:
     """A quota that nobody reaches is told and not blamed."""
     key = "cgroup.cpu_quota"
-    found = differences({key: "unlimited"}, {key: quota}, both=facts, throttled_ns=throttled_ns)
+    seen = {"throttled_ns": throttled_ns, "is_program": throttled_ns is None}
+    found = differences({key: "unlimited"}, {key: quota}, both=facts, **seen)
     assert found[key].fact_class == expected
     if throttled_ns:
         assert found[key].evidence == (

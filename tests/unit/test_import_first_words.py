@@ -407,8 +407,12 @@ def test_a_trace_that_holds_a_secret_is_not_copied(tmp_path: Path, name: str) ->
 
 @pytest.mark.parametrize(
     "cells",
-    ["'WANDB_API_KEY', 'abc123'", "'env', 'X=1\nWANDB_API_KEY=abc123'"],
-    ids=["name and value", "text"],
+    [
+        "'WANDB_API_KEY', 'abc123'",
+        "'env', 'X=1\nWANDB_API_KEY=abc123'",
+        "'env', CAST(X'4C433DFF0A' AS TEXT) || 'WANDB_API_KEY=abc123'",
+    ],
+    ids=["name and value", "text", "no UTF-8"],
 )
 def test_an_export_that_holds_a_secret_is_not_copied(tmp_path: Path, cells: str) -> None:
     """As a name and a value, or within a text."""

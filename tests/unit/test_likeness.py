@@ -143,7 +143,7 @@ def test_other_software_that_was_asked_for_is_told_and_expected(
         ),
         (
             likeness(arm="new", is_meant=False),
-            "✓ stack of new: no difference that matters from vm's",
+            "✓ stack of new: no confounder against vm",
         ),
     ],
 )

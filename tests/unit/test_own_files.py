@@ -69,7 +69,7 @@ def test_hidden_files_environments_and_runs_stay_behind(
 ) -> None:
     """Secrets are often hidden; what a run writes must not change what it is."""
     names = ("work.py", ".env", ".venv/a", "env/pyvenv.cfg", "env/lib/a.py", "__pycache__/h.pyc")
-    names += ("helper.py", "results/1/run.json", "results/1/logs/a.log", "node_modules/a.js")
+    names += ("helper.py", "results/1/samples.jsonl", "results/1/logs/a.log", "node_modules/a.js")
     path = made(tmp_path, {**dict.fromkeys(names, ""), "work.py": IMPORTS_HELPER})
     if not has_git:
         (tmp_path / ".bin").mkdir()

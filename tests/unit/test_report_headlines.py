@@ -189,14 +189,15 @@ def test_a_decided_difference_without_a_candidate_says_so() -> None:
     """Nothing differs, or nothing is known of what differs: two sentences, never none."""
     none = with_candidates(SLOWER)
     assert headlines(none)[0].candidates == (
-        "No property that envcompare records differs: the cause is one that it does not record."
+        "envcompare recorded no difference that can act here: the cause may be one that it does "
+        "not record."
     )
     on_purpose = run_of(
         msgspec.structs.replace(SLOWER, candidates=()), differences=(FILTER, OTHER_PLACE)
     )
     assert headlines(on_purpose)[0].candidates == (
-        "Only what docker does on purpose differs: the file system of the packages ext4 rw → "
-        "overlay rw and seccomp 0 → 2. Each of them may be a cause."
+        "What docker does by design differs: the file system of the packages and seccomp. Any of "
+        "it may be the cause."
     )
     unknown = run_of(msgspec.structs.replace(SLOWER, candidates=None))
     assert headlines(unknown)[0].candidates == (
@@ -352,7 +353,7 @@ def test_an_image_that_is_compared_is_named_before_what_came_with_it() -> None:
     )
     alone = run_of(msgspec.structs.replace(SLOWER, candidates=()), arms=arms)
     assert candidates_text(alone, alone.comparisons).endswith(
-        "No other property that envcompare records differs."
+        "envcompare recorded no other difference that can act here."
     )
 
 

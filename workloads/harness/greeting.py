@@ -174,6 +174,8 @@ def settle_process(threads: int, cpus: list[int] | None) -> None:
     # Environment Variables): the login's without a container, which earlier programs have filled.
     os.environ.setdefault("CUDA_CACHE_PATH", os.path.join(scratch_folder(), "cuda"))
     overwrite("OPENBLAS_NUM_THREADS", "1")
+    # What the workload starts keeps no byte code either: a read-only mount could not keep any.
+    overwrite("PYTHONDONTWRITEBYTECODE", "1")
     pin(cpus)
 
 

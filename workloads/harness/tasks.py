@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import threading
 from typing import Dict, NamedTuple, Optional
 
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER, prctl(2)
 # Processes that Python and torch keep beside a program: they wait, and fill no queue.
-_SERVICES = (b"resource_tracker", b"compile_worker")
+_SERVICES = (b"resource_tracker", b"compile_worker", b"multiprocessing.forkserver")
 
 
 class Used(NamedTuple):
@@ -37,7 +36,9 @@ class Tasks:
         self._begun: _Threads = None
         self._ended: _Threads = None
         # What loses its parent becomes a child of this process, and is still seen.
-        with contextlib.suppress(OSError, AttributeError):
+        with contextlib.suppress(ImportError, OSError, AttributeError):
+            import ctypes  # noqa: PLC0415 — some builds of Python have none
+
             ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
 
     def begin(self) -> dict[str, Optional[int]]:

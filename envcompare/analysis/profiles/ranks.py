@@ -28,6 +28,7 @@ LEFT_OUT: Final = "left_out"
 """Values of the note `distributed`: of several ranks, a list in text; ranks that others lack."""
 
 _ENDS: Final[Mapping[str, Callable[[list[float]], float]]] = {"min_ns": min, "max_ns": max}
+_MOST_DIGITS: Final = 10  # of a number of a rank
 _Called = TypeVar("_Called", Kernel, Copy, ApiCall, Operator)
 _Ranks = Mapping[int, ProfileRecord]
 
@@ -58,7 +59,7 @@ def _ranks(records: Iterable[ProfileRecord]) -> dict[int, ProfileRecord]:
     for record in usable(records):
         profile = profile_of(record)
         rank, size = str(_distributed(profile).values.get(RANK, "")), _size(record)
-        if rank.isdecimal() and size.isdecimal():
+        if rank.isdecimal() and size.isdecimal() and len(rank) < _MOST_DIGITS:
             programs.setdefault((record.kind, profile.tool, size), {}).setdefault(int(rank), record)
     return max(programs.values(), key=len, default={})
 

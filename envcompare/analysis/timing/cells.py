@@ -206,10 +206,11 @@ class CellData:
         told = [(one, one.outside_cpu_ns) for one in blocks if one.outside_cpu_ns is not None]
         spinning_ns = _SPINNING_NS * max(0, self.run.design.threads - 1)
         counted_ns = sum(max(0, ns - spinning_ns) for _, ns in told)
+        inside_ns = sum(max(sum(one.cpu_ns), sum(one.wall_ns)) for one, _ in told)
         children = [one.children for one in blocks if one.children]
         if (
-            len(children) > _OUTSIDE_SHARE * len(blocks)
-            or counted_ns > _OUTSIDE_SHARE * sum(sum(one.cpu_ns) for one, _ in told)
+            len(children) > max(1, _OUTSIDE_SHARE * len(blocks))
+            or counted_ns > _OUTSIDE_SHARE * inside_ns
             or sum(bool(one.outside_runs) for one, _ in told) > len(told) / 2
         ):
             cpu_s = sum(ns for _, ns in told) / 1e9

@@ -391,8 +391,9 @@ def _where(trace: Trace, number: int, event: Event) -> tuple[int, ...]:
 
 def _no_stream(trace: Trace) -> str:
     """Say what a piece of GPU work lacks, and of which GPUs the trace is as far as it tells."""
-    listed = trace.head.get("deviceProperties")
-    names = [one.get("name") for one in listed if isinstance(one, dict)] if listed else []
+    found = trace.head.get("deviceProperties")
+    listed = found if isinstance(found, list) else ()
+    names = [one.get("name") for one in listed if isinstance(one, dict)]
     told = ", ".join(sorted({str(name) for name in names if name}))
     of = f" of {told}" if told else "; early releases of PyTorch for ROCm wrote neither"
     return f"a device or stream is missing in the trace{of}"

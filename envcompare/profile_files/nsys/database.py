@@ -210,6 +210,8 @@ def _connected(path: Path) -> Iterator[sqlite3.Connection]:
         # `immutable` also leaves no lock and no journal beside a file on a shared disk.
         uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
         connection = sqlite3.connect(uri, uri=True)
+        # a variable of the program may hold any bytes
+        connection.text_factory = lambda raw: raw.decode(errors="replace")
         # Python sees Ctrl-C between such calls alone
         connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
         connection.execute("PRAGMA trusted_schema = OFF")

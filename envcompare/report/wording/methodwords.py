@@ -45,8 +45,8 @@ _PROGRAMS: Final = (
     "Net time is not defined for it, since it is not known how long its threads and children wait."
 )
 _BYTE_CODE: Final = (
-    "No arm writes byte code (PYTHONDONTWRITEBYTECODE), since only a container can be read-only: a "
-    "module that has none is compiled at each start."
+    "No arm writes byte code (PYTHONDONTWRITEBYTECODE), because a read-only container cannot: "
+    "modules without byte code are compiled at each start."
 )
 _IMPORTED: Final = (
     (

@@ -48,9 +48,11 @@ EXPLAINED: Final[tuple[Outcome, ...]] = (*MOVED, "inconclusive")
 REAL_INSIDE: Final = "a real difference, smaller than the margin"
 
 _NOTHING_DIFFERS: Final = (
-    "No property that envcompare records differs: the cause is one that it does not record."
+    "envcompare recorded no difference that can act here: the cause may be one that it does not "
+    "record."
 )
 _MOST_CANDIDATES: Final = 3
+_MOST_BY_DESIGN: Final = 5  # by their names alone; all are listed under Environments
 _LEAST_TAIL: Final = 0.002  # of the steps; fewer slow ones explain no difference
 _LEAST_OUTSIDE_S: Final = 0.05  # less reads as 0.0 s
 _HOPELESS: Final = 1000  # restarts; a forecast beyond is no number to plan with
@@ -264,8 +266,9 @@ def _unlikely(differences: list[FactDifference]) -> str:
 def _on_purpose(differences: tuple[FactDifference, ...], arm: str) -> str:
     if not differences:
         return _NOTHING_DIFFERS
-    what = _described(list(differences))
-    return f"Only what {arm} does on purpose differs: {what}. Each of them may be a cause."
+    names = dict.fromkeys(fact(one.key).name for one in differences)
+    what = listed(list(names), most=_MOST_BY_DESIGN)
+    return f"What {arm} does by design differs: {what}. Any of it may be the cause."
 
 
 def _described(differences: list[FactDifference]) -> str:

@@ -155,6 +155,7 @@ def test_compiled_model_is_profiled_as_what_it_is(
     assert any("Compiled" in name for name in names)
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not HAS_COMPILER, reason="this machine has no C++ compiler")
 def test_compiling_needs_no_program_but_the_compiler(
     start: Start, torch_interpreter: str, starts: Path, monkeypatch: pytest.MonkeyPatch

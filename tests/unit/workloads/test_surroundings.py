@@ -97,6 +97,17 @@ def test_every_variable_of_python_is_kept(monkeypatch: pytest.MonkeyPatch, name:
     assert variables()[f"env.{name}"] == "1"
 
 
+@pytest.mark.parametrize(
+    "name", ["PYTHON_VERSION", "PYTHON_SHA256", "PYTHON_PIP_VERSION", "PYTHON_GET_PIP_URL"]
+)
+def test_what_an_image_says_of_itself_is_no_variable_of_python(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Official images of Python set them, and no interpreter reads them."""
+    monkeypatch.setenv(name, "1")
+    assert f"env.{name}" not in variables()
+
+
 def test_what_envcompare_sets_does_not_hide_what_the_arm_had(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

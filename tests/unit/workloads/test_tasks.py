@@ -98,9 +98,10 @@ def test_child_of_a_shell_that_has_ended_is_still_a_child() -> None:
         os.waitpid(int(told.stdout), 0)
 
 
-def test_services_of_python_are_no_children() -> None:
-    """A resource tracker waits, whatever the workload does."""
-    with child(WAITS, "multiprocessing.resource_tracker"):
+@pytest.mark.parametrize("service", ["resource_tracker", "forkserver"])
+def test_services_of_python_are_no_children(service: str) -> None:
+    """They wait, whatever the workload does."""
+    with child(WAITS, f"multiprocessing.{service}"):
         assert Tasks().begin()["children"] == 0
 
 

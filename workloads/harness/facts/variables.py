@@ -12,7 +12,8 @@ ALLOWED = re.compile(
     r"(OMP|GOMP|KMP|MKL|MKLDNN|ONEDNN|DNNL|OPENBLAS|GOTO|BLIS|NUMEXPR|NPY"
     r"|MALLOC|TCMALLOC|MIMALLOC|CUDA|CUDNN|CUBLAS|NCCL|NVIDIA|TORCH|PYTORCH)_\w+"
     r"|LD_PRELOAD|LD_LIBRARY_PATH|LD_BIND_NOW|GLIBC_TUNABLES|ATEN_CPU_CAPABILITY"
-    r"|PYTHON[A-Z0-9_]*"
+    # not what official images say of themselves
+    r"|(?!PYTHON_(VERSION|SHA256|PIP_|GET_PIP|SETUPTOOLS))PYTHON[A-Z0-9_]*"
 )
 # Where a file or a folder lies changes no speed: that the variable is set is all that is told.
 _PLACES = re.compile(r"(?!LD_|PYTHON)\w+_(FILE|DIR|DIRECTORY|PATH|HOME)S?")
