@@ -126,7 +126,7 @@ def _told(error: Exception) -> EnvcompareError:
     """Return what the user is told: a file that cannot be used is no fault of envcompare."""
     if isinstance(error, MemoryError):
         return RunFolderError(
-            "the memory here is not enough",
+            "this machine ran out of memory",
             details=f"{error}" or "a file, or all files together, need more than this process gets",
             hint="raise its limit (`ulimit -v`), or use a machine with more memory",
         )

@@ -103,7 +103,7 @@ def test_ranks_of_one_program_are_summed(tmp_path: Path) -> None:
     assert values["kernel_time_ns", None] == 135_000
     assert (values["busy_ns", 0], values["busy_ns", 1]) == (90_000, 45_000)
     text = printed(run)
-    assert "Sums of vm are over ranks 0 and 1 of 2" in text
+    assert "Sums for vm cover ranks 0 and 1 of 2" in text
     assert "contradict" not in text
     assert "another program" not in text
 
@@ -389,7 +389,7 @@ def test_kernels_that_ncu_ran_alone_are_compared_as_such(tmp_path: Path) -> None
         files[arm].write_text(raw({TIME: "ns"}, ncu_launch(0, time)), encoding="utf-8")
     run = imported(tmp_path, "ncu", **files)
     for text in (answer(run), printed(run)):
-        assert "Each run alone by ncu, they took 100 ns → 300 ns." in text
+        assert "Measured one at a time by ncu, the kernels took 100 ns → 300 ns." in text
 
 
 ENVIRONMENT = {"HOME": "/root", "WANDB_API_KEY": "0123456789abcdef0123"}

@@ -140,7 +140,7 @@ def _of_ranks(arm: str, records: Records) -> Iterable[str]:
             ranks, size = (note.values.get(name, "?") for name in (RANK, "world_size"))
             if " " in str(ranks):
                 yield (
-                    f"Sums of {arm} are over ranks {ranks} of {size}; busy times, rates and shares "
+                    f"Sums for {arm} cover ranks {ranks} of {size}; busy times, rates and shares "
                     "are of each rank."
                 )
             if left := note.values[LEFT_OUT]:

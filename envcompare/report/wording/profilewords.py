@@ -147,7 +147,7 @@ def hidden_sentences(run: RunComparison, arm: str) -> tuple[str, ...]:
 
 
 def alone_text(cell: CellProfiles, arm: str) -> str:
-    """Return " Each run alone by ncu, they took 908 µs → 900 µs."; empty for times of the program.
+    """Return how long kernels took that ncu ran one at a time; empty for times of the program.
 
     Nsight Compute runs each kernel by itself: its times compare kernels, and no steps.
     """
@@ -157,7 +157,8 @@ def alone_text(cell: CellProfiles, arm: str) -> str:
             whole, step = (row.reference_value, row.value), (row.reference_per_step, row.per_step)
             is_per_step = row.per_step is not None
             took = " → ".join(map(time_text, step if is_per_step else whole))
-            return f" Each run alone by {row.tool}, they took {took}{' a step' * is_per_step}."
+            end = " a step." if is_per_step else "."
+            return f" Measured one at a time by {row.tool}, the kernels took {took}{end}"
     return ""
 
 

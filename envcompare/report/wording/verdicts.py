@@ -287,7 +287,7 @@ def control_sentence(cell: CellSummary, *, label: str, run: RunComparison) -> st
         why = one_line(cell.reason) or f"{counted(cell.generations, 'generation')} ran"
         return visible(f"A/A control: not measured in {label} ({why}).")
     if not floor.has_size:
-        return visible(f"A/A control in {label}: one restart alone tells nothing of the noise.")
+        return visible(f"A/A control in {label}: a single restart says nothing about the noise.")
     gave = f"{name} against itself gave {signed_percent(floor.log_ratio)}"
     if floor.low is None or floor.high is None:
         said = f"A/A control in {label}: {gave}, no interval; what may go unnoticed is not known."
@@ -502,7 +502,8 @@ def _outside(reason: Reason) -> str:
     children = counted(reason.children or 0, "child process", "child processes")
     if cpu_s < _LEAST_OUTSIDE_S:
         who = children if reason.children else "threads"
-        return f"{who} of {reason.arm} went on outside its turns: use `--command`"
+        goes_on = "kept working in the turns of other arms: measure it with `--command`"
+        return f"{who} of {reason.arm} {goes_on}"
     where = f" ({children})" if reason.children else ""
     return f"{reason.arm} worked {cpu_s:.1f} s outside its turns{where}: use `--command`"
 
