@@ -71,7 +71,7 @@ def test_other_numbers_in_each_arm_give_no_ratio(tmp_path: Path) -> None:
     assert (found.docker.outcome, found.docker.primary) == ("failed", None)
     assert "does not do the same work as the reference, its first loss differs" in found.failures()
     assert "seed what `load` and `setup` draw" in found.failures()
-    assert "vm shares /tmp with the host" in found.failures()
+    assert "read no file that an earlier start left" in found.failures()
     assert "give both arms the same device, data" in found.failures()
 
 

@@ -389,7 +389,7 @@ def test_kernels_that_ncu_ran_alone_are_compared_as_such(tmp_path: Path) -> None
         files[arm].write_text(raw({TIME: "ns"}, ncu_launch(0, time)), encoding="utf-8")
     run = imported(tmp_path, "ncu", **files)
     for text in (answer(run), printed(run)):
-        assert "Measured one at a time by ncu, the kernels took 100 ns → 300 ns." in text
+        assert "Run one by one by ncu, the kernels took 100 ns → 300 ns." in text
 
 
 ENVIRONMENT = {"HOME": "/root", "WANDB_API_KEY": "0123456789abcdef0123"}

@@ -189,8 +189,8 @@ def test_a_decided_difference_without_a_candidate_says_so() -> None:
     """Nothing differs, or nothing is known of what differs: two sentences, never none."""
     none = with_candidates(SLOWER)
     assert headlines(none)[0].candidates == (
-        "envcompare recorded no difference that can act here: the cause may be one that it does "
-        "not record."
+        "Nothing that envcompare recorded can act here: the cause may be one that it does not "
+        "record."
     )
     on_purpose = run_of(
         msgspec.structs.replace(SLOWER, candidates=()), differences=(FILTER, OTHER_PLACE)
@@ -353,7 +353,7 @@ def test_an_image_that_is_compared_is_named_before_what_came_with_it() -> None:
     )
     alone = run_of(msgspec.structs.replace(SLOWER, candidates=()), arms=arms)
     assert candidates_text(alone, alone.comparisons).endswith(
-        "envcompare recorded no other difference that can act here."
+        "Nothing else that envcompare recorded can act here."
     )
 
 

@@ -38,7 +38,7 @@ def candidates_text(run: RunComparison, comparisons: Iterable[Comparison]) -> st
         in_some = len(unknown) < len(decided)
         cause = candidate_sentence(None, arm=decided[0].arm, in_some_cells=in_some)
     elif asked and not causes:
-        cause = "envcompare recorded no other difference that can act here."
+        cause = "Nothing else that envcompare recorded can act here."
     else:
         cause = candidate_sentence(
             tuple(causes.values()),

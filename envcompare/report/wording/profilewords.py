@@ -158,7 +158,7 @@ def alone_text(cell: CellProfiles, arm: str) -> str:
             is_per_step = row.per_step is not None
             took = " → ".join(map(time_text, step if is_per_step else whole))
             end = " a step." if is_per_step else "."
-            return f" Measured one at a time by {row.tool}, the kernels took {took}{end}"
+            return f" Run one by one by {row.tool}, the kernels took {took}{end}"
     return ""
 
 

@@ -48,8 +48,7 @@ EXPLAINED: Final[tuple[Outcome, ...]] = (*MOVED, "inconclusive")
 REAL_INSIDE: Final = "a real difference, smaller than the margin"
 
 _NOTHING_DIFFERS: Final = (
-    "envcompare recorded no difference that can act here: the cause may be one that it does not "
-    "record."
+    "Nothing that envcompare recorded can act here: the cause may be one that it does not record."
 )
 _MOST_CANDIDATES: Final = 3
 _MOST_BY_DESIGN: Final = 5  # by their names alone; all are listed under Environments
