@@ -294,18 +294,16 @@ class CellFolders:
     ) -> None:
         """Make the data in the nearest arm that can import the workload."""
         error = WorkloadError(f"no arm is left to make the data of {name}", phase="data")
+        mounts = (*self.mounts, Mount(path=folder.rpartition("/")[0], is_read_only=False))
         for ready in self.session.nearest_arms:
             argv = (
                 *(ready.prepared.python, f"{self.session.workloads}/{WORKER}"),
                 *("--prepare", folder, "--workload", name, "--params", json.dumps(parameters)),
                 *(("--download",) if is_downloaded else ()),
             )
-            base = folder.rpartition("/")[0]
+            command = Command(argv=argv)
             result = self.session.run_inside(
-                ready,
-                Command(argv=argv),
-                mounts=(*self.mounts, Mount(path=base, is_read_only=False)),
-                timeout_s=_PREPARE_LIMIT_S,
+                ready, command, mounts=mounts, timeout_s=_PREPARE_LIMIT_S
             )
             if result.succeeded:
                 return
@@ -319,12 +317,13 @@ def _data_error(name: str, ready: ReadyArm, result: CommandResult) -> WorkloadEr
     """Return why a program that makes data has failed: of an import, where it did."""
     fault, work = fault_in(result.stdout), name.rpartition("/")[2]
     brief, hint = f"the data of {work} cannot be made", "give your own with --data"
-    if fault is not None and fault.phase == "import":
+    is_import = fault is not None and fault.phase == "import"
+    if fault and is_import:
         where = ready.prepared.reference or ready.prepared.python
         brief, hint = f"{work} cannot be imported in {ready.arm.id} ({where})", fault.hint
     return WorkloadError(
         brief + (f": {masked(fault.brief)}" if fault else ""),
         details=masked(fault.traceback) if fault else result.tail(),
         hint=hint or "mend the file: the traceback names the place",
-        phase="import" if fault is not None and fault.phase == "import" else "data",
+        phase="import" if is_import else "data",
     )
