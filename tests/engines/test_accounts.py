@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from lab import Lab
+from nightly import nightly_except
 from runs import BASE
 
 from envcompare.cli.planning import resolved
@@ -213,7 +214,7 @@ def _measured(
         return _compared(lab, session, arm, worker)
 
 
-@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("arm", nightly_except(("docker", "singularity", "podman"), ARMS))
 def test_the_cpu_time_of_an_arm_is_what_the_kernel_has_accounted(
     lab: Lab, session: HostSession, settings: Settings, tmp_path: Path, arm: str
 ) -> None:

@@ -105,6 +105,7 @@ def test_a_link_out_of_an_image_is_refused_by_bubblewrap(lab: Lab, tmp_path: Pat
     assert "/srv leads out of it" in done.stderr
 
 
+@pytest.mark.nightly
 def test_each_rung_of_the_ladder_differs_from_the_one_below_in_its_own_thing_alone(
     lab: Lab, tmp_path: Path
 ) -> None:

@@ -134,7 +134,10 @@ def test_doctor_finds_the_gpu_in_every_environment() -> None:
 
 
 @on_host
-@pytest.mark.parametrize(("failures", "is_usable"), [((), True), (("mismatch",), False)])
+@pytest.mark.parametrize(
+    ("failures", "is_usable"),
+    [((), True), pytest.param(("mismatch",), False, marks=pytest.mark.nightly)],
+)
 def test_gpu_check_reads_from_doctor_whether_there_is_a_gpu_to_check(
     failures: tuple[str, ...], *, is_usable: bool
 ) -> None:
@@ -255,8 +258,10 @@ def test_gpu_that_cannot_be_used_ends_doctor_and_run_with_3(
 @on_host
 @pytest.mark.parametrize(
     "words",
-    [("build", "--envs", "vm,docker"), ("run", "--envs", "vm,docker", "--workloads", "cnn")],
-    ids=["build", "run"],
+    [
+        pytest.param(("build", "--envs", "vm,docker"), marks=pytest.mark.nightly, id="build"),
+        pytest.param(("run", "--envs", "vm,docker", "--workloads", "cnn"), id="run"),
+    ],
 )
 def test_broken_driver_ends_build_and_run_before_a_download(
     host: Transport, tmp_path: Path, words: tuple[str, ...]

@@ -171,6 +171,7 @@ def test_a_workload_that_fails_is_told_and_not_taken_for_a_difference(small: Sma
     assert done.stdout.count("ZeroDivisionError: division by zero") == 1
 
 
+@pytest.mark.nightly
 def test_another_numpy_is_named_with_both_versions(
     small: Small, other_numpy: str, tmp_path: Path
 ) -> None:

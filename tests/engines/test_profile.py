@@ -122,6 +122,7 @@ class TestWithoutGpu:
         ]
         assert records(profiled)["docker", "flops"]["state"] == "ok"
 
+    @pytest.mark.nightly
     def test_an_ended_run_tries_again_the_profile_that_failed(self, profiled: Done) -> None:
         """Its cell ended well, since a profile is no part of the timing."""
         assert profiled.folder is not None

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from nightly import nightly_except
 
 from envcompare.run_folder.history import duration_s, elapsed_s
 from envcompare.run_folder.records import Event
@@ -92,7 +93,9 @@ def test_events_of_an_older_run_have_their_times_alone() -> None:
     assert elapsed_s(events) == 2.5
 
 
-@pytest.mark.parametrize("steps", [(HOUR_S, -HOUR_S), (-HOUR_S, HOUR_S)], ids=["forth", "back"])
+@pytest.mark.parametrize(
+    "steps", nightly_except(((-HOUR_S, HOUR_S),), ((HOUR_S, -HOUR_S), (-HOUR_S, HOUR_S)))
+)
 def test_run_and_its_resumption_survive_clocks_that_are_set(
     steps: tuple[float, float], tmp_path: Path
 ) -> None:

@@ -51,6 +51,7 @@ def test_cnn_learns_the_drawn_digits_in_an_epoch(
     assert result["accuracy"] > 0.95
 
 
+@pytest.mark.nightly
 def test_rnn_learns_the_made_reviews_in_four_epochs(
     start: Start, torch_interpreter: str, data: dict[str, Path]
 ) -> None:

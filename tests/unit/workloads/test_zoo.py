@@ -222,6 +222,7 @@ def test_every_kind_of_a_workload_repeats(ask: Ask, name: str, params: dict[str,
     assert abs(first[0] - other[0]) > 1e-3 * abs(first[0])
 
 
+@pytest.mark.nightly
 def test_every_model_is_compiled_in_its_first_step_alone(
     torch_interpreter: str, tmp_path: Path
 ) -> None:
@@ -540,6 +541,7 @@ def test_host_that_has_joined_is_sent_nothing_while_its_ranks_compute(
         other.kill()
 
 
+@pytest.mark.nightly
 def test_sharded_ranks_do_the_work_of_those_with_whole_models(
     start: Start, torch_interpreter: str
 ) -> None:
