@@ -30,7 +30,7 @@ from bookkeeping import Conditions, Places, Watch, benchmark, load_average, writ
 from envcompare import bundled
 from envcompare.command import Command
 from envcompare.config.settings import Compression, Variant
-from envcompare.environments.docker import ENGINE, image_store
+from envcompare.environments.oci import ENGINE, image_store
 from envcompare.environments.singularity import find_engine, make_sif
 from envcompare.stack import Options, Progress, Request, building, image, storage, venv, wheelhouse
 from envcompare.stack.image import Image

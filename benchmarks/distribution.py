@@ -26,7 +26,7 @@ import numpy as np
 
 from bookkeeping import Places, Watch, benchmark, load_average, write_json
 from envcompare.command import Command
-from envcompare.environments.docker import image_store
+from envcompare.environments.oci import image_store
 from envcompare.stack import Progress, image
 from envcompare.stack.image import Image, deliver
 from envcompare.stats.intervals import interval

@@ -22,7 +22,7 @@ from bookkeeping import HERE, Places, Watch, benchmark, load_average, write_json
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.command import Command
-from envcompare.environments.docker import ENGINE
+from envcompare.environments.oci import ENGINE
 from envcompare.environments.registry import environment
 from envcompare.report.numbers import NOT_MEASURED
 from envcompare.report.sections.why import split_parts

@@ -21,7 +21,7 @@ from envcompare import bundled
 from envcompare.command import Command, CommandResult
 from envcompare.config.experiment import restarts_of
 from envcompare.config.settings import PRESETS, Preset
-from envcompare.environments.docker import ENGINE
+from envcompare.environments.oci import ENGINE
 from envcompare.environments.registry import environment
 from envcompare.interrupt import Interruption
 from envcompare.measure import Facts

@@ -1,13 +1,20 @@
-"""Bubblewrap: namespaces around a process and nothing else, on a folder of files, without root."""
+"""Bubblewrap: namespaces around a process and nothing else, on a folder of files, without root.
+
+Its rungs are the ladder between namespaces and Docker. A rung adds one layer to those below it that
+the host can give: a control group of its own, the filter of system calls that container engines
+load, an overlay as the root. Each is tried on the host before it is offered, and its effect is
+looked for in /proc.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from envcompare.command import Command
-from envcompare.config.arms import Placing, Rung, Traits
+from envcompare.command import Command, CommandResult
+from envcompare.config.arms import Place, Placing, Rung, Traits
 from envcompare.environments import (
     Check,
     Gpu,
@@ -19,10 +26,9 @@ from envcompare.environments import (
     unusable,
     variables_inside,
 )
-from envcompare.environments.charliecloud import PATH, files_of_workloads, of_given_files
-from envcompare.environments.software import proven
-from envcompare.environments.vm import show_host
-from envcompare.errors import Problem, StackError
+from envcompare.environments.rootfs import PATH, files_of_workloads, of_given_files
+from envcompare.environments.software import proven, show_host
+from envcompare.errors import Problem, StackError, UnusableError
 from envcompare.stack import (
     USER_NAMESPACES,
     Mount,
@@ -32,17 +38,17 @@ from envcompare.stack import (
     last_line,
     recognise,
 )
-from envcompare.stack.host import Layout
+from envcompare.stack.host import Layout, make_root
+from envcompare.stack.storage import host_cache
 from envcompare.text import spoken
-from envcompare.transport import Transport, shell
+from envcompare.transport import Transport, make_folder, not_understood, shell
 
-HOST = "/"  # as the folder of an image: nothing but what is mounted, which is the host's own
-START = (
+_HOST = "/"  # as the folder of an image: nothing but what is mounted, which is the host's own
+_START = (
     "bwrap",
     *("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"),
     *("--die-with-parent", "--clearenv", "--cap-drop", "ALL"),
 )
-"""The program, and the options that every start has."""
 # What an image has at its top; what it lacks is left out. Mount points are made beside it.
 _TOPS = ("bin", "etc", "lib", "lib32", "lib64", "libx32", "opt", "sbin", "srv", "usr", "var")
 _LIBRARIES = "/nvidia/lib"
@@ -60,7 +66,7 @@ for name in "$@"; do
   case $(readlink -f -- "$folder/$name") in "$folder"/*) ;; *) echo "/$name" ;; esac
 done
 """
-STARTED = re.compile(r"execvp /envcompare-probe: No such file")
+_STARTED = re.compile(r"execvp /envcompare-probe: No such file")
 _VERSION = re.compile(r"bubblewrap (\d+\.\d+\S*)")
 _SYMPTOMS = (
     Symptom(
@@ -96,6 +102,116 @@ _SYMPTOMS = (
 )
 
 
+_CGROUP, _SECCOMP, _OVERLAY = "cgroup", "seccomp", "overlay"
+_UPPER_LAYER = Placing(folder="/var/tmp/envcompare-data")  # noqa: S108 — inside
+Layers = tuple[tuple[str, str], ...]
+"""Layers around the namespaces from the lowest on: name, and the file or folder that it needs."""
+
+# As Docker gives a container one, with all controllers that an ordinary user gets.
+_SCOPE = (
+    *("systemd-run", "--user", "--scope", "--quiet", "--collect"),
+    *("-p", "CPUWeight=100", "-p", "MemoryAccounting=yes", "-p", "TasksAccounting=yes", "--"),
+)
+# The bus of the user's systemd is found by this; a session without a login does not have it.
+_WITH_BUS = 'export XDG_RUNTIME_DIR="${XDG_RUNTIME_DIR:-/run/user/$(id -u)}"; exec "$@"'
+_SCOPE_FAILED = re.compile(r"Failed to (?:start transient scope|connect to (?:user scope )?bus)")
+_CGROUP_PROBE = r"""
+[ -e /sys/fs/cgroup/cgroup.controllers ] || exit 3
+command -v systemd-run >/dev/null || exit 4
+cat /proc/self/cgroup
+with_bus=$1
+shift
+sh -c "$with_bus" sh "$@" cat /proc/self/cgroup
+"""
+
+_PROFILE = "/usr/share/containers/seccomp.json"
+# Compiles the profile for a process without capabilities by libseccomp, whose functions and
+# numbers are those of seccomp.h of 2.5, as runc does: libcontainer/seccomp, `matchCall`, makes a
+# rule for each condition where several are of one argument. What the library does not know is not
+# in the kernel's table of this architecture.
+_COMPILE = r"""
+import ctypes, hashlib, json, os, platform, sys
+
+class Condition(ctypes.Structure):
+    _fields_ = [("index", ctypes.c_uint), ("op", ctypes.c_int),
+                ("first", ctypes.c_uint64), ("second", ctypes.c_uint64)]
+
+COMPARE = ("", "NE", "LT", "LE", "EQ", "GE", "GT", "MASKED_EQ")
+GO = {"x86_64": "amd64", "aarch64": "arm64", "i686": "x86", "armv7l": "arm"}
+profile = json.load(open(sys.argv[1]))
+library = ctypes.CDLL("libseccomp.so.2", use_errno=True)
+library.seccomp_init.restype = ctypes.c_void_p
+
+def call(name, *arguments):
+    code = getattr(library, name)(*arguments)
+    if code < 0:
+        sys.exit("%s: %s" % (name, os.strerror(-code)))
+    return code
+
+def action(name, number):
+    values = {"ALLOW": 0x7FFF0000, "ERRNO": 0x00050000 | (1 if number is None else number),
+              "LOG": 0x7FFC0000, "KILL": 0, "KILL_THREAD": 0, "KILL_PROCESS": 0x80000000}
+    return ctypes.c_uint32(values[name[len("SCMP_ACT_"):]])
+
+def condition(given):
+    op = COMPARE.index(given["op"][len("SCMP_CMP_"):])
+    return Condition(given["index"], op, given["value"], given.get("valueTwo", 0))
+
+usual = action(profile["defaultAction"], profile.get("defaultErrnoRet"))
+context = ctypes.c_void_p(library.seccomp_init(usual))
+machine = GO.get(platform.machine(), platform.machine())
+for entry in profile.get("archMap", ()):
+    if entry["architecture"] == "SCMP_ARCH_" + platform.machine().upper():
+        for name in entry["subArchitectures"]:
+            token = library.seccomp_arch_resolve_name(name[len("SCMP_ARCH_"):].lower().encode())
+            call("seccomp_arch_add", context, ctypes.c_uint32(token))
+rules = 0
+for rule in profile["syscalls"]:
+    wanted = rule.get("includes") or {}
+    arches = wanted.get("arches") or [machine]
+    if wanted.get("caps") or machine not in arches:
+        continue
+    done = action(rule["action"], rule.get("errnoRet"))
+    if done.value == usual.value:
+        continue
+    given = rule.get("args") or []
+    alone = len({one["index"] for one in given}) < len(given)
+    for name in rule["names"]:
+        number = library.seccomp_syscall_resolve_name(name.encode())
+        if number == -1:
+            continue
+        for one in [[each] for each in given] if alone else [given]:
+            conditions = (Condition * len(one))(*map(condition, one))
+            call("seccomp_rule_add_array", context, done, number, len(one), conditions)
+            rules += 1
+partial = "%s/seccomp-%012x.partial" % (sys.argv[2], os.getpid())
+with open(partial, "wb") as file:
+    call("seccomp_export_bpf", context, file.fileno())
+path = "%s/seccomp-%s" % (sys.argv[2], hashlib.sha256(open(partial, "rb").read()).hexdigest())
+os.replace(partial, path)
+print(path, rules)
+"""
+_COMPILED = re.compile(r"(/.+/seccomp-([0-9a-f]{64})) (\d+)")
+# $1: what compiles the profile $2; then the start in namespaces.
+_SECCOMP_PROBE = r"""
+compile=$1 profile=$2
+shift 2
+[ -e "$profile" ] || exit 3
+folder=$(mktemp -d) || exit 5
+trap 'rm -rf "$folder"' EXIT
+made=$(python3 -I -c "$compile" "$profile" "$folder") || exit 6
+exec 9<"${made%% *}"
+"$@" --seccomp 9 --ro-bind / / --dev /dev --proc /proc grep -E '^Seccomp:' /proc/self/status
+"""
+_WITH_FILTER = 'exec 9<"$1" && shift && exec "$@"'
+_OVERLAY_PROBE = r"""
+folder=$(mktemp -d) || exit 5
+trap 'rm -rf "$folder"' EXIT
+mkdir "$folder/dev" "$folder/proc"
+"$@" --overlay-src "$folder" --tmp-overlay / --dev /dev --proc /proc /envcompare-probe
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bubblewrap:
     """Runs the command in namespaces of its own: users, mounts, processes, IPC, network, host name.
@@ -125,16 +241,16 @@ class Bubblewrap:
         The root is a tmpfs, in which mount points are made. Variables are set by `env` inside, so
         that a missing program ends with 127.
         """
-        return start(self.name, command, isolation)
+        return _start(self.name, command, isolation)
 
     def engine_options(self, isolation: Isolation) -> tuple[str, ...]:  # noqa: ARG002 — all alike
         """Return the namespaces."""
-        return START[1:]
+        return _START[1:]
 
     def check(self, transport: Transport) -> Check:
         """Say whether this user can start a program in namespaces."""
         hint = "start any program by hand there with bwrap, and see where it waits"
-        probe = Command(argv=("sh", "-c", _PROBE, "sh", *START))
+        probe = Command(argv=("sh", "-c", _PROBE, "sh", *_START))
         result = ask(transport, probe, what="bwrap", hint=hint)
         if isinstance(result, Check):
             return result
@@ -146,7 +262,7 @@ class Bubblewrap:
                 f"cannot read the version of bubblewrap; it printed: {spoken(result.stdout)}",
                 "bwrap --version there should print a version and nothing else",
             )
-        return judge_start(result.stderr, told[1], begun=STARTED, complaint=_complaint)
+        return judge_start(result.stderr, told[1], begun=_STARTED, complaint=_complaint)
 
     def check_gpu(self, transport: Transport, driver: Check) -> Check:  # noqa: ARG002 — the host was asked
         """Say whether the driver works; its devices and libraries are shown as they are."""
@@ -172,7 +288,7 @@ class Bubblewrap:
         return kill_marked(transport, self.name, run_id=run_id, worker=worker)
 
 
-def start(
+def _start(
     name: str,
     command: Command,
     isolation: Isolation,
@@ -187,7 +303,7 @@ def start(
     inside = variables_inside(name, command, isolation)
     variables = (PATH, ("USER", "envcompare"), *inside, *_search(inside, isolation.gpu))
     argv = (
-        *START,
+        *_START,
         *options,
         *_root(isolation.reference, is_overlay=is_overlay),
         *(("--bind", isolation.scratch, "/tmp") if isolation.scratch else ()),  # noqa: S108
@@ -209,11 +325,11 @@ def _of_host(request: Request) -> Prepared:
     """Return the host's interpreter; what is a link there, such as /bin, is shown as a folder."""
     links: list[str] = []
 
-    def make_root(layout: Layout) -> str:
+    def take_links(layout: Layout) -> str:
         links.extend(path for path, _ in layout.links)
-        return HOST
+        return _HOST
 
-    prepared = show_host(request, make_root)
+    prepared = show_host(request, take_links)
     return replace(prepared, mounts=(*prepared.mounts, *(Mount(path=path) for path in links)))
 
 
@@ -229,7 +345,7 @@ def _root(folder: str, *, is_overlay: bool) -> tuple[str, ...]:
         # by its end a complaint tells an image from what is mounted
         return ("--overlay-src", f"{folder}/.", "--tmp-overlay", "/", *kernel)
     empty = ("--tmpfs", "/root", "--tmpfs", "/tmp")  # noqa: S108 - inside
-    if folder == HOST:
+    if folder == _HOST:
         return (*kernel, *empty)
     tops = (
         word
@@ -272,3 +388,192 @@ def _gpu_options(reached: Gpu) -> tuple[str, ...]:
         for word in ("--ro-bind", path, f"{_LIBRARIES}/{name}")
     )
     return (*devices, *binds)
+
+
+_BUBBLEWRAP = Bubblewrap()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayeredBubblewrap:
+    """Runs the command as `bubblewrap` does, with one layer more and those of the rungs below.
+
+    A layer below that the host cannot give is left out, in this rung as in all above it.
+    """
+
+    layer: str
+    rung: Rung
+    engine: ClassVar[None] = None
+
+    @property
+    def name(self) -> str:
+        """Return the name of the layer after that of what it is laid around."""
+        return f"{_BUBBLEWRAP.name}-{self.layer}"
+
+    @property
+    def traits(self) -> Traits:
+        """Return those of `bubblewrap`, on another rung."""
+        plain = _BUBBLEWRAP.traits
+        overlay: dict[Place, Placing] = {"overlay": _UPPER_LAYER} if self.layer == _OVERLAY else {}
+        return replace(plain, aliases=(), rung=self.rung, places={**plain.places, **overlay})
+
+    def wrap(self, command: Command, isolation: Isolation) -> Command:
+        """Return the `bwrap` of `bubblewrap` with the layers around it."""
+        layers = dict(isolation.layers)
+        filtered = ("--seccomp", "9") if _SECCOMP in layers else ()
+        inner = _start(
+            self.name, command, isolation, options=filtered, is_overlay=_OVERLAY in layers
+        )
+        argv = inner.argv
+        if _SECCOMP in layers:
+            argv = ("sh", "-c", _WITH_FILTER, "sh", layers[_SECCOMP], *argv)
+        if _CGROUP in layers:
+            argv = ("sh", "-c", _WITH_BUS, "sh", *_SCOPE, *argv)
+        return replace(inner, argv=argv)
+
+    def engine_options(self, isolation: Isolation) -> tuple[str, ...]:
+        """Return the namespaces, and the options that make the layers."""
+        words = {_CGROUP: _SCOPE, _SECCOMP: ("--seccomp",), _OVERLAY: ("--tmp-overlay", "/")}
+        made = (word for layer, _ in isolation.layers for word in words[layer])
+        return (*_BUBBLEWRAP.engine_options(isolation), *made)
+
+    def check(self, transport: Transport) -> Check:
+        """Say whether this user can start a program in namespaces and in the layer."""
+        below = _BUBBLEWRAP.check(transport)
+        return below if below.problem else _PROBES[self.layer](transport, below)
+
+    def check_gpu(self, transport: Transport, driver: Check) -> Check:
+        """Say what `bubblewrap` says."""
+        return _BUBBLEWRAP.check_gpu(transport, driver)
+
+    def prepare(self, request: Request) -> Prepared:
+        """Return the software of `bubblewrap`; the host's own is shown in an empty root.
+
+        Raises as `bubblewrap` does.
+        """
+        layers, identity = self.find_layers(request.transport)
+        if request.is_host_stack and self.layer == _OVERLAY:
+            prepared = show_host(request, lambda layout: make_root(request.transport, layout))
+        else:
+            prepared = _BUBBLEWRAP.prepare(request)
+        told = ("layers", ", ".join(("namespaces", *(name for name, _ in layers))))
+        identity = (*prepared.identity, told, *identity)
+        return replace(prepared, layers=layers, identity=identity)
+
+    def find_layers(self, transport: Transport) -> tuple[Layers, tuple[tuple[str, str], ...]]:
+        """Return the layers up to its own that the host can give, and what the filter is.
+
+        Raises UnusableError where its own is not among them.
+        """
+        below = _BUBBLEWRAP.check(transport)
+        order = tuple(_PROBES)
+        wanted = order[: order.index(self.layer) + 1]
+        checks = {layer: _PROBES[layer](transport, below) for layer in wanted}
+        own = checks[self.layer]
+        if not own.is_usable:
+            brief = f"{self.name} is not usable on {transport.name}"
+            raise UnusableError(brief, details=own.reason, hint=own.hint)
+        usable = [layer for layer, check in checks.items() if check.is_usable]
+        if _SECCOMP not in usable:
+            return tuple((layer, "") for layer in usable), ()
+        path, identity = _keep_filter(transport)
+        return tuple((layer, path if layer == _SECCOMP else "") for layer in usable), identity
+
+    def explain(self, exit_code: int, stderr: str) -> Problem | None:
+        """Say what `bwrap` complained about, or the user's systemd, which ends with 1 as well."""
+        if exit_code == 1 and _SCOPE_FAILED.match(stderr):
+            return Problem(brief=f"no control group was made: {last_line(stderr)}")
+        return _BUBBLEWRAP.explain(exit_code, stderr)
+
+    def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
+        """Kill what a run or a worker left; namespaces, mounts and control group end with it."""
+        return kill_marked(transport, self.name, run_id=run_id, worker=worker)
+
+
+def _check_cgroup(transport: Transport, below: Check) -> Check:
+    """Say whether the user's systemd puts a process into a control group of its own."""
+    result = _probe(transport, _CGROUP_PROBE, _WITH_BUS, *_SCOPE)
+    if isinstance(result, Check):
+        return result
+    if result.exit_code == 3:
+        return unusable(
+            "this host has control groups of version 1, in which an ordinary user makes none",
+            "boot with systemd.unified_cgroup_hierarchy=1, or compare the other rungs",
+        )
+    if result.exit_code == 4:
+        return unusable("systemd-run is not installed", "install systemd, or leave the rung out")
+    groups = [line for line in result.stdout.splitlines() if line.startswith("0::")]
+    if result.succeeded and len(groups) == 2 and groups[0] != groups[1]:
+        return below
+    return unusable(
+        f"systemd-run --user --scope made no control group: {last_line(result.stderr)}",
+        'log in with a session of systemd, or: sudo loginctl enable-linger "$USER"',
+    )
+
+
+def _check_seccomp(transport: Transport, below: Check) -> Check:
+    """Say whether the profile can be compiled there, and a process is filtered by it."""
+    result = _probe(transport, _SECCOMP_PROBE, _COMPILE, _PROFILE, *_START)
+    if isinstance(result, Check):
+        return result
+    if result.exit_code == 3:
+        return unusable(
+            f"the profile {_PROFILE} is not on the host",
+            "install golang-github-containers-common (Debian, Ubuntu) or containers-common",
+        )
+    if result.exit_code == 6:
+        return unusable(
+            f"the profile {_PROFILE} cannot be compiled there: {last_line(result.stderr)}",
+            "it needs python3 and libseccomp.so.2 (Debian, Ubuntu: libseccomp2)",
+        )
+    if result.stdout.split() == ["Seccomp:", "2"]:
+        return below
+    return unusable(f"bwrap did not load the filter: {last_line(result.stderr)}")
+
+
+def _check_overlay(transport: Transport, below: Check) -> Check:
+    """Say whether bwrap can mount an overlay as the root file system."""
+    result = _probe(transport, _OVERLAY_PROBE, *_START)
+    if isinstance(result, Check):
+        return result
+    if _STARTED.search(result.stderr):
+        return below
+    if "Unknown option --overlay-src" in result.stderr:
+        return unusable(
+            f"bubblewrap {below.version} mounts no overlay", "install bubblewrap 0.11 or later"
+        )
+    return unusable(
+        f"bwrap could not mount an overlay: {last_line(result.stderr)}",
+        "an overlay without privileges needs Linux 5.11 or later, and a bwrap that is not setuid",
+    )
+
+
+def _probe(transport: Transport, script: str, *words: str) -> CommandResult | Check:
+    hint = "start any program by hand there with bwrap, and see where it waits"
+    command = Command(argv=("sh", "-c", script, "sh", *words))
+    return ask(transport, command, what=_START[0], hint=hint)
+
+
+def _keep_filter(transport: Transport) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Return the path of the compiled profile in the cache of the host, and what it is."""
+    cache = host_cache(transport)
+    make_folder(transport, cache)
+    said = shell(transport, 'python3 -I -c "$@"', _COMPILE, _PROFILE, cache).stdout
+    told = _COMPILED.match(said)
+    if told is None:
+        hint = f"envcompare doctor tries to compile {_PROFILE} there"
+        raise not_understood(transport, "the seccomp filter", said, hint=hint)
+    facts = (("profile", _PROFILE), ("sha256", told[2]), ("rules", told[3]))
+    return told[1], tuple((f"seccomp.{name}", value) for name, value in facts)
+
+
+_PROBES: dict[str, Callable[[Transport, Check], Check]] = {
+    _CGROUP: _check_cgroup,
+    _SECCOMP: _check_seccomp,
+    _OVERLAY: _check_overlay,
+}
+RUNGS = (
+    LayeredBubblewrap(layer=_CGROUP, rung=Rung(3, "+ cgroup", "cgroup")),
+    LayeredBubblewrap(layer=_SECCOMP, rung=Rung(4, "+ seccomp", "seccomp")),
+    LayeredBubblewrap(layer=_OVERLAY, rung=Rung(5, "+ overlay root", "overlay")),
+)
+"""From the lowest on; below them are a plain process and namespaces, above them is Docker."""

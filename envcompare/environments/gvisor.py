@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from envcompare.command import Command
 from envcompare.config.arms import Traits
-from envcompare.config.settings import Compression
-from envcompare.environments import Check, Isolation, ask, unusable
-from envcompare.environments.docker import ENGINE, Docker, prepared_image
+from envcompare.environments import Check, ask, unusable
+from envcompare.environments.oci import DOCKER_TRAITS, ENGINE, DockerEngine
 from envcompare.errors import Problem
-from envcompare.stack import Engine, Prepared, Request, Symptom, recognise
+from envcompare.stack import Symptom, recognise
 from envcompare.transport import Transport
 
-_DOCKER = Docker()
-_RUNTIME = ("--runtime", "runsc")
 _PROBE = r"""
 docker info --format '{{json .Runtimes}}' | grep -q '"runsc"' || exit 3
 runsc --version 2>/dev/null | head -n 1
@@ -36,8 +33,7 @@ _SYMPTOMS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GVisor:
+class GVisor(DockerEngine):
     """Runs the command as `docker` does, on the system calls of gVisor's kernel.
 
     That kernel tells no run-queue wait, so that a cell with such an arm is judged on wall time.
@@ -45,29 +41,18 @@ class GVisor:
 
     name: ClassVar[str] = "gvisor"
     traits: ClassVar[Traits] = replace(
-        Docker.traits,
+        DOCKER_TRAITS,
         aliases=("runsc",),
-        is_default=False,
         counters="root",
-        rung=None,
-        fixed_options=(*(Docker.traits.fixed_options or ()), "--runtime"),
+        fixed_options=(*(DOCKER_TRAITS.fixed_options or ()), "--runtime"),
         # not the kernel itself, `exe`: its clock counts its work as that of the workload
-        helpers=(*Docker.traits.helpers, "runsc-gofer"),
+        helpers=(*DOCKER_TRAITS.helpers, "runsc-gofer"),
     )
-    engine: ClassVar[Engine] = ENGINE
-
-    def wrap(self, command: Command, isolation: Isolation) -> Command:
-        """Return the `docker run` of `docker`, under another runtime."""
-        return _DOCKER.wrap(command, replace(isolation, options=(*_RUNTIME, *isolation.options)))
-
-    def engine_options(self, isolation: Isolation) -> tuple[str, ...]:
-        """Return the options of `docker`, and the runtime."""
-        options = (*_RUNTIME, *isolation.options)
-        return _DOCKER.engine_options(replace(isolation, options=options))
+    runtime: ClassVar[tuple[str, ...]] = ("--runtime", "runsc")
 
     def check(self, transport: Transport) -> Check:
         """Say whether Docker is usable there, and knows the runtime."""
-        check = _DOCKER.check(transport)
+        check = super().check(transport)
         if not check.is_usable:
             return check
         probe = Command(argv=("sh", "-c", _PROBE))
@@ -88,21 +73,7 @@ class GVisor:
             "give --device cpu, or leave gvisor out",
         )
 
-    def prepare(self, request: Request) -> Prepared:
-        """Return what `docker` has, proven under this runtime."""
-        return prepared_image(self, request)
-
-    def hold(
-        self, transport: Transport, isolation: Isolation, data: str, *, compression: Compression
-    ) -> str:
-        """Return what `docker` makes."""
-        return _DOCKER.hold(transport, isolation, data, compression=compression)
-
     def explain(self, exit_code: int, stderr: str) -> Problem | None:
         """Say what the runtime or `docker run` complained about."""
-        problem = _DOCKER.explain(exit_code, stderr)
+        problem = super().explain(exit_code, stderr)
         return problem and (recognise(_SYMPTOMS, stderr) or problem)
-
-    def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
-        """Remove the containers as `docker` does."""
-        return _DOCKER.sweep(transport, run_id, worker=worker)

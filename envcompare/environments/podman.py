@@ -18,19 +18,18 @@ from envcompare.environments import (
     unusable,
     variables_inside,
 )
-from envcompare.environments.docker import (
+from envcompare.environments.gpu import CDI_PROBE, MAKE_CDI, gpu_way
+from envcompare.environments.oci import (
     PLACES,
     held_in_layer,
     image_store,
     limits,
+    remove_labelled,
     shown,
     started_in,
     user_option,
 )
-from envcompare.environments.gpu import CDI_PROBE, MAKE_CDI, gpu_way
-from envcompare.environments.labels import remove_labelled
-from envcompare.environments.software import of_user, of_workloads, proven, wheelhouse
-from envcompare.environments.vm import show_host
+from envcompare.environments.software import of_user, of_workloads, proven, show_host, wheelhouse
 from envcompare.errors import Problem, StackError, UnusableError
 from envcompare.stack import DISK_FULL, Engine, Prepared, Request, Symptom, last_line, recognise
 from envcompare.stack import image as images

@@ -6,12 +6,11 @@ import difflib
 
 from envcompare.config.arms import Traits
 from envcompare.environments import Environment
-from envcompare.environments.bubblewrap import Bubblewrap
+from envcompare.environments.bubblewrap import RUNGS, Bubblewrap
 from envcompare.environments.charliecloud import Charliecloud
 from envcompare.environments.docker import Docker
 from envcompare.environments.gvisor import GVisor
 from envcompare.environments.podman import Podman
-from envcompare.environments.rungs import RUNGS
 from envcompare.environments.singularity import Singularity
 from envcompare.environments.vm import Vm
 from envcompare.errors import ConfigError

@@ -25,8 +25,7 @@ from envcompare.environments import (
     unusable,
     variables_inside,
 )
-from envcompare.environments.software import PYTHON, proven, started, wheelhouse
-from envcompare.environments.vm import show_host
+from envcompare.environments.software import PYTHON, proven, show_host, started, wheelhouse
 from envcompare.errors import Problem, StackError, UnusableError
 from envcompare.stack import (
     DISK_FULL,

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 
 from envcompare.command import Command, CommandResult
-from envcompare.environments import Environment, Isolation, run_inside
+from envcompare.environments import (
+    Environment,
+    Isolation,
+    kill_marked,
+    marks,
+    run_inside,
+    run_wrapped,
+)
 from envcompare.errors import CommandTimeoutError, Problem, StackError
-from envcompare.stack import Prepared, Request, storage
+from envcompare.stack import Prepared, Progress, Request, storage
 from envcompare.stack import image as images
 from envcompare.stack.engine import ImageStore
+from envcompare.stack.host import LOADING, Layout, find_python, layout, left_out, software_of
 from envcompare.stack.proof import Inside, prove
 from envcompare.stack.storage import host_cache, local_cache
 from envcompare.stack.wheelhouse import Wheelhouse, check_machine, fill, is_filled
@@ -21,7 +30,15 @@ from envcompare.transport import Transport
 PYTHON = "python3"
 """How a user of an image starts Python, by the PATH of the image."""
 
+# A login may lead every Python and its libraries to other files by these, past the software that
+# is compared. No container sees them; what a stack or a user gives is in the command's own
+# variables and stays.
+_LEADING = (
+    "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONSAFEPATH",
+    "PYTHONPLATLIBDIR", "PYTHONPYCACHEPREFIX", "PYTHONEXECUTABLE", *LOADING,
+)  # fmt: skip
 _OWN_PYTHON = "ENVCOMPARE_PYTHON"  # tells it to what runs inside (workloads/harness/pinning.py)
+_LOGIN = "login"  # marks a plain process that is of no arm
 _NOBODY = 65534
 _START_S = 300.0
 # Docker's words, and those of `env`, by which other environments start it.
@@ -83,7 +100,7 @@ def inside(
 
     def start(*words: str) -> CommandResult:
         isolation = Isolation(
-            run_id=run_id or f"prepare-{uuid.uuid4().hex[:8]}",
+            run_id=run_id or _new_run_id(),
             arm="prepare",
             reference=prepared.reference,
             engine=prepared.engine,
@@ -168,3 +185,68 @@ def of_user(where: Environment, request: Request, image: images.Image) -> Prepar
     )
     identity = (("image", image.id), ("image.name", request.reference))
     return proven(where, request, started(where, request, prepared, identity))
+
+
+def without_leading(command: Command) -> Command:
+    """Return a command without the variables of the login that lead to other software."""
+    given = {name for name, _ in command.env}
+    dropped = (word for name in _LEADING if name not in given for word in ("-u", name))
+    return replace(command, argv=("env", *dropped, *command.argv))
+
+
+def show_host(request: Request, make_root: Callable[[Layout], str]) -> Prepared:
+    """Return the host's own interpreter, in a container with the host's files bound read-only.
+
+    What of Python's folders is not shown there is said. Raises UnusableError when it cannot import
+    what is needed, and StackError when the empty root of the container cannot be made.
+    """
+    plain, shown = host_python(request, is_shown=True)
+    root = make_root(shown)
+    return replace(
+        plain, reference=root, identity=(*plain.identity, ("skeleton", root)), mounts=shown.mounts
+    )
+
+
+def host_python(request: Request, *, is_shown: bool = False) -> tuple[Prepared, Layout]:
+    """Return the interpreter of a login, and what a container has to show of the host for it."""
+    options = request.options
+    python = find_python(
+        request.transport, python=options.host_python, imports=options.host_imports
+    )
+    plain = Prepared(
+        interpreter=python.path,
+        identity=(("stack", "host"), ("python", python.version), *python.imported.items()),
+        variables=tuple(python.variables.items()),
+    )
+    # a container is shown these very files; nobody promised anything of what is installed there
+    start = _by_login(request, plain)
+    silent = Progress(lambda _text: None)
+    packages = prove(request.transport, plain, start, name=_LOGIN, progress=silent).software
+    software = (*software_of(python), *packages)
+    for path in left_out(python) if is_shown else ():
+        request.progress.say(
+            f"{path}, where Python looks, is not shown in the container: name one below it"
+        )
+    return replace(plain, software=software), layout(python)
+
+
+def _by_login(request: Request, prepared: Prepared) -> Inside:
+    """Return what runs the interpreter of a login once, as a plain process."""
+    transport = request.transport
+
+    def start(*words: str) -> CommandResult:
+        isolation = Isolation(run_id=request.run_id or _new_run_id(), arm="prepare")
+        env = (*marks(_LOGIN, isolation), *prepared.variables)
+        command = without_leading(Command(argv=(prepared.interpreter, *words), env=env))
+
+        def end() -> int:
+            worker = isolation.worker
+            return kill_marked(transport.bare, _LOGIN, run_id=isolation.run_id, worker=worker)
+
+        return run_wrapped(transport, command, end=end, timeout_s=_START_S)
+
+    return start
+
+
+def _new_run_id() -> str:
+    return f"prepare-{uuid.uuid4().hex[:8]}"

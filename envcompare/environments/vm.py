@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from envcompare.command import Command
 from envcompare.config.arms import Placing, Rung, Traits
 from envcompare.environments import Check, Isolation, ask, kill_marked, marks, swept, unusable
-from envcompare.environments.software import proven, wheelhouse
+from envcompare.environments.software import host_python, proven, wheelhouse, without_leading
 from envcompare.errors import Problem
 from envcompare.run_folder.disk import distinct_name
-from envcompare.stack import Prepared, Progress, Request, venv
-from envcompare.stack.host import LOADING, Layout, find_python, layout, left_out, software_of
+from envcompare.stack import Prepared, Request, venv
+from envcompare.stack.host import LOADING
 from envcompare.stack.storage import OPEN_FOLDERS
 from envcompare.text import spoken
 from envcompare.transport import Transport, shell
 
-# A login may lead every Python and its libraries to other files by these, past the software that
-# is compared. No container sees them; what a stack or a user gives is in the command's own
-# variables and stays.
-_LEADING = (
-    "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONSAFEPATH",
-    "PYTHONPLATLIBDIR", "PYTHONPYCACHEPREFIX", "PYTHONEXECUTABLE", *LOADING,
-)  # fmt: skip
 _TMPFS = "/dev/shm/envcompare-"  # noqa: S108 — a folder there is the user's alone
 # Short: the sockets of multiprocessing lie below it, and a path of a socket has 107 bytes.
 _TMP = "/tmp/envcompare-"  # noqa: S108 — as above
@@ -82,15 +74,10 @@ class Vm:
 
         Each arm has a TMPDIR of its own, so that none finds what another has left in /tmp.
         """
-        given = {name for name, _ in command.env}
         own = f"{_TMP}{isolation.run_id}/{distinct_name(isolation.arm)}"
         temporary = (("TMPDIR", own),) if isolation.scratch else ()
-        dropped = (word for name in _LEADING if name not in given for word in ("-u", name))
-        return replace(
-            command,
-            argv=("env", *dropped, *command.argv),
-            env=(*marks(self.name, isolation), *temporary, *command.env),
-        )
+        env = (*marks(self.name, isolation), *temporary, *command.env)
+        return without_leading(replace(command, env=env))
 
     def engine_options(self, isolation: Isolation) -> tuple[str, ...]:  # noqa: ARG002 — no engine
         """Return nothing: the process has what the login has."""
@@ -117,7 +104,7 @@ class Vm:
     def prepare(self, request: Request) -> Prepared:
         """Return a venv of the locked wheels, or the interpreter that a login has."""
         if request.is_host_stack:
-            return _host_python(request)[0]
+            return host_python(request)[0]
         transport, options = request.transport, request.options
         interpreter = venv.find_interpreter(
             transport, python=options.python, chosen=options.vm_python
@@ -167,37 +154,3 @@ def without_login(request: Request, made: Prepared) -> Prepared:
         identity=(*made.identity, ("login.dropped", dropped), ("login.libcuda", kept)),
         variables=(*made.variables, ("LD_LIBRARY_PATH", kept)),
     )
-
-
-def show_host(request: Request, make_root: Callable[[Layout], str]) -> Prepared:
-    """Return the host's own interpreter, in a container with the host's files bound read-only.
-
-    What of Python's folders is not shown there is said. Raises UnusableError when it cannot import
-    what is needed, and StackError when the empty root of the container cannot be made.
-    """
-    plain, shown = _host_python(request, is_shown=True)
-    root = make_root(shown)
-    return replace(
-        plain, reference=root, identity=(*plain.identity, ("skeleton", root)), mounts=shown.mounts
-    )
-
-
-def _host_python(request: Request, *, is_shown: bool = False) -> tuple[Prepared, Layout]:
-    """Return the interpreter of a login, and what a container has to show of the host for it."""
-    options = request.options
-    python = find_python(
-        request.transport, python=options.host_python, imports=options.host_imports
-    )
-    plain = Prepared(
-        interpreter=python.path,
-        identity=(("stack", "host"), ("python", python.version), *python.imported.items()),
-        variables=tuple(python.variables.items()),
-    )
-    # a container is shown these very files; nobody promised anything of what is installed there
-    silent = replace(request, progress=Progress(lambda _text: None))
-    software = (*software_of(python), *proven(Vm(), silent, plain).software)
-    for path in left_out(python) if is_shown else ():
-        request.progress.say(
-            f"{path}, where Python looks, is not shown in the container: name one below it"
-        )
-    return replace(plain, software=software), layout(python)

@@ -20,10 +20,10 @@ from software import sif_of
 
 from envcompare.command import Command, CommandResult
 from envcompare.environments import Environment, Gpu, Isolation, gpu, run_inside
-from envcompare.environments.charliecloud import unpack
-from envcompare.environments.docker import ENGINE, image_store
+from envcompare.environments.bubblewrap import LayeredBubblewrap
+from envcompare.environments.oci import ENGINE, image_store
 from envcompare.environments.registry import environment
-from envcompare.environments.rungs import LayeredBubblewrap
+from envcompare.environments.rootfs import unpack
 from envcompare.errors import CommandTimeoutError
 from envcompare.stack import Mount, Progress, Request, image
 from envcompare.stack.engine import ImageStore

@@ -9,7 +9,7 @@ from lab import Lab, need
 from runs import BASE
 
 from envcompare.command import Command
-from envcompare.environments.docker import image_store
+from envcompare.environments.oci import image_store
 from envcompare.stack import Progress, building, image
 from envcompare.stack.image import Image, Recipe
 from envcompare.stack.wheelhouse import Wheelhouse

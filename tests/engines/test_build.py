@@ -16,7 +16,7 @@ from runs import BASE
 from envcompare import bundled
 from envcompare.cli import app
 from envcompare.command import Command
-from envcompare.environments.docker import image_store
+from envcompare.environments.oci import image_store
 from envcompare.errors import ConfigError
 from envcompare.stack.building import remove_images
 from envcompare.stack.wheelhouse import LOCK_LABEL

@@ -17,7 +17,7 @@ from software import sif_of
 from spoiling import Spoiling
 
 from envcompare.command import Command
-from envcompare.environments.docker import image_store
+from envcompare.environments.oci import image_store
 from envcompare.environments.singularity import Singularity
 from envcompare.errors import InterruptedRunError, StackError, TransportError
 from envcompare.stack import Progress, image, sif, storage, venv

@@ -15,8 +15,8 @@ from runs import BASE, run_folder
 from envcompare.analysis.compare import compare_run
 from envcompare.command import Command
 from envcompare.environments import Isolation
+from envcompare.environments.bubblewrap import LayeredBubblewrap
 from envcompare.environments.registry import environment
-from envcompare.environments.rungs import LayeredBubblewrap
 from envcompare.run_folder.profiles import helper_of
 from envcompare.run_folder.records import Block
 from envcompare.run_folder.results import RunFolder

@@ -25,8 +25,8 @@ import gpu_check
 from envcompare.analysis.compare import compare_run
 from envcompare.command import Command
 from envcompare.environments import Isolation, run_inside
-from envcompare.environments.docker import ENGINE
 from envcompare.environments.gpu import RELOAD, check_driver, check_inside, find
+from envcompare.environments.oci import ENGINE
 from envcompare.environments.registry import environment
 from envcompare.environments.vm import without_login
 from envcompare.measure.quiet import QuietGate

@@ -20,7 +20,8 @@ from runs import BASE, LIGHT, Done, envcompare
 
 from envcompare.command import Command, CommandResult
 from envcompare.environments import Isolation
-from envcompare.environments.docker import Docker, image_store
+from envcompare.environments.docker import Docker
+from envcompare.environments.oci import image_store
 from envcompare.errors import WorkloadError
 from envcompare.profilers import ProfilerRun, Quarantine, Tool
 from envcompare.profilers.ncu import MEMORY, Ncu

@@ -15,7 +15,7 @@ from software import sif_of
 from envcompare.cli.planning import planned
 from envcompare.config.settings import Settings
 from envcompare.console import Display
-from envcompare.environments.docker import image_store
+from envcompare.environments.oci import image_store
 from envcompare.errors import WorkloadError
 from envcompare.measure import cell, limits, startup
 from envcompare.measure.cell import CellContext

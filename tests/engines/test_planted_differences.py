@@ -24,7 +24,7 @@ from envcompare.cli.planning import resolved
 from envcompare.command import Command
 from envcompare.config.settings import Settings
 from envcompare.doctor import compare_stacks
-from envcompare.environments.docker import image_store
+from envcompare.environments.oci import image_store
 from envcompare.hosts import ReadyArm
 from envcompare.hosts.opening import open_session
 from envcompare.hosts.session import HostSession

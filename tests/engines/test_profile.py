@@ -15,7 +15,8 @@ from runs import BASE, LIGHT, Done, envcompare, resume
 
 from envcompare.command import Command
 from envcompare.environments import Check, Isolation
-from envcompare.environments.docker import Docker, image_store
+from envcompare.environments.docker import Docker
+from envcompare.environments.oci import image_store
 from envcompare.hosts import ReadyArm
 from envcompare.hosts.session import HostSession
 from envcompare.measure.replies import LaunchSpec

@@ -29,7 +29,7 @@ from runs import (
 )
 
 from envcompare.command import Command
-from envcompare.environments.docker import image_store
+from envcompare.environments.oci import image_store
 from envcompare.stack import Progress, image
 from envcompare.transport import run
 from envcompare.transport.hosts import connect, parse_hosts

@@ -14,7 +14,7 @@ from runs import BASE
 from software import sif_of
 
 from envcompare.command import Command, CommandResult
-from envcompare.environments.docker import ENGINE, image_store
+from envcompare.environments.oci import ENGINE, image_store
 from envcompare.environments.registry import environment as named
 from envcompare.environments.software import inside, proven
 from envcompare.errors import StackError

@@ -12,7 +12,7 @@ from lab import Lab
 from runs import BASE, envcompare, resume
 
 from envcompare.command import Command
-from envcompare.environments.docker import image_store
+from envcompare.environments.oci import image_store
 from envcompare.stack import image
 from envcompare.transport import run
 from envcompare.transport.hosts import connect, parse_hosts

@@ -16,7 +16,8 @@ from runs import BASE
 from software import prepared_by, sif_of
 
 from envcompare.command import Command
-from envcompare.environments.docker import Docker, image_store
+from envcompare.environments.docker import Docker
+from envcompare.environments.oci import image_store
 from envcompare.errors import StackError, UnusableError
 from envcompare.stack import (
     Options,

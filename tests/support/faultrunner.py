@@ -19,7 +19,7 @@ from runs import BASE
 from software import sif_of
 
 from bookkeeping import Places, Watch
-from envcompare.environments.docker import image_store
+from envcompare.environments.oci import image_store
 from envcompare.stack import Progress, image
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL

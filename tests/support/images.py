@@ -6,7 +6,7 @@ import io
 import tarfile
 
 from envcompare.command import Command
-from envcompare.environments.docker import image_store
+from envcompare.environments.oci import image_store
 from envcompare.transport import Transport, run
 from envcompare.transport.local import LOCAL
 

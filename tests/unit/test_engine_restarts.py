@@ -11,7 +11,8 @@ from benches import Kept, bench
 
 from envcompare.command import Command
 from envcompare.environments import Isolation, run_inside
-from envcompare.environments.docker import ENGINE, Docker, image_store
+from envcompare.environments.docker import Docker
+from envcompare.environments.oci import ENGINE, image_store
 from envcompare.measure.cell import Roster
 from envcompare.run_folder.records import Failure
 from envcompare.stack import engine

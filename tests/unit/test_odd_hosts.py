@@ -21,8 +21,8 @@ from envcompare.cli.planning import resolved
 from envcompare.config.settings import Settings
 from envcompare.doctor import examine
 from envcompare.doctor.checks import diagnose, diagnosis_lines
-from envcompare.environments.docker import image_store
 from envcompare.environments.gpu import read_files
+from envcompare.environments.oci import image_store
 from envcompare.environments.registry import environment
 from envcompare.environments.singularity import find_engine
 from envcompare.errors import (

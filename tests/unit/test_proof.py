@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from envcompare.command import Command
-from envcompare.environments.docker import ENGINE
+from envcompare.environments.oci import ENGINE
 from envcompare.environments.software import inside
 from envcompare.environments.software import proven as proven_by
 from envcompare.environments.vm import Vm

@@ -1,0 +1,561 @@
+"""What engines with Docker's command line share: containers, their options and labels, and images.
+
+`DockerEngine` is Docker's own engine, under whichever runtime. A container gets the GPUs by CDI, by
+NVIDIA's hook, or as the driver's own files.
+"""
+
+import re
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import ClassVar
+
+from envcompare.command import Command, CommandResult
+from envcompare.config.arms import Place, Placing, Traits
+from envcompare.config.settings import Compression
+from envcompare.environments import (
+    HELD,
+    READS_ALL,
+    Check,
+    Environment,
+    Gpu,
+    Isolation,
+    ask,
+    swept,
+    unusable,
+    variables_inside,
+)
+from envcompare.environments.gpu import CDI_PROBE, MAKE_CDI, gpu_way
+from envcompare.environments.software import of_user, of_workloads, proven, show_host, wheelhouse
+from envcompare.errors import Problem, StackError, UnusableError
+from envcompare.stack import DISK_FULL, Engine, Prepared, Request, Symptom, last_line, recognise
+from envcompare.stack import image as images
+from envcompare.stack.building import build
+from envcompare.stack.engine import ImageStore, bind, mount_options, patiently
+from envcompare.stack.host import make_image
+from envcompare.stack.image import deliver
+from envcompare.text import spoken
+from envcompare.transport import FOLDER_S, Transport
+from envcompare.transport.local import LOCAL
+
+# A container outlives its client, and an image has no process: both are found by these.
+RUN_LABEL = "envcompare.run"
+ARM_LABEL = "envcompare.arm"
+WORKER_LABEL = "envcompare.worker"
+# A container that removes itself is still listed for a moment. A daemon that is restarted does not
+# answer for some seconds, and is asked once a second.
+_REMOVE = r"""
+label=$1 tries=$2 program=$3 removed=' ' rounds=0 failures=0
+command -v "$program" >/dev/null || { echo 0; exit; }
+while :; do
+  ids=$("$program" ps --all --quiet --no-trunc --filter "label=$label") || {
+    failures=$((failures + 1))
+    [ "$failures" -lt "$tries" ] || exit 4
+    sleep 1
+    continue
+  }
+  [ -n "$ids" ] || break
+  case $(printf %s "$ids" | tr -d '0-9a-f\n') in ?*) printf '%s\n' "$ids" >&2; exit 6 ;; esac
+  [ "$rounds" -lt 100 ] || exit 5
+  for id in $("$program" rm --force --volumes $ids); do
+    case $removed in *" $id "*) ;; *) removed="$removed$id " ;; esac
+  done
+  rounds=$((rounds + 1))
+  sleep 0.1 || sleep 1
+done
+set -- $removed
+echo "$#"
+"""
+# What an image stands on is the user's, and stays also where it has no name.
+_REMOVE_IMAGES = r"""
+label=$1 program=$2
+command -v "$program" >/dev/null || { echo 0; exit; }
+images=$("$program" image ls --quiet --no-trunc --filter "label=$label") || exit
+[ -z "$images" ] || "$program" image rm --force --no-prune $images >/dev/null || exit
+echo 0
+"""
+_TRIES = 20
+_TRIES_OF_WORKER = 60  # one that ran a moment ago: its daemon restarts, and will answer again
+_OLDEST = (20, 10)  # the first with `docker run --pull`
+_FORMAT = "{{.Client.Version}} {{.Server.Version}}"
+_VERSIONS = re.compile(r"(\d+\.\d\S*) (\d+\.\d\S*)(?:\n|$)")
+# No process inside gets more rights than its user has, and a fork bomb ends before the numbers of
+# processes of the smallest kernel (32768) do. --threads takes half of the limit.
+_FEW_RIGHTS = (("--cap-drop", "ALL"), ("--security-opt", "no-new-privileges"))
+_FEW_PROCESSES = ("--pids-limit", "8192")
+_READ_ONLY = (("--read-only",), ("--tmpfs", "/tmp:exec"), ("--tmpfs", "/var/tmp:exec"))  # noqa: S108
+PLACES: dict[Place, Placing] = {
+    "image": Placing(folder=HELD, is_held=True),
+    "overlay": Placing(folder="/var/tmp/envcompare-data"),  # noqa: S108 — inside
+    "tmpfs": Placing(folder=f"{HELD}/data"),
+    "sif": Placing(refusal="it runs no SIF"),
+}
+"""The places of engines with Docker's command line: `/var/tmp` is in the container's own layer."""
+_TMPFS = ("--mount", f"type=tmpfs,destination={HELD},tmpfs-mode=1777")
+_ADVICE = ("See 'docker", "Run 'docker")  # the client ends its complaints with one of these
+_USAGE = "\nUsage:"  # after a complaint about an option
+
+_NO_GPU = "the engine has no NVIDIA runtime and no CDI description of the GPU"
+_NO_GPU_HINT = (
+    "install nvidia-container-toolkit and run: sudo nvidia-ctk runtime configure --runtime=docker; "
+    "sudo systemctl restart docker"
+)
+# Images made for NVIDIA's runtime look for the driver's libraries here as well.
+_LIBRARIES = "/usr/local/nvidia/lib64"
+# An engine that does not know CDI, or has it switched off, names no folders.
+_GPU_PROBE = rf"""
+docker info --format '{{{{range .CDISpecDirs}}}}{{{{println .}}}}{{{{end}}}}' 2>/dev/null |
+{CDI_PROBE}
+if command -v nvidia-container-runtime-hook >/dev/null; then echo engine
+elif docker info --format '{{{{json .Runtimes}}}}' | grep -q '"nvidia'; then echo engine
+fi
+exit 0
+"""
+
+_SYMPTOMS = (
+    Symptom(
+        pattern=r"permission denied while trying to connect|connect: permission denied"
+        r"|Connection aborted[^\n]+PermissionError",
+        brief="permission denied on the engine's socket",
+        hint='sudo usermod -aG docker "$USER", then log in again',
+    ),
+    Symptom(  # at another address than the usual one, which somebody named
+        pattern=r"(?:Cannot connect to the Docker daemon|failed to connect to the docker API) at "
+        r"(?!unix:///var/run/docker\.sock)([^\s;]+?)[.;]?(?:\s|$)",
+        brief="no Docker daemon answers at {match}",
+        hint="start it, or correct DOCKER_HOST or the docker context there",
+        passes=True,
+    ),
+    Symptom(
+        pattern=r"Cannot connect to the Docker daemon|failed to connect to the docker API"
+        r"|Connection aborted[^\n]+(?:Refused|NotFound|Disconnected)",  # as the SDK says it
+        brief="the Docker daemon is not running",
+        hint="sudo systemctl start docker",
+        passes=True,
+    ),
+    Symptom(  # what a client says whose daemon goes away or comes up
+        pattern=r"daemon is shutting down|error waiting for container: [^\n]*EOF"
+        r"|error during connect: [^\n]+|Error response from daemon: [^\n]*"
+        r"(?:containerd\.sock|connection refused|transport is closing|ttrpc: closed"
+        r"|client connection is closing|error reading from server: EOF)",
+        brief="the Docker daemon is restarting",
+        hint="see what journalctl -u docker says there",
+        passes=True,
+    ),
+    Symptom(
+        pattern=r"(?:client version \S+ is too old|client version \S+ is too new)[^\n]*",
+        brief="Docker client and daemon are incompatible: {match}",
+        hint="install the same release of both",
+    ),
+    Symptom(
+        pattern=r"Unable to find image '([^']+)' locally|No such image: (\S+?)\.?(?:\s|$)",
+        brief="the image {match} is not on the host",
+        hint="run envcompare build, or load the image there with docker load",
+    ),
+    Symptom(
+        pattern=r"bind source path does not exist: ([^\n]+?)\.?(?:\n|$)",
+        brief="{match} does not exist on the host",
+        hint="create it there, or correct the path",
+    ),
+    Symptom(
+        pattern=r"failed to fulfil mount request: open (\S+nvidia\S+|\S+libcuda\S+): no such file"
+        r"|error gathering device information while adding custom device \"(/dev/nvidia[^\"]*)\"",
+        brief="{match} is missing: a CDI description of the GPU is stale",
+        hint=MAKE_CDI,
+    ),
+    Symptom(
+        pattern=r'could not select device driver "[^"]*"|unresolvable CDI devices [^\n]+',
+        brief=_NO_GPU,
+        hint=_NO_GPU_HINT,
+    ),
+    Symptom(
+        pattern=DISK_FULL,
+        brief="no space is left on the engine's disk",
+        hint="docker system prune, or move the engine's data root",
+    ),
+    Symptom(
+        pattern=r'exec: "?([^":\n]+)"?: (?:executable file not found|stat [^\n]+no such file)',
+        brief="{match} is not in the image",
+        hint="name an image that contains it",
+    ),
+)
+ENGINE = Engine(
+    program="docker",
+    socket="/var/run/docker.sock",
+    symptoms=_SYMPTOMS,
+    silent_hint="sudo systemctl restart docker, and see what journalctl -u docker says",
+    room_hint="docker image prune there, or move the data root of the engine to another disk",
+)
+"""Docker's own engine, which also builds the workload image on this machine."""
+
+# Where a process had to be root, what it wrote goes to the caller, and its exit code stays.
+_AS_ROOT = r"""
+owner=$1 folder=$2
+shift 2
+"$@"
+code=$?
+chown -R "$owner" "$folder"
+exit "$code"
+"""
+
+
+DOCKER_TRAITS = Traits(
+    reference="image",
+    is_daemons=True,
+    has_client=True,
+    has_network=False,
+    counters="granted",
+    limit_command="docker run",
+    fixed_options=(
+        *("-a", "--attach", "--cidfile", "-d", "--detach", "--entrypoint", "-i"),
+        *("--interactive", "--name", "--platform", "--pull", "--restart", "--rm"),
+        *("-t", "--tty"),
+    ),
+    short_switches=("-P", "-q"),
+    helpers=("dockerd", "containerd", "containerd-shim"),
+    places=PLACES,
+)
+"""What is special to every environment of Docker's own engine."""
+
+
+class DockerEngine:
+    """Runs the command in a fresh container of an image that Docker's engine holds.
+
+    An environment names itself and its traits, and the options that choose another runtime.
+    """
+
+    name: ClassVar[str]
+    traits: ClassVar[Traits]
+    runtime: ClassVar[tuple[str, ...]] = ()
+    engine: ClassVar[Engine] = ENGINE
+
+    def wrap(self, command: Command, isolation: Isolation) -> Command:
+        """Return a labelled `docker run` without network, logs or pulls, under the caller's ids.
+
+        It has as few rights as can be, unless the user's own options, which come later, say more.
+        No init process is added: the worker ends with its stdin, and a killed one is reaped by it.
+        With a capability it is root inside, and gives the caller what it leaves in the scratch.
+        """
+        # An id without a passwd entry has no name, and getpass.getuser() would fail.
+        variables = (("USER", "envcompare"), *variables_inside(self.name, command, isolation))
+        argv = (
+            *(ENGINE.program, "run", "--interactive", "--rm", "--pull", "never"),
+            *_own_options(isolation),
+            *user_option(isolation),
+            *shown(command, isolation, variables),
+            *self.runtime,
+            *isolation.options,
+            *started_in(command, isolation),
+        )
+        return Command(argv=argv)
+
+    def engine_options(self, isolation: Isolation) -> tuple[str, ...]:
+        """Return the options for network, logs and rights, the runtime, and those of the user."""
+        return (*_own_options(isolation), *self.runtime, *isolation.options)
+
+    def check(self, transport: Transport) -> Check:
+        """Say whether client and daemon answer, are recent enough, and run as root there."""
+        result = _ask(transport, "version", "--format", _FORMAT)
+        if isinstance(result, Check):
+            return result
+        if not result.succeeded:
+            return _unusable(result)
+        said = _VERSIONS.match(result.stdout)
+        if said is None:
+            return unusable(
+                f"cannot read Docker's versions; it printed: {spoken(result.stdout)}",
+                f"docker version --format '{_FORMAT}' there should print two versions and "
+                "nothing else",
+            )
+        client, server = said.groups()
+        if min(_numbers(client), _numbers(server)) < _OLDEST:
+            return unusable(
+                f"Docker {client} (client) and {server} (daemon) are too old",
+                "install Docker 20.10 or later",
+                version=server,
+            )
+        return _check_security(transport, server)
+
+    def check_gpu(self, transport: Transport, driver: Check) -> Check:
+        """Say whether the driver works, and by which way the engine gives a container the GPUs."""
+        if driver.gpu.way == "none":
+            return driver
+        probe = Command(argv=("sh", "-c", _GPU_PROBE))
+        result = ask(transport, probe, what="the Docker daemon", hint=ENGINE.silent_hint)
+        if isinstance(result, Check):
+            return result
+        missing = Problem(brief=_NO_GPU, hint=_NO_GPU_HINT)
+        return gpu_way(result.stdout, driver, missing=missing)
+
+    def prepare(self, request: Request) -> Prepared:
+        """Return an image of the host's engine: the workload image, the user's, or a skeleton."""
+        return prepared_image(self, request)
+
+    def hold(
+        self,
+        transport: Transport,
+        isolation: Isolation,
+        data: str,
+        *,
+        compression: Compression,  # noqa: ARG002 — layers have none
+    ) -> str:
+        """Return the ID of the image with the data in a layer of their own."""
+        return held_in_layer(image_store(transport), isolation, data)
+
+    def explain(self, exit_code: int, stderr: str) -> Problem | None:
+        """Say what `docker run` complained about; 125 to 127 are its own exit codes."""
+        if exit_code not in {125, 126, 127}:
+            return None
+        if symptom := recognise(_SYMPTOMS, stderr):
+            return symptom
+        what = "container" if exit_code == 125 else "program"
+        said = last_line(stderr.partition(_USAGE)[0], without=_ADVICE)
+        return Problem(brief=f"docker could not start the {what}: {said}")
+
+    def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
+        """Remove the containers of a run or a worker in any state, and wait until all are gone.
+
+        The client is asked that started them: killing it does not stop a container.
+        """
+        return remove_labelled(transport, ENGINE.program, run_id=run_id, worker=worker)
+
+
+def prepared_image(where: Environment, request: Request) -> Prepared:
+    """Return an image of the host's engine, proven as `where` starts it; raises as `prepare`."""
+    store = image_store(request.transport)
+    if request.is_host_stack:
+        return show_host(request, lambda layout: make_image(store, layout))
+    local, progress = image_store(request.local), request.progress
+    if request.reference:
+        image = _users_image(request, store, local)
+        there = deliver(store, image, local=local, progress=progress)
+        given = replace(there, digest=image.digest)  # as its given name says
+        return of_user(where, request, given)
+    recipe = images.recipe(wheelhouse(request), base=request.options.base, local=local)
+    built = images.find_built(store, recipe)
+    built = built or build(recipe, local=local, progress=progress)
+    there = deliver(store, built, local=local, progress=progress)
+    return proven(where, request, of_workloads(there, name=built.name))
+
+
+def held_in_layer(
+    store: ImageStore, isolation: Isolation, data: str, *, options: tuple[str, ...] = ()
+) -> str:
+    """Return the ID of an image with data in a layer, which goes with the run.
+
+    `options` make them the caller's. Raises StackError.
+    """
+    labels = (
+        *("--label", f"{RUN_LABEL}={isolation.run_id}"),
+        *("--label", f"{WORKER_LABEL}={isolation.worker}"),
+    )
+    return images.with_data(store, isolation.reference, data, target=HELD, options=labels + options)
+
+
+def shown(
+    command: Command, isolation: Isolation, variables: tuple[tuple[str, str], ...]
+) -> tuple[str, ...]:
+    """Return the options of `run` for what a container sees: folders, GPUs and variables."""
+    return (
+        *("--workdir", command.cwd or isolation.scratch or "/"),
+        *mount_options(isolation.mounts, isolation.scratch),
+        *(_TMPFS if isolation.place == "tmpfs" else ()),
+        *_gpu_options(isolation.gpu),
+        *(word for name, value in variables for word in ("--env", f"{name}={value}")),
+    )
+
+
+def started_in(command: Command, isolation: Isolation) -> tuple[str, ...]:
+    """Return the end of `run`: labels, image, and what is started in it."""
+    return (
+        # of labels with one name the engine takes the last: by these a container is removed
+        *("--label", f"{RUN_LABEL}={isolation.run_id}"),
+        *("--label", f"{ARM_LABEL}={isolation.arm}"),
+        *("--label", f"{WORKER_LABEL}={isolation.worker}"),
+        *("--entrypoint", "", isolation.reference),
+        *_closing(isolation),
+        *command.argv,
+    )
+
+
+def image_store(transport: Transport) -> ImageStore:
+    """Return the images that Docker keeps on a host."""
+    return ImageStore(engine=ENGINE, transport=transport)
+
+
+def _ask(transport: Transport, *words: str) -> CommandResult | Check:
+    """Return what the host's docker client said, or that its daemon did not answer in time."""
+    command = image_store(transport).command(*words)
+    asked = partial(ask, transport, command, what="the Docker daemon", hint=ENGINE.silent_hint)
+    return patiently(ENGINE, transport, asked)
+
+
+def user_option(isolation: Isolation) -> tuple[str, ...]:
+    """Return the user inside: the caller, or root where a capability is needed.
+
+    A process that is not started as root does not get what `--cap-add` allows.
+    """
+    return "--user", "0:0" if isolation.capabilities else f"{isolation.uid}:{isolation.gid}"
+
+
+def _own_options(isolation: Isolation) -> tuple[str, ...]:
+    """Return the options for network, logs and rights that the user does not overrule."""
+    options = limits(isolation, more=(_FEW_PROCESSES,))
+    kept = (option for option in options if not _is_overruled(option, isolation.options))
+    return tuple(word for option in kept for word in option)
+
+
+def limits(
+    isolation: Isolation, *, more: tuple[tuple[str, ...], ...] = ()
+) -> tuple[tuple[str, ...], ...]:
+    """Return the options that leave a container no network, no log and few rights.
+
+    `more` are those of an engine.
+    """
+    # root that was given a capability gives the caller what it has left in the scratch folder
+    needed = isolation.capabilities and (*isolation.capabilities, "CHOWN")
+    is_root = isolation.uid == 0 or bool(needed)
+    return (
+        *(("--network", "none"), ("--log-driver", "none")),
+        *_FEW_RIGHTS,
+        *more,
+        *(("--cap-add", name) for name in (*needed, *((READS_ALL,) if is_root else ()))),
+        *(_READ_ONLY if _may_be_read_only(isolation) else ()),
+    )
+
+
+def _may_be_read_only(isolation: Isolation) -> bool:
+    """Tell whether nothing but scratch folders and mounts need be written to in the container.
+
+    What is timed may write where it does in a container that a user starts. CDI and the NVIDIA
+    toolkit write the loader cache of the image anew.
+    """
+    is_written = isolation.is_timed or isolation.place == "overlay"
+    return not is_written and isolation.gpu.way in {"none", "devices"}
+
+
+def _is_overruled(option: tuple[str, ...], given: tuple[str, ...]) -> bool:
+    """Tell whether an option of envcompare gives way to those of the user.
+
+    Of most the engine takes the last. It refuses two networks and two mounts at one path, and
+    `--privileged` does not undo all that goes before it.
+    """
+    names = {"--network" if word == "--net" else word for word in _names(given)}
+    match option:
+        case ("--network", _) if "--network" in names:
+            return True
+        case ("--cap-drop", _) | ("--security-opt", _) | ("--read-only",):
+            return "--privileged" in names
+        case ("--tmpfs", value):
+            path = re.escape(value.partition(":")[0])
+            return any(re.search(rf"(?:^|[:=,]){path}(?:[:,]|$)", word) for word in given)
+    return False
+
+
+def _names(options: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of options; a Boolean one that is set to false is not named."""
+    given = (word.partition("=") for word in options if word.startswith("-"))
+    return tuple(name for name, _, value in given if value.lower() not in {"false", "0", "f"})
+
+
+def _closing(isolation: Isolation) -> tuple[str, ...]:
+    """Return what stands around a command that is root inside; the scratch is the caller's."""
+    if not isolation.capabilities or not isolation.scratch:
+        return ()
+    owner = f"{isolation.uid}:{isolation.gid}"
+    return ("sh", "-c", _AS_ROOT, "sh", owner, isolation.scratch)
+
+
+def _gpu_options(reached: Gpu) -> tuple[str, ...]:
+    """Return the options of `docker run` that give a container the GPUs.
+
+    A container has none of the user's groups, and some hosts let one group alone have the GPUs.
+    """
+    groups = tuple(word for group in reached.groups for word in ("--group-add", group))
+    if reached.way == "cdi":
+        return (*groups, "--device", "nvidia.com/gpu=all")
+    if reached.way == "engine":
+        return (*groups, "--gpus", "all")
+    devices = (word for path in reached.devices for word in ("--device", path))
+    binds = (bind(path, target=f"{_LIBRARIES}/{name}") for name, path in reached.libraries)
+    mounts = (word for value in binds for word in ("--mount", value))
+    # The image's own loader cache does not know them.
+    search = ("--env", f"LD_LIBRARY_PATH={_LIBRARIES}") if reached.libraries else ()
+    return (*groups, *devices, *mounts, *search)
+
+
+def _users_image(request: Request, store: ImageStore, local: ImageStore) -> images.Image:
+    """Find an image the user named: on the host, else in the local engine."""
+    reference, host = request.reference, store.transport.name
+    there, here = images.find(store, reference), None
+    if host != LOCAL.name:
+        with suppress(UnusableError):
+            here = images.find(local, reference)
+    if there and here and there.id != here.id:
+        ids = f"{here.key[:12]} here and {there.key[:12]} on {host}"
+        remedy = f"docker image rm {reference} there first"
+        request.progress.say(
+            f"{reference} is {ids}: the one there is taken; for the one from here, {remedy}"
+        )
+    image = there or here
+    if image is None:
+        raise StackError(
+            f"the image {reference} is not on {host}",
+            details="it is not in the engine there, nor in the one here",
+            hint=f"run docker pull {reference} on {host}, or build it here",
+        )
+    return image
+
+
+def _unusable(result: CommandResult) -> Check:
+    if result.exit_code == 127:
+        return unusable(
+            "docker is not installed",
+            "install Docker Engine (Debian, Ubuntu: sudo apt-get install docker.io)",
+        )
+    unknown = Problem(
+        brief=last_line(result.stderr),
+        hint="run docker version on the host and fix what it reports",
+    )
+    return Check(problem=recognise(_SYMPTOMS, result.stderr) or unknown)
+
+
+def _check_security(transport: Transport, version: str) -> Check:
+    result = _ask(transport, "info", "--format", "{{json .SecurityOptions}}")
+    if isinstance(result, Check):
+        return result
+    for mode in ("rootless", "userns"):
+        if f"name={mode}" in result.stdout:
+            return unusable(
+                f"in {mode} mode the results would belong to another user",
+                "use the host's system-wide Docker without user remapping",
+                version=version,
+            )
+    return Check(version=version)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+
+
+def remove_labelled(transport: Transport, program: str, *, run_id: str, worker: str) -> int:
+    """Remove the containers of a run or a worker from an engine; return how many there were.
+
+    The images that a run has put data into go with it. Raises as `swept`.
+    """
+    label = f"{WORKER_LABEL}={worker}" if worker else f"{RUN_LABEL}={run_id}"
+    tries = _TRIES_OF_WORKER if worker else _TRIES
+    count = swept(
+        transport,
+        Command(argv=("sh", "-c", _REMOVE, "sh", label, str(tries), program)),
+        hint=f"see what {program} ps --all --filter label={label} says there",
+        more_s=tries,
+    )
+    if not worker:
+        swept(
+            transport,
+            Command(argv=("sh", "-c", _REMOVE_IMAGES, "sh", label, program)),
+            hint=f"see what {program} image ls --filter label={label} says there",
+            more_s=FOLDER_S,
+        )
+    return count

@@ -1,0 +1,154 @@
+"""The files of an image as a folder of the host, for environments that have no engine."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Final
+
+from envcompare.command import Command, CommandResult
+from envcompare.environments import Environment
+from envcompare.environments.oci import image_store
+from envcompare.environments.software import PYTHON, proven, started, wheelhouse
+from envcompare.errors import StackError
+from envcompare.stack import Prepared, Request, failure, storage
+from envcompare.stack import image as images
+from envcompare.stack.building import held_or_built
+from envcompare.stack.engine import ImageStore
+from envcompare.stack.image import Image, Piped, pipe
+from envcompare.stack.storage import host_cache
+from envcompare.transport import CONTENT_S, make_folder, not_understood, read_json, shell
+
+# As Docker gives it to an image that sets none; one that is set comes after it.
+PATH = ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+# The first word is what is done. The container that is needed to export files never starts, devices
+# are the host's own, and what fails before a pipe is noticed by the file it leaves. Several may
+# unpack at the same time, each into a folder of its own; the first to end has its way.
+_FILES: Final = r"""
+export_files() {
+  id=$("$1" create --label "$3" "$2" true) && "$1" export "$id"
+}
+
+remove_exported() {
+  for id in $("$1" ps --all --quiet --filter "label=$2"); do
+    "$1" rm --volumes "$id"
+  done
+}
+
+discard() {
+  chmod -R u+rwX "$@" 2>/dev/null
+  rm -rf "$@"
+}
+
+unpack() {
+  find "${1%/*}" -maxdepth 1 -name '*.partial' -mmin +240 |
+    while read -r old; do discard "$old"; done
+  mkdir "$1" && tar -x -C "$1" --no-same-owner --anchored --exclude 'dev/*' &&
+    chmod -R u+rwX "$1" || { discard "$1"; return 1; }
+}
+
+keep() {
+  [ -d "$2" ] || mv -T "$1" "$2" || [ -d "$2" ] || return
+  [ ! -d "$1" ] || discard "$1"
+}
+
+both() {
+  rm -f "$4.failed"
+  { export_files "$1" "$2" "$3" || : >"$4.failed"; } | unpack "$4" || return
+  [ ! -e "$4.failed" ] || { rm -f "$4.failed"; discard "$4"; return 1; }
+}
+
+"$@"
+"""
+_VARIABLES: Final = "{{json .Config.Env}}"
+
+
+def files_of_workloads(request: Request) -> Prepared:
+    """Return the files of the workload image as a folder of the host.
+
+    They come from the engine there where it has the image, else from the one here.
+    """
+    local, store = image_store(request.local), image_store(request.transport)
+    recipe = images.recipe(wheelhouse(request), base=request.options.base, local=local)
+    store, built = held_or_built(store, recipe, local=local, progress=request.progress)
+    return Prepared(
+        interpreter=images.PYTHON,
+        reference=unpack(request, store, built),
+        fixed_by=built.id,
+        identity=(*built.identity, ("image.name", built.name)),
+        facts=built.facts,
+        software=built.software,
+        meant=built.tree,
+        variables=_image_variables(store, built),
+    )
+
+
+def of_given_files(where: Environment, request: Request) -> Prepared:
+    """Return the files of an image that the user named; raises StackError where there are none."""
+    path, host = request.reference, request.transport.name
+    if not shell(request.transport, '[ -e "$1" ]', path).succeeded:
+        raise StackError(
+            f"{path} is not on {host}",
+            details="there is no such file or folder",
+            hint="unpack the image there, for example: docker export CONTAINER | tar -x -C FOLDER",
+        )
+    prepared = Prepared(interpreter=PYTHON, reference=path)
+    return proven(where, request, started(where, request, prepared, (("image.name", path),)))
+
+
+def unpack(request: Request, store: ImageStore, image: Image) -> str:
+    """Return the folder of the host's cache with the files of an image; unpacked where it is not.
+
+    They come from the engine of `store`, there or here. Raises StackError where that fails.
+    """
+    transport = request.transport
+    parent = f"{host_cache(transport)}/{image.key}"
+    folder = f"{parent}/files"
+    if shell(transport, '[ -d "$1" ]', folder).succeeded:
+        return folder
+    needs = (storage.Need(step="sif", transport=transport, path=parent),)
+    storage.require(needs, storage.of_image(image.size_bytes), purpose=image.name)
+    request.progress.begin(f"unpacking {image.name} on {transport.name}")
+    make_folder(transport, parent)
+    token = uuid.uuid4().hex[:12]
+    partial, label = f"{folder}.{token}.partial", f"envcompare.export={token}"
+    try:
+        done = _piped(request, store, image, label=label, folder=partial)
+    finally:
+        shell(store.transport, _FILES, "remove_exported", store.engine.program, label)
+    kept = done.succeeded and shell(transport, _FILES, "keep", partial, folder).succeeded
+    if not kept:
+        what = f"unpacking {image.name}"
+        raise failure(transport, what, done.stderr, hint="run it again; check the disk")
+    return folder
+
+
+def _piped(
+    request: Request, store: ImageStore, image: Image, *, label: str, folder: str
+) -> CommandResult | Piped:
+    """Unpack the files of an image into a new folder of the host; return how that ended."""
+    transport = request.transport
+    export = (store.engine.program, image.id, label)
+    if store.transport is transport:
+        return shell(transport, _FILES, "both", *export, folder, timeout_s=CONTENT_S)
+    with request.progress.moving(image.name, image.size_bytes) as told:
+        return pipe(
+            (store.transport, _on("export_files", *export)),
+            (transport, _on("unpack", folder)),
+            told=told,
+        )
+
+
+def _image_variables(store: ImageStore, image: Image) -> tuple[tuple[str, str], ...]:
+    """Return the variables that an image sets, which its files do not tell."""
+    said = store.ask("image", "inspect", "--format", _VARIABLES, image.id).stdout
+    try:
+        given = read_json(said, list[str]) if said.strip() != "null" else []
+    except ValueError as error:
+        hint = f"run {store.engine.program} image inspect {image.id} there"
+        raise not_understood(store.transport, "an image's variables", said, hint=hint) from error
+    pairs = (text.partition("=") for text in given)
+    return tuple((name, value) for name, _, value in pairs)
+
+
+def _on(*words: str) -> Command:
+    return Command(argv=("sh", "-c", _FILES, "sh", *words))
