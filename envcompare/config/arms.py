@@ -33,6 +33,8 @@ CounterAccess = Literal["login", "root", "granted"]
 """Who may read a GPU's counters in an environment where the driver restricts them: a login that is
 an administrator, root of the host alone, or whoever may use the engine, which grants the right."""
 SoftwareKind = Literal["venv", "image", "sif"]
+Compression = Literal["zstd", "gzip", "none", "sandbox"]
+Variant = Literal["auto", "cpu", "cuda", "cu130", "cu128", "cu126"]
 Place = Literal["bind", "image", "overlay", "tmpfs", "sif"]
 PLACES: tuple[Place, ...] = get_args(Place)
 IN_IMAGE: frozenset[Place] = frozenset({"image", "sif"})

@@ -15,7 +15,9 @@ import msgspec
 from envcompare.config.arms import (
     IN_IMAGE,
     Arm,
+    Compression,
     Place,
+    Variant,
     check_image,
     chosen_reference,
     chosen_stacks,
@@ -37,12 +39,10 @@ from envcompare.config.search import (
 from envcompare.config.settings import (
     DEFAULTS,
     PRESETS,
-    Compression,
     Device,
     Generation,
     Preset,
     Settings,
-    Variant,
     merge,
     options,
 )

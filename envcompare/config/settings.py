@@ -12,6 +12,7 @@ import msgspec
 import tomli_w
 
 from envcompare.config import known_keys
+from envcompare.config.arms import Compression, Variant
 from envcompare.config.scheduling import AllocationTable
 from envcompare.errors import ConfigError
 from envcompare.run_folder.records import ProfileChoice, Scalar
@@ -21,10 +22,8 @@ _MAX_THREADS = 4096  # what a worker accepts
 _MAX_JOBS = 1024  # threads, and connections
 LONGEST_S = 30 * 86_400.0  # nobody waits longer, and clocks and timers hold it
 Preset = Literal["quick", "default", "strict"]
-Compression = Literal["zstd", "gzip", "none", "sandbox"]
 Generation = Literal["auto", "fork", "rebuild"]
 Device = Literal["auto", "cpu", "cuda"]
-Variant = Literal["auto", "cpu", "cuda", "cu130", "cu128", "cu126"]
 Group = Literal["where", "allocation", "what", "how", "stack", "ssh", "lock"]
 """Environments and hosts; what hosts do together; workloads; how they are measured; software;
 connections; whose turn."""

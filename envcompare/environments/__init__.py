@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, runtime_checkable
 
 from envcompare.command import Command, CommandResult
-from envcompare.config.arms import Place, Traits
-from envcompare.config.settings import Compression
+from envcompare.config.arms import Compression, Place, Traits
 from envcompare.errors import (
     CommandTimeoutError,
     EnvcompareError,

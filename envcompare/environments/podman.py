@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from envcompare.command import Command
-from envcompare.config.arms import Traits
-from envcompare.config.settings import Compression
+from envcompare.config.arms import Compression, Traits
 from envcompare.environments import (
     Check,
     Isolation,

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from envcompare.command import Command
-from envcompare.config.arms import Placing, Traits
-from envcompare.config.settings import Compression
+from envcompare.config.arms import Compression, Placing, Traits
 from envcompare.environments import (
     HELD,
     READS_ALL,

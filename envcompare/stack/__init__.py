@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from envcompare.config.arms import SoftwareKind
-from envcompare.config.settings import Compression, Variant
+from envcompare.config.arms import Compression, SoftwareKind, Variant
 from envcompare.console import Saying
 from envcompare.errors import Problem, StackError, UnusableError
 from envcompare.masking import masked
@@ -20,6 +19,8 @@ from envcompare.stack.tiers import CPU, Choice
 from envcompare.transport import Told, Transport
 from envcompare.transport.local import LOCAL
 
+LOCK_LABEL: Final = "envcompare.lock"
+"""The label of every image that envcompare builds."""
 DISK_FULL: Final = r"no space left on device|disk quota exceeded"  # as every tool says it
 USER_NAMESPACES: Final = (
     "sudo sysctl -w user.max_user_namespaces=15000 (and, where they exist, "

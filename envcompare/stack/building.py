@@ -14,7 +14,7 @@ from typing import Any
 from envcompare import bundled
 from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError, StackError, UnusableError
-from envcompare.stack import Progress, failure, is_full, storage
+from envcompare.stack import LOCK_LABEL, Progress, failure, is_full, storage
 from envcompare.stack.engine import ImageStore
 from envcompare.stack.image import (
     CONFIG_LABEL,
@@ -30,7 +30,7 @@ from envcompare.stack.image import (
     labels,
 )
 from envcompare.stack.tiers import PYTHONS
-from envcompare.stack.wheelhouse import LOCK_LABEL, check_whole, one_at_a_time
+from envcompare.stack.wheelhouse import check_whole, one_at_a_time
 from envcompare.text import spoken
 from envcompare.transport import ANSWER_S, CONTENT_S, FOLDER_S, Transport, read_json, run
 from envcompare.version import __version__

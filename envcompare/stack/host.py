@@ -15,10 +15,9 @@ import msgspec
 
 from envcompare.command import Command
 from envcompare.errors import UnusableError
-from envcompare.stack import Mount, failure
+from envcompare.stack import LOCK_LABEL, Mount, failure
 from envcompare.stack.engine import ImageStore, mount_options
 from envcompare.stack.storage import host_cache
-from envcompare.stack.wheelhouse import LOCK_LABEL
 from envcompare.transport import (
     CONTENT_S,
     FOLDER_S,

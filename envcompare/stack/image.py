@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from envcompare import bundled
 from envcompare.command import Command
 from envcompare.errors import StackError, UnusableError
-from envcompare.stack import Progress, failure, storage
+from envcompare.stack import LOCK_LABEL, Progress, failure, storage
 from envcompare.stack.engine import ImageStore, patiently
-from envcompare.stack.wheelhouse import LOCK_LABEL, Wheelhouse, steps
+from envcompare.stack.wheelhouse import Wheelhouse, steps
 from envcompare.transport import (
     CONTENT_S,
     Drain,

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from envcompare.config.settings import Variant
+from envcompare.config.arms import Variant
 from envcompare.errors import Problem, StackError, TransportError
 from envcompare.stack import ROOM_HINT, failure, is_full
 from envcompare.stack.engine import ImageStore

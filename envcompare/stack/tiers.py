@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from envcompare import bundled
-from envcompare.config.settings import Variant
+from envcompare.config.arms import Variant
 from envcompare.errors import StackError
 from envcompare.gpu.devices import Capability, HostGpu, HostGpus
 

@@ -20,9 +20,9 @@ from typing import ParamSpec, TypeVar
 
 from envcompare import bundled
 from envcompare.command import Command, CommandResult
-from envcompare.config.settings import Variant
+from envcompare.config.arms import Variant
 from envcompare.errors import ConfigError, StackError
-from envcompare.stack import Progress, failure, is_full
+from envcompare.stack import LOCK_LABEL, Progress, failure, is_full
 from envcompare.stack.storage import Amount, local_cache
 from envcompare.stack.tiers import Choice
 from envcompare.text import shortened
@@ -32,7 +32,6 @@ from envcompare.transport.local import LOCAL
 P = ParamSpec("P")
 R = TypeVar("R")
 
-LOCK_LABEL = "envcompare.lock"  # every image that envcompare builds carries it
 LOCK = "requirements.lock"
 SUMS = "SHA256SUMS"
 _KEY = re.compile(r"[0-9a-f]{64}")

@@ -18,8 +18,8 @@ from envcompare.cli import app
 from envcompare.command import Command
 from envcompare.environments.oci import image_store
 from envcompare.errors import ConfigError
+from envcompare.stack import LOCK_LABEL
 from envcompare.stack.building import remove_images
-from envcompare.stack.wheelhouse import LOCK_LABEL
 from envcompare.transport import Transport, run, shell
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL

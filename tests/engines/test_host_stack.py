@@ -17,9 +17,8 @@ from software import prepared_by
 from envcompare.command import Command, CommandResult
 from envcompare.environments import Gpu, Isolation
 from envcompare.environments.registry import environment
-from envcompare.stack import Options, Prepared
+from envcompare.stack import LOCK_LABEL, Options, Prepared
 from envcompare.stack.storage import host_cache
-from envcompare.stack.wheelhouse import LOCK_LABEL
 from envcompare.transport import Transport, run, shell
 
 pytestmark = [

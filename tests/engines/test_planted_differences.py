@@ -30,10 +30,9 @@ from envcompare.hosts.opening import open_session
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import ArmRecord, FactDifference
-from envcompare.stack import Progress
+from envcompare.stack import LOCK_LABEL, Progress
 from envcompare.stack.building import remove_images
 from envcompare.stack.storage import host_cache
-from envcompare.stack.wheelhouse import LOCK_LABEL
 from envcompare.transport import Transport, run, shell
 from envcompare.transport.local import LOCAL
 

@@ -20,6 +20,7 @@ from envcompare.environments.docker import Docker
 from envcompare.environments.oci import image_store
 from envcompare.errors import StackError, UnusableError
 from envcompare.stack import (
+    LOCK_LABEL,
     Options,
     Prepared,
     Progress,
@@ -106,7 +107,7 @@ def test_what_a_user_builds_on_the_image_is_never_taken_for_it(
         again = image.find_built(image_store(HERE), recipe)
         assert again is not None
         assert (again.id, again.name) == (built.id, f"{name}-{built.key[:12]}")
-        label = f"{wheelhouse.LOCK_LABEL}={recipe.wheelhouse.key}"
+        label = f"{LOCK_LABEL}={recipe.wheelhouse.key}"
         assert building.remove_images(image_store(HERE), label=label) == building.Removed(
             kept=(again.name,)
         )
@@ -175,7 +176,7 @@ def test_a_base_without_python_is_refused_before_anything_is_built(
 def test_a_base_that_changed_under_its_name_is_noticed(recipe: Recipe) -> None:
     """The old image is not used again, and all that were built are removed by their label."""
     wheels = replace(recipe.wheelhouse, key="1" * 64)
-    name, label = "envcompare-test-base:1", f"{wheelhouse.LOCK_LABEL}={wheels.key}"
+    name, label = "envcompare-test-base:1", f"{LOCK_LABEL}={wheels.key}"
     building.remove_images(image_store(HERE), label=label)  # of tests that were killed
     ids = []
     for number in range(2):
@@ -203,7 +204,7 @@ def test_a_base_that_changed_under_its_name_is_noticed(recipe: Recipe) -> None:
 @pytest.mark.engine("docker")
 def test_a_users_image_with_our_label_is_not_ours() -> None:
     """Anyone can write the label; ours have the hash as well, or a name that we gave."""
-    name, label = "envcompare-test-planted:1", f"{wheelhouse.LOCK_LABEL}=planted"
+    name, label = "envcompare-test-planted:1", f"{LOCK_LABEL}=planted"
     make = Command(argv=("docker", "import", "--change", f"LABEL {label}", "-", name))
     assert run(HERE, make, stdin=bytes(10240)).succeeded
     try:

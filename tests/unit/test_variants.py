@@ -15,8 +15,9 @@ from recording import Recorder
 from envcompare.cli import app
 from envcompare.cli.planning import resolved
 from envcompare.command import Command
+from envcompare.config.arms import Variant
 from envcompare.config.plan import make_plan
-from envcompare.config.settings import Settings, Variant
+from envcompare.config.settings import Settings
 from envcompare.errors import StackError, UnusableError
 from envcompare.gpu.devices import driver_version
 from envcompare.hosts.opening import open_session
