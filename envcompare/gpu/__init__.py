@@ -1,12 +1,12 @@
-"""What GPUs are: their chips and counters, their peaks, and what names of kernels tell.
+"""GPU chips, their counters and peaks, and the parsing of kernel names.
 
-The tables lie in `envcompare/data/`, each with its sources: `gpu_peaks.json` (data sheets, by row),
-`ncu_metrics.json` (metrics that chips lack or count in parts, from NVIDIA's own lists) and
-`nvprof_metrics.json` (NVIDIA's comparison of nvprof's metrics with those of Nsight Compute). A chip
-such as `ga100` stands for a compute capability: all GPUs of one have the same metrics.
+The tables are in `envcompare/data/`, each with its sources: `gpu_peaks.json` (data sheets, by row),
+`ncu_metrics.json` (metrics that a chip lacks or splits, from NVIDIA's lists) and
+`nvprof_metrics.json` (NVIDIA's mapping of nvprof metrics to Nsight Compute). A chip such as `ga100`
+represents a compute capability: all GPUs with that capability have the same metrics.
 
-A roof is a bound of the roofline model: bytes per second of device memory, and FLOP/s by precision.
-It is measured on a device, or a peak from the table. Peaks are dense, without sparsity.
+A roof is a bound of the roofline model: device-memory bytes per second, or FLOP/s for a precision.
+It is measured on the device or taken from the table. Peaks are dense, without sparsity.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _VENDORS: Final = ("Intel", "Meta", "Moore Threads", "Cambricon", "Huawei")
 _NO_MODEL: Final = ", model not recorded"
 _TENSOR_PIPE: Final = "sm__inst_executed_pipe_tensor"
 _TC_PIPE: Final = "sm__inst_executed_pipe_tc"
-_NEWEST_MAJOR: Final = 10  # of the compute capability: before it all chips have one tensor pipe
+_NEWEST_MAJOR: Final = 10  # compute capability; all earlier chips have a single tensor pipe
 _VENDOR: Final = re.compile(r"^(?:nvidia|tesla|geforce|\s)+", re.IGNORECASE)
 _TABLE: Final = "peaks from a table, not measured"
 _REMEDY: Final = "the roofs of the device can be measured with `envcompare run --profile`"
@@ -45,36 +45,36 @@ class _Names(msgspec.Struct, frozen=True):
 
 
 def chip_of(compute_capability: str) -> str:
-    """Return the chip whose metrics stand for a compute capability; empty where none is known."""
+    """Return the chip that represents a compute capability; empty if unknown."""
     return _table().chips.get(compute_capability, "")
 
 
 def is_lacking(metric: str, chip: str) -> bool:
-    """Say whether the chip is known not to have the metric (`dram__bytes_read`, no suffix)."""
+    """Return whether the chip is known to lack the metric (`dram__bytes_read`, no suffix)."""
     return chip in _table().lacking.get(metric, ())
 
 
 def tensor_pipes(devices: Iterable[Device]) -> tuple[str, ...]:
-    """Return the counters that together count each instruction of tensor cores; empty: not known.
+    """Return the counters that together count every tensor-core instruction; empty if unknown.
 
-    Blackwell's data centre chips have a pipe of their own for `tcgen05` beside the older one.
+    Blackwell data-center chips have a second pipe for `tcgen05`.
     """
     known = tuple(devices)
-    if any(map(_is_strange, known)):
+    if any(map(_is_unlisted, known)):
         return ()
     return (_TENSOR_PIPE, _TC_PIPE) if may_have(_TC_PIPE, known) else (_TENSOR_PIPE,)
 
 
 def may_have(metric: str, devices: Iterable[Device]) -> bool:
-    """Say whether a GPU of a profile has a metric, or is newer than the table of metrics."""
+    """Return whether any of these GPUs has the metric, or is newer than the metric table."""
     return any(
-        _is_strange(device) or (device.chip in _chips() and not is_lacking(metric, device.chip))
+        _is_unlisted(device) or (device.chip in _chips() and not is_lacking(metric, device.chip))
         for device in devices
     )
 
 
-def _is_strange(device: Device) -> bool:
-    """Say whether a GPU is of a generation of which chips are not all known."""
+def _is_unlisted(device: Device) -> bool:
+    """Return whether the GPU belongs to a newer generation and its chip is not in the table."""
     major = device.compute_capability.partition(".")[0]
     return device.chip not in _chips() and major.isdecimal() and int(major) >= _NEWEST_MAJOR
 
@@ -84,16 +84,16 @@ def _chips() -> frozenset[str]:
 
 
 def tensor_totals(chip: str) -> tuple[str, ...]:
-    """Return the counters of tensor operations that together count each once; empty: not known."""
+    """Return the counters that together count each tensor operation once; empty if unknown."""
     return tuple(
         f"sm__ops_path_tensor_src_{part}.sum" for part in _table().tensor_totals.get(chip, ())
     )
 
 
 def tensor_counters(chip: str, offered: Iterable[str]) -> tuple[str, ...]:
-    """Return the chip's totals; without a table, those of the offered that are no part of another.
+    """Return the chip's totals; if unknown, the offered counters that are not part of another.
 
-    What is offered has no suffix.
+    `offered` names have no suffix.
     """
     names = {name for name in offered if _PATHS.fullmatch(name)}
     parts = {name for name in names if any(name.startswith(f"{other}_dst_") for other in names)}
@@ -101,7 +101,7 @@ def tensor_counters(chip: str, offered: Iterable[str]) -> tuple[str, ...]:
 
 
 def ncu_name(nvprof_metric: str) -> str:
-    """Return the metric of Nsight Compute that NVIDIA names for one of nvprof; empty: none."""
+    """Return the Nsight Compute metric that NVIDIA maps an nvprof metric to; empty if none."""
     return _names().ncu_name.get(nvprof_metric, "")
 
 
@@ -136,48 +136,48 @@ class _Peaks(msgspec.Struct, frozen=True):
 
 
 def roofs_of(device: Device, measured: Sequence[Roofs], *, host: str) -> tuple[Roofs | None, str]:
-    """Return the roofs of a device and a sentence: what they lack, or why there are none.
+    """Return the roofs of a device with a caveat, or None with the reason.
 
-    Those measured on the device come first, with the table's for precisions that were not
-    measured; the table is used only where it names one variant.
+    Measured roofs come first; the table adds the precisions that were not measured, and is used
+    only if it identifies a single variant.
     """
     table = table_roofs(device, host=host)
     for roofs in measured:
         if _is_same(device, roofs) and roofs.flops_per_s:
-            return _completed(roofs, table)
+            return _with_table_peaks(roofs, table)
     if isinstance(table, str):
         return None, table
     reason = next((roofs.reason for roofs in measured if roofs.reason), "")
     why = f": {reason}" if reason else ""
-    return table, f"The roofs were not measured{why}; the table's are an upper bound."
+    return table, f"The roofs were not measured{why}; table values are an upper bound."
 
 
-def _completed(measured: Roofs, table: Roofs | str) -> tuple[Roofs, str]:
-    """Add the peaks of precisions that were not measured, and say which these are."""
+def _with_table_peaks(measured: Roofs, table: Roofs | str) -> tuple[Roofs, str]:
+    """Add the table's peaks for precisions that were not measured; also return which."""
     peaks = {} if isinstance(table, str) else table.flops_per_s
     added = {name: peak for name, peak in peaks.items() if name not in measured.flops_per_s}
     if not added:
         return measured, ""
-    said = f"Not measured, but from the table of peaks: {', '.join(added)}."
-    return replace(measured, flops_per_s={**measured.flops_per_s, **added}), said
+    note_text = f"Taken from the table of peaks, not measured: {', '.join(added)}."
+    return replace(measured, flops_per_s={**measured.flops_per_s, **added}), note_text
 
 
 def table_roofs(device: Device, *, host: str) -> Roofs | str:
-    """Return the peaks of the table for a device, or why it has none for it."""
+    """Return the table's peaks for a device, or the reason there are none."""
     short = plain_name(device.name)
     rows = [row for row in _peak_rows() if short in (name.lower() for name in row.names)]
     if len(rows) != 1:
-        return _why_none(device, short)
+        return _no_peaks_reason(device, short)
     row = rows[0]
     if device.compute_capability and device.compute_capability != row.compute_capability:
         return (
-            f"{device.name} says compute capability {device.compute_capability}, the table "
-            f"{row.compute_capability}: not the same device; {_REMEDY}"
+            f"{device.name} reports compute capability {device.compute_capability}, but the table "
+            f"lists {row.compute_capability}; {_REMEDY}"
         )
     if device.multiprocessors and device.multiprocessors != row.multiprocessors:
         return (
             f"{device.name} shows {device.multiprocessors} of {row.multiprocessors} "
-            f"multiprocessors: a part of the device, whose peaks no table has; {_REMEDY}"
+            f"multiprocessors; the table has no peaks for part of a device; {_REMEDY}"
         )
     note = f"; {row.note}" if row.note else ""
     return Roofs(
@@ -192,29 +192,29 @@ def table_roofs(device: Device, *, host: str) -> Roofs | str:
 
 
 def gpu_models(profiles: Iterable[Profile]) -> frozenset[str]:
-    """Return the names of the GPUs that profiles saw at work; empty where none names one."""
+    """Return the names of the GPUs that did work in the profiles."""
     return frozenset(device.name for device in _at_work(profiles) if device.name)
 
 
-def is_vendor_alone(name: str) -> bool:
-    """Say whether the name of a GPU tells its vendor and no model."""
+def lacks_model(name: str) -> bool:
+    """Return whether a GPU name contains the vendor but no model."""
     return name.endswith(_NO_MODEL)
 
 
 def vendor_of(name: str) -> str:
-    """Return whose GPU has this name: NVIDIA's carry brands of their own, such as Tesla."""
+    """Return the vendor of a GPU; NVIDIA for other names, which may be brands such as Tesla."""
     if name.startswith(_AMD):
         return "AMD"
     return next((vendor for vendor in _VENDORS if name.startswith(vendor)), "NVIDIA")
 
 
-def of_vendor(vendor: str) -> Device:
-    """Return a GPU of which a profile tells the vendor and no model."""
+def unknown_model(vendor: str) -> Device:
+    """Return a device for a profile that records the vendor but no model."""
     return Device(name=f"{vendor} GPU{_NO_MODEL}")
 
 
 def gpu_capabilities(profiles: Iterable[Profile]) -> frozenset[str]:
-    """Return the compute capabilities of the GPUs that profiles saw at work."""
+    """Return the compute capabilities of the GPUs that did work in the profiles."""
     capabilities = (device.compute_capability for device in _at_work(profiles))
     return frozenset(filter(None, capabilities))
 
@@ -224,13 +224,13 @@ def _at_work(profiles: Iterable[Profile]) -> Iterable[Device]:
 
 
 def device_of(devices: Sequence[Device]) -> Device | str:
-    """Return the one device that all profiles are of, or why there is none."""
+    """Return the one device that all profiles share, or the reason there is none."""
     named = [device for device in devices if device.name]
     if not named:
         return "no profile names its GPU"
     if len({plain_name(device.name) for device in named}) > 1:
         names = ", ".join(dict.fromkeys(device.name for device in named))
-        return f"the profiles are of different GPUs ({names})"
+        return f"the profiles come from different GPUs ({names})"
     return replace(
         named[0],
         compute_capability=next(filter(None, (gpu.compute_capability for gpu in devices)), ""),
@@ -239,13 +239,11 @@ def device_of(devices: Sequence[Device]) -> Device | str:
     )
 
 
-def _why_none(device: Device, short: str) -> str:
-    relatives = [
-        row.name for row in _peak_rows() if row.family.lower() in re.split(r"[\s-]", short)
-    ]
-    if relatives:
+def _no_peaks_reason(device: Device, short: str) -> str:
+    variants = [row.name for row in _peak_rows() if row.family.lower() in re.split(r"[\s-]", short)]
+    if variants:
         return (
-            f"“{device.name}” does not tell which variant it is ({', '.join(relatives)}), and "
+            f"“{device.name}” does not say which variant it is ({', '.join(variants)}), and "
             f"their peaks differ; {_REMEDY}"
         )
     return f"the table of peaks does not have “{device.name}”; {_REMEDY}"
@@ -258,7 +256,7 @@ def _is_same(device: Device, roofs: Roofs) -> bool:
 
 
 def plain_name(name: str) -> str:
-    """Return the name of a GPU without its vendor and brand, which drivers write or leave out."""
+    """Return a GPU name without vendor and brand, which not every driver includes."""
     return " ".join(_VENDOR.sub("", name).lower().split())
 
 
@@ -269,7 +267,7 @@ def _peak_rows() -> tuple[_Row, ...]:
 
 
 def has_gpu_work(profile: Profile) -> bool | None:
-    """Tell whether work of a GPU was seen; None for a tool that would not show it."""
+    """Return whether the profile contains GPU work; None if the tool cannot record any."""
     if profile.tool not in GPU_TOOLS:
         return None
     return bool(profile.kernels or profile.copies or any(row.value for row in profile.quantities))

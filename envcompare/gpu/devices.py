@@ -1,7 +1,7 @@
-"""The NVIDIA GPUs of a host: what its driver says of them, and what stands on its PCI bus.
+"""The NVIDIA GPUs of a host, as reported by its driver and its PCI bus.
 
-The bus tells of a GPU that the driver cannot be asked about: the device ID stands for a chip, and
-the chip for a compute capability. The table, with its sources, is `envcompare/data/pci_gpus.json`.
+The bus also lists GPUs that the driver cannot report: the device ID identifies the chip, and the
+chip the compute capability. The table, with its sources, is `envcompare/data/pci_gpus.json`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ for device in /sys/bus/pci/devices/*; do
   [ "$vendor" != 0x10de ] || printf 'bus %s %s\n' "$(cat "$device/class")" "$(cat "$device/device")"
 done
 """
-"""The first part of SURVEY: it starts no program that could wait for a broken driver."""
+"""The first part of SURVEY. It starts no program that could hang on a broken driver."""
 SURVEY: Final = (
     ON_BUS
     + r"""
@@ -44,22 +44,22 @@ state=index,uuid,compute_mode,mig.mode.current
 exit 0
 """
 )
-"""A program for `sh` that prints what `read_survey` reads."""
+"""A shell script whose output `read_survey` parses."""
 
 # "NVIDIA UNIX x86_64 Kernel Module  535.104.05  ..." and the open module's
 # "NVIDIA UNIX Open Kernel Module for x86_64  550.54.14  Release Build ..."
 _VERSION: Final = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)")
 _MODULE: Final = re.compile(r"module (\d+(?:\.\d+)+)")
-# Class 0x03: a display controller; that of a compute GPU is 0x0302. Audio and USB stand beside it.
+# Class 0x03 is a display controller, 0x0302 a compute GPU; this skips their audio and USB devices.
 _BUS: Final = re.compile(r"bus 0x03[0-9a-f]{4} 0x([0-9a-f]{4})")
 _SMI: Final = re.compile(r"smi (.+), (\d+)\.(\d+)")
-# A field that a GPU does not have is "[N/A]", and "[Not Supported]" with older drivers.
+# An unsupported field is "[N/A]", or "[Not Supported]" with older drivers.
 _STATE: Final = re.compile(r"state (\d+), (\S+), ([^,]+), ([^,]+), (0x[0-9a-fA-F]+|.*)")
 _LISTED: Final = re.compile(r"listed (?:GPU (\d+): (.*) |\s+MIG .*)\(UUID: (\S+)\)")
 
 
 class HostGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU of a host; its compute capability is None where it is not known."""
+    """A GPU of a host."""
 
     name: str
     capability: Capability | None = None
@@ -73,68 +73,68 @@ CLOCK_LIMITS: Final = {
     0x40: "heat, by hardware",
     0x80: "power brake",
 }
-"""nvmlClocksThrottleReasons that hold the clocks down; idleness and a clock set by hand do not."""
+"""nvmlClocksThrottleReasons that slow the clocks; idle and manually set clocks are excluded."""
 
 
-def held_down(mask: int) -> tuple[str, ...]:
-    """Return what holds the clocks of a GPU down, from the reasons that its driver reports."""
+def throttle_causes(mask: int) -> tuple[str, ...]:
+    """Return why the clocks of a GPU are throttled, from the bit mask of its driver."""
     return tuple(words for bit, words in CLOCK_LIMITS.items() if mask & bit)
 
 
 class GpuState(msgspec.Struct, frozen=True, kw_only=True):
-    """How a GPU is set up and what holds its clocks down, as nvidia-smi says."""
+    """The settings of a GPU and what throttles its clocks, as reported by nvidia-smi."""
 
     index: int
     uuid: str
     name: str = ""
     compute_mode: str = "Default"
     has_mig: bool = False  # MIG is on
-    instances: tuple[str, ...] = ()  # UUIDs of the MIG devices that it is divided into
+    instances: tuple[str, ...] = ()  # UUIDs of its MIG devices
     throttling: tuple[str, ...] = ()
 
 
 class HostGpus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a host has: the version of its driver, None without one, and its GPUs."""
+    """The driver version of a host, None without a driver, and its GPUs."""
 
     driver: str | None = None
     on_bus: int = 0
     gpus: tuple[HostGpu, ...] = ()
     states: tuple[GpuState, ...] = ()
-    visible: str | None = None  # the login's CUDA_VISIBLE_DEVICES
-    order: str | None = None  # its CUDA_DEVICE_ORDER
+    visible: str | None = None  # CUDA_VISIBLE_DEVICES of the login
+    order: str | None = None  # CUDA_DEVICE_ORDER of the login
 
     @property
     def is_expected(self) -> bool:
-        """Say whether a GPU is there to be used: on the bus, by its driver or by nvidia-smi."""
+        """Return whether the bus, the driver or nvidia-smi indicates a GPU."""
         return bool(self.on_bus or self.driver or self.gpus)
 
     @property
     def is_order_known(self) -> bool:
-        """Say whether CUDA numbers the GPUs as nvidia-smi does.
+        """Return whether CUDA numbers the GPUs as nvidia-smi does.
 
-        Unless CUDA_DEVICE_ORDER is PCI_BUS_ID, it begins with the fastest (NVIDIA, CUDA C++
+        Unless CUDA_DEVICE_ORDER is PCI_BUS_ID, CUDA starts with the fastest GPU (NVIDIA, CUDA C++
         Programming Guide, Environment Variables).
         """
         return self.order == "PCI_BUS_ID" or len({state.name for state in self.states}) < 2
 
     @property
     def measured(self) -> GpuState | None:
-        """Return the GPU that a workload uses, the first that CUDA shows it; None: not known."""
+        """Return the first GPU visible to CUDA, which a workload uses; None if unknown."""
         if self.visible is not None:
             return self._named(self._words[0])
         return next(iter(self.states), None) if self.is_order_known else None
 
     @property
-    def shown(self) -> tuple[HostGpu, ...]:
-        """Return the GPUs that CUDA shows a workload; all where that is not known."""
+    def visible_gpus(self) -> tuple[HostGpu, ...]:
+        """Return the GPUs visible to CUDA; all of them if that is unknown."""
         states = [self._named(word) for word in self._words]
         names = {state.name for state in states if state}
-        shown = tuple(gpu for gpu in self.gpus if gpu.name in names)
-        return shown if shown and None not in states else self.gpus
+        visible = tuple(gpu for gpu in self.gpus if gpu.name in names)
+        return visible if visible and None not in states else self.gpus
 
     @property
     def is_choice_unknown(self) -> bool:
-        """Say whether CUDA_VISIBLE_DEVICES begins with a GPU that nvidia-smi does not list."""
+        """Return whether CUDA_VISIBLE_DEVICES starts with a GPU that nvidia-smi does not list."""
         first = self._words[0]
         if not self.states or self._named(first):
             return False
@@ -145,11 +145,11 @@ class HostGpus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def _words(self) -> list[str]:
-        """Return the parts of CUDA_VISIBLE_DEVICES; one that is empty where it is not set."""
+        """Return the items of CUDA_VISIBLE_DEVICES; one empty item if unset."""
         return [word.strip() for word in (self.visible or "").split(",")]
 
     def _named(self, word: str) -> GpuState | None:
-        """Return the GPU that a part of CUDA_VISIBLE_DEVICES names; None: not known."""
+        """Return the GPU that an item of CUDA_VISIBLE_DEVICES names; None if unknown."""
         for state in self.states:
             if word == state.uuid or word in state.instances:
                 return state
@@ -173,7 +173,7 @@ class _Table(msgspec.Struct, frozen=True):
 
 
 def _is_short(text: str, uuid: str) -> bool:
-    """Say whether a text begins a UUID, as CUDA_VISIBLE_DEVICES may name one."""
+    """Return whether the text is a prefix of the UUID, which CUDA_VISIBLE_DEVICES allows."""
     return text.startswith(("GPU-", "MIG-")) and uuid.startswith(text)
 
 
@@ -184,11 +184,11 @@ def driver_version(text: str) -> str | None:
 
 
 def read_survey(text: str) -> HostGpus:
-    """Read what the program SURVEY printed; `nvidia-smi` goes before the PCI bus."""
+    """Parse the output of SURVEY; `nvidia-smi` takes precedence over the PCI bus."""
     lines = text.splitlines()
     module = next((match[1] for line in lines if (match := _MODULE.fullmatch(line))), None)
-    on_bus = tuple(on_bus_as(match[1]) for line in lines if (match := _BUS.fullmatch(line)))
-    asked = tuple(
+    on_bus = tuple(gpu_of_pci_id(match[1]) for line in lines if (match := _BUS.fullmatch(line)))
+    queried = tuple(
         HostGpu(name=match[1], capability=(int(match[2]), int(match[3])))
         for line in lines
         if (match := _SMI.fullmatch(line))
@@ -198,14 +198,14 @@ def read_survey(text: str) -> HostGpus:
         for match in filter(None, map(_LISTED.fullmatch, lines))
         if match[1] is not None
     )
-    said = dict(line.split(" ", 1) for line in lines if line.startswith(("visible ", "order ")))
+    pairs = dict(line.split(" ", 1) for line in lines if line.startswith(("visible ", "order ")))
     return HostGpus(
         driver=driver_version(text) or module,
         on_bus=len(on_bus),
-        gpus=asked or on_bus or listed,
+        gpus=queried or on_bus or listed,
         states=_states(lines),
-        visible=said.get("visible"),
-        order=said.get("order"),
+        visible=pairs.get("visible"),
+        order=pairs.get("order"),
     )
 
 
@@ -215,7 +215,7 @@ def _states(lines: list[str]) -> tuple[GpuState, ...]:
     for match in filter(None, map(_LISTED.fullmatch, lines)):
         if match[1] is not None:
             names[int(match[1])] = match[2]
-        elif names:  # a MIG device stands below its GPU
+        elif names:  # a MIG device is listed below its GPU
             instances.setdefault(max(names), []).append(match[3])
     return tuple(
         GpuState(
@@ -225,14 +225,14 @@ def _states(lines: list[str]) -> tuple[GpuState, ...]:
             compute_mode=match[3],
             has_mig=match[4] == "Enabled",
             instances=tuple(instances.get(index, ())),
-            throttling=held_down(int(match[5], 16) if match[5].startswith("0x") else 0),
+            throttling=throttle_causes(int(match[5], 16) if match[5].startswith("0x") else 0),
         )
         for match in filter(None, map(_STATE.fullmatch, lines))
     )
 
 
-def on_bus_as(device_id: str) -> HostGpu:
-    """Return the GPU that a PCI device ID such as "1eb8" stands for."""
+def gpu_of_pci_id(device_id: str) -> HostGpu:
+    """Return the GPU with a PCI device ID such as "1eb8"."""
     table = _table()
     block = next((block for block in table.blocks if block.first <= device_id <= block.last), None)
     if block is None:

@@ -1,9 +1,9 @@
-"""What the name of a CUDA kernel tells: which kernel it is, its class, its likely precision.
+"""Derive the identity, family, class and likely precision of a CUDA kernel from its name.
 
-A name is read at three depths. `identity` takes away what a build adds to a name, so that the same
-source built twice has one identity; `family` takes away architecture, version and template as well,
-so that what replaced a kernel in another library can be found; `classify` says what it does.
-Whether a kernel computes on tensor cores is told by counters, or guessed by its name without any.
+`identity` removes what a build adds to a name, so that two builds of one source agree. `family`
+also removes architecture, version and template, to match a kernel with its replacement in another
+library. `classify` returns what the kernel does. Counters show whether a kernel uses tensor cores;
+without counters the name gives a guess.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ KernelClass = Literal[
     "gemm", "element-wise", "reduction", "normalisation", "rnn", "attention", "communication",
     "memcpy", "memset", "other",
 ]  # fmt: skip
-"""What a kernel does, as its name tells; the classes of the time ledger and the diff of kernels."""
+"""What a kernel does, judged by its name; used in the time ledger and the kernel diff."""
 UNCOUNTED_TENSORS: Final = "tensor cores were used, and their FLOPs are not counted"
-"""Why FLOPs are not all that were executed, and a ratio of them would be too low."""
+"""The reason why counted FLOPs, and ratios of them, are too low."""
 
-_CACHE: Final = 2**18  # distinct names of one comparison, of both arms
-_SHOWN: Final = 500  # characters that are written into comparison.json
-_LONGEST: Final = 4_096  # characters that are read; template names grow without bound
+_CACHE: Final = 2**18  # distinct names in one comparison
+_SHOWN: Final = 500  # characters kept in comparison.json
+_LONGEST: Final = 4_096  # characters parsed; template names grow without bound
 
 _ANONYMOUS: Final = re.compile(
     r"\(anonymous namespace\)::|<unnamed>::|\{anonymous\}::|`anonymous namespace'::"
@@ -61,9 +61,9 @@ _TRITON_NUMBER: Final = re.compile(r"^(triton_\w*?)_\d+(?:d(?:\d+d?)*)?$")
 _WORD: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _TELLING: Final = re.compile(r"Functor|Ops?$|_op$|Kernel(?:Impl)?$|gemm|conv|[wd]grad|fprop")
 _PARTED: Final = re.compile(r"_{2,}")
-# What has digits in a mangled name: back references, template parameters, numbers; and a name,
-# which follows its length (Itanium C++ ABI, section 5.1). A constant of an enumeration is L, the
-# name of that and its value; a name in a namespace stands between N and E.
+# Parts with digits in a mangled name: back references, template parameters, numbers, and names,
+# which follow their length (Itanium C++ ABI, section 5.1). An enumeration constant is L, the name
+# of the enumeration, and the value; a name in a namespace is enclosed in N and E.
 _MANGLED: Final = re.compile(
     r"S[0-9A-Z]*_|T\d*_|L[a-z]n?\d+E|(?P<constant>LN?)(?=[\dS])|(?P<length>\d+)(?=[A-Za-z_])"
 )
@@ -89,8 +89,8 @@ _BY_CLASS: Final[tuple[tuple[KernelClass, str], ...]] = (
     ("element-wise", r"relu|sigmoid|tanh|activation|clamp|dropout|copy_?kernel|catarray|cwise"),
     ("element-wise", r"(?:op|add|scale)_?tensor"),
 )
-# What libraries and templates write of the numbers a kernel computes with. HMMA.884 and 1688 take
-# FP16, those of TF32 say so; Tensile (Cijk_…) has a letter for each operand: B, H, S or D.
+# How libraries and templates spell a precision. HMMA.884 and 1688 take FP16 unless the name has
+# TF32; Tensile (Cijk_…) has one letter for each operand: B, H, S or D.
 _BY_PRECISION: Final = (
     ("FP64", r"dgemm|d884|f64f64|<double|cijk_\w+_db_"),
     ("FP32", r"sgemm|scudnn|f32f32|<float\b|cijk_\w+_sb_"),
@@ -127,9 +127,9 @@ _CLASSES: Final = tuple((name, re.compile(pattern)) for name, pattern in _BY_CLA
 
 @lru_cache(maxsize=_CACHE)
 def identity(name: str) -> str:
-    """Return the name without what a build adds: anonymous namespaces, numbers of lambdas, spaces.
+    """Return the name without what a build adds: anonymous namespaces, lambda numbers, spaces.
 
-    Two builds of one source agree in it, those for two architectures as well.
+    Two builds of one source have the same identity, even for different architectures.
     """
     text = _CLONE.sub("", name[:_LONGEST].strip().removesuffix("$"))
     text = _LAMBDA.sub("lambda", _ANONYMOUS.sub("", text))
@@ -139,9 +139,9 @@ def identity(name: str) -> str:
 
 @lru_cache(maxsize=_CACHE)
 def family(name: str) -> str:
-    """Return what stays of a name across libraries and architectures, in lower case.
+    """Return the part of a name that libraries and architectures share, in lower case.
 
-    That is the last word of the function and the words of its template that tell what it does.
+    It consists of the last word of the function and the descriptive words of its template.
     """
     base, arguments = _split(identity(name))
     words = [base, *(word for word in _WORD.findall(arguments) if _TELLING.search(word))]
@@ -150,10 +150,10 @@ def family(name: str) -> str:
 
 @lru_cache(maxsize=_CACHE)
 def family_of_any_tool(name: str) -> str:
-    """Return the family without namespaces, of a mangled name as well.
+    """Return the family without namespaces, also for a mangled name.
 
-    Nsight Compute leaves namespaces out; PyTorch's profiler leaves names of more than 1024
-    characters mangled (Kineto, Demangle.cpp, kMaxSymbolSize).
+    Nsight Compute omits namespaces; PyTorch's profiler leaves names of more than 1024 characters
+    mangled (Kineto, Demangle.cpp, kMaxSymbolSize).
     """
     if name.startswith("_Z"):
         base, *others = _mangled(name[:_LONGEST]) or [name]
@@ -166,9 +166,9 @@ def family_of_any_tool(name: str) -> str:
 
 
 def _mangled(name: str) -> list[str]:
-    """Return the names in a mangled one, in order, without the namespaces that stand before them.
+    """Return the names inside a mangled name, in order and without namespaces.
 
-    What stands before a name without anything between them is its namespace.
+    A name directly followed by another is its namespace.
     """
     words: list[str] = []
     place = end = 0
@@ -187,7 +187,7 @@ def _mangled(name: str) -> list[str]:
 
 @lru_cache(maxsize=_CACHE)
 def classify(name: str) -> KernelClass:
-    """Return the class of a kernel by its name: by its function first, then by its template."""
+    """Return the class of a kernel, judged by its function name, then by its template."""
     base, _ = _split(identity(name))
     for text in (base.lower(), identity(name).lower()):
         for kernel_class, pattern in _CLASSES:
@@ -198,66 +198,66 @@ def classify(name: str) -> KernelClass:
 
 @lru_cache(maxsize=_CACHE)
 def precisions(name: str) -> frozenset[str]:
-    """Return the precisions that the name of a kernel speaks of, such as FP16; often none."""
+    """Return the precisions that a kernel name mentions, such as FP16; often none."""
     text = name[:_LONGEST].lower()
     return frozenset(precision for precision, pattern in _PRECISIONS if pattern.search(text))
 
 
-def tells_half_alone(name: str) -> bool:
-    """Say whether a name says f16 of 16 bits of either kind: cuDNN's attention does for BF16."""
+def has_ambiguous_half(name: str) -> bool:
+    """Return whether f16 in the name may also mean BF16, as in cuDNN's attention kernels."""
     return _CUDNN_ATTENTION.search(name[:_LONGEST].lower()) is not None
 
 
 @lru_cache(maxsize=_CACHE)
 def is_tensor_core(name: str) -> bool:
-    """Guess by its name whether a kernel computes on tensor cores; counters tell the truth.
+    """Guess from its name whether a kernel uses tensor cores; only counters are certain.
 
-    The list is PyProf's, with what came after it; a name that says FFMA or SIMT is none.
+    The list is that of PyProf, with later names added; FFMA and SIMT kernels are excluded.
     """
     text = name[:_LONGEST].lower()
     return bool(_TENSOR.search(text)) and not _CUDA_CORES.search(text)
 
 
-def tells_cores(name: str) -> bool:
-    """Say whether a name tells, or lets guess, on which cores a kernel computes.
+def reveals_cores(name: str) -> bool:
+    """Return whether a name shows, or allows a guess, on which cores a kernel runs.
 
-    Matrix work of which the name says nothing may run on either; so may what has no name.
+    A matrix kernel without such a hint, or a kernel without a name, may run on either.
     """
     text = name[:_LONGEST].lower()
     if is_nameless(name):
         return False
-    is_told = any(pattern.search(text) for pattern in (_TENSOR, _CUDA_CORES, _NO_TENSOR))
-    return is_told or classify(name) not in _MATRIX_WORK
+    is_named = any(pattern.search(text) for pattern in (_TENSOR, _CUDA_CORES, _NO_TENSOR))
+    return is_named or classify(name) not in _MATRIX_WORK
 
 
 def is_nameless(name: str) -> bool:
-    """Say whether the tool did not record which kernel ran."""
+    """Return whether the tool recorded no name for the kernel."""
     return name.lower() == _NAMELESS
 
 
 def is_tensor_pipe(metric: str) -> bool:
-    """Say whether a metric tells of the pipes of tensor cores, in whichever unit."""
+    """Return whether a metric measures tensor-core pipes, in any unit."""
     return _PIPE.match(metric) is not None
 
 
 def used_tensor_cores(metrics: Mapping[str, float], pipes: Sequence[str]) -> bool | None:
-    """Say whether a kernel ran on tensor cores, as its counters tell; None where they do not.
+    """Return whether the counters show that a kernel used tensor cores; None if inconclusive.
 
-    `pipes` are the counters that together hold all instructions of the chip's tensor cores, none
-    where the chip is not known: there 0 in one pipe tells nothing of another.
+    `pipes` are the counters that together count all tensor-core instructions of the chip, empty
+    for an unknown chip, where 0 in one pipe does not exclude another pipe.
     """
-    told = {name: value for name, value in metrics.items() if is_tensor_pipe(name)}
-    if any(told.values()):
+    pipe_values = {name: value for name, value in metrics.items() if is_tensor_pipe(name)}
+    if any(pipe_values.values()):
         return True
-    counters = {name.partition(".")[0] for name in told}
+    counters = {name.partition(".")[0] for name in pipe_values}
     is_whole = bool(pipes) and (counters.issuperset(pipes) or _ANY_CYCLE in counters)
     return False if is_whole else None
 
 
 def ran_uncounted(kernel: Kernel, pipes: Sequence[str]) -> bool:
-    """Say whether a kernel computed on tensor cores, and its operations there were not counted.
+    """Return whether a kernel used tensor cores without its operations there being counted.
 
-    `pipes` are as for `used_tensor_cores`; integer operations are no FLOPs.
+    `pipes` are as for `used_tensor_cores`; integer operations are not FLOPs.
     """
     if "flops_tensor" in kernel.metrics:
         return False
@@ -268,25 +268,24 @@ def ran_uncounted(kernel: Kernel, pipes: Sequence[str]) -> bool:
     return is_tensor_core(kernel.name) if used is None else used
 
 
-def shown(name: str) -> str:
-    """Return a name as comparison.json keeps it; the whole stands in the profile."""
+def shortened_name(name: str) -> str:
+    """Return a name shortened for comparison.json; the profile keeps the full name."""
     return name if len(name) <= _SHOWN else f"{name[: _SHOWN - 1]}…"
 
 
 def is_truncated(name: str) -> bool:
-    """Say whether the tool cut the name: nvprof ends such a name in `$`."""
+    """Return whether the tool cut the name: nvprof then ends it with `$`."""
     return name.rstrip().endswith("$")
 
 
 def _plain(word: str) -> str:
     word = _TRITON_NUMBER.sub(r"\1", _NCCL.sub("nccl_", word)).lower()
-    # twice, since two markers beside each other share the underscore between them
     bare = _MARKERS.sub("_", word)
     return _PARTED.sub("_", bare).strip("_") or word
 
 
 def _without_parameters(text: str) -> str:
-    """Cut the list of parameters, the last bracket at depth 0, where there is one."""
+    """Remove the parameter list, which is the first bracket at depth 0."""
     depth = 0
     for place, letter in enumerate(text):
         if letter == "<":
@@ -299,7 +298,7 @@ def _without_parameters(text: str) -> str:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Return the last word of the function and all of its template; a cut name has no end."""
+    """Return the last word of the function name, and its template up to the end."""
     start = text.find("<")
     head = text if start < 0 else text[:start]
     return head.rpartition("::")[2].rpartition(" ")[2] or head, "" if start < 0 else text[start:]

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from envcompare.errors import CommandTimeoutError
-from envcompare.gpu.devices import held_down
+from envcompare.gpu.devices import throttle_causes
 from envcompare.measure import Values
 from envcompare.measure.cell import CellContext
 from envcompare.text import first_few
@@ -76,7 +76,7 @@ def _parse_gpus(text: str) -> _GpusSeen | None:
             case ["mode", uuid, mode] if uuid.startswith("GPU-"):
                 modes[uuid] = mode
             case ["clocks", uuid, mask] if _MASK.fullmatch(mask):
-                limits[uuid] = held_down(int(mask, 16))
+                limits[uuid] = throttle_causes(int(mask, 16))
             case ["process", uuid, pid, name] if pid.isdecimal() and _MPS not in name:
                 processes.append((uuid, f"{pid} {name.rpartition('/')[2]}"))
     if not modes:

@@ -119,7 +119,7 @@ def choose(wish: Variant, gpus: HostGpus | None, *, python: str, host: str) -> C
         why = "no GPU is to be used" if gpus is None else "no NVIDIA GPU was found"
         return _for_cpu(python, host, why=why)
     tiers = (by_name[wish],) if wish in by_name else TIERS
-    known = msgspec.structs.replace(gpus, gpus=gpus.shown) if gpus else HostGpus()
+    known = msgspec.structs.replace(gpus, gpus=gpus.visible_gpus) if gpus else HostGpus()
     fitting = [tier for tier in tiers if not _lacks(tier, known, python)]
     if not fitting:
         raise _unfit(tiers, known, python=python, host=host)

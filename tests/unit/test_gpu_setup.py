@@ -12,7 +12,7 @@ from envcompare.doctor.checks import diagnose
 from envcompare.environments import gpu
 from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.errors import CommandTimeoutError
-from envcompare.gpu.devices import GpuState, HostGpu, HostGpus, on_bus_as, read_survey
+from envcompare.gpu.devices import GpuState, HostGpu, HostGpus, gpu_of_pci_id, read_survey
 from envcompare.stack import Options
 from envcompare.transport.local import LOCAL
 
@@ -134,7 +134,7 @@ def test_a_survey_falls_back_on_the_bus_where_nvidia_smi_never_ends(
     on_bus = "printf 'bus 0x030200 0x1eb8\\n'\n"
     monkeypatch.setattr(gpu, "SURVEY", on_bus + gpu.SURVEY)
     monkeypatch.setattr(gpu, "ON_BUS", on_bus)
-    assert gpu.survey(LOCAL) == HostGpus(on_bus=1, gpus=(on_bus_as("1eb8"),))
+    assert gpu.survey(LOCAL) == HostGpus(on_bus=1, gpus=(gpu_of_pci_id("1eb8"),))
     assert hanging.exists()
 
 

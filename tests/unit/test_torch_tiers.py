@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from envcompare.errors import StackError
-from envcompare.gpu.devices import GpuState, HostGpu, HostGpus, on_bus_as, read_survey
+from envcompare.gpu.devices import GpuState, HostGpu, HostGpus, gpu_of_pci_id, read_survey
 from envcompare.stack.tiers import TIERS, choose
 
 GPUS = {
@@ -181,7 +181,7 @@ def test_a_pci_device_id_tells_chip_and_capability(
     device: str, name: str, capability: tuple[int, int] | None
 ) -> None:
     """The IDs of a chip are a block; clouds have the named ones."""
-    assert on_bus_as(device) == HostGpu(name=name, capability=capability)
+    assert gpu_of_pci_id(device) == HostGpu(name=name, capability=capability)
 
 
 def test_a_survey_takes_the_word_of_nvidia_smi_before_that_of_the_bus() -> None:

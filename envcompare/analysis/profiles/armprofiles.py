@@ -21,7 +21,7 @@ from envcompare.analysis.model.profiling import (
 )
 from envcompare.analysis.profiles.kernelbuilds import builds
 from envcompare.gpu import gpu_models, has_gpu_work
-from envcompare.gpu.kernelnames import classify, is_tensor_core, shown
+from envcompare.gpu.kernelnames import classify, is_tensor_core, shortened_name
 from envcompare.run_folder.profiles import (
     RUN_KERNELS_ALONE,
     Kernel,
@@ -200,7 +200,7 @@ def _row(
 ) -> ActivityRow:
     return ActivityRow(
         type="API calls" if kind == "API calls" else "GPU activities",
-        name=shown(name),
+        name=shortened_name(name),
         percent=0.0,
         time_ns=time_ns,
         calls=calls,

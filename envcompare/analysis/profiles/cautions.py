@@ -19,7 +19,7 @@ from envcompare.analysis.profiles.armprofiles import (
 )
 from envcompare.analysis.profiles.quantities import Rows, clashes
 from envcompare.analysis.profiles.ranks import LEFT_OUT, RANK
-from envcompare.gpu import gpu_models, has_gpu_work, is_vendor_alone
+from envcompare.gpu import gpu_models, has_gpu_work, lacks_model
 from envcompare.gpu.kernelnames import family_of_any_tool, is_nameless
 from envcompare.run_folder.profiles import Profile, ProfileRecord, graphs_of, hidden_graphs
 from envcompare.text import counted
@@ -124,7 +124,7 @@ def _of_unnamed_gpus(by_arm: ByArm, told_gpus: Container[str]) -> Iterable[str]:
         for arm, records in by_arm.items()
         if arm not in told_gpus
         and any(has_gpu_work(profile_of(one)) for one in usable(records))
-        and all(map(is_vendor_alone, gpu_models([profile_of(one) for one in usable(records)])))
+        and all(map(lacks_model, gpu_models([profile_of(one) for one in usable(records)])))
     ]
     if unnamed and len(by_arm) > 1:
         yield (

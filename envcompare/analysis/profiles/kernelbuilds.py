@@ -14,8 +14,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from envcompare.gpu import is_vendor_alone, plain_name, vendor_of
-from envcompare.gpu.kernelnames import PRECISIONS, precisions, tells_half_alone
+from envcompare.gpu import lacks_model, plain_name, vendor_of
+from envcompare.gpu.kernelnames import PRECISIONS, has_ambiguous_half, precisions
 from envcompare.run_folder.records import FactDifference, FingerprintValue
 
 _ARCHITECTURE: Final = "kernels.architecture"
@@ -122,7 +122,7 @@ class Side:
         if not self.gpus or not other.gpus:
             both = self.capabilities, other.capabilities
             return False if all(both) and not both[0] & both[1] else None
-        if any(map(is_vendor_alone, (*self.gpus, *other.gpus))):
+        if any(map(lacks_model, (*self.gpus, *other.gpus))):
             vendors = [{vendor_of(name) for name in gpus} for gpus in (self.gpus, other.gpus)]
             return None if vendors[0] == vendors[1] else False
         return {plain_name(one) for one in self.gpus} == {plain_name(one) for one in other.gpus}
@@ -204,7 +204,7 @@ def _of_precisions(reference: Side, arm: Side, *, is_one_gpu: bool) -> list[Fact
     """
     both = [_by_precision(side.names | side.operators) for side in (reference, arm)]
     open_kinds = {"FP32"}
-    if any(tells_half_alone(name) for side in (reference, arm) for name in side.names):
+    if any(has_ambiguous_half(name) for side in (reference, arm) for name in side.names):
         open_kinds |= {"FP16", "BF16"}
     kinds = [found.keys() - open_kinds for found in both]
     if not all(both) or kinds[0] == kinds[1]:

@@ -14,7 +14,14 @@ from typing import Final
 
 from envcompare.analysis.model.profiling import DiffKind, KernelDiff, KernelDiffRow, MatchRule
 from envcompare.analysis.profiles.alignment import align
-from envcompare.gpu.kernelnames import classify, family, identity, is_nameless, is_truncated, shown
+from envcompare.gpu.kernelnames import (
+    classify,
+    family,
+    identity,
+    is_nameless,
+    is_truncated,
+    shortened_name,
+)
 from envcompare.run_folder.profiles import RUN_KERNELS_ALONE, Dim, Kernel, Profile
 
 MOST_ROWS: Final = 20  # of one kind; the rest is summed
@@ -194,8 +201,8 @@ def _row(total: _Sum, before: _Side, after: _Side) -> KernelDiffRow:
         kind=total.kind,
         rule=total.first.rule,
         kernel_class=classify(named.name) if named else "other",
-        reference_name=shown(reference_kernel.name) if reference_kernel else "",
-        arm_name=shown(arm_kernel.name) if arm_kernel else "",
+        reference_name=shortened_name(reference_kernel.name) if reference_kernel else "",
+        arm_name=shortened_name(arm_kernel.name) if arm_kernel else "",
         op=", ".join(ops[:_MOST_OPERATORS]) + more,
         reference_ns=total.before_ns,
         arm_ns=total.after_ns,
@@ -230,8 +237,8 @@ def _weight(total: _Sum) -> tuple[float, float]:
 def _cut(sums: Sequence[_Sum], before: _Side, after: _Side) -> tuple[KernelDiffRow, ...]:
     """Return rows of one kind; a row is made only where it is shown, since names may be many."""
     has_rest = len(sums) > MOST_ROWS + 1
-    shown = sums[:MOST_ROWS] if has_rest else sums
-    rows = tuple(_row(one, before, after) for one in shown)
+    kept = sums[:MOST_ROWS] if has_rest else sums
+    rows = tuple(_row(one, before, after) for one in kept)
     return (*rows, _added(sums[MOST_ROWS:])) if has_rest else rows
 
 

@@ -27,7 +27,7 @@ from envcompare.analysis.profiles.armprofiles import (
     usable,
 )
 from envcompare.gpu import device_of, roofs_of, tensor_pipes
-from envcompare.gpu.kernelnames import classify, identity, ran_uncounted, shown
+from envcompare.gpu.kernelnames import classify, identity, ran_uncounted, shortened_name
 from envcompare.run_folder.profiles import TRACE, Device, Dim, Kernel, ProfileRecord, Roofs
 
 MOST_KERNELS: Final = 20  # of an arm; all of them stand in its total
@@ -174,7 +174,7 @@ def _point(arm: str, work: _Work, roofs: Roofs, time_ns: float) -> RooflinePoint
     floor = max(floors) if floors else None
     return RooflinePoint(
         arm=arm,
-        name=shown(work.name),
+        name=shortened_name(work.name),
         precision=precisions[0] if len(precisions) == 1 else "mixed",
         precisions=precisions,
         kernel_class=classify(work.name),

@@ -26,7 +26,7 @@ from envcompare.gpu.kernelnames import (
     is_tensor_core,
     is_tensor_pipe,
     ran_uncounted,
-    tells_cores,
+    reveals_cores,
     used_tensor_cores,
 )
 from envcompare.profile_files.derive.metricsums import MetricSums, Total, sum_of
@@ -232,7 +232,7 @@ def _tensor_share_by_names(sums: MetricSums) -> list[Quantity]:
     if not sums.kernel_ns:
         return []
     kernels = sums.profile.kernels
-    silent = sum(kernel.total_ns or 0.0 for kernel in kernels if not tells_cores(kernel.name))
+    silent = sum(kernel.total_ns or 0.0 for kernel in kernels if not reveals_cores(kernel.name))
     named = sum(kernel.total_ns or 0.0 for kernel in kernels if is_tensor_core(kernel.name))
     share = Total(100 * named / sums.kernel_ns)
     if silent > _MOST_SILENT * sums.kernel_ns:

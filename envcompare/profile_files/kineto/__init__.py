@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from envcompare.gpu import of_vendor, vendor_of
+from envcompare.gpu import unknown_model, vendor_of
 from envcompare.profile_files.activity import (
     Numbers,
     Table,
@@ -89,7 +89,7 @@ def read(path: Path) -> Profile:
     is_cuda = any(name.startswith("cuda") for name in called)
     vendor = "AMD" if is_rocm else "NVIDIA" if is_cuda else rows.vendor
     if has_gpu and vendor and not devices:
-        devices = {0: of_vendor(vendor)}
+        devices = {0: unknown_model(vendor)}
     return with_gpu_times(timed, (kernels, copies), devices, source=_SOURCE)
 
 

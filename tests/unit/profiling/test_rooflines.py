@@ -168,7 +168,7 @@ def test_roofs_measured_on_the_device_come_before_the_table() -> None:
     assert own.is_measured
     assert own.flops_per_s["fp32"] == 1e13
     assert own.flops_per_s["fp64"] == 9.75e12
-    assert "from the table of peaks: fp64" in added
+    assert "from the table of peaks, not measured: fp64" in added
     fallback, said = roofs_of(A100, (other,), host="local")
     assert fallback is not None
     assert not fallback.is_measured
