@@ -1,8 +1,8 @@
 """Read the files of profilers, and derive quantities from them.
 
-`read` is the one door to all readers: it tells from the first bytes whose file it is, so that a
-file of another tool is refused with that tool's name. Several passes over the same launches become
-one profile, their counters side by side.
+`read` is the entry point to all readers. It detects the tool from the first bytes, and names it
+when it refuses a file of another tool. Several passes over the same launches become one profile
+with the counters of all.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ READERS: Final = {
     "nsys": "envcompare.profile_files.nsys",
     "nvprof": "envcompare.profile_files.nvprof",
 }
-"""The module of each tool, with a function `read(path) -> Profile`; imported when asked for."""
+"""The module of each tool, with a function `read(path) -> Profile`; imported on demand."""
 
 SEVERAL: Final = frozenset({"ncu", "nvprof"})
-"""Tools whose counters are collected in several runs over the same launches."""
+"""Tools that collect counters in several runs over the same launches."""
 
 _KINDS: Final = {
     "kineto": "a trace of torch.profiler",
@@ -80,13 +80,12 @@ _TEXTS: Final = (
 def read(
     tool: str, paths: Sequence[Path], *, version: str = "", controls: Note | None = None
 ) -> Profile:
-    """Read what one tool wrote, quantities included; passes of ncu and nvprof become one profile.
+    """Read the files of one tool, with quantities; several passes of ncu or nvprof are merged.
 
-    Who ran the tool may know what its file does not tell: its version, and how it treated caches
-    and clocks.
+    `version` and `controls` (cache and clock control) supply what the file does not record.
 
-    Raises ConfigError for an unknown tool or not just one file, ProfileError for a file that
-    cannot be trusted or is another tool's, and for passes whose launches differ.
+    Raises ConfigError for an unknown tool, or for several files of a tool with one; ProfileError
+    for a file that cannot be trusted or is another tool's, and for passes whose launches differ.
     """
     if tool not in READERS:
         raise ConfigError(
@@ -108,9 +107,9 @@ def read(
 
 
 def checked(profile: Profile) -> Profile:
-    """Return the profile; raises ProfileError for a number in it that cannot be.
+    """Return the profile.
 
-    Such is one that is negative or infinite, or a least above a most.
+    Raises ProfileError for an impossible number: negative, infinite, or a minimum above a maximum.
     """
     why = next(impossible(profile), None)
     if why is not None:
@@ -119,14 +118,14 @@ def checked(profile: Profile) -> Profile:
 
 
 def _with_nameless(profile: Profile) -> Profile:
-    """Return the profile with a note on launches of which the tool did not record the kernel."""
+    """Return the profile with a note on launches whose kernel was not recorded."""
     lost = sum(kernel.calls for kernel in profile.kernels if is_nameless(kernel.name))
     notes = (Note(kind="nameless-launches", values={"launches": lost}),) * bool(lost)
     return replace(profile, notes=(*profile.notes, *notes))
 
 
 def check(tool: str, path: Path) -> None:
-    """Raise ProfileError for a file of another tool, and for a text too large to be read."""
+    """Raise ProfileError for a file of another tool, and for a text that is too large."""
     is_text = tool in _TEXT_TOOLS and not _by_name(path)
     writer = recognise(path, most=PRINTED_BYTES if is_text else None)
     if writer and writer != tool:
@@ -143,34 +142,33 @@ def _reader(tool: str) -> Callable[[Path], Profile]:
 
 
 def recognise(path: Path, *, most: int | None = None) -> str:
-    """Return nsys, ncu, kineto or nvprof, or an empty text for a file of no known kind.
+    """Return nsys, ncu, kineto or nvprof, or an empty string for an unknown file.
 
-    Raises ProfileError when the file cannot be opened, is larger than `most`, or is not what its
-    name says: the pointer that a repository keeps in its place, zeros, or text in an encoding that
-    its tool's reader lacks.
+    `most` is in bytes. Raises ProfileError when the file cannot be opened, is larger than `most`,
+    or is something else in its place: a repository pointer, zeros, an archive, a web page, or text
+    in an encoding that the reader does not support.
     """
     head = first_bytes(path, _HEAD_BYTES, most=most)
     plain = _plain(head)
-    _refuse_stand_in(path.name, head, plain)
+    _refuse_placeholder(path.name, head, plain)
     tool = _by_name(path) or _by_content(plain)
     if tool in {"", "kineto"} and _STATS.search(plain):
-        why = "it is what `nsys stats` prints, which has no order of launches and no busy time"
+        why = "it is the output of `nsys stats`, which has neither launch order nor busy time"
         hint = "import the report, or: nsys export --type sqlite -o OUT.sqlite REPORT.nsys-rep"
         raise refusal(path.name, why=why, hint=hint)
     if tool not in _TEXT_TOOLS and encoding_of(head).startswith("utf-16"):
         raise refusal(
             path.name,
-            why="the file is UTF-16, as PowerShell redirects write it; this format is read as "
-            "UTF-8 only",
+            why="the file is UTF-16, which a PowerShell redirect writes; this format must be UTF-8",
             hint=f"iconv -f UTF-16 -t UTF-8 {path.name} > NEW, and import that",
         )
     return tool
 
 
-def _refuse_stand_in(name: str, head: bytes, plain: bytes) -> None:
-    """Refuse what stands in the place of a file: a pointer, a page, or an archive.
+def _refuse_placeholder(name: str, head: bytes, plain: bytes) -> None:
+    """Refuse a repository pointer, a web page, zeros or an archive in place of the file.
 
-    `plain` is the head unpacked.
+    `head` is the start of the file, `plain` the same unpacked.
     """
     for pattern, form, command in _ARCHIVES:
         if pattern.match(plain):
@@ -179,14 +177,14 @@ def _refuse_stand_in(name: str, head: bytes, plain: bytes) -> None:
     for pattern, keeper, command in _POINTERS:
         if pattern.match(head):
             size = re.search(rb"^size (\d+)$", head, re.MULTILINE)
-            told = f", of {int(size[1]):,} bytes," if size else ""
-            why = f"it is a pointer of {keeper}: the file itself{told} was not fetched"
+            length = f" ({int(size[1]):,} bytes)" if size else ""
+            why = f"it is a {keeper} pointer: the file itself{length} was not fetched"
             raise refusal(name, why=why, hint=f"{command.format(file=name)}, then import it again")
     if len(head) == _HEAD_BYTES and not any(head):
-        why = f"its first {_HEAD_BYTES >> 20} MiB are zero bytes: it was not copied whole"
+        why = f"its first {_HEAD_BYTES >> 20} MiB are zero bytes: the copy is incomplete"
         raise refusal(name, why=why)
     if _PAGE.match(head):
-        why = "it is a web page: what was saved is the page about the file, not the file"
+        why = "it is a web page, not the file itself"
         raise refusal(name, why=why, hint="download the raw file, and import that")
 
 
@@ -196,9 +194,9 @@ def _by_name(path: Path) -> str:
 
 
 def _plain(head: bytes) -> bytes:
-    """Return what the head of a gzip file holds, or of a text in UTF-16, as UTF-8.
+    """Return the head unpacked if it is gzip, and as UTF-8 if it is UTF-16.
 
-    What cannot be unpacked is nothing.
+    Data that cannot be unpacked gives empty bytes.
     """
     encoding = encoding_of(head)
     if encoding.startswith("utf-16"):
@@ -213,16 +211,16 @@ def _plain(head: bytes) -> bytes:
 
 def _by_content(head: bytes) -> str:
     if head.startswith(SQLITE):
-        # Both trace to SQLite under the same table names; only nsys keeps strings in `StringIds`.
+        # Both write SQLite with the same table names; only nsys keeps strings in `StringIds`.
         return "nvprof" if b"StringTable" in head and b"StringIds" not in head else "nsys"
     return next((tool for tool, pattern in _TEXTS if pattern.search(head)), "")
 
 
 def _merge(profiles: Sequence[Profile]) -> Profile:
-    """Return passes over one program as one profile; raises ProfileError where launches differ.
+    """Merge the passes over one program; raises ProfileError if their launches differ.
 
-    Launches are matched by their order where all files tell it, else by kernel and number of
-    calls. Time, and a metric that several passes hold, come from the first pass that has them.
+    Launches are matched by order if all files record it, else by kernel and number of calls.
+    Times and repeated metrics come from the first pass that has them.
     """
     first = profiles[0]
     if len(profiles) == 1:
@@ -249,15 +247,15 @@ def _merge(profiles: Sequence[Profile]) -> Profile:
 
 
 def _refuse_repeated(profiles: Sequence[Profile]) -> None:
-    """Refuse a file that adds nothing to those before it, as one of another process or rank."""
+    """Refuse a file that adds no counter, such as one from another process or rank."""
     known, has_time = set[str](), False
     for profile in profiles:
         metrics = {name for kernel in profile.kernels for name in kernel.metrics}
         if not metrics - known and (has_time or not profile.has_time):
             raise refusal(
-                " and ".join(name for one in profiles for name in one.files),
-                why=f"{profile.files[0]} adds no counter to the others: it is no pass of theirs",
-                hint="import each process or rank as an environment of its own: one call for each",
+                " and ".join(name for each in profiles for name in each.files),
+                why=f"{profile.files[0]} adds no counter: it is not a further pass of the same run",
+                hint="import each process or rank separately, as its own environment",
             )
         known |= metrics
         has_time = has_time or profile.has_time
@@ -271,7 +269,7 @@ def _joined(kernel: Kernel, others: Sequence[Kernel]) -> Kernel:
 
 
 def _devices(profiles: Sequence[Profile]) -> tuple[Device, ...]:
-    """Return each GPU once: a pass that tells the capability alone adds none to one with names."""
+    """Return each GPU once; a pass that records only the capability adds no named GPU twice."""
     known = max(
         (profile.devices for profile in profiles),
         key=lambda devices: sum(device.multiprocessors or 0 for device in devices),
@@ -283,7 +281,7 @@ def _devices(profiles: Sequence[Profile]) -> tuple[Device, ...]:
 
 
 def _merged_notes(profiles: Sequence[Profile], *, has_time: bool) -> tuple[Note, ...]:
-    """Return each note once; where one pass has times, none says that they are missing."""
+    """Return each note once, without the note on missing times if any pass has times."""
     notes: list[Note] = []
     for note in (note for profile in profiles for note in profile.notes):
         if note not in notes and not (has_time and note == _NO_TIME):
@@ -292,33 +290,33 @@ def _merged_notes(profiles: Sequence[Profile], *, has_time: bool) -> tuple[Note,
 
 
 def _refuse_other_launches(timed: Profile, other: Profile) -> None:
-    """Refuse two passes that do not hold the same launches in the same order."""
+    """Refuse two passes whose launches or launch order differ."""
     names = f"{timed.files[0]} and {other.files[0]}"
     hint = (
-        "profile the same steps of the same program in both passes; what is of other launches, "
-        "import apart: one call for each"
+        "profile the same steps of the same program in both passes; import profiles of other "
+        "launches separately"
     )
     if timed.sequence and other.sequence:
         pairs = zip(_launched(timed), _launched(other), strict=False)
         place = next((n for n, (left, right) in enumerate(pairs) if left != right), None)
         if place is not None:
             left, right = _launched(timed)[place], _launched(other)[place]
-            why = f"launch {place} is {_told(left)} in one and {_told(right)} in the other"
+            why = f"launch {place} is {_label(left)} in one and {_label(right)} in the other"
             raise refusal(names, why=why, hint=hint)
     ours, theirs = _calls(timed), _calls(other)
     if len(ours) != len(timed.kernels) or len(theirs) != len(other.kernels):
-        why = "kernels of one name and shape stand there twice, so passes cannot be matched"
+        why = "a kernel of one name and shape is listed twice, so passes cannot be matched"
         raise refusal(names, why=why, hint=hint)
     if ours != theirs:
-        told = f"{sum(ours.values())} launches of {len(ours)} kernels"
-        why = f"{told} in one, {sum(theirs.values())} of {len(theirs)} in the other"
+        counts = f"{sum(ours.values())} launches of {len(ours)} kernels"
+        why = f"{counts} in one, {sum(theirs.values())} of {len(theirs)} in the other"
         different = next(
             shape for shape in {**ours, **theirs} if ours.get(shape) != theirs.get(shape)
         )
         raise refusal(names, why=f"{why}; {different[0]} differs", hint=hint)
 
 
-def _told(shape: Shape) -> str:
+def _label(shape: Shape) -> str:
     name, grid, block = shape
     return f"{name} (grid {grid}, block {block})"
 

@@ -1,11 +1,11 @@
-"""What ran on GPUs, row by row, as a trace tells it; and the sums that make a profile of it.
+"""GPU activity of a trace as tables of rows, and the sums that make a profile.
 
-Rows are columns of whole numbers, 8 bytes a cell.
+Tables have columns of 64-bit integers.
 
-Kernels are grouped by name, grid and block. GPU work comes from the call that launched it, and a
-call stands in a range of its thread. Launch order is that of the correlation ids, which CUPTI
-counts up with each call of a process: on several streams the order of starts is a race. Busy time
-is a union of intervals, of one GPU: times of several GPUs are never merged.
+Kernels are grouped by name, grid and block. GPU work is attributed to the call that launched it,
+and a call to the ranges of its thread. Launch order is the order of correlation ids, which CUPTI
+increments with each call of a process, because start order on several streams is a race. Busy time
+is a union of intervals on one GPU; times of several GPUs are never merged.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from envcompare.run_folder.profiles import (
 SEQUENCE_MOST: Final = 100_000
 KINDS: Final[tuple[CopyKind, ...]] = get_args(CopyKind)
 ROW: Final = ("process", "correlation", "start", "end", "device", "context", "stream", "owner")
-"""Columns of kernels and copies; an owner is the number of the operator that caused a row."""
+"""Columns of kernels and copies; an owner is the number of the operator behind a row."""
 
 _ORDER: Final = ("group", "stream", "device", "end", "start", "correlation", "process")
 Shape = tuple[str, Dim | None, Dim | None]
 _GRAPH_LAUNCH: Final = re.compile(r"cu(?:da)?GraphLaunch")
 THREAD_BITS: Final = 24
-"""The upper bits of a thread's number are its process's, as in the global ids of nsys."""
+"""The bits above these in a thread number are its process, as in the global ids of nsys."""
 
 _KEYS_MOST: Final = 1 << 62
 Numbers = npt.NDArray[np.int64]
@@ -51,12 +51,12 @@ Table = npt.NDArray[np.void]
 
 
 def union_ns(starts: Numbers, ends: Numbers) -> int:
-    """Return the length of the union of [start, end), in any order and however they overlap."""
+    """Return the length of the union of the intervals [start, end), in any order."""
     if not len(starts):
         return 0
     order = np.argsort(starts, kind="stable")
     begin, reach = starts[order], np.maximum.accumulate(ends[order])
-    # What an interval adds begins where everything before it has ended.
+    # An interval adds only what lies after the end of all earlier ones.
     covered_until = np.concatenate((begin[:1], reach[:-1]))
     added = reach - np.maximum(begin, covered_until)
     return int(np.maximum(added, 0).sum())
@@ -68,7 +68,7 @@ def span_ns(starts: Numbers, ends: Numbers) -> int:
 
 
 def exposed_ns(of: tuple[Numbers, Numbers], under: tuple[Numbers, Numbers]) -> int:
-    """Return how long the first intervals run while none of the second does."""
+    """Return the time covered by the first intervals and not by the second."""
     starts, ends = (np.concatenate(pair) for pair in zip(of, under, strict=True))
     return union_ns(starts, ends) - union_ns(*under)
 
@@ -78,8 +78,7 @@ def with_gpu_times(
 ) -> Profile:
     """Return the profile with its GPUs, their span and busy time; kernels are the first table.
 
-    Of several GPUs each has quantities, and no number is of all. Where none did anything all that
-    are known stand there.
+    Each of several GPUs gets separate quantities. Without GPU work, all known GPUs are listed.
     """
     used = np.unique(np.concatenate([table["device"] for table in tables])).tolist()
     numbers = used or sorted(known)
@@ -106,16 +105,16 @@ def with_gpu_times(
 
 
 def _any_of(known: Iterable[Device]) -> Device:
-    """Return the model of a GPU that is not listed, where all that are listed are of one model.
+    """Return the model of an unlisted GPU, if all listed GPUs are of one model.
 
-    ROCm numbers the agents of all GPUs of a host, and lists those that the process sees.
+    ROCm numbers all GPUs of a host but lists only those visible to the process.
     """
     models = {replace(device, uuid="") for device in known}
     return models.pop() if len(models) == 1 else Device()
 
 
 def _times(tables: Sequence[Table]) -> dict[str, tuple[int, Rule]]:
-    """Return span, busy time and gaps of one GPU by their names."""
+    """Return span, busy time and gaps of one GPU by name, in ns."""
     starts = np.concatenate([table["start"] for table in tables])
     ends = np.concatenate([table["end"] for table in tables])
     span, busy = span_ns(starts, ends), union_ns(starts, ends)
@@ -128,10 +127,10 @@ def _times(tables: Sequence[Table]) -> dict[str, tuple[int, Rule]]:
 
 
 def in_launch_order(table: Table) -> Table:
-    """Return the kernels as they were launched, process by process."""
+    """Return the kernels in launch order, process by process."""
     process, correlation = table["process"], table["correlation"]
     order = np.argsort(correlation, kind="stable")
-    # The rest of the columns decides only between rows with one correlation id.
+    # The other columns only break ties between rows with the same correlation id.
     if (process[1:] == process[:-1]).all() and (np.diff(correlation[order]) > 0).all():
         return table[order]
     return table[np.lexsort([table[name] for name in _ORDER])]
@@ -140,9 +139,9 @@ def in_launch_order(table: Table) -> Table:
 def kernel_groups(
     table: Table, shapes: Sequence[Shape], ops: Sequence[str] = ()
 ) -> tuple[tuple[Kernel, ...], tuple[int, ...]]:
-    """Return kernels by their first launch, and the sequence; `ops` stands beside the rows.
+    """Return kernels ordered by first launch, and the launch sequence as places of kernels.
 
-    The rows are in launch order.
+    The rows are in launch order; `ops` has the operator of each row.
     """
     groups, firsts, inverse = np.unique(table["group"], return_index=True, return_inverse=True)
     by_first = np.argsort(firsts)
@@ -158,7 +157,7 @@ def kernel_groups(
 
 
 def copy_groups(table: Table) -> tuple[Copy, ...]:
-    """Return copies by direction, memsets last; a size is known where each row has one."""
+    """Return copies by direction, memsets last; bytes are None if any row lacks them."""
     kinds, inverse = np.unique(table["kind"], return_inverse=True)
     sizes = [table["bytes"][inverse == at] for at in range(len(kinds))]
     return tuple(
@@ -174,9 +173,9 @@ def copy_groups(table: Table) -> tuple[Copy, ...]:
 
 
 def without_memsets(copies: Table, *, source: str, hidden: str = "") -> tuple[Quantity, ...]:
-    """Return time and bytes of the memsets that a trace which records them does not hold: 0.
+    """Return memset time and bytes as 0 for a trace without memsets, or missing.
 
-    Where something hides them they are missing, for the reason in `hidden`.
+    They are missing if something hides memsets, for the reason in `hidden`.
     """
     if (copies["kind"] == KINDS.index("memset")).any():
         return ()
@@ -191,7 +190,7 @@ def without_memsets(copies: Table, *, source: str, hidden: str = "") -> tuple[Qu
 
 
 def api_calls(calls: Table, names: Sequence[str]) -> tuple[ApiCall, ...]:
-    """Return the calls by function, those that took longest first; `name` is a place in `names`."""
+    """Return the calls by function, longest total first; column `name` indexes `names`."""
     numbers, inverse = np.unique(calls["name"], return_inverse=True)
     called = zip(numbers.tolist(), _called(inverse, calls, len(numbers)), strict=True)
     by_name = (ApiCall(name=names[number], **sums) for number, sums in called)
@@ -199,13 +198,13 @@ def api_calls(calls: Table, names: Sequence[str]) -> tuple[ApiCall, ...]:
 
 
 def _called(groups: npt.NDArray[Any], table: Table, count: int) -> list[dict[str, Any]]:
-    """Return calls and times of each group of rows, by the names they have in a profile."""
-    lasted = table["end"] - table["start"]
+    """Return number of calls and times of each group, under the field names of a profile."""
+    durations_ns = table["end"] - table["start"]
     total = np.zeros(count, dtype=np.int64)
     least = np.full(count, np.iinfo(np.int64).max)
     most = np.full(count, np.iinfo(np.int64).min)
     for sums, add in ((total, np.add), (least, np.minimum), (most, np.maximum)):
-        add.at(sums, groups, lasted)
+        add.at(sums, groups, durations_ns)
     calls = np.bincount(groups, minlength=count)
     times = (sums.astype(float).tolist() for sums in (total, least, most))
     names = ("calls", "total_ns", "min_ns", "max_ns")
@@ -213,7 +212,7 @@ def _called(groups: npt.NDArray[Any], table: Table, count: int) -> list[dict[str
 
 
 def _ops(groups: npt.NDArray[Any], ops: Sequence[str], count: int) -> list[str]:
-    """Return the operator most launches of each group stand in; ties go by name."""
+    """Return the most frequent operator of each group; ties go by name."""
     counted: list[Counter[str]] = [Counter() for _ in range(count)]
     for group, op in zip(groups.tolist(), ops, strict=False):
         counted[group][op] += 1
@@ -221,7 +220,7 @@ def _ops(groups: npt.NDArray[Any], ops: Sequence[str], count: int) -> list[str]:
 
 
 class Rows:
-    """A table that grows row by row; its last column says where in the file a row stands."""
+    """A table that grows row by row; its last column is the position of the row in the file."""
 
     def __init__(self, *names: str) -> None:
         self._names = (*names, "place")
@@ -235,12 +234,12 @@ class Rows:
         self._cells.extend(cells)
 
     def table(self) -> Table:
-        """Return all rows as a structured array, which shares their memory: nothing may follow."""
+        """Return all rows as a structured array that shares memory; no row may be added later."""
         return np.asarray(self._cells).view([(name, np.int64) for name in self._names])
 
 
 def columns(cells: Mapping[str, Numbers]) -> Table:
-    """Return a table of these columns, which are of one length."""
+    """Return a table of columns of equal length."""
     length = len(next(iter(cells.values())))
     table: Table = np.empty(length, dtype=[(name, np.int64) for name in cells])
     for name, values in cells.items():
@@ -249,12 +248,12 @@ def columns(cells: Mapping[str, Numbers]) -> Table:
 
 
 def keys(parts: Sequence[Numbers]) -> Numbers:
-    """Return one number for each combination of these columns, ordered as the columns are."""
+    """Return one number for each row, equal for equal rows and in the order of the columns."""
     numbers, count = np.zeros(len(parts[0]), dtype=np.int64), 1
     for part in parts if len(parts[0]) else ():
         low, high = int(part.min()), int(part.max())
         if count * (high - low + 1) > _KEYS_MOST:
-            numbers, part = (  # noqa: PLW2901 — the same column in fewer numbers
+            numbers, part = (  # noqa: PLW2901 — the same column with smaller numbers
                 np.unique(column, return_inverse=True)[1].astype(np.int64)
                 for column in (numbers, part)
             )
@@ -265,9 +264,9 @@ def keys(parts: Sequence[Numbers]) -> Numbers:
 
 
 def first_duplicate(table: Table) -> tuple[int, int] | None:
-    """Return the places of two rows that are equal in all but their place.
+    """Return the places of two rows that are equal apart from their place.
 
-    Only rows with the same start can be; they are few, and sorting by all columns takes time.
+    Only rows with the same start are compared: they are few, and a full sort is slow.
     """
     names = [name for name in table.dtype.names or () if name != "place"]
     if len(table) < 2:
@@ -284,9 +283,9 @@ def first_duplicate(table: Table) -> tuple[int, int] | None:
 
 
 def launching_calls(rows: Table, calls: Table) -> Numbers:
-    """Return the place in `calls` of the call that launched each row, or -1.
+    """Return the index in `calls` of the call that launched each row, or -1.
 
-    A call is found by process and correlation id; of several with one id the first counts.
+    A call is matched by process and correlation id; the first of several matches counts.
     """
     if not len(calls) or not len(rows):
         return np.full(len(rows), -1)
@@ -299,31 +298,31 @@ def launching_calls(rows: Table, calls: Table) -> Numbers:
 
 
 def untraced_graphs(calls: Table, names: Sequence[str], tables: Sequence[Table]) -> int:
-    """Return how often CUDA graphs were launched where not one launch has GPU work; else 0.
+    """Return the number of CUDA graph launches if none of them has GPU work, else 0.
 
-    Work of a graph that was traced by its nodes carries the correlation id of the launch.
+    Work of a graph traced by its nodes carries the correlation id of the launch.
     """
     launching = [number for number, name in enumerate(names) if _GRAPH_LAUNCH.match(name)]
     if not launching:
         return 0
     launches = np.flatnonzero(np.isin(calls["name"], launching) & (calls["correlation"] >= 0))
     worked = np.concatenate([launching_calls(table, calls) for table in tables])
-    # an old trace does not tell which call launched what
-    is_told = not len(worked) or (worked >= 0).any()
-    return len(launches) if is_told and not np.isin(launches, worked).any() else 0
+    # old traces do not link work to calls
+    are_linked = not len(worked) or (worked >= 0).any()
+    return len(launches) if are_linked and not np.isin(launches, worked).any() else 0
 
 
 def _call_keys(rows: Table, calls: Table) -> Numbers:
     """Return one number for each pair of process and correlation id, rows first."""
     processes = np.concatenate((rows["process"], calls["thread"])) >> THREAD_BITS
     if (rows["process"] < 0).all():
-        # The first releases wrote no process beside a kernel.
+        # The first releases did not record the process of a kernel.
         processes = np.zeros_like(processes)
     return keys([processes, np.concatenate((rows["correlation"], calls["correlation"]))])
 
 
 def innermost(ranges: Table, *, threads: Numbers, times: Numbers) -> list[int]:
-    """Return for each moment the place in `ranges` of the innermost one on its thread, or -1."""
+    """Return for each time the index of the innermost range on its thread, or -1."""
     places = [-1] * len(times)
     order = np.lexsort((times, threads)).tolist()
     by_start = np.lexsort((-ranges["end"], ranges["start"], ranges["thread"]))
@@ -336,7 +335,7 @@ def innermost(ranges: Table, *, threads: Numbers, times: Numbers) -> list[int]:
         while upcoming < len(starts) and starts[upcoming][:2] <= moment:
             around.append(starts[upcoming])
             upcoming += 1
-        # What ended early below a longer range is dropped when it comes to the top.
+        # A range that has ended below a longer one is dropped when it reaches the top.
         while around and (around[-1][0] != moment[0] or around[-1][2] < moment[1]):
             around.pop()
         if around:

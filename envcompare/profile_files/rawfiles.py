@@ -1,9 +1,8 @@
-"""The files of profilers as they lie on disk: opened, decoded, cut into rows of CSV, or refused.
+"""Open and decode profiler files, split CSV rows, and parse numbers and units exactly.
 
-Numbers and units in them are read exactly. Nsight Compute prints numbers as the locale of its user
-does, and one cell can often be read in two ways: 1.234 is above a thousand in German. So a
-convention counts only when all cells of the file fit it, and a file that two conventions fit with
-different values is refused.
+Nsight Compute prints numbers in the locale of its user, so a cell can be ambiguous: 1.234 is more
+than a thousand in German. All cells of a file must fit one convention. A file that fits two
+conventions with different values is refused.
 """
 
 from __future__ import annotations
@@ -26,9 +25,11 @@ GZIP: Final = b"\x1f\x8b"
 SQLITE: Final = b"SQLite format 3\0"
 _SAMPLE_BYTES: Final = 256
 _CONVERTED_WITHIN_S: Final = 600.0
-_MARKS: Final = r"[\d.,'\u2019\u202f\u00a0 ]"  # of any locale, so that none is taken for a text
+_MARKS: Final = (
+    r"[\d.,'\u2019\u202f\u00a0 ]"  # of any locale, so that no number is mistaken for text
+)
 _LOOK: Final = re.compile(rf"[+-]?{_MARKS}*\d{_MARKS}*(?:[eE][+-]?\d+)?")
-# ncu prints scaled values with six decimals and a point whatever the locale, beside grouped ones
+# ncu prints scaled values with six decimals and a point in every locale, even among grouped ones
 _FIXED: Final = re.compile(r"[+-]?\d+\.\d{6}")
 _MISSING: Final = frozenset({"", "n/a", "nan", "-nan", "inf", "-inf", "(nan)", "no data"})
 _PLAIN_NUMBERS: Final = (
@@ -48,14 +49,14 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a CSV file as cells, with the line it begins in."""
+    """The cells of one CSV row, and the number of its first line."""
 
     line: int
     cells: tuple[str, ...]
 
 
 def refusal(file: str, *, why: str, line: int | None = None, hint: str = "") -> ProfileError:
-    """Return the error for a file that cannot be read or trusted: which line, why, what to do."""
+    """Return the error for a file that cannot be read or trusted."""
     place = "" if line is None else f"line {line}: "
     return ProfileError(
         f"cannot trust {file}",
@@ -65,7 +66,10 @@ def refusal(file: str, *, why: str, line: int | None = None, hint: str = "") -> 
 
 
 def first_bytes(path: Path, count: int, *, most: int | None = None) -> bytes:
-    """Return what a file begins with; raises ProfileError for no file, or one too large."""
+    """Return up to `count` bytes; raises ProfileError if the file cannot be opened.
+
+    Also raises ProfileError if it is larger than `most` bytes.
+    """
     try:
         with opened(path, most=most) as file:
             return file.read(count)
@@ -78,7 +82,7 @@ def _unopened(path: Path, error: OSError) -> ProfileError:
     return refusal(
         path.name,
         why=str(error) if is_large else f"it cannot be opened: {error.strerror or error}",
-        hint="profile fewer steps" if is_large else "name a file that is there and may be read",
+        hint="profile fewer steps" if is_large else "check the path and its permissions",
     )
 
 
@@ -90,9 +94,10 @@ def convert(
     hint: str = "",
     env: Mapping[str, str] | None = None,
 ) -> tuple[subprocess.CompletedProcess[str], str]:
-    """Run the program that converts a report; return how it ended, and its line on a newer report.
+    """Run a program that converts a report.
 
-    Raises ProfileError where it cannot be started, or does not end in time.
+    Returns its result, and its first line that matches `newer` (a report of a newer version).
+    Raises ProfileError if it cannot be started or times out.
     """
     try:
         done = subprocess.run(
@@ -109,7 +114,7 @@ def convert(
 
 
 def first_repeated(keys: Iterable[tuple[int | None, _Key]]) -> tuple[int | None, _Key] | None:
-    """Return the first key that stands in the file a second time, with its line there."""
+    """Return the first repeated key, with the line of the repetition."""
     seen: set[_Key] = set()
     for line, key in keys:
         if key in seen:
@@ -119,13 +124,13 @@ def first_repeated(keys: Iterable[tuple[int | None, _Key]]) -> tuple[int | None,
 
 
 def lacking_at_end(names: Sequence[set[str]]) -> str:
-    """Return a name that the last lacks and all others have, as where a file was cut off."""
+    """Return a name that all sets have except the last, which suggests a truncated file."""
     lacking = set.intersection(*names[:-1]) - names[-1] if len(names) > 1 else set[str]()
     return min(lacking, default="")
 
 
 def encoding_of(head: bytes) -> str:
-    """Return how a text is encoded, by its first bytes: UTF-8, or UTF-16 as of PowerShell."""
+    """Return the encoding of a text, judged by its first bytes: UTF-8 or UTF-16."""
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     sample = head[:_SAMPLE_BYTES]
@@ -134,7 +139,7 @@ def encoding_of(head: bytes) -> str:
 
 
 def read_lines(path: Path) -> tuple[str, ...]:
-    """Return the lines of a text file with their ends; raises ProfileError where it is none."""
+    """Return the lines with their line ends; raises ProfileError if it is not a text file."""
     try:
         content = read_whole(path, most=PRINTED_BYTES)
     except OSError as error:
@@ -144,18 +149,18 @@ def read_lines(path: Path) -> tuple[str, ...]:
     except UnicodeDecodeError as error:
         raise refusal(
             path.name,
-            why=f"byte {error.start} is no {error.encoding.upper()} text",
+            why=f"byte {error.start} is not valid {error.encoding.upper()}",
             hint="write the file again with LC_ALL=C, and do not convert it",
         ) from error
     if "\0" in text:
-        raise refusal(path.name, why="it holds zero bytes, so it is no text file")
+        raise refusal(path.name, why="it contains zero bytes, so it is not a text file")
     return tuple(text.replace("\r\n", "\n").splitlines(keepends=True)) if text else ()
 
 
 def csv_records(lines: Iterable[tuple[int, str]], *, skipped: str) -> Iterator[tuple[int, str]]:
-    """Yield rows of CSV by their first line: a cell in quotes may hold ends of lines.
+    """Yield CSV rows with the number of their first line; quoted cells may span lines.
 
-    Lines between rows that begin with `skipped` are left out.
+    Lines between rows that start with `skipped` are dropped.
     """
     start, held, is_open = 0, list[str](), False
     for number, text in lines:
@@ -172,11 +177,11 @@ def csv_records(lines: Iterable[tuple[int, str]], *, skipped: str) -> Iterator[t
 
 
 def csv_row(line: int, text: str, *, file: str) -> Row:
-    """Return the cells of one row; a quote that stays open is refused."""
+    """Return the cells of one row; raises ProfileError for an unclosed quote."""
     try:
         cells = next(csv.reader([text.rstrip("\n")], strict=True), [])
     except csv.Error as error:
-        why = f"{error} (a quote that does not close, or a line that was cut)"
+        why = f"{error} (an unclosed quote or a truncated line)"
         raise refusal(file, line=line, why=why) from error
     return Row(line, tuple(cells))
 
@@ -192,7 +197,7 @@ class Convention:
 
     @classmethod
     def of(cls, name: str, *, groups: str, decimal: str) -> Convention:
-        """Return a convention whose groups are of three digits, and stand wherever they can."""
+        """Return a convention whose groups of three digits are mandatory."""
         whole = (
             rf"(?:\d{{1,3}}|[1-9]\d{{0,2}}(?:{re.escape(groups)}\d{{3}})+)" if groups else r"\d+"
         )
@@ -200,11 +205,11 @@ class Convention:
         return cls(name=name, groups=groups, decimal=decimal, pattern=re.compile(pattern, re.ASCII))
 
     def fits(self, text: str) -> bool:
-        """Say whether the text is a number of this convention, groups where they must be."""
+        """Return whether the text is a number in this convention."""
         return bool(self.pattern.fullmatch(text) or _FIXED.fullmatch(text))
 
     def value(self, text: str) -> float:
-        """Return the number; the text must fit, or be one that is printed without the locale."""
+        """Return the number in a text that fits."""
         if _FIXED.fullmatch(text):
             return float(text)
         plain = text.replace(self.groups, "") if self.groups else text
@@ -216,18 +221,18 @@ _CONVENTIONS: Final = (
     Convention.of("1,234.5", groups=",", decimal="."),
     Convention.of("1.234,5", groups=".", decimal=","),
 )
-"""Those of LC_ALL=C, and of English and German locales."""
+"""The conventions of LC_ALL=C, English and German locales."""
 
 
 def is_missing(text: str) -> bool:
-    """Say whether a cell holds no number: empty, n/a or not finite."""
+    """Return whether a cell has no value: empty, n/a or not finite."""
     return text.strip().lower() in _MISSING
 
 
 def decide(cells: Iterable[tuple[int, str]], *, file: str) -> Convention:
-    """Return the one convention that all cells, each with its line, fit.
+    """Return the one convention that fits all cells; `cells` are lines and texts.
 
-    Raises ProfileError where none does, or where several do and read a cell differently.
+    Raises ProfileError if none fits, or if several fit and disagree on a value.
     """
     lines: dict[str, int] = {}
     for line, text in cells:
@@ -239,14 +244,14 @@ def decide(cells: Iterable[tuple[int, str]], *, file: str) -> Convention:
         remaining = [convention for convention in fitting if convention.fits(text)]
         if not remaining:
             names = " or ".join(convention.name for convention in fitting)
-            why = f"{text!r} is no number as the lines above write them ({names})"
+            why = f"{text!r} does not fit the number format of the lines above ({names})"
             raise refusal(file, line=line, why=why, hint=_PLAIN_NUMBERS)
         fitting = remaining
     for text, line in numbers.items():
         readings = {convention.value(text): convention.name for convention in reversed(fitting)}
         if len(readings) > 1:
-            told = " or ".join(f"{value:g} (as {name})" for value, name in readings.items())
-            why = f"{text!r} may be {told}, and no other number of the file settles it"
+            values_text = " or ".join(f"{value:g} (as {name})" for value, name in readings.items())
+            why = f"{text!r} may be {values_text}, and no other number in the file decides which"
             raise refusal(file, line=line, why=why, hint=_PLAIN_NUMBERS)
     return fitting[0]
 
@@ -257,16 +262,16 @@ def _is_evidence(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """By what a number is multiplied, and the base unit it is in then."""
+    """The factor that converts a number to its base unit."""
 
     factor: float
     base: str
 
 
 def read_unit(text: str) -> Unit | None:
-    """Return the unit a profiler wrote, as `Mbyte/second`; None where it is not known.
+    """Parse a unit such as `Mbyte/second`; None if unknown.
 
-    Times become ns, sizes B, rates are per second; multiples are of 1000, as ncu's are.
+    Times become ns, sizes B, and rates are per second. Prefixes are powers of 1000, as in ncu.
     """
     upper, line, lower = text.strip().partition("/")
     above = _unit(upper)

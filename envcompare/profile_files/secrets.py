@@ -1,4 +1,4 @@
-"""Find secrets in the files of profilers: some record the environment of the profiled program."""
+"""Find secrets in profiler files, which may record the environment of the profiled program."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from envcompare.masking import masked
 from envcompare.profile_files.rawfiles import GZIP, SQLITE, first_bytes
 
 _CHUNK_BYTES: Final = 1 << 22
-_OVERLAP_BYTES: Final = 1 << 12  # a variable that lies across two chunks is found in the second
+_OVERLAP_BYTES: Final = 1 << 12  # so that a variable across two chunks is found in the second
 # NAME=value and "NAME": "value", with the quotes of JSON within JSON
 _VARIABLE: Final = re.compile(
     rb"(?<![A-Za-z0-9_])([A-Za-z][A-Za-z0-9_]{2,127})\\{0,3}[\"']?[ \t]{0,3}[=:][ \t]{0,3}\\{0,3}"
     rb"[\"']?([^\s\"'\\,}\0]{4,512})"
 )
-# Where folders, sockets and programs lie.
+# Paths of folders, sockets and programs.
 _NO_SECRETS: Final = frozenset({
     "PWD", "OLDPWD", "SSH_AUTH_SOCK", "XAUTHORITY", "SSH_ASKPASS", "GIT_ASKPASS", "SUDO_ASKPASS",
 })  # fmt: skip
-# In small letters a word such as key names much that is no secret.
+# In lower case, a word such as key is too common.
 _PLAIN: Final = re.compile(r"passw|secret|api_?key|access_?key|_token$")
 _NUMBER: Final = re.compile(r"INT\w*|REAL|FLOAT|DOUBLE|NUM\w*", re.IGNORECASE)
 _ROWS: Final = 10_000
-# a command line, as nvprof and ncu repeat it
+# a command line, which nvprof and ncu repeat
 _COMMAND: Final = re.compile(rb"^==\d*=*.*$", re.MULTILINE)
 
 
 def secret_in(path: Path) -> str:
-    """Return the name of a variable that holds a secret in a file, or what else does; empty: none.
+    """Return the name of a variable with a secret, or "a command line"; empty if none.
 
-    What is packed in a form of the tool's own is not seen.
+    Data in a packed format of the tool, other than gzip, is not searched.
     """
     if first_bytes(path, len(SQLITE)) == SQLITE:
         return next((name for text in _cells(path) if (name := _secret(text))), "")
@@ -54,7 +54,7 @@ def _secret(text: bytes) -> str:
 
 
 def _chunks(path: Path) -> Iterator[bytes]:
-    """Yield a file piece by piece, unpacked where it is packed by gzip."""
+    """Yield a file in chunks, unpacked if it is gzip."""
     with path.open("rb") as raw:
         is_packed = raw.read(len(GZIP)) == GZIP
         raw.seek(0)
@@ -65,11 +65,11 @@ def _chunks(path: Path) -> Iterator[bytes]:
                 yield held + chunk
                 held = chunk[-_OVERLAP_BYTES:]
         except (EOFError, zlib.error, gzip.BadGzipFile):
-            return  # its reader refuses it, with the reason
+            return  # its reader reports the damage
 
 
 def _cells(path: Path) -> Iterator[bytes]:
-    """Yield the texts of a database row by row, as name=value and each by itself."""
+    """Yield the texts of a database row by row, as name=value and individually."""
     database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
     database.text_factory = lambda raw: raw.decode(errors="replace")  # a variable may hold anything
     tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'"
@@ -81,7 +81,7 @@ def _cells(path: Path) -> Iterator[bytes]:
                 query = f'SELECT {", ".join(names)} FROM "{table}"'  # noqa: S608 — of the schema
                 yield from _rows(database.execute(query))
     except sqlite3.Error:
-        return  # its reader refuses it, with the reason
+        return  # its reader reports the damage
     finally:
         database.close()
 

@@ -1,15 +1,14 @@
-"""The quantities of a profile, from its kernels, copies and times: the one place that derives them.
+"""Derive all quantities of a profile from its kernels, copies and times.
 
-Sums are over launches, ratios are of sums, rates are weighted by the time of the kernels. What a
-file lacks is a quantity without a value and with the reason; a family of which the file counts
-nothing (FLOPs in a pass over memory) gives none, and the arithmetic intensity says so.
+Sums are over launches, ratios are of sums, rates are weighted by kernel time. A missing quantity
+has no value and a reason. If a file has no counter of a family (FLOPs in a memory pass), the family
+is omitted, and the arithmetic intensity gives the reason.
 
-CUDA cores: an addition or multiplication of a thread is 1, a fused multiply-add 2 (NVIDIA's table
-of nvprof metrics; the roofline sections of Nsight Compute do the same). Tensor cores: on Volta 512
-for each instruction of the pipe (Yang, Kurth and Williams, doi 10.1002/cpe.5547); from then on
-only the counters of operations, since an instruction does far more. A sector is 32 bytes ("aligned
-32 byte-chunk of memory", Nsight Compute's documentation; nvprof's `dram_read_transactions` are the
-same).
+CUDA cores: a thread's addition or multiplication counts 1, a fused multiply-add 2 (NVIDIA's table
+of nvprof metrics; the roofline sections of Nsight Compute do the same). Tensor cores: 512 for each
+pipe instruction on Volta (Yang, Kurth and Williams, doi 10.1002/cpe.5547); on later chips only
+operation counters, since an instruction does far more. A sector is 32 bytes ("aligned 32 byte-chunk
+of memory", Nsight Compute's documentation; the same as nvprof's `dram_read_transactions`).
 """
 
 from __future__ import annotations
@@ -63,20 +62,20 @@ _TENSOR_OPS: Final = "sm__ops_path_tensor_"
 _KINDS: Final = (("fp64", "d", "dp"), ("fp32", "f", "sp"), ("fp16", "h", "hp"))
 _WEIGHTS: Final = (("add", 1), ("mul", 1), ("fma", 2))
 _PACKED: Final = (("fadd2", 2), ("fmul2", 2), ("ffma2", 4))
-_ON_TURING: Final = "fp16_bf16_tf32"  # Turing's one counter for results in FP32; it has FP16 alone
-_FP16_FLAG: Final = "packed half instructions may do twice what is counted: this is not settled"
+_ON_TURING: Final = "fp16_bf16_tf32"  # Turing's counter for FP32 results; Turing only has FP16
+_FP16_FLAG: Final = "packed half instructions may do twice what is counted"
 _SECTOR_BYTES: Final = 32
-_NS: Final = 1e9  # of a second
-_MOST_UNRATED: Final = 0.01  # of the bytes: a few launches may move some in one replay alone
-_MOST_SILENT: Final = 0.01  # of the time of kernels, of which a guess by names may know nothing
-_ROUNDING: Final = 1e-6  # of what scaled units print with six decimals
+_NS: Final = 1e9  # ns in a second
+_MOST_UNRATED: Final = 0.01  # of the bytes: a few launches may move data in only one replay
+_MOST_SILENT: Final = 0.01  # of the kernel time may have names without a hint
+_ROUNDING: Final = 1e-6  # scaled units are printed with six decimals
 _UNSPLIT: Final = "this GPU counts reads and writes of device memory together"
 
 
 def with_quantities(profile: Profile) -> Profile:
-    """Return the profile with all quantities that follow from it; what its reader said stays."""
-    said = {quantity.name for quantity in profile.quantities}
-    derived = [quantity for quantity in _derived(profile) if quantity.name not in said]
+    """Return the profile with all derived quantities; those set by its reader are kept."""
+    reported = {quantity.name for quantity in profile.quantities}
+    derived = [quantity for quantity in _derived(profile) if quantity.name not in reported]
     whole = replace(
         profile,
         kernels=tuple(_counted(profile, kernel) for kernel in profile.kernels),
@@ -87,9 +86,9 @@ def with_quantities(profile: Profile) -> Profile:
 
 
 def _withheld(profile: Profile, note: Note) -> Profile:
-    """Return the profile without what the hidden work of CUDA graphs would change.
+    """Return the profile without quantities that the hidden work of CUDA graphs would change.
 
-    A graph that was traced as a whole has a start and an end, so that the GPU's busy time is known.
+    A graph traced as a whole has a start and an end, so the GPU busy time is known.
     """
     known = _OF_WHOLE_GRAPHS if note.kind == "whole-graphs" else ()
     reason = f"the kernels and copies of {graphs_of(note)} are hidden"
@@ -97,17 +96,19 @@ def _withheld(profile: Profile, note: Note) -> Profile:
         profile,
         **{name: None for name in _TIMES_OF_GPU if name not in known},
         operators=tuple(
-            replace(one, self_device_ns=None, device_ns=None) for one in profile.operators
+            replace(each, self_device_ns=None, device_ns=None) for each in profile.operators
         ),
         quantities=tuple(
-            one if one.name in known else replace(one, value=None, status="missing", reason=reason)
-            for one in profile.quantities
+            each
+            if each.name in known
+            else replace(each, value=None, status="missing", reason=reason)
+            for each in profile.quantities
         ),
     )
 
 
 def _counted(profile: Profile, kernel: Kernel) -> Kernel:
-    """Return a kernel with traffic and operations of its own beside the metrics of its tool."""
+    """Return a kernel with its derived traffic and operations added to its metrics."""
     if not kernel.metrics:
         return kernel
     sums = MetricSums.of(replace(profile, kernels=(kernel,)))
@@ -121,7 +122,7 @@ def _counted(profile: Profile, kernel: Kernel) -> Kernel:
 
 def _derived(profile: Profile) -> list[Quantity]:
     sums = MetricSums.of(profile)
-    times = [*_times(sums), *(one for copy in profile.copies for one in _copied(sums, copy))]
+    times = [*_times(sums), *(each for copy in profile.copies for each in _copied(sums, copy))]
     if not sums.names:
         return times + _tensor_share_by_names(sums)
     memory, flops = _memory_quantities(sums), _flop_quantities(sums)
@@ -129,7 +130,7 @@ def _derived(profile: Profile) -> list[Quantity]:
 
 
 def _times(sums: MetricSums) -> list[Quantity]:
-    """Return times and launches; operators of torch.profiler alone tell neither."""
+    """Return times and launches; neither is known from operators of torch.profiler alone."""
     profile, times = sums.profile, list[Quantity]()
     if profile.kernels:
         launches = sum(kernel.calls for kernel in profile.kernels)
@@ -156,7 +157,7 @@ def _copied(sums: MetricSums, copy: Copy) -> list[Quantity]:
 
 
 def _intensity(sums: MetricSums, memory: list[Quantity], flops: list[Quantity]) -> Quantity:
-    """Return FLOPs per byte of device memory, with what could not be counted said."""
+    """Return FLOPs per byte of device memory; the reason names uncounted operations."""
     traffic = next((row.value for row in memory if row.name == "dram_bytes"), None)
     known = {
         row.name: row.value for row in flops if row.name in _ALL_FLOPS and row.value is not None
@@ -185,9 +186,9 @@ def _why_no_intensity(traffic: float | None, *, has_flops: bool) -> str:
 
 
 def _rates(sums: MetricSums) -> list[Quantity]:
-    """Return occupancy, active lanes of a warp, and how much of the time tensor cores ran."""
+    """Return occupancy, warp efficiency, and the time share of tensor cores."""
     rates = []
-    if sums.has((_OCCUPANCY,)):  # measured, never what a launch would allow
+    if sums.has((_OCCUPANCY,)):  # achieved, not theoretical
         share = sums.mean(_OCCUPANCY)
         rates.append(sums.quantity("occupancy", "%", "time-weighted", share))
     rates += [_warp_efficiency(sums)] if sums.has((_ACTIVE, _THREADS)) else []
@@ -209,9 +210,9 @@ def _warp_efficiency(sums: MetricSums) -> Quantity:
 
 
 def _tensor_share(sums: MetricSums) -> Quantity:
-    """Return the share of kernel time in kernels that used tensor cores, by any counter of theirs.
+    """Return the share of kernel time in kernels whose counters show tensor-core use.
 
-    Of a kernel of which some pipe was not counted 0 in the others tells nothing.
+    If some pipe of a kernel was not counted, 0 in the others is inconclusive.
     """
     kernels = sums.profile.kernels
     used = [used_tensor_cores(kernel.metrics, sums.pipes) for kernel in kernels]
@@ -220,7 +221,7 @@ def _tensor_share(sums: MetricSums) -> Quantity:
         share = Total(reason=sums.why_no_time)
     elif unknown:
         launches = counted(unknown, "launch", "launches")
-        share = Total(reason=f"not all pipes of the tensor cores were counted in {launches}")
+        share = Total(reason=f"not all tensor-core pipes were counted in {launches}")
     else:
         busy = sum(kernel.total_ns or 0.0 for kernel, use in zip(kernels, used, strict=True) if use)
         share = Total(100 * busy / sums.kernel_ns)
@@ -228,7 +229,7 @@ def _tensor_share(sums: MetricSums) -> Quantity:
 
 
 def _tensor_share_by_names(sums: MetricSums) -> list[Quantity]:
-    """Return the share of kernel time in kernels whose names speak of tensor cores."""
+    """Return the share of kernel time in kernels whose names suggest tensor cores."""
     if not sums.kernel_ns:
         return []
     kernels = sums.profile.kernels
@@ -237,32 +238,34 @@ def _tensor_share_by_names(sums: MetricSums) -> list[Quantity]:
     share = Total(100 * named / sums.kernel_ns)
     if silent > _MOST_SILENT * sums.kernel_ns:
         part = f"{100 * silent / sums.kernel_ns:.3g} %"
-        share = Total(reason=f"the names of kernels with {part} of the time do not tell it")
+        share = Total(reason=f"kernels with {part} of the time have names that give no hint")
     reason = "a guess from the names of kernels; ncu's counters show it"
     return [sums.quantity("tensor_core_share", "%", "ratio of sums", share, reason=reason)]
 
 
 def _flop_quantities(sums: MetricSums) -> list[Quantity]:
-    """Return the operations by precision, then those of the tensor cores, in all and by type."""
+    """Return operations by precision, then tensor-core operations, in total and by type."""
     cores = [_of_cores(sums, *kind) for kind in _KINDS] if sums.has(_CORES) else []
-    is_told = any(is_tensor_pipe(name) or name.startswith(_TENSOR_OPS) for name in sums.names)
-    return [*cores, *(_of_tensors(sums) if is_told else [])]
+    has_tensor_counters = any(
+        is_tensor_pipe(name) or name.startswith(_TENSOR_OPS) for name in sums.names
+    )
+    return [*cores, *(_of_tensors(sums) if has_tensor_counters else [])]
 
 
 def _of_cores(sums: MetricSums, precision: str, letter: str, old: str) -> Quantity:
     name = f"flops_{precision}"
     if sums.profile.tool == "nvprof":
-        told = sums.total(f"flop_count_{old}")
+        total = sums.total(f"flop_count_{old}")
     else:
-        told = _weighted(sums, [(f"{letter}{kind}", weight) for kind, weight in _WEIGHTS])
+        total = _weighted(sums, [(f"{letter}{kind}", weight) for kind, weight in _WEIGHTS])
     if precision == "fp32":
-        told = _with_packed(sums, told)
-    flag = _FP16_FLAG if precision == "fp16" and told.value else ""
-    return sums.quantity(name, "FLOP", "sum", told, reason=flag)
+        total = _with_packed(sums, total)
+    flag = _FP16_FLAG if precision == "fp16" and total.value else ""
+    return sums.quantity(name, "FLOP", "sum", total, reason=flag)
 
 
 def _weighted(sums: MetricSums, parts: list[tuple[str, int]]) -> Total:
-    """Return the weighted sum of instructions; one kind that was not counted makes it unknown."""
+    """Return the weighted sum of instructions; unknown if one kind was not counted."""
     total = 0.0
     for kind, weight in parts:
         stem = f"sass_thread_inst_executed_op_{kind}_pred_on.sum"
@@ -274,13 +277,13 @@ def _weighted(sums: MetricSums, parts: list[tuple[str, int]]) -> Total:
 
 
 def _with_packed(sums: MetricSums, plain: Total) -> Total:
-    """Add the packed FP32 instructions of Blackwell, without which its count would be too low."""
+    """Add Blackwell's packed FP32 instructions to the plain ones."""
     is_there = any(f"_op_{kind}_pred_on" in name for kind, _ in _PACKED for name in sums.names)
     if plain.value is None or not (is_there or may_have(_FFMA2, sums.profile.devices)):
         return plain
     packed = _weighted(sums, list(_PACKED))
     if packed.value is None:
-        return Total(reason=f"packed FP32 instructions do not count in it: {packed.reason}")
+        return Total(reason=f"packed FP32 instructions are missing: {packed.reason}")
     return Total(plain.value + packed.value)
 
 
@@ -306,7 +309,7 @@ def _of_tensors(sums: MetricSums) -> list[Quantity]:
 
 
 def _on_volta(sums: MetricSums) -> list[Quantity]:
-    """Return the operations of Volta's tensor cores, which take FP16 alone."""
+    """Return the operations of Volta's tensor cores, which only take FP16."""
     count = sums.total(_PIPE)
     if count.value is not None:
         count = Total(_VOLTA_FLOPS * count.value)
@@ -318,9 +321,9 @@ def _on_volta(sums: MetricSums) -> list[Quantity]:
 
 
 def _all_types(sums: MetricSums, floats: list[Total]) -> Total:
-    """Return the sum over the types, known where each was counted or the pipe was never used."""
+    """Return the sum over the types; known if each was counted or the pipe was unused."""
     if not sums.pipes:
-        return Total(reason="which counters hold all operations of this GPU is not known")
+        return Total(reason="the counters that cover all operations of this GPU are unknown")
     whole = sum_of(floats)
     if floats and whole.value is not None:
         return whole
@@ -328,8 +331,8 @@ def _all_types(sums: MetricSums, floats: list[Total]) -> Total:
     if all(use is False for use in uses):
         return Total(0.0)
     if not any(name.startswith(_TENSOR_OPS) for name in sums.names):
-        return Total(reason="instructions of the tensor pipe give its operations only on Volta")
-    return whole if floats else Total(reason="operations of the tensor cores were not collected")
+        return Total(reason="tensor-pipe instructions give operations only on Volta")
+    return whole if floats else Total(reason="tensor-core operations were not collected")
 
 
 def _unit(kind: str) -> str:
@@ -351,7 +354,7 @@ def _memory_quantities(sums: MetricSums) -> list[Quantity]:
 
 
 def _traffic(sums: MetricSums, way: str) -> tuple[Total, Total]:
-    """Return bytes and sectors of one way, each from the other where only one was collected."""
+    """Return bytes and sectors in one direction, each derived from the other if missing."""
     name = f"dram__bytes{way}"
     if way and is_lacking(name, sums.chip):
         return Total(reason=_UNSPLIT), Total(reason=_UNSPLIT)
@@ -367,14 +370,14 @@ def _completed(size: Total, sectors: Total) -> tuple[Total, Total]:
 
 
 def _both(
-    told: tuple[Total, Total], read: tuple[Total, Total], written: tuple[Total, Total]
+    total: tuple[Total, Total], read: tuple[Total, Total], written: tuple[Total, Total]
 ) -> tuple[Total, Total]:
-    """Return the traffic both ways, from reads and writes where it was not collected itself."""
-    if told[0].value is not None:
-        return told
+    """Return the traffic in both directions; the sum of reads and writes if not collected."""
+    if total[0].value is not None:
+        return total
     (size_in, sectors_in), (size_out, sectors_out) = read, written
     if size_in.value is None or size_out.value is None:
-        return told
+        return total
     sectors = (sectors_in.value or 0.0) + (sectors_out.value or 0.0)
     return Total(size_in.value + size_out.value), Total(sectors)
 
@@ -395,16 +398,16 @@ def _pair(sums: MetricSums, stem: str, traffic: tuple[Total, Total]) -> list[Qua
 
 
 def _speeds(sums: MetricSums) -> list[Quantity]:
-    """Return bytes per second of kernel time; none where neither times nor rates were collected."""
+    """Return bytes per second of kernel time; none without times and rates."""
     both = ("",) if "dram__bytes.sum" in sums.names else ("_read", "_write")
     ways = (("dram_read", ("_read",)), ("dram_write", ("_write",)), ("dram", both))
     return [speed for stem, of in ways for speed in _speed(sums, f"{stem}_bytes_per_s", of)]
 
 
 def _speed(sums: MetricSums, name: str, ways: Sequence[str]) -> list[Quantity]:
-    """Return Σ bytes ÷ Σ time: of the kernels' own time, else of their bytes ÷ their rate.
+    """Return Σ bytes ÷ Σ time, with kernel time or else the time bytes ÷ rate.
 
-    What moved nothing has no rate, and counts for nothing in it.
+    Kernels that moved nothing have no rate and are ignored.
     """
     sizes = [_moved(kernel, ways) for kernel in sums.profile.kernels]
     known = [size for size in sizes if size is not None]
@@ -428,14 +431,14 @@ def _speed(sums: MetricSums, name: str, ways: Sequence[str]) -> list[Quantity]:
     why = f"{lacking}; {'it' if count == 1 else 'they'} moved {share}"
     if rated < (1 - _MOST_UNRATED) * sum(known):
         return [sums.quantity(name, "B/s", "time-weighted", Total(reason=why))]
-    reason = "each kernel counts with the mean rate of its launches"
+    reason = "each kernel is weighted with the mean rate of its launches"
     reason += f"; {why}" if len(seconds) < len(timed) else ""
     speed = Total(rated / sum(seconds))
     return [sums.quantity(name, "B/s", "time-weighted", speed, reason=reason)]
 
 
 def _moved(kernel: Kernel, ways: Sequence[str]) -> float | None:
-    """Return the bytes of a kernel in these ways; None where one was not counted."""
+    """Return the bytes of a kernel in these directions; None if one was not counted."""
     total = 0.0
     for way in ways:
         size = kernel.metrics.get(f"dram__bytes{way}.sum")
@@ -447,7 +450,7 @@ def _moved(kernel: Kernel, ways: Sequence[str]) -> float | None:
 
 
 def _seconds(kernel: Kernel, ways: Sequence[str]) -> float | None:
-    """Return the time that bytes and rate of a kernel imply, by another way where these lack it."""
+    """Return bytes ÷ rate of a kernel in s; from another direction if these have no rate."""
     for known in (ways, ("_read",), ("_write",)):
         size = _moved(kernel, known)
         rates = [kernel.metrics.get(f"dram__bytes{way}.sum.per_second") for way in known]
@@ -458,7 +461,7 @@ def _seconds(kernel: Kernel, ways: Sequence[str]) -> float | None:
 
 
 def _hit_rate(sums: MetricSums) -> Quantity:
-    """Return the share of L2 sectors that hit: of sums where both were counted."""
+    """Return the share of L2 sectors that hit; a ratio of sums if both were counted."""
     hits, sectors = sums.total("lts__t_sectors_lookup_hit.sum"), sums.total("lts__t_sectors.sum")
     if hits.value is not None and sectors.value:
         rate = Total(100 * hits.value / sectors.value)

@@ -1,4 +1,4 @@
-"""What quantities are derived from: the metrics of all kernels, summed or averaged."""
+"""Sum or average the metrics of all kernels; quantities are derived from these."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from envcompare.gpu import ncu_name, tensor_pipes
 from envcompare.run_folder.profiles import Kernel, Profile, Quantity, Rule
 from envcompare.text import counted, counted_kernels
 
-# NVIDIA's table names a ratio of 0 to 32 for what nvprof prints in per cent
+# NVIDIA's table maps this to a ratio of 0 to 32, but nvprof prints percent
 _PER_CENT = {
     "warp_execution_efficiency": "smsp__thread_inst_executed_per_inst_executed.pct",
 }
-_FRACTIONS = frozenset({"achieved_occupancy"})  # nvprof: 0 to 1, Nsight Compute: per cent
+_FRACTIONS = frozenset({"achieved_occupancy"})  # nvprof: 0 to 1, Nsight Compute: percent
 
 
 def launched(kernels: Sequence[Kernel]) -> str:
-    """Return how many launches of how many kernels these are, as "9 launches of 2 kernels"."""
+    """Return the number of launches and kernels, such as "9 launches of 2 kernels"."""
     launches = sum(kernel.calls for kernel in kernels)
     names = len({kernel.name for kernel in kernels})
     return " of ".join(
@@ -29,7 +29,7 @@ def launched(kernels: Sequence[Kernel]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """A sum over all kernels, or a mean; without a value there is a reason."""
+    """A sum or mean over all kernels, or the reason why it is unknown."""
 
     value: float | None = None
     reason: str = ""
@@ -37,7 +37,7 @@ class Total:
 
 
 def sum_of(totals: Iterable[Total]) -> Total:
-    """Return the sum of sums; one that is not known makes it unknown."""
+    """Return the sum of sums; unknown if one is unknown."""
     known = list(totals)
     lacking = next((total for total in known if total.value is None), None)
     return lacking or Total(sum(total.value or 0.0 for total in known))
@@ -45,7 +45,7 @@ def sum_of(totals: Iterable[Total]) -> Total:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSums:
-    """A profile with the sums of its metrics, and what all quantities need of it."""
+    """A profile with its metrics, their sums and means."""
 
     profile: Profile
     names: frozenset[str]
@@ -55,7 +55,7 @@ class MetricSums:
 
     @classmethod
     def of(cls, profile: Profile) -> MetricSums:
-        """Return the sums of a profile; metrics of nvprof by the names of Nsight Compute."""
+        """Return the sums of a profile; nvprof metrics get the names of Nsight Compute."""
         if profile.tool == "nvprof":
             profile = replace(
                 profile, kernels=tuple(_renamed(kernel) for kernel in profile.kernels)
@@ -73,33 +73,33 @@ class MetricSums:
 
     @property
     def chip(self) -> str:
-        """Return the chip where all GPUs of the profile are of one; empty where it is not known."""
+        """Return the chip if all GPUs of the profile share one; empty if unknown."""
         chips = {device.chip for device in self.profile.devices}
         return chips.pop() if len(chips) == 1 else ""
 
     @property
     def pipes(self) -> tuple[str, ...]:
-        """Return the counters of all tensor pipes of the GPUs; empty where they are not known."""
+        """Return the counters of all tensor pipes of the GPUs; empty if unknown."""
         return tensor_pipes(self.profile.devices)
 
     @property
     def why_no_time(self) -> str:
         """Return why kernels have no time."""
         if not self.profile.has_time:
-            return "counters were collected that change the time of kernels"
+            return "the collected counters change kernel times"
         return "the file does not record the time of every kernel"
 
     def has(self, starts: tuple[str, ...]) -> bool:
-        """Say whether any metric that begins so was collected."""
+        """Return whether any metric with one of these prefixes was collected."""
         return any(name.startswith(starts) for name in self.names)
 
     def total(self, metric: str) -> Total:
-        """Return the sum of a metric over all kernels; one kernel without it makes it unknown."""
+        """Return the sum of a metric over all kernels; unknown if a kernel lacks it."""
         values = self._values(metric)
         return values if isinstance(values, Total) else Total(sum(values))
 
     def _values(self, metric: str) -> list[float] | Total:
-        """Return the metric of each kernel, or why not all have it."""
+        """Return the metric of each kernel, or the reason if one lacks it."""
         kernels = self.profile.kernels
         values = [kernel.metrics[metric] for kernel in kernels if metric in kernel.metrics]
         if not values:
@@ -111,14 +111,14 @@ class MetricSums:
         return values
 
     def first_total(self, metrics: Iterable[str]) -> Total:
-        """Return the sum of the first metric that can be summed, else why the first cannot."""
+        """Return the sum of the first metric that is complete, else the reason."""
         totals = [self.total(metric) for metric in metrics]
         known = next((total for total in totals if total.value is not None), None)
         partial = next((total for total in totals if total.is_partial), None)
         return known or partial or totals[0]
 
     def mean(self, metric: str) -> Total:
-        """Return the mean of a rate, weighted by the time of the kernels."""
+        """Return the mean of a rate, weighted by kernel time."""
         values = self._values(metric)
         if isinstance(values, Total) and not values.is_partial:
             return values
@@ -135,9 +135,9 @@ class MetricSums:
     def quantity(  # noqa: PLR0913 — the parts of a quantity
         self, name: str, unit: str, rule: Rule, total: Total, *, scope: str = "", reason: str = ""
     ) -> Quantity:
-        """Return a total as a quantity; one that is not known is missing, for its own reason.
+        """Return a total as a quantity; an unknown total is missing, with its own reason.
 
-        `reason` says what to know of a value.
+        `reason` is a caveat for a known value.
         """
         is_known = total.value is not None
         return Quantity(

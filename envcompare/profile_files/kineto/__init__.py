@@ -1,6 +1,6 @@
-"""Read a trace of torch.profiler (Kineto): kernels, copies, calls, operators, and exchanges.
+"""Read a torch.profiler (Kineto) trace: kernels, copies, calls, operators and collectives.
 
-Operators are added up as torch.profiler does: what is theirs, and what is inside.
+Operator times are summed as in torch.profiler: self time and total time.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from envcompare.run_folder.profiles import Device, Kernel, Note, Operator, Profi
 from envcompare.text import counted
 
 _SOURCE: Final = "torch.profiler"
-_RANGE: Final = re.compile(r"__.*|\d+")  # what is named after no kernel
+_RANGE: Final = re.compile(r"__.*|\d+")  # not named after a kernel
 _BY_KERNELS: Final = "ROCm sets memory with kernels; the trace does not record their bytes"
-# An operator has a namespace. That of c10d hands an exchange to its backend; hooks that wait for
-# one run in those of autograd, whose nodes, such as AddmmBackward0, have none.
+# An operator has a namespace. c10d operators pass a collective to the backend, and hooks that wait
+# for one run in autograd operators, whose nodes, such as AddmmBackward0, have no namespace.
 _COMPUTES: Final = re.compile(r"(?!c10d::|(?:torch::)?autograd::)[\w.]+::")
 _OF_LAUNCHES: Final = ("launch_count", "kernel_time_ns")
-# ncclKernel_* to NCCL 2.18, ncclDevKernel_* since, nccl…Kernel_* before both; RCCL, its
-# counterpart for AMD GPUs, has the same names.
+# ncclKernel_* up to NCCL 2.18, ncclDevKernel_* since, nccl…Kernel_* before both; RCCL, the AMD
+# counterpart, uses the same names.
 _NCCL: Final = re.compile(r"\bnccl(?:Dev)?Kernel|^(?:void )?nccl\w*")
-# multimem_* and *_shot_* are PyTorch's symmetric memory, cross_device_reduce_* vLLM's own.
+# multimem_* and *_shot_* are PyTorch's symmetric memory, cross_device_reduce_* is vLLM.
 _OTHERS: Final = re.compile(
     r"\bmultimem_|\bcross_device_reduce|\bnvshmem|\b(?:inter|intra)node::"
     r"|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all",
@@ -55,7 +55,7 @@ _OTHERS: Final = re.compile(
 
 
 def read(path: Path) -> Profile:
-    """Read a trace; raises ProfileError for one that is damaged, cut off or impossible."""
+    """Read a trace; raises ProfileError if it is damaged, cut off or contains impossible values."""
     trace = Trace(path)
     rows = read_rows(trace)
     kernels = in_launch_order(rows.kernels.table())
@@ -68,8 +68,8 @@ def read(path: Path) -> Profile:
         return _counted(trace, rows, kernels)
     names = tuple(rows.names)
     devices = _devices(trace)
-    called = {names[number] for number in np.unique(calls["name"]).tolist()}
-    is_rocm = _is_rocm(devices, called)
+    call_names = {names[number] for number in np.unique(calls["name"]).tolist()}
+    is_rocm = _is_rocm(devices, call_names)
     timed = _timed(trace, rows, (kernels, copies, calls, operators))
     has_gpu = bool(len(kernels) or len(copies))
     hidden = _BY_KERNELS if is_rocm else ""
@@ -86,7 +86,7 @@ def read(path: Path) -> Profile:
             *_untraced_graphs(calls, names, (kernels, copies)),
         ),
     )
-    is_cuda = any(name.startswith("cuda") for name in called)
+    is_cuda = any(name.startswith("cuda") for name in call_names)
     vendor = "AMD" if is_rocm else "NVIDIA" if is_cuda else rows.vendor
     if has_gpu and vendor and not devices:
         devices = {0: unknown_model(vendor)}
@@ -122,10 +122,10 @@ def _timed(trace: Trace, rows: EventRows, tables: tuple[Table, Table, Table, Tab
 
 
 def _counted(trace: Trace, rows: EventRows, launched: Table) -> Profile:
-    """Return the counters of a trace that collected some: its times are those of counting.
+    """Return the counters of a trace; its times are distorted by counting and dropped.
 
-    A range of the profiler is no launch: kernels are those of the trace. Where it has none, ranges
-    that are named after kernels stand for these.
+    A profiler range is not a launch, so kernels come from the trace. If it has none, ranges named
+    after kernels are used instead.
     """
     ranges = tuple(
         Kernel(name=name, calls=calls, total_ns=None, metrics=dict(sorted(sums.items())))
@@ -156,7 +156,7 @@ def _counted(trace: Trace, rows: EventRows, launched: Table) -> Profile:
 
 
 def _sums(ranges: tuple[Kernel, ...], *, has_launches: bool) -> Iterator[Quantity]:
-    """Yield what the ranges counted together, and that they are no launches."""
+    """Yield the sums over all ranges, and that launches are unknown."""
     whole = Profile(tool="kineto", kernels=ranges, has_time=False)
     scope = counted(sum(kernel.calls for kernel in ranges), "range of the CUPTI profiler",
                     "ranges of the CUPTI profiler")  # fmt: skip
@@ -166,12 +166,12 @@ def _sums(ranges: tuple[Kernel, ...], *, has_launches: bool) -> Iterator[Quantit
     if not has_launches:
         yield Quantity(
             name="launch_count", value=None, unit="", rule="sum", source=_SOURCE, scope=scope,
-            status="missing", reason="ranges of the CUPTI profiler are no launches",
+            status="missing", reason="ranges of the CUPTI profiler are not launches",
         )  # fmt: skip
 
 
 def _is_rocm(devices: Mapping[int, Device], calls: set[str]) -> bool:
-    """Tell whether the trace is of AMD GPUs: by their names, or by the calls of HIP."""
+    """Return whether the trace comes from AMD GPUs, judged by their names or by HIP calls."""
     names = (device.name for device in devices.values())
     return any(vendor_of(name) == "AMD" for name in names) or any(
         name.startswith("hip") for name in calls
@@ -190,7 +190,7 @@ def _format(trace: Trace) -> str:
 
 
 def _occupancy(rows: EventRows) -> Iterator[Quantity]:
-    """Yield what Kineto computes from launch shapes; it measures nothing."""
+    """Yield the occupancy that Kineto estimates from launch shapes."""
     if rows.occupancy_ns:
         yield Quantity(
             name="estimated_occupancy",
@@ -207,14 +207,14 @@ def _is_nccl(name: str) -> bool:
 
 
 def _is_collective(name: str) -> bool:
-    """Tell by its function, not by its template, whether a kernel exchanges data between GPUs."""
+    """Return whether a kernel exchanges data between GPUs, judged by its function name."""
     return _is_nccl(name) or _OTHERS.search(name.partition("<")[0]) is not None
 
 
 def _collectives(kernels: Table, rows: EventRows, *, is_rocm: bool) -> Iterator[Quantity]:
-    """Yield shares and exposed time of exchanges between GPUs; nothing where there is none.
+    """Yield shares and exposed time of collectives between GPUs, if there are any.
 
-    The share of NCCL is of its own kernels; on AMD GPUs they are RCCL's.
+    NCCL's share counts its own kernels only; on AMD GPUs it is the share of RCCL.
     """
 
     def of_names(fits: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
@@ -235,7 +235,7 @@ def _collectives(kernels: Table, rows: EventRows, *, is_rocm: bool) -> Iterator[
 
 
 def _host_collectives(rows: EventRows, operators: Table) -> Iterator[Quantity]:
-    """Yield time and exposed time of exchanges by the host; nothing where there is none."""
+    """Yield time and exposed time of collectives on the host, if there are any."""
     exchanges = rows.exchanges.table()
     if len(exchanges):
         scope = f"{counted(len(exchanges), 'collective')} on the host: no operator computes"
@@ -244,19 +244,19 @@ def _host_collectives(rows: EventRows, operators: Table) -> Iterator[Quantity]:
 
 
 def _exchanged(exchanges: Table, others: Table, steps_ns: int, scope: str) -> Iterator[Quantity]:
-    """Yield how long any exchange ran, alone and in all, and what part of the steps that is."""
+    """Yield the total and exposed time of exchanges in ns, and their shares of the steps."""
     of, under = ((table["start"], table["end"]) for table in (exchanges, others))
-    lasted, exposed = union_ns(*of), exposed_ns(of, under)
+    duration_ns, exposed = union_ns(*of), exposed_ns(of, under)
     where = scope.partition(":")[0]
     yield Quantity(
-        name="collective_ns", value=float(lasted), unit="ns", rule="union", source=_SOURCE,
+        name="collective_ns", value=float(duration_ns), unit="ns", rule="union", source=_SOURCE,
         scope=where,
     )  # fmt: skip
     yield Quantity(
         name="collective_exposed_ns", value=float(exposed), unit="ns", rule="difference",
         source=_SOURCE, scope=scope,
     )  # fmt: skip
-    for name, part_ns in (("collective", lasted), ("collective_exposed", exposed)):
+    for name, part_ns in (("collective", duration_ns), ("collective_exposed", exposed)):
         if steps_ns:
             yield Quantity(
                 name=f"{name}_step_share", value=100.0 * part_ns / steps_ns, unit="%",
@@ -265,15 +265,15 @@ def _exchanged(exchanges: Table, others: Table, steps_ns: int, scope: str) -> It
 
 
 def _share(kernels: Table, is_counted: npt.NDArray[np.bool_], name: str) -> Quantity:
-    lasted = kernels["end"] - kernels["start"]
-    total = int(lasted.sum())
+    duration_ns = kernels["end"] - kernels["start"]
+    total = int(duration_ns.sum())
     return Quantity(
         name=name,
-        value=100.0 * int(lasted[is_counted].sum()) / total if total else 0.0,
+        value=100.0 * int(duration_ns[is_counted].sum()) / total if total else 0.0,
         unit="%",
         rule="ratio of sums",
         source=_SOURCE,
-        scope=f"{int(is_counted.sum())} of {len(kernels)} kernels, told by their names",
+        scope=f"{int(is_counted.sum())} of {len(kernels)} kernels, by name",
     )
 
 
@@ -282,7 +282,7 @@ def _devices(trace: Trace) -> dict[int, Device]:
     entries = (
         [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
     )
-    # XPUs stand there in the order of their numbers
+    # XPUs are listed in the order of their numbers
     numbered = ((entry.get("id", place), entry) for place, entry in enumerate(entries))
     return {number: _device(entry) for number, entry in numbered if isinstance(number, int)}
 
@@ -292,11 +292,11 @@ def _device(entry: dict[str, Any]) -> Device:
     major, minor = (
         entry.get(f"compute{part}", entry.get(part.lower())) for part in ("Major", "Minor")
     )
-    # what HIP writes there is no compute capability of CUDA
-    is_told = major is not None and vendor_of(name) == "NVIDIA"
+    # HIP writes something other than a CUDA compute capability here
+    is_cuda_capability = major is not None and vendor_of(name) == "NVIDIA"
     return Device(
         name=name,
-        compute_capability=f"{major}.{minor}" if is_told else "",
+        compute_capability=f"{major}.{minor}" if is_cuda_capability else "",
         multiprocessors=count if isinstance(count, int) else None,
     )
 
@@ -313,17 +313,17 @@ def _notes(trace: Trace, *, has_gpu: bool) -> Iterator[Note]:
 def _untraced_graphs(
     calls: Table, names: Sequence[str], tables: tuple[Table, Table]
 ) -> Iterator[Note]:
-    """Yield that CUDA graphs hide their work, where all that is there has a call of its own."""
+    """Yield a note on untraced CUDA graphs, if every recorded row has its own launching call."""
     graphs = untraced_graphs(calls, names, tables)
     if graphs and all((launching_calls(table, calls) >= 0).all() for table in tables):
         yield Note(kind="untraced-graphs", values={"graphs": graphs})
 
 
 def _owners(rows: Table, calls: Table, operators: Table) -> Numbers:
-    """Return the place in `operators` of what caused each row of GPU work, or -1.
+    """Return the index in `operators` of the operator that caused each row, or -1.
 
-    It is the innermost operator around the call that launched it; without a call, the one whose
-    external id the row carries.
+    It is the innermost operator around the launching call; without a call, the operator with the
+    external id of the row.
     """
     if not len(rows) or not len(operators):
         return np.full(len(rows), -1)
@@ -339,7 +339,7 @@ def _by_external(asked: Numbers, offered: Numbers) -> Numbers:
     order = np.argsort(offered, kind="stable")
     at = np.minimum(np.searchsorted(offered[order], asked), len(order) - 1)
     places = order[at]
-    # Kineto writes 0 where it knows of no operator.
+    # Kineto writes 0 for an unknown operator.
     return np.where((offered[places] == asked) & (asked > 0), places, -1)
 
 
@@ -351,9 +351,9 @@ def _operator_sums(
     durations: Numbers,
     memory: Table,
 ) -> tuple[Operator, ...]:
-    """Return the operators by name, those with the most time of their own first.
+    """Return the operators by name, longest self time first.
 
-    `work` holds the operator, or -1, that caused each piece of GPU work of these `durations`.
+    `work` holds the operator index, or -1, of each piece of GPU work, `durations` its length in ns.
     """
     if not len(operators):
         return ()
@@ -362,13 +362,13 @@ def _operator_sums(
         + [-operators["end"], operators["start"], operators["thread"]]
     )
     parents = _parents(operators, order)
-    stands_for = _once(operators, parents, order)
-    is_kept = stands_for == np.arange(len(operators))
-    parents = np.where(is_kept & (parents >= 0), stands_for[parents], -1)
+    kept_places = _without_repeats(operators, parents, order)
+    is_kept = kept_places == np.arange(len(operators))
+    parents = np.where(is_kept & (parents >= 0), kept_places[parents], -1)
     length = operators["end"] - operators["start"]
-    device = _added(_moved(work, stands_for), durations, len(operators))
+    device = _added(_moved(work, kept_places), durations, len(operators))
     owner = innermost(operators, threads=memory["thread"], times=memory["time"])
-    held = _moved(np.array(owner, dtype=np.int64), stands_for)
+    held = _moved(np.array(owner, dtype=np.int64), kept_places)
     sums = np.stack([
         np.ones_like(length),
         length - _inside(operators, parents),
@@ -392,7 +392,7 @@ def _operator_sums(
 
 
 def _computing(operators: Table, names: Sequence[str]) -> Table:
-    """Return the operators that compute, without what calls them and may wait in between."""
+    """Return the computing operators, without their callers, which may wait in between."""
     kept = [at for at, name in enumerate(names) if _COMPUTES.match(name)]
     return operators[np.isin(operators["name"], kept)]
 
@@ -420,7 +420,7 @@ def _by_name(columns: Numbers, names: Numbers) -> dict[int, list[int]]:
 
 
 def _parents(rows: Table, order: Numbers) -> Numbers:
-    """Return the place of the operator each one stands in on its thread, or -1."""
+    """Return the index of the enclosing operator on the same thread, or -1."""
     parents = np.full(len(rows), -1)
     threads, starts, ends = (rows[name].tolist() for name in ("thread", "start", "end"))
     around: list[int] = []
@@ -435,25 +435,25 @@ def _parents(rows: Table, order: Numbers) -> Numbers:
     return parents
 
 
-def _once(rows: Table, parents: Numbers, order: Numbers) -> Numbers:
-    """Return for each operator its place, or that of the one it repeats.
+def _without_repeats(rows: Table, parents: Numbers, order: Numbers) -> Numbers:
+    """Return for each operator its index, or that of the operator it repeats.
 
-    A dispatcher may call the same name again and nothing else; torch.profiler shows one of them.
+    A dispatcher may call only an operator of the same name; torch.profiler shows one of the two.
     """
     children = np.bincount(parents[parents >= 0], minlength=len(rows))
     repeats = (parents >= 0) & (rows["name"] == rows["name"][parents]) & (children[parents] == 1)
-    stands_for = np.arange(len(rows))
+    kept_places = np.arange(len(rows))
     for place in order[repeats[order]].tolist():
-        stands_for[place] = stands_for[parents[place]]
-    return stands_for
+        kept_places[place] = kept_places[parents[place]]
+    return kept_places
 
 
-def _moved(places: Numbers, stands_for: Numbers) -> Numbers:
-    return np.where(places >= 0, stands_for[places], -1)
+def _moved(places: Numbers, kept_places: Numbers) -> Numbers:
+    return np.where(places >= 0, kept_places[places], -1)
 
 
 def _inside(rows: Table, parents: Numbers) -> Numbers:
-    """Return how long children ran inside each operator; rounding may carry one past the end."""
+    """Return the time of children inside each operator; rounding may extend one past the end."""
     is_child = parents >= 0
     parent = parents[is_child]
     until = np.minimum(rows["end"][is_child], rows["end"][parent])

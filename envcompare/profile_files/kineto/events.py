@@ -1,6 +1,6 @@
-"""The events of a Kineto trace, read one at a time from the file, packed by gzip or not, as rows.
+"""Stream the events of a Kineto trace, plain or gzip, into rows.
 
-Rows are of GPU work, API calls, operators and memory.
+There are rows for GPU work, API calls, operators and memory.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from envcompare.profile_files.activity import KINDS, ROW, Rows, Shape
 from envcompare.profile_files.rawfiles import GZIP, refusal
 from envcompare.run_folder.profiles import Dim
 
-# What is read of a trace beside its events; newer Kineto and tools that merge traces write it last.
+# Top-level fields read in addition to events; newer Kineto and merging tools write them last.
 _FIELDS: Final = ("schemaVersion", "deviceProperties", "computeProperties", "distributedInfo")
-_SCHEMA: Final = 1  # of every Kineto until 2026
+_SCHEMA: Final = 1  # every Kineto until 2026
 _CHUNK_BYTES: Final = 1 << 18
 _VALUE_MOST: Final = 1 << 24  # characters; an event has some hundred
-_SHOWN: Final = 24  # characters on each side of a damaged place
-# A trace is packed to a tenth or a thirtieth of its size: each event has times of its own.
+_SHOWN: Final = 24  # characters on each side of the damage
+# gzip shrinks a trace to a tenth or a thirtieth, since each event has distinct times.
 _FREE_BYTES: Final = 1 << 26
 _SWELLING_MOST: Final = 200
-# A microsecond count of 16 digits is a time three centuries after 1970.
+# 16 digits of microseconds are three centuries after 1970.
 _MOST_DIGITS: Final = 16
 _ROUNDING_PARTS: Final = 100
 _SPACES: Final = re.compile(r"[ \t\r\n]*")
@@ -39,32 +39,32 @@ _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _HINT: Final = "export the trace again, and copy it whole"
 _DAMAGED: Final = (EOFError, zlib.error, gzip.BadGzipFile, ValueError, ArithmeticError)
 
-# The categories of 2023 and later, and those before them.
+# The categories since 2023, and older ones.
 _CATEGORIES: Final = {
     "kernel": "kernel", "gpu_memcpy": "copy", "memcpy": "copy", "gpu_memset": "copy",
     "memset": "copy", "cuda_runtime": "call", "runtime": "call", "cuda_driver": "call",
     "cpu_op": "operator", "operator": "operator", "cuda_profiler_range": "counters",
     "user_annotation": "annotation", "cpu_instant_event": "memory",
 }  # fmt: skip
-# What points from an event to another, and what names processes: it lasts no time.
+# Flow events and metadata, which have no duration.
 _TIMELESS: Final = ("s", "t", "f", "M")
-# What no event but one of GPU work has.
+# Fields that only GPU work has.
 _WORK: Final = ({"stream", "grid", "block"}, {"stream", "bytes"})
 # ROCm wrote CopyHostToDevice and FillBuffer before it wrote what CUDA writes.
-# XPUs write M2D: M is memory of the host, H what was allocated there to be copied, S is shared.
+# XPUs write M2D: M is host memory, H is pinned host memory, S is shared.
 _COPY: Final = re.compile(r"Memcpy (PtoP|[HDAMS](?:to|2)[HDAMS])|Copy([HD])\w+To([HD])")
 _CALLS: Final = re.compile(r"(\w+)_(?:runtime|driver)")
 _VENDORS: Final = {"xpu": "Intel", "mtia": "Meta MTIA", "musa": "Moore Threads",
                    "mlu": "Cambricon", "hpu": "Intel Gaudi", "npu": "Huawei Ascend"}  # fmt: skip
-_ASCEND: Final = {"Task Type", "Stream Id"}  # what torch_npu writes of work on a device
+_ASCEND: Final = {"Task Type", "Stream Id"}  # fields of torch_npu device work
 _SIDES: Final = str.maketrans("AM", "DH")
 _SETS: Final = ("memset", "fillbuffer")
 _PLACES: Final[dict[str, int]] = {kind: place for place, kind in enumerate(KINDS)}
 _STEP: Final = re.compile(r"ProfilerStep#(\d+)")
 EXCHANGE: Final = re.compile(r"gloo:\w+")
-"""What the backend of torch.distributed that exchanges data by the host calls it."""
+"""Names of collectives of the host backend of torch.distributed."""
 
-_QUEUE: Final = "sycl queue"  # what a stream is on an XPU
+_QUEUE: Final = "sycl queue"  # the stream on an XPU
 _OCCUPANCY: Final = "est. achieved occupancy %"
 OCCUPANCY_PARTS: Final = 1000
 _CUDA: Final = 1
@@ -73,14 +73,14 @@ Event = dict[str, Any]
 
 
 def _is_number(value: object) -> bool:
-    """Return whether a value of the file is a number; true and false are none."""
+    """Return whether a value is a number; true and false are not."""
     return isinstance(value, int | Decimal) and not isinstance(value, bool)
 
 
 class Trace:
-    """The events of a trace with their numbers, and what stands beside them.
+    """The numbered events of a trace, and the other top-level fields in `head`.
 
-    `head` is complete when all events have been read.
+    `head` is complete once all events have been read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -89,7 +89,7 @@ class Trace:
         self.head: dict[str, Any] = {}
 
     def events(self) -> Iterator[tuple[int, Event]]:
-        """Yield all events; raises ProfileError where the file is damaged or ends too early."""
+        """Yield all events; raises ProfileError if the file is damaged or truncated."""
         number = -1
         try:
             with opened(self._path) as raw:
@@ -104,9 +104,9 @@ class Trace:
             raise refusal(self.name, why=f"it cannot be read: {error.strerror}") from error
 
     def _items(self, text: _Json) -> Iterator[object]:
-        """Yield the items of `traceEvents`, and keep what is known of the fields beside it."""
+        """Yield the items of `traceEvents`, and keep the known top-level fields."""
         has_events = False
-        if text.peek() == "[":  # as the first releases and other tools write it
+        if text.peek() == "[":  # written by the first releases and by other tools
             yield from self._bare(text)
             return
         if text.peek() != "{":
@@ -128,7 +128,7 @@ class Trace:
             raise refusal(self.name, why="it has no traceEvents", hint=_HINT)
 
     def _bare(self, text: _Json) -> Iterator[object]:
-        """Yield the events of a trace that is a list of them and nothing else."""
+        """Yield the events of a trace that is a bare list."""
         has_phase = False
         for event in self._list(text):
             has_phase = has_phase or (isinstance(event, dict) and "ph" in event)
@@ -143,7 +143,7 @@ class Trace:
             yield text.value()
 
     def _refuse_newer(self) -> None:
-        """Refuse a schema after the one that is known, whose times may be of another unit."""
+        """Refuse a newer schema, whose times may have another unit."""
         schema = self.head.get("schemaVersion")
         if isinstance(schema, int | Decimal) and schema > _SCHEMA:
             why = f"it uses trace schema {schema}; envcompare reads schema {_SCHEMA} only"
@@ -152,15 +152,15 @@ class Trace:
 
     def _object(self, number: int, event: object) -> Event:
         if not isinstance(event, dict):
-            raise self.refusal(number, "it is no object")
+            raise self.refusal(number, "it is not an object")
         return event
 
     def refusal(self, number: int, why: str) -> ProfileError:
-        """Return the error that names an event and what is wrong with it."""
+        """Return the error for an event."""
         return refusal(self.name, why=f"event {number} of traceEvents: {why}", hint=_HINT)
 
     def whole(self, number: int, event: Event, key: str) -> int:
-        """Return a whole number of `args`; -1 where it is missing."""
+        """Return an integer of `args`, -1 if missing; raises ProfileError for anything else."""
         args = event.get("args")
         value = args.get(key) if isinstance(args, dict) else None
         if value is None:
@@ -170,7 +170,7 @@ class Trace:
         return value
 
     def nanoseconds(self, number: int, event: Event, key: str) -> int:
-        """Return a time of an event, which Kineto writes in microseconds, to the nanosecond."""
+        """Return a time, which Kineto writes in microseconds, in whole ns."""
         value = event.get(key)
         if type(value) is int:
             value = Decimal(value)
@@ -179,23 +179,22 @@ class Trace:
         return int((value * 1000).to_integral_value())
 
     def duration_ns(self, number: int, event: Event) -> int:
-        """Return how long an event lasts; refuse one that rounding would change by over 1 %.
+        """Return the duration of an event in ns; refuse it if rounding changes it by over 1 %.
 
-        Kineto writes whole nanoseconds; arithmetic of other tools leaves a trace of a fraction.
+        Kineto writes whole nanoseconds; arithmetic in other tools leaves small fractions.
         """
-        lasted = self.nanoseconds(number, event, "dur")
+        duration_ns = self.nanoseconds(number, event, "dur")
         exact = Decimal(event["dur"]) * 1000
-        if abs(exact - lasted) * _ROUNDING_PARTS > exact:
+        if abs(exact - duration_ns) * _ROUNDING_PARTS > exact:
             why = f"dur is {event['dur']!s:.40}, not a number of whole nanoseconds"
             raise self.refusal(number, why)
-        return lasted
+        return duration_ns
 
 
 class _Json:
-    """JSON of any length, of which one value at a time is in memory.
+    """A JSON stream of any length, with one value at a time in memory.
 
-    A value that does not end, and a small file that is packed and unpacks to a huge one, are
-    refused.
+    It refuses values without an end, and small files that unpack to huge ones.
     """
 
     def __init__(self, raw: IO[bytes]) -> None:
@@ -209,28 +208,28 @@ class _Json:
         self._at = 0
 
     def peek(self) -> str:
-        """Return the next character that is no space; an empty text at the end of the file."""
+        """Return the next non-space character; empty at the end of the file."""
         while True:
             self._at = cast("re.Match[str]", _SPACES.match(self._text, self._at)).end()
             if self._at < len(self._text) or not self._fill():
                 return self._text[self._at : self._at + 1]
 
     def take(self, *expected: str) -> str:
-        """Go past one of these characters, and return it."""
+        """Consume one of these characters, and return it."""
         if (letter := self.peek()) not in expected:
             raise _damage(f"expecting {' or '.join(expected)}", self._text, self._at)
         self._at += 1
         return letter
 
     def members(self, closing: str) -> Iterator[None]:
-        """Stop before each member of the list or object that was opened, and go past its end."""
+        """Yield before each member of an open list or object, then consume its end."""
         letter = self.take(closing) if self.peek() == closing else ""
         while letter != closing:
             yield
             letter = self.take(",", closing)
 
     def value(self) -> object:
-        """Return the value that comes next; a number with a fraction is a Decimal."""
+        """Return the next value; a number with a fraction is a Decimal."""
         self.peek()
         while True:
             try:
@@ -242,17 +241,17 @@ class _Json:
             if end < len(self._text) or not self._fill():
                 break
         if _SURROGATE.search(self._text, self._at, end):
-            json.dumps(value, ensure_ascii=False, default=str).encode()  # half a character is none
+            json.dumps(value, ensure_ascii=False, default=str).encode()  # refuses half a pair
         self._at = end
         return value
 
     def end(self) -> None:
-        """Refuse anything behind the last value, and a file whose checksum is another."""
+        """Refuse extra data after the last value, and a wrong checksum."""
         if self.peek():
             raise _damage("extra data", self._text, self._at)
 
     def _fill(self) -> bool:
-        """Read on, as much again as is held; say whether there was more."""
+        """Read at least as much as is buffered; return whether there was more."""
         held = len(self._text) - self._at
         if held > _VALUE_MOST:
             raise ValueError(f"a value of more than {_VALUE_MOST >> 20} MiB")
@@ -264,19 +263,19 @@ class _Json:
             text = self._utf8.decode(data, final=not data)
         except UnicodeDecodeError as error:
             near = error.object[max(0, error.start - _SHOWN) : error.start + _SHOWN]
-            raise ValueError(f"no UTF-8: {near.decode(errors='backslashreplace')}") from error
+            raise ValueError(f"not UTF-8: {near.decode(errors='backslashreplace')}") from error
         self._text = self._text[self._at :] + text
         self._at = 0
         return bool(data)
 
 
 def _damage(why: str, text: str, at: int) -> ValueError:
-    """Return the error for a damaged place, with what stands around it."""
+    """Return the error for damage, with the surrounding text."""
     return ValueError(f"{why}: {text[max(0, at - _SHOWN) : at + _SHOWN]}")
 
 
 def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 _DECODER: Final = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant)
@@ -284,7 +283,7 @@ _DECODER: Final = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse_c
 
 @dataclass(kw_only=True, slots=True)
 class EventRows:
-    """All rows of a trace; names, threads and shapes of kernels are numbered as they come."""
+    """All rows of a trace; names, threads and kernel shapes are numbered by first use."""
 
     kernels: Rows = field(default_factory=lambda: Rows(*ROW, "group"))
     copies: Rows = field(default_factory=lambda: Rows(*ROW, "kind", "bytes"))
@@ -301,9 +300,9 @@ class EventRows:
     counters: dict[str, tuple[int, dict[str, float]]] = field(default_factory=dict)
     dropped: set[str] = field(default_factory=set)
     steps: set[str] = field(default_factory=set)
-    steps_ns: int = 0  # they take in all
+    steps_ns: int = 0  # total
     exchanges: Rows = field(default_factory=lambda: Rows("start", "end"))  # between processes
-    vendor: str = ""  # of the GPUs, as the categories of their calls tell
+    vendor: str = ""  # of the GPUs, derived from call categories
     occupancy_weighted: int = 0
     occupancy_ns: int = 0
 
@@ -312,12 +311,12 @@ class EventRows:
         return self.names.setdefault(text, len(self.names))
 
     def thread(self, event: Event) -> int:
-        """Return the number of the thread an event is of."""
+        """Return the number of the thread of an event."""
         return self.threads.setdefault(f"{event.get('pid')}/{event.get('tid')}", len(self.threads))
 
 
 def read_rows(trace: Trace) -> EventRows:
-    """Read a whole trace; raises ProfileError for an event that cannot be."""
+    """Read a whole trace; raises ProfileError for an impossible event."""
     rows = EventRows()
     number = 0
     try:
@@ -330,7 +329,7 @@ def read_rows(trace: Trace) -> EventRows:
 
 
 def _kind(trace: Trace, number: int, event: Event) -> str:
-    """Return what an event is, or an empty text; what hides GPU work is refused."""
+    """Return the kind of an event, or empty; refuse an event that would hide GPU work."""
     category, phase = event.get("cat"), event.get("ph")
     kind = _CATEGORIES.get(category.lower(), "") if isinstance(category, str) else ""
     if not kind and isinstance(category, str) and _CALLS.fullmatch(category):
@@ -341,13 +340,13 @@ def _kind(trace: Trace, number: int, event: Event) -> str:
         return kind
     if phase in _TIMELESS:
         return ""
-    # Pairs of B and E are written by no release of torch; nothing says how they would nest.
-    why = f"ph is {phase!r:.40}, and only X tells how long a {category:.40} lasts"
+    # No release of torch writes pairs of B and E, and their nesting is undefined.
+    why = f"ph is {phase!r:.40}; a {category:.40} needs ph X, which has a duration"
     raise trace.refusal(number, why)
 
 
 def _refuse_hidden(trace: Trace, number: int, event: Event) -> None:
-    """Refuse what a category of several words, or an unknown one, would leave out unseen."""
+    """Refuse a multiple or unknown category that would silently drop GPU work."""
     category, args = event.get("cat"), event.get("args")
     if not isinstance(category, str | None):
         raise trace.refusal(number, f"cat is {category!r:.40}, not a text")
@@ -355,10 +354,10 @@ def _refuse_hidden(trace: Trace, number: int, event: Event) -> None:
     if any(part.strip() in _CATEGORIES for part in parts):
         raise trace.refusal(number, f"cat is {category!r:.40}, not one category")
     if isinstance(args, dict) and args.keys() >= _ASCEND:
-        why = "it is of a Huawei Ascend NPU; traces of NVIDIA, AMD and Intel GPUs are read"
+        why = "it is from a Huawei Ascend NPU; only NVIDIA, AMD and Intel GPUs are supported"
         raise trace.refusal(number, why)
     if isinstance(args, dict) and any(args.keys() >= keys for keys in _WORK):
-        why = f"its args are those of GPU work, and cat is {category!r:.40}, which is none"
+        why = f"its args are those of GPU work, but cat is {category!r:.40}"
         raise trace.refusal(number, why)
 
 
@@ -383,20 +382,20 @@ def _where(trace: Trace, number: int, event: Event) -> tuple[int, ...]:
     stream = trace.whole(number, event, _QUEUE if is_xpu else "stream")
     if device < 0 or stream < 0:
         raise trace.refusal(number, _no_stream(trace))
-    context = -1 if is_xpu else trace.whole(number, event, "context")  # theirs is an address
-    # Without a process: a trace of torch is of one.
+    context = -1 if is_xpu else trace.whole(number, event, "context")  # an address on XPUs
+    # Without a process: a torch trace has only one.
     return (-1, _correlation(trace, number, event), start, end, device, context, stream,
             _external(trace, number, event))  # fmt: skip
 
 
 def _no_stream(trace: Trace) -> str:
-    """Say what a piece of GPU work lacks, and of which GPUs the trace is as far as it tells."""
+    """Return what a piece of GPU work lacks, with the GPUs of the trace if recorded."""
     found = trace.head.get("deviceProperties")
-    listed = found if isinstance(found, list) else ()
-    names = [one.get("name") for one in listed if isinstance(one, dict)]
-    told = ", ".join(sorted({str(name) for name in names if name}))
-    of = f" of {told}" if told else "; early releases of PyTorch for ROCm wrote neither"
-    return f"a device or stream is missing in the trace{of}"
+    devices = found if isinstance(found, list) else ()
+    names = [entry.get("name") for entry in devices if isinstance(entry, dict)]
+    gpus = ", ".join(sorted({str(name) for name in names if name}))
+    origin = f" of {gpus}" if gpus else "; early releases of PyTorch for ROCm wrote neither"
+    return f"a device or stream is missing in the trace{origin}"
 
 
 def _correlation(trace: Trace, number: int, event: Event) -> int:
@@ -419,15 +418,15 @@ def _kernel(trace: Trace, number: int, event: Event, rows: EventRows) -> None:
         return
     if not _is_number(estimate) or not 0 <= estimate <= 100:
         raise trace.refusal(number, f"{_OCCUPANCY} is {estimate!s:.40}")
-    lasted = where[3] - where[2]
-    # In whole parts, so that the order of events cannot change the sum.
-    rows.occupancy_weighted += int(estimate * OCCUPANCY_PARTS) * lasted
-    rows.occupancy_ns += lasted
+    duration_ns = where[3] - where[2]
+    # Integers, so that the sum does not depend on the order of events.
+    rows.occupancy_weighted += int(estimate * OCCUPANCY_PARTS) * duration_ns
+    rows.occupancy_ns += duration_ns
 
 
 def _dim(trace: Trace, number: int, event: Event, key: str) -> Dim | None:
     value = event["args"].get(key)
-    # ROCm tells the kind of a dispatch, and zeros where it does not know its shape.
+    # ROCm records the kind of a dispatch, and zeros for an unknown shape.
     if value is None or ("kind" in event["args"] and value == [0, 0, 0]):
         return None
     if not isinstance(value, list) or len(value) != 3 or not all(_is_size(size) for size in value):
@@ -442,7 +441,7 @@ def _is_size(value: object) -> bool:
 def _copy(trace: Trace, number: int, event: Event, rows: EventRows) -> None:
     name, size = _text(trace, number, event), trace.whole(number, event, "bytes")
     match = _COPY.match(name)
-    # An array (A) lies in the memory of the device.
+    # An array (A) is in device memory.
     kind = (match[1] or f"{match[2]}to{match[3]}") if match else "other"
     kind = "unified" if "S" in kind else kind.replace("2", "to").translate(_SIDES)
     if name.lower().startswith(_SETS):
@@ -489,7 +488,7 @@ def _memory(trace: Trace, number: int, event: Event, rows: EventRows) -> None:
 
 
 def _counters(trace: Trace, number: int, event: Event, rows: EventRows) -> None:
-    """Add up the counters of a kernel; an average or a percentage cannot be added up."""
+    """Sum the counters of a kernel; averages and percentages are dropped."""
     args = event.get("args")
     name = _text(trace, number, event)
     calls, sums = rows.counters.get(name, (0, {}))

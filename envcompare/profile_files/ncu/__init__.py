@@ -1,9 +1,9 @@
 """Nsight Compute: its CSV (raw page, details page, summary per kernel) and its reports.
 
-A report (`.ncu-rep`) is read through NVIDIA's module `ncu_report`, or converted by an `ncu` here.
-A live run prints messages and the output of the profiled program before the table; the table
-begins where the first cell is `ID` (or `Process ID` in a summary). A summary is of
-`ncu --print-summary per-kernel`: a row for each kernel and metric, as of nvprof.
+A report (`.ncu-rep`) is read through NVIDIA's module `ncu_report`, or converted by the local `ncu`.
+A live run prints messages and program output before the table; the table starts where the first
+cell is `ID` (or `Process ID` in a summary). A summary (`ncu --print-summary per-kernel`) has a row
+for each kernel and metric, as in nvprof.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ from envcompare.profile_files.rawfiles import (
 from envcompare.run_folder.profiles import Device, Dim, Kernel, Note, Page, Profile
 
 _HINT: Final = (
-    "pip install 'envcompare-bench[ncu]', or import what "
-    "`LC_ALL=C ncu --import {file} --csv --page raw --print-units base` prints"
+    "pip install 'envcompare-bench[ncu]', or import the output of "
+    "`LC_ALL=C ncu --import {file} --csv --page raw --print-units base`"
 )
 _MAGIC: Final = b"NVR\0"
 _NEWER: Final = re.compile(r"\bnewer\b|[Uu]nsupported .*version|version .*not supported")
@@ -71,19 +71,19 @@ _KEYS: Final = (
     "Process ID", "Kernel Name", "Grid Size", "Block Size", "Device", "Device Id", "CC",
 )  # fmt: skip
 _LAUNCHES: Final = (
-    "only per-kernel summaries are read; else print launches: "
+    "only per-kernel summaries are supported; otherwise print launches: "
     "`LC_ALL=C ncu --import … --csv --page raw --print-units base`"
 )
 _HEADER: Final = re.compile(r'^"(?:ID|Process ID)",')
 _ERROR: Final = re.compile(r"^==ERROR==\s*(.*)")
 _NONE: Final = "No kernels were profiled"
 _NO_KERNEL: Final = (
-    "check that the program uses the GPU between the marks that ncu was given (--nvtx-include, "
+    "check that the program uses the GPU within the range that ncu profiles (--nvtx-include, "
     "--profile-from-start, --kernel-name), and that ncu follows its children (--target-processes)"
 )
 _PROFILING: Final = re.compile(r"==PROF== Profiling ")
 _MOST_ERRORS: Final = 3
-_FAILED: Final = "run the program without ncu until it ends well, then profile it again"
+_FAILED: Final = "make the program succeed without ncu, then profile it again"
 _PERMISSION: Final = re.compile(
     r"ERR_NVGPUCTRPERM|does not have permission to access NVIDIA GPU Performance Counters"
     r"|driver resource was unavailable"
@@ -96,9 +96,9 @@ _OPEN_COUNTERS: Final = (
 
 
 def read(path: Path) -> Profile:
-    """Return the profile in a `.ncu-rep` report or in CSV of Nsight Compute 2020 to 2026.
+    """Return the profile in a `.ncu-rep` report or a CSV of Nsight Compute 2020 to 2026.
 
-    Raises ProfileError for a file that cannot be read or trusted, with the line and the reason.
+    Raises ProfileError, with the line, for a file that cannot be read or trusted.
     """
     if path.suffix == ".ncu-rep":
         return _report(path)
@@ -122,12 +122,12 @@ def _profile(
 
 
 def _report(path: Path) -> Profile:
-    """Return what a report holds; raises ProfileError where it cannot be read here, or is cut."""
-    # The module takes what does not begin as a report for one without launches.
+    """Return the profile in a report; raises ProfileError if it cannot be read."""
+    # The module treats any other file as a report without launches.
     head = first_bytes(path, len(_MAGIC))
     if head != _MAGIC:
-        what = "it is empty" if not head else "it does not begin as one"
-        raise refusal(path.name, why=f"it is not an Nsight Compute report: {what}", hint=CUT)
+        why = "it is not an Nsight Compute report" + ("" if head else ": it is empty")
+        raise refusal(path.name, why=why, hint=CUT)
     try:
         module = importlib.import_module("ncu_report")
     except ImportError:
@@ -135,7 +135,7 @@ def _report(path: Path) -> Profile:
         if program is None:
             raise refusal(
                 path.name,
-                why="reading it needs the module ncu_report or the program ncu; neither is here",
+                why="it needs the module ncu_report or the program ncu; neither is installed",
                 hint=_HINT.format(file=path.name),
             ) from None
         return _by_program(program, path)
@@ -144,12 +144,12 @@ def _report(path: Path) -> Profile:
 
 
 def _by_program(program: str, path: Path) -> Profile:
-    """Return a report as the installed ncu converts it to CSV."""
+    """Return the profile in a report that the installed ncu converts to CSV."""
     argv = [program, "--import", str(path), "--csv", "--page", "raw", "--print-units", "base"]
     done, newer = convert(argv, file=path.name, newer=_NEWER, env=os.environ | {"LC_ALL": "C"})
     if done.returncode:
-        said = (done.stdout + done.stderr).strip()
-        why = f"ncu cannot read it: {said.splitlines()[-1] if said else 'it did not say why'}"
+        message = (done.stdout + done.stderr).strip()
+        why = f"ncu cannot read it: {message.splitlines()[-1] if message else 'no reason given'}"
         why = f"the ncu on PATH is older than the report: {newer}" if newer else why
         hint = NEWER_HINT.format(file=path.name) if newer else CUT
         raise refusal(path.name, why=why, hint=hint)
@@ -157,7 +157,7 @@ def _by_program(program: str, path: Path) -> Profile:
 
 
 def _printed(path: Path, lines: tuple[str, ...], *, form: str = "") -> Profile:
-    """Return what ncu printed of a file; raises ProfileError, with the line and the reason."""
+    """Return the profile in printed CSV; raises ProfileError with the line."""
     table = _find_table(lines, file=path.name)
     page: Page = "raw" if table.column("Metric Name") is None else "details"
     if table.header.cells[0] == "Process ID":
@@ -170,12 +170,12 @@ def _printed(path: Path, lines: tuple[str, ...], *, form: str = "") -> Profile:
 
 @lru_cache(maxsize=2_000)
 def _is_range(column: str) -> bool:
-    """Say whether a column holds the NVTX ranges around a launch."""
+    """Return whether a column has the NVTX ranges around a launch."""
     return any(mark in column for mark in _RANGES)
 
 
 def _raw_launches(table: _Table) -> tuple[Launch, ...]:
-    """Return the launches of the raw page: units in the second row, then a row for each."""
+    """Return the launches of the raw page: a row of units, then a row for each launch."""
     if not table.rows or table.rows[0].cells[:1] != ("",):
         line = table.rows[0].line if table.rows else None
         why = "the row of units below the header is missing"
@@ -203,7 +203,7 @@ def _details_launches(table: _Table) -> tuple[Launch, ...]:
     _refuse_cut_launch(table, by_launch)
     cells = (cell for of_launch in by_launch.values() for cell in of_launch)
     convention = _convention(cells, table.file)
-    # sections that count instructions, though their rows hide the names of the counters
+    # these sections count instructions, but their rows do not name the counters
     section = table.header.cells.index("Section Name")
     is_patched = any(_PATCHING.search(row.cells[section]) for row in table.rows)
     counts = (Measured.printed(by_launch[ident], convention, table.file) for ident in first)
@@ -217,7 +217,7 @@ def _details_cells(table: _Table) -> tuple[dict[str, list[Cell]], dict[str, Row]
     _check_order(table, table.rows, is_repeated=True)
     by_launch: dict[str, list[Cell]] = {}
     first: dict[str, Row] = {}
-    told: list[tuple[int | None, tuple[str, str, str]]] = []
+    fields: list[tuple[int | None, tuple[str, str, str]]] = []
     for row in table.rows:
         section, name, unit, text = (row.cells[place] for place in places)
         ident = row.cells[0]
@@ -225,31 +225,27 @@ def _details_cells(table: _Table) -> tuple[dict[str, list[Cell]], dict[str, Row]
         cells = by_launch.setdefault(ident, [])
         if not name:  # the advice of a rule
             continue
-        told.append((row.line, (ident, section, name)))
+        fields.append((row.line, (ident, section, name)))
         cells.append(Cell(row.line, LABELS.get(name, name), unit, text))
-    if twice := first_repeated(told):
-        why = f"{twice[1][2]} of launch {twice[1][0]} stands there twice"
+    if twice := first_repeated(fields):
+        why = f"{twice[1][2]} of launch {twice[1][0]} is listed twice"
         raise refusal(table.file, line=twice[0], why=why)
     return by_launch, first
 
 
 def _gap_notes(table: _Table) -> tuple[Note, ...]:
-    """Return what to know of a file whose launches are not numbered without a gap.
-
-    ncu leaves launches out that a filter of the import excludes, and so does a lost line.
-    """
+    """Return a note if launch numbers have gaps, due to an import filter or lost lines."""
     numbers = dict.fromkeys(int(row.cells[0]) for row in table.rows if row.cells[0].isdigit())
     lacking = max(numbers, default=-1) + 1 - len(numbers)
     return (Note(kind="launches-not-in-file", values={"launches": lacking}),) * bool(lacking)
 
 
 def _convention(cells: Iterable[Cell], file: str) -> Convention:
-    """Return the convention of all numbers of a file."""
     return decide(((cell.line or 0, cell.text) for cell in cells), file=file)
 
 
 def _check_order(table: _Table, rows: Sequence[Row], *, is_repeated: bool) -> None:
-    """Refuse rows of no launch, and launches whose numbers do not rise."""
+    """Refuse rows without a launch, and launch numbers that do not increase."""
     if not rows:
         raise refusal(table.file, line=table.header.line, why="no launch follows the header")
     name = table.column("Kernel Name")
@@ -257,16 +253,16 @@ def _check_order(table: _Table, rows: Sequence[Row], *, is_repeated: bool) -> No
     for row in rows:
         ident = row.cells[0]
         if not ident.isascii() or not ident.isdigit() or name is None or not row.cells[name]:
-            why = "the row belongs to no launch: it has no ID or no name of a kernel"
+            why = "the row has no launch ID or no kernel name"
             raise refusal(table.file, line=row.line, why=why)
         if int(ident) < last or (int(ident) == last and not is_repeated):
-            why = f"launch {ident} comes after launch {last}: rows are doubled or out of order"
+            why = f"launch {ident} follows launch {last}: rows are duplicated or out of order"
             raise refusal(table.file, line=row.line, why=why)
         last = int(ident)
 
 
 def _refuse_cut_launch(table: _Table, by_launch: Mapping[str, Sequence[Cell]]) -> None:
-    """Refuse a file whose last launch lacks what every other launch has."""
+    """Refuse a file whose last launch lacks a metric that all others have."""
     lacking = lacking_at_end([{cell.metric for cell in cells} for cells in by_launch.values()])
     if lacking:
         why = f"the last launch lacks {lacking}, which all others have: the file was cut off"
@@ -274,12 +270,12 @@ def _refuse_cut_launch(table: _Table, by_launch: Mapping[str, Sequence[Cell]]) -
 
 
 def _launch(table: _Table, row: Row, measured: Measured, *, is_patched: bool = False) -> Launch:
-    told = table.told(row)
-    ranges = (_range(name, told[name]) for name in told if _is_range(name))
+    fields = table.fields_of(row)
+    ranges = (_range(name, fields[name]) for name in fields if _is_range(name))
     return Launch(
-        name=told["Kernel Name"],
-        grid=dim(told.get("Grid Size", "")) or _dim_of(told, "launch__grid"),
-        block=dim(told.get("Block Size", "")) or _dim_of(told, "launch__block"),
+        name=fields["Kernel Name"],
+        grid=dim(fields.get("Grid Size", "")) or _dim_of(fields, "launch__grid"),
+        block=dim(fields.get("Block Size", "")) or _dim_of(fields, "launch__block"),
         op=next(filter(None, ranges), ""),
         is_patched=is_patched,
         measured=measured,
@@ -287,15 +283,15 @@ def _launch(table: _Table, row: Row, measured: Measured, *, is_patched: bool = F
 
 
 def _range(column: str, text: str) -> str:
-    """Return the name of the NVTX range in a cell, which stands where its column says."""
+    """Return the name of the NVTX range in a cell; the column title gives its position."""
     titles, parts = column.split(":"), text.strip('"').split(":")
     place = next((n for n, title in enumerate(titles) if title.endswith("_Range")), None)
     return parts[place] if place is not None and place < len(parts) else ""
 
 
-def _dim_of(told: Mapping[str, str], what: str) -> Dim | None:
-    """Return the shape the raw page of older versions tells as three metrics."""
-    digits = [_digits(told.get(f"{what}_dim_{axis}", "")) for axis in "xyz"]
+def _dim_of(fields: Mapping[str, str], what: str) -> Dim | None:
+    """Return a shape that the raw page of older versions gives as three metrics."""
+    digits = [_digits(fields.get(f"{what}_dim_{axis}", "")) for axis in "xyz"]
     if not all(text.isdigit() for text in digits):
         return None
     x, y, z = map(int, digits)
@@ -303,7 +299,7 @@ def _dim_of(told: Mapping[str, str], what: str) -> Dim | None:
 
 
 def _digits(text: str) -> str:
-    """Return a whole number without its groups; scaled output writes it with six zeros behind."""
+    """Return an integer without digit groups, and without the six decimals of scaled output."""
     return re.sub(r"[.,'\u2019\u202f\u00a0 ]", "", text.removesuffix(".000000"))
 
 
@@ -311,7 +307,7 @@ def _digits(text: str) -> str:
 class _Member:
     """One metric of one kernel."""
 
-    told: Mapping[str, str]
+    fields: Mapping[str, str]
     average: Cell
     is_steady: bool
 
@@ -319,7 +315,7 @@ class _Member:
 def _summary_kernels(table: _Table) -> Counted:
     """Return the kernels of a summary: the average of each metric times the invocations.
 
-    A rate whose launches differ is left out, since a summary does not tell their times.
+    A rate that varies between launches is dropped, since a summary lacks the launch times.
     """
     table.needed(_OF_SUMMARY, hint=_LAUNCHES)
     if not table.rows:
@@ -328,7 +324,7 @@ def _summary_kernels(table: _Table) -> Counted:
     convention = _convention(numbers, table.file)
     groups: dict[tuple[str, ...], list[_Member]] = {}
     for member in members:
-        groups.setdefault(tuple(member.told.get(name, "") for name in _KEYS), []).append(member)
+        groups.setdefault(tuple(member.fields.get(name, "") for name in _KEYS), []).append(member)
     averages = []
     for group in groups.values():
         _refuse_doubles(table, group)
@@ -355,51 +351,51 @@ def _summary_kernels(table: _Table) -> Counted:
 
 
 def _members(table: _Table) -> tuple[list[_Member], list[Cell]]:
-    """Return the metrics of all kernels, and every number for the choice of the convention."""
+    """Return the metrics of all kernels, and all numbers to choose the convention."""
     members: list[_Member] = []
     numbers: list[Cell] = []
     for row in table.rows:
-        told = table.told(row)
-        low, high, average = (_cell(told, row, name) for name in _OF_SUMMARY[3:])
+        fields = table.fields_of(row)
+        low, high, average = (_cell(fields, row, name) for name in _OF_SUMMARY[3:])
         is_steady = low.text == high.text
-        members.append(_Member(told=told, average=average, is_steady=is_steady))
+        members.append(_Member(fields=fields, average=average, is_steady=is_steady))
         numbers += (low, high, average)
     return members, numbers
 
 
-def _cell(told: Mapping[str, str], row: Row, column: str) -> Cell:
-    name = told["Metric Name"]
-    return Cell(row.line, LABELS.get(name, name), told.get("Metric Unit", ""), told[column])
+def _cell(fields: Mapping[str, str], row: Row, column: str) -> Cell:
+    name = fields["Metric Name"]
+    return Cell(row.line, LABELS.get(name, name), fields.get("Metric Unit", ""), fields[column])
 
 
 def _refuse_doubles(table: _Table, group: Sequence[_Member]) -> None:
-    rows = ((member.average.line, member.told) for member in group)
+    rows = ((member.average.line, member.fields) for member in group)
     twice = first_repeated(
-        (line, (told.get("Section Name", ""), told["Metric Name"])) for line, told in rows
+        (line, (fields.get("Section Name", ""), fields["Metric Name"])) for line, fields in rows
     )
     if twice:
-        why = f"{twice[1][1]} of one kernel stands there twice"
+        why = f"{twice[1][1]} of one kernel is listed twice"
         raise refusal(table.file, line=twice[0], why=why)
 
 
 def _kernel(
     table: _Table, group: Sequence[_Member], means: Mapping[str, float], *, has_time: bool
 ) -> Kernel:
-    told, calls = group[0].told, _calls(table, group)
+    fields, calls = group[0].fields, _calls(table, group)
     sums = {name: mean * calls if adding(name) == "sum" else mean for name, mean in means.items()}
     time = sums.pop(TIME, None)
     return Kernel(
-        name=told["Kernel Name"],
+        name=fields["Kernel Name"],
         calls=calls,
         total_ns=time if has_time else None,
-        grid=dim(told.get("Grid Size", "")),
-        block=dim(told.get("Block Size", "")),
+        grid=dim(fields.get("Grid Size", "")),
+        block=dim(fields.get("Block Size", "")),
         metrics=sums,
     )
 
 
 def _calls(table: _Table, group: Sequence[_Member]) -> int:
-    counts = {member.told["Invocations"] for member in group}
+    counts = {member.fields["Invocations"] for member in group}
     text = min(counts)
     if len(counts) > 1 or not text.isascii() or not text.isdigit() or not int(text):
         why = f"the rows of a kernel do not agree on its invocations: {sorted(counts)}"
@@ -409,30 +405,30 @@ def _calls(table: _Table, group: Sequence[_Member]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Table:
-    """The header and the rows below it, all with their lines."""
+    """The header and the rows below it."""
 
     file: str
     header: Row
     rows: tuple[Row, ...]
 
     def column(self, name: str) -> int | None:
-        """Return where a column stands; None where there is none."""
+        """Return the index of a column; None if missing."""
         return self.header.cells.index(name) if name in self.header.cells else None
 
     def needed(self, names: Sequence[str], *, hint: str) -> list[int]:
-        """Return where these columns stand; raises ProfileError where one is missing."""
+        """Return the indices of these columns; raises ProfileError if one is missing."""
         for name in names:
             if name not in self.header.cells:
                 why = f"the column {name!r} is missing"
                 raise refusal(self.file, line=self.header.line, why=why, hint=hint)
         return [self.header.cells.index(name) for name in names]
 
-    def told(self, row: Row) -> dict[str, str]:
-        """Return the cells of a row by their columns."""
+    def fields_of(self, row: Row) -> dict[str, str]:
+        """Return the cells of a row by column name."""
         return dict(zip(self.header.cells, row.cells, strict=False))
 
     def check_widths(self, *, is_ended: bool) -> None:
-        """Refuse a row of another width; rows without a rule may end before its columns."""
+        """Refuse a row of another width; rows without a rule may omit the rule columns."""
         full = len(self.header.cells)
         value, rule = self.column("Metric Value"), self.column("Rule Name")
         least = full if value is None or rule is None else value + 1
@@ -444,16 +440,16 @@ class _Table:
 
 
 def _find_table(lines: tuple[str, ...], *, file: str) -> _Table:
-    """Return the table of a file; raises ProfileError with what ncu said where there is none."""
+    """Return the table of a file; raises ProfileError with the messages of ncu if none."""
     _refuse_errors(lines, file)
     start = next((place for place, text in enumerate(lines) if _HEADER.match(text)), None)
     if start is None:
         raise refusal(file, why=_why_no_table(lines), hint=BASE_UNITS)
-    if lines[-1].endswith(","):  # ncu ends its lines, and puts an empty cell in quotes too
+    if lines[-1].endswith(","):  # ncu terminates its lines and quotes empty cells
         raise refusal(file, line=len(lines), why="the last cell is missing: the file was cut off")
     header = csv_row(start + 1, lines[start], file=file)
     if twice := first_repeated((header.line, name) for name in header.cells):
-        raise refusal(file, line=header.line, why=f"column {twice[1]!r} stands there twice")
+        raise refusal(file, line=header.line, why=f"column {twice[1]!r} is listed twice")
     below = list(csv_records(enumerate(lines[start + 1 :], start + 2), skipped="=="))
     again = next((number for number, text in below if _HEADER.match(text)), None)
     if again is not None:
@@ -465,7 +461,7 @@ def _find_table(lines: tuple[str, ...], *, file: str) -> _Table:
 
 
 def _refuse_errors(lines: tuple[str, ...], file: str) -> None:
-    """Refuse a file in which ncu says that it failed, whatever it printed besides."""
+    """Refuse a file in which ncu reports a failure."""
     numbered = list(enumerate(lines, 1))
     errors = [(line, match[1]) for line, text in numbered if (match := _ERROR.match(text))]
     for line, error in errors:
@@ -473,13 +469,13 @@ def _refuse_errors(lines: tuple[str, ...], file: str) -> None:
             why = f"ncu was not allowed to read the counters of the GPU: {error}"
             raise refusal(file, line=line, why=why, hint=_OPEN_COUNTERS)
     if errors:
-        said = "; ".join(dict.fromkeys(error.rstrip(".") for _, error in errors[:_MOST_ERRORS]))
-        why = f"the profiled program, or ncu in it, failed: {said}"
+        message = "; ".join(dict.fromkeys(error.rstrip(".") for _, error in errors[:_MOST_ERRORS]))
+        why = f"the profiled program, or ncu in it, failed: {message}"
         raise refusal(file, line=errors[0][0], why=why, hint=_FAILED)
     is_profiled = any(_HEADER.match(text) or _PROFILING.match(text) for text in lines)
     for line, text in numbered:
-        is_told = text.startswith("==") and _NONE in text
-        if is_told or (text.startswith("==PROF== ") and not is_profiled):
+        is_reported = text.startswith("==") and _NONE in text
+        if is_reported or (text.startswith("==PROF== ") and not is_profiled):
             raise refusal(file, line=line, why="no kernel was profiled", hint=_NO_KERNEL)
 
 
@@ -487,13 +483,13 @@ def _why_no_table(lines: tuple[str, ...]) -> str:
     if not any(text.strip() for text in lines):
         return "the file is empty"
     if any(text.startswith("==PROF==") for text in lines):
-        return "ncu ran, but no table in CSV follows: it was run without --csv, or was cut off"
-    return "it holds no table of Nsight Compute: no line begins with the column ID"
+        return "ncu ran without --csv, or its output was cut off: there is no CSV table"
+    return "it has no Nsight Compute table: no line starts with the column ID"
 
 
 def _devices_of(table: _Table) -> tuple[Device, ...]:
-    """Return each GPU once; a file that names none, as those before 2024, gives none."""
-    rows = [table.told(row) for row in table.rows]
+    """Return each GPU once; files before 2024 name none."""
+    rows = [table.fields_of(row) for row in table.rows]
     if "Average" in table.header.cells:  # a summary has one row for each metric
         rows = [{**rows[0], **{row["Metric Name"]: row["Average"] for row in rows}}]
     return tuple(dict.fromkeys(gpu for row in rows if (gpu := device(row)) is not None))

@@ -1,6 +1,6 @@
-"""The launches of Nsight Compute, as NVIDIA's module reads a report, and kernels as their sums.
+"""Read launches through NVIDIA's module `ncu_report`, and sum launches to kernels.
 
-A metric has a unit of its own, and adds up over launches as a sum, as a rate or not at all.
+A metric has a base unit, and combines over launches as a sum, as a rate or not at all.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ LABELS: Final = {
     "L2 Hit Rate": "lts__t_sector_hit_rate.pct",
     "L1/TEX Hit Rate": "l1tex__t_sector_hit_rate.pct",
 }
-"""Names that the details page writes in the place of a metric's own."""
+"""Names on the details page, mapped to metric names."""
 
 _DIM: Final = re.compile(r"\(\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\)")
-_NAMES: Final = 20_000  # of metrics; a report holds up to 900, once for each launch
+_NAMES: Final = 20_000  # metric names; a report has up to 900, repeated for each launch
 _RATE: Final = re.compile(r"\.(?:pct|ratio)$|\.pct_of_peak_sustained_|\.per_(?:second|cycle_)")
 _MEMORY: Final = ("dram__", "lts__")
 _RATED: Final = ".per_second"
-_RATE_FACTOR: Final = 2.0  # passes of a short kernel differ; a patched one takes 100 times as long
+_RATE_FACTOR: Final = 2.0  # passes of a short kernel vary; a patched pass takes 100 times as long
 _SASS: Final = re.compile(r"(?:^|_)sass_")
 _USED: Final = re.compile(
     r"gpu__time_duration\.sum|sm__cycles_elapsed\.(?:avg|max)(?:\.per_second)?"
@@ -53,10 +53,10 @@ _USED: Final = re.compile(
     r"|smsp__thread_inst_executed_per_inst_executed\.(?:pct|ratio)"
 )
 NEWER_HINT: Final = (
-    "pip install --upgrade ncu-report, or import what the ncu that collected it prints: "
+    "pip install --upgrade ncu-report, or import the output of the ncu that collected it: "
     "`LC_ALL=C ncu --import {file} --csv --page raw --print-units base`"
 )
-CUT: Final = "copy the report again, or profile again: it is damaged, cut off, or of a newer ncu"
+CUT: Final = "copy the report again, or profile again: it is damaged, cut off, or from a newer ncu"
 _ATTRIBUTES: Final = ("display_name", "compute_capability_major", "compute_capability_minor",
                       "multiprocessor_count")  # fmt: skip
 _MAJOR: Final = "device__attribute_compute_capability_major"
@@ -74,7 +74,7 @@ _BASES: Final = (
 
 @lru_cache(maxsize=_NAMES)
 def adding(metric: str) -> Adding | None:
-    """Return how a metric adds up over launches; None where it does not, or is not of a launch."""
+    """Return how a metric combines over launches; None if it does not."""
     if metric.startswith(_LEFT_OUT):
         return None
     if _RATE.search(metric):
@@ -83,24 +83,24 @@ def adding(metric: str) -> Adding | None:
 
 
 def _is_used(metric: str) -> bool:
-    """Say whether quantities are derived from the metric, so that it must be understood."""
+    """Return whether quantities are derived from the metric."""
     return _USED.fullmatch(metric) is not None
 
 
 @lru_cache(maxsize=_NAMES)
 def changes_time(metric: str) -> bool:
-    """Say whether counting the metric patches the kernel, which multiplies its time."""
+    """Return whether collecting the metric patches the kernel, which multiplies its time."""
     return _SASS.search(metric) is not None
 
 
 def is_unpatched_time(values: Mapping[str, float]) -> bool:
-    """Say whether the duration beside counters of instructions is of a pass that was not patched.
+    """Return whether a duration next to instruction counters comes from an unpatched pass.
 
-    ncu replays a kernel for counters of the hardware and patches other replays. In the samples of
-    the full set that ship with Nsight Compute 2022.3 bytes of DRAM over the duration are exactly
-    the rate its own counter tells. Cycles asked for with nothing but instructions were those of
-    the patched replay, 146 times as many. So counters of L2 or DRAM must stand beside the duration,
-    and agree with it where the file tells their rate.
+    ncu replays a kernel unpatched for hardware counters, and patches other replays. In the full-set
+    samples that ship with Nsight Compute 2022.3, DRAM bytes ÷ duration equal the recorded rate.
+    Cycles collected together with only instruction counters came from the patched replay, 146
+    times as many. So L2 or DRAM counters must be present, and match the duration if the file has
+    their rate.
     """
     time = values.get(TIME)
     memory = [name for name in values if name.startswith(_MEMORY)]
@@ -116,19 +116,19 @@ def is_unpatched_time(values: Mapping[str, float]) -> bool:
 
 @lru_cache(maxsize=_NAMES)
 def _scale(metric: str, unit: str) -> tuple[float | None, str]:
-    """Return by what a number is multiplied to be in the base unit of its metric, or why not."""
+    """Return the factor to the base unit of the metric, or None with the reason."""
     read = read_unit(unit)
     if read is None:
-        return None, f"the unit {unit!r} of {metric} is not known"
+        return None, f"unknown unit {unit!r} of {metric}"
     wanted = next((base for pattern, base in _BASES if pattern.fullmatch(metric)), read.base)
     if read.base != wanted:
-        return None, f"{metric} is in {unit or 'no unit'!r}, which is not one of its units"
+        return None, f"{metric} cannot have the unit {unit or 'no unit'!r}"
     return read.factor, ""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One metric of one launch, with its unit and number as they were written."""
+    """One metric of one launch, with unit and number as printed."""
 
     line: int | None
     metric: str
@@ -136,9 +136,9 @@ class Cell:
     text: str
 
     def factor(self, file: str) -> float | None:
-        """Return what makes its number one of the base unit; None where it is not needed.
+        """Return the factor to the base unit; None if unknown for an unused metric.
 
-        Raises ProfileError where quantities are derived from it, and its unit is not its own.
+        Raises ProfileError for a wrong unit if quantities are derived from the metric.
         """
         factor, why = _scale(self.metric, self.unit)
         if factor is None and _is_used(self.metric):
@@ -148,9 +148,9 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Metrics in base units; `odd` are those of no quantity whose value cannot be.
+    """Metrics in base units; `odd` are unused metrics with an impossible value.
 
-    Such is a count below 0: ncu computes some as differences of two passes.
+    An example is a count below 0: ncu computes some as differences of two passes.
     """
 
     values: Mapping[str, float] = field(default_factory=dict)
@@ -158,14 +158,14 @@ class Measured:
 
     @classmethod
     def of(cls, numbers: Iterable[tuple[Cell, float]], file: str) -> Measured:
-        """Return the metrics of one launch; raises ProfileError where one in use cannot be."""
+        """Return the metrics of one launch; raises ProfileError for an impossible used metric."""
         values: dict[str, float] = {}
         odd: dict[str, float] = {}
         for cell, value in numbers:
             if not 0 <= value < math.inf and not _is_used(cell.metric):
                 odd[cell.metric] = value
             elif not 0 <= value < math.inf:
-                why = f"{cell.metric} is {cell.text}, which cannot be"
+                why = f"{cell.metric} is {cell.text}, which is impossible"
                 raise refusal(file, line=cell.line, why=why)
             elif (first := values.setdefault(cell.metric, value)) != value:
                 why = f"{cell.metric} is given twice for a launch: {first:g} and {value:g}"
@@ -175,7 +175,7 @@ class Measured:
 
     @classmethod
     def printed(cls, cells: Sequence[Cell], convention: Convention, file: str) -> Measured:
-        """Return the metrics in these cells of one launch; what is missing is left out."""
+        """Return the metrics in these cells of one launch; missing values are skipped."""
 
         def numbers() -> Iterator[tuple[Cell, float]]:
             for cell in cells:
@@ -185,7 +185,7 @@ class Measured:
                 if factor is None:
                     continue
                 if not convention.fits(cell.text):
-                    why = f"{cell.metric} is {cell.text!r}, which is no number"
+                    why = f"{cell.metric} is {cell.text!r}, not a number"
                     raise refusal(file, line=cell.line, why=why, hint=BASE_UNITS)
                 yield cell, convention.value(cell.text) * factor
 
@@ -194,9 +194,9 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """One launch: which kernel, in which shape, and what was counted of it.
+    """One launch of a kernel, with its shape and metrics.
 
-    `is_patched` where something else tells that instructions were counted, which changes time.
+    `is_patched` means that other evidence shows instruction counting, which changes time.
     """
 
     name: str
@@ -208,18 +208,18 @@ class Launch:
 
     @property
     def values(self) -> Mapping[str, float]:
-        """Return its metrics in base units."""
+        """Return the metrics in base units."""
         return self.measured.values
 
     @property
     def shape(self) -> Shape:
-        """Return what launches of one kernel have in common."""
+        """Return the key that launches of one kernel share."""
         return (self.name, self.grid, self.block)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """The kernels of a list of launches, in the order they were first launched."""
+    """The kernels of a list of launches, in order of first launch."""
 
     kernels: tuple[Kernel, ...]
     sequence: tuple[int, ...] = ()
@@ -228,17 +228,17 @@ class Counted:
 
 
 def dim(text: str) -> Dim | None:
-    """Return `(128, 1, 1)` as three numbers; None for one number, which is their product."""
+    """Parse `(128, 1, 1)`; None for a single number, which is the product."""
     match = _DIM.fullmatch(text)
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
 def counted(launches: Sequence[Launch]) -> Counted:
-    """Add launches up: sums are added, rates averaged with the time of each launch as weight.
+    """Combine launches to kernels: sums are added, rates averaged with launch time as weight.
 
-    Where counters were collected that change time, and nothing says that the duration is of
-    another pass, kernels have no time, and a rate is kept only where all launches agree. A metric
-    that one launch lacks is left out of its kernel.
+    If counters changed time, and nothing shows that the duration comes from another pass, kernels
+    have no time, and a rate is kept only if all launches agree. A metric that one launch lacks is
+    dropped for its kernel.
     """
     patched = [
         launch for launch in launches
@@ -307,7 +307,7 @@ def _metrics(
 
 
 def _weighted(values: Sequence[float], times: Sequence[float]) -> float | None:
-    """Return the mean weighted by time; without times only what all launches agree on."""
+    """Return the mean weighted by time; without times, only a value shared by all launches."""
     if len(set(values)) == 1:
         return values[0]
     total = sum(times)
@@ -317,7 +317,7 @@ def _weighted(values: Sequence[float], times: Sequence[float]) -> float | None:
 
 
 def _time(values: Mapping[str, float]) -> float | None:
-    """Return the duration in ns; reports of 2020 tell it as cycles and their frequency."""
+    """Return the duration in ns; reports of 2020 have cycles and frequency instead."""
     if TIME in values:
         return values[TIME]
     for name in _CYCLES:
@@ -328,7 +328,7 @@ def _time(values: Mapping[str, float]) -> float | None:
 
 
 def odd_notes(odd: Mapping[str, float]) -> tuple[Note, ...]:
-    """Return which metrics are left out since their value cannot be, each with one value."""
+    """Return a note on metrics dropped for an impossible value, each with an example."""
     if not odd:
         return ()
     metrics = ", ".join(f"{name} ({value:g})" for name, value in odd.items())
@@ -336,22 +336,22 @@ def odd_notes(odd: Mapping[str, float]) -> tuple[Note, ...]:
 
 
 def time_notes(*, is_patched: bool, has_time: bool) -> tuple[Note, ...]:
-    """Return what to know of times in a file that also counted instructions."""
+    """Return notes on times in a file that also counted instructions."""
     if not has_time:
         return (Note(kind="no-time"),)
     return (Note(kind="unpatched-time"),) if is_patched else ()
 
 
-def device(told: Mapping[str, str]) -> Device | None:
-    """Return the GPU of a launch from its columns; None where nothing names it."""
-    capability = told.get("CC", "")
-    if told.get(_MAJOR, "").isdigit():
-        capability = f"{told[_MAJOR]}.{told.get(_MINOR, '0')}"
+def device(columns: Mapping[str, str]) -> Device | None:
+    """Return the GPU of a launch from its columns; None if unknown."""
+    capability = columns.get("CC", "")
+    if columns.get(_MAJOR, "").isdigit():
+        capability = f"{columns[_MAJOR]}.{columns.get(_MINOR, '0')}"
     if not re.fullmatch(r"\d+\.\d", capability):
         return None
-    count = re.sub(r"\D", "", told.get("device__attribute_multiprocessor_count", ""))
+    count = re.sub(r"\D", "", columns.get("device__attribute_multiprocessor_count", ""))
     return Device(
-        name=told.get("device__attribute_display_name", ""),
+        name=columns.get("device__attribute_display_name", ""),
         chip=chip_of(capability),
         compute_capability=capability,
         multiprocessors=int(count) if count else None,
@@ -364,7 +364,7 @@ class _Metric(Protocol):
 
 
 class _Action(Protocol):
-    """A launch; it stands in a range, and that in the context of a report."""
+    """A launch; the context of a report has ranges, and a range has launches."""
 
     NameBase_DEMANGLED: int
 
@@ -374,17 +374,17 @@ class _Action(Protocol):
 
 
 def read_report(module: ModuleType, path: Path) -> tuple[Counted, tuple[Device, ...]]:
-    """Return the kernels of a report as NVIDIA's module `ncu_report` reads it, and each GPU once.
+    """Return the kernels of a report, read by NVIDIA's module `ncu_report`, and each GPU once.
 
-    Raises ProfileError for one that the module cannot read, or finds no launch in.
+    Raises ProfileError if the module cannot read it, or finds no launch.
     """
     try:
         launches = tuple(_launches(module, path))
     except (RuntimeError, OSError, ValueError, SystemError) as error:
         raise refusal(path.name, why=f"ncu_report cannot read it: {error}", hint=CUT) from error
     if not launches:
-        # of a report that is newer than itself the module says nothing either
-        why = f"ncu_report {_module_version()} finds no launch in it: cut off, or of a newer ncu"
+        # the module also finds nothing in a report newer than itself
+        why = f"ncu_report {_module_version()} finds no launch: cut off, or from a newer ncu"
         raise refusal(path.name, why=why, hint=f"{CUT}; {NEWER_HINT.format(file=path.name)}")
     devices = dict.fromkeys(gpu for _, gpu in launches if gpu is not None)
     return counted([launch for launch, _ in launches]), tuple(devices)
@@ -394,7 +394,7 @@ def _module_version() -> str:
     try:
         return metadata.version("ncu-report")
     except metadata.PackageNotFoundError:
-        return "of an installed ncu"
+        return "(installed with ncu)"
 
 
 def _launches(module: ModuleType, path: Path) -> Iterator[tuple[Launch, Device | None]]:
@@ -403,7 +403,7 @@ def _launches(module: ModuleType, path: Path) -> Iterator[tuple[Launch, Device |
         part = context.range_by_idx(place)
         for number in range(part.num_actions()):
             action: _Action = part.action_by_idx(number)
-            # of a report that was cut the module returns launches without a name or a metric
+            # for a truncated report the module returns launches without a name or a metric
             if not _name(action) or not action.metric_names():
                 raise refusal(path.name, why=f"launch {number} has no name or no metric", hint=CUT)
             yield _launch(action, path.name), _device(action)

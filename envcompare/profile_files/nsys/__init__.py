@@ -1,6 +1,6 @@
 """Read a report of Nsight Systems from its SQLite export.
 
-Columns are named, since every release adds some; what a release does not have is optional here.
+Columns are selected by name, because every release adds some; a release may lack optional ones.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from envcompare.text import one_line
 
 _STRINGS: Final = "StringIds"
 _SCHEMA: Final = (3, 24)
-"""The newest schema of an export that is known: of nsys 2026.1."""
+"""The newest known export schema, of nsys 2026.1."""
 _META: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 _MARK: Final = "envcompare"
-"""The start/end range that the marked steps of a worker stand in."""
+"""The start/end range around the marked steps of a worker."""
 
 _KERNELS: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
 _COPIES: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -68,7 +68,7 @@ _COPY_NAMES: Final = "ENUM_CUDA_MEMCPY_OPER"
 _WHEN: Final = ("start", "end", "deviceId", "streamId")
 _WHO: Final = ("contextId", "correlationId", "globalPid")
 _SHAPE: Final = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
-# CUpti_ActivityMemcpyKind; arrays (A) lie in the memory of the device.
+# CUpti_ActivityMemcpyKind; arrays (A) are in device memory.
 _DIRECTIONS: Final[dict[int, CopyKind]] = {
     0: "other", 1: "HtoD", 2: "DtoH", 3: "HtoD", 4: "DtoH", 5: "DtoD", 6: "DtoD", 7: "DtoD",
     8: "DtoD", 9: "HtoH", 10: "PtoP", 11: "unified", 12: "unified", 13: "unified",
@@ -87,7 +87,7 @@ _VERSIONED: Final = re.compile(r"_v\d+$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trace:
-    """The rows that count, and what has to be said of the others."""
+    """The rows that count, with notes on the others."""
 
     kernels: Table
     shapes: Sequence[Shape]
@@ -101,22 +101,22 @@ class _Trace:
 
 
 def read(path: Path) -> Profile:
-    """Read an SQLite export, or a report where nsys is on PATH to export it.
+    """Read an SQLite export, or a report if nsys is on PATH to export it.
 
-    Raises ProfileError for a file that is damaged, cut off or contradicts itself.
+    Raises ProfileError for a file that is damaged, truncated or inconsistent.
     """
     with opened(path) as export:
         _refuse_newer(export, path.name)
         if not export.is_table(_STRINGS) or not export.is_of_nsys():
-            why = "it has no tables of an export: StringIds beside those of a trace"
+            why = "it lacks the tables of an nsys export: StringIds and a trace"
             raise refusal(path.name, why=why, hint=HINT)
         return _profile(export, path.name)
 
 
 def complaints(path: Path) -> tuple[str, ...]:
-    """Return what nsys warned of as it collected, each text once; an older one tells nothing.
+    """Return the warnings nsys recorded during collection, each once; old versions have none.
 
-    Raises ProfileError for a file that is damaged.
+    Raises ProfileError for a damaged file.
     """
     with opened(path) as export:
         return _complaints(export)
@@ -144,7 +144,7 @@ def _schema(export: Export) -> tuple[int, ...]:
 
 
 def _refuse_newer(export: Export, file: str) -> None:
-    """Refuse a schema whose first number is new: there the meaning of columns may change."""
+    """Refuse a new major schema version, in which columns may change meaning."""
     if _schema(export) < (_SCHEMA[0] + 1,):
         return
     meta = _meta(export)
@@ -201,7 +201,7 @@ def _trace(export: Export) -> _Trace:
 
 
 def _marked(trace: _Trace) -> _Trace:
-    """Return what was launched between the _marks; all of it where there are none."""
+    """Return the work launched between the marks; everything if there are none."""
     marked = _marks(trace.ranges, trace.texts)
     if not len(marked):
         return trace
@@ -228,7 +228,7 @@ def _marked(trace: _Trace) -> _Trace:
 
 
 def _ops(trace: _Trace, launched: Numbers) -> list[str]:
-    """Return for each kernel the innermost range of the thread that launched it."""
+    """Return for each kernel the innermost range on its launching thread."""
     ranges = trace.ranges
     if _MARK in trace.texts:
         ranges = ranges[ranges["text"] != trace.texts.index(_MARK)]
@@ -243,7 +243,7 @@ def _ops(trace: _Trace, launched: Numbers) -> list[str]:
 
 
 def _notes(trace: _Trace, export: Export, launched: Numbers) -> Iterator[Note]:
-    """Yield what a reader of the numbers must know of the trace."""
+    """Yield the caveats of the trace."""
     if _schema(export) > _SCHEMA:
         yield Note(kind="newer-schema", values={"newest": ".".join(map(str, _SCHEMA))})
     for text in _complaints(export):
@@ -259,7 +259,7 @@ def _notes(trace: _Trace, export: Export, launched: Numbers) -> Iterator[Note]:
 
 
 def _graph_notes(trace: _Trace, export: Export) -> Iterator[Note]:
-    """Yield that CUDA graphs hide kernels, traced as wholes or not at all."""
+    """Yield a note if CUDA graphs hide kernels, traced as a whole or not at all."""
     if len(trace.graphs):
         yield Note(kind="whole-graphs", values={"graphs": len(trace.graphs)})
     elif not _has_nodes(export):
@@ -269,19 +269,19 @@ def _graph_notes(trace: _Trace, export: Export) -> Iterator[Note]:
 
 
 def _rank_notes(export: Export) -> Iterator[Note]:
-    """Yield which rank of a distributed program nsys was started for, as its environment says."""
+    """Yield the rank of a distributed program, read from the recorded environment."""
     texts = export.pairs(_SYSTEM, "name", "value").get(_ENVIRONMENT, "").split("\0")
     variables = dict(text.split("=", 1) for text in texts if "=" in text)
     for rank, size in _RANKS:
-        told = variables.get(rank, ""), variables.get(size, "")
-        if all(map(str.isdecimal, told)) and int(told[1]) > 1:
-            values = {"rank": told[0], "world_size": told[1], "backend": "not recorded"}
+        numbers = variables.get(rank, ""), variables.get(size, "")
+        if all(map(str.isdecimal, numbers)) and int(numbers[1]) > 1:
+            values = {"rank": numbers[0], "world_size": numbers[1], "backend": "not recorded"}
             yield Note(kind="distributed", values=values)
             return
 
 
 def _has_nodes(export: Export) -> bool:
-    """Say whether any kernel is told to be a node of a CUDA graph."""
+    """Return whether any kernel is recorded as a node of a CUDA graph."""
     if _NODE not in export.columns(_KERNELS):
         return False
     query = f'SELECT 1 FROM "{_KERNELS}" WHERE "{_NODE}" > 0 LIMIT 1'  # noqa: S608 — constants
@@ -300,9 +300,9 @@ def _launches_without_kernel(trace: _Trace, launched: Numbers) -> int:
 
 
 def _read_kernels(export: Export) -> tuple[Table, list[Shape]]:
-    """Return the kernels, and the shapes their `group` column counts.
+    """Return the kernels, and the shapes that their `group` column indexes.
 
-    Raises ProfileError for a row that cannot be.
+    Raises ProfileError for an impossible row.
     """
     if not export.has(_KERNELS):
         return columns(dict.fromkeys((*ROW, "group", "place"), _NOTHING)), []
@@ -324,7 +324,7 @@ def _read_kernels(export: Export) -> tuple[Table, list[Shape]]:
 
 
 def _read_copies(export: Export) -> Table:
-    """Return copies and memsets; raises ProfileError for a row that cannot be."""
+    """Return copies and memsets; raises ProfileError for an impossible row."""
     parts = [columns(dict.fromkeys((*ROW, "kind", "bytes", "place"), _NOTHING))]
     for table in (_COPIES, _MEMSETS):
         if export.has(table):
@@ -346,7 +346,7 @@ def _copies(export: Export, table: str) -> Table:
         )
         for number, first in zip(numbers.tolist(), firsts, strict=True):
             if number not in known:
-                why = f"copyKind {number} is none that CUDA has"
+                why = f"unknown copyKind {number}"
                 raise export.refusal(table, why, row=int(rows["place"][first]))
         named = [KINDS.index(_DIRECTIONS.get(number, "other")) for number in numbers.tolist()]
         kinds = np.array(named)[inverse]
@@ -355,7 +355,7 @@ def _copies(export: Export, table: str) -> Table:
 
 
 def _shared(rows: Table) -> dict[str, Numbers]:
-    """Return the columns that kernels and copies have alike."""
+    """Return the columns that kernels and copies share."""
     names = ("globalPid", "correlationId", "start", "end", "deviceId", "contextId", "streamId")
     cells = {ours: rows[name] for ours, name in zip(ROW, names, strict=False)}
     return {**cells, "owner": np.full(len(rows), -1)}
@@ -366,7 +366,7 @@ def _text(export: Export, table: str, column: str, row: np.void) -> str:
 
 
 def _copy_kinds(export: Export) -> frozenset[int]:
-    """Return the kinds the export lists; a lazy one leaves the list empty."""
+    """Return the copy kinds listed in the export; a lazy export leaves the list empty."""
     listed = [*export.pairs(_COPY_NAMES, "id", "name")]
     return frozenset(int(number) for number in listed if number.isdecimal()) or frozenset(
         _DIRECTIONS
@@ -374,7 +374,7 @@ def _copy_kinds(export: Export) -> frozenset[int]:
 
 
 def _graph_launches(export: Export) -> Table:
-    """Return graphs traced as wholes: work whose kernels the export does not tell."""
+    """Return graphs traced as a whole, without their kernels."""
     names = ("start", "end", "device", "correlation", "process", "place")
     if not export.has(_GRAPHS):
         return columns(dict.fromkeys(names, _NOTHING))
@@ -382,7 +382,7 @@ def _graph_launches(export: Export) -> Table:
 
 
 def _read_calls(export: Export) -> tuple[Table, list[str]]:
-    """Return the API calls, and the names their `name` column counts."""
+    """Return the API calls, and the names that their `name` column indexes."""
     ours = ("start", "end", "name", "thread", "correlation", "place")
     if not export.has(_CALLS):
         return columns(dict.fromkeys(ours, _NOTHING)), []
@@ -399,7 +399,7 @@ def _read_calls(export: Export) -> tuple[Table, list[str]]:
 
 
 def _read_ranges(export: Export) -> tuple[Table, list[str]]:
-    """Return push/pop and start/end ranges, and the texts their `text` column counts."""
+    """Return push/pop and start/end ranges, and the texts that their `text` column indexes."""
     rows, texts = Rows("type", "thread", "start", "end", "text"), dict[str, int]()
     if export.has(_RANGES):
         for kind, thread, start, end, text, row in _ranges(export):
@@ -410,7 +410,7 @@ def _read_ranges(export: Export) -> tuple[Table, list[str]]:
 
 def _ranges(export: Export) -> Iterator[tuple[int, int, int, int, str, int]]:
     cell = "CAST(text AS TEXT)" if "text" in export.columns(_RANGES) else "NULL"
-    # Both walk the table in the order of its row numbers, neither holds it.
+    # Both queries stream the table in row order.
     query = f"SELECT {cell} FROM {_RANGES} WHERE {_IS_RANGE} ORDER BY rowid"  # noqa: S608 — constants
     written = export.query(query)
     optional = ("end", "globalTid", "textId")
@@ -431,7 +431,7 @@ def _marks(ranges: Table, texts: Sequence[str]) -> Table:
 
 
 def _inside(marked: Table, *, threads: Numbers, times: Numbers) -> npt.NDArray[np.bool_]:
-    """Return which moments of which threads stand in a mark of the same process."""
+    """Return which times, on these threads, are inside a mark of the same process."""
     is_inside = np.zeros(len(times), dtype=bool)
     for mark in marked:
         is_same_process = (threads >> THREAD_BITS) == (mark["thread"] >> THREAD_BITS)
@@ -440,13 +440,13 @@ def _inside(marked: Table, *, threads: Numbers, times: Numbers) -> npt.NDArray[n
 
 
 def _renamed(rows: Table, names: Sequence[str]) -> Table:
-    """Return a copy of a table whose columns have these names."""
+    """Return a copy of a table with its columns renamed."""
     kept = rows.dtype.names or ()
     return columns({ours: rows[name] for ours, name in zip(names, kept, strict=True)})
 
 
 def _refuse_duplicates(export: Export, table: str, rows: Table) -> None:
-    """Raise ProfileError where two rows tell of the same event."""
+    """Raise ProfileError if two rows describe the same event."""
     pair = first_duplicate(rows)
     if pair is not None:
         raise export.refusal(table, f"the same as row {pair[0]}", row=pair[1])
@@ -464,7 +464,7 @@ def _read_devices(export: Export) -> dict[int, Device]:
     for row in export.query(f'SELECT {cells} FROM "{_GPUS}"'):  # noqa: S608 — names of the schema
         cell = dict(zip(wanted, row, strict=True))
         if not isinstance(cell["id"], int) or cell["id"] in devices:
-            raise export.refusal(_GPUS, f"id {cell['id']!r} is no number of its own")
+            raise export.refusal(_GPUS, f"id {cell['id']!r} is not a unique number")
         devices[cell["id"]] = _device(cell)
     return devices
 
@@ -484,5 +484,5 @@ def _device(cell: dict[str, object]) -> Device:
 
 
 def _count(cell: object) -> int | None:
-    """Return a number above 0; nsys writes 0 for what it could not ask."""
+    """Return a number above 0; nsys writes 0 for an unknown value."""
     return cell if isinstance(cell, int) and cell > 0 else None

@@ -1,6 +1,6 @@
-"""An SQLite export of Nsight Systems: opened so that nothing is written, and only when whole.
+"""Open the SQLite export of Nsight Systems read-only, and check that it is complete.
 
-A report itself is exported by nsys where it is on PATH.
+A report is first exported by nsys, if nsys is on PATH.
 """
 
 from __future__ import annotations
@@ -25,24 +25,21 @@ from envcompare.profile_files.rawfiles import SQLITE, convert, first_bytes, refu
 from envcompare.text import cause_line
 
 _HEADER_BYTES: Final = 100
-_STEPS: Final = 1_000_000  # of SQLite's machine
-_LIMIT_S: Final = 3600.0  # for all of a file
+_STEPS: Final = 1_000_000  # of the SQLite virtual machine
+_LIMIT_S: Final = 3600.0  # for a whole file
 HINT: Final = "export again: nsys export --type sqlite --lazy=false -f true -o OUT.sqlite REPORT"
-_COLLECT: Final = (
-    "collect again: the report itself may hold this, and then a new export of it does too; if not, "
-    f"{HINT}"
-)
+_COLLECT: Final = f"collect again, since the report itself may be damaged; if it is not, {HINT}"
 
 _OF_TRACE: Final = re.compile(
     r"ANALYSIS_DETAILS|CUPTI_ACTIVITY_KIND_|NVTX_EVENTS|TARGET_INFO_|OSRT_|SCHED_EVENTS|COMPOSITE_"
 )
 _REPORTS: Final = frozenset({".nsys-rep", ".qdrep"})
-# nsys says: Report was created in Nsight Systems version (…), newer than your current version
+# Message of nsys: Report was created in Nsight Systems version (…), newer than your current version
 _NEWER: Final = re.compile(r"\bnewer than\b")
 
 
 class Export:
-    """The tables of an export that have rows; each number is checked before it is given out."""
+    """The tables of an export; every number is checked when it is read."""
 
     def __init__(self, name: str, connection: sqlite3.Connection) -> None:
         self.name = name
@@ -51,28 +48,28 @@ class Export:
         self._strings: dict[int, str] = {}
 
     def _real_tables(self) -> Iterator[str]:
-        # A view or a virtual table may run anything; no export holds one.
+        # No export contains views or virtual tables, which could run anything.
         query = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'"
         for (name,) in self._connection.execute(query):
             yield name
 
     def has(self, table: str) -> bool:
-        """Return whether a table is there and holds rows: older exports leave out empty ones."""
+        """Return whether a table exists and has rows; older exports omit empty tables."""
         if table not in self._tables:
             return False
         query = f'SELECT 1 FROM "{table}" LIMIT 1'  # noqa: S608 — a name of the schema
         return self._connection.execute(query).fetchone() is not None
 
     def is_table(self, table: str) -> bool:
-        """Return whether a table is there at all."""
+        """Return whether a table exists."""
         return table in self._tables
 
     def is_of_nsys(self) -> bool:
-        """Return whether any table is one of a trace; exports of 2019 lack some of today's."""
+        """Return whether any table belongs to a trace; exports of 2019 lack some tables."""
         return any(_OF_TRACE.match(table) for table in self._tables)
 
     def columns(self, table: str) -> frozenset[str]:
-        """Return the names of the columns of a table, none where it is a view or is not there."""
+        """Return the column names of a table; none for a view or a missing table."""
         if table not in self._tables:
             return frozenset()
         return frozenset(
@@ -82,20 +79,20 @@ class Export:
     def rows(
         self, table: str, needed: Sequence[str], optional: Sequence[str] = (), *, where: str
     ) -> Iterator[tuple[int, ...]]:
-        """Return rows of whole numbers, row number last; -1 is an optional one that is missing.
+        """Return rows of integers, row number last; a missing optional value is -1.
 
-        What `where` leaves out may hold anything. Raises ProfileError where a needed column or
-        number is missing.
+        Only rows that match `where` are checked. Raises ProfileError if a needed column or value
+        is missing.
         """
         self._check(table, needed, self._columns(table, needed, optional), where=where)
-        # No generator: closing one that was left early fails where the database is closed.
+        # Not a generator: closing an unfinished one fails after the database is closed.
         return self._select(table, needed, optional, where=where)
 
     def numbers(self, table: str, needed: Sequence[str], optional: Sequence[str] = ()) -> Table:
-        """Return what `rows` yields as a table of these columns and `place`.
+        """Return the rows as a table of these columns and `place`.
 
-        An array of machine integers takes a tenth of the memory of Python objects, and refuses by
-        itself what is no whole number; the rows are searched for the reason only then.
+        An array of machine integers takes a tenth of the memory of Python objects and rejects
+        anything else; only then are the rows searched for the reason.
         """
         kept = self._columns(table, needed, optional)
         cursor = self._select(table, needed, optional)
@@ -115,7 +112,7 @@ class Export:
     def _columns(
         self, table: str, needed: Sequence[str], optional: Sequence[str]
     ) -> tuple[str, ...]:
-        """Return the optional columns that are there; raises ProfileError without a needed one."""
+        """Return the optional columns that exist; raises ProfileError for a missing needed one."""
         there = self.columns(table)
         for name in needed:
             if name not in there:
@@ -134,7 +131,7 @@ class Export:
     def _check(
         self, table: str, needed: Sequence[str], optional: Sequence[str], *, where: str = "1"
     ) -> None:
-        """Refuse the first row with a cell that is no whole number, or that ends too early."""
+        """Refuse the first row with a non-integer cell, or with an end before its start."""
         wrong = [f"typeof(\"{name}\") <> 'integer'" for name in needed]
         wrong += [f"typeof(\"{name}\") NOT IN ('integer', 'null')" for name in optional]
         if {"start", "end"} <= {*needed, *optional}:
@@ -151,18 +148,18 @@ class Export:
         raise self.refusal(table, _reason(row, needed), row=number, hint=_COLLECT)
 
     def pairs(self, table: str, key: str, value: str) -> dict[str, str]:
-        """Return a table of names and values; empty where it or a column is missing."""
+        """Return a table of names and values; empty if the table or a column is missing."""
         if table not in self._tables or not {key, value} <= self.columns(table):
             return {}
         query = f'SELECT "{key}", "{value}" FROM "{table}"'  # noqa: S608 — names of the schema
         return {str(name): str(text) for name, text in self._connection.execute(query)}
 
     def query(self, text: str) -> Iterator[tuple[object, ...]]:
-        """Return the rows of a query of this reader's own."""
+        """Return the rows of a trusted query."""
         return self._connection.execute(text)
 
     def text(self, table: str, column: str, number: int, *, row: int) -> str:
-        """Return a string of StringIds; raises ProfileError for a number that has none."""
+        """Return a string of StringIds; raises ProfileError if the number has none."""
         if number in self._strings:
             return self._strings[number]
         query = "SELECT value FROM StringIds WHERE id = ?"
@@ -176,7 +173,7 @@ class Export:
     def refusal(
         self, table: str, why: str, *, row: int | None = None, hint: str = HINT
     ) -> ProfileError:
-        """Return the error that names a table, a row and what is wrong there."""
+        """Return the error for a table or one of its rows."""
         place = f"table {table}" if row is None else f"table {table}, row {row}"
         return refusal(self.name, why=f"{place}: {why}", hint=hint)
 
@@ -194,9 +191,9 @@ def _reason(row: dict[str, object], needed: Sequence[str]) -> str:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Export]:
-    """Open an export for reading alone, or a report where nsys is on PATH to export it.
+    """Open an export read-only, or a report if nsys is on PATH to export it.
 
-    Raises ProfileError for one that is not whole, with the command to run where nsys is not here.
+    Raises ProfileError if it is incomplete, or if nsys is missing, with the command to run.
     """
     with _exported(path) as database, _connected(database) as connection:
         yield Export(path.name, connection)
@@ -207,12 +204,12 @@ def _connected(path: Path) -> Iterator[sqlite3.Connection]:
     _check_file(path)
     connection, end = None, time.monotonic() + _LIMIT_S
     try:
-        # `immutable` also leaves no lock and no journal beside a file on a shared disk.
+        # `immutable` creates no lock or journal next to a file on a shared disk.
         uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
         connection = sqlite3.connect(uri, uri=True)
-        # a variable of the program may hold any bytes
+        # an environment variable may contain any bytes
         connection.text_factory = lambda raw: raw.decode(errors="replace")
-        # Python sees Ctrl-C between such calls alone
+        # Python handles Ctrl-C only in this callback
         connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA cell_size_check = ON")
@@ -232,7 +229,7 @@ def _connected(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _check_file(path: Path) -> None:
-    """Refuse what is no SQLite, what is cut off, and what is still being written."""
+    """Refuse a file that is not SQLite, is truncated, or is still being written."""
     head = first_bytes(path, _HEADER_BYTES)
     size = path.stat().st_size
     if not head.startswith(SQLITE) or len(head) < _HEADER_BYTES:
@@ -242,18 +239,18 @@ def _check_file(path: Path) -> None:
     if size < whole:
         raise refusal(path.name, why=f"it is cut off after {size} of {whole} bytes", hint=HINT)
     for ending in ("-wal", "-journal"):
-        beside = path.with_name(path.name + ending)
-        if beside.is_file() and beside.stat().st_size:
+        journal = path.with_name(path.name + ending)
+        if journal.is_file() and journal.stat().st_size:
             raise refusal(
-                path.name, why=f"{beside.name} beside it says it is still written", hint=HINT
+                path.name, why=f"it is still being written: {journal.name} exists", hint=HINT
             )
 
 
 @contextmanager
 def _exported(path: Path) -> Iterator[Path]:
-    """Give the SQLite export of a report, which is gone afterwards; an export is given as it is.
+    """Yield the path of an export, or of a temporary export of a report.
 
-    Raises ProfileError with the command to run where nsys is not here or refuses.
+    Raises ProfileError with the command to run if nsys is missing or fails.
     """
     if path.suffix.lower() not in _REPORTS:
         yield path

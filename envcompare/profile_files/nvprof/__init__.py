@@ -1,6 +1,6 @@
-"""nvprof: summaries and metrics, as text and as CSV; for GPUs up to Volta and for old logs.
+"""Read nvprof summaries and metrics, as text or CSV, for GPUs up to Volta and old logs.
 
-A log must be whole and agree with itself, within what rounding allows.
+A log must be complete and consistent within rounding.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ _FATAL: Final = re.compile(
     r"|No CUDA application was profiled|^No kernels were profiled"
 )
 _AGAIN: Final = (
-    "write the log again: `nvprof --csv --log-file out.csv …`; on compute capability 7.5 and "
-    "higher nvprof reads no counters, use ncu and nsys"
+    "write the log again: `nvprof --csv --log-file out.csv …`; from compute capability 7.5 on, "
+    "use ncu and nsys instead"
 )
-_WHOLE_NS: Final = 1.0  # averages are cut to whole ns: 5 calls in 46.237us average 9.2470us
-_SHARE_STEP: Final = 1e-3  # per cent; CSV prints more digits than nvprof computes
+_WHOLE_NS: Final = 1.0  # averages are truncated to whole ns: 5 calls in 46.237us average 9.2470us
+_SHARE_STEP: Final = 1e-3  # percent; CSV prints more digits than nvprof computes
 _CUT: Final = "the log was cut off, or rows are missing: write it again and import it whole"
-_SAID: Final = re.compile(r"==+\d*==+ (?:Generated result file|Warning): ")
+_MESSAGE: Final = re.compile(r"==+\d*==+ (?:Generated result file|Warning): ")
 _OF_NVPROF: Final = ("=", " ", '"', "Device", "Invocations", "Time(%)", "Type")
 _WHOLE_NAME: Final = re.compile(r".*\)(?<!\(anonymous namespace\))(?<!operator\(\))")
-_UNSURE: Final = "end that line where the log is whole, else write it again with --csv"
+_UNSURE: Final = "if the log is complete, add the line end; else write it again with --csv"
 _NAMES: Final = "names are cut to the width of the terminal: write the log again with --csv"
 
 
 def read(path: Path) -> Profile:
-    """Return the profile in a log of nvprof; several processes of one log are added up.
+    """Return the profile in an nvprof log; the processes in one log are summed.
 
-    Raises ProfileError for a log that was cut, doubled or contradicts itself, with its line.
+    Raises ProfileError with the line for a log that is truncated, duplicated or inconsistent.
     """
     _refuse_database(path)
     lines = read_lines(path)
     reader = LogReader(lines, path.name)
     reader.read()
     is_ended = not lines or lines[-1].endswith("\n")
-    _refuse_failure(reader.said, path.name)
+    _refuse_failure(reader.messages, path.name)
     parts = [part for part in reader.parts if not part.is_empty]
     if not parts:
         raise refusal(path.name, why="it holds no summary and no metrics of nvprof", hint=_AGAIN)
@@ -64,8 +64,9 @@ def read(path: Path) -> Profile:
     activities = [row for part in parts for row in part.activities]
     metrics = [row for part in parts for row in part.metrics]
     if activities and metrics:
-        why = "it holds a summary and metrics of one run, in which counting changed the times"
-        raise refusal(path.name, line=metrics[0].line, why=why, hint="import a log of each")
+        why = "it has a summary and metrics from one run, so counting changed the times"
+        hint = "write one log for the summary and one for the metrics"
+        raise refusal(path.name, line=metrics[0].line, why=why, hint=hint)
     counted = _counted(parts)
     return Profile(
         tool="nvprof",
@@ -89,20 +90,20 @@ def _refuse_database(path: Path) -> None:
     if first_bytes(path, len(SQLITE)) == SQLITE:
         raise refusal(
             path.name,
-            why="it is the database that nvprof exports, not what it prints",
+            why="it is the database that nvprof exports, not its printed output",
             hint=f"nvprof --import-profile {path.name} --csv --log-file out.csv",
         )
 
 
-def _refuse_failure(said: Sequence[tuple[int, str]], file: str) -> None:
-    """Refuse a log in which nvprof says that it failed or lost records."""
-    for line, text in said:
+def _refuse_failure(messages: Sequence[tuple[int, str]], file: str) -> None:
+    """Refuse a log in which nvprof reports a failure or lost records."""
+    for line, text in messages:
         if _FATAL.search(text):
-            raise refusal(file, line=line, why=f"nvprof says: {text}", hint=_AGAIN)
+            raise refusal(file, line=line, why=f"nvprof reports: {text}", hint=_AGAIN)
 
 
 def _timed(activities: Iterable[Activity]) -> tuple[Kernel, ...]:
-    """Return the kernels of a summary, those of one name in several processes as one."""
+    """Return the kernels of a summary, merged by name over processes."""
     kernels = (row for row in activities if row.is_kernel)
     return tuple(Kernel(name=name, **sums) for name, sums in _sums(kernels, lambda row: row.name))
 
@@ -127,7 +128,7 @@ def _is_gpu(row: Activity) -> bool:
 def _sums(
     rows: Iterable[Activity], key: Callable[[Activity], str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each key with calls and times of its rows, which may be of several processes."""
+    """Yield each key with the calls and times of its rows, summed over processes."""
     groups: dict[str, list[Activity]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
@@ -147,15 +148,15 @@ def _copy_kind(name: str) -> str:
     match = _COPY.fullmatch(name)
     if match:
         kind = f"{match[1][0]}to{match[2][0]}" if match[2] else match[1]
-        kind = kind.replace("A", "D")  # an array lies in the memory of the device
+        kind = kind.replace("A", "D")  # an array is in device memory
         return kind if kind in _COPY_KINDS else "other"
     return "memset" if name.startswith("[CUDA memset") else "other"
 
 
 def _counted(parts: Iterable[Part]) -> tuple[Kernel, ...]:
-    """Return the kernels of a metrics report: counts are the average times the invocations.
+    """Return the kernels of a metrics report; a count is the average times the invocations.
 
-    What one process or GPU counted of a kernel and another did not is left out.
+    A metric that some process or GPU did not collect for a kernel is dropped.
     """
     calls: dict[str, int] = {}
     groups: dict[str, dict[str, list[Metric]]] = {}
@@ -181,19 +182,19 @@ def _counted(parts: Iterable[Part]) -> tuple[Kernel, ...]:
 
 
 def _invocations(metrics: Iterable[Metric]) -> dict[tuple[str, str], int]:
-    """Return how often each kernel ran on each GPU: as its counts say, else most of its rates."""
-    told: dict[tuple[str, str], list[tuple[bool, int]]] = {}
+    """Return the invocations of each kernel on each GPU, from its counts or else its rates."""
+    invocations: dict[tuple[str, str], list[tuple[bool, int]]] = {}
     for row in metrics:
-        told.setdefault((row.device, row.kernel), []).append((row.is_count, row.invocations))
+        invocations.setdefault((row.device, row.kernel), []).append((row.is_count, row.invocations))
     found = {}
-    for key, rows in told.items():
+    for key, rows in invocations.items():
         counts = [number for is_count, number in rows if is_count]
         found[key] = Counter(counts or [number for _, number in rows]).most_common(1)[0][0]
     return found
 
 
 def _value(rows: Sequence[Metric]) -> float:
-    """Return a count summed over invocations, or the average that nvprof took of a rate."""
+    """Return a count summed over invocations, or the average of a rate."""
     total = sum(row.invocations * row.average.value for row in rows)
     return total if rows[0].is_count else total / sum(row.invocations for row in rows)
 
@@ -220,7 +221,7 @@ def _notes(parts: Sequence[Part]) -> Iterator[Note]:
 
 
 def _unread_notes(unread: Mapping[str, Sequence[str]]) -> Iterator[Note]:
-    """Yield which tables of the log are not read, and what stands in them."""
+    """Yield notes on unread tables of the log and their rows."""
     for title, rows in unread.items():
         if rows:
             values = {"table": title.lower(), "names": ", ".join(rows)}
@@ -230,7 +231,7 @@ def _unread_notes(unread: Mapping[str, Sequence[str]]) -> Iterator[Note]:
 
 
 def _left_out_notes(metrics: Sequence[Metric], kernels: Iterable[Kernel]) -> Iterator[Note]:
-    """Yield which metrics are left out of a kernel and why, in the order they stand in."""
+    """Yield notes on dropped metrics, in the order of the log."""
     uneven = [row for row in metrics if not row.is_even]
     for row in uneven:
         yield Note(kind="uneven-metric", values={"line": row.line, "metric": row.name})
@@ -242,7 +243,7 @@ def _left_out_notes(metrics: Sequence[Metric], kernels: Iterable[Kernel]) -> Ite
 
 
 def _check(part: Part, *, file: str) -> None:
-    """Refuse a report that was cut, holds rows twice, or whose columns contradict each other."""
+    """Refuse a report that is truncated, has duplicate rows, or has inconsistent columns."""
     for section in ("GPU activities", "API calls"):
         rows = [row for row in part.activities if row.section == section]
         _refuse_doubles(((row.line, (row.name,)) for row in rows), file)
@@ -250,7 +251,7 @@ def _check(part: Part, *, file: str) -> None:
     for row in part.activities:
         _check_row(row, file)
     if part.lacks_calls and "API calls" in part.announced:
-        why = "API calls are announced, and none follows"
+        why = "the header for API calls has no rows below it"
         raise refusal(file, line=part.activities[-1].line, why=why, hint=_CUT)
     metrics = part.metrics
     _refuse_doubles(((row.line, (row.device, row.kernel, row.name)) for row in metrics), file)
@@ -261,34 +262,34 @@ def _check(part: Part, *, file: str) -> None:
 
 
 def _refuse_cut_end(last: str, reader: LogReader, *, file: str, line: int) -> None:
-    """Refuse a last line without an end that is no whole row; a row that is whole may lack it.
+    """Refuse an unterminated last line, unless it is a complete row.
 
-    Editors and uploads drop the last end of line; what tells a row that was cut is its own form:
-    columns of numbers end where those of all other rows do, and a name closes its brackets. That of
-    a kernel ends with its parameters, unless its quotes show that it is whole.
+    Editors and uploads drop the last line end. A row is complete if its numbers end in the same
+    column as in other rows, and its name has balanced brackets. A kernel name must also end with
+    its parameters, unless it is quoted.
     """
     part, widths = reader.last, reader.widths
     rows: tuple[Activity | Metric, ...] = (*part.activities, *part.metrics)
     if not rows or rows[-1].line != line:
-        is_of_table = last.strip() and last.startswith(_OF_NVPROF) and not _SAID.match(last)
+        is_of_table = last.strip() and last.startswith(_OF_NVPROF) and not _MESSAGE.match(last)
         if not is_of_table and not part.is_empty:
-            return  # the program's own output, or a word of nvprof behind its tables
-        why = "the last line has no end, and is no row of a table: the log was cut off"
+            return  # output of the program, or an nvprof message after its tables
+        why = "the last line has no line end and is not a table row: the log was cut off"
         raise refusal(file, line=line, why=why, hint=_CUT)
     row = rows[-1]
     if isinstance(row, Activity):
         pairs = (("(", ")"), ("[", "]"), ("<", ">"))[: 2 if "operator" in row.name else 3]
         is_cut = any(row.name.count(left) != row.name.count(right) for left, right in pairs)
     else:
-        # a number before its unit is whole, whether or not it fits its range
+        # a number followed by a unit is complete, even if it is out of range
         is_cut = not row.has_one_unit or (not row.average.unit and not row.is_even)
         is_cut = is_cut or (len(widths) == 1 and len(last.rstrip()) < min(widths))
     if is_cut:
-        why = f"the last row has no end, and is not whole: {last.strip()!r}"
+        why = f"the last row has no line end and is incomplete: {last.strip()!r}"
         raise refusal(file, line=line, why=why, hint=_CUT)
     is_named = isinstance(row, Activity) and row.is_kernel and not last.rstrip().endswith('"')
     if is_named and not _WHOLE_NAME.fullmatch(row.name):
-        why = f"the last row has no end, and its name may be cut: {row.name!r}"
+        why = f"the last row has no line end, and its name may be cut: {row.name!r}"
         raise refusal(file, line=line, why=why, hint=_UNSURE)
 
 
@@ -296,11 +297,11 @@ def _refuse_doubles(keys: Iterable[tuple[int, tuple[str, ...]]], file: str) -> N
     if twice := first_repeated(keys):
         line, key = twice
         hint = _NAMES if any(part.endswith("$") for part in key) else ""
-        raise refusal(file, line=line, why=f"{' / '.join(key)} stands there twice", hint=hint)
+        raise refusal(file, line=line, why=f"{' / '.join(key)} is listed twice", hint=hint)
 
 
 def _check_shares(rows: Sequence[Activity], file: str) -> None:
-    """Refuse shares that do not add up to 100 %, or do not fit the times beside them."""
+    """Refuse shares that do not add up to 100 %, or do not match their times."""
     total = sum(row.time.value for row in rows)
     if not total:
         return
@@ -318,7 +319,7 @@ def _check_shares(rows: Sequence[Activity], file: str) -> None:
 
 
 def _check_row(row: Activity, file: str) -> None:
-    """Refuse a row whose average is not its time over its calls, or lies outside its range."""
+    """Refuse a row whose average is not time ÷ calls, or is outside its range."""
     product = row.calls * row.average.value
     allowed = row.calls * max(row.average.step, _WHOLE_NS) + row.time.step
     if abs(product - row.time.value) > allowed:
@@ -327,22 +328,22 @@ def _check_row(row: Activity, file: str) -> None:
     low = row.least.value - row.least.step - row.average.step
     high = row.most.value + row.most.step + row.average.step
     if not low <= row.average.value <= high:
-        why = f"the average of {row.name} lies outside its minimum and maximum"
+        why = f"the average of {row.name} is outside its minimum and maximum"
         raise refusal(file, line=row.line, why=why)
 
 
 def _check_order(row: Metric, file: str) -> None:
-    """Refuse a count whose average lies outside its range; a rate is left out by itself."""
+    """Refuse a count whose average is outside its range; such a rate is only dropped."""
     if not row.is_count or row.is_even:
         return
-    why = f"the average of {row.name} lies outside its minimum and maximum"
+    why = f"the average of {row.name} is outside its minimum and maximum"
     if not row.has_one_unit:
-        why = f"{row.name} has a unit in one column and another in the next"
+        why = f"{row.name} has different units in its columns"
     raise refusal(file, line=row.line, why=why)
 
 
 def _check_invocations(metrics: Sequence[Metric], file: str) -> None:
-    """Refuse counts of one kernel over other invocations; such a rate is left out by itself."""
+    """Refuse counts of one kernel with different invocations; such a rate is only dropped."""
     counts: dict[tuple[str, str], int] = {}
     for row in (row for row in metrics if row.is_count):
         first = counts.setdefault((row.device, row.kernel), row.invocations)
@@ -352,7 +353,7 @@ def _check_invocations(metrics: Sequence[Metric], file: str) -> None:
 
 
 def _check_last_kernel(metrics: Sequence[Metric], file: str) -> None:
-    """Refuse a log whose last kernel lacks what every other has."""
+    """Refuse a log whose last kernel lacks a metric that all others have."""
     names: dict[tuple[str, str], set[str]] = {}
     for row in metrics:
         names.setdefault((row.device, row.kernel), set()).add(row.name)

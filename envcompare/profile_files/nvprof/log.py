@@ -1,7 +1,7 @@
-"""What nvprof printed, as text or CSV, cut into the reports of each process.
+"""Split printed nvprof output, text or CSV, into the reports of each process.
 
-Lines that begin with ==PID== say which report follows; a table begins at its header. Text has a
-unit in each cell, CSV a row of units below the header. Each number says how exactly it is known.
+A line that starts with ==PID== announces a report; a table starts at its header. Text has a unit
+in each cell, CSV a row of units below the header. Each number carries its rounding step.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _SECTIONS: Final[dict[str, Section]] = {
     "GPU activities": "GPU activities", "API calls": "API calls",
 }  # fmt: skip
 _NUMBER: Final = re.compile(r"(\d+(?:\.(\d+))?(?:[eE]([+-]?\d+))?)\s*(\S*)", re.ASCII)
-# what nvprof writes for a rate of no time or no cycles
+# nvprof prints these for a rate over 0 time or cycles
 _NO_RATE: Final = frozenset({"nan", "-nan", "inf", "-inf", "<OVERFLOW>"})
 _LEVEL: Final = re.compile(r"(?:Idle|Low|Mid|High|Max) \((\d+)\)")
 _SHARE_ROUNDING: Final = 1e-3
-_RATE_SLACK: Final = 1e-3  # 6.4094GB/s was seen beside a minimum and maximum of 6.4101GB/s
+_RATE_SLACK: Final = 1e-3  # seen: 6.4094GB/s with a minimum and maximum of 6.4101GB/s
 _COUNT: Final = re.compile(
     r"flop_count_\w+|\w+_(?:transactions|bytes|requests)|inst_(?!per_warp|replay)\w+"
     r"|issue_slots|cf_(?:issued|executed)|ldst_(?:issued|executed)"
 )
-_SAID: Final = re.compile(r'^"?==+(\d*)==+ (.*)$')
+_MESSAGE: Final = re.compile(r'^"?==+(\d*)==+ (.*)$')
 _TEXT_SUMMARY: Final = re.compile(
     r"^\s*(?:Type\s+)?Time\(%\)\s+Time\s+Calls\s+Avg\s+Min\s+Max\s+Name\s*$"
 )
@@ -44,8 +44,8 @@ _TRACE: Final = re.compile(r'^\s*"?Start"?(?:\s+|,)"?Duration"?')
 _ACTIVITY: Final = re.compile(
     r"^(?:([A-Z][^:%]*):)?\s*(\d+\.\d+%)\s+(\S+)\s+(\d+)\s+(\S+)\s+(\S+)\s+(\S+)\s\s(\S.*)$"
 )
-# Hostile text must not cost time that grows with the square of its length: lines come without the
-# spaces at their end, and cells are parted by their gaps.
+# Hostile text must not take quadratic time, so lines are stripped of trailing spaces, and cells are
+# split at gaps.
 _METRIC: Final = re.compile(r"^\s+(\d+)\s+([a-z]\w*)\s{2,}(\S.*)$")
 _GAP: Final = re.compile(r"\s{2,}")
 _DEVICE: Final = re.compile(r'^Device "(.*)"\s*$')
@@ -57,12 +57,12 @@ _UNREAD: Final = (
 _OUTPUT: Final = re.compile(r"[^\s\d]")
 _CELL: Final = re.compile(r'^"[^"]*",')
 _NO_CALLS: Final = "No API activities were profiled"
-_MIXED: Final = "let the program print elsewhere: `nvprof --log-file out.log …`, or use --csv"
+_MIXED: Final = "keep the program's output apart: `nvprof --log-file out.log …`, or use --csv"
 
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """A value in its base unit, and by how much the last printed digit counts."""
+    """A value in its base unit, with the value of 1 in its last printed digit."""
 
     value: float
     step: float
@@ -70,14 +70,14 @@ class _Number:
 
     @property
     def is_rounded(self) -> bool:
-        """Say whether whole counts are lost in it, as in 2.1092e+10."""
+        """Return whether rounding loses whole counts, as in 2.1092e+10."""
         return not self.unit and self.step > 1
 
 
 def _read_number(text: str) -> _Number | None:
-    """Return the number in a cell, with its unit behind it.
+    """Return the number in a cell, which may end with a unit.
 
-    None for a text that is none, or whose unit is not known. A level as `Mid (5)` is its number.
+    None for other text or an unknown unit. A level such as `Mid (5)` gives its number.
     """
     level = _LEVEL.fullmatch(text.strip())
     if level:
@@ -92,7 +92,7 @@ def _read_number(text: str) -> _Number | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """One row of a summary: a kernel, a copy or a function of the API."""
+    """One row of a summary: a kernel, a copy or an API function."""
 
     line: int
     section: Section
@@ -106,7 +106,7 @@ class Activity:
 
     @property
     def is_kernel(self) -> bool:
-        """Say whether it is a kernel: what else the GPU does stands in brackets."""
+        """Return whether it is a kernel; other GPU activities are in brackets."""
         return self.section == "GPU activities" and not self.name.startswith("[CUDA")
 
 
@@ -125,18 +125,18 @@ class Metric:
 
     @property
     def is_count(self) -> bool:
-        """Say whether the metric adds up over launches; any other is a rate or a level."""
+        """Return whether the metric is a sum over launches, not a rate or a level."""
         return _COUNT.fullmatch(self.name) is not None
 
     @property
     def has_one_unit(self) -> bool:
-        """Say whether all three numbers are of one unit; 0 may have none."""
+        """Return whether all three numbers have one unit; 0 may have none."""
         numbers = (self.least, self.most, self.average)
         return len({number.unit for number in numbers if number.value}) < 2
 
     @property
     def is_even(self) -> bool:
-        """Say whether its average lies within its range; a rate's may lie a little beside it."""
+        """Return whether the average is within its range, with a small slack for rates."""
         if not self.has_one_unit:
             return False
         slack = self.average.step + _RATE_SLACK * self.average.value
@@ -146,10 +146,9 @@ class Metric:
 
 @dataclass(slots=True, kw_only=True)
 class Part:
-    """What one process wrote: its summary, its metrics, and what it said besides.
+    """The report of one process: its summary and its metrics.
 
-    `sections` holds those whose rows, or whose lack of rows, were read; `announced` those a title
-    promised.
+    `sections` are those with rows or an explicit lack of rows, `announced` those with a title.
     """
 
     line: int
@@ -162,36 +161,36 @@ class Part:
 
     @property
     def is_empty(self) -> bool:
-        """Say whether it holds neither a summary nor metrics."""
+        """Return whether there is neither a summary nor metrics."""
         return not self.activities and not self.metrics
 
     @property
     def lacks_calls(self) -> bool:
-        """Say whether there are activities and no API calls, as --print-gpu-summary prints."""
+        """Return whether there are activities but no API calls, as with --print-gpu-summary."""
         return bool(self.activities) and "API calls" not in self.sections
 
     @property
     def unseen_percent(self) -> float:
-        """Return the share of time that rows may have which the sum of shares would not miss."""
+        """Return the share of time in % that missing rows could have without being noticed."""
         return share_slack(row for row in self.activities if row.section == "GPU activities")
 
 
 def share_slack(rows: Iterable[Activity]) -> float:
-    """Return by how much the shares of rows may miss 100 %, each being rounded."""
+    """Return by how many percentage points rounded shares may miss 100 %."""
     return sum(row.percent.step for row in rows) + _SHARE_ROUNDING
 
 
 class LogReader:
-    """Goes through the lines of one file, once; `parts` holds what each process wrote.
+    """Parse the lines of one file, once; `parts` has one report for each process.
 
-    `last` is what the last process wrote. `unread` holds the titles of tables that are not read,
-    with what their rows count, and `is_unread` says that the file ends in one; `widths` holds how
-    wide the rows above the last one of a table in text are.
+    `last` is the report of the last process. `unread` maps titles of unsupported tables to their
+    rows, and `is_unread` means that the file ends in such a table. `widths` are the widths of the
+    rows above the last row of a text table.
     """
 
     def __init__(self, lines: tuple[str, ...], file: str) -> None:
         self.parts: list[Part] = []
-        self.said: list[tuple[int, str]] = []
+        self.messages: list[tuple[int, str]] = []
         self.unread: dict[str, list[str]] = {}
         self.widths: set[int] = set()
         self.is_csv = False
@@ -203,7 +202,7 @@ class LogReader:
         self._title = ""
 
     def read(self) -> None:
-        """Fill `parts` and `said`; raises ProfileError at the first line that cannot be read."""
+        """Fill `parts` and `messages`; raises ProfileError at the first unreadable line."""
         rows = iter(enumerate(self._lines, 1))
         for number, text in rows:
             if self._is_message(number, text):
@@ -216,13 +215,13 @@ class LogReader:
             self.parts.append(self.last)
 
     def _unread(self, text: str) -> None:
-        """Note a row of a table that is not read, by its count and name."""
+        """Record count and name of a row in an unsupported table."""
         row = next(filter(None, (pattern.match(text) for pattern in _UNREAD)), None)
         if row:
             self.unread[self._title].append(f"{row[1]} × {row[2]}")
 
     def _table(self, number: int, text: str, rows: Iterator[tuple[int, str]]) -> None:
-        """Read the table that a line begins; any other line is output of the program."""
+        """Read the table that starts at a line; any other line is program output."""
         if _CSV.match(text):
             self.is_csv = True
             self._csv(number, text, rows)
@@ -232,24 +231,24 @@ class LogReader:
             self.widths = {len(text.rstrip())}
             self._text_metrics(rows, is_events=not _TEXT_METRICS.match(text))
         elif _TRACE.match(text):
-            why = "this is a trace of single calls; only summaries and metrics are read"
+            why = "this is a trace of single calls; only summaries and metrics are supported"
             self._refuse(number, why, "print a summary: `nvprof --import-profile FILE --csv`")
         elif self._looks_like_row(text):
-            why = f"a row behind the end of its table: {_quoted(text)}"
+            why = f"a row after the end of its table: {_quoted(text)}"
             self._refuse(number, why, _MIXED)
 
     def _looks_like_row(self, text: str) -> bool:
-        """Say whether a line looks like a row of a table, of which none is open."""
+        """Return whether a line outside any table looks like a table row."""
         if self.is_csv:
             return _CELL.match(text) is not None
         is_metric = self.last.metrics and _metric_cells(text)
         return bool(is_metric or _ACTIVITY.match(text.lstrip()))
 
     def _is_message(self, number: int, text: str) -> bool:
-        """Say whether a line is a word of nvprof, and take it in."""
-        said = _SAID.match(text)
-        if said:
-            self._message(number, said[1], said[2])
+        """Return whether a line is an nvprof message, and process it."""
+        messages = _MESSAGE.match(text)
+        if messages:
+            self._message(number, messages[1], messages[2])
         elif not self.is_unread and text.startswith(_NO_CALLS):
             self.last.sections.add("API calls")
         else:
@@ -257,8 +256,8 @@ class LogReader:
         return True
 
     def _message(self, number: int, process: str, text: str) -> None:
-        """Begin the report that a line announces."""
-        self.said.append((number, text))
+        """Start the report that a message announces."""
+        self.messages.append((number, text))
         title = text.strip().rstrip('"')
         if title == "API calls:":
             self._section, self.is_unread = "API calls", False
@@ -275,9 +274,9 @@ class LogReader:
             self.last.sections.add("API calls")
 
     def _ends(self, number: int, text: str) -> bool:
-        """Say whether a line ends a table in text: rows are indented, or begin with their share."""
+        """Return whether a line ends a text table: rows are indented, or start with a share."""
         if _TEXT_SUMMARY.match(text) or _TEXT_METRICS.match(text) or _TEXT_EVENTS.match(text):
-            self._refuse(number, "a header within a table: logs were joined, or a line is doubled")
+            self._refuse(number, "a header within a table: logs were joined, or a line is repeated")
         self._is_message(number, text)
         return not text.strip() or _OUTPUT.match(text) is not None
 
@@ -286,7 +285,7 @@ class LogReader:
         twice = next((part for part in named if part.process == process), None)
         if twice is not None:
             why = f"process {process} reports a second time, after line {twice.line}"
-            self._refuse(number, why, "import each log once, as nvprof wrote it")
+            self._refuse(number, why, "import each original log once")
         if not self.last.is_empty:
             self.parts.append(self.last)
         self.last = Part(line=number, process=process)
@@ -297,7 +296,7 @@ class LogReader:
                 return
             cells = _ACTIVITY.match(text.lstrip())
             if cells is None:
-                why = f"a row that is cut, or output of the program in the table: {_quoted(text)}"
+                why = f"a truncated row, or program output inside the table: {_quoted(text)}"
                 self._refuse(number, why, _MIXED)
             if cells[1]:
                 self._section = _SECTIONS.get(cells[1], "other")
@@ -322,7 +321,7 @@ class LogReader:
                 self.widths.add(len(text.rstrip()))
             cells = _metric_cells(text)
             if not cells or not kernel:
-                why = f"a row that is cut, or of no kernel: {_quoted(text)}"
+                why = f"a truncated row, or a row without a kernel: {_quoted(text)}"
                 self._refuse(number, why, _MIXED)
             self._add_metric(number, (device, kernel), cells)
 
@@ -334,28 +333,28 @@ class LogReader:
                 self._refuse(number, f"the header has no column {name}")
         units: dict[str, str] = {}
         for line, text in rows:
-            if not text.strip() or _SAID.match(text):
+            if not text.strip() or _MESSAGE.match(text):
                 self._ends(line, text)
                 return
             cells = csv_row(line, text, file=self._file).cells
             if len(cells) != len(columns):
                 why = f"{len(cells)} cells where the header has {len(columns)}: the row is cut"
                 self._refuse(line, why)
-            told = dict(zip(columns, cells, strict=True))
+            fields = dict(zip(columns, cells, strict=True))
             if is_summary and not units:
-                units = self._units(line, told)
+                units = self._units(line, fields)
             elif is_summary:
-                self._section = _SECTIONS.get(told.get("Type", self._section), "other")
-                numbers = tuple(told[name] + units[name] for name in _SUMMARY[1:])
-                self._add_activity(line, told["Name"], numbers)
+                self._section = _SECTIONS.get(fields.get("Type", self._section), "other")
+                numbers = tuple(fields[name] + units[name] for name in _SUMMARY[1:])
+                self._add_activity(line, fields["Name"], numbers)
             else:
-                parts = tuple(told[name] for name in _METRICS[2:])
-                self._add_metric(line, (told["Device"], told["Kernel"]), parts)
+                parts = tuple(fields[name] for name in _METRICS[2:])
+                self._add_metric(line, (fields["Device"], fields["Kernel"]), parts)
 
-    def _units(self, line: int, told: dict[str, str]) -> dict[str, str]:
-        if told["Time(%)"] != "%" or not told["Time"]:
+    def _units(self, line: int, fields: dict[str, str]) -> dict[str, str]:
+        if fields["Time(%)"] != "%" or not fields["Time"]:
             self._refuse(line, "the row of units below the header is missing")
-        return told
+        return fields
 
     def _add_activity(self, line: int, name: str, cells: tuple[str, ...]) -> None:
         self._require_names(line, name)
@@ -384,10 +383,10 @@ class LogReader:
 
     def _require_names(self, line: int, *names: str) -> None:
         if not all(name.strip() for name in names):
-            self._refuse(line, "a row without a name: the log was cut off, or the name was lost")
+            self._refuse(line, "a row without a name: the log was cut off")
 
     def _cell(self, line: int, metric: str, text: str) -> _Number:
-        """Return the number in a cell of a metric; a rate may be none."""
+        """Return the number in a cell of a metric; NaN for an undefined rate."""
         bare = text.strip().rstrip("%").removesuffix("B/s")
         if bare in _NO_RATE and not _COUNT.fullmatch(metric):
             return _Number(math.nan, 0.0, "")
@@ -396,12 +395,12 @@ class LogReader:
     def _number(self, line: int, text: str, base: str | None = None) -> _Number:
         number = _read_number(text)
         if number is None or (base is not None and number.unit != base):
-            self._refuse(line, f"{text!r} is no number with a unit that is known here")
+            self._refuse(line, f"{text!r} is not a number with a known unit")
         return number
 
     def _count(self, line: int, text: str) -> int:
         if not text.isascii() or not text.isdigit() or not int(text):
-            self._refuse(line, f"{text!r} is no number of calls")
+            self._refuse(line, f"{text!r} is not a number of calls")
         return int(text)
 
     def _refuse(self, line: int, why: str, hint: str = "") -> NoReturn:
@@ -409,9 +408,9 @@ class LogReader:
 
 
 def _metric_cells(text: str) -> tuple[str, ...]:
-    """Return count, name, least, most and mean of a row of a table in text; empty where it is none.
+    """Return count, name, minimum, maximum and mean of a text table row; empty for other lines.
 
-    Between the name and the numbers stands a description.
+    The description between the name and the numbers is dropped.
     """
     row = _METRIC.match(text)
     cells = _GAP.split(row[3], maxsplit=3) if row else ()

@@ -48,16 +48,16 @@ def test_impossible_events_are_refused(tmp_path: Path, change: Event, why: str) 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"ph": "B"}, "ph is 'B', and only X tells how long a kernel lasts"),
+        ({"ph": "B"}, "ph is 'B'; a kernel needs ph X, which has a duration"),
         ({"ph": "E"}, "ph is 'E'"),
         ({"ph": ["X"]}, "ph is ['X']"),
         ({"ph": None}, "ph is None"),
-        ({"cat": "gpu_memcpy", "ph": "b"}, "how long a gpu_memcpy lasts"),
+        ({"cat": "gpu_memcpy", "ph": "b"}, "a gpu_memcpy needs ph X"),
         ({"cat": "kernel,gpu"}, "cat is 'kernel,gpu', not one category"),
         ({"cat": "gpu, Kernel "}, "cat is 'gpu, Kernel ', not one category"),
         ({"cat": ["kernel"]}, "cat is ['kernel'], not a text"),
-        ({"cat": "gpu_op"}, "its args are those of GPU work, and cat is 'gpu_op'"),
-        ({"cat": None}, "its args are those of GPU work, and cat is None"),
+        ({"cat": "gpu_op"}, "its args are those of GPU work, but cat is 'gpu_op'"),
+        ({"cat": None}, "its args are those of GPU work, but cat is None"),
         ({"cat": "x", "args": {"stream": 7, "bytes": 8}}, "its args are those of GPU work"),
     ],
 )
@@ -133,11 +133,11 @@ def test_deep_nesting_is_refused(tmp_path: Path, opening: str) -> None:
 @pytest.mark.parametrize(
     ("content", "shown"),
     [
-        (b'"\xff\xfe"}]}', 'no UTF-8: {"traceEvents": [{"a": "\\xff\\xfe"}]}'),
-        ("nö}]}".encode("latin-1"), 'no UTF-8: {"traceEvents": [{"a": n\\xf6}]}'),
+        (b'"\xff\xfe"}]}', 'not UTF-8: {"traceEvents": [{"a": "\\xff\\xfe"}]}'),
+        ("nö}]}".encode("latin-1"), 'not UTF-8: {"traceEvents": [{"a": n\\xf6}]}'),
         ("é\x1bö}]}".encode(), 'Expecting value: {"traceEvents": [{"a": é⟨U+001B⟩ö}]}'),
         (b'"\\ud800"}]}', "surrogates not allowed"),
-        (b"NaN}]}", "NaN is no number"),
+        (b"NaN}]}", "NaN is not a JSON number"),
         (b"1}]} 2", 'extra data: aceEvents": [{"a": 1}]} 2'),
     ],
 )

@@ -92,7 +92,9 @@ def test_report_newer_than_ncu_is_refused_as_that(
     with pytest.raises(ProfileError) as told:
         ncu.read(tmp_path / "run.ncu-rep")
     assert told.value.details == f"the ncu on PATH is older than the report: {said}"
-    assert "pip install --upgrade ncu-report, or import what the ncu that" in told.value.hint
+    assert (
+        "pip install --upgrade ncu-report, or import the output of the ncu that" in told.value.hint
+    )
 
 
 @pytest.mark.skipif(find_spec("ncu_report") is not None, reason="the module ncu_report is here")

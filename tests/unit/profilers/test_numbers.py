@@ -63,7 +63,7 @@ def test_file_of_another_locale_is_refused_with_what_to_do(numbers: list[int], l
     texts = [written(number, "", locale) for number in numbers]
     with pytest.raises(ProfileError) as told:
         decide(enumerate([*texts, written(1234567, "25", locale)], 1), file="a.csv")
-    assert "is no number as the lines above write them" in told.value.details or (
+    assert "does not fit the number format of the lines above" in told.value.details or (
         "may be" in told.value.details
     )
     assert "LC_ALL=C" in told.value.hint
@@ -97,7 +97,7 @@ def test_indian_groups_are_refused_with_what_to_do() -> None:
     """Groups of two digits before the last three are of no locale that is read."""
     with pytest.raises(ProfileError) as told:
         decide([(1, "62,39,72,574")], file="a.csv")
-    assert told.value.details.startswith("line 1: '62,39,72,574' is no number")
+    assert told.value.details.startswith("line 1: '62,39,72,574' does not fit the number format")
     assert "LC_ALL=C" in told.value.hint
 
 

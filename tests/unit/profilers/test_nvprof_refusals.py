@@ -48,7 +48,7 @@ def test_announced_api_calls_must_follow(tmp_path: Path) -> None:
     """A title that ends the file was followed by rows."""
     text = (DATA / "nvprof_summary_old.log").read_text(encoding="utf-8")
     error = refusal_of(tmp_path, text[: text.index("API calls:")] + "API calls:\n")
-    assert "API calls are announced, and none follows" in error.details
+    assert "the header for API calls has no rows below it" in error.details
 
 
 def after(text: str, line: str, added: str) -> str:
@@ -63,11 +63,11 @@ def after(text: str, line: str, added: str) -> str:
     [
         ("summary_old.log", "Time(%)", "", "a header within a table"),
         ("metrics.log", "Invocations", "", "a header within a table"),
-        ("summary_old.log", "Time(%)", "epoch 2\n", "a row behind the end of its table"),
-        ("metrics.log", "200", "epoch 2\n", "a row behind the end of its table"),
-        ("metrics.log", "200", "\n", "a row behind the end of its table"),
-        ("metrics.csv", '"Tesla', "\n", "a row behind the end of its table"),
-        ("summary.csv", '"GPU', "\n", "a row behind the end of its table"),
+        ("summary_old.log", "Time(%)", "epoch 2\n", "a row after the end of its table"),
+        ("metrics.log", "200", "epoch 2\n", "a row after the end of its table"),
+        ("metrics.log", "200", "\n", "a row after the end of its table"),
+        ("metrics.csv", '"Tesla', "\n", "a row after the end of its table"),
+        ("summary.csv", '"GPU', "\n", "a row after the end of its table"),
     ],
 )
 def test_rows_of_a_table_that_ended_early_are_refused(
@@ -86,35 +86,35 @@ def test_rows_of_a_table_that_ended_early_are_refused(
         ("hello\n", "no summary and no metrics"),
         ("".join(lines_of(SUMMARY)[:-1]), "add up to 75.00 %, not to 100 %"),
         ("".join(lines_of(SUMMARY)[:7]), "not to 100 %"),
-        (SUMMARY[:-20], "a row that is cut"),
-        (UNENDED[:-1], "no number with a unit that is known"),
-        (UNENDED[:-4], "has no end, and is not whole"),
-        (UNENDED.replace("32.000GB/s", " 32.00GB/s")[:-1], "no number with a unit"),
-        (COUNTS[:-1], "has no end, and is not whole"),
-        (COUNTS[:-2], "a row that is cut"),
-        (GPU_ONLY[:-2], "has no end, and is not whole"),
-        (METRICS + "==77== Profiling resu", "has no end, and is no row"),
-        (METRICS + "==78== Profiling result:\n==78== Metric result:\nInvo", "and is no row"),
+        (SUMMARY[:-20], "a truncated row"),
+        (UNENDED[:-1], "not a number with a known unit"),
+        (UNENDED[:-4], "has no line end and is incomplete"),
+        (UNENDED.replace("32.000GB/s", " 32.00GB/s")[:-1], "not a number with a known unit"),
+        (COUNTS[:-1], "has no line end and is incomplete"),
+        (COUNTS[:-2], "a truncated row"),
+        (GPU_ONLY[:-2], "has no line end and is incomplete"),
+        (METRICS + "==77== Profiling resu", "has no line end and is not a table row"),
+        (METRICS + "==78== Profiling result:\n==78== Metric result:\nInvo", "is not a table row"),
         (METRICS[: METRICS.index("relu")] + "relu", "no row follows"),
         (METRICS[: METRICS.index("relu")] + "relu\n", "no row follows"),
         (SUMMARY + SUMMARY, "process 4711 reports a second time"),
-        (SUMMARY.replace(RELU, GEMM), "stands there twice"),
+        (SUMMARY.replace(RELU, GEMM), "is listed twice"),
         (SUMMARY.replace("   200  5.0000ms", "   300  5.0000ms"), "300 calls of 5e+06 ns are not"),
         (SUMMARY.replace("4.1000ms", "5.1000ms", 1), "outside its minimum and maximum"),
         (SUMMARY.replace("62.50%", "57.50%").replace(" 5.00%", "10.00%"), "% of the time, but"),
-        (SUMMARY.replace("1.00000s", "1.00000x"), "no number with a unit that is known"),
-        (SUMMARY.replace("  1.00000s", "  1,00000s"), "no number with a unit that is known"),
-        (SUMMARY.replace("      100  ", "       -1  "), "a row that is cut"),
+        (SUMMARY.replace("1.00000s", "1.00000x"), "not a number with a known unit"),
+        (SUMMARY.replace("  1.00000s", "  1,00000s"), "not a number with a known unit"),
+        (SUMMARY.replace("      100  ", "       -1  "), "a truncated row"),
         ("".join(lines_of(METRICS)[:-1]), "the last kernel lacks achieved_occupancy"),
-        (METRICS[:-12], "a row that is cut"),
-        (METRICS + lines_of(METRICS)[-1], "stands there twice"),
+        (METRICS[:-12], "a truncated row"),
+        (METRICS + lines_of(METRICS)[-1], "is listed twice"),
         (METRICS.replace("        100       ", "        101       ", 1), "has 101 invocations in"),
-        (METRICS.replace("     1100000", "    -1100000"), "no number with a unit that is known"),
-        (METRICS.replace("222.94MB/s", "222.94XB/s"), "no number with a unit that is known"),
+        (METRICS.replace("     1100000", "    -1100000"), "not a number with a known unit"),
+        (METRICS.replace("222.94MB/s", "222.94XB/s"), "not a number with a known unit"),
         (METRICS.replace("1100000", "1900000"), "outside its minimum and maximum"),
-        (METRICS + SUMMARY, "a summary and metrics of one run"),
-        ("==1== Error: Internal profiling error 3999:999.\n" + SUMMARY, "nvprof says: Error"),
-        ("==1== Warning: 4 records have invalid timestamps\n" + SUMMARY, "nvprof says: Warning"),
+        (METRICS + SUMMARY, "a summary and metrics from one run"),
+        ("==1== Error: Internal profiling error 3999:999.\n" + SUMMARY, "nvprof reports: Error"),
+        ("==1== Warning: 4 records have invalid timestamps\n" + SUMMARY, "nvprof reports: Warning"),
         ("======== Warning: No CUDA application was profiled, exiting\n", "No CUDA application"),
         ("==1== Profiling result:\nNo kernels were profiled.\n", "no summary and no metrics"),
         ("==1== Profiling result:\n   Start  Duration   Grid Size\n", "a trace of single calls"),
@@ -136,7 +136,7 @@ def test_row_that_is_cut_is_told_with_its_line(tmp_path: Path) -> None:
 def test_row_of_csv_that_is_cut_is_refused(tmp_path: Path) -> None:
     """CSV says by its cells and quotes where it ends."""
     text = (DATA / "nvprof_summary.csv").read_text(encoding="utf-8")
-    assert "a line that was cut" in refusal_of(tmp_path, text[:-5]).details
+    assert "a truncated line" in refusal_of(tmp_path, text[:-5]).details
     assert "the row is cut" in refusal_of(tmp_path, text[:-21] + "\n").details
 
 

@@ -53,7 +53,7 @@ def test_a_pointer_of_git_lfs_is_told_from_the_file(tmp_path: Path, asked: str, 
     with pytest.raises(ProfileError) as caught:
         read(asked, [path])
     assert caught.value.details == (
-        "it is a pointer of Git LFS: the file itself, of 48,213,371 bytes, was not fetched"
+        "it is a Git LFS pointer: the file itself (48,213,371 bytes) was not fetched"
     )
     assert caught.value.hint.startswith(f"git lfs pull --include '*{name}'")
 
@@ -61,7 +61,7 @@ def test_a_pointer_of_git_lfs_is_told_from_the_file(tmp_path: Path, asked: str, 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("/annex/objects/SHA256E-s12--00.json\n", "a pointer of git-annex"),
+        ("/annex/objects/SHA256E-s12--00.json\n", "a git-annex pointer"),
         ("\n<!DOCTYPE html>\n<html>", "it is a web page"),
     ],
 )
