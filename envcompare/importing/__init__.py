@@ -1,4 +1,4 @@
-"""Put profiler files of any origin into a run folder: what `envcompare import` does."""
+"""Import profiler files of any origin into a run folder (`envcompare import`)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from envcompare.text import counted
 from envcompare.transport import file_sha256
 from envcompare.version import __version__
 
-_NO_LAUNCHES = ("launch_count", "missing")  # of a trace that counted in ranges of a profiler
+_NO_LAUNCHES = ("launch_count", "missing")  # in a trace with counters of profiler ranges
 COPY_LIMIT_BYTES = 256 * 2**20
 _HOST = "imported"
 _WORKLOAD = "workload"
@@ -48,12 +48,12 @@ _A_WORKLOAD = "a workload, as in --workload resnet50"
 _NO_DESIGN = Design(
     preset="default", margin=0.02, target=0.01, budget_s=0, min_restarts=0, threads=0
 )
-"""Stands where a timed run has its design; nothing is judged by it."""
+"""A placeholder for the design of a timed run; no verdict uses it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """The run folder, what to say of it, and whether there is nothing to compare with yet."""
+    """The run folder, the messages, and whether there is nothing to compare with yet."""
 
     folder: RunFolder
     lines: tuple[str, ...]
@@ -62,44 +62,44 @@ class Imported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
-    """A file that the arm does not have yet."""
+    """A file that is new to the arm."""
 
     path: Path
     sha256: str
     state: os.stat_result  # before it was read
-    secret: str = ""  # what it holds that is named as a secret
+    secret: str = ""  # name of a secret in it
 
     @property
     def size_bytes(self) -> int:
-        """Return its size."""
+        """Return the size."""
         return self.state.st_size
 
     @property
     def is_large(self) -> bool:
-        """Say whether it stays where it is."""
+        """Return whether it is too large to be copied."""
         return self.size_bytes > COPY_LIMIT_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Addition:
-    """A new record and its files: one, or passes over the same launches."""
+    """A new record and its files: one file, or several passes over the same launches."""
 
     files: tuple[_File, ...]
     record: ProfileRecord
 
     def check_same(self) -> None:
-        """Raise ProfileError where a file was written to since: no record would be of it."""
+        """Raise ProfileError if a file changed since it was read."""
         for file in self.files:
             now = file.path.stat()
             if (now.st_size, now.st_mtime_ns) != (file.state.st_size, file.state.st_mtime_ns):
                 raise ProfileError(
                     f"{file.path} changed while it was read",
                     details="a program still writes to it",
-                    hint="wait until the profiler has ended, then import the file again",
+                    hint="import the file again when the profiler has ended",
                 )
 
     def copies(self, folder: RunFolder) -> dict[Path, Path]:
-        """Return where each file that may be kept goes, beside the record, and its source."""
+        """Return target and source path of each file that may be kept."""
         pairs = zip(self.record.sha256, self.files, strict=True)
         return {
             folder.imported_path(self.record, name): file.path
@@ -110,7 +110,7 @@ class _Addition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """The run as it will be, the cell that gets the profiles, and those it has already."""
+    """The updated run, the target cell, and the records that it already has."""
 
     run: RunRecord
     cell: CellRecord
@@ -120,7 +120,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Import:
-    """What is to be imported, as which arm, and into which run; `run` does it."""
+    """What to import, as which arm, and into which run."""
 
     tool: Tool
     arm: str
@@ -135,17 +135,16 @@ class Import:
     command_line: tuple[str, ...] = ()
 
     def run(self) -> Imported:
-        """Read all files, then put them into their run folder; if one is refused nothing is kept.
+        """Read all files and write them into the run folder; nothing is kept if one is refused.
 
         Raises ProfileError for a file that cannot be trusted, ConfigError for wrong usage and
-        RunFolderError where the folder cannot be read or written, or where another process
-        writes into it.
+        RunFolderError if the folder cannot be read or written, or another process writes into it.
         """
         for path in self.files:
             _refuse_irregular(path)
         if self.into is None:
             return self._imported()
-        # opened before it is locked: what is no run folder gets no lock
+        # opened before it is locked, so that only run folders get a lock
         with locked(RunFolder.open(self.into).path, by="import") as doubt:
             done = self._imported()
         return dataclasses.replace(done, lines=(doubt, *done.lines)) if doubt else done
@@ -153,44 +152,43 @@ class Import:
     def _imported(self) -> Imported:
         place = self._place()
         known = [record for record in place.records if record.arm == self.arm]
-        named = [_file(self.tool, path) for path in self.files]
-        files, lines = self._new_files(known, named)
+        requested = [_file(self.tool, path) for path in self.files]
+        files, lines = self._new_files(known, requested)
         names = self._free_names(known)
-        # Passes over the same launches make one profile, else each file does.
+        # Passes over the same launches make one profile; else each file is a profile.
         groups = [files] * bool(files) if self.tool in SEVERAL else [(file,) for file in files]
         additions = [self._addition(place.cell, group, next(names)) for group in groups]
-        restated = self._restated(known, {file.sha256 for file in named})
+        changed = self._changed_records(known, {file.sha256 for file in requested})
         sentences = [_sentence(addition.record) for addition in additions]
-        restatements = [_restatement(record) for record in restated]
-        folder = self._written(place, additions, restated, told=[*sentences, *restatements])
+        restatements = [_restatement(record) for record in changed]
+        folder = self._write(place, additions, changed, messages=[*sentences, *restatements])
         lines += restatements
         for addition, sentence in zip(additions, sentences, strict=True):
             lines.append(sentence)
             lines += [text for file in addition.files for text in self._remarks(place, file)]
         records = (*place.records, *(addition.record for addition in additions))
-        profiled = {record.arm for record in records if _holds_any(record)}
+        profiled = {record.arm for record in records if _has_content(record)}
         return Imported(folder=folder, lines=tuple(lines), is_alone=len(profiled) < 2)
 
     def _place(self) -> _Place:
-        """Return where the files go, writing nothing.
+        """Return the target of the files without writing anything.
 
-        Raises ConfigError for a name that fits nowhere, RunFolderError for a run that cannot be
-        read.
+        Raises ConfigError for an unusable name, RunFolderError for an unreadable run.
         """
         _check_name(self.arm, _AN_ARM)
         if self.into is None:
             cell = _cell(self.workload)
-            return _Place(run=_referring(self._new_run(cell), self.reference), cell=cell)
+            return _Place(run=_with_reference(self._new_run(cell), self.reference), cell=cell)
         folder = RunFolder.open(self.into)
-        files = read_files(folder)  # what no report can be made of gets no profile
+        files = read_files(folder)  # fails early if no report can be made
         run = folder.read_run()
-        cell = self._chosen(run)
+        cell = self._target_cell(run)
         if cell not in run.cells:
             run = replace(run, cells=(*run.cells, cell))
         if all(arm.id != self.arm for arm in run.arms):
             _refuse_like(self.arm, run)
             run = replace(run, arms=(*run.arms, _arm(self.arm)))
-        run = _referring(run, self.reference)
+        run = _with_reference(run, self.reference)
         records = tuple(record for record in files.profiles if record.cell == cell.id)
         return _Place(run=run, cell=cell, folder=folder, records=records)
 
@@ -207,8 +205,8 @@ class Import:
             controller={"python": platform.python_version(), "system": platform.platform()},
         )
 
-    def _chosen(self, run: RunRecord) -> CellRecord:
-        """Return the cell of the run that is meant; an imported run gets a new one by its name."""
+    def _target_cell(self, run: RunRecord) -> CellRecord:
+        """Return the requested cell; an imported run gets a new cell for a new name."""
         if self.workload is not None:
             _check_name(self.workload, _A_WORKLOAD)
         wanted = self.workload if self.cell is None else self.cell
@@ -217,7 +215,7 @@ class Import:
             return _cell(self.workload)
         if len(fitting) == 1:
             return fitting[0]
-        several = "the run has several cells that could be meant"
+        several = "several cells of the run match"
         raise ConfigError(
             several if fitting else f"the run has no {wanted}",
             details=f"its cells are {', '.join(cell.id for cell in run.cells)}",
@@ -225,38 +223,40 @@ class Import:
         )
 
     def _new_files(
-        self, known: list[ProfileRecord], named: list[_File]
+        self, known: list[ProfileRecord], requested: list[_File]
     ) -> tuple[tuple[_File, ...], list[str]]:
-        """Return the files that the arm does not have, and say which it has."""
+        """Return the files that are new to the arm, and messages on the others."""
         there = {digest for record in known for digest in record.sha256.values()}
         files: list[_File] = []
-        said = []
-        for file in named:
+        messages = []
+        for file in requested:
             if file.sha256 in there:
                 name = file.path.name
-                said.append(f"{self.arm}: {name} is there already, by its SHA-256; left as is")
+                messages.append(f"{self.arm}: {name} is already imported (same SHA-256)")
                 continue
             there.add(file.sha256)
             files.append(file)
-        return tuple(files), said
+        return tuple(files), messages
 
     def _free_names(self, known: list[ProfileRecord]) -> Iterator[str]:
-        """Give names for records that the arm does not have yet."""
+        """Yield unused record names."""
         taken = {record.name for record in known}
         name = f"imported-{self.tool}"
         names = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
         return (name for name in names if name not in taken)
 
-    def _restated(self, known: list[ProfileRecord], digests: set[str]) -> list[ProfileRecord]:
-        """Return the records of files named again that cover another number of steps now."""
-        named = [record for record in known if digests & set(record.sha256.values())]
+    def _changed_records(
+        self, known: list[ProfileRecord], digests: set[str]
+    ) -> list[ProfileRecord]:
+        """Return the records of files imported again with another number of steps."""
+        requested = [record for record in known if digests & set(record.sha256.values())]
         steps = self.steps
-        return [replace(r, steps=steps) for r in named if steps and r.steps != steps]
+        return [replace(r, steps=steps) for r in requested if steps and r.steps != steps]
 
     def _addition(self, cell: CellRecord, files: tuple[_File, ...], name: str) -> _Addition:
-        """Read files into a record; raises ProfileError where they cannot be trusted or differ."""
+        """Read files into a record; raises ProfileError if they differ or cannot be trusted."""
         profile = read(self.tool, tuple(file.path for file in files))
-        files = tuple(map(self._looked_into, files))
+        files = tuple(map(self._search_secret, files))
         kept = _kept_names(files)
         record = ProfileRecord(
             host=cell.host,
@@ -270,13 +270,13 @@ class Import:
         )
         return _Addition(files=files, record=record)
 
-    def _looked_into(self, file: _File) -> _File:
-        """Return a file that was read with the secret that it holds, where it is to be kept."""
+    def _search_secret(self, file: _File) -> _File:
+        """Return the file with the name of its secret, if it is to be kept."""
         is_kept = self.is_copied and not file.is_large
         return dataclasses.replace(file, secret=secret_in(file.path) if is_kept else "")
 
     def _remarks(self, place: _Place, file: _File) -> Iterator[str]:
-        """Say that a file is not kept, or that another arm has the same."""
+        """Yield that a file is not kept, or that another arm has the same file."""
         if file.is_large and self.is_copied:
             sizes = f"{file.size_bytes / 2**20:.0f} MiB, above {COPY_LIMIT_BYTES / 2**20:.0f} MiB"
             yield f"{file.path.name} is not copied: {sizes}"
@@ -284,17 +284,17 @@ class Import:
             yield f"{file.path.name} is not copied: it holds {file.secret}, which may be a secret"
         twins = (record.arm for record in place.records if file.sha256 in record.sha256.values())
         for arm in dict.fromkeys(twins):
-            yield f"{arm} has the same file: between it and {self.arm} nothing can differ"
+            yield f"{arm} has the same file, so {arm} and {self.arm} cannot differ"
 
-    def _written(
+    def _write(
         self,
         place: _Place,
         additions: list[_Addition],
-        restated: list[ProfileRecord],
+        changed: list[ProfileRecord],
         *,
-        told: list[str],
+        messages: list[str],
     ) -> RunFolder:
-        """Write everything or nothing, with an event for each text, and return the folder."""
+        """Write everything or nothing, with an event for each message, and return the folder."""
         folders = missing_folders(self.out)  # made by this import, so its to remove
         folder = place.folder or RunFolder.create(self.out, place.run)
         is_changed = place.run != folder.read_run()
@@ -317,9 +317,9 @@ class Import:
                 shutil.rmtree(folder.path, ignore_errors=True)
             _undo(folder, made, folders)
             raise
-        for record in restated:
+        for record in changed:
             folder.write_profile(record)
-        for text in told or ["the run has another reference or cell now"] * is_changed:
+        for text in messages or ["the reference or the cells of the run changed"] * is_changed:
             event = event_now(
                 "imported",
                 host=place.cell.host,
@@ -356,7 +356,7 @@ def _file(tool: Tool, path: Path) -> _File:
 
 
 def _kept_names(files: tuple[_File, ...]) -> tuple[str, ...]:
-    """Return a name for each file; files of one name get their number before it."""
+    """Return a name for each file; duplicates get a number as prefix."""
     names: dict[str, None] = {}
     for number, file in enumerate(files, start=1):
         name = safe_name(file.path.name)
@@ -370,7 +370,7 @@ def _copy(copies: dict[Path, Path]) -> None:
     for path, source in copies.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)  # what an import left that was killed
+            path.unlink(missing_ok=True)  # left by a killed import
             with opened(source) as file, open(path, "xb", opener=open_private) as copy:
                 shutil.copyfileobj(file, copy)
         except OSError as error:
@@ -382,7 +382,7 @@ def _copy(copies: dict[Path, Path]) -> None:
 
 
 def _undo(folder: RunFolder, made: list[Path], folders: list[Path]) -> None:
-    """Remove what this import wrote and nothing else, and the folders that are empty then."""
+    """Remove what this import wrote, and folders that become empty."""
     for path in made:
         path.unlink(missing_ok=True)
     inside = {up for path in made for up in path.parents if folder.path in up.parents}
@@ -399,13 +399,13 @@ def _cell(workload: str | None) -> CellRecord:
     return CellRecord(id=f"{_HOST}/{name}/default", host=_HOST, workload=name)
 
 
-def _referring(run: RunRecord, name: str | None) -> RunRecord:
-    """Return the run with the reference that was asked for, where it can be changed."""
+def _with_reference(run: RunRecord, name: str | None) -> RunRecord:
+    """Return the run with the requested reference; raises ConfigError if impossible."""
     if name is None:
         return run
     if all(arm.id != name for arm in run.arms):
         raise ConfigError(
-            f"--reference names {name}, which is no environment of the run",
+            f"--reference {name} is not an environment of the run",
             hint=f"one of {', '.join(arm.id for arm in run.arms)}",
         )
     arms = tuple(replace(arm, is_reference=arm.id == name) for arm in run.arms)
@@ -418,17 +418,17 @@ def _referring(run: RunRecord, name: str | None) -> RunRecord:
 
 
 def _is_timed(run: RunRecord) -> bool:
-    """Say whether anything of the run was to be timed."""
+    """Return whether the run has timed arms."""
     return any(arm.is_timed for arm in run.arms)
 
 
 def _refuse_like(name: str, run: RunRecord) -> None:
-    """Refuse a name that a disk blind to upper and lower case would take for another's."""
+    """Refuse a name that a case-insensitive disk would confuse with another arm."""
     for arm in run.arms:
         if arm.id.casefold() == name.casefold():
             raise ConfigError(
-                f"the run has {arm.id}, from which {name} differs only in upper and lower case",
-                hint=f"use --env {arm.id}, or a name that differs in more",
+                f"{name} differs from {arm.id} of this run only in upper and lower case",
+                hint=f"use --env {arm.id}, or another name",
             )
 
 
@@ -436,7 +436,7 @@ def _check_name(name: str, what: str) -> None:
     if len(name) > _LONGEST_NAME:
         raise ConfigError(
             f"`{name[:20]}…` is too long to name {what.partition(',')[0]}",
-            details=f"it has {len(name)} characters, of {_LONGEST_NAME} at most",
+            details=f"it has {len(name)} characters; the limit is {_LONGEST_NAME}",
             hint=f"give a shorter name {what.partition(', ')[2]}",
         )
     if not _NAME.fullmatch(name):
@@ -446,8 +446,8 @@ def _check_name(name: str, what: str) -> None:
         )
 
 
-def _holds_any(record: ProfileRecord) -> bool:
-    """Say whether anything was seen: a kernel, a copy, an operator, a call or a counter."""
+def _has_content(record: ProfileRecord) -> bool:
+    """Return whether the record has any kernel, copy, operator, call or counter."""
     seen = record.profile
     return seen is not None and bool(
         seen.kernels
@@ -459,16 +459,16 @@ def _holds_any(record: ProfileRecord) -> bool:
 
 
 def _restatement(record: ProfileRecord) -> str:
-    return f"{record.arm}: {record.name} covers {counted(record.steps or 0, 'step')} now"
+    return f"{record.arm}: {record.name} now covers {counted(record.steps or 0, 'step')}"
 
 
 def _sentence(record: ProfileRecord) -> str:
-    """Say what a record brought: launches, operators, steps, and which tool wrote it."""
+    """Return the message on a new record: launches, operators, steps and tool."""
     profile = record.profile
     assert profile is not None
-    if not _holds_any(record):
+    if not _has_content(record):
         return (
-            f"⚠ {record.arm}: {', '.join(record.sha256)} holds nothing to compare: no kernel, no "
+            f"⚠ {record.arm}: {', '.join(record.sha256)} has nothing to compare: no kernel, no "
             "copy, no operator and no call"
         )
     operators = len(profile.operators)
@@ -482,6 +482,8 @@ def _sentence(record: ProfileRecord) -> str:
     covered = profile.steps or record.steps
     steps = f" in {counted(covered, 'step')}" if covered else ""
     ranks = (note.values for note in profile.notes if note.kind == "distributed")
-    steps += next((f" on rank {one.get('rank')} of {one.get('world_size')}" for one in ranks), "")
+    steps += next(
+        (f" on rank {values.get('rank')} of {values.get('world_size')}" for values in ranks), ""
+    )
     tool = f"{profile.tool} {profile.version}".rstrip()
     return f"{record.arm}: {', '.join(counts) or 'no kernel'}{steps}, read from {tool}"

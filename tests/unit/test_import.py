@@ -60,7 +60,7 @@ def test_steps_can_be_said_afterwards(tmp_path: Path) -> None:
     for arm, kernel in (("vm", WINOGRAD), ("docker", FPROP)):
         again = log(tmp_path, f"{arm}.log", kernel)
         done = request(tmp_path, again, arm=arm, into=folder.path, steps=10).run()
-        assert done.lines[1] == f"{arm}: imported-nvprof covers 10 steps now"
+        assert done.lines[1] == f"{arm}: imported-nvprof now covers 10 steps"
     (diff,) = compared(folder).profiles[0].kernel_diffs
     assert diff.is_per_step
     assert diff.arm_ns == pytest.approx(600_000)
@@ -79,7 +79,7 @@ def test_one_file_for_two_environments_is_said_to_differ_in_nothing(tmp_path: Pa
     """A slip of the hand would look like perfect agreement."""
     first = request(tmp_path, log(tmp_path, "vm.log")).run()
     same = request(tmp_path, log(tmp_path, "vm.log"), arm="docker", into=first.folder.path)
-    told = "vm has the same file: between it and docker nothing can differ"
+    told = "vm has the same file, so vm and docker cannot differ"
     assert same.run().lines[1] == told
 
 
@@ -112,7 +112,7 @@ def test_a_file_that_holds_nothing_is_no_comparison(tmp_path: Path) -> None:
     empty.write_text(json.dumps({"schemaVersion": 1, "traceEvents": []}), encoding="utf-8")
     folder = request(tmp_path, trace(tmp_path, "vm.json"), tool="kineto").run().folder
     done = request(tmp_path, empty, tool="kineto", arm="docker", into=folder.path).run()
-    assert done.lines[0].startswith("⚠ docker: empty.json holds nothing to compare")
+    assert done.lines[0].startswith("⚠ docker: empty.json has nothing to compare")
     assert done.is_alone
     found = compared(done.folder)
     assert "ran the same" not in markdown(found)

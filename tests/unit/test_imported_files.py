@@ -20,7 +20,7 @@ def test_the_same_file_is_not_imported_twice(tmp_path: Path) -> None:
     before = files_of(folder.path)
     again = log(tmp_path, "renamed.log", FPROP)
     done = request(tmp_path, again, arm="docker", into=folder.path).run()
-    assert "renamed.log is there already, by its SHA-256" in done.lines[0]
+    assert "renamed.log is already imported (same SHA-256)" in done.lines[0]
     assert files_of(folder.path) == before
     twice = request(tmp_path, log(tmp_path, "a.log"), log(tmp_path, "b.log")).run()
     assert len(twice.folder.read_profiles()) == 1
