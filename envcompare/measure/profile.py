@@ -331,7 +331,7 @@ class ProfilePass:
         """Return what a tool has left as a profile, and its raw file where that is kept."""
         profiler = self._profiler(prepared.kind.name)
         with Quarantine.empty(self.host.transport, arm, self.host.taken(arm)) as taken:
-            left = profiler.export(taken, prepared, said=said)
+            left = profiler.export(taken, prepared, log=said)
             name = f"{prepared.kind.name}-{left.report.name}"
             raw = self._kept_raw(taken, left.report, name, KEPT_BYTES)
             with tempfile.TemporaryDirectory(prefix="envcompare-profile-") as folder:

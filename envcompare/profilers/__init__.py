@@ -1,9 +1,9 @@
-"""The Profiler seam: what looks into a few steps of a worker, around its process or inside it.
+"""The profiler interfaces: programs started around a worker, and profilers inside it.
 
-A program around it is found on the host, started with the worker for a pass, and leaves a report
-that the host's own copy of the program exports. A container may write anything into its scratch
-folder, at any time: links, pipes, files without an end. So nothing there is opened by its name:
-what an arm left is moved into a quarantine that no container is shown, and exported in there.
+A program is found on the host and started around the worker for one pass. The host's copy of the
+program exports its report. A container may write anything into its scratch folder at any time:
+links, pipes, endless files. So nothing there is opened by name: output is first moved into a
+quarantine that no container can see, and exported there.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ from envcompare.transport import run as run_command
 from envcompare.transport.copies import FileType, RemoteFile, fetch, look, take
 
 _T = TypeVar("_T")
-KEPT_BYTES = 32 << 20  # of a raw file, compressed by its tool; a larger one is read and left
-# The few steps of a profile leave some MB, at the most some hundred; what an arm leaves shall not
-# fill the disk here.
+KEPT_BYTES = 32 << 20  # of a raw file, compressed by its tool; a larger one is read but not kept
+# A profile of a few steps takes at most some hundred MB; an arm must not fill the local disk.
 MOST_BYTES = 1 << 30
 READ_LOG: Final = "read its output in the log of the arm in the run folder"
 _FILE_TYPES: Final = {
@@ -52,12 +51,12 @@ DISTRUST: Final = (
     "sitecustomize.py and .pth files"
 )
 _EXPORT_LIMIT_S = 600.0
-# The tools write to stdout, which belongs to the worker's protocol: they get stderr, and hand on
-# the worker's stdout as descriptor 3, which it takes back.
+# The tools print to stdout, which the worker's protocol needs. So they get stderr as stdout, and
+# pass the worker's stdout on as descriptor 3, which the worker takes back.
 _AROUND = 'exec "$@" 3>&1 1>&2'
 _INSIDE = 'exec "$@" 1>&3 3>&-'
-# What PATH leads to is often a script that picks the newest of several installations, so a search
-# looks for the program itself. $1 stands before every path; facts are told as name, tab, value.
+# The entry on PATH is often a script that picks the newest of several installations, so a search
+# looks for the program itself. $1 is a prefix of every path; facts are printed as name, tab, value.
 _SEARCH = r"""
 root=$1
 programs() { for one; do [ ! -x "$one" ] || printf '%s\n' "$one"; done; }
@@ -73,37 +72,37 @@ _NUMBERS = re.compile(r"\d+(?:\.\d+)+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """One look at a few steps of every arm, which leaves a record of this name."""
+    """One profiling pass over a few steps of every arm, recorded under this name."""
 
     name: PassName
-    limit_s: float = 300.0  # how long it may take beside the steps themselves
-    needs_gpu: bool = True  # else it looks into work of the CPU too, and needs no marks
-    is_counting: bool = False  # reads hardware counters: each kernel is run several times for it
-    most_launches: int | None = None  # of kernels, after which the tool stops counting
-    file: str = ""  # that the worker writes, where the profiler is inside it
+    limit_s: float = 300.0  # in addition to the time of the steps
+    needs_gpu: bool = True  # otherwise it also profiles CPU work, and needs no marks
+    is_counting: bool = False  # hardware counters; each kernel is replayed several times
+    most_launches: int | None = None  # kernel launches after which the tool stops counting
+    file: str = ""  # written by the worker, for a profiler inside it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A profiler's program on a host; in a container it is started by the same path."""
+    """A profiler program on a host; a container starts it by the same path."""
 
     name: str
     program: str
-    folder: str  # to be shown as a whole, at the same path
+    folder: str  # mounted as a whole, at the same path
     version: str
-    options: tuple[str, ...] = ()  # that it knows, with their dashes
-    importer: str = ""  # on the host: makes the report that the tool could not make inside
+    options: tuple[str, ...] = ()  # supported options, with dashes
+    importer: str = ""  # host program that makes the report if the tool in the container could not
     metrics: Mapping[PassName, tuple[str, ...]] = field(default_factory=dict)
     reason: str = ""  # why metrics are missing
-    cuda: str = ""  # the newest CUDA whose tracing library it holds, such as "11.8"
+    cuda: str = ""  # newest CUDA version whose tracing library it includes, such as "11.8"
 
     @property
     def check(self) -> Check:
-        """Return the tool as a check that it passed."""
+        """Return a passed check."""
         return Check(version=f"{self.version} ({self.program})")
 
     def knows(self, option: str) -> bool:
-        """Tell whether this version has an option."""
+        """Return whether this version has an option."""
         return option in self.options
 
 
@@ -114,20 +113,20 @@ class ProfilerRun:
     kind: Pass
     tool: Tool
     arguments: tuple[str, ...]
-    folder: str  # of the host and writable inside: for its file, and for what it needs meanwhile
-    capabilities: tuple[str, ...] = ()  # that a container has to have for it
-    second: tuple[str, ...] = ()  # arguments of another try, where the first saw nothing
+    folder: str  # on the host, writable inside: for its report and its temporary files
+    capabilities: tuple[str, ...] = ()  # that the container needs
+    second: tuple[str, ...] = ()  # arguments of a second attempt, if the first traced nothing
 
     @property
     def mounts(self) -> tuple[Mount, ...]:
-        """Return what a container must be shown: the tool's folder as a whole, by its own name."""
+        """Return the mount of the tool's folder, at the same path."""
         return (Mount(path=self.tool.folder),)
 
     def wrap(self, command: Command) -> Command:
-        """Return the tool around a command, which keeps its stdin, stdout and variables; pure."""
+        """Wrap the tool around a command, which keeps its stdin, stdout and variables; pure."""
         inner = ("sh", "-c", _INSIDE, "sh", *command.argv)
         outer = ("sh", "-c", _AROUND, "sh")
-        # numbers follow the locale, and a lock in a shared /tmp would be another user's
+        # the locale changes numbers, and a lock in a shared /tmp may belong to another user
         variables = (("LC_ALL", "C"), ("TMPDIR", self.folder), *command.env)
         argv = (*outer, self.tool.program, *self.arguments, *inner)
         return replace(command, argv=argv, env=variables)
@@ -135,20 +134,20 @@ class ProfilerRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFiles:
-    """The files of a tool: its own report, and what a script of the host makes of it to be read.
+    """The report of a tool, and the export that a host script makes of it.
 
-    The script gets the program, the folder with the report, and the importer.
+    Arguments of the script: the program, the folder of the report, and the importer.
     """
 
     script: str
     report: str
     export: str
-    unfinished: str = ""  # what the importer makes the report of, where the tool could not
+    unfinished: str = ""  # raw file, which the importer turns into the report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """The report of a tool, and what the host's tool has made of it; both in the quarantine."""
+    """The report of a tool and its export, both in the quarantine."""
 
     report: RemoteFile
     export: RemoteFile
@@ -156,18 +155,18 @@ class Exported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a profiler inside the worker has answered after a few steps."""
+    """The answer of a profiler inside the worker after a few steps."""
 
     kind: Pass
     values: dict[str, Any]  # as the profiler gave them
     steps: int
-    reason: str = ""  # what the values lack, and why
-    trace: Path | None = None  # of a GPU, or of processes that exchange data
+    reason: str = ""  # why some values are missing
+    trace: Path | None = None  # of GPU work, or of collectives between processes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
-    """A private folder on a host for what an arm has left: no container is shown it."""
+    """A private folder on a host for files of an arm; no container can see it."""
 
     transport: Transport
     arm: str
@@ -176,9 +175,9 @@ class Quarantine:
     @classmethod
     @contextmanager
     def empty(cls, transport: Transport, arm: str, folder: str) -> Iterator[Quarantine]:
-        """Give an empty one at that path, and remove it with all that is in it.
+        """Create an empty quarantine at `folder`, and remove it with its contents afterwards.
 
-        Raises StackError where it cannot be made.
+        Raises StackError if it cannot be created.
         """
         make_new_folder(transport, folder)
         try:
@@ -187,10 +186,10 @@ class Quarantine:
             remove_folder(transport, folder)
 
     def take(self, place: str, *names: str) -> RemoteFile | None:
-        """Take the file of these names below a folder that the arm may write to.
+        """Move a file here; `names` is its path below `place`, which the arm may write to.
 
-        None where there is nothing. Raises WorkloadError of the phase `protocol` for what is no
-        regular file or has a second name, ProfileError where it cannot be moved or is too large.
+        Returns None if there is no file. Raises WorkloadError of the phase `protocol` if it is not
+        a regular file or has hard links, ProfileError if it cannot be moved or is too large.
         """
         target = f"{self.folder}/{names[-1]}"
         try:
@@ -208,16 +207,16 @@ class Quarantine:
         return taken and _of_allowed_size(taken)
 
     def written(self, name: str) -> RemoteFile:
-        """Return what the host's own tool has written here; raises ProfileError without one."""
+        """Return a file that the host's tool wrote here; raises ProfileError if missing."""
         file = look(self.transport, f"{self.folder}/{name}")
         if file is None or not file.is_plain:
             raise ProfileError(f"the tool on the host wrote no {name}", hint=READ_LOG)
         return _of_allowed_size(file)
 
     def fetch(self, taken: RemoteFile, target: Path) -> None:
-        """Bring a file of the quarantine here; raises ProfileError where that fails.
+        """Copy a file of the quarantine to the local path `target`.
 
-        Raises TransportError when the host is lost.
+        Raises ProfileError if that fails, TransportError when the host is lost.
         """
         try:
             fetch(self.transport, taken, target)
@@ -226,7 +225,7 @@ class Quarantine:
 
 
 class Profiler(Protocol):
-    """A program of the host that is started around a worker, which marks the steps for it."""
+    """A host program that is started around a worker, which marks the steps for it."""
 
     @property
     def passes(self) -> tuple[Pass, ...]:
@@ -234,36 +233,36 @@ class Profiler(Protocol):
         ...
 
     def discover(self, transport: Transport, compute_capability: str = "") -> Tool | Check:
-        """Return the tool of a host, with its metrics for a GPU if one is named, or why not."""
+        """Return the tool of a host, with its metrics for the GPU if given, or a failed check."""
         ...
 
     def wrap(self, tool: Tool, kind: Pass, *, folder: str) -> ProfilerRun | Check:
-        """Return how the tool is started for a pass and writes to `folder`, or why not; pure."""
+        """Return how to start the tool for a pass that writes to `folder`, or why not; pure."""
         ...
 
-    def export(self, quarantine: Quarantine, run: ProfilerRun, *, said: str) -> Exported:
-        """Take what the tool left in its folder, and export it; `said` is what it wrote beside.
+    def export(self, quarantine: Quarantine, run: ProfilerRun, *, log: str) -> Exported:
+        """Take the report from the tool's folder and export it; `log` is the tool's output.
 
-        Raises ProfileError where nothing can be read, WorkloadError where an arm put something
-        else in its place, TransportError when the host is lost and CommandTimeoutError when the
-        export takes too long.
+        Raises ProfileError if nothing can be read, WorkloadError if an arm put something else in
+        its place, TransportError when the host is lost and CommandTimeoutError when the export
+        takes too long.
         """
         ...
 
     def read(self, run: ProfilerRun, export: Path) -> Profile:
-        """Read an export that was brought here.
+        """Read a local export.
 
-        Raises ProfileError where it cannot be trusted, NothingTracedError where no kernel is in it.
+        Raises ProfileError if it cannot be trusted, NothingTracedError if it has no kernel.
         """
         ...
 
-    def explain(self, said: str) -> Problem | None:
-        """Return what the tool complained of in a log, and what to try; None where it did not."""
+    def explain(self, log: str) -> Problem | None:
+        """Return the errors and warnings of the tool in a log, with a hint; None if none."""
         ...
 
 
 class WorkerProfiler(Protocol):
-    """A profiler inside the worker, which answers with what it found."""
+    """A profiler inside the worker."""
 
     @property
     def passes(self) -> tuple[Pass, ...]:
@@ -271,18 +270,18 @@ class WorkerProfiler(Protocol):
         ...
 
     def read(self, answer: Answer) -> Profile | None:
-        """Return the profile in an answer; None where nothing was found.
+        """Return the profile in an answer; None if there is none.
 
-        Raises ProfileError where answer or trace cannot be trusted.
+        Raises ProfileError if the answer or the trace cannot be trusted.
         """
         ...
 
 
-def not_installed(title: str, package: str) -> dict[str, Check]:
-    """Return that a tool of NVIDIA's is missing and its remedy, by the ID in /etc/os-release.
+def install_hints(title: str, package: str) -> dict[str, Check]:
+    """Return how to install a missing NVIDIA tool, by the ID in /etc/os-release.
 
-    Ubuntu's own packages are years old; each package of NVIDIA's CUDA repository has the version in
-    its name, as nsight-compute-2025.4.1 has.
+    Ubuntu's packages are years old. Packages in NVIDIA's CUDA repository have the version in their
+    name, such as nsight-compute-2025.4.1.
     """
     brief, tool = f"{title} is not installed", package.removeprefix("nsight-")
     ours = f"install it from https://developer.nvidia.com/nsight-{tool}, or, on Debian, "
@@ -305,10 +304,10 @@ def find_tool(
     missing: Mapping[str, Check],
     root: str = "",
 ) -> Tool | Check:
-    """Return the tool that a search on the host tells of, or else `missing` for its distribution.
+    """Return the tool that a search on the host reports, or `missing` for its distribution.
 
-    `search` is a shell script that tells program, folder, version, options, importer and CUDA by
-    the functions of `_SEARCH`; `root` stands before the places it looks in.
+    `search` is a shell script that reports program, folder, version, options, importer and CUDA
+    with the functions of `_SEARCH`; `root` is a prefix of all its paths.
     """
     command = Command(argv=("sh", "-c", f"{_SEARCH}{search}\nexit 0\n", "sh", root))
     hint = f"run {name} --version there by hand"
@@ -317,14 +316,14 @@ def find_tool(
         return result
     lines = (line.partition("\t") for line in result.stdout.splitlines())
     facts = {fact: value for fact, _, value in lines}
-    program, said = facts.get("program", ""), facts.get("version", "")
-    version = _NUMBERS.search(said)
+    program, version_text = facts.get("program", ""), facts.get("version", "")
+    version = _NUMBERS.search(version_text)
     if not program:
         return missing.get(facts.get("system", "")) or missing[""]
     if version is None:
         return unusable(
-            f"{program} does not start: {said or 'it says nothing'}",
-            f"run {program} --version there, and install what it misses",
+            f"{program} does not start: {version_text or 'no output'}",
+            f"run {program} --version there, and install what is missing",
         )
     return Tool(
         name=name,
@@ -340,9 +339,9 @@ def find_tool(
 def export_report(
     quarantine: Quarantine, run: ProfilerRun, files: ReportFiles, *, complaint: Problem | None
 ) -> Exported:
-    """Take the report that a tool left in its folder, and export it with the host's own tool.
+    """Take the report from the tool's folder, and export it with the host's tool.
 
-    `complaint` explains a report that is missing. Raises as `Profiler.export` does.
+    `complaint` explains a missing report. Raises the errors of `Profiler.export`.
     """
     _take_report(quarantine, run, files, complaint)
     tool = run.tool
@@ -369,20 +368,20 @@ def _take_report(
     if not any(name and quarantine.take(place, folder, name) for name in names):
         raise NothingTracedError(
             f"{run.tool.name} left no report",
-            details=(complaint and complaint.details) or "it did not say why",
+            details=(complaint and complaint.details) or "no reason given",
             hint=complaint.hint if complaint else READ_LOG,
         )
 
 
-def converted(values: dict[str, Any], kind: type[_T], *, what: str) -> _T:
-    """Return what a worker gave as a type; raises ProfileError where it is something else."""
+def convert_answer(values: dict[str, Any], kind: type[_T], *, what: str) -> _T:
+    """Convert values of a worker to a type; raises ProfileError if they do not match."""
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
         raise ProfileError(
             f"{what} cannot be read from the worker's answer",
             details=str(error),
-            hint="give the workloads of this version of envcompare to the host",
+            hint="use the workloads of this envcompare version on the host",
         ) from error
 
 

@@ -1,7 +1,7 @@
-"""Counters of host and processor, read by the worker itself, and CPU time of what works beside it.
+"""Host and processor counters read by the worker, and the CPU time of helper processes.
 
-A file system of FUSE such as `squashfuse_ll`, a kernel in user space or a daemon computes in
-processes of its own, which no clock of the worker counts. The host tells what each has used.
+A FUSE file system such as `squashfuse_ll`, a user-space kernel or a daemon runs in separate
+processes, whose CPU time the worker's clocks miss. The host reports it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from envcompare.errors import CommandTimeoutError
-from envcompare.profilers import Answer, Pass, converted
+from envcompare.profilers import Answer, Pass, convert_answer
 from envcompare.run_folder.profiles import (
     HELPERS_WINDOW,
     Profile,
@@ -24,7 +24,7 @@ from envcompare.run_folder.profiles import (
 from envcompare.transport import Transport, shell
 
 _RUSAGE, _PERF, _CGROUP = "getrusage", "perf_event_open", "control group"
-_SOURCES: dict[str, tuple[str, str]] = {  # unit and source; any other is counted by perf events
+_SOURCES: dict[str, tuple[str, str]] = {  # unit and source; other counters come from perf events
     "user_ns": ("ns", _RUSAGE),
     "sys_ns": ("ns", _RUSAGE),
     "minor_faults": ("faults", _RUSAGE),
@@ -50,12 +50,12 @@ _SOURCES: dict[str, tuple[str, str]] = {  # unit and source; any other is counte
 }
 _PEAKS = frozenset({"max_rss_bytes", "cgroup_peak_bytes"})
 _SCOPES = {
-    "read_calls": "read alone: a lower bound of system calls",
-    "write_calls": "write alone: a lower bound of system calls",
+    "read_calls": "read only: a lower bound of system calls",
+    "write_calls": "write only: a lower bound of system calls",
 }
 _SILENT = "the worker could not read it"
-# What a thread has used is exact to the nanosecond, and gone when it ends; the ticks of a process
-# keep that of all its threads, ended ones too: proc(5), fields 4, 14, 15 and 22 of stat.
+# The time of a thread is exact to the nanosecond, but lost when the thread ends. The ticks of a
+# process include ended threads: proc(5), fields 4, 14, 15 and 22 of stat.
 _LIST_HELPERS = r"""
 names=" $1 " tick=$(getconf CLK_TCK) || exit
 for folder in /proc/[0-9]*; do
@@ -90,21 +90,21 @@ class _Counted(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class HostCounters:
-    """Counts faults, switches, calls and cycles of the steps, in the worker."""
+    """Counts page faults, context switches, system calls and cycles in the worker."""
 
     @property
     def passes(self) -> tuple[Pass, ...]:
-        """Return the one pass in which all of them are read."""
+        """Return the one pass."""
         return (Pass(name="host"),)
 
     def read(self, answer: Answer) -> Profile | None:
-        """Return a quantity for each counter; one without a value says why, and what mends it.
+        """Return a quantity for each counter; a missing value has a reason and a fix.
 
-        Raises ProfileError where the values are not what the worker's counters give.
+        Raises ProfileError if the values are not those of the worker's counters.
         """
         if answer.values.get("counters") is None:
             return None
-        counted = converted(answer.values, _Counted, what="the counters of the host")
+        counted = convert_answer(answer.values, _Counted, what="the counters of the host")
         return Profile(
             tool="perf",
             format="counters of the worker",
@@ -116,11 +116,11 @@ class HostCounters:
 
 
 def _quantity(name: str, counter: _Counter, *, steps: int) -> Quantity:
-    """Return a counter as a quantity; counted without the kernel it is another quantity."""
+    """Return a counter as a quantity; without kernel time it has a separate name."""
     unit, source = _SOURCES.get(name, ("events", _PERF))
     rule: Rule = "maximum" if name in _PEAKS else "sum"
     whose = f"{steps} steps, all threads of the worker"
-    space = "" if counter.has_kernel else "user space alone, by the rights of the worker"
+    space = "" if counter.has_kernel else "user space only, for lack of permission"
     parts = (_SCOPES.get(name, ""), counter.scope, space, "" if name in _PEAKS else whose)
     return Quantity(
         name=name if counter.has_kernel else f"{name}_user",
@@ -142,22 +142,22 @@ def _why(counter: _Counter) -> str:
 
 
 class HelperProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A process of the host, and the CPU time that it has used so far."""
+    """A process of the host, and its CPU time so far."""
 
     name: str
     pid: int
     parent: int
-    began: int  # in ticks since the boot: a number may be given anew
-    threads: str  # the numbers of those whose time the kernel tells; `,` where it keeps none
-    exact_ns: int  # of the threads that live
+    began: int  # in ticks since boot, since process IDs are reused
+    threads: str  # IDs of threads with an exact time; `,` if the kernel records none
+    exact_ns: int  # of live threads
     ticked_ns: int  # of all threads, by ticks
 
 
 def list_helpers(transport: Transport, names: Sequence[str]) -> tuple[HelperProcess, ...] | None:
-    """Return the processes of a host that have one of these names, whoever runs them.
+    """Return the processes of a host with one of these names, of any user.
 
-    A process that was started by one of the same name is left out: it may be the workload. None
-    where the host does not answer in time.
+    A process whose parent has the same name is skipped, since it may be the workload. None if the
+    host does not answer in time.
     """
     if not names:
         return ()
@@ -188,10 +188,10 @@ def used_ns(
     before: Sequence[HelperProcess] | None,
     after: Sequence[HelperProcess] | None,
 ) -> dict[str, int]:
-    """Return the CPU time that processes of each name used between two looks, in ns.
+    """Return the CPU time in ns that processes of each name used between two listings.
 
-    It is exact where a process has the threads that it had, else to a tick of the kernel (10 ms as
-    a rule). What ended in between is not seen. Nothing is known where the host gave no answer.
+    It is exact if the threads of a process stayed the same, else to a kernel tick (usually 10 ms).
+    Processes that ended in between are missed. Empty if a listing failed.
     """
     if before is None or after is None:
         return {}
@@ -209,9 +209,9 @@ def used_ns(
 def helper_quantities(
     used: Mapping[str, int], *, steps: int, window_ns: int
 ) -> tuple[Quantity, ...]:
-    """Return the CPU time of each helper while the steps ran, as quantities of the host pass.
+    """Return the CPU time of each helper during the steps, as quantities of the host pass.
 
-    The time between the two looks is one more: helpers are compared by their rates.
+    The time between the two listings is another quantity, since helpers are compared by rate.
     """
     named = {helper_quantity(name): ns for name, ns in used.items()}
     return tuple(

@@ -1,7 +1,7 @@
-"""Nsight Compute: reads the counters of every kernel of a worker between its marks, in two passes.
+"""Nsight Compute: reads the counters of every kernel between a worker's marks, in two passes.
 
-Counters of SASS instructions patch the kernels and stretch their time by two orders of magnitude,
-so they have a pass of their own, from which no time is taken.
+SASS instruction counters patch the kernels and slow them down a hundredfold, so they are collected
+in a separate pass, whose times are not used.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from envcompare.profilers import (
     Tool,
     export_report,
     find_tool,
-    not_installed,
+    install_hints,
 )
 from envcompare.run_folder.profiles import Note, Profile
 from envcompare.transport import Transport
 
 NAME: Final = "ncu"
-MOST_LAUNCHES: Final = 2000  # of kernels whose counters are read; each is run several times for it
+MOST_LAUNCHES: Final = 2000  # with counters; each is replayed several times
 MEMORY: Final = Pass(
     name="ncu-memory", limit_s=1800.0, is_counting=True, most_launches=MOST_LAUNCHES
 )
@@ -46,12 +46,12 @@ OPEN_FOR_ALL = (
     f"(also nvidia-persistenced) and load the module again: {RELOAD}; or reboot (where the "
     "initramfs holds the module, rebuild it first)"
 )
-"""What lets every user of a host read the counters, in every environment."""
+"""How to let every user of a host read the counters, in every environment."""
 
-_RANGE: Final = "envcompare"  # that the worker marks
+_RANGE: Final = "envcompare"  # marked by the worker
 _CONTROLS: Final = Note(kind="controls-off")
-# The program stands under `target` of a folder that also holds a script of its name, which needs
-# bash. The first place that has one is taken, there the highest version.
+# The program is below `target` in a folder that also has a script of the same name, which needs
+# bash. The search takes the first location that has one, and there the highest version.
 _SEARCH = r"""
 case $(uname -m) in
   x86_64) machine=x64 ;;
@@ -76,7 +76,7 @@ if [ -n "$ncu" ]; then
   tell options "$("$ncu" --help 2>&1 | options)"
 fi
 """
-_MISSING: Final = not_installed("Nsight Compute (ncu)", "nsight-compute")
+_MISSING: Final = install_hints("Nsight Compute (ncu)", "nsight-compute")
 # $1 the program, $2 the folder
 _FILES = ReportFiles(
     report="counters.ncu-rep",
@@ -86,8 +86,8 @@ cd -- "$2" || exit
 "$1" --import counters.ncu-rep --csv --page raw --print-units base >counters.csv
 """,
 )
-# The caches are left as the program has them and the clocks as they are, so that the counters
-# describe the application; its time is not that of a run without counters.
+# Caches and clocks are left alone, so that the counters describe the application; its times still
+# differ from those of a run without counters.
 _OPTIONS = (
     ("--replay-mode", "kernel"),
     ("--cache-control", "none"),
@@ -99,7 +99,7 @@ _HINTS = (
     ("ERR_NVGPUCTRPERM", f"{OPEN_FOR_ALL}; see envcompare doctor"),
     (
         "driver resource was unavailable",
-        "stop what else reads counters there, for example with `dcgmi profile --pause`",
+        "stop other programs that read counters, for example with `dcgmi profile --pause`",
     ),
 )
 _MEMORY: Final = (
@@ -126,29 +126,29 @@ _LAST_WITH_VOLTA: Final = (2025, 2)
 """The last version of Nsight Compute that profiles compute capability 7.0."""
 
 _FIRST_WITH_PATHS: Final = (2024, 1)
-"""The first version seen to count tensor-core operations; 2022.3 does not know these names."""
+"""The first tested version that counts tensor-core operations; 2022.3 lacks these names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ncu:
     """Counts memory traffic in one pass and operations in another; the file is a CSV table."""
 
-    root: str = ""  # stands before the places where the program is looked for
+    root: str = ""  # prefix of the search paths
 
     @property
     def passes(self) -> tuple[Pass, ...]:
-        """Return the pass that leaves the time of kernels as it is, and the one that does not."""
+        """Return the pass that keeps kernel times intact, then the one that does not."""
         return MEMORY, FLOPS
 
     def discover(self, transport: Transport, compute_capability: str = "") -> Tool | Check:
-        """Return the newest ncu of a host, and for a GPU the metrics that it offers."""
+        """Return the newest ncu of a host, with the metrics for the GPU if given."""
         tool = find_tool(transport, _SEARCH, name=NAME, missing=_MISSING, root=self.root)
         if isinstance(tool, Check) or not compute_capability:
             return tool
         return _with_metrics(transport, tool, compute_capability)
 
     def wrap(self, tool: Tool, kind: Pass, *, folder: str) -> ProfilerRun | Check:
-        """Return ncu as it reads the metrics of a pass, with the options this version knows."""
+        """Return how to start ncu for a pass, with the options that this version has."""
         metrics = tool.metrics.get(kind.name)
         if not metrics:
             return unusable(tool.reason)
@@ -161,27 +161,27 @@ class Ncu:
         )
         return ProfilerRun(kind=kind, tool=tool, arguments=arguments, folder=folder)
 
-    def export(self, quarantine: Quarantine, run: ProfilerRun, *, said: str) -> Exported:
-        """Make the table of the report."""
-        return export_report(quarantine, run, _FILES, complaint=self.explain(said))
+    def export(self, quarantine: Quarantine, run: ProfilerRun, *, log: str) -> Exported:
+        """Export the report to a table."""
+        return export_report(quarantine, run, _FILES, complaint=self.explain(log))
 
     def read(self, run: ProfilerRun, export: Path) -> Profile:
-        """Read the table; kernels that were patched for their operations tell no time."""
+        """Read the table; the pass with patched kernels has no times."""
         profile = read(NAME, (export,), version=run.tool.version, controls=_CONTROLS)
         has_time = profile.has_time and run.kind != FLOPS
         return msgspec.structs.replace(profile, has_time=has_time)
 
-    def explain(self, said: str) -> Problem | None:
-        """Return the errors and warnings in a log, each once, and what to try."""
-        details = "; ".join(dict.fromkeys(_COMPLAINT.findall(said)))
-        hint = next((hint for text, hint in _HINTS if text in said), "")
+    def explain(self, log: str) -> Problem | None:
+        """Return the errors and warnings in a log, each once, with a hint."""
+        details = "; ".join(dict.fromkeys(_COMPLAINT.findall(log)))
+        hint = next((hint for text, hint in _HINTS if text in log), "")
         if not details and not hint:
             return None
-        return Problem(brief=f"{NAME} complained", details=details, hint=hint or READ_LOG)
+        return Problem(brief=f"{NAME} reported a problem", details=details, hint=hint or READ_LOG)
 
 
 def _with_metrics(transport: Transport, tool: Tool, compute_capability: str) -> Tool | Check:
-    """Ask the tool what it offers for the GPU: a metric that it lacks would be an error."""
+    """Query the metrics for the GPU: ncu fails on an unknown metric."""
     chip = chip_of(compute_capability)
     argv = (tool.program, "--query-metrics", *(("--chips", chip) if chip else ()))
     hint = f"run {tool.program} --query-metrics there by hand"
@@ -196,7 +196,7 @@ def _with_metrics(transport: Transport, tool: Tool, compute_capability: str) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Metrics:
-    """The exact names to ask for in each pass; an empty pass is not run, and `reason` says why."""
+    """The metric names of each pass; `reason` says why some are missing."""
 
     memory: tuple[str, ...] = ()
     flops: tuple[str, ...] = ()
@@ -204,7 +204,7 @@ class _Metrics:
 
 
 def offered_metrics(text: str) -> frozenset[str]:
-    """Return the names, without suffix, in what `ncu --query-metrics` printed."""
+    """Parse the output of `ncu --query-metrics` into names without suffix."""
     return frozenset(_OFFERED.findall(text))
 
 
@@ -213,8 +213,8 @@ def choose(
 ) -> _Metrics:
     """Return the metrics of each pass for a GPU such as "8.0" and a version such as "2024.1.1".
 
-    `offered` is what this version of ncu offers for the GPU, since a metric it does not know is an
-    error; empty, the table that travels with the package stands for it.
+    `offered` are the metrics of this ncu version for the GPU, because ncu fails on an unknown
+    metric; if empty, the table of the package is used.
     """
     reason = _why_not(compute_capability, ncu_version)
     if reason:
@@ -228,19 +228,19 @@ def choose(
 
 
 def _why_not(compute_capability: str, ncu_version: str) -> str:
-    """Return why Nsight Compute cannot read the counters of this GPU; empty where it can."""
+    """Return why Nsight Compute cannot read the counters of this GPU; empty if it can."""
     major = _major(compute_capability)
     if major is None:
-        return f"the compute capability of the GPU is not known (found {compute_capability!r})"
+        return f"the compute capability of the GPU is unknown (found {compute_capability!r})"
     if major < 7:
         return (
-            f"Nsight Compute has not read counters of compute capability {compute_capability} "
-            "(Pascal and older) since 2020.1; nvprof does"
+            f"Nsight Compute dropped compute capability {compute_capability} (Pascal and older) in "
+            "2020.1; use nvprof"
         )
     if compute_capability == "7.0" and _release(ncu_version) > _LAST_WITH_VOLTA:
         return (
-            f"Nsight Compute {ncu_version} does not profile Volta (compute capability 7.0); "
-            "versions up to 2025.2 do"
+            f"Nsight Compute {ncu_version} does not support Volta (compute capability 7.0); "
+            "use 2025.2 or older"
         )
     return ""
 
@@ -259,18 +259,18 @@ def _is_there(metric: str, chip: str, offered: frozenset[str]) -> bool:
     base = metric.split(".", maxsplit=1)[0]
     if offered:
         return base in offered
-    # packed FP32 and the fifth generation's pipe are asked for only where they are known to be
+    # packed FP32 and the pipe of the fifth generation are requested only if known to exist
     is_rare = base.endswith(("2_pred_on", "_pipe_tc"))
     return not is_lacking(base, chip) and (bool(chip) or not is_rare)
 
 
 def _what_lacks(memory: tuple[str, ...], flops: tuple[str, ...], chip: str) -> str:
-    told = []
+    messages = []
     if "dram__bytes_read.sum" not in memory:
-        told.append("this GPU does not count reads and writes of device memory apart")
+        messages.append("this GPU does not count reads and writes of device memory separately")
     if not any("_sass_" in name for name in flops):
-        told.append("this version of ncu offers no instruction counters for this GPU")
-    # on Volta the instructions of the tensor pipe tell the operations: 512 each
+        messages.append("this version of ncu offers no instruction counters for this GPU")
+    # on Volta each instruction of the tensor pipe is 512 operations
     if chip != "gv100" and not any(name.startswith("sm__ops_path_tensor") for name in flops):
-        told.append("this version of ncu does not count tensor-core operations of this GPU")
-    return "; ".join(told)
+        messages.append("this version of ncu does not count tensor-core operations of this GPU")
+    return "; ".join(messages)

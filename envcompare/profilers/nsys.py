@@ -21,14 +21,14 @@ from envcompare.profilers import (
     Tool,
     export_report,
     find_tool,
-    not_installed,
+    install_hints,
 )
 from envcompare.run_folder.profiles import Profile
 from envcompare.transport import Transport
 
 NAME: Final = "nsys"
-# It runs from a folder `target-linux-*` alone, and wants the parent of that around it. The first
-# place that has one is taken, there the highest version.
+# It only runs from a folder `target-linux-*`, and needs the parent of that folder. The search takes
+# the first location that has one, and there the highest version.
 _SEARCH = r"""
 nsys=$(on_path nsys)
 case $nsys in */target-linux-*/nsys) ;; *) nsys= ;; esac
@@ -48,9 +48,9 @@ if [ -n "$nsys" ]; then
   tell options "$("$nsys" profile --help 2>&1 | options)"
 fi
 """
-_MISSING: Final = not_installed("Nsight Systems (nsys)", "nsight-systems")
-# $1 the program, $2 the folder, $3 the importer. In a container nsys may not find what turns its
-# raw file into a report; the host has it, of the same version.
+_MISSING: Final = install_hints("Nsight Systems (nsys)", "nsight-systems")
+# $1 the program, $2 the folder, $3 the importer. In a container nsys may not find the importer,
+# which turns its raw file into a report; the host has the same version of it.
 _FILES = ReportFiles(
     report="trace.nsys-rep",
     unfinished="trace.qdstrm",
@@ -64,24 +64,24 @@ fi
 "$1" export --type sqlite -f true -o trace.sqlite "$report" >&2
 """,
 )
-# Nothing is sampled on the CPU, so that no right is needed; CUDA graphs are taken apart, since
-# their kernels would not be in the table of kernels otherwise. The worker outlives the trace: it
-# still has to answer, and by default nsys ends the program where the collection ends.
+# No CPU sampling, so that no permission is needed. CUDA graphs are traced by node, since their
+# kernels would otherwise be missing. By default nsys ends the program with the collection, but the
+# worker still has to answer.
 _OPTIONS = (
     ("--cpuctxsw", "none"),
     ("--cuda-graph-trace", "node"),
     ("--kill", "none"),
 )
 _WHOLE: Final = "--capture-range=none"
-# Its own words beside those of the worker, as far as they tell why it saw nothing.
+# Messages of nsys in the worker's log that explain an empty trace.
 _COMPLAINT: Final = re.compile(
     r"^.*(?:CUDA driver version|(?i:version mismatch)|CUDA profiling|CUDA injection|QDSTRM file"
     r"|Importer error|std::exception::what).*$",
     re.MULTILINE,
 )
 _HINTS: Final = (
-    ("CUDA driver version", "install a newer Nsight Systems, which knows the driver of the host"),
-    ("mismatch", "reboot, so that the loaded driver is that of the installed libraries"),
+    ("CUDA driver version", "install a newer Nsight Systems that supports the host's driver"),
+    ("mismatch", "reboot, so that the loaded driver matches the installed libraries"),
     ("QDSTRM file", "install the host part of Nsight Systems too, with QdstrmImporter"),
 )
 
@@ -90,11 +90,11 @@ _HINTS: Final = (
 class Nsys:
     """Traces the steps between the marks; the file is a SQLite database."""
 
-    root: str = ""  # stands before the places where the program is looked for
+    root: str = ""  # prefix of the search paths
 
     @property
     def passes(self) -> tuple[Pass, ...]:
-        """Return the trace alone."""
+        """Return the one pass."""
         return (Pass(name="nsys"),)
 
     def discover(
@@ -106,7 +106,7 @@ class Nsys:
         return find_tool(transport, _SEARCH, name=NAME, missing=_MISSING, root=self.root)
 
     def wrap(self, tool: Tool, kind: Pass, *, folder: str) -> ProfilerRun:
-        """Return nsys as it traces, with the options that this version knows."""
+        """Return how to start nsys, with the options that this version has."""
         known = tuple(f"{name}={value}" for name, value in _OPTIONS if tool.knows(name))
         end = ("--capture-range-end=stop",) if tool.knows("--capture-range-end") else ()
 
@@ -125,39 +125,38 @@ class Nsys:
             folder=folder,
         )
 
-    def export(self, quarantine: Quarantine, run: ProfilerRun, *, said: str) -> Exported:
-        """Make the database of the report, or of the raw file where there is no report yet."""
-        return export_report(quarantine, run, _FILES, complaint=self.explain(said))
+    def export(self, quarantine: Quarantine, run: ProfilerRun, *, log: str) -> Exported:
+        """Export the report, or the raw file if there is no report yet, to a database."""
+        return export_report(quarantine, run, _FILES, complaint=self.explain(log))
 
     def read(self, run: ProfilerRun, export: Path) -> Profile:
-        """Read the database; of a whole process the marked steps alone count."""
+        """Read the database; in a trace of the whole process, only marked steps count."""
         profile = read(NAME, (export,), version=run.tool.version)
         kinds = {note.kind for note in profile.notes}
         is_whole = _WHOLE in run.arguments
         if is_whole and "marked-range" not in kinds:
             raise ProfileError(
-                "the trace of nsys holds no mark of the steps, so that they cannot be told from "
-                "the rest of the process",
+                "the nsys trace has no marks, so the steps cannot be separated from the rest",
                 details="; ".join(complaints(export)),
                 hint=READ_LOG,
             )
         if not profile.kernels and "whole-graphs" not in kinds:
-            what = "in a trace of the whole process either" if is_whole else "between the marks"
-            told = "; ".join(complaints(export))
+            scope = ", even in the whole process" if is_whole else " between the marks"
+            messages = "; ".join(complaints(export))
             raise NothingTracedError(
-                f"nsys saw no kernel of the steps, which ran on the GPU, {what}",
-                details=told or "it did not say why",
-                hint=_hint(told),
+                f"nsys traced no kernel of the GPU steps{scope}",
+                details=messages or "no reason given",
+                hint=_hint(messages),
             )
         return profile
 
-    def explain(self, said: str) -> Problem | None:
-        """Return what of a log tells why nothing was seen, each line once, and what to try."""
-        details = "; ".join(dict.fromkeys(_COMPLAINT.findall(said)))
+    def explain(self, log: str) -> Problem | None:
+        """Return the lines of a log that explain an empty trace, each once, with a hint."""
+        details = "; ".join(dict.fromkeys(_COMPLAINT.findall(log)))
         if not details:
             return None
-        return Problem(brief=f"{NAME} complained", details=details, hint=_hint(details))
+        return Problem(brief=f"{NAME} reported a problem", details=details, hint=_hint(details))
 
 
-def _hint(said: str) -> str:
-    return next((hint for text, hint in _HINTS if text in said), READ_LOG)
+def _hint(log: str) -> str:
+    return next((hint for text, hint in _HINTS if text in log), READ_LOG)

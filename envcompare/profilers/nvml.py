@@ -1,4 +1,4 @@
-"""Readings of a host's GPUs beside a pass, taken on the host itself and kept when it is over."""
+"""Sample the GPUs of a host during a pass, on the host itself, and keep the readings."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from envcompare.transport import Process, Transport, read_json
 PROGRAM = "harness/counters/gpusampling.py"
 _ENDING_S = 5.0
 LINE_READINGS = 1000  # in a line of samples.jsonl
-NO_GPU = "the host has no GPU: no power, energy or clocks are measured"
-_SAID_BYTES = 4096
+NO_GPU = "the host has no GPU, so power, energy and clocks were not measured"
+_STDERR_BYTES = 4096
 _LINE_BYTES = 1 << 16
 _MOST_READINGS = 1_000_000  # of all GPUs in a pass
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One reading of one GPU as the program on the host writes it."""
+    """One reading of one GPU, as printed by the program on the host."""
 
     uuid: str
     t_ns: Count
@@ -40,14 +40,14 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class Sampling:
-    """What was read during a pass, once it is over; `reason` says what is missing."""
+    """The readings of a finished pass; `reason` says what is missing."""
 
     readings: tuple[GpuReading, ...] = ()
     reason: str = ""
 
 
 def sampler_command(interpreter: str, workloads: str) -> Command:
-    """Return the command that samples on a host; it leaves no byte code beside the workloads."""
+    """Return the sampling command; it writes no byte code next to the workloads."""
     return Command(argv=(interpreter, "-B", f"{workloads}/{PROGRAM}"))
 
 
@@ -59,10 +59,10 @@ def sampling(
     cell: str,
     keep: Callable[[GpuReading], None],
 ) -> Iterator[Sampling]:
-    """Sample the host's GPUs during the body, then give the readings to `keep`.
+    """Sample the host's GPUs during the body, then pass the readings to `keep`.
 
-    Without a command nothing is started. Whatever goes wrong with the sampler is told as a reason:
-    the pass beside it goes on. What the body raises is raised after its readings were kept.
+    Without a command nothing is started. A failing sampler only sets `reason`; the pass continues.
+    If the body raises, its readings are kept first.
     """
     sampled = Sampling(reason="" if command else NO_GPU)
     sampler = _started(transport, command, sampled) if command else None
@@ -77,7 +77,7 @@ def sampling(
 
 
 def readings(cell: str, lines: list[_Line]) -> Iterator[GpuReading]:
-    """Yield the lines of each GPU as columns, in pieces that stay short in the journal."""
+    """Yield the lines of each GPU as columns, in chunks of LINE_READINGS."""
     by_gpu: dict[str, list[_Line]] = {}
     for line in lines:
         by_gpu.setdefault(line.uuid, []).append(line)
@@ -109,30 +109,30 @@ def _started(transport: Transport, command: Command, sampled: Sampling) -> _Samp
 
 @dataclass(slots=True)
 class _Sampler:
-    """The program on the host, and the thread that takes what it writes."""
+    """The program on the host, and the threads that read its output."""
 
     process: Process
     lines: list[_Line] = field(default_factory=list)
-    said: bytes = b""
+    stderr_tail: bytes = b""
     fault: str = ""
     _threads: tuple[threading.Thread, ...] = ()
 
     def __post_init__(self) -> None:
-        """Read both streams from the start: a full pipe would stop the program."""
+        """Read both streams from the start, since a full pipe would block the program."""
         tasks = (self._take_readings, self._take_words)
         self._threads = tuple(threading.Thread(target=task, daemon=True) for task in tasks)
         for thread in self._threads:
             thread.start()
 
     def finish(self) -> tuple[list[_Line], str]:
-        """End the program; return its readings, and why there are none or not all."""
+        """End the program; return its readings, and why some or all are missing."""
         exit_code = self._end()
         for thread in self._threads:
             thread.join(_ENDING_S)
-        words = self.said.decode(errors="replace").strip().splitlines()
+        words = self.stderr_tail.decode(errors="replace").strip().splitlines()
         if exit_code and not self.lines:
-            told = words[-1] if words else f"it ended with exit code {exit_code}"
-            return [], f"the GPU was not sampled: {told}"
+            cause = words[-1] if words else f"it ended with exit code {exit_code}"
+            return [], f"the GPU was not sampled: {cause}"
         if self.fault or exit_code:
             return self.lines, self.fault or f"the sampler ended early, with code {exit_code}"
         return self.lines, "" if self.lines else "the pass was over before the first reading"
@@ -143,7 +143,7 @@ class _Sampler:
                 self.process.stdin.close()
             return self.process.wait(_ENDING_S)
         except EnvcompareError:
-            return 0  # it is only ended by force, which takes nothing from what was read
+            return 0  # it is killed below, which loses no reading
         finally:
             with suppress(EnvcompareError, OSError):
                 self.process.kill()
@@ -161,5 +161,5 @@ class _Sampler:
 
     def _take_words(self) -> None:
         with suppress(OSError, ValueError, EnvcompareError):
-            while chunk := self.process.stderr.read(_SAID_BYTES):
-                self.said = (self.said + chunk)[-_SAID_BYTES:]
+            while chunk := self.process.stderr.read(_STDERR_BYTES):
+                self.stderr_tail = (self.stderr_tail + chunk)[-_STDERR_BYTES:]

@@ -1,6 +1,6 @@
-"""The profilers by name, and which of them may look into a worker of a host.
+"""The profilers by name, and which of them can be used on a host.
 
-Who may read a GPU's counters is decided here alone, for each kind of environment.
+This is the only place that decides which environments may read GPU counters.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from envcompare.command import Command
 from envcompare.config.arms import CounterAccess
 from envcompare.environments import Check, ask, unusable
-from envcompare.environments.registry import environment as named
+from envcompare.environments.registry import environment as environment_by_name
 from envcompare.errors import Problem
 from envcompare.profilers import Pass, Profiler, ProfilerRun, Tool, WorkerProfiler, ncu, nsys
 from envcompare.profilers.host import HostCounters
@@ -23,20 +23,21 @@ from envcompare.run_folder.records import ProfileChoice
 from envcompare.transport import Transport
 
 PROFILERS: Final[Mapping[str, Profiler]] = {nsys.NAME: nsys.Nsys(), ncu.NAME: ncu.Ncu()}
-"""Programs around the worker, in the order of their passes."""
+"""Programs around the worker, in pass order."""
 
 WORKER_PROFILERS: Final[Mapping[str, WorkerProfiler]] = {"host": HostCounters(), "torch": Torch()}
-"""What the worker itself can do, in the order of its passes."""
+"""Profilers inside the worker, in pass order."""
 
 _ON_CPU: Final = Lacking(
-    why="no-gpu", problem=Problem(brief="the workload ran on the CPU: no GPU to look into")
+    why="no-gpu",
+    problem=Problem(brief="the workload ran on the CPU: no GPU work to profile"),
 )
 _NOT_REQUESTED: Final = Lacking(
     why="not-requested",
-    problem=Problem(brief="hardware counters were not asked for", hint="give --profile auto"),
+    problem=Problem(brief="hardware counters were not requested", hint="use --profile auto"),
 )
 _SYS_ADMIN, _PERFMON = 21, 38  # linux/capability.h
-_TAKES_PERFMON = 565  # the first branch of the driver that does: NVIDIA, ERR_NVGPUCTRPERM
+_TAKES_PERFMON = 565  # first driver branch that accepts CAP_PERFMON: NVIDIA, ERR_NVGPUCTRPERM
 _ASK = r"""
 sed -n 's/^RmProfilingAdminOnly: */restricted=/p' /proc/driver/nvidia/params 2>/dev/null
 sed -n 's/.*Kernel Module.* \([0-9][0-9]*\)\.[0-9][0-9.]* .*/driver=\1/p' \
@@ -45,23 +46,23 @@ sed -n 's/^CapEff:[[:space:]]*/capabilities=/p' /proc/self/status
 [ "$(tr -s ' ' </proc/self/uid_map)" != ' 0 0 4294967295' ] || echo namespace=initial
 echo "uid=$(id -u)"
 """
-_CLOSED = "the driver lets only an administrator read the GPU's counters"
+_CLOSED = "the driver allows only administrators to read the GPU's counters"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rights:
-    """What the driver of a host asks for, and what this login has."""
+    """The restrictions of a host's driver, and the rights of this login."""
 
     is_restricted: bool
-    is_admin: bool  # CAP_SYS_ADMIN of the host itself, not of a user namespace
-    may_count: bool = False  # CAP_PERFMON of the host, and a driver that takes it
+    is_admin: bool  # CAP_SYS_ADMIN on the host, not in a user namespace
+    may_count: bool = False  # CAP_PERFMON on the host, and a driver that accepts it
     takes_perfmon: bool = False
     uid: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permission:
-    """Whether counters can be read in an environment, and what a container needs for it."""
+    """Whether counters can be read in an environment, and which capabilities that needs."""
 
     check: Check
     capabilities: tuple[str, ...] = ()
@@ -69,7 +70,7 @@ class Permission:
 
 @dataclass(slots=True, kw_only=True)
 class Toolbox:
-    """The profilers of a host and what they may do there, each found when it is first needed."""
+    """The profilers of a host and their rights there, looked up on first use."""
 
     transport: Transport
     choice: ProfileChoice
@@ -79,7 +80,7 @@ class Toolbox:
 
     @property
     def passes(self) -> dict[PassName, tuple[str, Pass]]:
-        """Return every pass with the name of its profiler, in the order in which they are run."""
+        """Return every pass with the name of its profiler, in running order."""
         return {
             kind.name: (name, kind)
             for name, profiler in self.profilers.items()
@@ -89,22 +90,22 @@ class Toolbox:
     def prepare(
         self, kind: PassName, *, environment: str, compute_capability: str, folder: str
     ) -> ProfilerRun | Lacking:
-        """Return how a pass is started that writes to `folder`, or why it cannot be.
+        """Return how to start a pass that writes to `folder`, or why it is impossible.
 
-        The compute capability is empty where the workload uses no GPU.
+        The compute capability is empty for a workload without a GPU.
         """
-        name, asked = self.passes[kind]
-        if asked.needs_gpu and not compute_capability:
+        name, requested = self.passes[kind]
+        if requested.needs_gpu and not compute_capability:
             return _ON_CPU
-        if asked.is_counting and self.choice == "trace":
+        if requested.is_counting and self.choice == "trace":
             return _NOT_REQUESTED
         tool = self._tool(name, compute_capability)
         run = (
             tool
             if isinstance(tool, Check)
-            else self.profilers[name].wrap(tool, asked, folder=folder)
+            else self.profilers[name].wrap(tool, requested, folder=folder)
         )
-        if isinstance(run, ProfilerRun) and asked.is_counting:
+        if isinstance(run, ProfilerRun) and requested.is_counting:
             run = self._permitted(run, environment)
         if isinstance(run, Check):
             return Lacking(why="not-usable", problem=Problem(brief=run.reason, hint=run.hint))
@@ -117,28 +118,28 @@ class Toolbox:
         return self._tools[key]
 
     def _permitted(self, run: ProfilerRun, environment: str) -> ProfilerRun | Check:
-        """Return a run with the capabilities that it needs to read counters in an environment."""
+        """Return the run with the capabilities to read counters, or a failed check."""
         self._rights = self._rights or find_rights(self.transport)
         if isinstance(self._rights, Check):
             return self._rights
-        allowed = permission(named(environment).traits.counters, self._rights)
+        allowed = permission(environment_by_name(environment).traits.counters, self._rights)
         if not allowed.check.is_usable:
             return allowed.check
         return replace(run, capabilities=allowed.capabilities)
 
 
 def find_rights(transport: Transport) -> Rights | Check:
-    """Return what the driver restricts and what this login may do; a check where none answers."""
-    hint = "look into /proc/driver/nvidia/params there"
+    """Return the driver's restrictions and the login's rights, or a failed check."""
+    hint = "check /proc/driver/nvidia/params there"
     result = ask(transport, Command(argv=("sh", "-c", _ASK)), what="the host", hint=hint)
     return result if isinstance(result, Check) else read_rights(result.stdout)
 
 
 def read_rights(text: str) -> Rights:
-    """Read the lines `name=value` that a host has answered; a driver that tells nothing is open."""
+    """Parse `name=value` lines; a driver that reports nothing is unrestricted."""
     facts = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-    said, uid = facts.get("capabilities", ""), facts.get("uid", "")
-    effective = int(said, 16) if re.fullmatch(r"[0-9a-fA-F]+", said) else 0
+    effective_mask, uid = facts.get("capabilities", ""), facts.get("uid", "")
+    effective = int(effective_mask, 16) if re.fullmatch(r"[0-9a-fA-F]+", effective_mask) else 0
     is_initial, branch = facts.get("namespace") == "initial", facts.get("driver", "")
     takes_perfmon = branch.isdecimal() and int(branch) >= _TAKES_PERFMON
     return Rights(
@@ -151,17 +152,17 @@ def read_rights(text: str) -> Rights:
 
 
 def permission(access: CounterAccess, rights: Rights) -> Permission:
-    """Return whether counters can be read in an environment with such access; pure."""
+    """Return whether an environment with this access can read counters; pure."""
     if not rights.is_restricted:
         return Permission(check=Check(version="open to every user"))
-    if access == "granted":  # its daemon is root of the host, and only root inside has the use
-        said = "restricted; the containers of counter passes get SYS_ADMIN, and root inside"
-        return Permission(check=Check(version=said), capabilities=("SYS_ADMIN",))
+    if access == "granted":  # its daemon is root; only root inside can use it
+        summary = "restricted; the containers of counter passes get SYS_ADMIN, and root inside"
+        return Permission(check=Check(version=summary), capabilities=("SYS_ADMIN",))
     if access == "root":
         if rights.is_admin and rights.uid == 0:
-            said = "restricted; counter passes get CAP_SYS_ADMIN"
-            return Permission(check=Check(version=said), capabilities=("SYS_ADMIN",))
-        return _closed(ncu.OPEN_FOR_ALL, more=", which a process in a user namespace never is")
+            summary = "restricted; counter passes get CAP_SYS_ADMIN"
+            return Permission(check=Check(version=summary), capabilities=("SYS_ADMIN",))
+        return _closed(ncu.OPEN_FOR_ALL, more="; no process in a user namespace is one")
     if rights.is_admin or rights.may_count:
         return Permission(check=Check(version="restricted, and this login may"))
     who = "as root or with CAP_PERFMON" if rights.takes_perfmon else "as root"

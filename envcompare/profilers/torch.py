@@ -1,4 +1,4 @@
-"""PyTorch's own profilers in the worker: model FLOPs, and operators with their trace."""
+"""PyTorch's profilers in the worker: model FLOPs, and operators with their trace."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from envcompare.profile_files import read
 from envcompare.profile_files.kineto.events import EXCHANGE
-from envcompare.profilers import Answer, Pass, converted
+from envcompare.profilers import Answer, Pass, convert_answer
 from envcompare.run_folder.profiles import Note, Operator, Profile, Quantity
 
 FLOPS: Final = Pass(name="flops")
@@ -29,17 +29,17 @@ class _Counted(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Torch:
-    """Counts the FLOPs of operators, and lets torch.profiler trace them."""
+    """Counts the FLOPs of operators, and traces them with torch.profiler."""
 
     @property
     def passes(self) -> tuple[Pass, ...]:
-        """Return the count, and the trace that comes with a table of operators."""
+        """Return the FLOP count, and the trace with its operator table."""
         return FLOPS, OPERATORS
 
     def read(self, answer: Answer) -> Profile | None:
         """Return the count as a quantity, or the operators with the kernels of the trace.
 
-        Raises ProfileError where the values are not what the worker's profilers give.
+        Raises ProfileError if the values are not those of the worker's profilers.
         """
         if answer.kind == FLOPS:
             return None if answer.values.get("flops") is None else _model_flops(answer)
@@ -49,20 +49,20 @@ class Torch:
 
 
 def has_exchanges(values: dict[str, Any]) -> bool:
-    """Tell whether the operators of an answer hold exchanges between processes by the host.
+    """Return whether the operators of an answer include collectives on the host.
 
-    Raises ProfileError where the values are not those of torch.profiler.
+    Raises ProfileError if the values are not those of torch.profiler.
     """
-    traced = converted(values, _Traced, what="the operators of torch.profiler")
-    return any(EXCHANGE.fullmatch(one.name) for one in traced.operators)
+    traced = convert_answer(values, _Traced, what="the operators of torch.profiler")
+    return any(EXCHANGE.fullmatch(operator.name) for operator in traced.operators)
 
 
 def _operators(answer: Answer) -> Profile:
-    """Return the table of operators, which is whole, with what the trace tells beside it.
+    """Return the complete operator table, together with results of the trace.
 
-    That is the work of the GPU, or how long processes exchanged data by the host.
+    These are GPU work, or the time of collectives on the host.
     """
-    traced = converted(answer.values, _Traced, what="the operators of torch.profiler")
+    traced = convert_answer(answer.values, _Traced, what="the operators of torch.profiler")
     table = Profile(
         tool="torch",
         version=traced.version,
@@ -86,8 +86,8 @@ def _operators(answer: Answer) -> Profile:
 
 
 def _model_flops(answer: Answer) -> Profile:
-    """Return the FLOPs that PyTorch was asked for; a count that lacks something is none."""
-    counted = converted(answer.values, _Counted, what="the count of FLOPs")
+    """Return the FLOPs requested from PyTorch; an incomplete count gives no value."""
+    counted = convert_answer(answer.values, _Counted, what="the count of FLOPs")
     quantity = Quantity(
         name="flops_model",
         value=None if answer.reason else counted.flops,

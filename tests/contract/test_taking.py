@@ -166,7 +166,7 @@ def exported(transport: Transport, place: str, own: Quarantine) -> str:
     tool = Tool(name="ncu", program=path, folder=place, version="1.0")
     folder = f"{place}/scratch/ncu-memory"
     profiler = ProfilerRun(kind=MEMORY, tool=tool, arguments=(), folder=folder)
-    found = Ncu().export(own, profiler, said="")
+    found = Ncu().export(own, profiler, log="")
     assert found.export.name == "counters.csv"
     return shell(transport, 'cat -- "$1"', found.export.path).stdout
 

@@ -241,9 +241,9 @@ def test_what_an_export_writes_does_not_go_where_a_container_leads_it(
         with Quarantine.empty(host, "evil", f"{ROOT}/taken") as own:
             if number:
                 with pytest.raises(WorkloadError, match="is a symbolic link"):
-                    Ncu().export(own, profiler, said="")
+                    Ncu().export(own, profiler, log="")
             else:
-                found = Ncu().export(own, profiler, said="")
+                found = Ncu().export(own, profiler, log="")
                 assert shell(host, 'cat -- "$1"', found.export.path).stdout == "exported\n"
         assert shell(host, 'cat -- "$1"', secret).stdout == SECRET
     shell(host, 'rm -rf -- "$1" "$2"', scratch, f"{ROOT}/ncu")

@@ -154,7 +154,7 @@ def test_nsys_runs_inside_a_container_that_is_shown_its_folder(tmp_path: Path) -
     worker.run(2, 60)
     worker.quit(120)
     with Quarantine.empty(LOCAL, "docker", str(tmp_path / "taken")) as own:
-        left = Nsys().export(own, profiler, said=worker.tail())
+        left = Nsys().export(own, profiler, log=worker.tail())
         assert read("nsys", (Path(left.export.path),)).kernels == ()
 
 

@@ -225,13 +225,13 @@ def test_every_arm_but_the_control_is_profiled(
 
 
 def test_what_is_missing_has_its_reason(tmp_path: Path, workload: Callable[[str], str]) -> None:
-    """A workload without PyTorch has no operators, and on a CPU there is no GPU to look into."""
+    """A workload without PyTorch has no operators, and on a CPU there is no GPU work to profile."""
     records = {r.kind: r for r in _profiled(tmp_path, workload("Light")) if r.arm == "vm"}
     assert why(records["torch"]) == ("not-measured", "the workload does not use PyTorch")
     assert why(records["flops"]) == ("not-measured", "the workload does not use PyTorch")
     for kind in AROUND:
         assert records[kind].state == "missing"
-        expected = ("no-gpu", "the workload ran on the CPU: no GPU to look into")
+        expected = ("no-gpu", "the workload ran on the CPU: no GPU work to profile")
         assert why(records[kind]) == expected
 
 
@@ -495,7 +495,7 @@ def test_a_workload_of_the_gpu_without_a_kernel_in_either_trace_has_failed(tmp_p
     assert (record.state, record.raw, record.profile) == ("missing", (), None)
     assert record.lacks is not None
     problem = record.lacks.problem
-    assert problem.brief.startswith("nsys saw no kernel of the steps, which ran on the GPU")
+    assert problem.brief.startswith("nsys traced no kernel of the GPU steps")
     assert problem.details == f"{DRIVER}; CUDA profiling might have not been started correctly."
     assert "newer Nsight Systems" in problem.hint
     assert not list((tmp_path / "run").rglob("*.nsys-rep"))
@@ -505,7 +505,7 @@ def test_a_whole_process_without_marks_is_not_taken_for_the_steps(tmp_path: Path
     """Its kernels are those of the start and the warm-up too."""
     records, _ = _traced(tmp_path, "LinksTheExport", marked=_silent(), whole=plain())
     assert records["vm"].state == "missing"
-    assert "holds no mark of the steps" in why(records["vm"])[1]
+    assert "the nsys trace has no marks" in why(records["vm"])[1]
 
 
 @pytest.mark.parametrize(
@@ -635,7 +635,7 @@ class TestRealTool:
             assert marked.reason.startswith("no GPU is used")
             worker.quit(120)
         with Quarantine.empty(LOCAL, "vm", str(tmp_path / "taken")) as own:
-            left = Nsys().export(own, profiler, said=worker.tail())
+            left = Nsys().export(own, profiler, log=worker.tail())
             found = read("nsys", (Path(left.export.path),))
         assert found.tool == "nsys"
         assert found.kernels == ()
@@ -653,7 +653,7 @@ class TestRealTool:
             pytest.raises(ProfileError) as caught,
             Quarantine.empty(LOCAL, "vm", str(tmp_path / "taken")) as own,
         ):
-            Nsys().export(own, profiler, said=worker.tail())
+            Nsys().export(own, profiler, log=worker.tail())
         assert caught.value.brief == "nsys left no report"
 
     def test_ncu_leaves_the_protocol_whole_and_says_why_it_has_nothing(
@@ -674,7 +674,7 @@ class TestRealTool:
             pytest.raises(ProfileError) as caught,
             Quarantine.empty(LOCAL, "vm", str(tmp_path / "taken")) as own,
         ):
-            Ncu().export(own, profiler, said=worker.tail())
+            Ncu().export(own, profiler, log=worker.tail())
         assert caught.value.brief == "ncu left no report"
         assert "No kernels were profiled." in caught.value.details
 
@@ -702,7 +702,7 @@ def test_a_complaint_is_found_behind_many_lines_of_progress(
         pytest.raises(ProfileError) as caught,
         Quarantine.empty(LOCAL, "vm", str(tmp_path / "taken")) as own,
     ):
-        Ncu().export(own, profiler, said=worker.tail(SAID_LINES))
+        Ncu().export(own, profiler, log=worker.tail(SAID_LINES))
     assert caught.value.details == "ERR_NVGPUCTRPERM - no permission"
     assert "NVreg_RestrictProfilingToAdminUsers=0" in caught.value.hint
 

@@ -78,9 +78,9 @@ class Stopwatch:
         arguments = (f"{folder}/{FILES.report}",)
         return ProfilerRun(kind=kind, tool=tool, arguments=arguments, folder=folder)
 
-    def export(self, quarantine: Quarantine, run: ProfilerRun, *, said: str) -> Exported:
+    def export(self, quarantine: Quarantine, run: ProfilerRun, *, log: str) -> Exported:
         """Cut the numbers out of its report."""
-        return export_report(quarantine, run, FILES, complaint=self.explain(said))
+        return export_report(quarantine, run, FILES, complaint=self.explain(log))
 
     def read(self, run: ProfilerRun, export: Path) -> Profile:
         """Return the time in the mode of the user."""
@@ -94,9 +94,9 @@ class Stopwatch:
         )
         return Profile(tool="perf", version=run.tool.version, quantities=(quantity,))
 
-    def explain(self, said: str) -> Problem | None:
+    def explain(self, log: str) -> Problem | None:
         """Say what it complained of."""
-        return Problem(brief="it stopped", details="no time") if "stopped" in said else None
+        return Problem(brief="it stopped", details="no time") if "stopped" in log else None
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def test_a_workload_on_the_cpu_needs_no_tool(kind: PassName) -> None:
     """Nothing is looked for on the host."""
     found = chosen(toolbox(_tools={}), kind, gpu="")
     assert found.why == "no-gpu"
-    assert found.problem.reason == "the workload ran on the CPU: no GPU to look into"
+    assert found.problem.reason == "the workload ran on the CPU: no GPU work to profile"
 
 
 def test_each_counter_pass_asks_for_its_own_metrics() -> None:
@@ -74,7 +74,7 @@ def test_counters_are_left_out_where_only_a_trace_was_asked_for() -> None:
     """The trace is taken all the same."""
     box = toolbox(choice="trace")
     assert chosen(box, "ncu-flops").why == "not-requested"
-    assert chosen(box, "ncu-flops").problem.reason == "hardware counters were not asked for"
+    assert chosen(box, "ncu-flops").problem.reason == "hardware counters were not requested"
     assert isinstance(chosen(box, "nsys"), ProfilerRun)
 
 
