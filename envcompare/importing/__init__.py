@@ -20,7 +20,7 @@ from envcompare.command import shell_text
 from envcompare.errors import ConfigError, ProfileError, RunFolderError
 from envcompare.files import irregular, opened
 from envcompare.profile_files import SEVERAL, check, read
-from envcompare.profile_files.derive.metricsums import launched
+from envcompare.profile_files.derive.metricsums import launch_text
 from envcompare.profile_files.secrets import secret_in
 from envcompare.run_folder.disk import (
     locked,
@@ -476,7 +476,7 @@ def _sentence(record: ProfileRecord) -> str:
     missing = () if hiding else profile.quantities
     ranges = [row.scope for row in missing if (row.name, row.status) == _NO_LAUNCHES]
     counts = [f"counters of {scope}" for scope in ranges]
-    counts += [launched(profile.kernels)] * bool(profile.kernels and not ranges)
+    counts += [launch_text(profile.kernels)] * bool(profile.kernels and not ranges)
     counts += [f"hidden kernels of {graphs_of(hiding)}"] if hiding else []
     counts += [counted(operators, "operator")] * bool(operators)
     covered = profile.steps or record.steps

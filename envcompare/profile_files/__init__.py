@@ -103,10 +103,10 @@ def read(
         controls if controls and note == _CONTROLS_UNKNOWN else note for note in merged.notes
     )
     profile = replace(merged, version=version or merged.version, notes=notes)
-    return checked(with_quantities(profile))
+    return validate(with_quantities(profile))
 
 
-def checked(profile: Profile) -> Profile:
+def validate(profile: Profile) -> Profile:
     """Return the profile.
 
     Raises ProfileError for an impossible number: negative, infinite, or a minimum above a maximum.
@@ -232,7 +232,8 @@ def _merge(profiles: Sequence[Profile]) -> Profile:
             _refuse_other_launches(timed, other)
     merged = [_by_shape(profile) for profile in profiles if profile is not timed]
     kernels = tuple(
-        _joined(kernel, [kernels[_shape(kernel)] for kernels in merged]) for kernel in timed.kernels
+        _join_metrics(kernel, [kernels[_shape(kernel)] for kernels in merged])
+        for kernel in timed.kernels
     )
     return replace(
         timed,
@@ -255,13 +256,13 @@ def _refuse_repeated(profiles: Sequence[Profile]) -> None:
             raise refusal(
                 " and ".join(name for each in profiles for name in each.files),
                 why=f"{profile.files[0]} adds no counter: it is not a further pass of the same run",
-                hint="import each process or rank separately, as its own environment",
+                hint="import each process or rank as a separate environment: one call for each",
             )
         known |= metrics
         has_time = has_time or profile.has_time
 
 
-def _joined(kernel: Kernel, others: Sequence[Kernel]) -> Kernel:
+def _join_metrics(kernel: Kernel, others: Sequence[Kernel]) -> Kernel:
     metrics = dict(kernel.metrics)
     for other in others:
         metrics = other.metrics | metrics
@@ -294,13 +295,13 @@ def _refuse_other_launches(timed: Profile, other: Profile) -> None:
     names = f"{timed.files[0]} and {other.files[0]}"
     hint = (
         "profile the same steps of the same program in both passes; import profiles of other "
-        "launches separately"
+        "launches separately: one call for each"
     )
     if timed.sequence and other.sequence:
-        pairs = zip(_launched(timed), _launched(other), strict=False)
+        pairs = zip(_launch_shapes(timed), _launch_shapes(other), strict=False)
         place = next((n for n, (left, right) in enumerate(pairs) if left != right), None)
         if place is not None:
-            left, right = _launched(timed)[place], _launched(other)[place]
+            left, right = _launch_shapes(timed)[place], _launch_shapes(other)[place]
             why = f"launch {place} is {_label(left)} in one and {_label(right)} in the other"
             raise refusal(names, why=why, hint=hint)
     ours, theirs = _calls(timed), _calls(other)
@@ -321,7 +322,7 @@ def _label(shape: Shape) -> str:
     return f"{name} (grid {grid}, block {block})"
 
 
-def _launched(profile: Profile) -> list[Shape]:
+def _launch_shapes(profile: Profile) -> list[Shape]:
     return [_shape(profile.kernels[place]) for place in profile.sequence]
 
 

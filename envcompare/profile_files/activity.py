@@ -145,7 +145,7 @@ def kernel_groups(
     """
     groups, firsts, inverse = np.unique(table["group"], return_index=True, return_inverse=True)
     by_first = np.argsort(firsts)
-    called = _called(inverse, table, len(groups))
+    called = _call_sums(inverse, table, len(groups))
     named = _ops(inverse, ops, len(groups))
     kernels = []
     for at in by_first.tolist():
@@ -167,7 +167,7 @@ def copy_groups(table: Table) -> tuple[Copy, ...]:
             **called,
         )
         for kind, size, called in zip(
-            kinds.tolist(), sizes, _called(inverse, table, len(kinds)), strict=True
+            kinds.tolist(), sizes, _call_sums(inverse, table, len(kinds)), strict=True
         )
     )
 
@@ -192,12 +192,12 @@ def without_memsets(copies: Table, *, source: str, hidden: str = "") -> tuple[Qu
 def api_calls(calls: Table, names: Sequence[str]) -> tuple[ApiCall, ...]:
     """Return the calls by function, longest total first; column `name` indexes `names`."""
     numbers, inverse = np.unique(calls["name"], return_inverse=True)
-    called = zip(numbers.tolist(), _called(inverse, calls, len(numbers)), strict=True)
+    called = zip(numbers.tolist(), _call_sums(inverse, calls, len(numbers)), strict=True)
     by_name = (ApiCall(name=names[number], **sums) for number, sums in called)
     return tuple(sorted(by_name, key=lambda call: (-call.total_ns, call.name)))
 
 
-def _called(groups: npt.NDArray[Any], table: Table, count: int) -> list[dict[str, Any]]:
+def _call_sums(groups: npt.NDArray[Any], table: Table, count: int) -> list[dict[str, Any]]:
     """Return number of calls and times of each group, under the field names of a profile."""
     durations_ns = table["end"] - table["start"]
     total = np.zeros(count, dtype=np.int64)

@@ -63,8 +63,8 @@ programs() { for one; do [ ! -x "$one" ] || printf '%s\n' "$one"; done; }
 newest() { [ ! -x "$1" ] && [ $# = 1 ] || programs "$@" | sort -V | tail -n 1; }
 first() { for one; do [ -z "$one" ] || { printf '%s\n' "$one"; break; }; done; }
 on_path() { path=$(command -v "$1") && readlink -f -- "$path"; }
-tell() { [ -z "$2" ] || printf '%s\t%s\n' "$1" "$2"; }
-tell system "$(sed -n 's/^ID="\{0,1\}\([a-z]*\).*/\1/p' "$root/etc/os-release" 2>/dev/null)"
+report() { [ -z "$2" ] || printf '%s\t%s\n' "$1" "$2"; }
+report system "$(sed -n 's/^ID="\{0,1\}\([a-z]*\).*/\1/p' "$root/etc/os-release" 2>/dev/null)"
 options() { grep -oE '(^|[[:space:]])--[a-z][a-z-]+' | sort -u | tr -s '[:space:]' ' '; }
 """
 _NUMBERS = re.compile(r"\d+(?:\.\d+)+")
@@ -195,7 +195,7 @@ class Quarantine:
         try:
             taken = take(self.transport, place, names=names, target=target)
         except CopyError as error:
-            raise _unfetched(error) from error
+            raise _fetch_error(error) from error
         if taken is not None and not taken.is_plain:
             raise WorkloadError(
                 f"{self.arm}: the profile {taken.name} is {_FILE_TYPES[taken.type]}; it was not "
@@ -204,14 +204,14 @@ class Quarantine:
                 hint=DISTRUST,
                 phase="protocol",
             )
-        return taken and _of_allowed_size(taken)
+        return taken and _check_size(taken)
 
     def written(self, name: str) -> RemoteFile:
         """Return a file that the host's tool wrote here; raises ProfileError if missing."""
         file = look(self.transport, f"{self.folder}/{name}")
         if file is None or not file.is_plain:
             raise ProfileError(f"the tool on the host wrote no {name}", hint=READ_LOG)
-        return _of_allowed_size(file)
+        return _check_size(file)
 
     def fetch(self, taken: RemoteFile, target: Path) -> None:
         """Copy a file of the quarantine to the local path `target`.
@@ -221,7 +221,7 @@ class Quarantine:
         try:
             fetch(self.transport, taken, target)
         except CopyError as error:
-            raise _unfetched(error) from error
+            raise _fetch_error(error) from error
 
 
 class Profiler(Protocol):
@@ -385,7 +385,7 @@ def convert_answer(values: dict[str, Any], kind: type[_T], *, what: str) -> _T:
         ) from error
 
 
-def _of_allowed_size(taken: RemoteFile) -> RemoteFile:
+def _check_size(taken: RemoteFile) -> RemoteFile:
     if taken.size_bytes <= MOST_BYTES:
         return taken
     raise ProfileError(
@@ -396,5 +396,5 @@ def _of_allowed_size(taken: RemoteFile) -> RemoteFile:
     )
 
 
-def _unfetched(error: CopyError) -> ProfileError:
+def _fetch_error(error: CopyError) -> ProfileError:
     return ProfileError("the file could not be fetched", details=error.details, hint=error.hint)

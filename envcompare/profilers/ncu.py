@@ -70,10 +70,10 @@ ncu=$(first "$ncu" \
   "$(target "$root"/usr/lib/nsight-compute)")
 if [ -n "$ncu" ]; then
   ncu=$(readlink -f -- "$ncu") && parent=$(dirname "$(dirname "$(dirname "$ncu")")")
-  tell program "$ncu"
-  tell folder "$parent"
-  tell version "$("$ncu" --version 2>&1 | sed -n 's/^Version //p')"
-  tell options "$("$ncu" --help 2>&1 | options)"
+  report program "$ncu"
+  report folder "$parent"
+  report version "$("$ncu" --version 2>&1 | sed -n 's/^Version //p')"
+  report options "$("$ncu" --help 2>&1 | options)"
 fi
 """
 _MISSING: Final = install_hints("Nsight Compute (ncu)", "nsight-compute")

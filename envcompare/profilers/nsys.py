@@ -38,14 +38,14 @@ nsys=$(first "$nsys" \
   "$(newest "$root"/usr/lib/nsight-systems/target-linux-*/nsys)")
 if [ -n "$nsys" ]; then
   nsys=$(readlink -f -- "$nsys") && parent=$(dirname "$(dirname "$nsys")")
-  tell program "$nsys"
-  tell folder "$parent"
-  tell version "$("$nsys" --version 2>&1 | tail -n 1)"
-  tell importer "$(first "$(newest "$parent"/host-linux-*/QdstrmImporter)" \
+  report program "$nsys"
+  report folder "$parent"
+  report version "$("$nsys" --version 2>&1 | tail -n 1)"
+  report importer "$(first "$(newest "$parent"/host-linux-*/QdstrmImporter)" \
     "$(newest "$root"/usr/lib/nsight-systems/host-linux-*/QdstrmImporter)")"
-  tell cuda "$(printf '%s\n' "$(dirname "$nsys")"/libcupti.so.* | \
+  report cuda "$(printf '%s\n' "$(dirname "$nsys")"/libcupti.so.* | \
     sed -n 's/.*libcupti\.so\.\([0-9][0-9.]*\)$/\1/p' | sort -V | tail -n 1)"
-  tell options "$("$nsys" profile --help 2>&1 | options)"
+  report options "$("$nsys" profile --help 2>&1 | options)"
 fi
 """
 _MISSING: Final = install_hints("Nsight Systems (nsys)", "nsight-systems")

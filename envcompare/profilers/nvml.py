@@ -65,7 +65,7 @@ def sampling(
     If the body raises, its readings are kept first.
     """
     sampled = Sampling(reason="" if command else NO_GPU)
-    sampler = _started(transport, command, sampled) if command else None
+    sampler = _start_sampler(transport, command, sampled) if command else None
     try:
         yield sampled
     finally:
@@ -99,7 +99,7 @@ def readings(cell: str, lines: list[_Line]) -> Iterator[GpuReading]:
             )
 
 
-def _started(transport: Transport, command: Command, sampled: Sampling) -> _Sampler | None:
+def _start_sampler(transport: Transport, command: Command, sampled: Sampling) -> _Sampler | None:
     try:
         return _Sampler(transport.spawn(command))
     except EnvcompareError as error:

@@ -106,7 +106,7 @@ class Toolbox:
             else self.profilers[name].wrap(tool, requested, folder=folder)
         )
         if isinstance(run, ProfilerRun) and requested.is_counting:
-            run = self._permitted(run, environment)
+            run = self._with_rights(run, environment)
         if isinstance(run, Check):
             return Lacking(why="not-usable", problem=Problem(brief=run.reason, hint=run.hint))
         return run
@@ -117,7 +117,7 @@ class Toolbox:
             self._tools[key] = self.profilers[name].discover(self.transport, compute_capability)
         return self._tools[key]
 
-    def _permitted(self, run: ProfilerRun, environment: str) -> ProfilerRun | Check:
+    def _with_rights(self, run: ProfilerRun, environment: str) -> ProfilerRun | Check:
         """Return the run with the capabilities to read counters, or a failed check."""
         self._rights = self._rights or find_rights(self.transport)
         if isinstance(self._rights, Check):
@@ -162,12 +162,12 @@ def permission(access: CounterAccess, rights: Rights) -> Permission:
         if rights.is_admin and rights.uid == 0:
             summary = "restricted; counter passes get CAP_SYS_ADMIN"
             return Permission(check=Check(version=summary), capabilities=("SYS_ADMIN",))
-        return _closed(ncu.OPEN_FOR_ALL, more="; no process in a user namespace is one")
+        return _denied(ncu.OPEN_FOR_ALL, more="; no process in a user namespace is one")
     if rights.is_admin or rights.may_count:
         return Permission(check=Check(version="restricted, and this login may"))
     who = "as root or with CAP_PERFMON" if rights.takes_perfmon else "as root"
-    return _closed(f"log in {who}, or: {ncu.OPEN_FOR_ALL}")
+    return _denied(f"log in {who}, or: {ncu.OPEN_FOR_ALL}")
 
 
-def _closed(hint: str, *, more: str = "") -> Permission:
+def _denied(hint: str, *, more: str = "") -> Permission:
     return Permission(check=unusable(f"{_CLOSED}{more}", hint))

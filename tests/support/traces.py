@@ -82,10 +82,10 @@ def said(
     codes: Mapping[str, str] | None = None,
     rows: Mapping[str, Rows] | None = None,
     diffs: Sequence[KernelDiff] = (),
-    told_gpus: Sequence[str] = (),
+    identified_arms: Sequence[str] = (),
 ) -> list[str]:
     """Return the cautions on the profiles of a cell; what is not given speaks against nothing."""
     return [
         *work_cautions(by_arm, codes or {}, rows or {}, diffs, reference="vm"),
-        *record_cautions(by_arm, reference="vm", told_gpus=told_gpus, partial=()),
+        *record_cautions(by_arm, reference="vm", identified_arms=identified_arms, partial=()),
     ]

@@ -72,7 +72,7 @@ def test_steps_that_a_trace_counts_itself_are_not_overruled(tmp_path: Path) -> N
     done = request(tmp_path, trace, tool="kineto", steps=7).run()
     assert "in 1 step, read from kineto" in done.lines[0]
     (cell,) = compared(done.folder).profiles
-    assert "declared to hold 7 steps and itself counts 1" in " ".join(cell.cautions)
+    assert "declared with 7 steps but has 1" in " ".join(cell.cautions)
 
 
 def test_one_file_for_two_environments_is_said_to_differ_in_nothing(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_a_model_that_is_not_known_is_said_to_be_unknown(tmp_path: Path) -> None
     """Nothing tells whether it is another."""
     run = one_kernel_each(tmp_path, vm=(SGEMM, 10, T4), docker=(SGEMM, 12, None))
     for text in (answer(run), markdown(run)):
-        assert "The GPU model of docker is not known" in text
+        assert "The GPU model of docker is unknown" in text
     assert "No confounder" not in answer(run)
     table = parse(render(run)).find("answer").every("table")[0].text
     assert "GPU Tesla T4 not known" in table
@@ -151,7 +151,7 @@ def test_a_change_of_precision_is_named_and_no_gpu_suspected(tmp_path: Path) -> 
     run = one_kernel_each(tmp_path, fp32=(SGEMM, 10, T4), amp=(HGEMM, 5, T4))
     assert "or on another GPU" not in render(run)
     for text in (answer(run), markdown(run)):
-        assert "amp: Kernel names hint at FP32 in the reference and FP16 here" in text
+        assert "amp: Kernel names suggest FP32 in the reference and FP16 here" in text
         assert "No confounder is known" not in text
 
 

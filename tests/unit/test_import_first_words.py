@@ -262,7 +262,7 @@ def test_kernels_whose_names_tell_nothing_are_no_kernels_without_tensor_cores(
     run = imported(tmp_path, "kineto", vm=write(tmp_path / "a.json", events))
     row = quantities(run, "vm")["tensor_core_share"]
     assert row.value is None
-    assert row.reason == "the names of kernels with 99 % of the time do not tell it"
+    assert row.reason == "kernels with 99 % of the time have names that give no hint"
 
 
 def test_another_batch_is_no_proof_of_another_library(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_another_batch_is_no_proof_of_another_library(tmp_path: Path) -> None:
         arm: write(tmp_path / f"{arm}.json", [kernel(name, 0, 9)]) for arm, name in names.items()
     }
     text = printed(imported(tmp_path, "kineto", **files))
-    assert "a hint at other shapes or another batch, or libraries of another version" in text
+    assert "which suggests other shapes or another batch, or libraries of another version" in text
     assert "chose them" not in text
 
 
@@ -313,7 +313,7 @@ def test_a_rate_of_fewer_invocations_is_left_out_by_itself(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("name", "why", "hint"),
     [
-        ("ncu_failed.txt", "failed: LaunchFailed", "run the program without ncu until it ends"),
+        ("ncu_failed.txt", "failed: LaunchFailed", "make the program succeed without ncu"),
         ("ncu_nothing_profiled.csv", "no kernel was profiled", "--target-processes"),
     ],
     ids=["failed", "nothing profiled"],
@@ -341,9 +341,9 @@ TAR = b"a.json".ljust(257, b"\0") + b"ustar\x0000"
 @pytest.mark.parametrize(
     ("content", "why", "hint"),
     [
-        (STATS.encode(), "what `nsys stats` prints", "nsys export"),
-        (CSV_STATS.encode(), "what `nsys stats` prints", "nsys export"),
-        (b'[{"Time (%)": 3}]', "what `nsys stats` prints", "nsys export"),
+        (STATS.encode(), "the output of `nsys stats`", "nsys export"),
+        (CSV_STATS.encode(), "the output of `nsys stats`", "nsys export"),
+        (b'[{"Time (%)": 3}]', "the output of `nsys stats`", "nsys export"),
         (TAR, "a tar archive", "tar xf"),
         (gzip.compress(TAR), "a tar archive", "tar xf"),
         (b"PK\x03\x04rest", "a zip archive", "unzip"),

@@ -24,7 +24,7 @@ def test_the_reference_of_an_imported_run_can_be_chosen(tmp_path: Path) -> None:
     again = log(tmp_path, "docker.log", FPROP)
     request(tmp_path, again, arm="docker", into=folder.path, reference="docker").run()
     assert compared(folder).reference_arm == "docker"
-    with pytest.raises(ConfigError, match="no environment of the run"):
+    with pytest.raises(ConfigError, match="not an environment of the run"):
         request(tmp_path, again, arm="docker", into=folder.path, reference="x").run()
 
 

@@ -1,9 +1,9 @@
-"""Align two lists by their order: exact first, then ever more loosely in the gaps.
+"""Align two lists by order: exactly at first, then more loosely within the gaps.
 
 Each level aligns the longest common subsequence (Myers, An O(ND) Difference Algorithm and Its
-Variations, 1986) and hands what lies between its matches to the next level. After so many
-differences the best path so far is kept and the alignment goes on from its end, so that lists of
-any kind take a time that grows with their length.
+Variations, 1986) and passes the gaps between its matches to the next level. After a fixed number of
+differences the best path is kept and the alignment continues from its end, so the time grows
+linearly with the length of the lists.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 
 _MOST_DIFFERENCES: Final = 300  # insertions and deletions before a path is kept for good
 
-Level = tuple[Sequence[Hashable], Sequence[Hashable]]  # what each place of both lists is called
+Level = tuple[Sequence[Hashable], Sequence[Hashable]]  # the token of each position in both lists
 Gap = tuple[range, range]
 
 
 class Match(NamedTuple):
-    """Two places that were paired, one of each list, and the level that paired them."""
+    """A pair of positions, one in each list, and the level that paired them."""
 
     before: int
     after: int
@@ -26,9 +26,9 @@ class Match(NamedTuple):
 
 
 def align(levels: Sequence[Level]) -> Iterator[Match]:
-    """Yield pairs of places; what is never paired is in one list only.
+    """Yield pairs of positions; unpaired positions are in one list only.
 
-    No two matches cross each other, and no place occurs twice.
+    Matches never cross, and no position occurs twice.
     """
     gaps: list[Gap] = [(range(len(levels[0][0])), range(len(levels[0][1])))]
     for number, level in enumerate(levels):
@@ -41,7 +41,7 @@ def align(levels: Sequence[Level]) -> Iterator[Match]:
 
 
 def _between(gap: Gap, matched: list[tuple[int, int]]) -> Iterator[Gap]:
-    """Yield what lies between the matches; only where both lists have something left."""
+    """Yield the gaps between matches that are non-empty in both lists."""
     before, after = gap[0].start, gap[1].start
     for a, b in (*matched, (gap[0].stop, gap[1].stop)):
         if before < a and after < b:
@@ -50,8 +50,8 @@ def _between(gap: Gap, matched: list[tuple[int, int]]) -> Iterator[Gap]:
 
 
 def _common(gap: Gap, level: Level) -> list[tuple[int, int]]:
-    """Return the matches of a common subsequence, the longest where the lists are not far apart."""
-    # what one list alone has cannot match, and would count as a difference
+    """Return the matches of a common subsequence, the longest if the lists are similar."""
+    # tokens of one list only cannot match, and would count as differences
     sets = ({names[place] for place in places} for names, places in zip(level, gap, strict=True))
     shared = set.intersection(*sets)
     before, after = (
@@ -71,9 +71,9 @@ def _common(gap: Gap, level: Level) -> list[tuple[int, int]]:
 def _myers(
     before: list[Hashable], after: list[Hashable]
 ) -> tuple[list[tuple[int, int]], tuple[int, int]]:
-    """Return the matches of a shortest edit script and where it ends: both ends, or further on.
+    """Return the matches of a shortest edit script, and its end.
 
-    With more than _MOST_DIFFERENCES it ends where the path that came furthest does.
+    With more than _MOST_DIFFERENCES it ends with the furthest path.
     """
     ends = {1: 0}  # the furthest place in `before` on each diagonal
     trace: list[dict[int, int]] = []
@@ -87,21 +87,21 @@ def _myers(
                 x, y = x + 1, y + 1
             ends[diagonal] = x
             if x >= len(before) and y >= len(after):
-                return _walked_back(trace, x, y), (x, y)
+                return _backtrack(trace, x, y), (x, y)
             if cost == _MOST_DIFFERENCES and x <= len(before) and y <= len(after):
                 best = max(best, (x, y), key=sum)
-    return _walked_back(trace, *best), best
+    return _backtrack(trace, *best), best
 
 
 def _start(ends: dict[int, int], diagonal: int, cost: int) -> tuple[int, int]:
-    """Return where a path enters a diagonal, and the diagonal it comes from."""
+    """Return the entry point of a path into a diagonal, and its previous diagonal."""
     above, below = ends.get(diagonal + 1, -1), ends.get(diagonal - 1, -1)
     if diagonal == -cost or (diagonal != cost and below < above):
         return above, diagonal + 1
     return below + 1, diagonal - 1
 
 
-def _walked_back(trace: list[dict[int, int]], x: int, y: int) -> list[tuple[int, int]]:
+def _backtrack(trace: list[dict[int, int]], x: int, y: int) -> list[tuple[int, int]]:
     """Return the diagonal moves of the path that ends at (x, y), first to last."""
     matched: list[tuple[int, int]] = []
     for cost in range(len(trace) - 1, -1, -1):

@@ -1,6 +1,6 @@
-"""The profiles of an arm: which of them serves for what, and its tables.
+"""Choose among the profiles of an arm, and build its tables.
 
-GPU activities are those that nvprof printed, operators those of torch.profiler.
+Activities follow the summary of nvprof, operators the table of torch.profiler.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from envcompare.run_folder.profiles import (
     hidden_graphs,
 )
 
-MOST_ROWS: Final = 25  # of one table and type; the rest is summed
+MOST_ROWS: Final = 25  # per table and type; the rest is summed
 _KINDS: Final[tuple[PassName, ...]] = get_args(PassName)
 _TOOLS: Final[tuple[Tool, ...]] = get_args(Tool)
 Records = Sequence[ProfileRecord]
 
 
 def profile_of(record: ProfileRecord) -> Profile:
-    """Return the profile of a record that has one; its steps, if it counts none, of the record."""
+    """Return the profile of a record that has one, with the steps of the record as fallback."""
     assert record.profile is not None
     return replace(record.profile, steps=record.profile.steps or record.steps)
 
@@ -55,13 +55,13 @@ def source_of(record: ProfileRecord) -> str:
 
 
 def usable(records: Iterable[ProfileRecord]) -> tuple[ProfileRecord, ...]:
-    """Return the records that hold a profile, those that disturb time least first."""
+    """Return the records with a profile, least disturbed times first."""
     kept = [one for one in records if one.state == "ok" and one.profile is not None]
     return tuple(sorted(kept, key=_rank))
 
 
 def is_trace(record: ProfileRecord) -> bool:
-    """Tell whether kernels or copies of a profile have times that can be relied on."""
+    """Return whether kernels or copies of a profile have reliable times."""
     profile = record.profile
     if profile is None or not profile.has_time or hidden_graphs(profile):
         return False
@@ -70,30 +70,30 @@ def is_trace(record: ProfileRecord) -> bool:
 
 
 def is_of_program(record: ProfileRecord) -> bool:
-    """Tell whether its times are of the program as it ran: ncu runs each kernel by itself."""
+    """Return whether the times are those of the running program; ncu runs kernels alone."""
     return is_trace(record) and profile_of(record).tool not in RUN_KERNELS_ALONE
 
 
 def has_kernels(record: ProfileRecord) -> bool:
-    """Tell whether a profile names kernels, and hides none of them."""
+    """Return whether a profile has kernels, and hides none."""
     profile = record.profile
     return profile is not None and bool(profile.kernels) and not hidden_graphs(profile)
 
 
 def is_kernel_trace(record: ProfileRecord) -> bool:
-    """Tell whether a profile names kernels, with times that can be relied on."""
+    """Return whether a profile has kernels with reliable times."""
     return is_trace(record) and has_kernels(record)
 
 
 def choose(records: Records, fits: Callable[[ProfileRecord], bool]) -> ProfileRecord | None:
-    """Return the best profile of one arm that fits, None where there is none."""
+    """Return the best profile of an arm that fits; None if there is none."""
     return next((one for one in usable(records) if fits(one)), None)
 
 
 def choose_pair(
     before: Records, after: Records, fits: Callable[[ProfileRecord], bool]
 ) -> tuple[ProfileRecord, ProfileRecord] | None:
-    """Return a profile of each arm, of one pass and tool where both have such, else the best."""
+    """Return a profile of each arm, of the same pass and tool if possible, else the best."""
     firsts = [one for one in usable(before) if fits(one)]
     seconds = [one for one in usable(after) if fits(one)]
     for first in firsts:
@@ -109,7 +109,7 @@ def _rank(record: ProfileRecord) -> tuple[int, int]:
 
 
 def arm_profiles(arm: str, records: Records, rows: tuple[QuantityRow, ...]) -> ArmProfiles:
-    """Return what the profiles of an arm say by themselves; `rows` are its quantities."""
+    """Return the tables of an arm; `rows` are its quantities."""
     trace = choose(records, is_trace) or choose(
         records, lambda record: bool(profile_of(record).api_calls)
     )
@@ -128,12 +128,12 @@ def arm_profiles(arm: str, records: Records, rows: tuple[QuantityRow, ...]) -> A
 
 def kernel_names(profiles: Iterable[Profile]) -> frozenset[str]:
     """Return the names of the kernels in profiles that hide none of them."""
-    told = (one for one in profiles if not hidden_graphs(one))
-    return frozenset(kernel.name for one in told for kernel in one.kernels)
+    visible = (one for one in profiles if not hidden_graphs(one))
+    return frozenset(kernel.name for one in visible for kernel in one.kernels)
 
 
 def _pass_state(record: ProfileRecord) -> PassState:
-    """Return what made a profile, or why there is none."""
+    """Return the state of a pass."""
     profile = record.profile
     return PassState(
         kind=record.kind,
@@ -150,9 +150,9 @@ def _pass_state(record: ProfileRecord) -> PassState:
 
 
 def _activity_table(record: ProfileRecord) -> ActivityTable:
-    """Return GPU activities and API calls of a profile, longest first, the rest in one line."""
+    """Return GPU activities and API calls, longest first, with the rest in one row."""
     profile = profile_of(record)
-    # beside hidden kernels a share of the others would be of nothing
+    # with hidden kernels, shares of the others would be meaningless
     is_whole = not hidden_graphs(profile)
     activities = [*_kernel_rows(profile.kernels), *_copy_rows(profile)] if is_whole else []
     calls = [
@@ -170,7 +170,7 @@ def _activity_table(record: ProfileRecord) -> ActivityTable:
 
 
 def _kernel_rows(kernels: Iterable[Kernel]) -> Iterable[ActivityRow]:
-    """Yield a line for each name: all shapes together, as nvprof added them up."""
+    """Yield a row for each name, with all shapes summed, as in nvprof."""
     names: dict[str, list[Kernel]] = {}
     for kernel in kernels:
         if kernel.total_ns is not None:
@@ -211,7 +211,7 @@ def _row(
 
 
 def _cut(rows: Sequence[ActivityRow]) -> tuple[ActivityRow, ...]:
-    """Return the longest with their share of all, what was cut in one line at the end."""
+    """Return the longest rows with their shares, and the rest in one row."""
     total = sum(row.time_ns for row in rows)
     ordered = sorted(rows, key=lambda row: -row.time_ns)
     shared = [replace(row, percent=100 * row.time_ns / total if total else 0.0) for row in ordered]
@@ -229,7 +229,7 @@ def _cut(rows: Sequence[ActivityRow]) -> tuple[ActivityRow, ...]:
 
 
 def _operator_table(record: ProfileRecord) -> OperatorTable:
-    """Return the operators of a profile, those with the longest time of their own first."""
+    """Return the operators of a profile, longest self time first."""
     profile = profile_of(record)
     cpu = sum(one.self_cpu_ns for one in profile.operators)
     device = _sum(one.self_device_ns for one in profile.operators)
@@ -251,9 +251,9 @@ def _own_time(operator: Operator) -> tuple[float, float]:
 
 
 def _operator_row(group: Sequence[Operator], cpu: float, device: float | None) -> OperatorRow:
-    """Return one operator, or what was cut as one line.
+    """Return one operator, or the rest in one row.
 
-    Totals of operators hold each other and do not add up.
+    Total times include other operators, so they cannot be summed.
     """
     single = group[0] if len(group) == 1 else None
     self_cpu = sum(one.self_cpu_ns for one in group)

@@ -1,4 +1,4 @@
-"""What to mind before relying on the profiles of a cell, as sentences."""
+"""Warnings about the profiles of a cell, as sentences."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def work_cautions(
     *,
     reference: str,
 ) -> Iterable[str]:
-    """Yield what shows that other work was profiled; `codes` are the hashes of what was timed."""
+    """Yield signs that different work was profiled; `codes` are the hashes of the timed code."""
     yield from _of_programs(by_arm, codes)
     yield from _of_model_flops(rows, reference)
     yield from _of_factors(diffs, reference)
@@ -49,16 +49,16 @@ def record_cautions(
     by_arm: ByArm,
     *,
     reference: str,
-    told_gpus: Container[str],
+    identified_arms: Container[str],
     partial: Container[tuple[str, str]],
 ) -> Iterable[str]:
-    """Yield what the records of the arms say against each other.
+    """Yield contradictions between the records of the arms.
 
-    `told_gpus` are the arms of which the fingerprint names the GPU, and `partial` the arms and
-    records that lack launches.
+    `identified_arms` are arms whose fingerprint names the GPU; `partial` are arms and records that
+    lack launches.
     """
     yield from _of_gpus(by_arm, reference)
-    yield from _of_unnamed_gpus(by_arm, told_gpus)
+    yield from _of_unnamed_gpus(by_arm, identified_arms)
     yield from chain.from_iterable(_of_ranks(*one) for one in by_arm.items())
     yield from chain.from_iterable(_of_hidden(*one) for one in by_arm.items())
     yield from chain.from_iterable(_of_several(one, partial) for one in by_arm.values())
@@ -67,88 +67,88 @@ def record_cautions(
 
 
 def _of_programs(by_arm: ByArm, codes: Mapping[str, str]) -> Iterable[str]:
-    """Say where another program was profiled than timed; `codes` are the hashes of what was timed.
+    """Warn if the profiled program is not the timed one; `codes` are the hashes of the timed code.
 
-    A record that does not know its program is left alone: imported files never do.
+    Records without a code hash, such as imported files, are skipped.
     """
     for arm, records in by_arm.items():
         hashes = {one.code_hash for one in usable(records) if one.code_hash}
         if codes.get(arm) and hashes - {codes[arm]}:
             yield (
-                f"The program profiled in {arm} is not the one that was timed: its code has "
-                "another hash, so that its profile does not explain its time."
+                f"The code profiled in {arm} is not the code that was timed, so the profile does "
+                "not explain the time."
             )
     known = {one.code_hash for records in by_arm.values() for one in usable(records)} - {""}
     if len(known) > 1:
-        yield "The arms profiled different programs: their code has different hashes."
+        yield "The arms profiled different code."
 
 
 def _of_model_flops(rows: Mapping[str, Rows], reference: str) -> Iterable[str]:
-    """Say where another number of model FLOPs shows that the program was another."""
+    """Warn if different model FLOPs show that the programs differ."""
     for arm, arm_rows in rows.items():
         for row in arm_rows:
             if row.name == "flops_model" and row.agreement == "differs" and row.ratio is not None:
                 yield (
-                    f"The FLOPs of the model in {arm} are {row.ratio:.4g} times those in "
-                    f"{reference}: the program was another, and nothing else here compares."
+                    f"The model in {arm} has {row.ratio:.4g} times the FLOPs of {reference}: the "
+                    "programs differ, so nothing else here can be compared."
                 )
 
 
 def _of_factors(diffs: Iterable[KernelDiff], reference: str) -> Iterable[str]:
-    """Say where whole profiles seem to hold another number of steps of one program."""
+    """Warn if whole profiles seem to cover a different number of steps."""
     for diff in diffs:
         if diff.launch_factor is not None:
             yield (
                 f"{diff.arm} launched every kernel {diff.launch_factor:.4g} times as often as "
-                f"{reference}: whole profiles of another number of steps do not compare. Import "
+                f"{reference}: the profiles seem to cover different numbers of steps. Import "
                 "each with --steps N to compare a step."
             )
 
 
 def _of_gpus(by_arm: ByArm, reference: str) -> Iterable[str]:
-    """Say where an arm used another number of GPUs than the reference."""
+    """Warn if an arm used a different number of GPUs than the reference."""
     counts = {arm: _gpus(records) for arm, records in by_arm.items()}
     expected = counts.get(reference)
     for arm, count in counts.items():
         if expected and count and count != expected:
             yield (
-                f"{arm} used {counted(count, 'GPU')} and {reference} {expected}: sums are over "
-                "all of them, and times of one GPU are compared with those of the same GPU alone."
+                f"{arm} used {counted(count, 'GPU')} and {reference} {expected}: sums cover all of "
+                "them, and times are compared GPU by GPU."
             )
 
 
-def _of_unnamed_gpus(by_arm: ByArm, told_gpus: Container[str]) -> Iterable[str]:
-    """Say of which of the profiled arms the GPU model is not known, since another is a cause."""
+def _of_unnamed_gpus(by_arm: ByArm, identified_arms: Container[str]) -> Iterable[str]:
+    """Warn about profiled arms with an unknown GPU model."""
     unnamed = [
         arm
         for arm, records in by_arm.items()
-        if arm not in told_gpus
+        if arm not in identified_arms
         and any(has_gpu_work(profile_of(one)) for one in usable(records))
         and all(map(lacks_model, gpu_models([profile_of(one) for one in usable(records)])))
     ]
     if unnamed and len(by_arm) > 1:
         yield (
-            f"The GPU model of {' and '.join(unnamed)} is not known; a different GPU model "
-            "could explain any difference."
+            f"The GPU model of {' and '.join(unnamed)} is unknown; a different GPU model could "
+            "explain any difference."
         )
 
 
 def _of_ranks(arm: str, records: Records) -> Iterable[str]:
-    """Say over which ranks the sums of an arm are, and which of its traces were left out."""
+    """Report the ranks in the sums of an arm, and the omitted traces."""
     for note in (note for one in usable(records) for note in profile_of(one).notes):
         if note.kind == "distributed" and LEFT_OUT in note.values:
             ranks, size = (note.values.get(name, "?") for name in (RANK, "world_size"))
             if " " in str(ranks):
                 yield (
                     f"Sums for {arm} cover ranks {ranks} of {size}; busy times, rates and shares "
-                    "are of each rank."
+                    "are given for each rank."
                 )
             if left := note.values[LEFT_OUT]:
                 yield (f"Rank {left} of {arm} is left out: another environment has no trace of it.")
 
 
 def _of_hidden(arm: str, records: Records) -> Iterable[str]:
-    """Say where CUDA graphs hide kernels, what still compares, and how to trace their nodes."""
+    """Warn if CUDA graphs hide kernels, with the way to trace their nodes."""
     for record in usable(records):
         note = hidden_graphs(profile_of(record))
         if note:
@@ -164,13 +164,13 @@ def _of_hidden(arm: str, records: Records) -> Iterable[str]:
 
 
 def _gpus(records: Records) -> int:
-    """Return the most GPUs that a profile of an arm saw at work; 0 where none is told."""
+    """Return the largest number of busy GPUs in a profile of an arm; 0 if unknown."""
     profiles = (profile_of(one) for one in usable(records))
     return max((len(one.devices) for one in profiles if one.kernels or one.copies), default=0)
 
 
 def _of_several(records: Records, partial: Container[tuple[str, str]]) -> Iterable[str]:
-    """Say which of several profiles of one tool is shown, as of several ranks, or that none is."""
+    """Report which of several profiles of one tool is shown."""
     groups: dict[tuple[str, str], list[ProfileRecord]] = {}
     for record in usable(records):
         groups.setdefault((record.kind, profile_of(record).tool), []).append(record)
@@ -178,12 +178,12 @@ def _of_several(records: Records, partial: Container[tuple[str, str]]) -> Iterab
     for (_, tool), same in groups.items():
         if len(same) > 1:
             clashing = len(clashes(same, partial))
-            tables = f"its kernels and its ledger are those of {same[0].name}; "
+            tables = f"kernels and ledger come from {same[0].name}; "
             which = (
-                f"no value is shown of {counted(clashing, 'quantity', 'quantities')} that they "
-                "contradict each other in"
+                f"they contradict each other in {counted(clashing, 'quantity', 'quantities')}, "
+                "shown without a value"
                 if clashing
-                else f"the quantities that several tell are those of {same[0].name}"
+                else f"quantities in several of them come from {same[0].name}"
             )
             yield (
                 f"{same[0].arm} has {len(same)} profiles of {tool}: "
@@ -192,18 +192,18 @@ def _of_several(records: Records, partial: Container[tuple[str, str]]) -> Iterab
 
 
 def _of_steps(records: Records) -> Iterable[str]:
-    """Say where a profile counts other steps than it is said to hold: its own are used."""
+    """Warn if the steps counted in a profile differ from the declared steps."""
     for record in usable(records):
-        told = record.profile.steps if record.profile else None
-        if told and record.steps and told != record.steps:
+        counted_steps = record.profile.steps if record.profile else None
+        if counted_steps and record.steps and counted_steps != record.steps:
             yield (
-                f"{record.name} of {record.arm} is declared to hold {record.steps} steps and "
-                f"itself counts {told}: its own count is used."
+                f"{record.name} of {record.arm} was declared with {record.steps} steps but has "
+                f"{counted_steps}, which is used."
             )
 
 
 def _of_launches(records: Records) -> Iterable[str]:
-    """Say where the passes of one arm did not see the launches that its trace saw."""
+    """Warn if other passes of an arm have different launches than its trace."""
     trace = choose(records, is_kernel_trace)
     for other in usable(records) if trace is not None else ():
         if trace is not None and other is not trace and has_kernels(other):
@@ -211,18 +211,22 @@ def _of_launches(records: Records) -> Iterable[str]:
 
 
 def partial_records(by_arm: ByArm) -> frozenset[tuple[str, str]]:
-    """Return arm and name of each record that holds fewer launches than its steps have."""
+    """Return arm and name of each record with fewer launches than its steps have."""
     partial = set()
     for arm, records in by_arm.items():
         trace = choose(records, is_kernel_trace)
         for other in usable(records):
-            if trace is not None and has_kernels(other) and _covered(trace, other) < _ALMOST_ALL:
+            if (
+                trace is not None
+                and has_kernels(other)
+                and _launch_coverage(trace, other) < _ALMOST_ALL
+            ):
                 partial.add((arm, other.name))
     return frozenset(partial)
 
 
-def _covered(trace: ProfileRecord, other: ProfileRecord) -> float:
-    """Return launches of a profile ÷ those that its steps have in the trace; 1 if not known."""
+def _launch_coverage(trace: ProfileRecord, other: ProfileRecord) -> float:
+    """Return launches per step ÷ launches per step in the trace; 1 if unknown."""
     whole, part = profile_of(trace), profile_of(other)
     if not whole.steps or not part.steps or not _launches(whole):
         return 1.0
@@ -232,24 +236,25 @@ def _covered(trace: ProfileRecord, other: ProfileRecord) -> float:
 def _against(trace: ProfileRecord, other: ProfileRecord) -> Iterable[str]:
     traced, seen = _families(profile_of(trace)), _families(profile_of(other))
     arm, names = other.arm, (source_of(trace), source_of(other))
-    ratio = _covered(trace, other)
+    ratio = _launch_coverage(trace, other)
     is_partial = ratio < _ALMOST_ALL
     if is_partial:
         yield (
-            f"In {arm}, {names[1]} holds {100 * ratio:.3g} % of the launches of its steps; its "
-            "sums are of those alone and not of a step."
+            f"In {arm}, {names[1]} covers {100 * ratio:.3g} % of the launches of its steps; its "
+            "sums are not for a whole step."
         )
     elif ratio > 1 / _ALMOST_ALL:
         yield (
-            f"In {arm}, {names[1]} holds {ratio:.3g} times the launches a step has in {names[0]}: "
-            "another program, other steps or another rank."
+            f"In {arm}, {names[1]} has {ratio:.3g} times the launches per step of {names[0]}: a "
+            "different program, step or rank."
         )
     strange = [seen[key] for key in seen.keys() - traced.keys()]
     is_whole = not is_partial and profile_of(other).steps is not None
     lacking = [traced[key] for key in traced.keys() - seen.keys()] if is_whole else []
     for kernels, which in ((strange, names[1]), (lacking, names[0])):
         if kernels:
-            yield f"In {arm}, only {which} has {_listed(kernels)}: the passes ran other kernels."
+            listed = _listed(kernels)
+            yield f"In {arm}, only {which} has {listed}: the passes ran different kernels."
 
 
 def _families(profile: Profile) -> dict[str, str]:

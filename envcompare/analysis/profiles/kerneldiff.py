@@ -1,7 +1,6 @@
-"""The kernels of an arm against those of the reference: replaced, in one only, in both.
+"""Compare the kernels of an arm with the reference: replaced, in one only, or in both.
 
-Which kernels stand for each other is told by the order of their launches, and where there is none
-by name.
+Kernels are paired by launch order, or by name if the order is unknown.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from envcompare.gpu.kernelnames import (
 )
 from envcompare.run_folder.profiles import RUN_KERNELS_ALONE, Dim, Kernel, Profile
 
-MOST_ROWS: Final = 20  # of one kind; the rest is summed
+MOST_ROWS: Final = 20  # per kind; the rest is summed
 _KINDS: Final[tuple[DiffKind, ...]] = ("replaced", "only-reference", "only-arm", "both")
 _MOST_OPERATORS: Final = 3
-_DIGITS: Final = 6  # launches of a step that agree so far are the same
+_DIGITS: Final = 6  # launches per step that agree in so many digits are equal
 
-MOST_LAUNCHES: Final = 10_000  # that are put in order; the rest keeps their proportions
+MOST_LAUNCHES: Final = 10_000  # launches that are aligned; the rest is split in proportion
 
 _Shape = tuple[Dim | None, Dim | None]
 _Key = tuple[str, _Shape]
@@ -46,7 +45,7 @@ _RowKey = tuple[DiffKind, object, object]
 
 @dataclass(frozen=True)
 class _Side:
-    """The kernels of one profile, and those launches of it that are put in order."""
+    """The kernels of one profile, and its launches that are aligned by order."""
 
     kernels: tuple[Kernel, ...]
     scale: float  # launches of a step ÷ calls of the profile
@@ -63,11 +62,11 @@ class _Side:
         return {key: place for place, key in enumerate(self.keys)}
 
     def launches(self, place: int) -> float:
-        """Return how often a kernel is launched, in a step where its number is known."""
+        """Return the launches of a kernel, per step if the number of steps is known."""
         return self.kernels[place].calls * self.scale
 
     def time_ns(self, place: int, launches: float) -> float | None:
-        """Return the time of so many average launches; None where the tool took none."""
+        """Return the time in ns of this number of average launches; None without times."""
         kernel = self.kernels[place]
         if kernel.total_ns is None or not kernel.calls:
             return None
@@ -76,7 +75,7 @@ class _Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pair:
-    """So many launches of one kernel stand for so many of another; None: for nothing."""
+    """Launches of one kernel paired with launches of another; None if unpaired."""
 
     before: int | None
     after: int | None
@@ -87,7 +86,7 @@ class _Pair:
 
 @dataclass(slots=True)
 class _Sum:
-    """All pairs of one row, added up; its rule is that of the first, the strictest."""
+    """All pairs of one row, summed; the rule is that of the first and strictest."""
 
     kind: DiffKind
     first: _Pair
@@ -108,7 +107,7 @@ def kernel_diff(
     both = _sides(before, after)
     sums = _sums(*both)
     counts = Counter(one.kind for one in sums)
-    whole = _added(sums)
+    whole = _total_row(sums)
     every = (*before.kernels, *after.kernels)
     nameless = sum(one.calls for one in every if is_nameless(one.name))
     factor = None if nameless else _launch_factor(before, after)
@@ -144,10 +143,10 @@ def kernel_diff(
 
 
 def _launch_factor(before: Profile, after: Profile) -> float | None:
-    """Return how many times as often the same names in the same shapes were launched.
+    """Return the common ratio of launches, if names and shapes are the same.
 
-    It is 1 for one program. None stands for other kernels, and for another number of them in a
-    step where steps are known; without steps one proportion of all is all that can be told.
+    It is 1 for the same program. None means other kernels, or different launches per step. Without
+    known steps, any common ratio is returned.
     """
     first, second = _launches(before), _launches(after)
     if not first or first.keys() != second.keys():
@@ -168,7 +167,7 @@ def _launches(profile: Profile) -> Counter[tuple[object, ...]]:
 
 
 def _sums(before: _Side, after: _Side) -> list[_Sum]:
-    """Return what will be a row each, the largest change first."""
+    """Return the sum for each row, largest change first."""
     sums: dict[_RowKey, _Sum] = {}
     for pair in _pairs(before, after):
         key = _key(pair, before, after)
@@ -235,15 +234,15 @@ def _weight(total: _Sum) -> tuple[float, float]:
 
 
 def _cut(sums: Sequence[_Sum], before: _Side, after: _Side) -> tuple[KernelDiffRow, ...]:
-    """Return rows of one kind; a row is made only where it is shown, since names may be many."""
+    """Return the largest rows of one kind, and the rest in one row."""
     has_rest = len(sums) > MOST_ROWS + 1
     kept = sums[:MOST_ROWS] if has_rest else sums
     rows = tuple(_row(one, before, after) for one in kept)
-    return (*rows, _added(sums[MOST_ROWS:])) if has_rest else rows
+    return (*rows, _total_row(sums[MOST_ROWS:])) if has_rest else rows
 
 
-def _added(sums: Sequence[_Sum]) -> KernelDiffRow:
-    """Return all of them in one row."""
+def _total_row(sums: Sequence[_Sum]) -> KernelDiffRow:
+    """Return all sums in one row."""
     return KernelDiffRow(
         kind=sums[0].kind if sums else "both",
         kernel_class="other",
@@ -261,45 +260,45 @@ def _scaling(
 ) -> str:
     if before.steps and after.steps:
         times = (
-            "Times and launches are of one step: "
-            f"the profiles hold {before.steps} in {names[0]} and {after.steps} in {names[1]}."
+            "Times and launches are for one step: "
+            f"the profiles have {before.steps} in {names[0]} and {after.steps} in {names[1]}."
         )
     else:
-        times = "The number of steps is not known: times and launches are of the whole profiles."
+        times = "The number of steps is unknown: times and launches are for the whole profiles."
     lengths = [len(side.window) for side in both]
     if not all(lengths):
-        return f"{times} The order of launches in a step is not known; names alone were paired."
+        return f"{times} The launch order within a step is unknown; kernels were paired by name."
     cut = f", the first {MOST_LAUNCHES} of them" if MOST_LAUNCHES in lengths else ""
     return (
-        f"{times} Kernels were paired in the order of {lengths[0]} and {lengths[1]} launches{cut}."
+        f"{times} Kernels were paired by the order of {lengths[0]} and {lengths[1]} launches{cut}."
     )
 
 
 def _cautions(before: Profile, after: Profile, names: tuple[str, str]) -> Iterable[str]:
     if before.tool != after.tool:
         yield (
-            f"{names[0]} was profiled with {before.tool} and {names[1]} with {after.tool}; they "
-            "may write the name of one kernel differently."
+            f"{names[0]} was profiled with {before.tool} and {names[1]} with {after.tool}, which "
+            "may name the same kernel differently."
         )
     if RUN_KERNELS_ALONE & {before.tool, after.tool}:
         yield (
             "Nsight Compute runs each kernel alone, by default with empty caches and a locked "
-            "clock: its times are not those of the program."
+            "clock, so its times differ from those of the program."
         )
     for profile, name in zip((before, after), names, strict=True):
         if any(is_truncated(kernel.name) for kernel in profile.kernels):
-            yield f"Names of kernels were cut in {name}; kernels with one beginning look the same."
+            yield f"Kernel names were cut in {name}; kernels with a common prefix look the same."
         launches = sum(kernel.calls for kernel in profile.kernels)
         if profile.steps and launches % profile.steps:
             yield (
-                f"The {launches} launches in {name} do not divide into {profile.steps} equal "
-                "steps; a step has a mean number of them."
+                f"The {launches} launches in {name} do not divide evenly into {profile.steps} "
+                "steps; a step has the mean number of launches."
             )
 
 
 @dataclass(slots=True)
 class _Rest:
-    """Launches of one side that no order paired, by place of their kernel."""
+    """Launches of one side not paired by order, by index of their kernel."""
 
     side: _Side
     launches: dict[int, float] = field(default_factory=dict)
@@ -312,7 +311,7 @@ class _Rest:
 
 
 def _sides(before: Profile, after: Profile) -> tuple[_Side, _Side]:
-    """Return both profiles, each with the launches of one step where each step has the same."""
+    """Return both profiles, each with the launches of one step if all steps are alike."""
     windows = _windows(before, after)
     scales = (1.0 / before.steps, 1.0 / after.steps) if before.steps and after.steps else (1.0, 1.0)
     return (
@@ -331,7 +330,7 @@ def _windows(before: Profile, after: Profile) -> tuple[tuple[int, ...], tuple[in
 
 
 def _step_of(profile: Profile) -> tuple[int, ...]:
-    """Return the launches of one step, the last that is whole; none where steps are uneven."""
+    """Return the launches of the last complete step; empty if steps are uneven."""
     launches = sum(kernel.calls for kernel in profile.kernels)
     if not profile.steps or not launches or launches % profile.steps:
         return ()
@@ -343,7 +342,7 @@ def _step_of(profile: Profile) -> tuple[int, ...]:
 def _pairs(before: _Side, after: _Side) -> tuple[_Pair, ...]:
     """Return every launch of both sides exactly once, in a pair or alone."""
     counts = _ordered(before, after)
-    paired, rests = _shared_out(before, after, counts)
+    paired, rests = _distribute(before, after, counts)
     paired += _by_name(*rests)
     return tuple(paired)
 
@@ -359,14 +358,14 @@ def _ordered(before: _Side, after: _Side) -> Counter[tuple[int, int, MatchRule]]
     counts: Counter[tuple[int, int, MatchRule]] = Counter()
     for match in align(levels):
         reference_place, arm_place = before.window[match.before], after.window[match.after]
-        # a tool that tells no shape cannot have paired by it
+        # without a recorded shape, the match is by name
         is_shapeless = match.level == 0 and before.kernels[reference_place].grid is None
         counts[reference_place, arm_place, rules[1 if is_shapeless else match.level]] += 1
     return counts
 
 
 def _tokens(side: _Side, *, has_operators: bool) -> list[list[tuple[object, ...]]]:
-    """Return what each kernel is called on each level, strictest first."""
+    """Return the token of each kernel on each level, strictest first."""
     ops = [kernel.op if has_operators else "" for kernel in side.kernels]
     names = [kernel.name for kernel in side.kernels]
     levels: list[list[tuple[object, ...]]] = [
@@ -379,10 +378,10 @@ def _tokens(side: _Side, *, has_operators: bool) -> list[list[tuple[object, ...]
     return levels
 
 
-def _shared_out(
+def _distribute(
     before: _Side, after: _Side, counts: Counter[tuple[int, int, MatchRule]]
 ) -> tuple[list[_Pair], tuple[_Rest, _Rest]]:
-    """Give each kernel's launches to its partners as its launches in the window went to them."""
+    """Divide each kernel's launches among its partners in the proportion of the window."""
     seen = Counter(before.window), Counter(after.window)
     shared, paired = [], (Counter[int](), Counter[int]())
     for (a, b, rule), count in counts.items():
@@ -407,7 +406,7 @@ def _shared_out(
 
 
 def _by_name(before: _Rest, after: _Rest) -> list[_Pair]:
-    """Pair by identity and shape, by identity, by family; what then is left is in one only."""
+    """Pair by identity and shape, by identity, then by family; the rest stays unpaired."""
     matched: list[_Pair] = []
     shared = before.side.place_of.keys() & after.side.place_of.keys()
     for place, count in before.pop_all(shared):
@@ -424,7 +423,7 @@ def _by_name(before: _Rest, after: _Rest) -> list[_Pair]:
 
 
 def _zipped(before: _Rest, after: _Rest, key: Callable[[_Side, int], str]) -> Iterator[_Pair]:
-    """Pair what is left under one key, in the order of the first launch."""
+    """Pair remaining kernels with equal keys, in order of first launch."""
     groups: defaultdict[str, list[int]] = defaultdict(list)
     for place in sorted(after.launches, key=lambda place: _first(after.side, place), reverse=True):
         groups[key(after.side, place)].append(place)

@@ -1,11 +1,9 @@
-"""The difference ledger: the parts of a step in two arms, which sum exactly to its change.
+"""The difference ledger: parts of a step in two arms whose changes sum exactly to its change.
 
-Whole nanoseconds throughout: parts are rounded one after the other so that they still add up to
-the rounded whole, and their changes to its change.
+All values are whole nanoseconds, rounded one after the other so that they still add up.
 
-Without a GPU the parts are of the time on the clock: means over all measured blocks, since means
-add up where medians do not; a verdict rests on the typical step and may differ by what slow steps
-take.
+Without a GPU the parts divide wall time: means over all measured blocks, since medians do not add
+up. A verdict is about the typical step, so it may differ by the time of slow steps.
 """
 
 from __future__ import annotations
@@ -47,49 +45,44 @@ LABELS: Final[dict[Part, str]] = {
 
 _EXPOSED_NAME: Final = "collective_exposed_ns"  # of all collectives
 _SPAN: Final = "first start to last end on the GPU"
-_SUM: Final = "GPU activities, added up"
+_SUM: Final = "sum of GPU activities"
 _NO_OVERLAP: Final = "No activities overlapped: each part is the sum of its kernels or copies."
 _SCALED: Final = (
-    "Activities overlapped: each part has the share of the GPU's busy time that its sum has of "
-    "all sums."
+    "Activities overlapped: the GPU's busy time is divided in proportion to the sum of each part."
 )
 _EXPOSED: Final = (
-    "Activities overlapped: communication counts where nothing else ran, and what else overlapped "
-    "has the share of the remaining busy time that its sum has of all sums."
+    "Activities overlapped: communication counts only while nothing else ran; the remaining busy "
+    "time is divided in proportion to the sum of each other part."
 )
 _NO_TIME_LINE: Final = (
-    "There is no timeline: activities are added up as if none overlapped, and idle time is not "
-    "known."
+    "There is no timeline: activities are summed as if none overlapped, and idle time is unknown."
 )
-_ONE_THREAD: Final = "CPU time is that of the process; the rest is what no clock explains."
-_SPLIT: Final = "It is divided between the program and the kernel in the proportion counted {}."
+_ONE_THREAD: Final = "CPU time is that of the process; the rest is unexplained."
+_SPLIT: Final = "Its split between program and kernel was counted {}."
 _MANY_THREADS: Final = (
-    "CPU time and waiting together are more than the clock shows, as where several threads "
-    "compute: what was neither waiting nor stopped counts as CPU time."
+    "CPU time and waiting together exceed wall time, for example because several threads compute: "
+    "all time neither waiting nor stopped counts as CPU time."
 )
 _PROGRAM: Final = (
-    "CPU time is that of the program and of the children it waited for; the rest is waiting, also "
-    "for a CPU."
+    "CPU time is that of the program and its children; the rest is waiting, including for a CPU."
 )
-_PARALLEL: Final = "They ran side by side and are scaled to the time on the clock."
-_CLOCKS_APART: Final = 1.02  # CPU time over the time that is left, by the grain of the clocks
-_MODES_NS: Final = 1e9  # of CPU time, below which the kernel's ticks cannot tell modes apart
+_PARALLEL: Final = "They ran in parallel, so CPU time is scaled to wall time."
+_CLOCKS_APART: Final = 1.02  # tolerated CPU time ÷ remaining time, for the resolution of the clocks
+_MODES_NS: Final = 1e9  # least CPU time for which kernel ticks can separate user and system
 _TICK_NS: Final = 1e7  # at 100 Hz, the lowest rate of Linux (kernel/Kconfig.hz)
-_TOO_SHORT: Final = (
-    "Time in the program and time in the kernel are not separated: less than 1 s was counted."
-)
+_TOO_SHORT: Final = "Program and kernel time are not separated, since less than 1 s was counted."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Division:
-    """A step of one arm, divided into parts that add up to its whole."""
+    """A step of one arm, divided into parts that add up to the whole, in ns."""
 
     parts: Mapping[Part, float]
     rules: tuple[str, ...]  # sentences
 
 
 class Modes(NamedTuple):
-    """CPU time outside and inside the kernel."""
+    """CPU time outside and inside the kernel, in ns."""
 
     user_ns: float
     sys_ns: float
@@ -102,7 +95,7 @@ class Modes(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Return the standard error of the kernel's share, as if each tick drew one of both."""
+        """Return the standard error of the kernel's share, with each tick as a random sample."""
         share = self.sys_ns / self.whole_ns
         return math.sqrt(share * (1 - share) * _TICK_NS / self.whole_ns)
 
@@ -110,7 +103,7 @@ class Modes(NamedTuple):
 def _difference(
     before: _Division, after: _Division, *, arm: str, basis: Basis, whole: str
 ) -> Ledger:
-    """Return the ledger of two divisions; its parts sum to the whole to the nanosecond."""
+    """Return the ledger of two divisions; its parts sum exactly to the whole."""
     before_ns, after_ns = _rounded(before), _rounded(after)
     change = sum(after_ns.values()) - sum(before_ns.values())
     return Ledger(
@@ -141,7 +134,7 @@ def _part(part: Part, before: int, after: int, change: int) -> LedgerPart:
 
 
 def _rounded(division: _Division) -> dict[Part, int]:
-    """Return whole nanoseconds whose sums up to each part are the rounded sums up to it."""
+    """Round to whole ns such that each running sum is the rounded running sum."""
     rounded: dict[Part, int] = {}
     running, given = 0.0, 0
     for part, value in division.parts.items():
@@ -152,16 +145,16 @@ def _rounded(division: _Division) -> dict[Part, int]:
 
 
 def trace_ledger(before: Profile, after: Profile, *, arm: str, source: str) -> Ledger | str:
-    """Return where the change of a step on the GPU comes from, or why that cannot be said."""
+    """Return the parts of a GPU step and their changes, or the reason why not."""
     if bool(before.steps) != bool(after.steps):
-        return "the number of steps is known of one profile only, so that no step can be compared"
+        return "the number of steps is known for only one profile, so steps cannot be compared"
     for profile in (before, after):
         if why := _why_not(profile):
             return why
     has_span = all(p.span_ns is not None and p.busy_ns is not None for p in (before, after))
     made = _difference(
-        _divided(before, has_span=has_span),
-        _divided(after, has_span=has_span),
+        _gpu_division(before, has_span=has_span),
+        _gpu_division(after, has_span=has_span),
         arm=arm,
         basis="gpu-trace",
         whole=_SPAN if has_span else _SUM,
@@ -170,34 +163,34 @@ def trace_ledger(before: Profile, after: Profile, *, arm: str, source: str) -> L
 
 
 def _why_not(profile: Profile) -> str:
-    """Return why a profile cannot be divided; empty where it can."""
+    """Return why a profile cannot be divided; empty if it can."""
     if not profile.has_time:
-        return "its counters were collected in a way that changes time"
+        return "its counters changed the times"
     if not profile.kernels and not profile.copies:
-        return "it holds no GPU activity"
+        return "it has no GPU activity"
     if any(kernel.total_ns is None for kernel in profile.kernels):
-        return "it holds kernels without a time"
+        return "it has kernels without a time"
     span, busy = profile.span_ns, profile.busy_ns
     if span is not None and busy is not None and not 0 <= busy <= span:
         return f"its busy time of {busy:.0f} ns is not within its span of {span:.0f} ns"
     return ""
 
 
-def _divided(profile: Profile, *, has_span: bool) -> _Division:
+def _gpu_division(profile: Profile, *, has_span: bool) -> _Division:
     sums = _sums(profile)
     steps = profile.steps or 1
     span, busy = profile.span_ns, profile.busy_ns
     if not has_span or span is None or busy is None:
-        return _Division(parts=_each(sums, 1 / steps), rules=(_NO_TIME_LINE,))
+        return _Division(parts=_scaled(sums, 1 / steps), rules=(_NO_TIME_LINE,))
     parts, rule = _exclusive(sums, busy, _exposed(profile))
     listed = sum(parts.values())
     parts["idle"] = max(0.0, span - busy)
     parts["rest"] = max(0.0, span - parts["idle"] - listed)
-    return _Division(parts=_each(parts, 1 / steps), rules=(rule,))
+    return _Division(parts=_scaled(parts, 1 / steps), rules=(rule,))
 
 
 def _sums(profile: Profile) -> dict[Part, float]:
-    """Return the time of each class, added up; kernels and copies may have overlapped."""
+    """Return the summed time of each class in ns; kernels and copies may overlap."""
     sums: dict[Part, float] = dict.fromkeys(LABELS, 0.0)
     for kernel in profile.kernels:
         named = classify(kernel.name)
@@ -210,15 +203,15 @@ def _sums(profile: Profile) -> dict[Part, float]:
 def _exclusive(
     sums: dict[Part, float], busy: float, exposed: float | None
 ) -> tuple[dict[Part, float], str]:
-    """Return parts that add up to no more than the busy time, and the rule that made them so."""
+    """Return parts that sum to at most the busy time, and the rule used."""
     total = sum(sums.values())
     if total <= busy:
         return dict(sums), _NO_OVERLAP
     talking, others = sums["communication"], total - sums["communication"]
     if exposed is None or not talking or not others:
-        return _each(sums, busy / total), _SCALED
+        return _scaled(sums, busy / total), _SCALED
     alone = min(exposed, talking, busy)
-    scaled = _each(sums, min(1.0, (busy - alone) / others))
+    scaled = _scaled(sums, min(1.0, (busy - alone) / others))
     return {**scaled, "communication": alone}, _EXPOSED
 
 
@@ -227,7 +220,7 @@ def _exposed(profile: Profile) -> float | None:
     return next((one.value for one in exposed), None)
 
 
-def _each(parts: Mapping[Part, float], factor: float) -> dict[Part, float]:
+def _scaled(parts: Mapping[Part, float], factor: float) -> dict[Part, float]:
     return {part: value * factor for part, value in parts.items()}
 
 
@@ -238,20 +231,20 @@ def timing_ledger(
     arm: str,
     modes: tuple[Modes, Modes] | None = None,
 ) -> Ledger | str:
-    """Return where the change of a step's time on the clock comes from, or why that is not known.
+    """Return the parts of a step's wall time and their changes, or the reason why not.
 
-    The CPU time of blocks is divided into user and system as they counted it, or, where they did
-    not, as `modes` of both arms were.
+    CPU time is divided into user and system as counted in the blocks, else in proportion to
+    `modes` of both arms.
     """
     if not before or not after:
         return "no block was measured in one of the arms"
     if any(isinstance(one, Block) and one.gpu_ns for one in (*before, *after)):
-        return "the work runs on a GPU, so only a trace shows its parts"
+        return "the work runs on a GPU, so its parts need a trace"
     counted = _counted(before), _counted(after)
     if counted[0] and counted[1] and _can_tell((counted[0], counted[1])):
         modes = counted[0], counted[1]
-    is_told = modes is not None and _can_tell(modes)
-    split = modes if modes and is_told else (None, None)
+    has_enough = modes is not None and _can_tell(modes)
+    split = modes if modes and has_enough else (None, None)
     divisions = [_on_clock(each, split[place]) for place, each in enumerate((before, after))]
     is_program = isinstance(before[0], ProcessRun)
     made = _difference(
@@ -266,8 +259,8 @@ def timing_ledger(
         piece="process" if is_program else "step",
         source=f"timing pass, means of {count}",
         timing_change_ns=made.change_ns,
-        kernel_error_ns=_kernel_error_ns(divisions, modes) if modes and is_told else None,
-        notes=(*_notes(before, after), *((_TOO_SHORT,) if modes and not is_told else ())),
+        kernel_error_ns=_kernel_error_ns(divisions, modes) if modes and has_enough else None,
+        notes=(*_notes(before, after), *((_TOO_SHORT,) if modes and not has_enough else ())),
     )
 
 
@@ -276,7 +269,7 @@ def _can_tell(modes: tuple[Modes, Modes]) -> bool:
 
 
 def _counted(measured: Sequence[Measured]) -> Modes | None:
-    """Return what blocks or processes counted themselves; None where one did not."""
+    """Return the modes counted in the blocks or processes; None if one lacks them."""
     user = [one.user_ns for one in measured if one.user_ns is not None]
     system = [one.sys_ns for one in measured if one.sys_ns is not None]
     if not len(user) == len(system) == len(measured):
@@ -285,7 +278,7 @@ def _counted(measured: Sequence[Measured]) -> Modes | None:
 
 
 def _kernel_error_ns(divisions: Sequence[_Division], modes: tuple[Modes, Modes]) -> int:
-    """Return the standard error of the change of `system`."""
+    """Return the standard error of the change of `system` in ns."""
     used = [each.parts.get("user", 0.0) + each.parts.get("system", 0.0) for each in divisions]
     return round(math.hypot(*(ns * mode.error for ns, mode in zip(used, modes, strict=True))))
 
@@ -311,7 +304,7 @@ def _of_blocks(blocks: Sequence[Block], modes: Modes | None) -> _Division:
     steps = sum(block.k for block in blocks)
     wall = sum(wall_ns(block) for block in blocks) / steps
     quota = min(wall, sum(block.throttled_ns or 0 for block in blocks) / steps)
-    # as for the metric net: the scheduler counts a stop by the quota as a wait too
+    # as for the metric net: the scheduler also counts a stop by the quota as a wait
     waited = sum(max(0, (b.wait_ns or 0) - (b.throttled_ns or 0)) for b in blocks) / steps
     waited = min(waited, wall - quota)
     left = wall - quota - waited
@@ -319,7 +312,7 @@ def _of_blocks(blocks: Sequence[Block], modes: Modes | None) -> _Division:
     rules = (_ONE_THREAD if cpu <= left * _CLOCKS_APART else _MANY_THREADS,)
     parts: dict[Part, float] = _on_cpu(min(cpu, left), modes)
     rest = max(0.0, left - cpu)
-    # no voluntary switch, no wait, no quota: the rest was taken from outside
+    # without voluntary switches the worker did not sleep: the rest was stolen
     is_busy = all(block.voluntary_switches == 0 for block in blocks)
     parts |= {"wait": waited, "throttled": quota, "stolen" if is_busy else "rest": rest}
     return _Division(parts=parts, rules=(*rules, _SPLIT.format(modes.counted)) if modes else rules)
@@ -333,14 +326,14 @@ def _on_cpu(cpu: float, modes: Modes | None) -> dict[Part, float]:
 
 
 def _notes(before: Sequence[Measured], after: Sequence[Measured]) -> Iterable[str]:
-    """Say what the kernel counted in both arms and what it did not tell."""
+    """Yield the page faults of both arms, and what the kernel did not report."""
     sides = [[one for one in each if isinstance(one, Block)] for each in (before, after)]
     if not all(sides):
         return
     for name, words in (("minor_faults", "Minor faults"), ("major_faults", "Major faults")):
         rates = [_rate(blocks, name) for blocks in sides]
         if None not in rates and any(rates):
-            yield f"{words} in a step: {rates[0]:.4g} in the reference, {rates[1]:.4g} here."
+            yield f"{words} per step: {rates[0]:.4g} in the reference, {rates[1]:.4g} here."
     for name, words in (("wait_ns", "the wait for a CPU"), ("throttled_ns", "a CPU quota")):
         if any(getattr(block, name) is None for blocks in sides for block in blocks):
             yield f"The kernel did not report {words}; it is included in the rest."

@@ -40,10 +40,10 @@ from envcompare.run_folder.results import arms_within
 from envcompare.stats.metrics import wall_ns
 
 _LEAST_RATE = 1 / 1000  # of a CPU
-_NET = "The verdict leaves out the wait for a CPU that others held."
+_NET = "The verdict excludes waiting for a CPU that others held."
 _UNKNOWN_ORIGIN = (
-    "Imported profiles say so, of which it is not known that they are of the program that was "
-    "timed: the verdict does not rest on them."
+    "This comes from imported profiles, which may not be from the timed program, so the verdict "
+    "does not rest on them."
 )
 
 
@@ -54,7 +54,7 @@ def explain(
     differences: Mapping[str, tuple[FactDifference, ...]],
     settled: Mapping[Key, Primary],
 ) -> tuple[CellProfiles, ...]:
-    """Return what explains the times of each cell; a cell with nothing of that kind is left out."""
+    """Return the profiles of each cell that has any."""
     strays = tuple(dict.fromkeys(_stray(read)))
     cells = (
         _ProfiledCell(
@@ -67,7 +67,7 @@ def explain(
 
 
 def _stray(read: RunFiles) -> Iterable[str]:
-    """Say which records are of an environment, a cell or a host that the run does not know."""
+    """Yield which records belong to an environment, cell or host that is not in the run."""
     arms = {arm.id for arm in read.run.arms}
     hosts = {cell.id: cell.host for cell in read.run.cells}
     for record in read.profiles:
@@ -75,7 +75,7 @@ def _stray(read: RunFiles) -> Iterable[str]:
             continue
         if record.arm in arms and record.cell in hosts:
             yield (
-                f"{record.name} of {record.arm}: by run.json its cell is not on the host "
+                f"{record.name} of {record.arm}: in run.json its cell is not on the host "
                 f"{record.host}."
             )
         else:
@@ -83,9 +83,9 @@ def _stray(read: RunFiles) -> Iterable[str]:
             yield f"{record.name} is left out: run.json has no {lack}."
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: what is asked for again is looked up once
+@dataclass(frozen=True, kw_only=True)  # no slots, for the cached properties
 class _ProfiledCell:
-    """All that a run folder holds of one cell to explain its times."""
+    """The data of one cell that explain its times."""
 
     read: RunFiles
     data: CellData
@@ -94,12 +94,12 @@ class _ProfiledCell:
 
     @property
     def id(self) -> str:
-        """Return the id of the cell."""
+        """Return the cell ID."""
         return self.data.cell.id
 
     @cached_property
     def reference(self) -> str:
-        """Return the arm that the others are compared with."""
+        """Return the reference arm."""
         return self.data.reference.id
 
     @cached_property
@@ -110,12 +110,12 @@ class _ProfiledCell:
 
     @cached_property
     def timed(self) -> frozenset[str]:
-        """Return the arms whose verdicts no imported profile may touch."""
+        """Return the timed arms, whose verdicts imported profiles must not affect."""
         return frozenset(arm.id for arm in self.read.run.arms if arm.is_timed)
 
     @cached_property
     def records(self) -> Records:
-        """Return the profiles of all arms, those of the ranks of one program as one."""
+        """Return the profiles of all arms, with the ranks of one program merged."""
         return over_ranks(tuple(self.read.cell_profiles.get(self.id, ())))
 
     def of(self, arm: str) -> Records:
@@ -123,7 +123,7 @@ class _ProfiledCell:
         return tuple(one for one in self.records if one.arm == arm)
 
     def facts(self, arm: str) -> Mapping[str, FingerprintValue]:
-        """Return the facts of the fingerprint of an arm."""
+        """Return the fingerprint facts of an arm."""
         return self.read.facts.get(self.id, {}).get(arm, {})
 
     def blocks(self, arm: str) -> list[Block]:
@@ -132,7 +132,7 @@ class _ProfiledCell:
 
 
 def _energy(cell: _ProfiledCell) -> dict[str, tuple[Quantity, ...]]:
-    """Return what each arm took of its GPU; nothing where no arm ran on one."""
+    """Return the GPU energy and clock quantities of each arm that used a GPU."""
     arms = (arm.id for arm in cell.read.run.arms if not arm.is_control)
     blocks = {arm: cell.blocks(arm) for arm in arms}
     return {
@@ -150,7 +150,7 @@ def _energy(cell: _ProfiledCell) -> dict[str, tuple[Quantity, ...]]:
 
 
 def _cell_profiles(cell: _ProfiledCell) -> CellProfiles | None:
-    """Return what the profiles of a cell say; None where nothing was profiled or can be divided."""
+    """Return the profiles of a cell; None if it has neither quantities nor a ledger."""
     profiled = {arm: records for arm in (cell.reference, *cell.arms) if (records := cell.of(arm))}
     partial = partial_records(profiled)
     rows = quantity_rows(profiled, _energy(cell), reference=cell.reference, partial=partial)
@@ -163,10 +163,12 @@ def _cell_profiles(cell: _ProfiledCell) -> CellProfiles | None:
     roofs = [one for one in cell.read.roofs if one.host == host]
     drawn = roofline(profiled, roofs, host=host, steps_ns=_steps_ns(cell))
     codes = cell.read.codes.get(cell.id, {})
-    told_gpus = [arm for arm in profiled if _told_gpu(cell, arm)]
+    identified = [arm for arm in profiled if _fingerprint_gpu(cell, arm)]
     cautions = (
         *work_cautions(profiled, codes, rows, diffs, reference=cell.reference),
-        *record_cautions(profiled, reference=cell.reference, told_gpus=told_gpus, partial=partial),
+        *record_cautions(
+            profiled, reference=cell.reference, identified_arms=identified, partial=partial
+        ),
         *(f"No ledger of {arm}: {why}." for arm, why in made.items() if isinstance(why, str)),
     )
     return CellProfiles(
@@ -211,7 +213,7 @@ def _sources(before: ProfileRecord, after: ProfileRecord) -> str:
 
 
 def _ledger(cell: _ProfiledCell, arm: str) -> Ledger | str | None:
-    """Return a ledger from traces, else from the blocks; a reason only where a trace was there."""
+    """Return a ledger from traces, else from blocks; a reason only if there was a trace."""
     pair = choose_pair(cell.of(cell.reference), cell.of(arm), is_of_program)
     if pair is None:
         timed = timing_ledger(
@@ -231,7 +233,7 @@ def _ledger(cell: _ProfiledCell, arm: str) -> Ledger | str | None:
         return made
     if arm in cell.timed and any(map(_is_imported, pair)):
         return replace(made, notes=(*made.notes, _UNKNOWN_ORIGIN))
-    # the change of a step that the verdict rests on, where one was timed
+    # the change of a step in the verdict, if one was timed
     settled, step = cell.settled.get((cell.id, arm)), _steps_ns(cell).get(cell.reference)
     if settled is None or step is None or not made.is_per_step:
         return made
@@ -240,7 +242,7 @@ def _ledger(cell: _ProfiledCell, arm: str) -> Ledger | str | None:
 
 
 def _steps_ns(cell: _ProfiledCell) -> dict[str, float]:
-    """Return the mean step of each arm on the clock."""
+    """Return the mean wall time of a step of each arm, in ns."""
     blocks = {arm.id: cell.blocks(arm.id) for arm in cell.read.run.arms}
     return {
         arm: sum(map(wall_ns, found)) / sum(one.k for one in found)
@@ -250,7 +252,7 @@ def _steps_ns(cell: _ProfiledCell) -> dict[str, float]:
 
 
 def _modes(cell: _ProfiledCell, arm: str) -> tuple[Modes, Modes] | None:
-    """Return CPU time outside and inside the kernel as the host pass of both arms counted it."""
+    """Return user and system time of both arms in the host pass; None if one lacks it."""
     before, after = _mode(cell.of(cell.reference)), _mode(cell.of(arm))
     return (before, after) if before and after else None
 
@@ -262,17 +264,17 @@ def _mode(records: Records) -> Modes | None:
 
 
 def _counted(records: Records) -> dict[str, float | None]:
-    """Return what the host pass of an arm counted, by the names of its quantities."""
+    """Return the values of the host pass of an arm, by quantity name."""
     host = choose(records, lambda record: record.kind == "host")
     quantities = profile_of(host).quantities if host else ()
     return {one.name: one.value for one in quantities if one.status == "ok"}
 
 
 def _helpers(cell: _ProfiledCell, arm: str) -> dict[str, int]:
-    """Return what programs beside the worker of an arm used in a step, above the reference's rate.
+    """Return the extra CPU time per step in ns of each helper process, compared to the reference.
 
-    A longer step alone accuses none of them: rates are compared, and what the reference measured
-    twice differs in is no difference. Less than a thousandth of a step explains nothing.
+    Rates are compared, so that a longer step alone does not count. Differences below those of the
+    control arm, or below a thousandth of a CPU, are ignored.
     """
     ours, theirs = _helper_rates(cell, arm), _helper_rates(cell, cell.reference)
     again = [_helper_rates(cell, one.id) for one in cell.read.run.arms if one.is_control]
@@ -287,7 +289,7 @@ def _helpers(cell: _ProfiledCell, arm: str) -> dict[str, int]:
 
 
 def _helper_rates(cell: _ProfiledCell, arm: str) -> dict[str, float]:
-    """Return the CPU seconds that each program beside the worker used in a second."""
+    """Return the CPU seconds per second of each helper process."""
     records = cell.of(arm)
     host = choose(records, lambda record: record.kind == "host")
     counted = _counted(records)
@@ -298,7 +300,7 @@ def _helper_rates(cell: _ProfiledCell, arm: str) -> dict[str, float]:
 
 
 def _build_differences(cell: _ProfiledCell) -> Iterable[FactDifference]:
-    """Yield what names show; of an arm that was timed, imported names accuse nothing for sure."""
+    """Yield the differences in names; imported names give only hints for a timed arm."""
     recorded = tuple(one for one in cell.records if not _is_imported(one))
     for arm in cell.arms:
         differences = _differences_of(cell, arm, cell.records)
@@ -312,11 +314,11 @@ def _build_differences(cell: _ProfiledCell) -> Iterable[FactDifference]:
 
 
 def _differences_of(cell: _ProfiledCell, arm: str, records: Records) -> tuple[FactDifference, ...]:
-    told = {
+    known = {
         one.key for one in cell.differences if one.arm == arm and one.fact_class == "confounder"
     }
     sides = [_side(cell, name, records) for name in (cell.reference, arm)]
-    return build_differences(*sides, host=cell.data.cell.host, arm_id=arm, told=told)
+    return build_differences(*sides, host=cell.data.cell.host, arm_id=arm, known_differences=known)
 
 
 def _unsure(difference: FactDifference) -> FactDifference:
@@ -338,13 +340,13 @@ def _side(cell: _ProfiledCell, arm: str, records: Records) -> Side:
     return Side(
         names=kernel_names(profiles),
         facts=cell.facts(arm),
-        gpus=gpu_models(profiles) or _told_gpu(cell, arm),
+        gpus=gpu_models(profiles) or _fingerprint_gpu(cell, arm),
         capabilities=gpu_capabilities(profiles),
         operators=frozenset(operator.name for one in profiles for operator in one.operators),
     )
 
 
-def _told_gpu(cell: _ProfiledCell, arm: str) -> frozenset[str]:
-    """Return the GPU that the fingerprint of an arm names."""
+def _fingerprint_gpu(cell: _ProfiledCell, arm: str) -> frozenset[str]:
+    """Return the GPU name in the fingerprint of an arm."""
     name = cell.facts(arm).get(GPU)
     return frozenset({str(name)} if name else ())

@@ -1,4 +1,4 @@
-"""The quantities of the arms of a cell: of a step, of a sample, and against the reference."""
+"""The quantities of the arms of a cell: per step, per sample, and relative to the reference."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from envcompare.run_folder.profiles import (
 from envcompare.text import counted
 
 _PER_STEP: Final[tuple[Rule, ...]] = ("sum", "union", "difference")
-# What one program on one device gives again: counts exactly, counted traffic nearly, times less so.
+# How well one program on one device repeats: counts exactly, counted traffic nearly, times less.
 _TOLERANCES: Final[tuple[tuple[str, float], ...]] = (
     ("flops_model", 1e-9),
     ("flops_", 1e-3),
@@ -36,7 +36,7 @@ _TOLERANCES: Final[tuple[tuple[str, float], ...]] = (
     ("warp_efficiency", 0.02),
     ("tensor_core_share", 0.02),
 )
-# Linux tells user from system time by samples at each tick: below 1 s there are too few of them
+# Linux samples user and system time at each tick; below 1 s there are too few samples
 _BY_TICKS: Final = frozenset({"user_ns", "sys_ns"})
 _ENOUGH_NS: Final = 1e9
 _BYTES_OF_COPIES: Final = 1e-9
@@ -44,18 +44,18 @@ _OTHERWISE: Final = 0.05
 _LAUNCHES: Final = "launch_count"
 Rows = tuple[QuantityRow, ...]
 Key = tuple[str, str, Tool | None, int | None, int | None, int]
-"""Name, pass, tool, GPU and rank, and which of several that one profile has of these."""
+"""Name, pass, tool, GPU, rank, and a number for repetitions within one profile."""
 _INTENSITY: Final = "arithmetic_intensity"
 _FLOPS: Final = ("flops_fp64", "flops_fp32", "flops_fp16", "flops_tensor")
 _BYTES: Final = "dram_bytes"
 
 
 def _tolerance(name: str) -> float:
-    """Return how far a ratio may be from 1 and the two still be called equal."""
+    """Return how far the ratio of two equal values may be from 1."""
     if name.startswith(("memcpy_", "memset_")) and name.endswith("_bytes"):
         return _BYTES_OF_COPIES
     if name.endswith("_per_s"):
-        return _OTHERWISE  # a rate is as uneven as the time in it
+        return _OTHERWISE  # a rate varies like its time
     return next((most for start, most in _TOLERANCES if name.startswith(start)), _OTHERWISE)
 
 
@@ -66,22 +66,22 @@ def quantity_rows(
     reference: str,
     partial: Container[tuple[str, str]] = (),
 ) -> dict[str, Rows]:
-    """Return the rows of each arm: of its profiles, and what was `timed` beside the timing pass.
+    """Return the rows of each arm, from its profiles and from `timed` readings of the timing pass.
 
     `partial` are the arms and records that lack launches of their steps.
 
-    A quantity is compared with the one of the same name, pass, tool and GPU in the reference; where
-    that is of another tool, page or rule of averaging, both stand without a ratio.
+    A quantity is compared with the same name, pass, tool and GPU in the reference. There is no
+    ratio if the tool, page or averaging rule differs.
     """
     held = {arm: tuple(records) for arm, records in by_arm.items()}
     rows = {arm: _rows(records, partial) for arm, records in held.items()}
-    covers = {arm: _covered(records) for arm, records in held.items()}
+    covers = {arm: _traced_steps(records) for arm, records in held.items()}
     for arm, quantities in timed.items():
         rows.setdefault(arm, {}).update(
             (_key(one, "timing", None), _row(one, "timing")) for one in quantities
         )
     rows = {
-        arm: found | _absent(found, rows, covered=covers.get(arm, {}))
+        arm: found | _absent_copies(found, rows, covered=covers.get(arm, {}))
         for arm, found in rows.items()
     }
     against = rows.get(reference, {})
@@ -89,41 +89,41 @@ def quantity_rows(
         arm: tuple(
             replace(row, agreement="reference")
             if arm == reference
-            else _held_against(row, key, against)
+            else _with_ratio(row, key, against)
             for key, row in found.items()
         )
         for arm, found in rows.items()
     }
 
 
-def _covered(records: Iterable[ProfileRecord]) -> dict[tuple[str, Tool], int | None]:
-    """Return the pass, the tool and the steps of each trace, which holds all copies there were."""
+def _traced_steps(records: Iterable[ProfileRecord]) -> dict[tuple[str, Tool], int | None]:
+    """Return the steps of each trace by pass and tool; a trace contains all copies."""
     traces = (record for record in usable(records) if is_of_program(record))
     profiles = ((record.kind, profile_of(record)) for record in traces)
     return {(kind, profile.tool): profile.steps for kind, profile in profiles}
 
 
-def _absent(
+def _absent_copies(
     rows: Mapping[Key, QuantityRow],
     others: Mapping[str, Mapping[Key, QuantityRow]],
     *,
     covered: Mapping[tuple[str, Tool], int | None],
 ) -> dict[Key, QuantityRow]:
-    """Return 0 for the copies and memsets that other arms have, where a trace would hold them."""
+    """Return 0 for copies and memsets of other arms, if a trace would contain them."""
     found = {}
     for key, row in ((key, row) for of in others.values() for key, row in of.items()):
         name, kind, tool, gpu, *_ = key
         is_copied = name.startswith(("memcpy_", "memset_")) and gpu is None
-        is_told = row.value is not None and key not in rows
-        if is_copied and is_told and tool is not None and (kind, tool) in covered:
+        is_known = row.value is not None and key not in rows
+        if is_copied and is_known and tool is not None and (kind, tool) in covered:
             steps = covered[kind, tool]
             zero = replace(row, value=0.0, per_step=0.0 if steps else None, per_sample=None)
             found[key] = replace(zero, scope="none was traced", status="ok", reason="")
     return found
 
 
-def _held_against(row: QuantityRow, key: Key, against: Mapping[Key, QuantityRow]) -> QuantityRow:
-    """Return a row with its ratio, or with what makes its number one of another kind."""
+def _with_ratio(row: QuantityRow, key: Key, against: Mapping[Key, QuantityRow]) -> QuantityRow:
+    """Return a row with its ratio, or with the reason it cannot be compared."""
     same = against.get(key)
     if same is not None:
         row = replace(row, reference_value=same.value, reference_per_step=same.per_step)
@@ -131,18 +131,18 @@ def _held_against(row: QuantityRow, key: Key, against: Mapping[Key, QuantityRow]
         return row
     if same is not None and same.value is not None:
         unlike = _unlike(row, same)
-        return replace(row, unlike=unlike) if unlike else _compared(row, same)
+        return replace(row, unlike=unlike) if unlike else _compare(row, same)
     name, kind, tool, *where, _ = key
-    is_told = any(
+    is_known = any(
         other.value is not None
         for (of, pass_name, by, *there, _), other in against.items()
         if (of, pass_name, there) == (name, kind, where) and by != tool
     )
-    return replace(row, unlike="tool") if is_told else row
+    return replace(row, unlike="tool") if is_known else row
 
 
 def _unlike(row: QuantityRow, other: QuantityRow) -> Unlike:
-    """Return in what two numbers are of another kind; launches are counted alike everywhere."""
+    """Return why two numbers are not comparable; launches always are."""
     if row.rule != other.rule:
         return "rule"
     return "page" if row.page != other.page and row.name != _LAUNCHES else ""
@@ -151,7 +151,7 @@ def _unlike(row: QuantityRow, other: QuantityRow) -> Unlike:
 def clashes(
     records: Iterable[ProfileRecord], partial: Container[tuple[str, str]]
 ) -> dict[Key, str]:
-    """Return what records of one arm, pass and tool contradict each other in, and how."""
+    """Return the contradictions between records of one arm, pass and tool, as sentences."""
     first: dict[Key, tuple[str, QuantityRow]] = {}
     clashing: dict[Key, str] = {}
     for record in usable(records):
@@ -160,9 +160,10 @@ def clashes(
                 continue
             name, earlier = first.setdefault(key, (record.name, row))
             if not _agree(earlier, row):
-                said = f"{name} has {earlier.value:.6g} {earlier.unit}"
+                first_value = f"{name} has {earlier.value:.6g} {earlier.unit}"
                 clashing.setdefault(
-                    key, f"{said} and {record.name} {row.value:.6g}: they contradict each other"
+                    key,
+                    f"{first_value}, but {record.name} has {row.value:.6g}",
                 )
     return clashing
 
@@ -170,7 +171,7 @@ def clashes(
 def _rows(
     records: Iterable[ProfileRecord], partial: Container[tuple[str, str]]
 ) -> dict[Key, QuantityRow]:
-    """Return the first value of each quantity; none where another record contradicts it."""
+    """Return the first value of each quantity; none if another record contradicts it."""
     rows: dict[Key, QuantityRow] = {}
     held = usable(records)
     for record in held:
@@ -180,13 +181,13 @@ def _rows(
     clashing = clashes(held, partial)
     if not clashing:
         return _with_intensity(rows, [profile_of(record) for record in held])
-    return rows | {key: _refused(rows[key], reason) for key, reason in clashing.items()}
+    return rows | {key: _without_value(rows[key], reason) for key, reason in clashing.items()}
 
 
 def _of_record(
     record: ProfileRecord, partial: Container[tuple[str, str]]
 ) -> Iterable[tuple[Key, QuantityRow]]:
-    """Yield the quantities of one record as rows; one that is partial has none of a step."""
+    """Yield the quantities of one record as rows; a partial record has no values per step."""
     profile = profile_of(record)
     # pages of Nsight Compute round and average differently
     page = " + ".join(sorted(set(profile.pages)))
@@ -201,14 +202,14 @@ def _of_record(
 
 
 def _agree(row: QuantityRow, other: QuantityRow) -> bool:
-    """Tell whether two records may have seen the same, within what a quantity gives again."""
-    compared = _compared(other, row)
+    """Return whether two records agree within the tolerance of the quantity."""
+    compared = _compare(other, row)
     if compared.agreement == "unknown":
         return row.value == other.value or _is_coarse(row, other)
     return compared.agreement == "equal"
 
 
-def _refused(row: QuantityRow, reason: str) -> QuantityRow:
+def _without_value(row: QuantityRow, reason: str) -> QuantityRow:
     return replace(row, status="refused", reason=reason, value=None, per_step=None, per_sample=None)
 
 
@@ -219,7 +220,7 @@ def _key(quantity: Quantity, kind: str, tool: Tool | None, *, place: int = 0) ->
 def _with_intensity(
     rows: dict[Key, QuantityRow], profiles: list[Profile]
 ) -> dict[Key, QuantityRow]:
-    """Put the intensity of two passes in the place of those that each of them lacks."""
+    """Replace missing intensities of two passes with their joint intensity."""
     lacking = [key for key in rows if key[0] == _INTENSITY and rows[key].value is None]
     joined = _joined_intensity(profiles) if lacking else None
     if joined is None:
@@ -259,7 +260,7 @@ def _row(
     )
 
 
-def _compared(row: QuantityRow, other: QuantityRow) -> QuantityRow:
+def _compare(row: QuantityRow, other: QuantityRow) -> QuantityRow:
     if (row.per_step is None) != (other.per_step is None):
         return row
     value = row.value if row.per_step is None else row.per_step
@@ -273,23 +274,23 @@ def _compared(row: QuantityRow, other: QuantityRow) -> QuantityRow:
 
 
 def _is_coarse(row: QuantityRow, other: QuantityRow) -> bool:
-    """Tell whether two times are too short for the ticks that they are counted by."""
+    """Return whether two times are too short for tick counting."""
     longest = max(row.value or 0.0, other.value or 0.0)
     return row.name in _BY_TICKS and longest < _ENOUGH_NS
 
 
 def _joined_intensity(profiles: Sequence[Profile]) -> Quantity | None:
-    """Return FLOPs per byte of device memory over two profiles; None where they do not belong.
+    """Return FLOPs per byte of device memory over two profiles; None if they do not match.
 
-    They do where one tool saw the same kernels in the same shapes, each as often. There is no
-    value where tensor cores were used and not counted.
+    They match if one tool recorded the same launches of the same kernels and shapes. There is no
+    value if tensor cores were used and not counted.
     """
     moved = next((one for one in profiles if _values(one).get(_BYTES)), None)
     computed = next((one for one in profiles if _values(one).keys() & set(_FLOPS)), None)
     if moved is None or computed is None or moved is computed or moved.tool != computed.tool:
         return None
-    launches = _shaped(moved)
-    if launches != _shaped(computed):
+    launches = _launches_by_shape(moved)
+    if launches != _launches_by_shape(computed):
         return None
     total = counted(sum(launches.values()), "launch", "launches")
     flops = {name: value for name, value in _values(computed).items() if name in _FLOPS}
@@ -317,5 +318,5 @@ def _values(profile: Profile) -> dict[str, float]:
     return {one.name: one.value for one in profile.quantities if one.value is not None}
 
 
-def _shaped(profile: Profile) -> dict[tuple[str, Dim | None, Dim | None], int]:
+def _launches_by_shape(profile: Profile) -> dict[tuple[str, Dim | None, Dim | None], int]:
     return {(one.name, one.grid, one.block): one.calls for one in profile.kernels}

@@ -1,7 +1,6 @@
-"""The ranks of a distributed program, each of which wrote a trace of its own, as one profile.
+"""Merge the traces of the ranks of a distributed program into one profile.
 
-Ranks run different launches, so that their traces do not contradict each other. What adds up is
-summed over the ranks; busy times, rates and shares are of each rank.
+Sums are added over the ranks; busy times, rates and shares are kept for each rank.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from envcompare.run_folder.profiles import (
 
 RANK: Final = "rank"
 LEFT_OUT: Final = "left_out"
-"""Values of the note `distributed`: of several ranks, a list in text; ranks that others lack."""
+"""Values of the note `distributed`: the ranks as text, and ranks that other arms lack."""
 
 _ENDS: Final[Mapping[str, Callable[[list[float]], float]]] = {"min_ns": min, "max_ns": max}
-_MOST_DIGITS: Final = 10  # of a number of a rank
+_MOST_DIGITS: Final = 10  # of a rank number
 _Called = TypeVar("_Called", Kernel, Copy, ApiCall, Operator)
 _Ranks = Mapping[int, ProfileRecord]
 
 
 def over_ranks(records: Records) -> Records:
-    """Return the records of a cell, those of several ranks of one program as one.
+    """Return the records of a cell, with the ranks of one program merged.
 
-    Where arms have traces of other ranks, those that all of them have are compared.
+    If the arms have different ranks, only the shared ranks are kept.
     """
     by_arm: dict[str, dict[int, ProfileRecord]] = {}
     for arm in dict.fromkeys(one.arm for one in records):
@@ -48,13 +47,13 @@ def over_ranks(records: Records) -> Records:
     for ranks in by_arm.values():
         if len(ranks) > 1:
             kept = {rank: one for rank, one in sorted(ranks.items()) if rank in (shared or ranks)}
-            merged.append(_over(kept, lacking=sorted(ranks.keys() - kept.keys())))
+            merged.append(_merge_ranks(kept, lacking=sorted(ranks.keys() - kept.keys())))
             single = [one for one in single if all(one is not of for of in ranks.values())]
     return (*merged, *single)
 
 
 def _ranks(records: Iterable[ProfileRecord]) -> dict[int, ProfileRecord]:
-    """Return the first trace of each rank of the largest program that the records are of."""
+    """Return the first trace of each rank of the largest program in the records."""
     programs: dict[Hashable, dict[int, ProfileRecord]] = {}
     for record in usable(records):
         profile = profile_of(record)
@@ -70,12 +69,12 @@ def _distributed(profile: Profile) -> Note:
 
 
 def _size(record: ProfileRecord) -> str:
-    """Return how many ranks the program has; empty where its trace does not say."""
+    """Return the world size of the program; empty if unknown."""
     return str(_distributed(profile_of(record)).values.get("world_size", ""))
 
 
-def _over(ranks: _Ranks, *, lacking: list[int]) -> ProfileRecord:
-    """Return the records of some ranks as one; `lacking` are those that other arms do not have."""
+def _merge_ranks(ranks: _Ranks, *, lacking: list[int]) -> ProfileRecord:
+    """Merge the records of some ranks; `lacking` are ranks that other arms lack."""
     records = tuple(ranks.values())
     profiles = tuple(map(profile_of, records))
     steps = {profile.steps for profile in profiles}
@@ -87,11 +86,11 @@ def _over(ranks: _Ranks, *, lacking: list[int]) -> ProfileRecord:
         files=tuple(name for profile in profiles for name in profile.files),
         devices=tuple(device for profile in profiles for device in profile.devices),
         span_ns=None, busy_ns=None, kernel_busy_ns=None, launch_gap_ns=None,
-        kernels=_added((p.kernels for p in profiles), lambda one: (one.name, one.grid, one.block)),
+        kernels=_summed_by((p.kernels for p in profiles), lambda k: (k.name, k.grid, k.block)),
         sequence=(),
-        copies=_added((p.copies for p in profiles), lambda one: one.kind),
-        api_calls=_added((p.api_calls for p in profiles), lambda one: one.name),
-        operators=_added((p.operators for p in profiles), lambda one: one.name),
+        copies=_summed_by((p.copies for p in profiles), lambda one: one.kind),
+        api_calls=_summed_by((p.api_calls for p in profiles), lambda one: one.name),
+        operators=_summed_by((p.operators for p in profiles), lambda one: one.name),
         quantities=(*_sums(profiles), *_of_each(ranks)),
         steps=steps.pop() if len(steps) == 1 else None,
         has_time=all(profile.has_time for profile in profiles),
@@ -106,9 +105,9 @@ def _over(ranks: _Ranks, *, lacking: list[int]) -> ProfileRecord:
 
 
 def _notes(ranks: _Ranks, profiles: tuple[Profile, ...], *, lacking: list[int]) -> tuple[Note, ...]:
-    """Return which ranks these are, and what else is to be known of them, each once."""
-    told = {RANK: _listed(ranks), LEFT_OUT: _listed(lacking)}
-    notes = [Note(kind="distributed", values={**_distributed(profiles[0]).values, **told})]
+    """Return the note on ranks, then all other notes once."""
+    values = {RANK: _listed(ranks), LEFT_OUT: _listed(lacking)}
+    notes = [Note(kind="distributed", values={**_distributed(profiles[0]).values, **values})]
     for note in (note for profile in profiles for note in profile.notes):
         if note.kind != "distributed" and note not in notes:
             notes.append(note)
@@ -119,10 +118,10 @@ def _listed(ranks: Iterable[int]) -> str:
     return " and ".join(", ".join(map(str, ranks)).rsplit(", ", 1))
 
 
-def _added(
+def _summed_by(
     groups: Iterable[tuple[_Called, ...]], key: Callable[[_Called], Hashable]
 ) -> tuple[_Called, ...]:
-    """Return what ranks called, each once, with the sums of its numbers over the ranks."""
+    """Return the items of all ranks, summed by key."""
     sums: dict[Hashable, _Called] = {}
     for called in (one for group in groups for one in group):
         name = key(called)
@@ -131,7 +130,7 @@ def _added(
 
 
 def _sum(one: _Called, other: _Called) -> _Called:
-    """Return the sums of two; the least of the shortest, the most of the longest."""
+    """Return the sum of two items, with the smaller minimum and the larger maximum."""
     changes: dict[str, object] = {}
     for name in one.__struct_fields__:
         ours, theirs = getattr(one, name), getattr(other, name)
@@ -147,7 +146,7 @@ def _sum(one: _Called, other: _Called) -> _Called:
 
 
 def _sums(profiles: tuple[Profile, ...]) -> Iterator[Quantity]:
-    """Yield the sums over all ranks; what one of them lacks a value of has none."""
+    """Yield the sums over all ranks; unknown if one of them is unknown."""
     found: dict[str, list[Quantity]] = {}
     for quantity in (one for profile in profiles for one in profile.quantities):
         if quantity.rule == "sum" and quantity.gpu is None:
@@ -160,7 +159,7 @@ def _sums(profiles: tuple[Profile, ...]) -> Iterator[Quantity]:
 
 
 def _of_each(ranks: _Ranks) -> Iterator[Quantity]:
-    """Yield what does not add up over ranks, such as how long the GPU of each was busy."""
+    """Yield the quantities of each rank that cannot be summed, such as GPU busy time."""
     for rank, record in ranks.items():
         for quantity in profile_of(record).quantities:
             if quantity.rule != "sum" or quantity.gpu is not None:

@@ -1,11 +1,11 @@
-"""The roofline of a cell: where each arm and kernel stands below the roofs of its device.
+"""The roofline of a cell: achieved and attainable FLOP/s of each arm and kernel.
 
-Attainable is what the slowest of all bounds leaves: FLOP ÷ max(Σ FLOP of a precision ÷ its peak,
-bytes ÷ bandwidth), which for one precision is min(peak, intensity × bandwidth) (Williams, Waterman
-and Patterson, Roofline, 2009). Achieved is FLOP ÷ kernel time.
+Attainable = FLOP ÷ max(Σ FLOP of a precision ÷ its peak, bytes ÷ bandwidth), which for one
+precision is min(peak, intensity × bandwidth) (Williams, Waterman and Patterson, Roofline, 2009).
+Achieved = FLOP ÷ kernel time.
 
-Counters disturb time and a trace counts nothing, so that each comes from a pass of its own. They
-are joined kernel by kernel as means of a launch, so that all are of the same launches.
+Counters disturb times and a trace has no counters, so they come from separate passes. They are
+joined kernel by kernel as means per launch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from envcompare.gpu import device_of, roofs_of, tensor_pipes
 from envcompare.gpu.kernelnames import classify, identity, ran_uncounted, shortened_name
 from envcompare.run_folder.profiles import TRACE, Device, Dim, Kernel, ProfileRecord, Roofs
 
-MOST_KERNELS: Final = 20  # of an arm; all of them stand in its total
+MOST_KERNELS: Final = 20  # per arm; the total includes all
 TOTAL: Final = "all kernels"
 _STEP: Final = "a step of the model"
 _NS: Final = 1e9
@@ -43,7 +43,7 @@ _Key = tuple[str, Dim | None, Dim | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """What all launches of one kernel in a profile did; flops by precision, fp32 or tensor_bf16."""
+    """The work of all launches of a kernel; `flops` by precision, such as fp32 or tensor_bf16."""
 
     name: str
     calls: int
@@ -54,29 +54,29 @@ class _Work:
 
 @dataclass(slots=True)
 class _Counted:
-    """Launches that were counted, and sums over them."""
+    """Counted launches, and sums over them."""
 
     kernels: int = 0
     calls: int = 0
     sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    tellers: Counter[str] = field(default_factory=Counter)  # kernels that told a name
+    counted_kernels: Counter[str] = field(default_factory=Counter)  # by name of metric
 
     def take(self, kernel: Kernel) -> None:
         self.kernels += 1
         self.calls += kernel.calls
         for name, value in _sums(kernel).items():
             self.sums[name] += value
-            self.tellers[name] += 1
+            self.counted_kernels[name] += 1
 
     def mean(self, name: str) -> float | None:
-        """Return a sum per launch; None where a launch lacks it."""
-        if not self.calls or self.tellers[name] < self.kernels:
+        """Return the mean per launch; None if a launch lacks it."""
+        if not self.calls or self.counted_kernels[name] < self.kernels:
             return None
         return self.sums[name] / self.calls
 
 
 _Tables = tuple[dict[_Key, _Counted], dict[str, _Counted]]
-"""What was counted by name and shape, and by name alone."""
+"""Counts by name and shape, and by name only."""
 
 
 def roofline(
@@ -86,9 +86,9 @@ def roofline(
     host: str,
     steps_ns: Mapping[str, float],
 ) -> Roofline | str:
-    """Return the roofline of a cell, or why there is none.
+    """Return the roofline of a cell, or the reason there is none.
 
-    Without a GPU there are the FLOPs of the model over `steps_ns`, the mean step on the clock.
+    Without a GPU it uses model FLOPs and `steps_ns`, the mean wall time of a step in ns.
     """
     records = [one for found in by_arm.values() for one in usable(found)]
     if not any(has_kernels(one) for one in records):
@@ -96,19 +96,19 @@ def roofline(
     device = device_of([one for record in records for one in profile_of(record).devices])
     if isinstance(device, str):
         return device
-    roofs, said = roofs_of(device, measured, host=host)
+    roofs, caveat = roofs_of(device, measured, host=host)
     if roofs is None:
-        return said
+        return caveat
     points: list[RooflinePoint] = []
     missing: list[str] = []
     for arm, of_arm in by_arm.items():
         work, lacks = _kernel_work(of_arm)
         points += _points(arm, work, roofs)
         missing += [f"{arm}: {lacks}."] if lacks else []
-    return _drawn(device, roofs, points, notes=(said,) * bool(said), missing=missing)
+    return _build(device, roofs, points, notes=(caveat,) * bool(caveat), missing=missing)
 
 
-def _drawn(
+def _build(
     device: Device,
     roofs: Roofs,
     points: Sequence[RooflinePoint],
@@ -139,7 +139,7 @@ def _drawn(
 
 
 def _points(arm: str, work: Sequence[_Work], roofs: Roofs) -> Iterable[RooflinePoint]:
-    """Yield the total, then the longest kernels that compute anything."""
+    """Yield the total, then the longest kernels with FLOPs."""
     time_ns = sum(one.time_ns for one in work)
     if not any(one.flops for one in work):
         return
@@ -161,7 +161,7 @@ def _points(arm: str, work: Sequence[_Work], roofs: Roofs) -> Iterable[RooflineP
         _point(arm, total, roofs, time_ns),
         is_total=True,
         kernel_class=None,
-        # kernels run one after the other, so that their floors add up
+        # kernels run one after the other, so their floors add up
         floor_ns=sum(known) if len(known) == len(work) else None,
     )
     yield from each[:MOST_KERNELS]
@@ -198,9 +198,9 @@ def _bound(floors: tuple[float, float] | None) -> Literal["compute", "memory"] |
 
 
 def _floors(work: _Work, roofs: Roofs) -> tuple[float, float] | None:
-    """Return the least time for computing and for moving in ns; None where a roof is missing.
+    """Return the least time in ns for computing and for memory; None if a roof is missing.
 
-    Bytes that are not known bound nothing.
+    Unknown bytes give no bound.
     """
     if work.flops.keys() - roofs.flops_per_s.keys():
         return None
@@ -215,7 +215,7 @@ def _floors(work: _Work, roofs: Roofs) -> tuple[float, float] | None:
 def _on_cpu(
     by_arm: Mapping[str, Records], measured: Sequence[Roofs], steps_ns: Mapping[str, float]
 ) -> Roofline | str:
-    """Hold the FLOPs of the model against the roof of the CPU; its bytes are not known."""
+    """Compare model FLOPs with the roof of the CPU; memory traffic is unknown."""
     cpus = [one for one in measured if not one.uuid]
     roofs = next((one for one in cpus if one.is_measured and "fp32" in one.flops_per_s), None)
     if roofs is None:
@@ -226,19 +226,19 @@ def _on_cpu(
         if (work := _model(records, steps_ns.get(arm))) is not None
     ]
     if not points:
-        return "the FLOPs of the model are not known, or no step was timed"
+        return "the model FLOPs are unknown, or no step was timed"
     note = (
-        "Without a GPU the FLOPs are those of the model, taken as FP32, over the mean step on the "
-        "clock; the bytes it moves are not known, so that only the roof of computing bounds it."
+        "Without a GPU, FLOPs are those of the model, taken as FP32, over the mean wall time of a "
+        "step. Memory traffic is unknown, so only the compute roof applies."
     )
     device = Device(name=roofs.device)
     return replace(
-        _drawn(device, roofs, points, notes=(note,), missing=()), level="the CPU's memory"
+        _build(device, roofs, points, notes=(note,), missing=()), level="the CPU's memory"
     )
 
 
 def _why_none(by_arm: Mapping[str, Records], cpus: Iterable[Roofs]) -> str:
-    """Return why there is neither a trace of a GPU nor a roof of a CPU."""
+    """Return why there is neither a GPU trace nor a CPU roof."""
     reasons = [one.reason for one in cpus if one.reason]
     traces = [
         record.lacks.problem.reason
@@ -246,7 +246,7 @@ def _why_none(by_arm: Mapping[str, Records], cpus: Iterable[Roofs]) -> str:
         for record in records
         if record.kind == TRACE and record.lacks
     ]
-    why = (*reasons, *traces, "no profile names kernels, and no roof of a CPU was measured")
+    why = (*reasons, *traces, "no profile has kernels, and no CPU roof was measured")
     return why[0]
 
 
@@ -263,16 +263,16 @@ def _model(records: Records, step_ns: float | None) -> _Work | None:
 
 
 def _kernel_work(records: Records) -> tuple[tuple[_Work, ...], str]:
-    """Return the work of the kernels of an arm, longest first, and what is missing, as a sentence.
+    """Return the work of the kernels of an arm, longest first, and a sentence on what is missing.
 
-    A kernel of the trace that no counters saw has no FLOPs: it is left out and said.
+    Kernels of the trace without counters are omitted and reported.
     """
     trace = choose(records, is_kernel_trace)
     if trace is None:
-        return (), _why(records, (TRACE,), "no profile holds the time of kernels")
+        return (), _why(records, (TRACE,), "no profile has kernel times")
     counters = [one for one in usable(records) if any(map(_flops, profile_of(one).kernels))]
     if not counters:
-        return (), _why(records, ("ncu-flops",), "no profile holds the FLOPs of kernels")
+        return (), _why(records, ("ncu-flops",), "no profile has kernel FLOPs")
     traffic = [
         record
         for record in usable(records)
@@ -282,11 +282,13 @@ def _kernel_work(records: Records) -> tuple[tuple[_Work, ...], str]:
     kernels = profile_of(trace).kernels
     made = [_work(kernel, _find(flops, kernel), _find(moved, kernel)) for kernel in kernels]
     counted = sorted((one for one in made if one), key=lambda kernel: -kernel.time_ns)
-    return tuple(counted), _uncounted(counted, kernels, has_bytes=bool(traffic), records=records)
+    return tuple(counted), _missing_counters(
+        counted, kernels, has_bytes=bool(traffic), records=records
+    )
 
 
 def _sums(kernel: Kernel) -> dict[str, float]:
-    """Return FLOPs by precision and bytes, of all launches of a kernel."""
+    """Return FLOPs by precision, and bytes, over all launches of a kernel."""
     sums = {name.removeprefix("flops_"): value for name, value in _flops(kernel).items()}
     if _BYTES in kernel.metrics:
         sums[_BYTES] = kernel.metrics[_BYTES]
@@ -294,7 +296,7 @@ def _sums(kernel: Kernel) -> dict[str, float]:
 
 
 def _flops(kernel: Kernel) -> dict[str, float]:
-    """Return FLOPs under the names of quantities; the sum over tensor types only where alone."""
+    """Return FLOPs by quantity name; the sum over tensor types only if types are missing."""
     plain = {name: kernel.metrics[name] for name in _FLOPS if name in kernel.metrics}
     types = {n: v for n, v in kernel.metrics.items() if _is_tensor_type(n)}
     if not types and kernel.metrics.get(_TENSOR):
@@ -303,7 +305,7 @@ def _flops(kernel: Kernel) -> dict[str, float]:
 
 
 def _is_tensor_type(name: str) -> bool:
-    # integer operations are no FLOPs
+    # integer operations are not FLOPs
     return name.startswith(f"{_TENSOR}_") and not name.startswith(f"{_TENSOR}_int")
 
 
@@ -312,7 +314,7 @@ def _tables(records: Iterable[ProfileRecord]) -> _Tables:
     named: defaultdict[str, _Counted] = defaultdict(_Counted)
     for record in records:
         keys = {_key(kernel) for kernel in profile_of(record).kernels}
-        # one profile is enough: a second of the same launches would count them twice
+        # a second profile of the same launches would count them twice
         fresh = keys - shaped.keys()
         pipes = tensor_pipes(profile_of(record).devices)
         for kernel in profile_of(record).kernels:
@@ -327,7 +329,7 @@ def _key(kernel: Kernel) -> _Key:
 
 
 def _find(tables: _Tables, kernel: Kernel) -> _Counted | None:
-    """Return what was counted of a kernel, by name alone where a tool does not tell the shape."""
+    """Return the counts of a kernel; by name only if a tool does not record shapes."""
     shaped, named = tables
     counted = shaped.get(_key(kernel))
     if counted is not None:
@@ -354,22 +356,22 @@ def _work(kernel: Kernel, flops: _Counted | None, moved: _Counted | None) -> _Wo
     )
 
 
-def _uncounted(
+def _missing_counters(
     counted: Sequence[_Work], kernels: Sequence[Kernel], *, has_bytes: bool, records: Records
 ) -> str:
-    """Say what share of the kernel time is not in the points, and whether bytes are known."""
+    """Return which share of kernel time has no point, and whether bytes are missing."""
     total = sum(kernel.total_ns or 0.0 for kernel in kernels)
     share = 1 - sum(one.time_ns for one in counted) / total if total else 0.0
     texts = []
     if share > 1e-6:
         texts.append(f"{100 * share:.2g} % of its kernel time is in kernels without counters")
     if not has_bytes:
-        texts.append(_why(records, ("ncu-memory",), "the bytes of device memory were not counted"))
+        texts.append(_why(records, ("ncu-memory",), "device memory traffic was not counted"))
     return "; ".join(texts)
 
 
 def _why(records: Records, kinds: tuple[str, ...], otherwise: str) -> str:
-    """Return what the pass that would tell it says of itself."""
+    """Return the sentence with the reason of the missing pass, if any."""
     missing = (one for one in records if one.kind in kinds and one.state == "missing")
     reasons = (one.lacks.problem.reason for one in missing if one.lacks)
     return next((f"{otherwise}: {reason}" for reason in reasons), otherwise)

@@ -75,17 +75,17 @@ _UNSPLIT: Final = "this GPU counts reads and writes of device memory together"
 def with_quantities(profile: Profile) -> Profile:
     """Return the profile with all derived quantities; those set by its reader are kept."""
     reported = {quantity.name for quantity in profile.quantities}
-    derived = [quantity for quantity in _derived(profile) if quantity.name not in reported]
+    derived = [quantity for quantity in _derive(profile) if quantity.name not in reported]
     whole = replace(
         profile,
-        kernels=tuple(_counted(profile, kernel) for kernel in profile.kernels),
+        kernels=tuple(_with_work(profile, kernel) for kernel in profile.kernels),
         quantities=(*profile.quantities, *derived),
     )
     note = hidden_graphs(profile)
-    return _withheld(whole, note) if note else whole
+    return _without_hidden(whole, note) if note else whole
 
 
-def _withheld(profile: Profile, note: Note) -> Profile:
+def _without_hidden(profile: Profile, note: Note) -> Profile:
     """Return the profile without quantities that the hidden work of CUDA graphs would change.
 
     A graph traced as a whole has a start and an end, so the GPU busy time is known.
@@ -107,7 +107,7 @@ def _withheld(profile: Profile, note: Note) -> Profile:
     )
 
 
-def _counted(profile: Profile, kernel: Kernel) -> Kernel:
+def _with_work(profile: Profile, kernel: Kernel) -> Kernel:
     """Return a kernel with its derived traffic and operations added to its metrics."""
     if not kernel.metrics:
         return kernel
@@ -120,9 +120,12 @@ def _counted(profile: Profile, kernel: Kernel) -> Kernel:
     return replace(kernel, metrics={**kernel.metrics, **work})
 
 
-def _derived(profile: Profile) -> list[Quantity]:
+def _derive(profile: Profile) -> list[Quantity]:
     sums = MetricSums.of(profile)
-    times = [*_times(sums), *(each for copy in profile.copies for each in _copied(sums, copy))]
+    times = [
+        *_times(sums),
+        *(each for copy in profile.copies for each in _copy_quantities(sums, copy)),
+    ]
     if not sums.names:
         return times + _tensor_share_by_names(sums)
     memory, flops = _memory_quantities(sums), _flop_quantities(sums)
@@ -145,7 +148,7 @@ def _times(sums: MetricSums) -> list[Quantity]:
     return times
 
 
-def _copied(sums: MetricSums, copy: Copy) -> list[Quantity]:
+def _copy_quantities(sums: MetricSums, copy: Copy) -> list[Quantity]:
     stem = "memset" if copy.kind == "memset" else f"memcpy_{copy.kind.lower()}"
     scope = counted(copy.calls, *(("memset",) if copy.kind == "memset" else ("copy", "copies")))
     why = f"{sums.profile.tool} does not record the bytes of copies in this file"
@@ -349,7 +352,7 @@ def _memory_quantities(sums: MetricSums) -> list[Quantity]:
         quantities += [*_pair(sums, "dram", both), *_speeds(sums)]
     if sums.has(("lts__",)):
         size, sectors = sums.total("lts__t_bytes.sum"), sums.total("lts__t_sectors.sum")
-        quantities += [*_pair(sums, "l2", _completed(size, sectors)), _hit_rate(sums)]
+        quantities += [*_pair(sums, "l2", _fill_missing(size, sectors)), _hit_rate(sums)]
     return quantities
 
 
@@ -358,10 +361,10 @@ def _traffic(sums: MetricSums, way: str) -> tuple[Total, Total]:
     name = f"dram__bytes{way}"
     if way and is_lacking(name, sums.chip):
         return Total(reason=_UNSPLIT), Total(reason=_UNSPLIT)
-    return _completed(sums.total(f"{name}.sum"), sums.total(f"dram__sectors{way}.sum"))
+    return _fill_missing(sums.total(f"{name}.sum"), sums.total(f"dram__sectors{way}.sum"))
 
 
-def _completed(size: Total, sectors: Total) -> tuple[Total, Total]:
+def _fill_missing(size: Total, sectors: Total) -> tuple[Total, Total]:
     if size.value is None and sectors.value is not None:
         return Total(sectors.value * _SECTOR_BYTES), sectors
     if sectors.value is None and size.value is not None:
@@ -409,7 +412,7 @@ def _speed(sums: MetricSums, name: str, ways: Sequence[str]) -> list[Quantity]:
 
     Kernels that moved nothing have no rate and are ignored.
     """
-    sizes = [_moved(kernel, ways) for kernel in sums.profile.kernels]
+    sizes = [_moved_bytes(kernel, ways) for kernel in sums.profile.kernels]
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes) or not sum(known):
         return []
@@ -437,7 +440,7 @@ def _speed(sums: MetricSums, name: str, ways: Sequence[str]) -> list[Quantity]:
     return [sums.quantity(name, "B/s", "time-weighted", speed, reason=reason)]
 
 
-def _moved(kernel: Kernel, ways: Sequence[str]) -> float | None:
+def _moved_bytes(kernel: Kernel, ways: Sequence[str]) -> float | None:
     """Return the bytes of a kernel in these directions; None if one was not counted."""
     total = 0.0
     for way in ways:
@@ -452,7 +455,7 @@ def _moved(kernel: Kernel, ways: Sequence[str]) -> float | None:
 def _seconds(kernel: Kernel, ways: Sequence[str]) -> float | None:
     """Return bytes ÷ rate of a kernel in s; from another direction if these have no rate."""
     for known in (ways, ("_read",), ("_write",)):
-        size = _moved(kernel, known)
+        size = _moved_bytes(kernel, known)
         rates = [kernel.metrics.get(f"dram__bytes{way}.sum.per_second") for way in known]
         rate = sum(rate or 0.0 for rate in rates)
         if size and rate and None not in rates:

@@ -18,7 +18,7 @@ _PER_CENT = {
 _FRACTIONS = frozenset({"achieved_occupancy"})  # nvprof: 0 to 1, Nsight Compute: percent
 
 
-def launched(kernels: Sequence[Kernel]) -> str:
+def launch_text(kernels: Sequence[Kernel]) -> str:
     """Return the number of launches and kernels, such as "9 launches of 2 kernels"."""
     launches = sum(kernel.calls for kernel in kernels)
     names = len({kernel.name for kernel in kernels})
@@ -58,7 +58,7 @@ class MetricSums:
         """Return the sums of a profile; nvprof metrics get the names of Nsight Compute."""
         if profile.tool == "nvprof":
             profile = replace(
-                profile, kernels=tuple(_renamed(kernel) for kernel in profile.kernels)
+                profile, kernels=tuple(_with_ncu_names(kernel) for kernel in profile.kernels)
             )
         times = [kernel.total_ns for kernel in profile.kernels]
         known = [time for time in times if time is not None]
@@ -68,7 +68,7 @@ class MetricSums:
             names=frozenset(name for kernel in profile.kernels for name in kernel.metrics),
             kernel_ns=sum(known) if is_timed else None,
             source=f"{profile.tool} {profile.version}".strip(),
-            scope=launched(profile.kernels),
+            scope=launch_text(profile.kernels),
         )
 
     @property
@@ -152,7 +152,7 @@ class MetricSums:
         )
 
 
-def _renamed(kernel: Kernel) -> Kernel:
+def _with_ncu_names(kernel: Kernel) -> Kernel:
     metrics: dict[str, float] = {}
     for name, value in kernel.metrics.items():
         known = _PER_CENT.get(name) or ncu_name(name) or name

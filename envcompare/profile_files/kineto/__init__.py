@@ -65,12 +65,12 @@ def read(path: Path) -> Profile:
     for table in (kernels, copies, calls, operators):
         _refuse_duplicates(trace, table)
     if rows.counters:
-        return _counted(trace, rows, kernels)
+        return _counter_profile(trace, rows, kernels)
     names = tuple(rows.names)
     devices = _devices(trace)
     call_names = {names[number] for number in np.unique(calls["name"]).tolist()}
     is_rocm = _is_rocm(devices, call_names)
-    timed = _timed(trace, rows, (kernels, copies, calls, operators))
+    timed = _timed_profile(trace, rows, (kernels, copies, calls, operators))
     has_gpu = bool(len(kernels) or len(copies))
     hidden = _BY_KERNELS if is_rocm else ""
     timed = replace(
@@ -93,7 +93,9 @@ def read(path: Path) -> Profile:
     return with_gpu_times(timed, (kernels, copies), devices, source=_SOURCE)
 
 
-def _timed(trace: Trace, rows: EventRows, tables: tuple[Table, Table, Table, Table]) -> Profile:
+def _timed_profile(
+    trace: Trace, rows: EventRows, tables: tuple[Table, Table, Table, Table]
+) -> Profile:
     """Return kernels, copies, calls and operators with their times."""
     kernels, copies, calls, operators = tables
     names = tuple(rows.names)
@@ -121,7 +123,7 @@ def _timed(trace: Trace, rows: EventRows, tables: tuple[Table, Table, Table, Tab
     )
 
 
-def _counted(trace: Trace, rows: EventRows, launched: Table) -> Profile:
+def _counter_profile(trace: Trace, rows: EventRows, launched: Table) -> Profile:
     """Return the counters of a trace; its times are distorted by counting and dropped.
 
     A profiler range is not a launch, so kernels come from the trace. If it has none, ranges named
@@ -230,7 +232,7 @@ def _collectives(kernels: Table, rows: EventRows, *, is_rocm: bool) -> Iterator[
         here = kernels["device"] == device
         exchange, others = kernels[here & is_exchange], kernels[here & ~is_exchange]
         scope = f"GPU {device}: no other kernel runs"
-        for quantity in _exchanged(exchange, others, rows.steps_ns, scope):
+        for quantity in _exchange_quantities(exchange, others, rows.steps_ns, scope):
             yield replace(quantity, gpu=device)
 
 
@@ -239,11 +241,13 @@ def _host_collectives(rows: EventRows, operators: Table) -> Iterator[Quantity]:
     exchanges = rows.exchanges.table()
     if len(exchanges):
         scope = f"{counted(len(exchanges), 'collective')} on the host: no operator computes"
-        computed = _computing(operators, tuple(rows.names))
-        yield from _exchanged(exchanges, computed, rows.steps_ns, scope)
+        computed = _computing_operators(operators, tuple(rows.names))
+        yield from _exchange_quantities(exchanges, computed, rows.steps_ns, scope)
 
 
-def _exchanged(exchanges: Table, others: Table, steps_ns: int, scope: str) -> Iterator[Quantity]:
+def _exchange_quantities(
+    exchanges: Table, others: Table, steps_ns: int, scope: str
+) -> Iterator[Quantity]:
     """Yield the total and exposed time of exchanges in ns, and their shares of the steps."""
     of, under = ((table["start"], table["end"]) for table in (exchanges, others))
     duration_ns, exposed = union_ns(*of), exposed_ns(of, under)
@@ -366,17 +370,17 @@ def _operator_sums(
     is_kept = kept_places == np.arange(len(operators))
     parents = np.where(is_kept & (parents >= 0), kept_places[parents], -1)
     length = operators["end"] - operators["start"]
-    device = _added(_moved(work, kept_places), durations, len(operators))
+    device = _sum_by_place(_map_places(work, kept_places), durations, len(operators))
     owner = innermost(operators, threads=memory["thread"], times=memory["time"])
-    held = _moved(np.array(owner, dtype=np.int64), kept_places)
+    held = _map_places(np.array(owner, dtype=np.int64), kept_places)
     sums = np.stack([
         np.ones_like(length),
-        length - _inside(operators, parents),
+        length - _time_of_children(operators, parents),
         length,
         device,
         _with_children(device, parents, order),
         *(
-            _added(held[picked], memory["bytes"][picked], len(operators))
+            _sum_by_place(held[picked], memory["bytes"][picked], len(operators))
             for picked in (memory["is_device"] == 0, memory["is_device"] == 1)
         ),
     ])  # fmt: skip
@@ -391,7 +395,7 @@ def _operator_sums(
     )
 
 
-def _computing(operators: Table, names: Sequence[str]) -> Table:
+def _computing_operators(operators: Table, names: Sequence[str]) -> Table:
     """Return the computing operators, without their callers, which may wait in between."""
     kept = [at for at, name in enumerate(names) if _COMPUTES.match(name)]
     return operators[np.isin(operators["name"], kept)]
@@ -448,16 +452,16 @@ def _without_repeats(rows: Table, parents: Numbers, order: Numbers) -> Numbers:
     return kept_places
 
 
-def _moved(places: Numbers, kept_places: Numbers) -> Numbers:
+def _map_places(places: Numbers, kept_places: Numbers) -> Numbers:
     return np.where(places >= 0, kept_places[places], -1)
 
 
-def _inside(rows: Table, parents: Numbers) -> Numbers:
+def _time_of_children(rows: Table, parents: Numbers) -> Numbers:
     """Return the time of children inside each operator; rounding may extend one past the end."""
     is_child = parents >= 0
     parent = parents[is_child]
     until = np.minimum(rows["end"][is_child], rows["end"][parent])
-    return _added(parent, until - rows["start"][is_child], len(rows))
+    return _sum_by_place(parent, until - rows["start"][is_child], len(rows))
 
 
 def _with_children(values: Numbers, parents: Numbers, order: Numbers) -> Numbers:
@@ -469,7 +473,7 @@ def _with_children(values: Numbers, parents: Numbers, order: Numbers) -> Numbers
     return np.array(sums, dtype=np.int64)
 
 
-def _added(places: Numbers, values: Numbers, count: int) -> Numbers:
+def _sum_by_place(places: Numbers, values: Numbers, count: int) -> Numbers:
     sums = np.zeros(count, dtype=np.int64)
     known = places >= 0
     np.add.at(sums, places[known], values[known])

@@ -28,9 +28,9 @@ from envcompare.profile_files.ncu.launches import (
     Counted,
     Launch,
     Measured,
-    adding,
     changes_time,
-    counted,
+    combine_launches,
+    combining_rule,
     device,
     dim,
     is_unpatched_time,
@@ -163,7 +163,9 @@ def _printed(path: Path, lines: tuple[str, ...], *, form: str = "") -> Profile:
     if table.header.cells[0] == "Process ID":
         page, kernels = "summary", _summary_kernels(table)
     else:
-        kernels = counted(_raw_launches(table) if page == "raw" else _details_launches(table))
+        kernels = combine_launches(
+            _raw_launches(table) if page == "raw" else _details_launches(table)
+        )
         kernels = replace(kernels, notes=(*kernels.notes, *_gap_notes(table)))
     return _profile(path, form or f"csv {page}", page, kernels, _devices_of(table))
 
@@ -338,7 +340,9 @@ def _summary_kernels(table: _Table) -> Counted:
     kernels = []
     for group, means in zip(groups.values(), averages, strict=True):
         steady = {member.average.metric for member in group if member.is_steady}
-        unsteady = {name for name in means.values if adding(name) == "rate" and name not in steady}
+        unsteady = {
+            name for name in means.values if combining_rule(name) == "rate" and name not in steady
+        }
         left |= unsteady
         kept = {name: mean for name, mean in means.values.items() if name not in unsteady}
         kernels.append(_kernel(table, group, kept, has_time=has_time))
@@ -382,7 +386,10 @@ def _kernel(
     table: _Table, group: Sequence[_Member], means: Mapping[str, float], *, has_time: bool
 ) -> Kernel:
     fields, calls = group[0].fields, _calls(table, group)
-    sums = {name: mean * calls if adding(name) == "sum" else mean for name, mean in means.items()}
+    sums = {
+        name: mean * calls if combining_rule(name) == "sum" else mean
+        for name, mean in means.items()
+    }
     time = sums.pop(TIME, None)
     return Kernel(
         name=fields["Kernel Name"],

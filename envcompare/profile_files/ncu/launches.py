@@ -20,7 +20,7 @@ from envcompare.profile_files.activity import SEQUENCE_MOST, Shape
 from envcompare.profile_files.rawfiles import Convention, is_missing, read_unit, refusal
 from envcompare.run_folder.profiles import Device, Dim, Kernel, Note
 
-Adding = Literal["sum", "rate"]
+CombiningRule = Literal["sum", "rate"]
 TIME: Final = "gpu__time_duration.sum"
 _CYCLES: Final = ("sm__cycles_elapsed.avg", "sm__cycles_elapsed.max")
 
@@ -73,7 +73,7 @@ _BASES: Final = (
 
 
 @lru_cache(maxsize=_NAMES)
-def adding(metric: str) -> Adding | None:
+def combining_rule(metric: str) -> CombiningRule | None:
     """Return how a metric combines over launches; None if it does not."""
     if metric.startswith(_LEFT_OUT):
         return None
@@ -179,7 +179,7 @@ class Measured:
 
         def numbers() -> Iterator[tuple[Cell, float]]:
             for cell in cells:
-                if adding(cell.metric) is None or is_missing(cell.text):
+                if combining_rule(cell.metric) is None or is_missing(cell.text):
                     continue
                 factor = cell.factor(file)
                 if factor is None:
@@ -233,7 +233,7 @@ def dim(text: str) -> Dim | None:
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
-def counted(launches: Sequence[Launch]) -> Counted:
+def combine_launches(launches: Sequence[Launch]) -> Counted:
     """Combine launches to kernels: sums are added, rates averaged with launch time as weight.
 
     If counters changed time, and nothing shows that the duration comes from another pass, kernels
@@ -297,9 +297,9 @@ def _metrics(
         values = [launch.values[name] for launch in launches if name in launch.values]
         if len(values) < len(launches):
             lacking[name] = lacking.get(name, 0) + len(launches) - len(values)
-        elif adding(name) == "sum":
+        elif combining_rule(name) == "sum":
             metrics[name] = sum(values)
-        elif adding(name) == "rate":
+        elif combining_rule(name) == "rate":
             mean = _weighted(values, times)
             metrics |= {} if mean is None else {name: mean}
     metrics.pop(TIME, None)
@@ -387,7 +387,7 @@ def read_report(module: ModuleType, path: Path) -> tuple[Counted, tuple[Device, 
         why = f"ncu_report {_module_version()} finds no launch: cut off, or from a newer ncu"
         raise refusal(path.name, why=why, hint=f"{CUT}; {NEWER_HINT.format(file=path.name)}")
     devices = dict.fromkeys(gpu for _, gpu in launches if gpu is not None)
-    return counted([launch for launch, _ in launches]), tuple(devices)
+    return combine_launches([launch for launch, _ in launches]), tuple(devices)
 
 
 def _module_version() -> str:
@@ -411,7 +411,7 @@ def _launches(module: ModuleType, path: Path) -> Iterator[tuple[Launch, Device |
 
 def _launch(action: _Action, file: str) -> Launch:
     def numbers() -> Iterator[tuple[Cell, float]]:
-        for name in filter(adding, action.metric_names()):
+        for name in filter(combining_rule, action.metric_names()):
             metric = action.metric_by_name(name)
             value = None if metric is None else metric.value()
             if metric is None or not isinstance(value, (int, float)) or not math.isfinite(value):

@@ -35,7 +35,7 @@ from envcompare.profile_files.activity import (
     with_gpu_times,
     without_memsets,
 )
-from envcompare.profile_files.nsys.database import HINT, Export, opened
+from envcompare.profile_files.nsys.database import HINT, Export, open_export
 from envcompare.profile_files.rawfiles import refusal
 from envcompare.run_folder.profiles import CopyKind, Device, Note, Profile
 from envcompare.text import one_line
@@ -105,7 +105,7 @@ def read(path: Path) -> Profile:
 
     Raises ProfileError for a file that is damaged, truncated or inconsistent.
     """
-    with opened(path) as export:
+    with open_export(path) as export:
         _refuse_newer(export, path.name)
         if not export.is_table(_STRINGS) or not export.is_of_nsys():
             why = "it lacks the tables of an nsys export: StringIds and a trace"
@@ -118,7 +118,7 @@ def complaints(path: Path) -> tuple[str, ...]:
 
     Raises ProfileError for a damaged file.
     """
-    with opened(path) as export:
+    with open_export(path) as export:
         return _complaints(export)
 
 
@@ -160,7 +160,7 @@ def _refuse_newer(export: Export, file: str) -> None:
 def _profile(export: Export, file: str) -> Profile:
     meta = _meta(export)
     version = meta.get("EXPORT_PRODUCT_VERSION", "")
-    trace = _marked(_trace(export))
+    trace = _keep_marked(_trace(export))
     source = f"nsys {version}".strip()
     launched = launching_calls(trace.kernels, trace.calls)
     kernels, sequence = kernel_groups(trace.kernels, trace.shapes, _ops(trace, launched))
@@ -200,7 +200,7 @@ def _trace(export: Export) -> _Trace:
     )
 
 
-def _marked(trace: _Trace) -> _Trace:
+def _keep_marked(trace: _Trace) -> _Trace:
     """Return the work launched between the marks; everything if there are none."""
     marked = _marks(trace.ranges, trace.texts)
     if not len(marked):
@@ -378,7 +378,7 @@ def _graph_launches(export: Export) -> Table:
     names = ("start", "end", "device", "correlation", "process", "place")
     if not export.has(_GRAPHS):
         return columns(dict.fromkeys(names, _NOTHING))
-    return _renamed(export.numbers(_GRAPHS, ("start", "end", "deviceId"), _WHO[1:]), names)
+    return _rename_columns(export.numbers(_GRAPHS, ("start", "end", "deviceId"), _WHO[1:]), names)
 
 
 def _read_calls(export: Export) -> tuple[Table, list[str]]:
@@ -392,7 +392,7 @@ def _read_calls(export: Export) -> tuple[Table, list[str]]:
     names: dict[str, int] = {}
     texts = (_VERSIONED.sub("", _text(export, _CALLS, "nameId", row)) for row in rows[firsts])
     numbers = np.array([names.setdefault(text, len(names)) for text in texts])
-    table = _renamed(rows, ours)
+    table = _rename_columns(rows, ours)
     table["name"] = numbers[inverse]
     _refuse_duplicates(export, _CALLS, table)
     return table, list(names)
@@ -439,7 +439,7 @@ def _inside(marked: Table, *, threads: Numbers, times: Numbers) -> npt.NDArray[n
     return is_inside
 
 
-def _renamed(rows: Table, names: Sequence[str]) -> Table:
+def _rename_columns(rows: Table, names: Sequence[str]) -> Table:
     """Return a copy of a table with its columns renamed."""
     kept = rows.dtype.names or ()
     return columns({ours: rows[name] for ours, name in zip(names, kept, strict=True)})

@@ -190,17 +190,17 @@ def _reason(row: dict[str, object], needed: Sequence[str]) -> str:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Export]:
+def open_export(path: Path) -> Iterator[Export]:
     """Open an export read-only, or a report if nsys is on PATH to export it.
 
     Raises ProfileError if it is incomplete, or if nsys is missing, with the command to run.
     """
-    with _exported(path) as database, _connected(database) as connection:
+    with _export_path(path) as database, _connect(database) as connection:
         yield Export(path.name, connection)
 
 
 @contextmanager
-def _connected(path: Path) -> Iterator[sqlite3.Connection]:
+def _connect(path: Path) -> Iterator[sqlite3.Connection]:
     _check_file(path)
     connection, end = None, time.monotonic() + _LIMIT_S
     try:
@@ -247,7 +247,7 @@ def _check_file(path: Path) -> None:
 
 
 @contextmanager
-def _exported(path: Path) -> Iterator[Path]:
+def _export_path(path: Path) -> Iterator[Path]:
     """Yield the path of an export, or of a temporary export of a report.
 
     Raises ProfileError with the command to run if nsys is missing or fails.

@@ -67,20 +67,20 @@ def read(path: Path) -> Profile:
         why = "it has a summary and metrics from one run, so counting changed the times"
         hint = "write one log for the summary and one for the metrics"
         raise refusal(path.name, line=metrics[0].line, why=why, hint=hint)
-    counted = _counted(parts)
+    kernels = _counted_kernels(parts)
     return Profile(
         tool="nvprof",
         format=f"{'csv' if reader.is_csv else 'text'} {'summary' if activities else 'metrics'}",
         files=(path.name,),
         devices=_devices(metrics),
-        kernels=_timed(activities) if activities else counted,
+        kernels=_timed_kernels(activities) if activities else kernels,
         copies=_copies(activities),
         api_calls=_calls(activities),
         has_time=bool(activities),
         notes=(
             *_notes(parts),
             *_unread_notes(reader.unread),
-            *_left_out_notes(metrics, counted),
+            *_left_out_notes(metrics, kernels),
             *([Note(kind="unended-line")] if not is_ended else []),
         ),
     )
@@ -102,7 +102,7 @@ def _refuse_failure(messages: Sequence[tuple[int, str]], file: str) -> None:
             raise refusal(file, line=line, why=f"nvprof reports: {text}", hint=_AGAIN)
 
 
-def _timed(activities: Iterable[Activity]) -> tuple[Kernel, ...]:
+def _timed_kernels(activities: Iterable[Activity]) -> tuple[Kernel, ...]:
     """Return the kernels of a summary, merged by name over processes."""
     kernels = (row for row in activities if row.is_kernel)
     return tuple(Kernel(name=name, **sums) for name, sums in _sums(kernels, lambda row: row.name))
@@ -153,7 +153,7 @@ def _copy_kind(name: str) -> str:
     return "memset" if name.startswith("[CUDA memset") else "other"
 
 
-def _counted(parts: Iterable[Part]) -> tuple[Kernel, ...]:
+def _counted_kernels(parts: Iterable[Part]) -> tuple[Kernel, ...]:
     """Return the kernels of a metrics report; a count is the average times the invocations.
 
     A metric that some process or GPU did not collect for a kernel is dropped.

@@ -12,7 +12,7 @@ from nsysexports import plain
 from profilefuzz import NAMES, Seed, seeds
 
 from envcompare.errors import ConfigError, ProfileError
-from envcompare.profile_files import SEVERAL, checked, read, recognise
+from envcompare.profile_files import SEVERAL, read, recognise, validate
 from envcompare.report.wording.profileterms import note_sentences
 from envcompare.run_folder.profiles import Kernel, Profile
 
@@ -154,7 +154,7 @@ def test_wrong_usage_is_said(tool: str, count: int, tmp_path: Path) -> None:
 def test_an_impossible_number_is_refused_whoever_read_it(kernel: Kernel) -> None:
     """The last look at what any reader returns."""
     with pytest.raises(ProfileError, match="cannot trust a"):
-        checked(Profile(tool="ncu", files=("a",), kernels=(kernel,)))
+        validate(Profile(tool="ncu", files=("a",), kernels=(kernel,)))
 
 
 def test_a_launch_of_unknown_name_counts_in_sums(tmp_path: Path) -> None:

@@ -23,7 +23,9 @@ def found(
         Side(names=frozenset(n), facts=f, gpus=frozenset({gpu} - {""}))
         for n, f, gpu in zip((before, after), facts, gpus, strict=True)
     ]
-    made = build_differences(sides[0], sides[1], host="local", arm_id="docker", told=(told,))
+    made = build_differences(
+        sides[0], sides[1], host="local", arm_id="docker", known_differences=(told,)
+    )
     return {one.key: one for one in made}
 
 
@@ -97,7 +99,7 @@ def test_another_gpu_model_is_a_confounder() -> None:
     assert (one.reference, one.value, one.fact_class) == (*models, "confounder")
     assert one.sentence == (
         "The reference ran on NVIDIA H100 80GB HBM3 and this arm on AMD Instinct MI300X: "
-        "another GPU changes times and the choice of kernels."
+        "a different GPU changes times and the choice of kernels."
     )
     assert made["kernels.architecture"].part_of == "gpu.name"
 
@@ -129,7 +131,7 @@ def test_change_of_precision_is_a_hint() -> None:
     one = made["kernels.precision"]
     assert (one.reference, one.value) == ("FP32", "FP32 and FP16")
     assert one.fact_class == "possible-influence"
-    assert one.sentence.startswith("Kernel names hint at FP32 in the reference")
+    assert one.sentence.startswith("Kernel names suggest FP32 in the reference")
     assert one.sentence.endswith("here; a name is no proof of the precision.")
     assert HGEMM in one.evidence
     assert made["kernels.architecture"].part_of == "kernels.precision"

@@ -90,7 +90,7 @@ def test_unknown_steps_are_said_and_one_proportion_is_one_set() -> None:
     made = diff(launched(step, steps=None, repeat=2), launched(step, steps=None, repeat=3))
     assert (made.identical_kernel_set, made.launch_factor) == (False, 1.5)
     assert not made.is_per_step
-    assert "number of steps is not known" in made.scaling
+    assert "number of steps is unknown" in made.scaling
     assert [row.kind for row in made.rows] == ["both", "both"]
 
 
@@ -118,7 +118,7 @@ def test_without_an_order_names_are_paired() -> None:
     made = diff(before, after)
     (row,) = rows(made, "replaced")
     assert (row.rule, row.kernel_class) == ("name", "gemm")
-    assert "names alone" in made.scaling
+    assert "paired by name" in made.scaling
 
 
 def test_two_builds_of_one_kernel_are_in_both_and_not_identical() -> None:

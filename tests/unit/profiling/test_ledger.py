@@ -91,7 +91,7 @@ def test_overlapping_time_is_shared_by_a_stated_rule() -> None:
     )
     assert_exact(made)
     assert parts(made) == {"gemm": (2_250, 3_000), "element-wise": (750, 1_000)}
-    assert "share" in made.rule
+    assert "in proportion to" in made.rule
 
 
 def test_communication_counts_where_nothing_else_ran() -> None:
@@ -110,14 +110,14 @@ def test_summary_without_a_time_line_says_what_it_cannot_know() -> None:
     """A list of sums has no idle time."""
     made = traced(launched([kernel(CONV)]), launched([kernel(CONV, each_ns=2_000.0)]))
     assert_exact(made)
-    assert made.whole == "GPU activities, added up"
-    assert "idle time is not known" in made.rule
+    assert made.whole == "sum of GPU activities"
+    assert "idle time is unknown" in made.rule
 
 
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"has_time": False}, "changes time"),
+        ({"has_time": False}, "changed the times"),
         ({"steps": None}, "steps"),
         ({"span_ns": 1.0, "busy_ns": 2.0}, "not within its span"),
     ],

@@ -59,7 +59,7 @@ def test_run_without_a_gpu_gets_a_ledger_from_its_blocks(tmp_path: Path) -> None
     assert (ledger.arm, ledger.basis) == ("docker", "timing")
     assert sum(part.change_ns for part in ledger.parts) == ledger.change_ns
     assert ledger.change_ns == pytest.approx(1_000_000, rel=0.05)
-    assert "verdict leaves out the wait" in ledger.notes[-1]
+    assert "verdict excludes waiting" in ledger.notes[-1]
     assert found.arms == ()
 
 
@@ -118,7 +118,7 @@ def test_imported_traces_are_not_held_against_the_timing(tmp_path: Path) -> None
     pair = tuple(map(_imported, traces([CONV], [CONV, ADD])))
     (ledger,) = only(compared(tmp_path, *pair, samples=blocks({"vm": 1.0, "docker": 1.1}))).ledgers
     assert (ledger.timing_change_ns, ledger.unseen_ns) == (None, None)
-    assert "not known that they are of the program" in ledger.notes[-1]
+    assert "may not be from the timed program" in ledger.notes[-1]
 
 
 def test_identical_kernels_confound_nothing(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_profile_of_another_program_is_a_caution(tmp_path: Path) -> None:
     """The hash of the timed code stands in the events."""
     vm, docker = traces([CONV], [CONV])
     found = only(compared(tmp_path, replace(vm, code_hash="bb"), docker, samples=(block(),)))
-    assert "not the one that was timed" in found.cautions[0]
+    assert "not the code that was timed" in found.cautions[0]
 
 
 def test_missing_pass_keeps_its_reason_and_hint(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_gpu_of_which_no_model_is_known_is_said_to_be_unknown(tmp_path: Path) ->
     vm, docker = traces([CONV], [CONV])
     h100 = replace(vm.profile or Profile(tool="nsys"), devices=(Device(name="NVIDIA H100"),))
     half = only(compared(tmp_path / "a", replace(vm, profile=h100), docker, samples=()))
-    assert half.cautions[0].startswith("The GPU model of docker is not known; a different GPU")
+    assert half.cautions[0].startswith("The GPU model of docker is unknown; a different GPU")
     both = (replace(one, profile=h100) for one in (vm, docker))
     whole = only(compared(tmp_path / "b", *both, samples=()))
     assert not any("GPU model" in text for text in whole.cautions)

@@ -247,7 +247,7 @@ def test_without_counters_no_point_is_drawn_and_it_is_said() -> None:
     """A trace alone counts nothing."""
     made = drawn(traced())
     assert made.points == ()
-    assert "no profile holds the FLOPs" in made.missing[0]
+    assert "no profile has kernel FLOPs" in made.missing[0]
 
 
 @settings(deadline=None)
