@@ -160,7 +160,10 @@ class Import:
         additions = [self._addition(place.cell, group, next(names)) for group in groups]
         changed = self._changed_records(known, {file.sha256 for file in requested})
         sentences = [_sentence(addition.record) for addition in additions]
-        restatements = [_restatement(record) for record in changed]
+        restatements = [
+            f"{record.arm}: {record.name} now covers {counted(record.steps or 0, 'step')}"
+            for record in changed
+        ]
         folder = self._write(place, additions, changed, messages=[*sentences, *restatements])
         lines += restatements
         for addition, sentence in zip(additions, sentences, strict=True):
@@ -456,10 +459,6 @@ def _has_content(record: ProfileRecord) -> bool:
         or seen.api_calls
         or any(quantity.value for quantity in seen.quantities)
     )
-
-
-def _restatement(record: ProfileRecord) -> str:
-    return f"{record.arm}: {record.name} now covers {counted(record.steps or 0, 'step')}"
 
 
 def _sentence(record: ProfileRecord) -> str:

@@ -230,7 +230,11 @@ def _merge(profiles: Sequence[Profile]) -> Profile:
     for other in profiles:
         if other is not timed:
             _refuse_other_launches(timed, other)
-    merged = [_by_shape(profile) for profile in profiles if profile is not timed]
+    merged = [
+        {_shape(kernel): kernel for kernel in profile.kernels}
+        for profile in profiles
+        if profile is not timed
+    ]
     kernels = tuple(
         _join_metrics(kernel, [kernels[_shape(kernel)] for kernels in merged])
         for kernel in timed.kernels
@@ -328,10 +332,6 @@ def _launch_shapes(profile: Profile) -> list[Shape]:
 
 def _calls(profile: Profile) -> dict[Shape, int]:
     return {_shape(kernel): kernel.calls for kernel in profile.kernels}
-
-
-def _by_shape(profile: Profile) -> dict[Shape, Kernel]:
-    return {_shape(kernel): kernel for kernel in profile.kernels}
 
 
 def _shape(kernel: Kernel) -> Shape:

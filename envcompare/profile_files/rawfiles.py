@@ -238,7 +238,12 @@ def decide(cells: Iterable[tuple[int, str]], *, file: str) -> Convention:
     for line, text in cells:
         if text not in lines:
             lines[text] = line
-    numbers = {text: line for text, line in lines.items() if _is_evidence(text)}
+    # fixed six-decimal numbers are the same in every locale
+    numbers = {
+        text: line
+        for text, line in lines.items()
+        if _LOOK.fullmatch(text) and not _FIXED.fullmatch(text)
+    }
     fitting = list(_CONVENTIONS)
     for text, line in numbers.items():
         remaining = [convention for convention in fitting if convention.fits(text)]
@@ -254,10 +259,6 @@ def decide(cells: Iterable[tuple[int, str]], *, file: str) -> Convention:
             why = f"{text!r} may be {values_text}, and no other number in the file decides which"
             raise refusal(file, line=line, why=why, hint=_PLAIN_NUMBERS)
     return fitting[0]
-
-
-def _is_evidence(text: str) -> bool:
-    return _LOOK.fullmatch(text) is not None and not _FIXED.fullmatch(text)
 
 
 @dataclass(frozen=True, slots=True)

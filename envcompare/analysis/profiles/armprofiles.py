@@ -233,7 +233,11 @@ def _operator_table(record: ProfileRecord) -> OperatorTable:
     profile = profile_of(record)
     cpu = sum(one.self_cpu_ns for one in profile.operators)
     device = _sum(one.self_device_ns for one in profile.operators)
-    ordered = sorted(profile.operators, key=_own_time, reverse=True)
+    ordered = sorted(
+        profile.operators,
+        key=lambda operator: (operator.self_device_ns or 0.0, operator.self_cpu_ns),
+        reverse=True,
+    )
     cut = ordered[MOST_ROWS:] if len(ordered) > MOST_ROWS + 1 else []
     groups = [[one] for one in ordered[: len(ordered) - len(cut)]] + [cut] * bool(cut)
     return OperatorTable(
@@ -244,10 +248,6 @@ def _operator_table(record: ProfileRecord) -> OperatorTable:
         self_device_ns=device,
         rows=tuple(_operator_row(group, cpu, device) for group in groups),
     )
-
-
-def _own_time(operator: Operator) -> tuple[float, float]:
-    return (operator.self_device_ns or 0.0, operator.self_cpu_ns)
 
 
 def _operator_row(group: Sequence[Operator], cpu: float, device: float | None) -> OperatorRow:
@@ -265,16 +265,14 @@ def _operator_row(group: Sequence[Operator], cpu: float, device: float | None) -
         self_cpu_percent=100 * self_cpu / cpu if cpu else 0.0,
         cpu_ns=single.cpu_ns if single else None,
         self_device_ns=self_device,
-        self_device_percent=_percent(self_device, device),
+        self_device_percent=100 * self_device / device
+        if self_device is not None and device
+        else None,
         device_ns=single.device_ns if single else None,
         self_cpu_bytes=single.self_cpu_bytes if single else None,
         self_device_bytes=single.self_device_bytes if single else None,
         is_rest=single is None,
     )
-
-
-def _percent(part: float | None, whole: float | None) -> float | None:
-    return 100 * part / whole if part is not None and whole else None
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

@@ -182,7 +182,8 @@ def _gpu_division(profile: Profile, *, has_span: bool) -> _Division:
     span, busy = profile.span_ns, profile.busy_ns
     if not has_span or span is None or busy is None:
         return _Division(parts=_scaled(sums, 1 / steps), rules=(_NO_TIME_LINE,))
-    parts, rule = _exclusive(sums, busy, _exposed(profile))
+    exposed = (row.value for row in profile.quantities if row.name == _EXPOSED_NAME)
+    parts, rule = _exclusive(sums, busy, next(exposed, None))
     listed = sum(parts.values())
     parts["idle"] = max(0.0, span - busy)
     parts["rest"] = max(0.0, span - parts["idle"] - listed)
@@ -213,11 +214,6 @@ def _exclusive(
     alone = min(exposed, talking, busy)
     scaled = _scaled(sums, min(1.0, (busy - alone) / others))
     return {**scaled, "communication": alone}, _EXPOSED
-
-
-def _exposed(profile: Profile) -> float | None:
-    exposed = (one for one in profile.quantities if one.name == _EXPOSED_NAME)
-    return next((one.value for one in exposed), None)
 
 
 def _scaled(parts: Mapping[Part, float], factor: float) -> dict[Part, float]:

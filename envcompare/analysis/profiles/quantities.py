@@ -181,7 +181,13 @@ def _rows(
     clashing = clashes(held, partial)
     if not clashing:
         return _with_intensity(rows, [profile_of(record) for record in held])
-    return rows | {key: _without_value(rows[key], reason) for key, reason in clashing.items()}
+    refused = {
+        key: replace(
+            rows[key], status="refused", reason=reason, value=None, per_step=None, per_sample=None
+        )
+        for key, reason in clashing.items()
+    }
+    return rows | refused
 
 
 def _of_record(
@@ -207,10 +213,6 @@ def _agree(row: QuantityRow, other: QuantityRow) -> bool:
     if compared.agreement == "unknown":
         return row.value == other.value or _is_coarse(row, other)
     return compared.agreement == "equal"
-
-
-def _without_value(row: QuantityRow, reason: str) -> QuantityRow:
-    return replace(row, status="refused", reason=reason, value=None, per_step=None, per_sample=None)
 
 
 def _key(quantity: Quantity, kind: str, tool: Tool | None, *, place: int = 0) -> Key:

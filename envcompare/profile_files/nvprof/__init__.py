@@ -109,7 +109,11 @@ def _timed_kernels(activities: Iterable[Activity]) -> tuple[Kernel, ...]:
 
 
 def _copies(activities: Iterable[Activity]) -> tuple[Copy, ...]:
-    copies = (row for row in activities if _is_gpu(row) and row.name.startswith("[CUDA"))
+    copies = (
+        row
+        for row in activities
+        if row.section == "GPU activities" and row.name.startswith("[CUDA")
+    )
     return tuple(
         Copy(kind=kind, **sums)  # type: ignore[arg-type]  # one of the kinds by construction
         for kind, sums in _sums(copies, lambda row: _copy_kind(row.name))
@@ -119,10 +123,6 @@ def _copies(activities: Iterable[Activity]) -> tuple[Copy, ...]:
 def _calls(activities: Iterable[Activity]) -> tuple[ApiCall, ...]:
     calls = (row for row in activities if row.section == "API calls")
     return tuple(ApiCall(name=name, **sums) for name, sums in _sums(calls, lambda row: row.name))
-
-
-def _is_gpu(row: Activity) -> bool:
-    return row.section == "GPU activities"
 
 
 def _sums(
