@@ -41,9 +41,9 @@ exit "$code"
 """
 SEARCH = """
 if [ -x "$root/stopwatch" ]; then
-  tell program "$root/stopwatch"
-  tell folder "$root"
-  tell version "$("$root/stopwatch" --version)"
+  report program "$root/stopwatch"
+  report folder "$root"
+  report version "$("$root/stopwatch" --version)"
 fi
 """
 FILES = ReportFiles(
