@@ -18,7 +18,6 @@ from envcompare.analysis.model.comparison import (
     CellSummary,
     Drift,
     Estimate,
-    OddWorker,
     StepTimes,
     StoppedBy,
 )
@@ -36,6 +35,7 @@ from envcompare.run_folder.records import (
     Scalar,
 )
 from envcompare.run_folder.results import count_comparisons
+from envcompare.stats.headline import Headline
 from envcompare.stats.intervals import CONTROL_LEVEL, Evidence, Interval, error_of_each, gather
 from envcompare.stats.metrics import (
     MetricName,
@@ -243,10 +243,15 @@ class CellData:
     ) -> Estimate | None:
         """Return the estimate of the mean, with all steps in; None without rounds of both arms.
 
-        That of `stretch` is the one of wall less that of net.
+        On the metric of the verdict it has the waiting of its own in, where that is counted. That
+        of `stretch` is the one of wall less that of net.
         """
         reference = self.reference.id
-        mean = self.readings.mean(arm, reference, metric)
+        mean = (
+            self.readings.felt(arm, reference, metric)
+            if metric == self.metric[0]
+            else self.readings.mean(arm, reference, metric)
+        )
         if mean is None:
             return None
         ratio = mean.interval(
@@ -259,12 +264,16 @@ class CellData:
         )
         return self.estimate_of(ratio, arm, metric, is_widened=is_widened)
 
-    def printed_mean(self, arm: str) -> Estimate | None:
-        """Return the mean as a run prints it: at the level that the typical step leaves to it."""
-        own = (1 - TYPICAL_SHARE) * self.alpha
-        factor = self.widening(own)
-        return self.mean_estimate(
-            arm, self.metric[0], level=1 - own, factor=factor, is_widened=True
+    def headline(self, arm: str, typical: Interval) -> Headline:
+        """Return the typical step as printed with the mean, at the level that it leaves to it."""
+        return self.readings.headline(
+            arm,
+            self.reference.id,
+            self.metric[0],
+            typical=typical,
+            spread=self.spread(arm),
+            alpha=self.alpha,
+            widening=self.widening((1 - TYPICAL_SHARE) * self.alpha),
         )
 
     def to_estimate(
@@ -343,10 +352,6 @@ def summarise_cell(data: CellData) -> CellSummary:
             metric=metric,
         ),
         dropped_blocks=sum(b.status == "dropped" for b in data.blocks),
-        odd_restarts=tuple(
-            OddWorker(restart=one.restart, arm=one.arm, log_ratio=one.log_ratio)
-            for one in data.readings.odd
-        ),
         restart_spread=_widest_spread(data) if blocks else None,
         waited_s=waited_s(data.guard_events),
         cautions=tuple(
