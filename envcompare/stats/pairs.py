@@ -39,6 +39,7 @@ DRIFT_LEVEL = 0.01  # false alarms of all tests of a family together, by Bonferr
 MIN_SLOPES = 4  # generations; below that even a strong drift cannot be told
 _ROUNDING = 1e-12  # a log ratio below it is what floating point leaves of equal numbers
 LEAST_OFF = math.log(1.1)
+_ROUNDS_FOR_TREND = 12  # with two steps and more
 _FAR_ERRORS = 5.0
 _LEAST_RESTARTS = 3  # two tell only that they differ
 _LEAST_ROUNDS = 6
@@ -116,6 +117,47 @@ def _p_value(slopes: np.ndarray) -> float:
     error = np.sqrt(np.mean((slopes - mean) ** 2) * (count / (count - 1)) / count)
     # as scipy.stats.ttest_1samp, which takes a hundred times as long for so few numbers
     return float(2 * special.stdtr(count - 1, -abs(mean / error)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnTrend:
+    """How the ratio of two arms changes from the first step of a block to its last."""
+
+    first_log_ratio: float  # of the first steps of all blocks, with everything in
+    last_log_ratio: float
+    p_value: float
+
+
+def turn_trend(rounds: Sequence[tuple[np.ndarray, np.ndarray]]) -> TurnTrend | None:
+    """Test whether log ratios change with the position in a block; None below 12 rounds.
+
+    Each round has the steps of both arms, in order; positions that one lacks are left out. A round
+    gives one slope, and the signed ranks of slopes (Wilcoxon 1945) have mean 0 where a slope is as
+    likely as its negative; their sum is taken as normal.
+    """
+    pairs = [(ours[: len(theirs)], theirs[: len(ours)]) for ours, theirs in rounds]
+    pairs = [
+        (ours, theirs)
+        for ours, theirs in pairs
+        if ours.size >= 2 and min(ours.min(), theirs.min()) > 0
+    ]
+    if len(pairs) < _ROUNDS_FOR_TREND:
+        return None
+    slopes = np.asarray([_slope(np.log(ours / theirs)) for ours, theirs in pairs])
+    count = slopes.size
+    ranks = np.argsort(np.argsort(np.abs(slopes))) + 1
+    score = float(np.sum(np.sign(slopes) * ranks)) / math.sqrt(
+        count * (count + 1) * (2 * count + 1) / 6
+    )
+    first, last = (
+        math.log(sum(ours[at] for ours, _ in pairs) / sum(theirs[at] for _, theirs in pairs))
+        for at in (0, -1)
+    )
+    return TurnTrend(
+        first_log_ratio=first,
+        last_log_ratio=last,
+        p_value=float(2 * special.ndtr(-abs(score))),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

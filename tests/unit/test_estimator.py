@@ -96,6 +96,23 @@ def test_slow_steps_part_the_mean_from_the_typical_step() -> None:
     assert "takes 4 times as long as usual" in said
 
 
+def test_steps_that_rise_within_a_turn_are_said() -> None:
+    """A longer turn would give another ratio."""
+    one = found("steps rise from 1.0 to 1.6 in a block")
+    assert one.turn_trend is not None
+    assert one.turn_trend.is_detected
+    assert math.expm1(one.turn_trend.last_log_ratio) == pytest.approx(0.6, abs=0.05)
+    assert "in the first step of a turn to +" in remarks(one)
+
+
+def test_equal_arms_have_no_trend_within_a_turn() -> None:
+    """At 1 % of false alarms none of these is one."""
+    for repeat in range(REPEATS):
+        trend = found("nothing", repeat).turn_trend
+        assert trend is not None
+        assert not trend.is_detected
+
+
 def slow_steps(repeat: int) -> Comparison:
     """Return a cell of which one step in 50 takes four times as long."""
     return found("one step in 50 takes 4 times", repeat)

@@ -121,6 +121,15 @@ class OwnWaiting(msgspec.Struct, frozen=True, kw_only=True):
     is_counted: bool  # it is not 0, nor what the control waits: the mean has it in
 
 
+class TurnTrend(msgspec.Struct, frozen=True, kw_only=True):
+    """How an arm's ratio to the reference changes from the first step of a block to its last."""
+
+    first_log_ratio: float
+    last_log_ratio: float
+    p_value: float
+    is_detected: bool  # at 1 % over the compared arms of the cell
+
+
 class FarLaunch(msgspec.Struct, frozen=True, kw_only=True):
     """A launch of an arm that took far more, or less, time than its others."""
 
@@ -245,6 +254,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     is_by_mean: bool = False  # the outcome is that of the mean, not of the typical step alone
     own_waiting: OwnWaiting | None = None  # None where the metric is not `net`
     far_launches: tuple[FarLaunch, ...] = ()  # of the arm and its reference; no estimate lacks them
+    turn_trend: TurnTrend | None = None
     steps: int | None = None  # that the arm of the two with fewer took
     # Seconds of the reference's step, or process: times the ratio of `deciding` it is the arm's.
     reference_step_s: float | None = None

@@ -24,6 +24,7 @@ from envcompare.analysis.model.comparison import (
     Reason,
     ReasonKind,
     Tail,
+    TurnTrend,
 )
 from envcompare.analysis.timing.cells import CellData
 from envcompare.run_folder.records import ArmRecord, Block, Design, Measured
@@ -36,6 +37,7 @@ from envcompare.stats.intervals import (
     student_factor,
 )
 from envcompare.stats.metrics import MetricName, net_steps_ns
+from envcompare.stats.pairs import DRIFT_LEVEL, turn_trend
 from envcompare.stats.typical import (
     MIN_RESTARTS,
     MIN_ROUNDS,
@@ -190,6 +192,7 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, settled: Pri
         is_by_mean=found.is_by_mean,
         own_waiting=_own_waiting(data, arm),
         far_launches=_far_launches(data, arm),
+        turn_trend=_turn_trend(data, arm.id),
         steps=_steps_of_both(data, arm),
         reference_step_s=data.readings.step_s(
             data.reference.id, beside=arm.id, metric=metric, is_mean=found.is_by_mean
@@ -314,6 +317,22 @@ def _far_launches(data: CellData, arm: ArmRecord) -> tuple[FarLaunch, ...]:
         )
         for name in both
         for one in data.readings.far_launches(name)
+    )
+
+
+def _turn_trend(data: CellData, arm: str) -> TurnTrend | None:
+    if data.is_program:
+        return None
+    ours, theirs = (_by_round(data, one) for one in (arm, data.reference.id))
+    trend = turn_trend([(ours[key], theirs[key]) for key in sorted(ours.keys() & theirs.keys())])
+    if trend is None:
+        return None
+    compared = sum(not (one.is_reference or one.is_control) for one in data.run.arms)
+    return TurnTrend(
+        first_log_ratio=trend.first_log_ratio,
+        last_log_ratio=trend.last_log_ratio,
+        p_value=trend.p_value,
+        is_detected=trend.p_value * max(1, compared) < DRIFT_LEVEL,
     )
 
 

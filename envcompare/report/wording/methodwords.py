@@ -290,8 +290,8 @@ def _ratio_drift(drift: Drift, reference: str, *, of: str) -> str:
     return (
         f"against {reference}, {drift.arm} gets {unsigned_percent(drift.over_generation)} {way} "
         f"from the first round of a {of} to its last (p = {drift.p_value:.2g}): its warm-up "
-        "takes longer than the steps that are discarded, or its speed changes. The verdict is on "
-        "the median over all rounds."
+        "takes longer than the steps that are discarded, or its speed changes. The verdict has "
+        "all rounds in it."
     )
 
 

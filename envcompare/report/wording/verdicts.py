@@ -397,6 +397,7 @@ def _parting_sentence(comparison: Comparison, *, margin: float) -> str:
         _parting(comparison),
         _waiting(comparison, margin),
         _launches(comparison),
+        _trend(comparison, margin),
         _tail(comparison),
     )
     return "; ".join(filter(None, texts))
@@ -430,6 +431,21 @@ def _waiting(comparison: Comparison, margin: float) -> str:
     if comparison.outcome == "equivalent" and waiting.high > margin:
         return f"up to {percent(waiting.high)} % more waiting for a CPU cannot be excluded"
     return ""
+
+
+def _trend(comparison: Comparison, margin: float) -> str:
+    """Say that the ratio changes by more than the margin from the first step of a turn to its last.
+
+    What other arms leave in the caches, and what starts to wait, show so.
+    """
+    trend = comparison.turn_trend
+    if trend is None or not trend.is_detected:
+        return ""
+    first, last = trend.first_log_ratio, trend.last_log_ratio
+    if abs(last - first) <= math.log1p(margin):
+        return ""
+    way = f"from {signed_percent(first)} in the first step of a turn to {signed_percent(last)}"
+    return f"the change goes {way} in the last; longer turns may show another"
 
 
 def _launches(comparison: Comparison) -> str:
