@@ -7,6 +7,7 @@ that was published with them.
 
 from __future__ import annotations
 
+import json
 import math
 import zlib
 from collections import Counter
@@ -19,7 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bookkeeping import HERE, Places, benchmark
+from bookkeeping import HERE, Places, benchmark, commit
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import Comparison, Estimate, RunComparison
 from envcompare.analysis.timing.cells import CellData, summarise_cell
@@ -28,7 +29,7 @@ from envcompare.run_folder.records import CONTROL_SUFFIX, Block, Event
 from envcompare.run_folder.results import RunFolder
 from ground import recorded_run
 
-PAGE = "estimator.md"
+RAW, PAGE = "estimator.json", "estimator.md"
 SEED = 20_261_128
 RUNS = HERE.parent / "results"
 REFERENCE, ARM, OTHER = "vm", "docker", "singularity"
@@ -143,6 +144,7 @@ SCENARIOS = (
     Scenario(name="nothing, one step a block", truth=1.0, steps=1),
     Scenario(name="nothing, 20 rounds a restart", truth=1.0, rounds=20, steps=3),
     Scenario(name="every step 3 % slower", truth=1.03, change=_slower(0.03)),
+    Scenario(name="every step 5.1 % slower", truth=1.051, change=_slower(0.051)),
     Scenario(name="every step 8 % slower", truth=1.08, change=_slower(0.08)),
     Scenario(name="a helper takes 12 % of the CPU", truth=1.12, change=_helper),
     Scenario(name="a sidecar preempts, 12 %", truth=1.12, change=_sidecar),
@@ -156,6 +158,11 @@ SCENARIOS = (
         name="one step in 50 takes 4 times",
         truth=1.06,
         change=_slow_steps(one_in=50, times=4),
+    ),
+    Scenario(
+        name="one step in 50 takes 3.6 times",
+        truth=1.052,
+        change=_slow_steps(one_in=50, times=3.6),
     ),
     Scenario(
         name="one step in 500 takes 21 times",
@@ -312,7 +319,17 @@ def main(places: Places, repeats: int, runs: int | None) -> None:
     folders = sorted(one.parent for one in RUNS.glob("*/comparison.json"))[:runs]
     kept = [line for folder in folders for line in replayed(folder)]
     print(*kept, sep="\n")
-    places.write_page(PAGE, _page(rows, kept, repeats=repeats))
+    found = {**commit(), "repeats": repeats, "rows": rows, "kept": kept}
+    places.results.mkdir(parents=True, exist_ok=True)
+    raw = json.dumps(found, indent=1, ensure_ascii=False)
+    (places.results / RAW).write_text(f"{raw}\n", encoding="utf-8")
+    write_page(places)
+
+
+def write_page(places: Places) -> None:
+    """Write the page of what was found."""
+    found = json.loads((places.results / RAW).read_text(encoding="utf-8"))
+    places.write_page(PAGE, _page(found["rows"], found["kept"], repeats=found["repeats"]))
 
 
 if __name__ == "__main__":

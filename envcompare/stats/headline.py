@@ -7,7 +7,10 @@ it, with the errors of both:
 
     half-width² = (half-width of the typical step)² + t² e²
 
-e being the jackknife error of the difference over stretches of time and t Student's factor at 95 %.
+e being the jackknife error of the difference over stretches of time and t Student's factor. Both
+are at 95 %, that of the typical step widened for looks: equivalence is claimed of each comparison
+by itself, and all of several are equivalent with no more error (an intersection–union test; Berger
+1982, Technometrics 24:295–300).
 The two are not correlated where the median is an efficient estimate of the middle (the covariance
 of an efficient estimate with what another differs from it is 0; Hausman 1978, Econometrica 46,
 lemma 2.1), and negatively where it is less efficient than the mean, so that the sum is too wide
@@ -34,7 +37,7 @@ from envcompare.stats.typical import (
 )
 from envcompare.stats.verdicts import Verdict, verdict
 
-EXCESS_LEVEL = 0.95  # of what the mean has above the typical step
+EQUAL_LEVEL = 0.95  # of the intervals by which an arm is equivalent
 RARE_TIMES = 20  # as long as usual: a slow step for which it is said how rare it may be
 _NO_MORE = 3.0  # events that may still be expected of a kind of which none was seen (95 %)
 
@@ -129,12 +132,16 @@ class Headline:
         mean: Contrast | None,
         excess: Contrast | None,
         *,
+        equal: Interval,
         spread: Spread,
         groups: Groups,
         level: float,
         widening: float,
     ) -> Headline:
-        """Return the headline of a typical step as printed, and of a mean at its own level."""
+        """Return the headline of a typical step as printed, and of a mean at its own level.
+
+        `equal` is the typical step at the level by which arms are equivalent.
+        """
         if mean is None or excess is None:
             return cls(typical=typical, mean=None, implied=None, excess=None)
         direct = mean.interval(
@@ -144,16 +151,16 @@ class Headline:
             groups=groups,
             generations=typical.generations,
         )
-        half = student_factor(excess.df, EXCESS_LEVEL) * excess.error
+        half = student_factor(excess.df, EQUAL_LEVEL) * excess.error
         is_decided = widening > 1 and abs(direct.mean) > DECIDED_FACTOR * direct.half_width
         return cls(
             typical=typical,
             mean=replace(direct, is_decided=is_decided),
             implied=replace(
-                direct, half_width=math.hypot(typical.half_width, half), level=EXCESS_LEVEL
+                direct, half_width=math.hypot(equal.half_width, half), level=EQUAL_LEVEL
             ),
             excess=replace(
-                direct, mean=excess.mean, half_width=half, level=EXCESS_LEVEL, is_decided=False
+                direct, mean=excess.mean, half_width=half, level=EQUAL_LEVEL, is_decided=False
             ),
         )
 
@@ -181,7 +188,7 @@ def decide(headline: Headline, typical: Verdict, *, margin: float, is_mean_firm:
         return Decision(verdict=of_mean, by="mean", interval=mean)
     if typical in {"slower", "faster"}:
         return Decision(verdict=typical, by="typical", interval=headline.typical)
-    for interval in filter(None, (mean, headline.implied)):
+    for interval in filter(None, (headline.implied, mean)):
         if verdict(interval.low, interval.high, margin=margin) == "equivalent":
             return Decision(verdict="equivalent", by="mean", interval=interval)
     return Decision(verdict="inconclusive", by="mean", interval=mean)

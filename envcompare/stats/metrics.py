@@ -24,6 +24,7 @@ from envcompare.run_folder.records import (
     ProcessRun,
 )
 from envcompare.stats.headline import (
+    EQUAL_LEVEL,
     Headline,
     OwnWaiting,
     deciding_interval,
@@ -461,6 +462,7 @@ class Readings:
         metric: MetricName,
         *,
         typical: Interval,
+        equal: Interval,
         spread: Spread,
         alpha: float,
         widening: float,
@@ -471,6 +473,7 @@ class Readings:
             typical,
             mean,
             excess,
+            equal=equal,
             spread=spread,
             groups=self.groups(arm, reference, metric),
             level=1 - (1 - TYPICAL_SHARE) * alpha,
@@ -546,11 +549,11 @@ def look(  # noqa: PLR0913 — a look is at all of this
         )
         for arm in arms
     }
-    of_mean = widening_for_looks(
-        (1 - TYPICAL_SHARE) * alpha,
-        design,
-        restarts=readings.restarts,
-        is_out_of_budget=is_out_of_budget,
+    of_mean, of_equal = (
+        widening_for_looks(
+            error, design, restarts=readings.restarts, is_out_of_budget=is_out_of_budget
+        )
+        for error in ((1 - TYPICAL_SHARE) * alpha, 1 - EQUAL_LEVEL)
     )
     return {
         arm: None
@@ -561,6 +564,7 @@ def look(  # noqa: PLR0913 — a look is at all of this
                 reference,
                 metric,
                 typical=one.printed(alpha=alpha),
+                equal=one.interval(level=EQUAL_LEVEL, factor=of_equal),
                 spread=one.spread,
                 alpha=alpha,
                 widening=of_mean,

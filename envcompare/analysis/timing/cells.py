@@ -35,7 +35,7 @@ from envcompare.run_folder.records import (
     Scalar,
 )
 from envcompare.run_folder.results import count_comparisons
-from envcompare.stats.headline import Headline
+from envcompare.stats.headline import EQUAL_LEVEL, Headline
 from envcompare.stats.intervals import CONTROL_LEVEL, Evidence, Interval, error_of_each, gather
 from envcompare.stats.metrics import (
     MetricName,
@@ -266,14 +266,21 @@ class CellData:
 
     def headline(self, arm: str, typical: Interval) -> Headline:
         """Return the typical step as printed with the mean, at the level that it leaves to it."""
+        alpha = (1 - typical.level) / TYPICAL_SHARE
+        evidence = self.evidence(arm, self.metric[0])
+        equal = typical
+        if isinstance(evidence, RoundEvidence):
+            factor = self.widening(1 - EQUAL_LEVEL)
+            equal = evidence.interval(level=EQUAL_LEVEL, factor=factor)
         return self.readings.headline(
             arm,
             self.reference.id,
             self.metric[0],
             typical=typical,
+            equal=equal,
             spread=self.spread(arm),
-            alpha=self.alpha,
-            widening=self.widening((1 - TYPICAL_SHARE) * self.alpha),
+            alpha=alpha,
+            widening=self.widening((1 - TYPICAL_SHARE) * alpha),
         )
 
     def to_estimate(
@@ -295,11 +302,24 @@ class CellData:
 
 
 def _noise_floor(data: CellData) -> Estimate | None:
-    """Return the reference against itself at 99 %: what this cell calls a difference by chance."""
+    """Return the reference against itself at 99 %: what this cell calls a difference by chance.
+
+    That of the typical step, or that of the mean where only it excludes 0.
+    """
     control = next((arm.id for arm in data.run.arms if arm.is_control), None)
     if control is None:
         return None
-    return data.plain_estimate(control, data.metric[0], level=CONTROL_LEVEL)
+    typical = data.plain_estimate(control, data.metric[0], level=CONTROL_LEVEL)
+    if data.is_program or _excludes_zero(typical):
+        return typical
+    mean = data.mean_estimate(control, data.metric[0], level=CONTROL_LEVEL)
+    return mean if _excludes_zero(mean) else typical
+
+
+def _excludes_zero(floor: Estimate | None) -> bool:
+    if floor is None or floor.low is None or floor.high is None:
+        return False
+    return not floor.low <= 0 <= floor.high
 
 
 def _all_step_times(data: CellData) -> tuple[tuple[StepTimes, ...], tuple[float, ...]]:

@@ -31,7 +31,6 @@ from envcompare.run_folder.records import ArmRecord, Block, Design, Measured
 from envcompare.stats.headline import Decision, Headline, decide
 from envcompare.stats.intervals import (
     ALPHA,
-    CONTROL_LEVEL,
     Interval,
     restarts_needed,
     student_factor,
@@ -232,7 +231,7 @@ def judged_by(data: CellData, arm: ArmRecord, cell: CellSummary, *, settled: Pri
     primary = data.estimate_of(settled.interval, arm.id, metric, is_widened=not arm.is_control)
     outcome, reason, control_failed = _outcome_of(data, primary, cell.noise_floor, settled)
     headline = _headline(data, arm, settled)
-    end = _failed_control_of_mean(data)
+    end = failed_control_end(cell.noise_floor, least=_least_restarts(data))
     is_mean_firm = _is_mean_firm(data, headline.mean, end=end)
     mean, is_by_mean = headline.mean, False
     if reason is None:
@@ -361,14 +360,6 @@ def _why_not_by_mean(data: CellData, decision: Decision, *, end: float | None) -
     if end is not None and claimed(of_mean, mean.mean, margin=margin) <= end:
         return Reason(kind="control-failed", control_end=end)
     return Reason(kind="not-selected") if decision.verdict == "inconclusive" else None
-
-
-def _failed_control_of_mean(data: CellData) -> float | None:
-    control = next((one.id for one in data.run.arms if one.is_control), None)
-    if control is None or data.is_program:
-        return None
-    floor = data.mean_estimate(control, data.metric[0], level=CONTROL_LEVEL)
-    return failed_control_end(floor, least=_least_restarts(data))
 
 
 def _least_restarts(data: CellData) -> int:

@@ -210,16 +210,22 @@ def replication_sentence(run: RunComparison) -> str:
 
 def level_sentence(run: RunComparison) -> str:
     """Say how sure the intervals are, and what they were widened for."""
-    primaries = [one.primary for one in run.compared if one.primary is not None]
-    if not any(one.is_widened and _has_interval(one) for one in primaries):
+    deciding = [one.deciding for one in run.compared if one.deciding is not None]
+    if not any(one.is_widened and _has_interval(one) for one in deciding):
         return ""
     if run.screen:
         return _screen_sentence(run)
     text = "The intervals hold at 95 %, widened for repeated checks while measuring"
     if run.planned_comparisons > 1:
-        levels = {margin_percent(one.level) for one in primaries if one.is_widened}
+        is_equal = [one.is_by_mean and one.outcome == "equivalent" for one in run.compared]
+        levels = {
+            margin_percent(one.deciding.level)
+            for one, equal in zip(run.compared, is_equal, strict=True)
+            if one.deciding and one.deciding.is_widened and not equal
+        }
         at = f" (each at {levels.pop()} on its own)" if len(levels) == 1 else ""
         text += f" and for all {run.planned_comparisons} planned comparisons together{at}"
+        text += "; that of an equivalent environment holds at 95 % by itself" * any(is_equal)
     return f"{text}."
 
 
