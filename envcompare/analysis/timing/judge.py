@@ -281,7 +281,7 @@ def _headline(data: CellData, arm: ArmRecord, settled: Primary) -> Headline:
         groups=data.readings.groups(arm.id, data.reference.id, data.metric[0]),
         generations=typical.generations,
     )
-    return replace(headline, mean=plain)
+    return replace(headline, mean=plain, implied=None)
 
 
 def _estimate_of_mean(
