@@ -28,8 +28,8 @@ from envcompare.measure.hostmemory import NoiseMemory
 from envcompare.run_folder.records import Block, Startup
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.intervals import ALPHA, Interval, student_factor
-from envcompare.stats.metrics import METRICS, typical_ns
-from envcompare.stats.pairs import Round, odd_restarts
+from envcompare.stats.metrics import METRICS, goes_by_clock, typical_ns
+from envcompare.stats.pairs import Round, grouped
 from envcompare.stats.typical import (
     TYPICAL_SHARE,
     Groups,
@@ -151,7 +151,8 @@ def _trial(image: str, words: tuple[str, ...]) -> dict[str, Any]:
 def _kept(block: Block) -> list[Any]:
     """Return arm, place, wall, typical step and sum of a block, in ns; 0 for what is left out."""
     is_used = not block.warmup and block.status == "ok"
-    typical, whole = typical_ns(block, "net"), METRICS["net"](block)
+    typical = typical_ns(block, "net", by_clock=goes_by_clock(block))
+    whole = METRICS["net"](block)
     return [
         *(block.arm, block.restart, block.round, sum(block.wall_ns)),
         *((round(typical), round(whole)) if is_used and typical and whole else (0, 0)),
@@ -261,7 +262,6 @@ class _Cell:
 
     groups: dict[str, Groups]  # of the arms that are compared; the control is one more equal arm
     sums: dict[str, dict[Round, float]]
-    odd: set[int]
     measured_s: float
 
     @classmethod
@@ -272,12 +272,10 @@ class _Cell:
             if step:
                 typical.setdefault(arm, {})[restart, 0, number] = math.log(step)
                 sums.setdefault(arm, {})[restart, 0, number] = whole
-        odd = {one.restart for one in odd_restarts(typical)}
         arms = [arm for arm in (*COMPARED, CONTROL) if arm in typical]
         return cls(
-            groups={arm: _groups(typical[arm], typical[REFERENCE], odd) for arm in arms},
+            groups={arm: grouped(typical, arm=arm, reference=REFERENCE) for arm in arms},
             sums=sums,
-            odd=odd,
             measured_s=sum(wall for *_, wall, step, _ in kept["blocks"] if step) / 1e9,
         )
 
@@ -381,23 +379,15 @@ def _found(trial: dict[str, Any], taught: Spread, *, run: int = 0) -> Iterator[F
                 printed=printed_at_the_end(evidence, comparisons=PLANNED),
                 alone=printed_at_the_end(evidence),
                 taught=printed_at_the_end(cell.evidence(arm, taught), comparisons=PLANNED),
-                mean=_mean(cell.sums[arm], cell.sums[REFERENCE], cell.odd, evidence),
+                mean=_mean(cell.sums[arm], cell.sums[REFERENCE], evidence),
                 share=cell.measured_s / kept["elapsed_s"],
             )
 
 
-def _groups(ours: dict[Round, float], theirs: dict[Round, float], odd: set[int]) -> Groups:
-    restarts: dict[int, list[float]] = {}
-    for number in sorted(ours.keys() & theirs.keys()):
-        if number[0] not in odd:
-            restarts.setdefault(number[0], []).append(ours[number] - theirs[number])
-    return tuple(map(tuple, restarts.values()))
-
-
 def _mean(
-    ours: dict[Round, float], theirs: dict[Round, float], odd: set[int], evidence: RoundEvidence
+    ours: dict[Round, float], theirs: dict[Round, float], evidence: RoundEvidence
 ) -> Interval:
-    complete = sorted(key for key in ours.keys() & theirs.keys() if key[0] not in odd)
+    complete = sorted(ours.keys() & theirs.keys())
     times = [np.asarray([one[key] for key in complete]) for one in (ours, theirs)]
     own = (1 - TYPICAL_SHARE) * ALPHA / PLANNED
     return ratio_of_sums(times).interval(

@@ -20,7 +20,7 @@ import numpy as np
 from scipy import stats
 
 from bookkeeping import HERE, Conditions, Places, benchmark, load_average
-from envcompare.analysis.model.comparison import Estimate, Tail
+from envcompare.analysis.model.comparison import Tail
 from envcompare.analysis.timing.cells import CellData
 from envcompare.analysis.timing.judge import primaries, tail
 from envcompare.run_folder.records import CONTROL_SUFFIX
@@ -58,7 +58,7 @@ class Found:
 
     way: str
     typical: Interval
-    mean: Estimate | None
+    mean: Interval | None
     tail: Tail | None
 
     @property
@@ -138,7 +138,7 @@ def found_in(path: Path) -> Iterator[Found]:
                 yield Found(
                     way=arm.id,
                     typical=primary.interval,
-                    mean=data.printed_mean(arm.id),
+                    mean=data.headline(arm.id, primary.interval).mean,
                     tail=tail(data, arm.id),
                 )
 
@@ -177,7 +177,7 @@ def _row(way: str, found: list[Found]) -> str:
     hits = slow if way == "tail" else either
     ends = stats.binomtest(hits, len(found)).proportion_ci(0.95, method="exact")
     half = float(np.median([one.typical.half_width for one in found]))
-    means = [one.mean.log_ratio for one in found if one.mean is not None]
+    means = [one.mean.mean for one in found if one.mean is not None]
     return (
         f"| {WAYS[way]} | {len(found)} | {typical} | {either} | {slow} "
         f"| {ends.low:.0%} to {ends.high:.0%} "

@@ -16,7 +16,7 @@ import numpy as np
 from bookkeeping import HERE, Places, benchmark, load_average
 from envcompare.report.numbers import NOT_MEASURED
 from envcompare.run_folder.records import Block
-from envcompare.stats.metrics import net_ns
+from envcompare.stats.metrics import METRICS
 from envcompare.stats.typical import spread_of_rounds
 from ground import (
     Trial,
@@ -103,7 +103,7 @@ def rows(path: Path, blocks: tuple[Block, ...]) -> Iterable[str]:
         assert found is not None
         rounds = spread_of_rounds(found.groups)
         own = [b for b in blocks if b.arm[:-2] == name and not b.warmup]
-        steps = [(net_ns(b) or np.nan) / b.k / 1e6 for b in own]
+        steps = [(METRICS["net"](b) or np.nan) / b.k / 1e6 for b in own]
         yield (
             f"| {path.name.partition('.')[0]} | {name} | {np.nanmedian(steps):.1f} ms "
             f"| {np.median([b.minor_faults or 0 for b in own]):.0f} "

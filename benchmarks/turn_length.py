@@ -20,7 +20,7 @@ import numpy as np
 from bookkeeping import Conditions, Places, benchmark, load_average
 from envcompare.run_folder.records import CONTROL_SUFFIX, Block
 from envcompare.stats.intervals import student_factor
-from envcompare.stats.metrics import net_steps_ns
+from envcompare.stats.metrics import goes_by_clock, net_steps_ns
 from ground import FixedSize, Trial, ground, measure, read_blocks, read_conditions, save
 
 REFERENCE, CONTROL = "a", f"a{CONTROL_SUFFIX}"
@@ -122,7 +122,7 @@ def log_ratios(blocks: Sequence[Block], *, skip: int = 0) -> dict[str, float]:
     """Return the estimate of each arm: lower quartiles, paired by round, median over all rounds."""
     rounds: dict[tuple[int, int], dict[str, float]] = {}
     for block in blocks:
-        steps = net_steps_ns(block)
+        steps = net_steps_ns(block, by_clock=goes_by_clock(block))
         if not block.warmup and block.status == "ok" and steps:
             typical = math.log(np.quantile(steps[skip:], 0.25))
             rounds.setdefault((block.restart, block.round), {})[block.arm] = typical

@@ -77,7 +77,7 @@ def _headline(headline: Headline) -> Line:
 def _verdict_tables(run: RunComparison, verdicts: list[Verdict]) -> Iterator[Table]:
     if not verdicts:
         return
-    times = f"median {piece_word(run)}, {reference_name(run)} → this"
+    times = f"{piece_word(run)}, {reference_name(run)} → this"
     heads = ("environment", "workload", "verdict", times)
     yield Table(
         label="Verdicts",

@@ -2,30 +2,50 @@
 
 The lower one is the better throughout; all are nanoseconds but `stretch`, a ratio. A block has two
 values of each: its typical step, and the sum of its steps with everything in.
+
+Net time is read in one way in all blocks of a comparison: two ways differ by what a hypervisor
+takes, and would make an arm slower that gives up the CPU more often.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
-from envcompare.run_folder.records import Block, Design, Measured, ProcessRun
+from envcompare.run_folder.records import (
+    CONTROL_SUFFIX,
+    Block,
+    Design,
+    Measured,
+    ProcessRun,
+)
+from envcompare.stats.headline import (
+    EQUAL_LEVEL,
+    Headline,
+    OwnWaiting,
+    deciding_interval,
+    excess_of_mean,
+    felt_ratio,
+    own_waiting,
+)
 from envcompare.stats.intervals import Interval, error_of_each, look_factor, printed_interval
 from envcompare.stats.pairs import (
+    FarLaunch,
     Logarithms,
-    OddRestart,
     Round,
+    far_launches,
     flat,
     grouped,
-    odd_restarts,
     paired,
 )
 from envcompare.stats.typical import (
     TYPICAL_SHARE,
     Contrast,
+    Floats,
     Groups,
     RoundEvidence,
     Spread,
@@ -41,6 +61,7 @@ MetricName = Literal["net", "wall", "stretch", "cpu", "gpu", "user", "sys", "rea
 Read = Callable[[Measured], float | None]
 Sums = Mapping[str, Mapping[Round, float]]
 """arm → round → nanoseconds a step, over all steps of a block."""
+_ByArm = dict[str, dict[Round, float]]
 LOWER = 0.25  # of the steps of a block: what most steps take, whatever a few of them met
 _MORE_THREADS = 1.02  # CPU time above the time on the clock: of other threads of the worker
 
@@ -50,37 +71,61 @@ def wall_ns(block: Measured) -> float:
     return float(block.wall_ns if isinstance(block, ProcessRun) else sum(block.wall_ns))
 
 
-def net_steps_ns(block: Measured) -> Sequence[float] | None:
-    """Return what each step took without the wait for a CPU that others held, in nanoseconds.
+def goes_by_clock(block: Measured) -> bool:
+    """Tell whether the CPU time of a block is not all that its steps took: it gave up the CPU.
 
-    Where the thread never gave up the CPU of itself that is its CPU time, which leaves out what a
-    hypervisor took as well (paravirtual accounting of steal time; kernel: sched-stats.rst), and the
-    time it was stopped by a quota, the environment's own doing. Else it is the wall time less the
-    wait in the run queue: a step that sleeps takes its time. None where the wait was not measured
-    or leaves nothing.
+    Also where nothing says whether it did, and where other threads computed.
+    """
+    if isinstance(block, ProcessRun):
+        return True
+    is_all = 0 < sum(block.cpu_ns) <= _MORE_THREADS * wall_ns(block)
+    return block.voluntary_switches != 0 or not is_all
+
+
+def waited_ns(block: Measured) -> float | None:
+    """Return how long the stepping thread waited for a CPU that others held, in nanoseconds.
+
+    None where it was not measured. A stop by a quota is left out: the scheduler counts it as a
+    wait too, and the group may have been stopped on other CPUs.
     """
     if isinstance(block, ProcessRun) or block.wait_ns is None:
         return None
-    # the scheduler counts a stop as a wait too; the group may have been stopped on other CPUs
-    throttled = min(block.wait_ns, block.throttled_ns or 0)
+    return float(block.wait_ns - min(block.wait_ns, block.throttled_ns or 0))
+
+
+def net_steps_ns(block: Measured, *, by_clock: bool) -> Sequence[float] | None:
+    """Return what each step took without the wait for a CPU that others held, in nanoseconds.
+
+    By the clock it is the wall time less the wait in the run queue: a step that sleeps takes its
+    time. Else it is the CPU time, which leaves out what a hypervisor took as well (paravirtual
+    accounting of steal time; kernel: sched-stats.rst), and the time it was stopped by a quota, the
+    environment's own doing. None where the wait was not measured or leaves nothing.
+    """
+    outside = waited_ns(block)
+    if isinstance(block, ProcessRun) or block.wait_ns is None or outside is None:
+        return None
+    if not by_clock:
+        throttled = (block.wait_ns - outside) / len(block.cpu_ns)
+        return [cpu + throttled for cpu in block.cpu_ns]
     wall = wall_ns(block)
-    if block.voluntary_switches == 0 and 0 < sum(block.cpu_ns) <= _MORE_THREADS * wall:
-        return [cpu + throttled / len(block.cpu_ns) for cpu in block.cpu_ns]
-    outside = block.wait_ns - throttled
     share = 1 - outside / wall if wall else 0.0
     return [step * share for step in block.wall_ns] if share > 0 else None
 
 
-def net_ns(block: Measured) -> float | None:
+def net_ns(block: Measured, *, by_clock: bool) -> float | None:
     """Return the net time of all steps of a block, in nanoseconds; None where it is not known."""
-    steps = net_steps_ns(block)
+    steps = net_steps_ns(block, by_clock=by_clock)
     return None if steps is None else math.fsum(steps)
+
+
+def _net_ns(block: Measured) -> float | None:
+    return net_ns(block, by_clock=goes_by_clock(block))
 
 
 def _stretch(block: Measured) -> float | None:
     """Return wall ÷ net: 1 where nothing else held the CPU."""
-    net = net_ns(block)
-    return None if net is None else wall_ns(block) / net
+    net = _net_ns(block)
+    return wall_ns(block) / net if net else None
 
 
 def _cpu_ns(block: Measured) -> float | None:
@@ -102,7 +147,7 @@ def _of_process(field: str) -> Read:
 
 
 METRICS: dict[MetricName, Read] = {
-    "net": net_ns,  # wall time without the wait for a CPU that other processes held
+    "net": _net_ns,  # wall time without the wait for a CPU that other processes held
     "wall": wall_ns,  # time on the clock
     "stretch": _stretch,  # how much waiting for a CPU stretched the time
     "cpu": _cpu_ns,
@@ -111,10 +156,10 @@ METRICS: dict[MetricName, Read] = {
     "sys": _of_process("sys_ns"),  # and inside it
     "real": _of_process("real_ns"),  # engine call to exit, environment and timer included
 }
-"""How each metric is read from a block or process; None where that did not measure it."""
+"""How each metric is read from a block or process alone; None where that did not measure it."""
 
 
-def typical_ns(block: Measured, metric: MetricName) -> float | None:
+def typical_ns(block: Measured, metric: MetricName, *, by_clock: bool = True) -> float | None:
     """Return the typical step of a block: the lower quartile of its steps, in nanoseconds.
 
     On a GPU it is the mean: a step ends when it is queued, and the last one waits for the device.
@@ -125,8 +170,25 @@ def typical_ns(block: Measured, metric: MetricName) -> float | None:
     if metric != "net" and block.gpu_ns:
         whole = METRICS[metric](block)
         return None if whole is None else whole / block.k
-    steps = {"net": net_steps_ns(block), "wall": block.wall_ns, "cpu": block.cpu_ns}[metric]
+    if metric == "net":
+        steps = net_steps_ns(block, by_clock=by_clock)
+    else:
+        steps = block.wall_ns if metric == "wall" else block.cpu_ns
     return None if not steps else quantile(sorted(steps), LOWER)
+
+
+def _keep(
+    sample: Measured,
+    number: Round,
+    typical: float | None,
+    whole: float | None,
+    places: tuple[_ByArm, _ByArm],
+) -> None:
+    """Keep the typical step as a logarithm, and the mean step: a slower arm may have fewer."""
+    if typical and typical > 0 and whole:
+        step = whole / sample.k if isinstance(sample, Block) else whole
+        for place, value in zip(places, (math.log(typical), step), strict=True):
+            place.setdefault(sample.arm, {})[number] = value
 
 
 _Kind = Literal["process", "gpu", "blind", "plain"]
@@ -182,11 +244,13 @@ class Readings:
         self._metrics = tuple(metrics)
         self._typical: dict[MetricName, dict[str, dict[Round, float]]] = {}
         self._sums: dict[MetricName, dict[str, dict[Round, float]]] = {}
+        self._waits: dict[str, dict[Round, float]] = {}
+        # what is net of CPU time, as long as every block can be read so
+        self._by_cpu: tuple[_ByArm, _ByArm] | None = ({}, {})
         self._kinds: set[_Kind] = set()
         self._restarts: set[int] = set()
         self._processes: list[ProcessRun] = []
         self._groups: dict[tuple[str, str, MetricName], Groups] = {}
-        self._odd: tuple[OddRestart, ...] | None = None
         for sample in samples:
             self.add(sample)
 
@@ -195,25 +259,39 @@ class Readings:
         if sample.warmup or sample.status != "ok":
             return
         self._groups.clear()
-        self._odd = None
         number = (sample.restart, sample.generation, sample.round)
         self._kinds.add(_kind(sample))
         self._restarts.add(sample.restart)
         if isinstance(sample, ProcessRun):
             self._processes.append(sample)
         for metric in self._metrics:
-            typical, whole = typical_ns(sample, metric), METRICS[metric](sample)
-            if typical and typical > 0 and whole:
-                by_arm = self._typical.setdefault(metric, {})
-                by_arm.setdefault(sample.arm, {})[number] = math.log(typical)
-                # of a slower arm a block has fewer steps
-                step = whole / sample.k if isinstance(sample, Block) else whole
-                self._sums.setdefault(metric, {}).setdefault(sample.arm, {})[number] = step
+            whole = net_ns(sample, by_clock=True) if metric == "net" else METRICS[metric](sample)
+            places = self._typical.setdefault(metric, {}), self._sums.setdefault(metric, {})
+            _keep(sample, number, typical_ns(sample, metric), whole, places)
+        self._add_net(sample, number)
+
+    def _add_net(self, sample: Measured, number: Round) -> None:
+        """Keep the wait, and the CPU time while it is all that any block took."""
+        waited = waited_ns(sample)
+        if waited is not None and isinstance(sample, Block):
+            self._waits.setdefault(sample.arm, {})[number] = waited / sample.k
+        if self._by_cpu is None or "net" not in self._metrics:
+            return
+        if goes_by_clock(sample):
+            self._by_cpu = None
+            return
+        typical = typical_ns(sample, "net", by_clock=False)
+        _keep(sample, number, typical, net_ns(sample, by_clock=False), self._by_cpu)
+
+    @property
+    def goes_by_clock(self) -> bool:
+        """Tell whether net time is wall time less the wait, and not CPU time, in all blocks."""
+        return self._by_cpu is None
 
     @property
     def restarts(self) -> int:
-        """Return how many restarts, or passes of processes, were read and are taken in."""
-        return len(self._restarts) - len(self.odd)
+        """Return how many restarts, or passes of processes, were read."""
+        return len(self._restarts)
 
     @property
     def is_program(self) -> bool:
@@ -227,41 +305,40 @@ class Readings:
 
     def logarithms(self, metric: MetricName) -> Logarithms:
         """Return the logarithms of the typical step by arm and round."""
+        if metric == "net" and self._by_cpu is not None:
+            return self._by_cpu[0]
         return self._typical.get(metric, {})
 
-    @property
-    def odd(self) -> tuple[OddRestart, ...]:
-        """Return the restarts that no estimate takes in, since a worker was far off in them."""
-        if self._odd is None:
-            metric, _ = self.primary
-            self._odd = () if self.is_program else odd_restarts(self.logarithms(metric))
-        return self._odd
+    def _times(self, metric: MetricName) -> Sums:
+        if metric == "net" and self._by_cpu is not None:
+            return self._by_cpu[1]
+        return self._sums.get(metric, {})
+
+    def far_launches(self, arm: str) -> tuple[FarLaunch, ...]:
+        """Return the launches of an arm that took far more, or less, time than its others."""
+        metric, _ = self.primary
+        return () if self.is_program else far_launches(self.logarithms(metric), arm)
 
     def by_restart(self, arm: str, metric: MetricName) -> dict[int, list[float]]:
-        """Return the logarithms of an arm by restart, odd restarts left out."""
-        odd = {one.restart for one in self.odd}
+        """Return the logarithms of an arm by restart."""
         restarts: dict[int, list[float]] = {}
         for (restart, _, _), value in self.logarithms(metric).get(arm, {}).items():
-            if restart not in odd:
-                restarts.setdefault(restart, []).append(value)
+            restarts.setdefault(restart, []).append(value)
         return restarts
 
     def _complete(self, *values: Mapping[Round, float] | None) -> list[Round]:
-        """Return the rounds that all of these have, odd restarts left out, in their order."""
+        """Return the rounds that all of these have, in their order."""
         known = [one for one in values if one]
         if len(known) < len(values):
             return []
-        odd = {one.restart for one in self.odd}
-        both = set.intersection(*(set(one) for one in known))
-        return sorted(number for number in both if number[0] not in odd)
+        return sorted(set.intersection(*(set(one) for one in known)))
 
     def groups(self, arm: str, reference: str, metric: MetricName) -> Groups:
         """Return the log ratios of an arm's typical step in its complete rounds, by restart."""
         key = (arm, reference, metric)
         if key not in self._groups:
-            odd = {one.restart for one in self.odd}
             values = self.logarithms(metric)
-            self._groups[key] = grouped(values, arm=arm, reference=reference, left_out=odd)
+            self._groups[key] = grouped(values, arm=arm, reference=reference)
         return self._groups[key]
 
     def generations(self, arm: str, reference: str, metric: MetricName) -> int:
@@ -306,12 +383,101 @@ class Readings:
         That of `stretch` is the one of wall less the one of net, so that both add up to it.
         """
         names: tuple[MetricName, ...] = ("wall", "net") if metric == "stretch" else (metric,)
-        known = [self._sums.get(name, {}).get(one) for name in names for one in (arm, reference)]
-        complete = self._complete(*known)
+        times = self._rows(
+            *(self._times(name).get(one) for name in names for one in (arm, reference))
+        )
+        return None if times is None else ratio_of_sums(times)
+
+    def _rows(self, *values: Mapping[Round, float] | None) -> list[Floats] | None:
+        """Return the values of the rounds that all of these have; None without one."""
+        complete = self._complete(*values)
         if not complete:
             return None
-        return ratio_of_sums(
-            [np.asarray([one[key] for key in complete]) for one in known if one is not None]
+        return [np.asarray([one[key] for key in complete]) for one in values if one is not None]
+
+    def own_waiting(self, arm: str, reference: str) -> OwnWaiting | None:
+        """Return what an arm waits for a CPU beyond the reference; None where that is not known.
+
+        It is counted where it is more than the control's waiting, whose truth is 0.
+        """
+        metric, _ = self.primary
+        if metric != "net" or self.is_program:
+            return None
+        control = reference + CONTROL_SUFFIX
+        rows, of_control = (
+            self._rows(
+                self._times("net").get(reference), self._waits.get(one), self._waits.get(reference)
+            )
+            for one in (arm, control)
+        )
+        if rows is None:
+            return None
+        waiting = own_waiting(rows, of_control)
+        return replace(waiting, is_counted=waiting.is_counted and arm != control)
+
+    def felt(self, arm: str, reference: str, metric: MetricName) -> Contrast | None:
+        """Return the log ratio of the time a user feels, over all steps: own waiting is part of it.
+
+        None without a complete round.
+        """
+        waiting = self.own_waiting(arm, reference) if metric == "net" else None
+        if waiting is None or not waiting.is_counted:
+            return self.mean(arm, reference, metric)
+        rows = self._felt_rows(arm, reference)
+        return None if rows is None else felt_ratio(rows)
+
+    def _felt_rows(self, arm: str, reference: str) -> list[Floats] | None:
+        times, waits = self._times("net"), self._waits
+        known = (times.get(arm), times.get(reference), waits.get(arm), waits.get(reference))
+        return self._rows(*known)
+
+    def excess(self, arm: str, reference: str, metric: MetricName) -> Contrast | None:
+        """Return what the felt mean has above the typical step, as a log ratio; None: no round."""
+        waiting = self.own_waiting(arm, reference) if metric == "net" else None
+        is_felt = waiting is not None and waiting.is_counted
+        values, times = self.logarithms(metric), self._times(metric)
+        waits = (self._waits.get(arm), self._waits.get(reference)) if is_felt else ()
+        rows = self._rows(
+            values.get(arm), values.get(reference), times.get(arm), times.get(reference), *waits
+        )
+        return None if rows is None else excess_of_mean(rows)
+
+    def step_s(
+        self, reference: str, *, beside: str, metric: MetricName, is_mean: bool
+    ) -> float | None:
+        """Return the seconds of the reference's step in the rounds that both arms have.
+
+        The mean of all steps, else the median over the rounds of the typical step.
+        """
+        known = self._times(metric) if is_mean else self.logarithms(metric)
+        rows = self._rows(known.get(reference), known.get(beside))
+        if rows is None:
+            return None
+        return float(rows[0].mean() if is_mean else np.exp(np.median(rows[0]))) / 1e9
+
+    def headline(  # noqa: PLR0913 — each is a choice of its own
+        self,
+        arm: str,
+        reference: str,
+        metric: MetricName,
+        *,
+        typical: Interval,
+        equal: Interval,
+        spread: Spread,
+        alpha: float,
+        widening: float,
+    ) -> Headline:
+        """Return the typical step as printed with the mean, which has the rest of its error."""
+        mean, excess = self.felt(arm, reference, metric), self.excess(arm, reference, metric)
+        return Headline.of(
+            typical,
+            mean,
+            excess,
+            equal=equal,
+            spread=spread,
+            groups=self.groups(arm, reference, metric),
+            level=1 - (1 - TYPICAL_SHARE) * alpha,
+            widening=widening,
         )
 
     def complete_rounds(self, arms: Iterable[str], metric: MetricName) -> tuple[Round, ...]:
@@ -383,4 +549,28 @@ def look(  # noqa: PLR0913 — a look is at all of this
         )
         for arm in arms
     }
-    return {arm: None if one is None else one.printed(alpha=alpha) for arm, one in evidence.items()}
+    of_mean, of_equal = (
+        widening_for_looks(
+            error, design, restarts=readings.restarts, is_out_of_budget=is_out_of_budget
+        )
+        for error in ((1 - TYPICAL_SHARE) * alpha, 1 - EQUAL_LEVEL)
+    )
+    return {
+        arm: None
+        if one is None
+        else deciding_interval(
+            readings.headline(
+                arm,
+                reference,
+                metric,
+                typical=one.printed(alpha=alpha),
+                equal=one.interval(level=EQUAL_LEVEL, factor=of_equal),
+                spread=one.spread,
+                alpha=alpha,
+                widening=of_mean,
+            ),
+            margin=design.margin,
+            is_mean_firm=not design.screen,
+        )
+        for arm, one in evidence.items()
+    }

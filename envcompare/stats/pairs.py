@@ -1,4 +1,4 @@
-"""Log ratios of the rounds that two arms have, their drift, and odd restarts.
+"""Log ratios of the rounds that two arms have, their drift, and launches far from the others.
 
 A log ratio is ln(time in the arm ÷ time in the reference).
 
@@ -8,17 +8,17 @@ its negative, and Student t on slopes holds its level or stays below it, heavy t
 1969; Benjamini 1983).
 
 Of some hundred forked workers a few take 20 to 50 % longer, or less, for as long as they live, for
-no reason that a counter shows. In a restart with such a worker no ratio says anything of an
-environment, so that all arms lose it. The rule was fixed before any run: what an arm takes more
-than the others in a restart, less the median of that over restarts, is above 10 % and five times
-its own error. Of four restarts one may be left out; where more are odd, that is how they scatter.
+no reason that a counter shows. A user may meet such a launch too, so that every estimate takes it
+in, and the report names it. A launch is named where what an arm takes more than the others in a
+restart, less the median of that over restarts, is above 10 % and five times its own error. Of four
+launches one may be; where more are far off, that is how launches of this arm scatter.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,10 +39,11 @@ DRIFT_LEVEL = 0.01  # false alarms of all tests of a family together, by Bonferr
 MIN_SLOPES = 4  # generations; below that even a strong drift cannot be told
 _ROUNDING = 1e-12  # a log ratio below it is what floating point leaves of equal numbers
 LEAST_OFF = math.log(1.1)
-_ODD_ERRORS = 5.0
+_ROUNDS_FOR_TREND = 12  # with two steps and more
+_FAR_ERRORS = 5.0
 _LEAST_RESTARTS = 3  # two tell only that they differ
 _LEAST_ROUNDS = 6
-_MOST_ODD = 0.25  # of the restarts, and at least one
+_MOST_FAR = 0.25  # of the restarts, and at least one
 
 
 def paired(values: Logarithms, *, arm: str, reference: str) -> Pairs:
@@ -63,15 +64,12 @@ def paired(values: Logarithms, *, arm: str, reference: str) -> Pairs:
     return {r: {g: tuple(v) for g, v in gens.items()} for r, gens in pairs.items()}
 
 
-def grouped(
-    values: Logarithms, *, arm: str, reference: str, left_out: Container[int] = ()
-) -> tuple[tuple[float, ...], ...]:
-    """Return the log ratios of the rounds that both have, by restart; some restarts left out."""
+def grouped(values: Logarithms, *, arm: str, reference: str) -> tuple[tuple[float, ...], ...]:
+    """Return the log ratios of the rounds that both have, by restart."""
     ours, theirs = values.get(arm, {}), values.get(reference, {})
     restarts: dict[int, list[float]] = {}
     for number in sorted(ours.keys() & theirs.keys()):
-        if number[0] not in left_out:
-            restarts.setdefault(number[0], []).append(ours[number] - theirs[number])
+        restarts.setdefault(number[0], []).append(ours[number] - theirs[number])
     return tuple(map(tuple, restarts.values()))
 
 
@@ -122,27 +120,64 @@ def _p_value(slopes: np.ndarray) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OddRestart:
-    """A restart that no estimate takes in, with the worker that was farthest off."""
+class TurnTrend:
+    """How the ratio of two arms changes from the first step of a block to its last."""
+
+    first_log_ratio: float  # of the first steps of all blocks, with everything in
+    last_log_ratio: float
+    p_value: float
+
+
+def turn_trend(rounds: Sequence[tuple[np.ndarray, np.ndarray]]) -> TurnTrend | None:
+    """Test whether log ratios change with the position in a block; None below 12 rounds.
+
+    Each round has the steps of both arms, in order; positions that one lacks are left out. A round
+    gives one slope, and the signed ranks of slopes (Wilcoxon 1945) have mean 0 where a slope is as
+    likely as its negative; their sum is taken as normal.
+    """
+    pairs = [(ours[: len(theirs)], theirs[: len(ours)]) for ours, theirs in rounds]
+    pairs = [
+        (ours, theirs)
+        for ours, theirs in pairs
+        if ours.size >= 2 and min(ours.min(), theirs.min()) > 0
+    ]
+    if len(pairs) < _ROUNDS_FOR_TREND:
+        return None
+    slopes = np.asarray([_slope(np.log(ours / theirs)) for ours, theirs in pairs])
+    count = slopes.size
+    ranks = np.argsort(np.argsort(np.abs(slopes))) + 1
+    score = float(np.sum(np.sign(slopes) * ranks)) / math.sqrt(
+        count * (count + 1) * (2 * count + 1) / 6
+    )
+    first, last = (
+        math.log(sum(ours[at] for ours, _ in pairs) / sum(theirs[at] for _, theirs in pairs))
+        for at in (0, -1)
+    )
+    return TurnTrend(
+        first_log_ratio=first,
+        last_log_ratio=last,
+        p_value=float(2 * special.ndtr(-abs(score))),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FarLaunch:
+    """A launch of an arm that took far more, or less, time than its others."""
 
     restart: int
     arm: str
-    log_ratio: float  # of its time to what it usually takes against the others
+    log_ratio: float  # of its time to what it usually takes against the other arms
 
 
-def odd_restarts(values: Logarithms) -> tuple[OddRestart, ...]:
-    """Return the restarts that are left out; none below three, or where too many are odd."""
-    offsets = {arm: _offsets(values, arm) for arm in values} if len(values) > 1 else {}
-    odd: dict[int, OddRestart] = {}
-    for arm, by_restart in offsets.items():
-        for restart, off in _far(by_restart).items():
-            known = odd.get(restart)
-            if known is None or abs(off) > abs(known.log_ratio):
-                odd[restart] = OddRestart(restart=restart, arm=arm, log_ratio=off)
-    count = len({number[0] for by_round in values.values() for number in by_round})
-    if len(odd) > max(1, math.floor(_MOST_ODD * count)):
+def far_launches(values: Logarithms, arm: str) -> tuple[FarLaunch, ...]:
+    """Return the launches of an arm that are far off; none below three, or where too many are."""
+    offsets = _offsets(values, arm) if len(values) > 1 and arm in values else {}
+    far = _far(offsets)
+    if len(far) > max(1, math.floor(_MOST_FAR * len(offsets))):
         return ()
-    return tuple(odd[restart] for restart in sorted(odd))
+    return tuple(
+        FarLaunch(restart=restart, arm=arm, log_ratio=far[restart]) for restart in sorted(far)
+    )
 
 
 def _offsets(values: Logarithms, arm: str) -> dict[int, list[float]]:
@@ -170,5 +205,5 @@ def _far(offsets: dict[int, list[float]]) -> dict[int, float]:
     return {
         restart: off
         for restart, (off, error) in offs.items()
-        if abs(off) > max(LEAST_OFF, _ODD_ERRORS * error)
+        if abs(off) > max(LEAST_OFF, _FAR_ERRORS * error)
     }

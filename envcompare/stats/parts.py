@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,11 +25,10 @@ _WIDEST: Final = 1.0  # half-width of a log ratio; a wider interval, of a few re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairing:
-    """Two arms of a cell, the restarts to leave out, and how far restarts are expected to vary."""
+    """Two arms of a cell, and how far restarts are expected to vary."""
 
     arm: str
     reference: str
-    left_out: Container[int]
     prior: Spread
     is_strict: bool  # always Student t on restarts
 
@@ -56,7 +55,7 @@ class Pairing:
         )
 
     def _groups(self, values: Logarithms, arm: str) -> tuple[tuple[float, ...], ...]:
-        return grouped(values, arm=arm, reference=self.reference, left_out=self.left_out)
+        return grouped(values, arm=arm, reference=self.reference)
 
 
 def _logarithms(times: Times) -> Logarithms:

@@ -447,7 +447,7 @@ def contrast(logarithms: Floats, weights: Sequence[float]) -> Contrast:
     def weighted(columns: Floats) -> float:
         return float(signs @ np.median(columns - columns.mean(axis=0), axis=1))
 
-    return _stretched(logarithms, weighted)
+    return stretched(logarithms, weighted)
 
 
 def ratio_of_sums(times: Sequence[Floats]) -> Contrast:
@@ -461,10 +461,10 @@ def ratio_of_sums(times: Sequence[Floats]) -> Contrast:
     def log_ratio(columns: Floats) -> float:
         return float(signs @ np.log(columns.sum(axis=1)))
 
-    return _stretched(data, log_ratio)
+    return stretched(data, log_ratio)
 
 
-def _stretched(data: Floats, estimate: Callable[[Floats], float]) -> Contrast:
+def stretched(data: Floats, estimate: Callable[[Floats], float]) -> Contrast:
     """Return an estimate of columns in their order, with its jackknife over 8 stretches."""
     count = data.shape[1]
     if count < STRETCHES:

@@ -14,6 +14,7 @@ from bookkeeping import DATA, DOCS, HERE, RESULTS, SMOKE_SAID
 NEEDS: dict[str, tuple[str, ...]] = {
     "building": ("docker", "ssh", "singularity"),
     "distribution": ("docker", "ssh"),
+    "estimator": (),
     "explanations": ("ssh", "singularity"),
     "false_positives": ("torch",),
     "fanout": ("ssh",),

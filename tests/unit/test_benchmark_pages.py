@@ -11,6 +11,7 @@ from pathlib import Path
 import allocations_page
 import building
 import distribution
+import estimator
 import explanations
 import false_positives
 import fanout
@@ -36,6 +37,7 @@ WRITERS: dict[str, Callable[[Places], object]] = {
     "allocations": allocations_page.write_page,
     "building": building.write_page,
     "distribution": distribution.write_page,
+    "estimator": estimator.write_page,
     "explanations": explanations.write_page,
     "faults": faults_page.write_page,
     "false-positives": false_positives.write_page,

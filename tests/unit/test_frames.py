@@ -71,8 +71,8 @@ def test_comparisons_are_those_of_the_analysis() -> None:
     assert len(frame[frame["is_primary"].fillna(value=True)]) == len(estimates)
     for row in frame[frame["is_primary"]].itertuples():
         one = estimates[row.cell, row.arm]
-        assert one.primary is not None
-        expected = (one.outcome, one.primary.log_ratio, one.primary.low)
+        assert one.deciding is not None
+        expected = (one.outcome, one.deciding.log_ratio, one.deciding.low)
         assert (row.outcome, row.log_ratio, row.log_ratio_low) == expected
     failed = frame[frame["outcome"] == "failed"]
     assert failed["metric"].isna().all()

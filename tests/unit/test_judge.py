@@ -65,13 +65,13 @@ def test_slow_share_of_steps_is_slower_by_the_mean_alone(tmp_path: Path) -> None
     assert found.tail.share == pytest.approx(0.02)
 
 
-def test_mean_inside_the_margin_leaves_the_verdict_to_the_typical_step(tmp_path: Path) -> None:
+def test_a_mean_inside_the_margin_is_equivalent(tmp_path: Path) -> None:
     """4 % more time is less than the 10 % that matter."""
     found = judged(tmp_path, stepped(share=0.02, factor=3.0), margin=0.1)
-    assert (found.outcome, found.is_by_mean) == ("equivalent", False)
+    assert (found.outcome, found.is_by_mean) == ("equivalent", True)
 
 
-def test_equivalent_stays_so_where_the_mean_is_undecided(tmp_path: Path) -> None:
+def test_nothing_is_equivalent_where_the_mean_is_undecided(tmp_path: Path) -> None:
     """A few steps that took very long say nothing of the next run."""
     calm = stepped()
     wild = tuple(
@@ -81,7 +81,7 @@ def test_equivalent_stays_so_where_the_mean_is_undecided(tmp_path: Path) -> None
         for one in calm
     )
     found = judged(tmp_path, wild)
-    assert (found.outcome, found.is_by_mean) == ("equivalent", False)
+    assert (found.outcome, found.is_by_mean) == ("inconclusive", True)
     assert found.mean is not None
     assert found.mean.low is not None
     assert found.mean.low < 0 < math.log(1.05) < found.mean.log_ratio
@@ -90,13 +90,15 @@ def test_equivalent_stays_so_where_the_mean_is_undecided(tmp_path: Path) -> None
 def test_mean_by_which_the_control_differs_too_decides_nothing(tmp_path: Path) -> None:
     """What slows the reference against itself is none of the environment."""
     found = judged(tmp_path, stepped(("docker", "vm~control"), share=0.1, factor=3.0))
-    assert (found.outcome, found.is_by_mean) == ("equivalent", False)
+    assert found.reason is not None
+    assert (found.outcome, found.reason.kind) == ("inconclusive", "control-failed")
 
 
 def test_mean_decides_nothing_where_comparisons_are_screened(tmp_path: Path) -> None:
     """Only what the screen selects may be called a difference."""
     found = judged(tmp_path, stepped(share=0.1, factor=3.0), screen=True)
-    assert (found.outcome, found.is_by_mean) == ("equivalent", False)
+    assert found.reason is not None
+    assert (found.outcome, found.reason.kind) == ("inconclusive", "not-selected")
 
 
 @pytest.mark.parametrize(

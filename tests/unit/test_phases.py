@@ -172,22 +172,6 @@ def test_intervals_pay_for_all_parts_of_one_percent() -> None:
     assert (docker.rounds, docker.restarts) == (60, 6)
 
 
-def test_restart_that_the_timing_leaves_out_is_left_out() -> None:
-    """A worker that was far off was so in its marked rounds too."""
-    blocks = tuple(
-        block(arm=arm, restart=restart, round=number, wall_ns=(ns,) * 3, cpu_ns=(ns,) * 3)
-        for restart in range(6)
-        for number in range(12)
-        for arm in ("vm", "docker", "vm~control")
-        for ns in [14_000_000 if (arm, restart) == ("docker", 2) else 10_000_000 + number]
-    )
-    data = cell_data(blocks=blocks)
-    assert [one.restart for one in data.readings.odd] == [2]
-    found = cell_phases(data, marked_blocks(slower=1.0))
-    assert found is not None
-    assert {(one.rounds, one.restarts) for one in found.arms} == {(50, 5)}
-
-
 def test_reason_is_kept_where_nothing_could_be_marked() -> None:
     """A cell that asked for no marks has neither."""
     noted = event_now("not-marked", cell=CELL, arm="vm", text="the workload does not use PyTorch")

@@ -97,4 +97,4 @@ def test_a_command_without_results_is_no_step() -> None:
     cells = [msgspec.structs.replace(one, is_program=True) for one in EXAMPLE.cells]
     lines = terminal_lines(msgspec.structs.replace(EXAMPLE, cells=tuple(cells)))
     head = next(line for line in lines if line.role == "head")
-    assert head.columns[-1].startswith("median process, ")
+    assert head.columns[-1].startswith("process, ")

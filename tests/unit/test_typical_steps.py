@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from envcompare.analysis.timing.cells import CellData
 from envcompare.analysis.timing.judge import tail
 from envcompare.run_folder.records import Block, ProcessRun
-from envcompare.stats.metrics import Readings, net_ns, net_steps_ns, typical_ns
+from envcompare.stats.metrics import Readings, goes_by_clock, net_ns, net_steps_ns, typical_ns
 
 STEP_NS = 10_000_000
 
@@ -58,7 +58,7 @@ def test_typical_step_of_a_process_is_all_of_it() -> None:
 def test_net_step_is_cpu_time_where_the_thread_never_gave_up_its_cpu() -> None:
     """What a hypervisor or another process took is then in the wall time alone."""
     stolen = block(wall_ns=(30, 10, 10), cpu_ns=(10, 9, 8), wait_ns=2, voluntary_switches=0)
-    assert net_steps_ns(stolen) == [10, 9, 8]
+    assert net_steps_ns(stolen, by_clock=goes_by_clock(stolen)) == [10, 9, 8]
 
 
 def test_net_step_holds_the_time_a_quota_took() -> None:
@@ -66,7 +66,7 @@ def test_net_step_holds_the_time_a_quota_took() -> None:
     limited = block(
         wall_ns=(30,) * 3, cpu_ns=(10, 9, 8), wait_ns=7, throttled_ns=6, voluntary_switches=0
     )
-    assert net_steps_ns(limited) == [12, 11, 10]
+    assert net_steps_ns(limited, by_clock=goes_by_clock(limited)) == [12, 11, 10]
 
 
 @pytest.mark.parametrize("switches", [1, None])
@@ -76,13 +76,15 @@ def test_net_step_is_wall_time_less_the_wait_where_the_thread_slept(switches: in
         wall_ns=(40, 20, 40), cpu_ns=(1, 1, 1), wait_ns=30, throttled_ns=10,
         voluntary_switches=switches,
     )  # fmt: skip
-    assert net_steps_ns(slept) == [pytest.approx(one) for one in (32, 16, 32)]
+    assert net_steps_ns(slept, by_clock=goes_by_clock(slept)) == [
+        pytest.approx(one) for one in (32, 16, 32)
+    ]
 
 
 def test_net_step_is_wall_time_less_the_wait_where_other_threads_computed() -> None:
     """The CPU time of a process with more of them exceeds the time on the clock."""
     threads = block(wall_ns=(10,) * 3, cpu_ns=(11,) * 3, wait_ns=3, voluntary_switches=0)
-    assert net_steps_ns(threads) == [pytest.approx(9)] * 3
+    assert net_steps_ns(threads, by_clock=goes_by_clock(threads)) == [pytest.approx(9)] * 3
 
 
 @pytest.mark.parametrize("changes", [{"wait_ns": None}, {"wait_ns": 31, "cpu_ns": (0, 0, 0)}])
@@ -91,7 +93,8 @@ def test_net_step_is_unknown_where_the_wait_was_not_measured_or_leaves_nothing(
 ) -> None:
     """None, never 0."""
     one = block(**{"wall_ns": (10,) * 3, "voluntary_switches": 0, **changes})
-    assert (net_steps_ns(one), net_ns(one)) == (None, None)
+    by_clock = goes_by_clock(one)
+    assert (net_steps_ns(one, by_clock=by_clock), net_ns(one, by_clock=by_clock)) == (None, None)
 
 
 def cell(found: tuple[Block, ...]) -> CellData:

@@ -109,6 +109,36 @@ class Tail(msgspec.Struct, frozen=True, kw_only=True):
     p90_high: float | None = None
 
 
+class OwnWaiting(msgspec.Struct, frozen=True, kw_only=True):
+    """What an arm waits for a CPU beyond its reference, as a share of the reference's step.
+
+    The interval is at 99 % and not widened.
+    """
+
+    share: float
+    low: float
+    high: float
+    is_counted: bool  # it is not 0, nor what the control waits: the mean has it in
+
+
+class TurnTrend(msgspec.Struct, frozen=True, kw_only=True):
+    """How an arm's ratio to the reference changes from the first step of a block to its last."""
+
+    first_log_ratio: float
+    last_log_ratio: float
+    p_value: float
+    is_detected: bool  # at 1 % over the compared arms of the cell
+
+
+class FarLaunch(msgspec.Struct, frozen=True, kw_only=True):
+    """A launch of an arm that took far more, or less, time than its others."""
+
+    restart: int
+    arm: str
+    launches: int  # of the arm
+    log_ratio: float  # of its time to what it usually takes against the other arms
+
+
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     """Step times of one arm in a cell, in seconds, from all measured blocks (descriptive only)."""
 
@@ -217,9 +247,17 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     candidates: tuple[str, ...] | None = None
     # The typical step, on `net`, or on `wall` where net is not defined; a process of a command.
     primary: Estimate | None = None
-    mean: Estimate | None = None  # of all steps on the same metric, with everything in
+    # The headline: the mean of all steps of all launches, `own_waiting` in it where it is counted.
+    mean: Estimate | None = None
+    excess: Estimate | None = None  # of the mean above the typical step: 95 %, not widened
     is_mean_firm: bool = False  # it may claim a difference: no screen, and its own control held
-    is_by_mean: bool = False  # the outcome is that of the mean, not of the typical step
+    is_by_mean: bool = False  # the outcome is that of the mean, not of the typical step alone
+    own_waiting: OwnWaiting | None = None  # None where the metric is not `net`
+    far_launches: tuple[FarLaunch, ...] = ()  # of the arm and its reference; no estimate lacks them
+    turn_trend: TurnTrend | None = None
+    steps: int | None = None  # that the arm of the two with fewer took
+    # Seconds of the reference's step, or process: times the ratio of `deciding` it is the arm's.
+    reference_step_s: float | None = None
     tail: Tail | None = None
     secondary: tuple[Estimate, ...] = ()  # means of wall, stretch, cpu, gpu: not widened
     reason: Reason | None = None  # why it failed, was not run, or is inconclusive
@@ -231,7 +269,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def deciding(self) -> Estimate | None:
-        """The estimate that the outcome rests on: of the typical step, or else of the mean."""
+        """The estimate that the outcome rests on, and that is printed: the mean or the typical."""
         return self.mean if self.is_by_mean else self.primary
 
     @property
@@ -291,14 +329,6 @@ class LadderStep(msgspec.Struct, frozen=True, kw_only=True):
         return self.step
 
 
-class OddWorker(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker that was far off for a whole restart."""
-
-    restart: int
-    arm: str
-    log_ratio: float  # of its time to what it usually takes against the other arms
-
-
 class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What happened in one cell."""
 
@@ -330,7 +360,6 @@ class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
     step_edges_s: tuple[float, ...] = ()  # of the histograms of all arms; few steps lie beyond
     drifts: tuple[Drift, ...] = ()  # every one that was tested
     dropped_blocks: int = 0  # their clocks jumped
-    odd_restarts: tuple[OddWorker, ...] = ()  # left out in all arms
     restart_spread: float | None = None  # standard deviation of what a restart adds, as reckoned
     waited_s: float = 0.0  # for a quiet machine
     cautions: tuple[str, ...] = ()  # sentences noted while measuring, each with a next step

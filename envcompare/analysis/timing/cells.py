@@ -18,7 +18,6 @@ from envcompare.analysis.model.comparison import (
     CellSummary,
     Drift,
     Estimate,
-    OddWorker,
     StepTimes,
     StoppedBy,
 )
@@ -36,6 +35,7 @@ from envcompare.run_folder.records import (
     Scalar,
 )
 from envcompare.run_folder.results import count_comparisons
+from envcompare.stats.headline import EQUAL_LEVEL, Headline
 from envcompare.stats.intervals import CONTROL_LEVEL, Evidence, Interval, error_of_each, gather
 from envcompare.stats.metrics import (
     MetricName,
@@ -243,10 +243,15 @@ class CellData:
     ) -> Estimate | None:
         """Return the estimate of the mean, with all steps in; None without rounds of both arms.
 
-        That of `stretch` is the one of wall less that of net.
+        On the metric of the verdict it has the waiting of its own in, where that is counted. That
+        of `stretch` is the one of wall less that of net.
         """
         reference = self.reference.id
-        mean = self.readings.mean(arm, reference, metric)
+        mean = (
+            self.readings.felt(arm, reference, metric)
+            if metric == self.metric[0]
+            else self.readings.mean(arm, reference, metric)
+        )
         if mean is None:
             return None
         ratio = mean.interval(
@@ -259,12 +264,23 @@ class CellData:
         )
         return self.estimate_of(ratio, arm, metric, is_widened=is_widened)
 
-    def printed_mean(self, arm: str) -> Estimate | None:
-        """Return the mean as a run prints it: at the level that the typical step leaves to it."""
-        own = (1 - TYPICAL_SHARE) * self.alpha
-        factor = self.widening(own)
-        return self.mean_estimate(
-            arm, self.metric[0], level=1 - own, factor=factor, is_widened=True
+    def headline(self, arm: str, typical: Interval) -> Headline:
+        """Return the typical step as printed with the mean, at the level that it leaves to it."""
+        alpha = (1 - typical.level) / TYPICAL_SHARE
+        evidence = self.evidence(arm, self.metric[0])
+        equal = typical
+        if isinstance(evidence, RoundEvidence):
+            factor = self.widening(1 - EQUAL_LEVEL)
+            equal = evidence.interval(level=EQUAL_LEVEL, factor=factor)
+        return self.readings.headline(
+            arm,
+            self.reference.id,
+            self.metric[0],
+            typical=typical,
+            equal=equal,
+            spread=self.spread(arm),
+            alpha=alpha,
+            widening=self.widening((1 - TYPICAL_SHARE) * alpha),
         )
 
     def to_estimate(
@@ -286,11 +302,24 @@ class CellData:
 
 
 def _noise_floor(data: CellData) -> Estimate | None:
-    """Return the reference against itself at 99 %: what this cell calls a difference by chance."""
+    """Return the reference against itself at 99 %: what this cell calls a difference by chance.
+
+    That of the typical step, or that of the mean where only it excludes 0.
+    """
     control = next((arm.id for arm in data.run.arms if arm.is_control), None)
     if control is None:
         return None
-    return data.plain_estimate(control, data.metric[0], level=CONTROL_LEVEL)
+    typical = data.plain_estimate(control, data.metric[0], level=CONTROL_LEVEL)
+    if data.is_program or _excludes_zero(typical):
+        return typical
+    mean = data.mean_estimate(control, data.metric[0], level=CONTROL_LEVEL)
+    return mean if _excludes_zero(mean) else typical
+
+
+def _excludes_zero(floor: Estimate | None) -> bool:
+    if floor is None or floor.low is None or floor.high is None:
+        return False
+    return not floor.low <= 0 <= floor.high
 
 
 def _all_step_times(data: CellData) -> tuple[tuple[StepTimes, ...], tuple[float, ...]]:
@@ -343,10 +372,6 @@ def summarise_cell(data: CellData) -> CellSummary:
             metric=metric,
         ),
         dropped_blocks=sum(b.status == "dropped" for b in data.blocks),
-        odd_restarts=tuple(
-            OddWorker(restart=one.restart, arm=one.arm, log_ratio=one.log_ratio)
-            for one in data.readings.odd
-        ),
         restart_spread=_widest_spread(data) if blocks else None,
         waited_s=waited_s(data.guard_events),
         cautions=tuple(

@@ -28,7 +28,7 @@ from envcompare.analysis.model.comparison import (
     Outcome,
 )
 from envcompare.analysis.timing.cells import CellData
-from envcompare.analysis.timing.judge import Key, Primary, outcome_of, outside_turns
+from envcompare.analysis.timing.judge import Key, Primary, judged_by, outside_turns
 from envcompare.analysis.timing.surroundings import Surroundings
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.run_folder.records import ArmRecord, FactDifference, FingerprintRecord
@@ -239,8 +239,8 @@ def _measured(
         outcome, estimate = same
     elif primary is not None:
         against = data.against(below.id)
-        estimate = against.estimate_of(primary.interval, arm.id, data.metric[0], is_widened=True)
-        outcome, _, _ = outcome_of(against, estimate, summary.noise_floor, primary)
+        judged = judged_by(against, arm, summary, settled=primary)
+        outcome, estimate = judged.outcome, judged.deciding
         if outcome == "equivalent" and outside_turns(against, arm.id):
             outcome = "inconclusive"
     else:

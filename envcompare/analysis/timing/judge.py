@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -17,22 +17,26 @@ from envcompare.analysis.model.comparison import (
     CellSummary,
     Comparison,
     Estimate,
+    FarLaunch,
     Leaning,
     Outcome,
+    OwnWaiting,
     Reason,
     ReasonKind,
     Tail,
+    TurnTrend,
 )
 from envcompare.analysis.timing.cells import CellData
-from envcompare.run_folder.records import ArmRecord, Design, Measured
+from envcompare.run_folder.records import ArmRecord, Block, Design, Measured
+from envcompare.stats.headline import Decision, Headline, decide
 from envcompare.stats.intervals import (
     ALPHA,
-    CONTROL_LEVEL,
     Interval,
     restarts_needed,
     student_factor,
 )
 from envcompare.stats.metrics import MetricName, net_steps_ns
+from envcompare.stats.pairs import DRIFT_LEVEL, turn_trend
 from envcompare.stats.typical import (
     MIN_RESTARTS,
     MIN_ROUNDS,
@@ -40,7 +44,7 @@ from envcompare.stats.typical import (
     Contrast,
     jackknife,
 )
-from envcompare.stats.verdicts import AnyEvidence, screen, verdict
+from envcompare.stats.verdicts import AnyEvidence, Verdict, screen, verdict
 
 Key = tuple[str, ...]  # cell and arm, and of a step of the ladder the arm below
 # Fewer launches cannot tell an environment from its luck. A plan may aim at more, to be narrower.
@@ -161,20 +165,15 @@ def _without_result(data: CellData, arm: ArmRecord, cell: CellSummary) -> Compar
 
 def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, settled: Primary) -> Comparison:
     metric, _ = data.metric
-    primary = data.estimate_of(settled.interval, arm.id, metric, is_widened=not arm.is_control)
-    mean = _mean(data, arm)
-    outcome, reason, control_failed = outcome_of(data, primary, cell.noise_floor, settled)
-    by_mean = None
-    is_mean_firm = _is_mean_firm(data, mean)
-    if is_mean_firm and reason is None and outcome in {"equivalent", "inconclusive"}:
-        by_mean = _outcome_of_mean(data, mean)
-    outcome = by_mean or outcome
+    found = judged_by(data, arm, cell, settled=settled)
+    outcome: Outcome = found.outcome
+    primary, reason, control_failed = found.primary, found.reason, found.control_failed
     outside = outside_turns(data, arm.id)
     if outside is not None and outcome in {"equivalent", "inconclusive"}:
         outcome, reason = "inconclusive", outside  # more of it would decide nothing
     reason = reason or outside
     is_open = outcome == "inconclusive" and not (outside or (control_failed and reason))
-    more = _more_restarts(data, settled.interval) if is_open else None
+    more = _more_restarts(data, found.headline.implied or settled.interval) if is_open else None
     if outcome == "inconclusive" and data.stopped_by == "target":
         reason = reason or Reason(kind="target-first")
     estimate = data.plain_estimate if data.is_program else data.mean_estimate
@@ -184,11 +183,19 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, settled: Pri
         outcome=outcome,
         leaning="none"
         if (outside and outcome == "inconclusive") or not primary.has_size
-        else leaning(mean.log_ratio if by_mean and mean else primary.log_ratio),
+        else leaning(found.deciding.log_ratio),
         primary=primary,
-        mean=mean,
-        is_mean_firm=is_mean_firm,
-        is_by_mean=by_mean is not None,
+        mean=found.mean,
+        excess=_estimate_of_mean(data, arm, found.headline.excess, is_widened=False),
+        is_mean_firm=found.is_mean_firm,
+        is_by_mean=found.is_by_mean,
+        own_waiting=_own_waiting(data, arm),
+        far_launches=_far_launches(data, arm),
+        turn_trend=_turn_trend(data, arm.id),
+        steps=_steps_of_both(data, arm),
+        reference_step_s=data.readings.step_s(
+            data.reference.id, beside=arm.id, metric=metric, is_mean=found.is_by_mean
+        ),
         tail=tail(data, arm.id),
         secondary=tuple(other for other in others if other is not None),
         reason=reason,
@@ -196,6 +203,54 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, settled: Pri
         forecast_s=None if more is None else more * _seconds_a_restart(cell),
         works_outside=outside is not None,
         control_failed=control_failed and not arm.is_control,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The outcome of one comparison by typical step and mean, before work outside turns counts."""
+
+    outcome: Verdict
+    reason: Reason | None
+    control_failed: bool
+    primary: Estimate
+    headline: Headline
+    mean: Estimate | None
+    is_mean_firm: bool
+    is_by_mean: bool
+
+    @property
+    def deciding(self) -> Estimate:
+        """Return the estimate that the outcome rests on."""
+        return self.mean if self.is_by_mean and self.mean else self.primary
+
+
+def judged_by(data: CellData, arm: ArmRecord, cell: CellSummary, *, settled: Primary) -> Judgement:
+    """Judge an arm by its typical step, as settled over the run, and by the mean beside it."""
+    metric, _ = data.metric
+    primary = data.estimate_of(settled.interval, arm.id, metric, is_widened=not arm.is_control)
+    outcome, reason, control_failed = _outcome_of(data, primary, cell.noise_floor, settled)
+    headline = _headline(data, arm, settled)
+    end = failed_control_end(cell.noise_floor, least=_least_restarts(data))
+    is_mean_firm = _is_mean_firm(data, headline.mean, end=end)
+    mean, is_by_mean = headline.mean, False
+    if reason is None:
+        margin = data.run.design.margin
+        decision = decide(headline, outcome, margin=margin, is_mean_firm=is_mean_firm)
+        outcome, is_by_mean = decision.verdict, decision.by == "mean"
+        mean = decision.interval if is_by_mean else mean
+        reason = _why_not_by_mean(data, decision, end=end)
+        if reason is not None:
+            outcome, control_failed = "inconclusive", control_failed or end is not None
+    return Judgement(
+        outcome=outcome,
+        reason=reason,
+        control_failed=control_failed,
+        primary=primary,
+        headline=headline,
+        mean=_estimate_of_mean(data, arm, mean),
+        is_mean_firm=is_mean_firm,
+        is_by_mean=is_by_mean,
     )
 
 
@@ -209,34 +264,102 @@ def outside_turns(data: CellData, arm: str) -> Reason | None:
     )
 
 
-def _mean(data: CellData, arm: ArmRecord) -> Estimate | None:
-    """Return the mean of all steps, at the level that the typical step leaves to it."""
+def _headline(data: CellData, arm: ArmRecord, settled: Primary) -> Headline:
+    """Return typical step and mean; those of the control are at 95 % and pay for nothing."""
+    typical = settled.interval
     if data.is_program:
-        return None
-    if arm.is_control:
-        return data.mean_estimate(arm.id, data.metric[0], level=PLAIN_LEVEL)
-    return data.printed_mean(arm.id)
+        return Headline(typical=typical, mean=None, implied=None, excess=None)
+    headline = data.headline(arm.id, typical)
+    if not arm.is_control or headline.mean is None:
+        return headline
+    mean = data.readings.felt(arm.id, data.reference.id, data.metric[0])
+    if mean is None:
+        return headline
+    plain = mean.interval(
+        level=PLAIN_LEVEL,
+        spread=data.spread(arm.id),
+        groups=data.readings.groups(arm.id, data.reference.id, data.metric[0]),
+        generations=typical.generations,
+    )
+    return replace(headline, mean=plain, implied=None)
 
 
-def _is_mean_firm(data: CellData, mean: Estimate | None) -> bool:
-    """Say whether a mean may claim a difference: no screen asks for more, its control held."""
-    least = _least_restarts(data)
-    if mean is None or mean.restarts < least or data.run.design.screen:
-        return False
-    control = next((one.id for one in data.run.arms if one.is_control), None)
-    floor = None
-    if control is not None:
-        floor = data.mean_estimate(control, data.metric[0], level=CONTROL_LEVEL)
-    end = failed_control_end(floor, least=least)
-    return end is None or abs(mean.log_ratio) > end
-
-
-def _outcome_of_mean(data: CellData, mean: Estimate | None) -> Outcome | None:
-    """Return whether the mean is slower or faster; None where it is neither."""
+def _estimate_of_mean(
+    data: CellData, arm: ArmRecord, mean: Interval | None, *, is_widened: bool = True
+) -> Estimate | None:
     if mean is None:
         return None
-    outcome = verdict(mean.low, mean.high, margin=data.run.design.margin)
-    return outcome if outcome in {"slower", "faster"} else None
+    widened = is_widened and not arm.is_control
+    return data.estimate_of(mean, arm.id, data.metric[0], is_widened=widened)
+
+
+def _own_waiting(data: CellData, arm: ArmRecord) -> OwnWaiting | None:
+    waiting = data.readings.own_waiting(arm.id, data.reference.id)
+    if waiting is None or not math.isfinite(waiting.half_width):
+        return None
+    return OwnWaiting(
+        share=waiting.share,
+        low=waiting.share - waiting.half_width,
+        high=waiting.share + waiting.half_width,
+        is_counted=waiting.is_counted,
+    )
+
+
+def _far_launches(data: CellData, arm: ArmRecord) -> tuple[FarLaunch, ...]:
+    both = (arm.id, data.reference.id)
+    return tuple(
+        FarLaunch(
+            restart=one.restart,
+            arm=one.arm,
+            launches=len(data.readings.by_restart(name, data.metric[0])),
+            log_ratio=one.log_ratio,
+        )
+        for name in both
+        for one in data.readings.far_launches(name)
+    )
+
+
+def _turn_trend(data: CellData, arm: str) -> TurnTrend | None:
+    if data.is_program:
+        return None
+    ours, theirs = (_by_round(data, one) for one in (arm, data.reference.id))
+    trend = turn_trend([(ours[key], theirs[key]) for key in sorted(ours.keys() & theirs.keys())])
+    if trend is None:
+        return None
+    compared = sum(not (one.is_reference or one.is_control) for one in data.run.arms)
+    return TurnTrend(
+        first_log_ratio=trend.first_log_ratio,
+        last_log_ratio=trend.last_log_ratio,
+        p_value=trend.p_value,
+        is_detected=trend.p_value * max(1, compared) < DRIFT_LEVEL,
+    )
+
+
+def _steps_of_both(data: CellData, arm: ArmRecord) -> int | None:
+    """Return how many steps the arm of the two took that took fewer; None of a program."""
+    if data.is_program:
+        return None
+    both = (data.arm_blocks(one) for one in (arm.id, data.reference.id))
+    return min(sum(block.k for block in one if isinstance(block, Block)) for one in both)
+
+
+def _is_mean_firm(data: CellData, mean: Interval | None, *, end: float | None) -> bool:
+    """Say whether a mean may claim a difference: no screen asks for more, its control held."""
+    if mean is None or mean.restarts < _least_restarts(data) or data.run.design.screen:
+        return False
+    return end is None or abs(mean.mean) > end
+
+
+def _why_not_by_mean(data: CellData, decision: Decision, *, end: float | None) -> Reason | None:
+    """Return why nothing is claimed of a mean: its control failed, or a screen asks for more."""
+    margin = data.run.design.margin
+    mean = decision.interval
+    of_mean = verdict(mean.low, mean.high, margin=margin)
+    if decision.by != "mean" or of_mean == "inconclusive":
+        return None
+    if end is not None and claimed(of_mean, mean.mean, margin=margin) <= end:
+        return Reason(kind="control-failed", control_end=end)
+    return Reason(kind="not-selected") if decision.verdict == "inconclusive" else None
 
 
 def _least_restarts(data: CellData) -> int:
@@ -261,9 +384,9 @@ def _more_restarts(data: CellData, ratio: Interval) -> int | None:
     return max(missing, needed - ratio.restarts, 1)
 
 
-def outcome_of(
+def _outcome_of(
     data: CellData, primary: Estimate, floor: Estimate | None, settled: Primary
-) -> tuple[Outcome, Reason | None, bool]:
+) -> tuple[Verdict, Reason | None, bool]:
     """Return the verdict on the typical step, why it is inconclusive, and if the control failed."""
     outcome, reason, control_failed = _outcome(data, primary, floor)
     if outcome in {"slower", "faster"} and not settled.is_selected:
@@ -273,7 +396,7 @@ def outcome_of(
 
 def _outcome(
     data: CellData, primary: Estimate, floor: Estimate | None
-) -> tuple[Outcome, Reason | None, bool]:
+) -> tuple[Verdict, Reason | None, bool]:
     least = _least_restarts(data)
     if primary.restarts < least:
         return "inconclusive", _too_few(data, primary, least), False
@@ -281,7 +404,7 @@ def _outcome(
         few = Reason(kind="too-few", unit="round", counted=primary.rounds, needed=MIN_ROUNDS)
         return "inconclusive", few, False
     margin = data.run.design.margin
-    outcome: Outcome = verdict(primary.low, primary.high, margin=margin)
+    outcome = verdict(primary.low, primary.high, margin=margin)
     end = failed_control_end(floor, least=least)
     if end is None:
         return outcome, None, False
@@ -375,15 +498,15 @@ def tail(data: CellData, arm: str) -> Tail | None:
 def _by_round(data: CellData, arm: str) -> dict[tuple[int, int, int], Floats]:
     rounds = {}
     for block in data.arm_blocks(arm):
-        steps = _steps(block, data.metric[0])
+        steps = _steps(block, data.metric[0], by_clock=data.readings.goes_by_clock)
         if steps is not None:
             rounds[block.restart, block.generation, block.round] = steps
     return rounds
 
 
-def _steps(block: Measured, metric: MetricName) -> Floats | None:
+def _steps(block: Measured, metric: MetricName, *, by_clock: bool) -> Floats | None:
     on_clock = getattr(block, "gpu_ns", None) or getattr(block, "wall_ns", None)
-    steps = net_steps_ns(block) if metric == "net" else on_clock
+    steps = net_steps_ns(block, by_clock=by_clock) if metric == "net" else on_clock
     return np.asarray(steps, dtype=float) if steps else None
 
 

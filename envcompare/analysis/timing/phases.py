@@ -57,12 +57,10 @@ def cell_phases(data: CellData, blocks: Iterable[MarkedBlock]) -> CellPhases | N
         )
     operators = _operators(marked)
     arms = (arm.id for arm in data.run.arms if not arm.is_reference)
-    odd = {one.restart for one in data.readings.odd}
     pairings = (
         Pairing(
             arm=arm,
             reference=reference,
-            left_out=odd,
             prior=data.expected,
             is_strict=data.is_strict,
         )
@@ -110,7 +108,7 @@ def _compared(operators: dict[_Place, Times], pairing: Pairing) -> ArmPhases | N
     both = whole[pairing.arm].keys() & whole[pairing.reference].keys()
     return ArmPhases(
         arm=pairing.arm,
-        rounds=sum(number[0] not in pairing.left_out for number in both),
+        rounds=len(both),
         restarts=interval.restarts,
         level=level,
         tested=len(tested),

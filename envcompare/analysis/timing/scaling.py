@@ -26,7 +26,7 @@ from envcompare.analysis.timing.cells import CellData
 from envcompare.run_folder.records import ArmRecord, CellRecord, Epoch, Event, Goal, Scalar
 from envcompare.stats.intervals import Interval, interval
 from envcompare.stats.knees import knee
-from envcompare.stats.metrics import net_ns, wall_ns
+from envcompare.stats.metrics import waited_ns, wall_ns
 
 RANKS: Final = "ranks"
 """The parameter of a workload that says how many processes share its work."""
@@ -142,7 +142,8 @@ def _waited_share(data: CellData, arm: str) -> float | None:
     blocks = data.arm_blocks(arm)
     if data.metric[0] != "net" or not blocks:
         return None
-    return 1 - sum(net_ns(block) or 0 for block in blocks) / sum(map(wall_ns, blocks))
+    waits = (min(waited_ns(block) or 0.0, wall_ns(block)) for block in blocks)
+    return sum(waits) / sum(map(wall_ns, blocks))
 
 
 def _exchanged(profiles: CellProfiles, arm: str) -> dict[str, float]:

@@ -65,6 +65,7 @@ from envcompare.report.wording.verdicts import (
     outcome_badge,
     verdict,
 )
+from envcompare.stats.headline import least_steps
 from envcompare.text import counted, shortened, visible
 
 METRICS: Final[dict[str, str]] = {
@@ -80,13 +81,16 @@ METRICS: Final[dict[str, str]] = {
 }
 _CONTROL_TEXT: Final = "the reference against itself: what chance alone gives"
 _PARTS: Final = (
-    "The typical step is what most steps take, the mean has all steps in it, and the tail is the "
-    "90th percentile and the share of steps above 1.5 times the median of their environment. The "
-    "verdict rests on the change in bold. The intervals of typical step and mean are those that "
-    "the verdict uses; those of the tail hold at 95 % each and are not widened. The tail is "
-    "measured where each environment took at least 100 steps."
+    "The mean has all steps of all launches in it, the typical step is what most steps take, and "
+    "the tail is the 90th percentile and the share of steps above 1.5 times the median of their "
+    "environment. The verdict rests on the change in bold. The intervals of mean and typical step "
+    "are those that the verdict uses; those of the tail hold at 95 % each and are not widened. The "
+    "tail is measured where each environment took at least 100 steps. Steps that take 20 times as "
+    "long as usual may be missed where they are rarer than the last column says. Medians on the "
+    "clock have all waiting in them, that for neighbors too."
 )
 _TAIL: Final = STEP_PROBABILITIES.index(0.99)
+_LEAST_COVERED: Final = 9  # steps; of fewer nothing is known of slow ones
 _OF_PROCESSES: Final = ("user", "sys", "real")
 _ORDER: Final[tuple[Outcome, ...]] = tuple(SYMBOLS)
 
@@ -205,7 +209,17 @@ def _replication(primary: Estimate | None) -> str:
 
 
 def step_times(run: RunComparison, words: Verdict) -> str:
-    """Return "41.3 → 44.8 ms", the medians of the reference and of the arm."""
+    """Return "41.3 → 44.8 ms": the step of the reference, and times the ratio that of the arm.
+
+    Medians where there is no ratio.
+    """
+    before, ratio = words.reference_step_s, words.log_ratio
+    if before is None or ratio is None:
+        return _median_times(run, words)
+    return paired_times(before, before * math.exp(ratio))
+
+
+def _median_times(run: RunComparison, words: Verdict) -> str:
     both = _steps_of_both(run, words.cell_id, words.arm)
     before, after = (None if steps is None else steps.median_s for steps in both)
     return paired_times(before, after)
@@ -236,12 +250,11 @@ def comparisons_section(
     piece, reference = piece_word(run), reference_name(run)
     shown = {row.verdict.outcome for row in rows}
     intro = (
-        f"Every environment against {reference} in the same cell. The change is that of the "
-        f"{piece} time without the wait for a CPU (net) unless the row says “of wall time”; the "
-        f"band is the margin of ±{margin_percent(run.margin)}; left is faster, right is slower. On "
-        f"the clock are the medians of all {piece} times of each and the change including waiting. "
-        f"A change compares the typical {piece} of each round with that of the reference in the "
-        "same round, so that it may differ from the medians in size and sign where rounds differ."
+        f"Every environment against {reference} in the same cell. The change is that of the mean "
+        f"{piece} time, without the time that neighbors held the CPU unless the row says “of wall "
+        f"time”; the band is the margin of ±{margin_percent(run.margin)}; left is faster, right is "
+        f"slower. Both times are of the reference and, by the change, of the environment; below "
+        "them is the change on the clock, waiting included."
     )
     metrics = _measured_metrics(rows)
     choice = Filter(
@@ -269,6 +282,7 @@ def _comparisons_table(
 ) -> Table:
     """Return a row for each comparison, which the script sorts, filters and draws anew."""
     has_hosts = len({row.comparison.host for row in rows}) > 1
+    piece = piece_word(run).capitalize()
     hosts = (Column(head="Host", kind="name", is_sorted=True),) * has_hosts
     return Table(
         label="Table of all comparisons",
@@ -281,7 +295,7 @@ def _comparisons_table(
             Column(head="Verdict", is_sorted=True),
             Column(head="Change", kind="number", is_sorted=True),
             Column(kind="interval", axis=axis),
-            Column(head=f"On the clock\n{reference_name(run)} → this", kind="figure"),
+            Column(head=f"{piece}\n{reference_name(run)} → this", kind="figure"),
             Column(head="Notes", kind="notes"),
         ),
         rows=tuple(
@@ -335,14 +349,20 @@ def _change_cell(row: ComparedRow) -> Line:
 def _clock_cell(run: RunComparison, row: ComparedRow) -> Line:
     wall = row.figures["wall"]
     change = f"{wall.number} ({wall.interval})" if wall else ""
-    return Line(text=row.steps, below=(change, _rate(run, row.verdict)))
+    on_clock = f"on the clock {change}" if change else ""
+    return Line(text=row.steps, below=(on_clock, _rate(run, row.verdict)))
 
 
 def _rate(run: RunComparison, words: Verdict) -> str:
+    """Return samples a second at the times of the row; nothing where a step has no batch."""
     both = _steps_of_both(run, words.cell_id, words.arm)
     rates = [steps.samples_per_s if steps else None for steps in both]
-    if None in rates:
+    first = both[0]
+    if first is None or rates[0] is None or rates[1] is None:
         return ""
+    if words.reference_step_s and words.log_ratio is not None:
+        base = rates[0] * first.median_s / words.reference_step_s
+        rates = [base, base * math.exp(-words.log_ratio)]
     return " → ".join(three_digits(rate) for rate in rates if rate is not None) + " samples/s"
 
 
@@ -372,7 +392,16 @@ def _parts_folds(run: RunComparison, rows: tuple[ComparedRow, ...]) -> tuple[Fol
         ("Typical step", "number", lambda row: _estimate_cell(row, row.comparison.primary)),
         ("Mean of all steps", "number", lambda row: _estimate_cell(row, row.comparison.mean)),
         ("90th percentile", "number", lambda row: _percentile_cell(row.comparison.tail)),
-        (f"Slow steps\n{reference_name(run)} → this", "number", _slow_cell),
+        (
+            f"Median on the clock\n{reference_name(run)} → this",
+            "figure",
+            lambda row: _median_times(run, row.verdict),
+        ),
+        (
+            f"Slow steps\n{reference_name(run)} → this",
+            "number",
+            lambda row: _slow_cell(row, margin=run.margin),
+        ),
     )
     return (Fold(summary="Typical step, mean and tail", blocks=(Line(text=_PARTS), table)),)
 
@@ -393,14 +422,16 @@ def _percentile_cell(tail: Tail | None) -> Words:
     return estimate_line(tail.p90_log_ratio, tail.p90_low, tail.p90_high)
 
 
-def _slow_cell(row: ComparedRow) -> Words:
-    """Return both shares of slow steps, and the interval of their difference in points."""
-    tail = row.comparison.tail
+def _slow_cell(row: ComparedRow, *, margin: float) -> Words:
+    """Return both shares of slow steps, the interval of their difference, and what is not seen."""
+    tail, steps = row.comparison.tail, row.comparison.steps
+    rare = f"rarer than 1 in {steps // 3}: not covered" if steps and steps >= _LEAST_COVERED else ""
+    unseen = (rare,) if steps and steps < least_steps(margin) else ()
     if tail is None:
-        return NOT_MEASURED
+        return Line(text=NOT_MEASURED, below=unseen)
     return Line(
         text=f"{share_text(tail.reference_share)} → {share_text(tail.share)}",
-        below=(points_interval(tail.difference_low, tail.difference_high),),
+        below=(points_interval(tail.difference_low, tail.difference_high), *unseen),
     )
 
 

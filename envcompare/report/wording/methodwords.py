@@ -9,7 +9,6 @@ from envcompare.analysis.model.comparison import (
     CellSummary,
     Drift,
     Estimate,
-    OddWorker,
     RunComparison,
 )
 from envcompare.analysis.model.machines import HostDifference, HostFact, HostSummary, TorchBuild
@@ -211,16 +210,22 @@ def replication_sentence(run: RunComparison) -> str:
 
 def level_sentence(run: RunComparison) -> str:
     """Say how sure the intervals are, and what they were widened for."""
-    primaries = [one.primary for one in run.compared if one.primary is not None]
-    if not any(one.is_widened and _has_interval(one) for one in primaries):
+    deciding = [one.deciding for one in run.compared if one.deciding is not None]
+    if not any(one.is_widened and _has_interval(one) for one in deciding):
         return ""
     if run.screen:
         return _screen_sentence(run)
     text = "The intervals hold at 95 %, widened for repeated checks while measuring"
     if run.planned_comparisons > 1:
-        levels = {margin_percent(one.level) for one in primaries if one.is_widened}
+        is_equal = [one.is_by_mean and one.outcome == "equivalent" for one in run.compared]
+        levels = {
+            margin_percent(one.deciding.level)
+            for one, equal in zip(run.compared, is_equal, strict=True)
+            if one.deciding and one.deciding.is_widened and not equal
+        }
         at = f" (each at {levels.pop()} on its own)" if len(levels) == 1 else ""
         text += f" and for all {run.planned_comparisons} planned comparisons together{at}"
+        text += "; that of an equivalent environment holds at 95 % by itself" * any(is_equal)
     return f"{text}."
 
 
@@ -251,18 +256,8 @@ def guard_cautions(run: RunComparison) -> tuple[str, ...]:
         for drift in _detected(cell, is_ratio=True)
     )
     noted = ((cell.id, sentence(one_line(text))) for cell in run.cells for text in cell.cautions)
-    odd = ((cell.id, _odd_worker(one)) for cell in run.cells for one in cell.odd_restarts)
-    texts = of_cells(run, (*drifts, *noted, *odd), among=len(run.cells))
+    texts = of_cells(run, (*drifts, *noted), among=len(run.cells))
     return tuple(f"⚠ {text}" for text in texts)
-
-
-def _odd_worker(worker: OddWorker) -> str:
-    way = "more" if worker.log_ratio > 0 else "less"
-    return (
-        f"in restart {worker.restart} the worker of {worker.arm} took "
-        f"{unsigned_percent(worker.log_ratio)} {way} time than usual relative to the other arms, "
-        "for as long as it lived: the restart is left out in all arms."
-    )
 
 
 def _guard_sentences(run: RunComparison) -> Iterator[str]:
@@ -301,8 +296,8 @@ def _ratio_drift(drift: Drift, reference: str, *, of: str) -> str:
     return (
         f"against {reference}, {drift.arm} gets {unsigned_percent(drift.over_generation)} {way} "
         f"from the first round of a {of} to its last (p = {drift.p_value:.2g}): its warm-up "
-        "takes longer than the steps that are discarded, or its speed changes. The verdict is on "
-        "the median over all rounds."
+        "takes longer than the steps that are discarded, or its speed changes. The verdict has "
+        "all rounds in it."
     )
 
 
@@ -421,12 +416,13 @@ def _estimate(run: RunComparison) -> str:
     is_on_gpu = any("cuda" in one.devices.values() for one in run.hosts)
     typical = "the mean" if is_on_gpu else "the lower quartile"
     return (
-        f"A ratio is that of the typical step: {typical} of the steps of a block, paired "
-        "with the reference's in each round, and the median over all rounds. Its interval allows "
-        f"for the variation of rounds and of restarts{spread}. The mean of all steps and the share "
-        "of slow ones have intervals of their own; where they lead elsewhere, "
-        "the verdict says so. With one thread on a CPU the time of a step is its CPU time and the "
-        "time a quota stopped it: what neighbors and the hypervisor took is left out."
+        "A ratio is that of the mean of all steps, over all complete rounds and all launches. "
+        f"Beside it is the typical step: {typical} of the steps of a block, paired with the "
+        "reference's in each round, and the median over all rounds. Either makes an environment "
+        "slower or faster; it is equivalent where the interval of the mean lies inside the margin. "
+        f"Intervals allow for the variation of rounds and of restarts{spread}. With one thread on "
+        "a CPU the time of a step leaves out what neighbors and the hypervisor took. What an "
+        "environment waits for a CPU beyond the reference is part of its mean where it is not 0."
     )
 
 

@@ -11,6 +11,7 @@ from envcompare.analysis.model.comparison import (
     CellSummary,
     Comparison,
     Estimate,
+    FarLaunch,
     Outcome,
     Reason,
     ReasonKind,
@@ -23,6 +24,7 @@ from envcompare.report.numbers import (
     change,
     listed,
     margin_percent,
+    percent,
     rough_time,
     signed_interval,
     signed_percent,
@@ -85,6 +87,7 @@ class Verdict:
     log_ratio: float | None = None
     is_confounded: bool = False
     remarks: tuple[str, ...] = ()  # where mean and tail part from it, whether the control failed
+    reference_step_s: float | None = None  # times the ratio it is the step of the arm
 
     @property
     def text(self) -> str:
@@ -134,6 +137,7 @@ def verdict(comparison: Comparison, *, label: str, margin: float) -> Verdict:
         number=signed_percent(sized.log_ratio) if sized else "",
         interval=signed_interval(sized.low, sized.high) if sized else "",
         log_ratio=sized.log_ratio if sized else None,
+        reference_step_s=comparison.reference_step_s,
         is_confounded=comparison.is_confounded and primary is not None,
         remarks=tuple(visible(text) for text in _remarks(comparison, margin)),
     )
@@ -355,9 +359,8 @@ def _qualifier(comparison: Comparison) -> str:
 def _remark(comparison: Comparison, *, is_brief: bool = False) -> str:
     match comparison.outcome:
         case "equivalent":
-            primary = comparison.primary
-            is_real = primary is not None and excludes_zero(primary.low, primary.high)
-            return REAL_INSIDE * is_real
+            both = filter(None, (comparison.primary, comparison.deciding))
+            return REAL_INSIDE * all(excludes_zero(one.low, one.high) for one in both)
         case "inconclusive":
             return _forecast(comparison, is_brief=is_brief)
         case "failed":
@@ -386,37 +389,82 @@ def _forecast(comparison: Comparison, *, is_brief: bool) -> str:
     return _reason(comparison) or f"how much more would decide is not known{ran}"
 
 
-def _mean_sentence(comparison: Comparison, *, margin: float) -> str:
-    """Say where the mean of all steps, or their tail, parts from the typical step; else nothing."""
-    return "; ".join(filter(None, (_mean(comparison, margin), _tail(comparison))))
+def _parting_sentence(comparison: Comparison, *, margin: float) -> str:
+    """Say where mean and typical step part and by what: waiting, launches or slow steps."""
+    if comparison.is_control:
+        return _launches(comparison)
+    texts = (
+        _parting(comparison),
+        _waiting(comparison, margin),
+        _launches(comparison),
+        _trend(comparison, margin),
+        _tail(comparison),
+    )
+    return "; ".join(filter(None, texts))
 
 
-def _mean(comparison: Comparison, margin: float) -> str:
-    mean, primary = comparison.mean, comparison.primary
-    if mean is None or primary is None or comparison.is_control:
+def _parting(comparison: Comparison) -> str:
+    """Return the estimate that the verdict does not rest on, where it says something else."""
+    mean, primary, excess = comparison.mean, comparison.primary, comparison.excess
+    if mean is None or primary is None:
         return ""
     if comparison.is_by_mean:
-        return f"this is the mean of all steps; typical step: {estimate_text(primary)}"
-    if comparison.outcome == "equivalent" and not _is_inside(mean, margin):
-        return f"typical step; the mean of all steps is undecided: {estimate_text(mean)}"
-    if comparison.outcome in MOVED and excludes_zero(mean.low, mean.high):
+        parts = excess is not None and excludes_zero(excess.low, excess.high)
+        is_alone = comparison.outcome in MOVED and not excludes_zero(primary.low, primary.high)
+        return f"mean of all steps; typical step: {estimate_text(primary)}" * (parts or is_alone)
+    if comparison.outcome not in MOVED:
+        return ""
+    if excludes_zero(mean.low, mean.high):
         parts = (mean.log_ratio > 0) != (primary.log_ratio > 0)
-        return f"but the mean of all steps: {estimate_text(mean)}" if parts else ""
+        return f"typical step, but the mean of all steps: {estimate_text(mean)}" * parts
+    return f"typical step; the mean of all steps is undecided: {estimate_text(mean)}"
+
+
+def _waiting(comparison: Comparison, margin: float) -> str:
+    """Say how much of the mean is waiting of the arm's own, or how much cannot be excluded."""
+    waiting = comparison.own_waiting
+    if waiting is None:
+        return ""
+    if waiting.is_counted:
+        amount = f"{percent(waiting.share)} % {'more' if waiting.share > 0 else 'less'}"
+        return f"the mean includes {amount} waiting for a CPU than the reference has"
+    if comparison.outcome == "equivalent" and waiting.high > margin:
+        return f"up to {percent(waiting.high)} % more waiting for a CPU cannot be excluded"
     return ""
 
 
-def _is_inside(estimate: Estimate, margin: float) -> bool:
-    band = math.log1p(margin)
-    low, high = estimate.low, estimate.high
-    return low is not None and high is not None and -band < low and high < band
+def _trend(comparison: Comparison, margin: float) -> str:
+    """Say that the ratio changes by more than the margin from the first step of a turn to its last.
+
+    What other arms leave in the caches, and what starts to wait, show so.
+    """
+    trend = comparison.turn_trend
+    if trend is None or not trend.is_detected:
+        return ""
+    first, last = trend.first_log_ratio, trend.last_log_ratio
+    if abs(last - first) <= math.log1p(margin):
+        return ""
+    way = f"from {signed_percent(first)} in the first step of a turn to {signed_percent(last)}"
+    return f"the change goes {way} in the last; longer turns may show another"
+
+
+def _launches(comparison: Comparison) -> str:
+    """Say which launches of the arm or its reference were far from the others of the same arm."""
+    by_arm: dict[str, list[FarLaunch]] = {}
+    for one in comparison.far_launches:
+        by_arm.setdefault(one.arm, []).append(one)
+    return "; ".join(_far(arm, launches) for arm, launches in by_arm.items())
+
+
+def _far(arm: str, launches: list[FarLaunch]) -> str:
+    changes = dict.fromkeys(signed_percent(one.log_ratio) for one in launches)
+    return f"{len(launches)} of {launches[0].launches} launches of {arm}: {listed(list(changes))}"
 
 
 def _tail(comparison: Comparison) -> str:
     """Say that steps which take far longer than usual are more, or fewer, than in the reference."""
     tail = comparison.tail
-    if tail is None or comparison.is_control:
-        return ""
-    if not excludes_zero(tail.difference_low, tail.difference_high):
+    if tail is None or not excludes_zero(tail.difference_low, tail.difference_high):
         return ""
     more = tail.share - tail.reference_share
     if abs(more) < _LEAST_TAIL or (tail.slow_ratio is None and more > 0):
@@ -445,7 +493,7 @@ def _remarks(comparison: Comparison, margin: float) -> tuple[str, ...]:
         comparison.outcome == "inconclusive" and is_forecast
     )
     reason = _reason(comparison)
-    parts = _mean_sentence(comparison, margin=margin)
+    parts = _parting_sentence(comparison, margin=margin)
     failed = "control failed" * comparison.control_failed
     return tuple(filter(None, (parts, failed, reason * is_beside)))
 

@@ -1,0 +1,336 @@
+"""Simulate what an environment can do to steps, and say what headline and verdict make of it.
+
+Whole cells are drawn block by block and judged by the product's own analysis; the truth is the mean
+time that a user waits for. The runs kept in `results/` are judged anew as well, beside the verdict
+that was published with them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from bookkeeping import HERE, Places, benchmark, commit
+from envcompare.analysis.compare import compare_run
+from envcompare.analysis.model.comparison import Comparison, Estimate, RunComparison
+from envcompare.analysis.timing.cells import CellData, summarise_cell
+from envcompare.analysis.timing.judge import judge, primaries
+from envcompare.run_folder.records import CONTROL_SUFFIX, Block, Event
+from envcompare.run_folder.results import RunFolder
+from ground import recorded_run
+
+RAW, PAGE = "estimator.json", "estimator.md"
+SEED = 20_261_128
+RUNS = HERE.parent / "results"
+REFERENCE, ARM, OTHER = "vm", "docker", "singularity"
+CONTROL = f"{REFERENCE}{CONTROL_SUFFIX}"
+ARMS = (REFERENCE, ARM, OTHER, CONTROL)
+CELL = "local/made/default"
+PLANNED = 4  # comparisons of a run of two environments and two workloads
+REPEATS = 40
+STEP_NS = 2e6
+NOISE = {  # standard deviations of logarithms: of a restart and a block; bursts of some blocks
+    "restart": 0.004, "block": 0.03, "step": 0.02, "bursts": 0.03, "burst": 0.3,
+}  # fmt: skip
+WAITING, WAIT = 0.05, 0.2  # share of the blocks that neighbors take the CPU of, and for how long
+
+_INTRO = """# Headline and verdict
+
+`python benchmarks/estimator.py` draws cells of four arms, block by block, and judges them with the
+product's own analysis: {repeats} cells of each scenario, at a margin of 5 %, for four comparisons,
+6 restarts of 40 rounds where the name says nothing else. Rounds, restarts and neighbors make the
+noise of the kept runs on a CPU. Truth is how much more time a user waits for on average, in
+percent. Printed is the median of the figures that verdicts rest on, with their median half-width.
+Covers is in how many cells the interval holds the truth.
+"""
+_KEPT = """
+## The kept runs
+
+Each comparison, its control among them: the verdict in its `comparison.json`, and that of today.
+"""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(slots=True, kw_only=True)
+class Steps:
+    """What one arm does in a restart, in nanoseconds: rounds × steps, or by round."""
+
+    cpu: Floats
+    wait: Floats  # run-queue wait, by round
+    elsewhere: Floats  # on the clock, but neither computed nor waited for, by round
+    gave_up: bool = False  # the CPU, of itself, in each block
+
+
+Change = Callable[[Steps, int, np.random.Generator], None]
+"""Does to the steps of an arm in a restart what its environment does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """What an environment does, and how many times as long a step takes a user on average."""
+
+    name: str
+    truth: float
+    change: Change | None = None
+    everywhere: Change | None = None  # done to all arms
+    restarts: int = 6
+    rounds: int = 40
+    steps: int = 10
+
+
+def _helper(steps: Steps, _restart: int, _generator: np.random.Generator) -> None:
+    steps.wait += 0.12 * steps.cpu.sum(axis=1)
+
+
+def _sidecar(steps: Steps, _restart: int, generator: np.random.Generator) -> None:
+    hit = generator.random(len(steps.wait)) < 0.25
+    steps.wait += hit * 0.48 * steps.cpu.sum(axis=1)
+
+
+def _steal(steps: Steps, _restart: int, _generator: np.random.Generator) -> None:
+    steps.elsewhere += 0.05 * steps.cpu.sum(axis=1)
+
+
+def _gives_up(steps: Steps, _restart: int, _generator: np.random.Generator) -> None:
+    steps.gave_up = True
+    steps.elsewhere += 0.001 * steps.cpu.sum(axis=1)
+
+
+def _slow_steps(*, one_in: int, times: float) -> Change:
+    def change(steps: Steps, _restart: int, generator: np.random.Generator) -> None:
+        steps.cpu[generator.random(steps.cpu.shape) < 1 / one_in] *= times
+
+    return change
+
+
+def _slow_rounds(share: float) -> Change:
+    def change(steps: Steps, _restart: int, generator: np.random.Generator) -> None:
+        steps.cpu[generator.random(len(steps.cpu)) < share] *= 1.15
+
+    return change
+
+
+def _rising(steps: Steps, _restart: int, _generator: np.random.Generator) -> None:
+    steps.cpu *= np.linspace(1.0, 1.6, steps.cpu.shape[1])
+
+
+def _slow_launch(by: float) -> Change:
+    def change(steps: Steps, restart: int, _generator: np.random.Generator) -> None:
+        steps.cpu *= 1 + by * (restart == 1)
+
+    return change
+
+
+def _slower(by: float) -> Change:
+    def change(steps: Steps, _restart: int, _generator: np.random.Generator) -> None:
+        steps.cpu *= 1 + by
+
+    return change
+
+
+SCENARIOS = (
+    Scenario(name="nothing", truth=1.0),
+    Scenario(name="nothing, one step a block", truth=1.0, steps=1),
+    Scenario(name="nothing, 20 rounds a restart", truth=1.0, rounds=20, steps=3),
+    Scenario(name="every step 3 % slower", truth=1.03, change=_slower(0.03)),
+    Scenario(name="every step 5.1 % slower", truth=1.051, change=_slower(0.051)),
+    Scenario(name="every step 8 % slower", truth=1.08, change=_slower(0.08)),
+    Scenario(name="a helper takes 12 % of the CPU", truth=1.12, change=_helper),
+    Scenario(name="a sidecar preempts, 12 %", truth=1.12, change=_sidecar),
+    Scenario(
+        name="5 % steal, one arm gives up the CPU",
+        truth=1.001,
+        change=_gives_up,
+        everywhere=_steal,
+    ),
+    Scenario(
+        name="one step in 50 takes 4 times",
+        truth=1.06,
+        change=_slow_steps(one_in=50, times=4),
+    ),
+    Scenario(
+        name="one step in 50 takes 3.6 times",
+        truth=1.052,
+        change=_slow_steps(one_in=50, times=3.6),
+    ),
+    Scenario(
+        name="one step in 500 takes 21 times",
+        truth=1.04,
+        change=_slow_steps(one_in=500, times=21),
+    ),
+    Scenario(
+        name="one step in 250 takes 21 times",
+        truth=1.08,
+        change=_slow_steps(one_in=250, times=21),
+    ),
+    Scenario(name="45 % of rounds 15 % slower", truth=1.0675, change=_slow_rounds(0.45)),
+    Scenario(name="55 % of rounds 15 % slower", truth=1.0825, change=_slow_rounds(0.55)),
+    Scenario(name="steps rise from 1.0 to 1.6 in a block", truth=1.3, change=_rising),
+    Scenario(name="1 launch of 4 slower by 20 %", truth=1.05, change=_slow_launch(0.2), restarts=4),
+    Scenario(name="1 launch of 4 slower by 40 %", truth=1.10, change=_slow_launch(0.4), restarts=4),
+)
+
+
+def draw(scenario: Scenario, generator: np.random.Generator) -> tuple[Block, ...]:
+    """Return the blocks of a cell of four arms, of which the second does what the scenario says."""
+    blocks: list[Block] = []
+    for restart in range(scenario.restarts):
+        for order, arm in enumerate(ARMS):
+            steps = _steps(scenario, generator)
+            if scenario.everywhere is not None:
+                scenario.everywhere(steps, restart, generator)
+            if arm == ARM and scenario.change is not None:
+                scenario.change(steps, restart, generator)
+            blocks += _blocks(steps, arm, restart=restart, order=order)
+    return tuple(blocks)
+
+
+def _steps(scenario: Scenario, generator: np.random.Generator) -> Steps:
+    shape = (scenario.rounds, scenario.steps)
+    level = generator.normal(0, NOISE["restart"])
+    block = generator.normal(0, NOISE["block"], size=(shape[0], 1))
+    step = generator.normal(0, NOISE["step"], size=shape)
+    burst = (generator.random((shape[0], 1)) < NOISE["bursts"]) * generator.exponential(
+        NOISE["burst"], size=(shape[0], 1)
+    )
+    cpu = STEP_NS * np.exp(level + block + step) * (1 + burst)
+    waits = (generator.random(shape[0]) < WAITING) * generator.exponential(WAIT, size=shape[0])
+    return Steps(cpu=cpu, wait=waits * cpu.sum(axis=1), elsewhere=np.zeros(shape[0]))
+
+
+def _blocks(steps: Steps, arm: str, *, restart: int, order: int) -> Iterable[Block]:
+    count = steps.cpu.shape[1]
+    for number, cpu in enumerate(steps.cpu):
+        more = (steps.wait[number] + steps.elsewhere[number]) / count
+        yield Block(
+            cell=CELL,
+            arm=arm,
+            restart=restart,
+            generation=0,
+            round=number,
+            order=order,
+            k=count,
+            t0_ns=0,
+            wall_ns=tuple(np.rint(cpu + more).astype(int).tolist()),
+            cpu_ns=tuple(np.rint(cpu).astype(int).tolist()),
+            wait_ns=round(steps.wait[number]),
+            throttled_ns=0,
+            voluntary_switches=int(steps.gave_up),
+        )
+
+
+def judged(blocks: tuple[Block, ...]) -> Comparison:
+    """Return what the product says of the arm in a run of four comparisons at a budget of 60 s."""
+    run = recorded_run(blocks, preset="quick", reference=REFERENCE, control=CONTROL)
+    cell = run.cells[0]
+    stopped = Event(t=1.0, what="stopped", host=cell.host, cell=cell.id, text="budget")
+    data = CellData(run=run, cell=cell, blocks=blocks, events=(stopped,), host_events=())
+    arm = next(one for one in run.arms if one.id == ARM)
+    settled = primaries([data], run.design, m=PLANNED)[cell.id, ARM]
+    return judge(data, arm, summarise_cell(data), primary=settled)
+
+
+def seeded(name: str, repeat: int) -> np.random.Generator:
+    """Return the generator of a cell: the same whatever was drawn before it."""
+    return np.random.default_rng([SEED, zlib.crc32(name.encode()), repeat])
+
+
+def row(scenario: Scenario, *, repeats: int) -> str:
+    """Return a line of the table of what was printed and decided."""
+    found = [judged(draw(scenario, seeded(scenario.name, one))) for one in range(repeats)]
+    said = [one.deciding for one in found if one.deciding is not None]
+    outcomes = Counter(one.outcome for one in found)
+    covered = sum(_covers(one, scenario.truth) for one in said)
+    decided = ", ".join(f"{name} {count}" for name, count in outcomes.most_common())
+    median = float(np.median([one.log_ratio for one in said]))
+    halves = [one.high - one.log_ratio for one in said if one.high is not None]
+    return (
+        f"| {scenario.name} | {_percent(math.log(scenario.truth))} | {_percent(median)} "
+        f"| ± {100 * float(np.median(halves)):.1f} | {covered} | {decided} |"
+    )
+
+
+def _covers(said: Estimate, truth: float) -> bool:
+    ends = said.low, said.high
+    return ends[0] is None or ends[1] is None or ends[0] <= math.log(truth) <= ends[1]
+
+
+def _percent(log_ratio: float) -> str:
+    return f"{100 * math.expm1(log_ratio):+.1f}"
+
+
+def replayed(path: Path) -> list[str]:
+    """Return a line for each comparison of a kept run: the verdict kept, and that of today."""
+    kept = msgspec.json.decode((path / "comparison.json").read_bytes(), type=RunComparison)
+    before = {(one.cell, one.arm): one for one in kept.comparisons}
+    return [
+        f"| {path.name} | {one.cell} | {one.arm} | {_said(before.get((one.cell, one.arm)))} "
+        f"| {_said(one)} |"
+        for one in compare_run(RunFolder.open(path)).comparisons
+    ]
+
+
+def _said(one: Comparison | None) -> str:
+    if one is None:
+        return "none"
+    said = one.deciding
+    if said is None or said.low is None or said.high is None:
+        return one.outcome
+    ends = f"{_percent(said.low)} to {_percent(said.high)}"
+    return f"{one.outcome}, {_percent(said.log_ratio)} ({ends})"
+
+
+def _page(rows: Iterable[str], kept: Iterable[str], *, repeats: int) -> str:
+    return "\n".join(
+        [
+            _INTRO.format(repeats=repeats),
+            "| what an environment does | truth | printed | interval | covers | verdicts |",
+            "|---|---|---|---|---|---|",
+            *rows,
+            _KEPT,
+            "| run | cell | environment | kept with the run | judged anew |",
+            "|---|---|---|---|---|",
+            *kept,
+            "",
+        ]
+    )
+
+
+@benchmark(__doc__, smoke=("--repeats", "2", "--runs", "0"))
+@click.option("--repeats", default=REPEATS, show_default=True, help="Cells of each scenario.")
+@click.option("--runs", type=int, help="Judge so many of the kept runs anew.  [default: all]")
+def main(places: Places, repeats: int, runs: int | None) -> None:
+    """Draw and judge every scenario, then the kept runs; write the page."""
+    rows = []
+    for scenario in SCENARIOS:
+        rows.append(row(scenario, repeats=repeats))
+        print(rows[-1], flush=True)
+    folders = sorted(one.parent for one in RUNS.glob("*/comparison.json"))[:runs]
+    kept = [line for folder in folders for line in replayed(folder)]
+    print(*kept, sep="\n")
+    found = {**commit(), "repeats": repeats, "rows": rows, "kept": kept}
+    places.results.mkdir(parents=True, exist_ok=True)
+    raw = json.dumps(found, indent=1, ensure_ascii=False)
+    (places.results / RAW).write_text(f"{raw}\n", encoding="utf-8")
+    write_page(places)
+
+
+def write_page(places: Places) -> None:
+    """Write the page of what was found."""
+    found = json.loads((places.results / RAW).read_text(encoding="utf-8"))
+    places.write_page(PAGE, _page(found["rows"], found["kept"], repeats=found["repeats"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""What an environment can do to steps, block by block, and what headline and verdict make of it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from estimator import ARM, REFERENCE, SCENARIOS, draw, judged, seeded
+from msgspec.structs import replace
+
+from envcompare.analysis.model.comparison import Comparison
+from envcompare.report.wording.verdicts import verdict
+from envcompare.stats.headline import least_steps
+from envcompare.stats.metrics import Readings
+
+BY_NAME = {one.name: one for one in SCENARIOS}
+REPEATS = 4
+NULLS = [one.name for one in SCENARIOS if one.truth == 1.0]
+FELT = [one.name for one in SCENARIOS if one.truth > 1.06]  # by more than the margin
+
+
+def found(name: str, repeat: int = 0) -> Comparison:
+    """Return what the product says of one cell of a scenario."""
+    return judged(draw(BY_NAME[name], seeded(name, repeat)))
+
+
+def remarks(one: Comparison) -> str:
+    """Return what stands beside the verdict of a comparison."""
+    return "; ".join(verdict(one, label="made", margin=0.05).remarks)
+
+
+@pytest.mark.parametrize("name", FELT)
+def test_what_a_user_feels_is_never_called_equivalent(name: str) -> None:
+    """However it comes about, and what is printed covers the truth in most cells."""
+    cells = [found(name, repeat) for repeat in range(REPEATS)]
+    assert {one.outcome for one in cells} <= {"slower", "inconclusive"}
+    covered = 0
+    for one in cells:
+        said = one.deciding
+        assert said is not None
+        assert said.low is not None
+        assert said.high is not None
+        covered += said.low <= math.log(BY_NAME[name].truth) <= said.high
+    assert covered >= REPEATS - 1
+
+
+@pytest.mark.parametrize("name", NULLS[:2])
+def test_equal_arms_are_equivalent_within_a_usual_budget(name: str) -> None:
+    """At the noise of rounds and restarts that the kept runs have."""
+    assert [found(name, repeat).outcome for repeat in range(REPEATS)] == ["equivalent"] * REPEATS
+
+
+def test_waiting_of_its_own_is_part_of_the_headline_and_said() -> None:
+    """A helper of the environment that takes the CPU makes a user wait."""
+    one = found("a helper takes 12 % of the CPU")
+    assert one.own_waiting is not None
+    assert one.own_waiting.is_counted
+    assert one.own_waiting.share == pytest.approx(0.12, abs=0.02)
+    assert (one.outcome, one.is_by_mean) == ("slower", True)
+    assert "more waiting for a CPU than the reference has" in remarks(one)
+
+
+def test_waiting_that_neighbors_cause_is_not_counted() -> None:
+    """It falls on all arms alike."""
+    one = found("nothing")
+    assert one.own_waiting is not None
+    assert not one.own_waiting.is_counted
+    assert remarks(one) == ""
+
+
+def test_net_time_is_read_in_one_way_in_all_blocks() -> None:
+    """An arm that gives up the CPU is not charged with the steal that the others leave out."""
+    one = found("5 % steal, one arm gives up the CPU")
+    assert one.outcome == "equivalent"
+    blocks = draw(BY_NAME["nothing"], seeded("nothing", 0))
+    assert not Readings(blocks).goes_by_clock
+    last = replace(blocks[-1], voluntary_switches=1)
+    assert Readings((*blocks[:-1], last)).goes_by_clock
+
+
+def test_slow_launch_stays_in_the_mean_and_is_named() -> None:
+    """A user may meet it too."""
+    one = found("1 launch of 4 slower by 40 %")
+    assert one.mean is not None
+    assert math.expm1(one.mean.log_ratio) == pytest.approx(0.1, abs=0.02)
+    assert one.outcome == "inconclusive"
+    assert remarks(one).startswith(f"1 of 4 launches of {ARM}: +")
+
+
+def test_slow_steps_part_the_mean_from_the_typical_step() -> None:
+    """The sentence gives both, and how often a step is slow."""
+    one = next(one for one in map(slow_steps, range(REPEATS)) if one.outcome == "slower")
+    assert one.is_by_mean
+    said = remarks(one)
+    assert "mean of all steps; typical step: " in said
+    assert "takes 4 times as long as usual" in said
+
+
+def test_steps_that_rise_within_a_turn_are_said() -> None:
+    """A longer turn would give another ratio."""
+    one = found("steps rise from 1.0 to 1.6 in a block")
+    assert one.turn_trend is not None
+    assert one.turn_trend.is_detected
+    assert math.expm1(one.turn_trend.last_log_ratio) == pytest.approx(0.6, abs=0.05)
+    assert "in the first step of a turn to +" in remarks(one)
+
+
+def test_equal_arms_have_no_trend_within_a_turn() -> None:
+    """At 1 % of false alarms none of these is one."""
+    for repeat in range(REPEATS):
+        trend = found("nothing", repeat).turn_trend
+        assert trend is not None
+        assert not trend.is_detected
+
+
+def slow_steps(repeat: int) -> Comparison:
+    """Return a cell of which one step in 50 takes four times as long."""
+    return found("one step in 50 takes 4 times", repeat)
+
+
+def test_the_step_of_an_arm_is_that_of_the_reference_times_the_ratio() -> None:
+    """So that no column can contradict the verdict."""
+    name = "every step 8 % slower"
+    one = found(name)
+    assert one.deciding is not None
+    assert one.reference_step_s is not None
+    blocks = draw(BY_NAME[name], seeded(name, 0))
+    times = {
+        arm: sum(sum(b.cpu_ns) for b in blocks if b.arm == arm)
+        / sum(b.k for b in blocks if b.arm == arm)
+        for arm in (REFERENCE, ARM)
+    }
+    assert one.reference_step_s == pytest.approx(times[REFERENCE] / 1e9)
+    ours = one.reference_step_s * math.exp(one.deciding.log_ratio)
+    assert ours == pytest.approx(times[ARM] / 1e9)
+
+
+def test_rare_slow_steps_of_twenty_times_are_covered_from_so_many_steps_on() -> None:
+    """At a margin of 5 %: 3 (20 − 1) ÷ 0.05."""
+    assert least_steps(0.05) == 1140
