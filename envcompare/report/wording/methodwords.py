@@ -17,10 +17,13 @@ from envcompare.fingerprint.identity import BOOT, change_text, is_unverified, su
 from envcompare.report.numbers import (
     change,
     duration,
+    factor_text,
+    is_factor,
     listed,
     margin_percent,
     percent,
     signed_percent,
+    slower_text,
     unsigned_percent,
 )
 from envcompare.report.wording.labels import cell_labels, has_programs, has_steps, of_cells
@@ -258,9 +261,12 @@ def guard_cautions(run: RunComparison) -> tuple[str, ...]:
 
 def _odd_worker(worker: OddWorker) -> str:
     way = "more" if worker.log_ratio > 0 else "less"
+    much = f"{unsigned_percent(worker.log_ratio)} {way} time than usual"
+    if is_factor(worker.log_ratio):
+        much = f"{factor_text(worker.log_ratio).lstrip('×')} times as long as usual"
     return (
-        f"in restart {worker.restart} the worker of {worker.arm} took "
-        f"{unsigned_percent(worker.log_ratio)} {way} time than usual relative to the other arms, "
+        f"in restart {worker.restart} the worker of {worker.arm} took {much} relative to the "
+        "other arms, "
         "for as long as it lived: the restart is left out in all arms."
     )
 
@@ -297,9 +303,11 @@ def _detected(cell: CellSummary, *, is_ratio: bool) -> list[Drift]:
 
 
 def _ratio_drift(drift: Drift, reference: str, *, of: str) -> str:
-    way = "slower" if drift.slope > 0 else "faster"
+    way = f"{unsigned_percent(drift.over_generation)} faster"
+    if drift.slope > 0:
+        way = slower_text(drift.over_generation)
     return (
-        f"against {reference}, {drift.arm} gets {unsigned_percent(drift.over_generation)} {way} "
+        f"against {reference}, {drift.arm} gets {way} "
         f"from the first round of a {of} to its last (p = {drift.p_value:.2g}): its warm-up "
         "takes longer than the steps that are discarded, or its speed changes. The verdict is on "
         "the median over all rounds."
