@@ -189,12 +189,16 @@ def test_profile_that_is_still_written_is_refused(
     assert files_of(folder.path) == before
 
 
-def test_report_is_written_without_charts_where_memory_is_limited(tmp_path: Path) -> None:
+@pytest.mark.parametrize("figures", [(), ("--figures", "figures")], ids=["report", "figures"])
+def test_report_is_written_without_charts_where_memory_is_limited(
+    tmp_path: Path, figures: tuple[str, ...]
+) -> None:
     """The engine of the chart library ends its process there, and nothing else."""
     folder = measured(tmp_path)
     limit = 30_000_000 * 1024
     done = subprocess.run(
-        [sys.executable, "-m", "envcompare", "report", str(folder.path)],
+        [sys.executable, "-m", "envcompare", "report", str(folder.path), *figures],
+        cwd=tmp_path,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
         capture_output=True,
         text=True,
@@ -202,6 +206,7 @@ def test_report_is_written_without_charts_where_memory_is_limited(tmp_path: Path
     )
     assert done.returncode == 0, done.stderr
     assert "charts are left out: the program that draws them" in done.stdout
+    assert ("figures are left out: the program that draws them" in done.stderr) is bool(figures)
     page = (folder.path / "report.html").read_text(encoding="utf-8")
     assert "Charts are left out" in page
     assert '<svg class="chart"' not in page
