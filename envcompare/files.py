@@ -21,6 +21,9 @@ PRINTED_BYTES: Final = 1024 * MIB  # what a profiler printed
 JOURNAL_BYTES: Final = 2048 * MIB  # samples.jsonl grows by some 10 MiB an hour
 LINE_BYTES: Final = 64 * MIB  # one line of a journal
 _CHUNK_BYTES: Final = MIB
+_HOLES_BYTES: Final = 1024 * MIB  # of a file that nobody wrote; less is read as zeros in a moment
+_HOLLOW: Final = 0.9
+_MOST_EXTENTS: Final = 10_000
 _KINDS: Final = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a named pipe"),
@@ -110,6 +113,29 @@ def read_chunks(path: Path) -> Iterator[bytes]:
         while left and (chunk := file.read(min(left, _CHUNK_BYTES))):
             left -= len(chunk)
             yield chunk
+
+
+def is_hollow(path: Path) -> bool:
+    """Tell whether a file is nearly all holes, of more than 1 GiB; raises OSError without one.
+
+    Nothing of it is read. A file system that does not tell of holes has none.
+    """
+    with opened(path) as file:
+        descriptor = file.fileno()
+        size = os.fstat(descriptor).st_size
+        if size <= _HOLES_BYTES:
+            return False
+        written = place = 0
+        for _ in range(_MOST_EXTENTS):
+            try:
+                start = os.lseek(descriptor, place, os.SEEK_DATA)
+            except OSError:  # a hole up to the end
+                place = size
+                break
+            place = os.lseek(descriptor, start, os.SEEK_HOLE)
+            written += place - start
+        holes = place - written
+    return holes > max(_HOLES_BYTES, _HOLLOW * size)
 
 
 def too_large(path: Path, size: int, most: int, *, what: str = "it") -> UnfitFileError:

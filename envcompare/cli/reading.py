@@ -222,10 +222,15 @@ def _data(folder: RunFolder, form: str, output: Path | None) -> RunComparison:
 
 def _draw(comparison: RunComparison, figures: Path, display: Display) -> None:
     """Write the charts; what is said of them goes to stderr, since stdout may hold a table."""
+    from envcompare.report.charts.rendering import ChartsError
     from envcompare.report.exports import charts_of, left_out_sentence, write_figures
 
     charts = charts_of(comparison)
-    written = write_figures(charts, figures)
+    try:
+        written = write_figures(charts, figures)
+    except ChartsError as error:
+        display.say(f"figures are left out: {error.details}")
+        return
     display.say(f"{counted(len(written), 'file')} of figures in {figures}")
     if left_out := left_out_sentence(charts):
         display.say(left_out)

@@ -38,23 +38,30 @@ _LIST: Final = ("ls-files", "-z", "--others", "--exclude-standard")
 def travelling(path: Path) -> tuple[str, ...]:
     """Return the names, relative to its folder, of what travels with a workload file.
 
-    That is the file alone where it needs nothing beside it. Raises ConfigError for a folder that
-    is too large.
+    That is the file alone where it needs nothing beside it, or may only read what is there and the
+    folder is too large. Raises ConfigError where it imports something of such a folder.
     """
     try:
-        if not _needs_folder(path):
-            return (path.name,)
+        imports, may_read = _needs_of(path)
+    except OSError as error:
+        raise _unlisted(path, error) from error
+    try:
+        return _files_of_folder(path) if imports or may_read else (path.name,)
+    except ConfigError:
+        if imports:
+            raise
+        return (path.name,)
+
+
+def _files_of_folder(path: Path) -> tuple[str, ...]:
+    try:
         found = islice(_below(path.parent, frozenset(), needed=path.name), MOST_FILES + 1)
         names = tuple(sorted({path.name, *found}))
         sizes = {name: (path.parent / name).stat().st_size for name in names}
     except (CommandTimeoutError, OutputLimitError) as error:
         raise _too_large(path, f"its files cannot be listed: {error}") from error
     except OSError as error:
-        raise ConfigError(
-            f"the files in {path.parent}, which {path.name} needs, cannot be listed",
-            details=str(error),
-            hint="make them readable, or move the file to a folder of its own with what it imports",
-        ) from error
+        raise _unlisted(path, error) from error
     if len(names) > MOST_FILES:
         crowded = _largest(dict.fromkeys(names, 1))[0][0]
         raise _too_large(path, f"it holds more than {MOST_FILES} files, most of them in {crowded}")
@@ -64,8 +71,8 @@ def travelling(path: Path) -> tuple[str, ...]:
     return names
 
 
-def _needs_folder(path: Path) -> bool:
-    """Tell whether a file imports what stands beside it, or may find it in another way."""
+def _needs_of(path: Path) -> tuple[bool, bool]:
+    """Tell whether a file imports what stands beside it, and whether it may find it otherwise."""
     beside = {
         entry.name.partition(".")[0]
         for entry in path.parent.iterdir()
@@ -79,7 +86,7 @@ def _needs_folder(path: Path) -> bool:
             used.add((node.module or "").partition(".")[0])
         elif isinstance(node, ast.Name | ast.Attribute):
             used |= {node.id if isinstance(node, ast.Name) else node.attr} & _FINDS_FILES
-    return bool((used - {""}) & (beside | _FINDS_FILES))
+    return bool((used - {""}) & beside), bool(used & _FINDS_FILES)
 
 
 def _below(folder: Path, above: frozenset[Path], *, needed: str = "") -> Iterator[str]:
@@ -145,6 +152,14 @@ def _largest(amounts: dict[str, int]) -> list[tuple[str, int]]:
 def _size(size_bytes: int) -> str:
     large, unit = (2**30, "GiB") if size_bytes >= 2**30 else (2**20, "MiB")
     return f"{size_bytes / large:.1f} {unit}"
+
+
+def _unlisted(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"the files in {path.parent}, which {path.name} needs, cannot be listed",
+        details=str(error),
+        hint="make them readable, or move the file to a folder of its own with what it imports",
+    )
 
 
 def _too_large(path: Path, why: str) -> ConfigError:

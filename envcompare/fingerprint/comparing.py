@@ -72,7 +72,7 @@ _FELT_LIBRARIES: Final = (
 _INSTALLED_FILE: Final = re.compile(r"/(?:site|dist)-packages/(\w+)")
 _TOLD_WITH_OTHERS: Final = frozenset({CHANGED_FILES, THROTTLED})
 _UNSEEN: Final = Evidence(
-    text="Seen in one arm alone: a command is looked at now and then, and what is brief escapes.",
+    text="Seen in only one arm: a command is looked at now and then, and what is brief escapes.",
 )
 _CALLS_UNKNOWN: Final = Evidence(
     text="The workload loaded them; how much of its work they do was not measured."

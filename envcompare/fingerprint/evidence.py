@@ -237,7 +237,7 @@ def _python(pair: FingerprintPair, _key: str) -> Evidence:
 def modules_evidence(pair: FingerprintPair, *, is_in_both: bool) -> Evidence:
     """Say whether Python imported the modules of the standard library in which arms differ."""
     if not pair.context.is_program:
-        where = "both arms" if is_in_both else "one arm alone"
+        where = "both arms" if is_in_both else "only one arm"
         return Evidence(is_felt=is_in_both or None, text=f"Python imported them in {where}.")
     if runs_python(pair) is False:
         return NO_PYTHON
@@ -320,28 +320,31 @@ def _used(name: str, arms: tuple[str, ...] | None, *, verb: str) -> Evidence:
         case ():
             return Evidence(is_felt=False, text=f"{start} was not {verb} by this workload.")
         case (arm,):
-            where = f"in {arm} alone"
+            where = f"only in {arm}"
         case _:
             where = "in both arms"
     return Evidence(is_felt=True, text=f"{start} was {verb} by this workload {where}.")
 
 
 def _preload(pair: FingerprintPair, key: str) -> Evidence:
-    """Say whether a library that is to be loaded before all others was loaded."""
+    """Say which of the libraries to be loaded first was loaded, and what it replaces."""
     mapped = pair.names("loaded_libraries")
     if mapped is None:
         return Evidence(text="Whether its library was loaded was not measured.")
     asked = [re.split(r"[:\s]+", str(one or "")) for one in pair.values(key)]
     stems = [{stem(one.rpartition("/")[2]) for one in side if one} for side in asked]
-    arms = pair.arms_with(
-        (
-            any(stem(one) in stems[0] for one in mapped[0]),
-            any(stem(one) in stems[1] for one in mapped[1]),
-        )
-    )
+    loaded = [
+        sorted(one for one in names if stem(one) in wanted)
+        for names, wanted in zip(mapped, stems, strict=True)
+    ]
+    arms = pair.arms_with((bool(loaded[0]), bool(loaded[1])))
     if not arms:
-        return Evidence(is_felt=False, text="No library that it names was loaded.")
-    return _used("a library that it names", arms, verb="loaded")
+        return Evidence(is_felt=False, text="None of these libraries was loaded.")
+    names = first_few(sorted(map(entry_name, {*loaded[0], *loaded[1]})), most=3)
+    verb = "were" if ", " in names or " and " in names else "was"
+    where = f"only in {arms[0]}" if len(arms) == 1 else "in both arms"
+    said = f"{names} {verb} loaded {where}."
+    return Evidence(is_felt=True, text=f"{said} {_interposed(pair, INTERPOSED).text}".strip())
 
 
 def _library_path(pair: FingerprintPair, key: str) -> Evidence:

@@ -57,7 +57,10 @@ Sign = Literal[
     "quota",
 ]  # fmt: skip
 """What tells whether a workload feels a difference, where it is no library that it loads."""
-Way = Literal["threads", "thread variable", "variable", "gpu", "limit", "code", "start"]
+Way = Literal[
+    "threads", "thread variable", "variable", "gpu", "limit", "code", "start", "options",
+    "preload file",
+]  # fmt: skip
 """How a fact is made the same in every arm; by other software where there is none."""
 
 
@@ -225,7 +228,7 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("given", "possible-influence", is_absent=True),
     Fact(GIVEN_IMAGE, name="the image"),
     Fact(GIVEN_OPTIONS, name="the options given with `--docker-options`", is_plural=True,
-         is_whole=True, group=_GIVEN),
+         is_whole=True, group=_GIVEN, way="options"),
     Fact("limits", "varied", below="the limit {}", purpose=Purpose(
         "The engine and the login set different resource limits",
         "this affects a workload that reaches a limit, or does work for each unit of it",
@@ -331,7 +334,7 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("preload", "confounder", missing=NOT_SET, way="start",
          with_what="the library that is loaded before all others"),
     Fact("preload.file", name="/etc/ld.so.preload", is_absent=True, group=_ALLOCATOR,
-         seen_by="preload"),
+         seen_by="preload", way="preload file"),
     Fact(INTERPOSED, name="libraries before the C library", is_plural=True, group=_ALLOCATOR,
          missing="the interpreter has no ctypes to ask the loader", seen_by="interposed"),
     Fact("programs", "possible-influence", "programs", is_plural=True, is_limit=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from typing import Final
 
 from msgspec.structs import replace
@@ -36,13 +37,14 @@ _GIVEN: Final = ("--envs", "--stacks", "--reference", "--hosts", "--format")
 _BY_HAND: Final[dict[Way, str]] = {
     "gpu": "give every arm the same GPU; `envcompare doctor` names what is missing",
     "code": "set it to the same value in the code of the workload",
+    "options": "give every arm the same options, or remove them",
     "start": "start every arm without {}: check the image's `python3`, the engine and the login",
 }
 _FEWER_THREADS: Final = "`OPENBLAS_NUM_THREADS=1` or `OMP_NUM_THREADS=1`, or `--cpuset-cpus`"
 _THREADS_OF_COMMAND: Final = (
     "set the threads in the command itself, as in `--command 'env OMP_NUM_THREADS=1 …'`"
 )
-_SINGLE: Final = ("variable", "thread variable", "limit", "start")
+_SINGLE: Final = ("variable", "thread variable", "limit", "start", "options", "preload file")
 """What makes a property the same by itself, without another stack."""
 
 
@@ -198,12 +200,8 @@ def _remedy(pair: FingerprintPair, key: str) -> str:
             return _THREADS_OF_COMMAND
         case "threads" | "thread variable":
             return f"`{_command(pair, '--threads N')}`, which sets it in every arm"
-        case "variable":
-            return _same_variable(pair, key)
-        case "limit":
-            return _same_limit(pair, key)
-        case None:
-            return _software(pair, key)
+        case "variable" | "limit" | "preload file" | None as way:
+            return _REMEDIES[way](pair, key)
         case way:
             return _BY_HAND[way].format(fact(key).with_what)
 
@@ -219,13 +217,21 @@ def _same_variable(pair: FingerprintPair, key: str) -> str:
     return f"{same}: `export {name}=VALUE` in the login of vm, `ENV {name}=VALUE` in the image"
 
 
+def _same_preload(pair: FingerprintPair, key: str) -> str:
+    name, (before, after) = fact(key).name, pair.values(key)
+    arms = pair.arms_with((before is not None, after is not None))
+    if len(arms) != 1:
+        return f"write the same lines to {name} in every arm, or remove them"
+    return f"remove the line from {name} in {arms[0]}, or add it in every arm"
+
+
 def _same_limit(pair: FingerprintPair, key: str) -> str:
     what = fact(key).with_what
     flag = {"quota": "--cpus", "memory limit": "--memory"}.get(what, "--cpuset-cpus")
     commands = dict.fromkeys(arm.limit_command for arm in pair.context.arms or ())
     how = "".join(f"`{command} {flag}`, or " for command in commands if command)
     return (
-        f"give every arm the same {what}: it comes from {how}the control group "
+        f"give every arm the same {what}, or remove it: it comes from {how}the control group "
         "that the engine or the login puts a process in"
         + ", or from `taskset` around its Python" * (key == "cpu.affinity")
         + f"; or run no more threads than it has CPUs: {_FEWER_THREADS}" * (what == "quota")
@@ -248,6 +254,14 @@ def _software(pair: FingerprintPair, key: str) -> str:
         return "remove the venv, image or SIF that was changed; `envcompare build` builds it again"
     split = f"`{_command(pair, '--stacks image,host')}`"
     return f"{split} measures how much is the software{_made_same(pair, key)}"
+
+
+_REMEDIES: Final[dict[Way | None, Callable[[FingerprintPair, str], str]]] = {
+    "variable": _same_variable,
+    "limit": _same_limit,
+    "preload file": _same_preload,
+    None: _software,
+}
 
 
 def _beside_built(pair: FingerprintPair) -> str:

@@ -19,11 +19,12 @@ from envcompare.errors import InterruptedRunError
 from envcompare.measure.cell import CellContext
 from envcompare.measure.limits import (
     MIN_STEPS,
+    SlowerBlock,
     block_limit_s,
     expected_block_s,
     limit_s,
+    slower_block,
     steps_a_block,
-    steps_of_slower,
     too_long,
     wanted_block_s,
 )
@@ -37,11 +38,13 @@ from envcompare.run_folder.records import (
     MarkedBlock,
     Memory,
     OperatorTimes,
+    Scalar,
     StepPhase,
 )
 from envcompare.text import counted
 
-STEPS = "steps_per_block"  # as it is noted; with the name of an arm where that does fewer
+# As they are noted; with the name of an arm where that is far slower.
+STEPS, STEP_S = "steps_per_block", "step_s"
 _CALIBRATION_STEPS = 4
 _WARMUP = -1
 _WARMUP_S, _GPU_WARMUP_S = 0.1, 0.3  # CPU steps are settled after three; a GPU raises its clocks
@@ -69,10 +72,11 @@ class Generation:
     marking: Marking
     marked_s: float = 0.0
     number: int = 0
-    fewer: dict[str, int] = field(default_factory=dict)  # steps in a block of arms that are slower
+    slower: dict[str, SlowerBlock] = field(default_factory=dict)
     _holds: bool = False  # all arms of a round on one CPU
     _checksums: dict[str, float | None] = field(default_factory=dict)
     _first_step_s: float = 0.0  # the longest of all arms
+    _wanted_s: float = 0.0  # how long a block should last; 0: nothing is calibrated here
 
     @property
     def context(self) -> CellContext:
@@ -99,6 +103,7 @@ class Generation:
         try:
             if self._can_measure():
                 self._run_round(_WARMUP)
+                self._note_calibration()
                 began = time.monotonic()
             self._run_rounds(arms)
         except InterruptedRunError:
@@ -121,7 +126,7 @@ class Generation:
     def _run_marked(self, rounds_s: float) -> None:
         steps = self.steps or MIN_STEPS
         step_s, order = self.block_s / steps, self._order
-        of_arms = {arm: self.fewer.get(arm, steps) for arm in self.workers.arms}
+        of_arms = {arm: self._steps_of(arm) for arm in self.workers.arms}
         self.marked_s = self.marking.run(
             self.workers, restart=self.restart, steps=of_arms, step_s=step_s, rounds_s=rounds_s,
             order=order, holds=self._holds,
@@ -176,11 +181,10 @@ class Generation:
     def _calibrate(self) -> None:
         """Choose k on the reference so that a block lasts 20 ms; arms that are far slower do fewer.
 
-        Their steps are taken at their shortest, so that one slow step of four leaves k alike.
+        The warm-up, which has more steps, decides again which arms those are.
         """
         context = self.context
-        means_s: dict[str, float] = {}
-        least_s: dict[str, float] = {}
+        calibrated: dict[str, Ran] = {}
         threads = context.design.threads
         for arm in self._order("calibrate"):
             limit_s = block_limit_s(_CALIBRATION_STEPS * self._first_step_s)
@@ -188,45 +192,64 @@ class Generation:
             if ran is not None and ran.compilations:  # its steps are no measure
                 ran = self.workers.ask(arm, _steps(_CALIBRATION_STEPS, limit_s))
             if ran is not None:
-                # the mean: a GPU waits in the last step
-                means_s[arm] = sum(ran.wall_ns) / len(ran.wall_ns) / 1e9
-                least_s[arm] = means_s[arm] if ran.gpu_ns else min(ran.wall_ns) / 1e9
+                calibrated[arm] = ran
                 threads = max(threads, ran.running or 0)
-        if context.reference in means_s:
-            wanted_s = wanted_block_s(self.workers.roster.hellos.values(), threads=threads)
-            self._take_steps(means_s[context.reference], least_s, block_s=wanted_s)
-
-    def _take_steps(self, step_s: float, of_arms_s: dict[str, float], *, block_s: float) -> None:
-        context = self.context
+        if context.reference not in calibrated:
+            return
+        wanted_s = wanted_block_s(self.workers.roster.hellos.values(), threads=threads)
+        step_s = _mean_s(calibrated[context.reference])
         if (failure := _too_short(context.reference, step_s)) is not None:
             self.workers.drop(context.reference, failure)
             return
-        steps = context.design.steps or steps_a_block(step_s, block_s=block_s)
-        if context.design.steps is None:
-            slower = {
-                arm: steps_of_slower(steps, one_s, block_s=block_s)
-                for arm, one_s in of_arms_s.items()
-                if arm != context.reference
-            }
-            self.fewer |= {arm: fewer for arm, fewer in slower.items() if fewer < steps}
-        self.steps, self.block_s = steps, steps * step_s
-        noted = {f"{STEPS} {arm}": fewer for arm, fewer in self.fewer.items()}
-        context.note("calibrated", values={STEPS: steps, "step_s": step_s, **noted})
+        self.steps = context.design.steps or steps_a_block(step_s, block_s=wanted_s)
+        self.block_s, self._wanted_s = self.steps * step_s, wanted_s
+        for arm, ran in calibrated.items():
+            self._shorten(arm, ran)
+
+    def _shorten(self, arm: str, ran: Ran) -> None:
+        """Let an arm do fewer steps in a block where it is far slower than the reference.
+
+        Steps of a CPU are taken at their shortest, so that a slow one of four leaves k alike.
+        """
+        is_settled = self.context.design.steps is not None or arm == self.context.reference
+        if not self._wanted_s or is_settled or ran.compilations:
+            return
+        self.slower.pop(arm, None)
+        step_s = _mean_s(ran) if ran.gpu_ns else min(ran.wall_ns) / 1e9
+        block = slower_block(self.steps or MIN_STEPS, step_s, block_s=self._wanted_s)
+        if block is not None:
+            self.slower[arm] = block
+
+    def _note_calibration(self) -> None:
+        if not self._wanted_s or self.steps is None:
+            return
+        noted: dict[str, Scalar] = {STEPS: self.steps, STEP_S: self.block_s / self.steps}
+        for arm, block in self.slower.items():
+            noted |= {f"{STEPS} {arm}": block.steps, f"{STEP_S} {arm}": block.step_s}
+        self.context.note("calibrated", values=noted)
+
+    def _steps_of(self, arm: str, *, is_warmup: bool = False) -> int:
+        """Return how many steps an arm does in a block, or in the discarded one."""
+        slower, steps = self.slower.get(arm), self.steps or MIN_STEPS
+        if not is_warmup:
+            return slower.steps if slower else steps
+        wanted_s = _GPU_WARMUP_S if self.context.has_gpu else _WARMUP_S
+        if slower:
+            return slower.warmup_steps(wanted_s)
+        return steps * max(1, round(wanted_s / max(self.block_s, 1e-9)))
 
     def _run_round(self, number: int) -> None:
-        more = 1
-        if number == _WARMUP:
-            more = _warmup_blocks(self.block_s, has_gpu=self.context.has_gpu)
         cpu = OWN_CPU if self._holds else None
         can_hold = self._can_hold
         for order, arm in enumerate(self._order(f"round {number}")):
             limit_s = block_limit_s(expected_block_s(self._first_step_s))
-            # a block of an arm that does fewer steps is a long one
-            steps = self.fewer.get(arm) or more * (self.steps or MIN_STEPS)
+            steps = self._steps_of(arm, is_warmup=number == _WARMUP)
             ran = self.workers.ask(arm, _steps(steps, limit_s, cpu=cpu))
             if ran is None:
                 self.context.note("round-dropped", arm=arm, text=f"round {number}")
                 return
+            if number == _WARMUP:
+                self._shorten(arm, ran)
             block = self._checked(self._block(arm, ran, number=number, order=order))
             self.keep(block)
             self.context.recorder.sample(block)
@@ -307,13 +330,9 @@ def have_like_cpus(hellos: Iterable[Hello]) -> bool:
     )
 
 
-def _warmup_blocks(block_s: float, *, has_gpu: bool) -> int:
-    """Return how many times as long as a block the discarded one is: once, or so that it is 0.1 s.
-
-    On a GPU they last 0.3 s.
-    """
-    wanted_s = _GPU_WARMUP_S if has_gpu else _WARMUP_S
-    return max(1, round(wanted_s / max(block_s, 1e-9)))
+def _mean_s(ran: Ran) -> float:
+    """Return the mean of the steps of a block: a GPU waits in the last one."""
+    return sum(ran.wall_ns) / len(ran.wall_ns) / 1e9
 
 
 def _too_short(arm: str, step_s: float) -> Failure | None:

@@ -57,10 +57,25 @@ def wanted_block_s(hellos: Iterable[Hello], *, threads: int) -> float:
     return QUOTA_BLOCK_S if has_quota else BLOCK_S
 
 
-def steps_of_slower(steps: int, step_s: float, *, block_s: float) -> int:
-    """Return how many of the reference's steps an arm does: fewer where its block would be long."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowerBlock:
+    """The block of an arm that is far slower than the reference."""
+
+    steps: int
+    step_s: float
+
+    def warmup_steps(self, wanted_s: float) -> int:
+        """Return how many steps last for `wanted_s`, at least those of a block."""
+        return max(self.steps, round(wanted_s / max(self.step_s, 1e-9)))
+
+
+def slower_block(steps: int, step_s: float, *, block_s: float) -> SlowerBlock | None:
+    """Return the block of an arm in which the reference's steps would last too long, else None."""
     longest_s = _LONGER_BLOCK * block_s
-    return steps if steps * step_s <= longest_s else steps_a_block(step_s, block_s=longest_s)
+    if steps * step_s <= longest_s:
+        return None
+    fewer = steps_a_block(step_s, block_s=longest_s)
+    return SlowerBlock(steps=fewer, step_s=step_s) if fewer < steps else None
 
 
 def begin_limit_s(budget_s: float, *, remaining_s: float) -> float:

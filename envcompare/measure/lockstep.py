@@ -18,12 +18,13 @@ from dataclasses import InitVar, dataclass, field
 
 from envcompare.config.plan import derive_seed, shuffled
 from envcompare.measure.cell import CellContext, Roster
-from envcompare.measure.generation import STEPS, Generation, Marking
+from envcompare.measure.generation import STEP_S, STEPS, Generation, Marking
 from envcompare.measure.limits import (
     OVERTIME_SHARE,
     CellEnd,
     Costs,
     RestartPlan,
+    SlowerBlock,
     overtime_s,
     plan_restarts,
     plan_text,
@@ -69,7 +70,7 @@ class Lockstep:
     launches: Launches = field(init=False)
     marking: Marking = field(init=False)
     _steps: int | None = None
-    _fewer: dict[str, int] = field(default_factory=dict)  # in arms that are far slower
+    _slower: dict[str, SlowerBlock] = field(default_factory=dict)
     _block_s: float = 0.0
     _costs: Costs | None = None  # of the last restart
     _overtime_s: float = 0.0  # that it has taken
@@ -82,15 +83,17 @@ class Lockstep:
         self.restart = self.planned.next(self.roster.arms)
         launches = [one for one in samples if isinstance(one, Startup)]
         self.launches = Launches(self.roster, launches)
-        known = {arm: self.tuning.get(f"{STEPS} {arm}") for arm in self.context.arms}
-        self._fewer = {arm: int(steps) for arm, steps in known.items() if steps}
+        for arm in self.context.arms:
+            if steps := self.tuning.get(f"{STEPS} {arm}"):
+                step_s = self.tuning.get(f"{STEP_S} {arm}", math.inf)  # if not noted
+                self._slower[arm] = SlowerBlock(steps=int(steps), step_s=step_s)
         for block in (one for one in samples if isinstance(one, Block)):
             self.readings.add(block)
             if block.warmup:
                 continue
             self._steps = int(self.tuning.get(STEPS, block.k))
             step_s = wall_ns(block) / max(1, block.k) / 1e9
-            self._block_s = self._steps * self.tuning.get("step_s", step_s)
+            self._block_s = self._steps * self.tuning.get(STEP_S, step_s)
 
     def why_done(self) -> CellEnd | None:
         """Return why no other restart is to come, None where one is."""
@@ -234,7 +237,7 @@ class Lockstep:
             self._keep,
             rounds.is_enough,
             self.marking,
-            fewer=self._fewer,
+            slower=self._slower,
         )
         compiling_s = generation.begin()
         if self._costs is None:  # no later launch takes it

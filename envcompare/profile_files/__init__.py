@@ -17,7 +17,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from envcompare.errors import ConfigError
-from envcompare.files import PRINTED_BYTES
+from envcompare.files import PRINTED_BYTES, is_hollow
 from envcompare.gpu.kernelnames import is_nameless
 from envcompare.profile_files.activity import Shape
 from envcompare.profile_files.derive import with_quantities
@@ -125,7 +125,10 @@ def _with_nameless(profile: Profile) -> Profile:
 
 
 def check(tool: str, path: Path) -> None:
-    """Raise ProfileError for a file of another tool, and for a text that is too large."""
+    """Raise ProfileError for a file of another tool, too large, or only partly copied.
+
+    Only the beginning is read.
+    """
     is_text = tool in _TEXT_TOOLS and not _by_name(path)
     writer = recognise(path, most=PRINTED_BYTES if is_text else None)
     if writer and writer != tool:
@@ -134,6 +137,9 @@ def check(tool: str, path: Path) -> None:
             why=f"this is {_KINDS[writer]}, not {_KINDS[tool]}",
             hint=f"use `envcompare import {writer}`",
         )
+    if is_hollow(path):
+        why = "nearly all of it are holes, which nothing was written to: it was not copied whole"
+        raise refusal(path.name, why=why)
 
 
 def _reader(tool: str) -> Callable[[Path], Profile]:

@@ -10,15 +10,20 @@ from __future__ import annotations
 import codecs
 import csv
 import errno
+import os
 import re
+import signal
 import subprocess
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import IO, Final, TypeVar
 
 from envcompare.errors import ProfileError
-from envcompare.files import PRINTED_BYTES, opened, read_whole
+from envcompare.files import MIB, PRINTED_BYTES, SETTINGS_BYTES, opened, read_whole
 from envcompare.text import shortened, visible_line
 
 GZIP: Final = b"\x1f\x8b"
@@ -86,24 +91,26 @@ def _unopened(path: Path, error: OSError) -> ProfileError:
     )
 
 
-def convert(
+def convert(  # noqa: PLR0913 — a command, its bound, and what is said where it fails
     argv: Sequence[str],
     *,
     file: str,
     newer: re.Pattern[str],
+    most: int = SETTINGS_BYTES,
     hint: str = "",
     env: Mapping[str, str] | None = None,
 ) -> tuple[subprocess.CompletedProcess[str], str]:
     """Run a program that converts a report.
 
     Returns its result, and its first line that matches `newer` (a report of a newer version).
-    Raises ProfileError if it cannot be started or times out.
+    Raises ProfileError if it cannot be started, times out, or prints more than `most` bytes to a
+    stream.
     """
     try:
-        done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, text=True,
-            errors="replace", env=env, timeout=_CONVERTED_WITHIN_S,
-        )  # fmt: skip
+        done = _run_bounded(argv, env, most=most)
+    except _PrintedTooMuchError as error:
+        why = f"{argv[0]} printed more than {most // MIB} MiB to convert it"
+        raise refusal(file, why=why, hint=hint) from error
     except subprocess.TimeoutExpired as error:
         why = f"{argv[0]} did not convert it within {_CONVERTED_WITHIN_S:.0f} s"
         raise refusal(file, why=why, hint=hint) from error
@@ -111,6 +118,44 @@ def convert(
         raise refusal(file, why=f"{argv[0]} did not convert it: {error}", hint=hint) from error
     lines = (done.stdout + done.stderr).splitlines()
     return done, next((line.strip() for line in lines if newer.search(line)), "")
+
+
+class _PrintedTooMuchError(Exception):
+    """A program printed more than its limit, and was ended."""
+
+
+def _run_bounded(
+    argv: Sequence[str], env: Mapping[str, str] | None, *, most: int
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, and end it with its children where that is too long or too much."""
+    with (
+        subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=env, start_new_session=True,
+        ) as process,
+        ThreadPoolExecutor(max_workers=2) as readers,
+    ):  # fmt: skip
+        try:
+            pipes = (process.stdout, process.stderr)
+            reading = [readers.submit(_read_bounded, pipe, most) for pipe in pipes if pipe]
+            for done in as_completed(reading, timeout=_CONVERTED_WITHIN_S):
+                done.result()
+            process.wait(timeout=_CONVERTED_WITHIN_S)
+        except BaseException as error:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, FutureTimeoutError):
+                raise subprocess.TimeoutExpired(argv, _CONVERTED_WITHIN_S) from error
+            raise
+        stdout, stderr = (done.result().decode(errors="replace") for done in reading)
+    return subprocess.CompletedProcess(argv, process.returncode, stdout, stderr)
+
+
+def _read_bounded(pipe: IO[bytes], most: int) -> bytes:
+    content = pipe.read(most + 1)
+    if len(content) > most:
+        raise _PrintedTooMuchError
+    return content
 
 
 def first_repeated(keys: Iterable[tuple[int | None, _Key]]) -> tuple[int | None, _Key] | None:

@@ -107,6 +107,15 @@ def unsigned_percent(log_ratio: float) -> str:
     return f"{percent(change(log_ratio))} %"
 
 
+def slower_text(log_ratio: float, than: str = "") -> str:
+    """Return "8.4 % slower than vm" or "24 times as slow as vm", or both without the name."""
+    if is_factor(log_ratio):
+        words, joint = f"{factor_text(log_ratio).lstrip('×')} times as slow", "as"
+    else:
+        words, joint = f"{percent(change(log_ratio))} % slower", "than"
+    return f"{words} {joint} {than}" if than else words
+
+
 def unsigned_interval(low: float | None, high: float | None) -> str:
     """Return "8.0 to 8.7 %", the smaller change first, or that there is no interval."""
     if low is None or high is None:

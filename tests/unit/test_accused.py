@@ -63,6 +63,10 @@ def test_a_library_before_the_c_library_comes_first() -> None:
     assert (first.key, first.fact_class, first.is_felt) == ("preload.file", "confounder", True)
     assert describe(first) == "/etc/ld.so.preload none → /usr/lib/libslow.so"
     told_with = {one.key: one.part_of for one in found}
+    assert first.evidence == (
+        "libslow.so was loaded only in b. libslow.so replaces malloc, free of the C library in b."
+    )
+    assert first.remedy == "remove the line from /etc/ld.so.preload in b, or add it in every arm"
     assert told_with["preload.replaces"] == "preload.file"
     assert told_with["loaded_libraries"] == "preload.replaces"
 

@@ -68,6 +68,52 @@ def test_sparse_profile_is_refused(tmp_path: Path, tool: str) -> None:
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.parametrize(
+    ("tool", "name", "head"),
+    [
+        ("ncu", "a.ncu-rep", b"NVR\0"),
+        ("nsys", "a.nsys-rep", b"report"),
+        ("nsys", "a.sqlite", b"SQLite format 3\0StringIds"),
+    ],
+)
+def test_sparse_profile_that_begins_as_one_is_refused_before_it_is_hashed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, name: str, head: bytes
+) -> None:
+    """Its holes are seen without reading them, which takes minutes."""
+    path = tmp_path / name
+    path.write_bytes(head)
+    monkeypatch.setattr(importing, "file_sha256", lambda _: pytest.fail("it is hashed"))
+    with pytest.raises(ProfileError) as caught:
+        request(tmp_path, sparse(path), tool=tool).run()
+    assert "nearly all of it are holes" in caught.value.details
+
+
+def test_file_with_some_holes_is_not_hollow(tmp_path: Path) -> None:
+    """A copy may leave them where a database has zeros."""
+    path = tmp_path / "some"
+    with path.open("wb") as file:
+        for place in range(64):
+            file.seek(place * files.MIB)
+            file.write(b"x")
+    assert not files.is_hollow(path)
+
+
+@pytest.mark.parametrize("stream", ["", ">&2"], ids=["stdout", "stderr"])
+def test_program_that_prints_without_end_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: str
+) -> None:
+    """What converts a report is held in memory; its children end with it."""
+    program = tmp_path / "bin" / "nsys"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\nhead -c 64000000 /dev/zero {stream}\nsleep 5\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    (tmp_path / "a.nsys-rep").write_bytes(b"report")
+    with pytest.raises(ProfileError) as caught:
+        request(tmp_path, tmp_path / "a.nsys-rep", tool="nsys").run()
+    assert caught.value.details == "nsys printed more than 16 MiB to convert it"
+
+
 def test_endless_line_of_a_journal_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,12 +189,16 @@ def test_profile_that_is_still_written_is_refused(
     assert files_of(folder.path) == before
 
 
-def test_report_is_written_without_charts_where_memory_is_limited(tmp_path: Path) -> None:
+@pytest.mark.parametrize("figures", [(), ("--figures", "figures")], ids=["report", "figures"])
+def test_report_is_written_without_charts_where_memory_is_limited(
+    tmp_path: Path, figures: tuple[str, ...]
+) -> None:
     """The engine of the chart library ends its process there, and nothing else."""
     folder = measured(tmp_path)
     limit = 30_000_000 * 1024
     done = subprocess.run(
-        [sys.executable, "-m", "envcompare", "report", str(folder.path)],
+        [sys.executable, "-m", "envcompare", "report", str(folder.path), *figures],
+        cwd=tmp_path,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
         capture_output=True,
         text=True,
@@ -156,6 +206,7 @@ def test_report_is_written_without_charts_where_memory_is_limited(tmp_path: Path
     )
     assert done.returncode == 0, done.stderr
     assert "charts are left out: the program that draws them" in done.stdout
+    assert ("figures are left out: the program that draws them" in done.stderr) is bool(figures)
     page = (folder.path / "report.html").read_text(encoding="utf-8")
     assert "Charts are left out" in page
     assert '<svg class="chart"' not in page

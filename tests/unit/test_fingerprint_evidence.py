@@ -17,7 +17,7 @@ PATHS = ("_pcg64.so /v/site-packages/numpy/random/_pcg64.so", "_ssl.so /usr/lib-
         (("libcudnn.so.9 1",), ("libcudnn.so.9 2",), "confounder",
          "cuDNN was loaded by this workload in both arms."),
         ((), ("libcudnn.so.9 2",), "confounder",
-         "cuDNN was loaded by this workload in docker alone."),
+         "cuDNN was loaded by this workload only in docker."),
         ((), (), "possible-influence", "cuDNN was not loaded by this workload."),
     ],
 )  # fmt: skip
@@ -195,7 +195,7 @@ def test_another_build_of_a_command_is_told_by_what_was_seen_in_both_arms() -> N
     assert found["programs"].reference == ("ffmpeg 1",)
     assert found["programs"].evidence == "They are what the command runs."
     assert found["loaded_libraries"].fact_class == "possible-influence"
-    assert "Seen in one arm alone" in found["loaded_libraries"].evidence
+    assert "Seen in only one arm" in found["loaded_libraries"].evidence
 
 
 def test_a_library_of_a_command_is_known_by_its_name_without_the_version() -> None:
@@ -321,6 +321,9 @@ def test_an_image_of_the_users_is_measured_beside_the_tools_own() -> None:
         ("torch.cudnn_benchmark", "in the code of the workload"),
         ("torch.interop_threads", "in the code of the workload"),
         ("gpu.uuid", "give every arm the same GPU"),
+        ("cgroup.cpu_quota", "give every arm the same quota, or remove it: it comes from"),
+        ("given.options", "give every arm the same options, or remove them"),
+        ("preload.file", "write the same lines to /etc/ld.so.preload in every arm, or remove them"),
     ],
 )
 def test_the_remedy_of_a_setting_sets_it_everywhere(key: str, expected: str) -> None:

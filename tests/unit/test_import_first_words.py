@@ -17,6 +17,7 @@ from summaries import printed
 
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.profiling import QuantityRow
+from envcompare.analysis.profiles.ranks import over_ranks
 from envcompare.errors import ProfileError
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "imports"
@@ -130,6 +131,19 @@ def test_a_rank_of_one_environment_is_compared_with_the_same_rank(tmp_path: Path
     assert rows["launch_count", None].ratio == 1
     assert rows["busy_ns", None].ratio == pytest.approx(46 / 45)
     assert "Rank 0 of vm is left out: another environment has no trace of it." in printed(run)
+
+
+def test_several_ranks_that_another_environment_lacks_are_named_in_the_plural(
+    tmp_path: Path,
+) -> None:
+    """The sentence is read by people."""
+    vm, docker = (
+        [started_with(tmp_path / f"{arm}{n}", {"RANK": n, "WORLD_SIZE": 3}) for n in ranks]
+        for arm, ranks in (("vm", (0, 1, 2)), ("docker", (0,)))
+    )
+    run = imported(tmp_path, "nsys", vm=tuple(vm), docker=tuple(docker))
+    said = "Ranks 1 and 2 of vm are left out: another environment has no trace of them."
+    assert said in printed(run)
 
 
 def test_two_logs_of_times_are_no_passes_over_the_same_launches(tmp_path: Path) -> None:
@@ -430,25 +444,65 @@ def test_a_trace_without_a_secret_is_copied(tmp_path: Path) -> None:
     assert len(record.raw) == 1
 
 
+def started_with(folder: Path, variables: dict[str, int]) -> Path:
+    """Return an export of nsys that was started with these variables."""
+    folder.mkdir()
+    path = exported(folder, "nsys_eager")
+    words = ("HOME=/root", *(f"{name}={value}" for name, value in variables.items()))
+    environment = "'||char(0)||'".join(words)
+    change(
+        path,
+        "CREATE TABLE TARGET_INFO_SYSTEM_ENV (name TEXT, value TEXT);"
+        f"INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES ('DeviceEnvironment', '{environment}');",
+    )
+    return path
+
+
 @pytest.mark.parametrize(
-    "names", [("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")]
+    "names",
+    [
+        ("RANK", "WORLD_SIZE"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ],
 )
 def test_ranks_that_nsys_was_started_for_are_summed(tmp_path: Path, names: tuple[str, str]) -> None:
     """An export holds the environment of nsys, where the launcher of the ranks says which it is."""
-    paths = []
-    for rank in (0, 1):
-        (tmp_path / str(rank)).mkdir()
-        paths.append(exported(tmp_path / str(rank), "nsys_eager"))
-        environment = f"HOME=/root'||char(0)||'{names[0]}={rank}'||char(0)||'{names[1]}=2"
-        change(
-            paths[-1],
-            "CREATE TABLE TARGET_INFO_SYSTEM_ENV (name TEXT, value TEXT);"
-            f"INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES ('DeviceEnvironment', '{environment}');",
-        )
+    paths = [started_with(tmp_path / str(n), {names[0]: n, names[1]: 2}) for n in (0, 1)]
     run = imported(tmp_path, "nsys", vm=tuple(paths))
     rows = {(row.name, row.rank): row.value for row in run.profiles[0].arms[0].quantities}
     assert (rows["launch_count", None], rows["kernel_time_ns", None]) == (4, 160e6)
     assert (rows["busy_ns", 0], rows["busy_ns", 1]) == (80e6, 80e6)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"SLURM_PROCID": 0, "SLURM_NTASKS": 8},
+        {"RANK": 0, "WORLD_SIZE": 1, "SLURM_PROCID": 0, "SLURM_STEP_NUM_TASKS": 8},
+    ],
+    ids=["batch script", "torchrun of one process"],
+)
+def test_one_process_of_a_job_of_several_tasks_is_no_rank(
+    tmp_path: Path, variables: dict[str, int]
+) -> None:
+    """What surrounds the program has several tasks; the program itself is one process."""
+    run = imported(tmp_path, "nsys", vm=started_with(tmp_path / "job", variables))
+    assert "distributed program" not in answer(run) + printed(run)
+    assert {row.rank for row in run.profiles[0].arms[0].quantities} == {None}
+
+
+def test_ranks_of_every_tool_are_summed(tmp_path: Path) -> None:
+    """Two files of torch.profiler and three of nsys are of one program each."""
+    nsys = [started_with(tmp_path / str(n), {"RANK": n, "WORLD_SIZE": 3}) for n in (0, 1, 2)]
+    folder = request(tmp_path, *RANKS, tool="kineto").run().folder
+    request(tmp_path, *nsys, tool="nsys", into=folder.path).run()
+    tools = {one.profile.tool: one.profile for one in over_ranks(folder.read_profiles())
+             if one.profile}  # fmt: skip
+    scopes = {tool: {one.scope for one in found.quantities if one.name == "launch_count"}
+              for tool, found in tools.items()}  # fmt: skip
+    assert scopes == {"kineto": {"over 2 ranks"}, "nsys": {"over 3 ranks"}}
+    assert len(over_ranks(folder.read_profiles())) == 2
 
 
 def test_the_environment_of_nsys_without_a_secret_is_kept(tmp_path: Path) -> None:

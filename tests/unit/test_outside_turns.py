@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
-from benches import bench, measure
+from benches import Measured, bench, measure
 from builders import CELL, blocks, design, run_record
 from msgspec.structs import replace
 
@@ -159,30 +160,71 @@ def test_loader_that_fills_its_queue_ahead_is_found_in_real_workers(
     assert measured.docker.reason.kind == "outside-turns"
 
 
+SLOW = """
+import os, time
+
+class Slow:
+    batch = 1
+
+    def setup(self, seed, device):
+        self.is_slow = os.environ["ENVCOMPARE_ENVIRONMENT"] == "docker"
+        self.steps = 0
+
+    def step(self):
+        self.steps += 1
+        until_s = {until_s} if self.is_slow else 0.0003
+        end = time.process_time() + until_s
+        while time.process_time() < end: pass
+        return 1.0
+"""
+
+
+def measured_slow(folder: Path, until_s: str, *, has_gpu: bool = False) -> Measured:
+    """Return a cell in which a step of docker lasts `until_s`, and else 0.3 ms."""
+    path = folder / "own.py"
+    path.write_text(SLOW.format(until_s=until_s))
+    made = bench(folder, f"{path}:Slow", budget_s=8.0, min_restarts=2, target=1e-4)
+    return measure(dataclasses.replace(made, has_gpu=has_gpu))
+
+
+def kept_blocks(measured: Measured, arm: str) -> list[Block]:
+    """Return the blocks of an arm in their order."""
+    samples = measured.folder.read_samples().samples
+    return [one for one in samples if isinstance(one, Block) and one.arm == arm]
+
+
 def test_far_slower_arm_does_fewer_steps_in_a_block(tmp_path: Path) -> None:
     """Its blocks stay short, so that it is judged; sizes are of a step in all arms."""
-    path = tmp_path / "own.py"
-    path.write_text(
-        "import os, time\n"
-        "class Slow:\n"
-        "    batch = 1\n"
-        "    def setup(self, seed, device):\n"
-        "        slow = os.environ['ENVCOMPARE_ENVIRONMENT'] == 'docker'\n"
-        "        self.until_s = 0.06 if slow else 0.0003\n"
-        "    def step(self):\n"
-        "        end = time.process_time() + self.until_s\n"
-        "        while time.process_time() < end: pass\n"
-        "        return 1.0\n"
-    )
-    made = bench(tmp_path, f"{path}:Slow", budget_s=8.0, min_restarts=2, target=1e-4)
-    measured = measure(made)
-    kept = [one for one in measured.folder.read_samples().samples if isinstance(one, Block)]
-    most = {arm: max(one.k for one in kept if one.arm == arm) for arm in ("vm", "docker")}
-    assert most["docker"] <= 2
-    assert most["vm"] > 20
+    measured = measured_slow(tmp_path, "0.06")
+    docker_blocks, vm_blocks = kept_blocks(measured, "docker"), kept_blocks(measured, "vm")
+    assert max(one.k for one in docker_blocks) <= 2
+    assert max(one.k for one in vm_blocks) > 20
     assert measured.docker.outcome == "slower"
     assert measured.docker.mean is not None
-    readings = Readings(kept)
+    readings = Readings([*docker_blocks, *vm_blocks])
     mean = readings.mean("docker", "vm", "net")
     assert mean is not None
     assert 4 < mean.mean < 6  # ln 200 is 5.3
+
+
+def test_far_slower_arm_is_warmed_up_in_each_restart_for_as_long_as_a_gpu_needs(
+    tmp_path: Path,
+) -> None:
+    """Its block lasts 80 ms; the clocks of a GPU are up after 0.3 s."""
+    measured = measured_slow(tmp_path, "0.02", has_gpu=True)
+    warmups = [one for one in kept_blocks(measured, "docker") if one.warmup]
+    assert len(warmups) >= 2
+    assert min(sum(one.wall_ns) for one in warmups) > 0.25e9
+    assert max(one.k for one in kept_blocks(measured, "docker") if not one.warmup) <= 6
+
+
+def test_arm_whose_first_steps_alone_are_slow_does_as_many_steps_as_the_others(
+    tmp_path: Path,
+) -> None:
+    """Four steps are not enough to know that: the warm-up decides again."""
+    measured = measured_slow(tmp_path, "(0.03 if self.steps < 6 else 0.0003)")
+    of_arms = {
+        arm: {one.k for one in kept_blocks(measured, arm) if not one.warmup}
+        for arm in ("vm", "docker")
+    }
+    assert of_arms["docker"] == of_arms["vm"]

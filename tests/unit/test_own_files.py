@@ -113,6 +113,17 @@ def test_what_is_too_large_is_named_with_what_to_try(tmp_path: Path) -> None:
     assert ".gitignore" in caught.value.hint
 
 
+@pytest.mark.parametrize("source", ["import importlib", "text = open(__file__)"])
+def test_a_file_that_only_may_read_others_travels_alone_from_a_large_folder(
+    tmp_path: Path, source: str
+) -> None:
+    """That it knows its own place is a weak sign, and no reason to refuse it."""
+    path = made(tmp_path, {"work.py": source, "runs/1/a": ""})
+    with (tmp_path / "runs/1/a").open("wb") as file:
+        file.truncate(3 << 30)
+    assert travelling(path) == ("work.py",)
+
+
 def test_too_many_files_are_refused(tmp_path: Path) -> None:
     """As a folder of images is."""
     names = [f"images/{number}" for number in range(MOST_FILES + 1)]

@@ -11,7 +11,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from builders import CELL, blocks, run_record
+from summaries import printed
 
+from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import (
     STEP_PROBABILITIES,
     ArmSummary,
@@ -30,6 +33,7 @@ from envcompare.report.numbers import (
     signed_interval,
     signed_percent,
     size,
+    slower_text,
     three_digits,
     unsigned_interval,
     unsigned_percent,
@@ -40,6 +44,8 @@ from envcompare.report.sections.environments import hosts_facts
 from envcompare.report.sections.method import link
 from envcompare.report.wording.headlines import headlines
 from envcompare.report.wording.labels import fold_anchor
+from envcompare.run_folder.records import Event
+from envcompare.run_folder.results import RunFolder
 from envcompare.text import visible
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "report"
@@ -484,6 +490,30 @@ def test_change_beyond_a_thousand_percent_is_a_factor(
     assert unsigned_percent(ratio) == number.strip("+")
     assert signed_interval(low, high) == interval
     assert unsigned_interval(low, high) == interval.replace("+", "")
+
+
+@pytest.mark.parametrize(
+    ("ratio", "expected"),
+    [(1.084, "8.4 % slower than vm"), (24.6, "24.6 times as slow as vm")],
+)
+def test_a_factor_is_said_as_one(ratio: float, expected: str) -> None:
+    """Nobody says ×24.6 slower."""
+    assert slower_text(math.log(ratio), "vm") == expected
+    assert slower_text(math.log(ratio)) == expected.rpartition(" ")[0].rpartition(" ")[0]
+
+
+def test_a_far_slower_arm_is_described_in_words_everywhere(tmp_path: Path) -> None:
+    """First words, table and page give the factor as a native speaker would."""
+    made = RunFolder.create(tmp_path, run_record())
+    for one in blocks({"vm": 1.0, "docker": 24.6, "vm~control": 1.0}, generations=3):
+        made.append_sample(one)
+    made.append_event(Event(t=1.0, what="stopped", host="local", cell=CELL, text="decided"))
+    made.close()
+    run = compare_run(made)
+    said = printed(run)
+    assert re.search(r"docker is 24\.\d times as slow as vm in cnn \(×", said)
+    assert re.search(r"24\.\d times as slow \(×", said)
+    assert not re.search(r"×[\d.]+ slower", said + render(run))
 
 
 def test_interval_that_excludes_zero_never_ends_there() -> None:

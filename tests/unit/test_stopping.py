@@ -19,12 +19,13 @@ from envcompare.measure.limits import (
     MOST_MEASURING_S,
     QUOTA_BLOCK_S,
     Costs,
+    SlowerBlock,
     overtime_s,
     plan_restarts,
     plan_text,
+    slower_block,
     small_budget_caution,
     steps_a_block,
-    steps_of_slower,
     stop_reason,
     wanted_block_s,
 )
@@ -241,13 +242,24 @@ def test_restart_that_runs_is_planned_without_its_launch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("step_s", "steps"), [(0.0002, 87), (0.0009, 87), (0.002, 40), (0.06, 1), (5.0, 1)]
+    ("step_s", "steps"), [(0.0002, None), (0.0009, None), (0.002, 40), (0.06, 1), (5.0, 1)]
 )
 def test_far_slower_arm_does_fewer_steps_so_that_its_block_stays_short(
-    step_s: float, steps: int
+    step_s: float, steps: int | None
 ) -> None:
     """Up to four times the length wanted it does as many as the reference."""
-    assert steps_of_slower(87, step_s, block_s=0.02) == steps
+    block = slower_block(87, step_s, block_s=0.02)
+    assert (block and block.steps) == steps
+
+
+@pytest.mark.parametrize(
+    ("steps", "step_s", "expected"), [(40, 0.002, 150), (1, 0.06, 5), (1, 5, 1)]
+)
+def test_far_slower_arm_is_warmed_up_for_as_long_as_the_others(
+    steps: int, step_s: float, expected: int
+) -> None:
+    """A GPU has raised its clocks after 0.3 s, which its block of 80 ms does not last."""
+    assert SlowerBlock(steps=steps, step_s=step_s).warmup_steps(0.3) == expected
 
 
 @given(

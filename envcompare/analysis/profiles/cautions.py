@@ -144,7 +144,13 @@ def _of_ranks(arm: str, records: Records) -> Iterable[str]:
                     "are given for each rank."
                 )
             if left := note.values[LEFT_OUT]:
-                yield (f"Rank {left} of {arm} is left out: another environment has no trace of it.")
+                many = " " in str(left)
+                subject, verb = (f"Ranks {left}", "are") if many else (f"Rank {left}", "is")
+                these = "them" if many else "it"
+                yield (
+                    f"{subject} of {arm} {verb} left out: another environment has no trace of "
+                    f"{these}."
+                )
 
 
 def _of_hidden(arm: str, records: Records) -> Iterable[str]:

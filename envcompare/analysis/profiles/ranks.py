@@ -37,30 +37,27 @@ def over_ranks(records: Records) -> Records:
 
     If the arms have different ranks, only the shared ranks are kept.
     """
-    by_arm: dict[str, dict[int, ProfileRecord]] = {}
-    for arm in dict.fromkeys(one.arm for one in records):
-        if ranks := _ranks(one for one in records if one.arm == arm):
-            by_arm[arm] = ranks
-    sizes = {_size(one) for ranks in by_arm.values() for one in ranks.values()}
-    shared = set.intersection(*map(set, by_arm.values())) if len(sizes) == 1 else set()
     merged, single = [], list(records)
-    for ranks in by_arm.values():
-        if len(ranks) > 1:
-            kept = {rank: one for rank, one in sorted(ranks.items()) if rank in (shared or ranks)}
-            merged.append(_merge_ranks(kept, lacking=sorted(ranks.keys() - kept.keys())))
-            single = [one for one in single if all(one is not of for of in ranks.values())]
+    for by_arm in _programs(records):
+        shared = set.intersection(*map(set, by_arm.values()))
+        for ranks in by_arm.values():
+            if len(ranks) > 1:
+                kept = {rank: ranks[rank] for rank in sorted(shared or ranks)}
+                merged.append(_merge_ranks(kept, lacking=sorted(ranks.keys() - kept.keys())))
+                single = [one for one in single if all(one is not of for of in ranks.values())]
     return (*merged, *single)
 
 
-def _ranks(records: Iterable[ProfileRecord]) -> dict[int, ProfileRecord]:
-    """Return the first trace of each rank of the largest program in the records."""
-    programs: dict[Hashable, dict[int, ProfileRecord]] = {}
+def _programs(records: Iterable[ProfileRecord]) -> Iterable[dict[str, dict[int, ProfileRecord]]]:
+    """Return the first trace of each rank by arm, for each pass of a tool and size of a program."""
+    programs: dict[Hashable, dict[str, dict[int, ProfileRecord]]] = {}
     for record in usable(records):
         profile = profile_of(record)
         rank, size = str(_distributed(profile).values.get(RANK, "")), _size(record)
         if rank.isdecimal() and size.isdecimal() and len(rank) < _MOST_DIGITS:
-            programs.setdefault((record.kind, profile.tool, size), {}).setdefault(int(rank), record)
-    return max(programs.values(), key=len, default={})
+            by_arm = programs.setdefault((record.kind, profile.tool, size), {})
+            by_arm.setdefault(record.arm, {}).setdefault(int(rank), record)
+    return programs.values()
 
 
 def _distributed(profile: Profile) -> Note:

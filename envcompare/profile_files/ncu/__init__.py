@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from envcompare.files import PRINTED_BYTES
 from envcompare.profile_files.ncu.launches import (
     BASE_UNITS,
     CUT,
@@ -146,7 +147,8 @@ def _report(path: Path) -> Profile:
 def _by_program(program: str, path: Path) -> Profile:
     """Return the profile in a report that the installed ncu converts to CSV."""
     argv = [program, "--import", str(path), "--csv", "--page", "raw", "--print-units", "base"]
-    done, newer = convert(argv, file=path.name, newer=_NEWER, env=os.environ | {"LC_ALL": "C"})
+    env = os.environ | {"LC_ALL": "C"}
+    done, newer = convert(argv, file=path.name, newer=_NEWER, most=PRINTED_BYTES, env=env)
     if done.returncode:
         message = (done.stdout + done.stderr).strip()
         why = f"ncu cannot read it: {message.splitlines()[-1] if message else 'no reason given'}"

@@ -54,12 +54,13 @@ _GRAPHS: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 _CALLS: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _SYSTEM: Final = "TARGET_INFO_SYSTEM_ENV"
 _ENVIRONMENT: Final = "DeviceEnvironment"
-# of torchrun, Open MPI, MPICH and Slurm
+# Of torchrun, Open MPI, MPICH and a step of Slurm: its batch script has SLURM_PROCID and
+# SLURM_NTASKS too, of the whole job, and runs as one process (srun(1), sbatch(1)).
 _RANKS: Final = (
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
 _NODE: Final = "graphNodeId"
 _GPUS: Final = "TARGET_INFO_GPU"
@@ -274,9 +275,10 @@ def _rank_notes(export: Export) -> Iterator[Note]:
     variables = dict(text.split("=", 1) for text in texts if "=" in text)
     for rank, size in _RANKS:
         numbers = variables.get(rank, ""), variables.get(size, "")
-        if all(map(str.isdecimal, numbers)) and int(numbers[1]) > 1:
-            values = {"rank": numbers[0], "world_size": numbers[1], "backend": "not recorded"}
-            yield Note(kind="distributed", values=values)
+        if all(map(str.isdecimal, numbers)):  # the launcher nearest to the program decides
+            if int(numbers[1]) > 1:
+                values = {"rank": numbers[0], "world_size": numbers[1], "backend": "not recorded"}
+                yield Note(kind="distributed", values=values)
             return
 
 

@@ -205,7 +205,7 @@ def _largest(verdicts: tuple[Verdict, ...], *, split: frozenset[str]) -> Line:
         return _item(f"{opening}; its cause cannot be determined.")
     most = clean[0]
     return _item(
-        f"Largest difference without a known confounder: {most.amount} {most.claim} in",
+        f"Largest difference without a known confounder: {most.change} in",
         href=f"#{fold_anchor(most.cell_id, most.arm)}",
         link=f"{most.arm}, {most.cell}",
     )

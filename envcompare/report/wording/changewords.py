@@ -20,6 +20,7 @@ from envcompare.report.numbers import (
     rough_time,
     signed_interval,
     signed_percent,
+    slower_text,
     unsigned_interval,
     unsigned_percent,
 )
@@ -40,7 +41,6 @@ _LACKS: Final = {
 }  # fmt: skip
 _NOT_DESCRIBED: Final = "what was around it, or around the reference, was not recorded"
 _NOT_DESCRIBED_TWICE: Final = "what was around it was not recorded in both runs"
-_CLAIMS: Final = {"slower": "is {} slower than", "faster": "takes {} less time than"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +61,14 @@ class _Naming:
 
     def moved(self, finding: GateFinding, state: str) -> str:
         """Return "docker is 8.4 % slower than vm in cnn", or than before."""
-        claim = _CLAIMS[state].format(unsigned_percent(finding.log_ratio or 0.0))
+        size = finding.log_ratio or 0.0
+        than = "before" if self.is_change else self.references.get(finding.cell, self.reference)
+        claim = f"takes {unsigned_percent(size)} less time than {than}"
+        if state == "slower":
+            claim = f"is {slower_text(size, than)}"
         if self.is_change:
-            return f"{self.name(finding)} {claim} before"
-        label = self.labels.get(finding.cell, finding.cell)
-        reference = self.references.get(finding.cell, self.reference)
-        return f"{finding.arm} {claim} {reference} in {label}"
+            return f"{self.name(finding)} {claim}"
+        return f"{finding.arm} {claim} in {self.labels.get(finding.cell, finding.cell)}"
 
 
 def worded_gates(
@@ -212,10 +214,9 @@ def _reach(state: str, finding: GateFinding) -> str:
     is_beyond = far > 0 if state == "slower" else far < 0
     if not is_beyond:
         return f"its interval ends at {signed_percent(far)}"
-    size = unsigned_percent(far)
-    return f"could be up to {size} slower" if state == "slower" else (
-        f"could take up to {size} less time"
-    )  # fmt: skip
+    if state == "slower":
+        return f"could be up to {slower_text(far)}"
+    return f"could take up to {unsigned_percent(far)} less time"
 
 
 def _reason(finding: GateFinding) -> str:
@@ -303,10 +304,11 @@ def _claim(run: RunChange, change: Change) -> str:
     interval = signed_interval(change.low, change.high)
     match change.outcome:
         case "slower" | "faster":
-            size = unsigned_percent(change.log_ratio or 0.0)
-            words = "slower" if change.outcome == "slower" else "less time"
-            ends = unsigned_interval(change.low, change.high)
-            return f"{size} {words} than before ({ends})"
+            size = change.log_ratio or 0.0
+            words = f"{unsigned_percent(size)} less time than before"
+            if change.outcome == "slower":
+                words = slower_text(size, "before")
+            return f"{words} ({unsigned_interval(change.low, change.high)})"
         case "equivalent":
             real = f", {REAL_INSIDE}" * excludes_zero(change.low, change.high)
             return f"equivalent within ±{margin_percent(run.margin)} ({interval}){real}"

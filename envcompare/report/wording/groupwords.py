@@ -13,6 +13,7 @@ from envcompare.report.numbers import (
     margin_percent,
     signed_interval,
     signed_percent,
+    slower_text,
     unsigned_interval,
     unsigned_percent,
 )
@@ -157,7 +158,7 @@ def _time_claim(run: RunComparison, estimate: GroupEstimate) -> str:
     figures = unsigned_interval(estimate.low, estimate.high)
     match estimate.outcome:
         case "slower":
-            said = f"{unsigned_percent(size)} slower than {here} ({figures})"
+            said = f"{slower_text(size, here)} ({figures})"
         case "faster":
             said = f"faster: {unsigned_percent(size)} less time than {here} ({figures})"
         case _:

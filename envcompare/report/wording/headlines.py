@@ -16,6 +16,7 @@ from envcompare.report.numbers import (
     margin_percent,
     signed_interval,
     signed_percent,
+    slower_text,
     unsigned_interval,
     unsigned_percent,
 )
@@ -146,7 +147,7 @@ def _statement(estimate: HostsEstimate, run: RunComparison) -> str:
         case "inconclusive":
             claim = "inconclusive"
         case "slower":
-            claim = f"{unsigned_percent(estimate.log_ratio)} slower"
+            claim = slower_text(estimate.log_ratio)
         case "faster":
             claim = f"faster: {unsigned_percent(estimate.log_ratio)} less time"
     is_moved = estimate.outcome in {"slower", "faster"}
@@ -222,9 +223,12 @@ def _agreeing(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> str:
     name = run.reference_in(first.cell_id)
     alone = len(judged) == 1
     by = f"{first.amount} " if alone and first.amount else ""
+    slower = f"slower than {name}"
+    if by and first.log_ratio is not None:
+        slower = slower_text(first.log_ratio, name)
     match first.outcome:
         case "slower":
-            return f"{arm} is {by}slower than {name} {where}{_figures(judged)}."
+            return f"{arm} is {slower} {where}{_figures(judged)}."
         case "faster":
             return f"{arm} takes {by}less time than {name} {where}{_figures(judged)}."
         case "equivalent":

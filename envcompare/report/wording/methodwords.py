@@ -20,6 +20,7 @@ from envcompare.report.numbers import (
     margin_percent,
     percent,
     signed_percent,
+    slower_text,
     unsigned_percent,
 )
 from envcompare.report.wording.labels import cell_labels, has_programs, has_steps, of_cells
@@ -292,9 +293,11 @@ def _detected(cell: CellSummary, *, is_ratio: bool) -> list[Drift]:
 
 
 def _ratio_drift(drift: Drift, reference: str, *, of: str) -> str:
-    way = "slower" if drift.slope > 0 else "faster"
+    way = f"{unsigned_percent(drift.over_generation)} faster"
+    if drift.slope > 0:
+        way = slower_text(drift.over_generation)
     return (
-        f"against {reference}, {drift.arm} gets {unsigned_percent(drift.over_generation)} {way} "
+        f"against {reference}, {drift.arm} gets {way} "
         f"from the first round of a {of} to its last (p = {drift.p_value:.2g}): its warm-up "
         "takes longer than the steps that are discarded, or its speed changes. The verdict has "
         "all rounds in it."

@@ -380,8 +380,8 @@ def ledger_sentence(ledger: Ledger, *, reference: str) -> str:
 def helper_sentences(ledger: Ledger, *, reference: str) -> tuple[str, ...]:
     """Say what programs used that work for the environment beside the workload."""
     return tuple(
-        f"Beside the workload, {name} used {time_text(ns)} of CPU time{_a_piece(ledger)} more than "
-        f"at its rate with {reference}; it is in no part above."
+        f"Beside the workload, {name} used {time_text(ns)} more CPU time{_a_piece(ledger)} than "
+        f"in the same time with {reference}; no part above includes it."
         for name, ns in ledger.helpers.items()
     )
 

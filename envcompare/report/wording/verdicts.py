@@ -28,6 +28,7 @@ from envcompare.report.numbers import (
     rough_time,
     signed_interval,
     signed_percent,
+    slower_text,
     unsigned_interval,
     unsigned_percent,
 )
@@ -93,10 +94,17 @@ class Verdict:
     def text(self) -> str:
         """Return the whole sentence."""
         if self.amount:
-            return f"{self.amount} {self.claim} ({self.ends})"
+            return f"{self.change} ({self.ends})"
         words = f"{self.claim} {self.qualifier}".rstrip()
         joint = _JOINTS.get(self.outcome, ": ")
         return f"{words}{joint}{self.remark}" if self.remark else words
+
+    @property
+    def change(self) -> str:
+        """Return "8.4 % slower", "24 times as slow" or "7.1 % less time" of a decided change."""
+        if self.outcome == "slower" and self.log_ratio is not None:
+            return slower_text(self.log_ratio)
+        return f"{self.amount} {self.claim}"
 
     @property
     def figures(self) -> str:

@@ -106,7 +106,7 @@ def test_helpers_are_named_beside_the_parts_of_a_step() -> None:
     assert largest_parts(ledger).endswith("; CPU time outside the workload: squashfuse_ll +5.00 ms")
     first, second = helper_sentences(ledger, reference="vm")
     assert first == (
-        "Beside the workload, squashfuse_ll used 5.00 ms of CPU time a step more than at its rate "
-        "with vm; it is in no part above."
+        "Beside the workload, squashfuse_ll used 5.00 ms more CPU time a step than in the same "
+        "time with vm; no part above includes it."
     )
     assert "dockerd used 20.0 µs" in second
