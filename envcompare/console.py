@@ -238,7 +238,7 @@ class Saying:
         speed = Speed()
         shown = float("-inf")
 
-        def told(done_bytes: int) -> None:
+        def on_progress(done_bytes: int) -> None:
             nonlocal shown
             self._check()
             if time.monotonic() - shown < _SHOWN_EVERY_S:
@@ -249,7 +249,7 @@ class Saying:
             self._display.moving(name, done=done, text=text)
 
         try:
-            yield told
+            yield on_progress
         finally:
             self._display.moved(name)
 

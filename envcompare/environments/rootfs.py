@@ -130,11 +130,11 @@ def _piped(
     export = (store.engine.program, image.id, label)
     if store.transport is transport:
         return shell(transport, _FILES, "both", *export, folder, timeout_s=CONTENT_S)
-    with request.progress.moving(image.name, image.size_bytes) as told:
+    with request.progress.moving(image.name, image.size_bytes) as on_progress:
         return pipe(
             (store.transport, _on("export_files", *export)),
             (transport, _on("unpack", folder)),
-            told=told,
+            on_progress=on_progress,
         )
 
 

@@ -16,7 +16,7 @@ from envcompare.console import Saying
 from envcompare.errors import Problem, StackError, UnusableError
 from envcompare.masking import masked
 from envcompare.stack.tiers import CPU, Choice
-from envcompare.transport import Told, Transport
+from envcompare.transport import OnProgress, Transport
 from envcompare.transport.local import LOCAL
 
 LOCK_LABEL: Final = "envcompare.lock"
@@ -115,11 +115,11 @@ class Progress:
         self.say(text)
 
     @contextlib.contextmanager
-    def moving(self, what: str, total_bytes: int) -> Iterator[Told]:
+    def moving(self, what: str, total_bytes: int) -> Iterator[OnProgress]:
         """Give a function to call with the bytes sent so far; only a display shows them."""
         if isinstance(self.say, Saying):
-            with self.say.moving(what, total_bytes) as told:
-                yield told
+            with self.say.moving(what, total_bytes) as on_progress:
+                yield on_progress
         else:
             yield lambda _done_bytes: None
 

@@ -24,8 +24,8 @@ from envcompare.stack.wheelhouse import Wheelhouse, steps
 from envcompare.transport import (
     CONTENT_S,
     Drain,
+    OnProgress,
     Process,
-    Told,
     Transport,
     not_understood,
     read_json,
@@ -297,7 +297,7 @@ class Piped:
 
 
 def pipe(
-    source: tuple[Transport, Command], sink: tuple[Transport, Command], *, told: Told
+    source: tuple[Transport, Command], sink: tuple[Transport, Command], *, on_progress: OnProgress
 ) -> Piped:
     """Run both commands, the second reading what the first writes; neither outlives a failure.
 
@@ -312,7 +312,7 @@ def pipe(
         copy = f"the image on its way from {source[0].name} to {sink[0].name}"
         with StallWatch(copy, writer, reader) as watch:
             writer.stdin.close()
-            _copy(writer, reader, told, watch)
+            _copy(writer, reader, on_progress, watch)
             watch.note_all_sent()
             exits = (writer.wait(), reader.wait())
         killing.pop_all()
@@ -354,11 +354,11 @@ def _send(local: ImageStore, store: ImageStore, image: Image, progress: Progress
     load = ("sh", "-c", _LOAD, "sh", store.engine.program, _given_name(image))
 
     def sent() -> Piped:
-        with progress.moving(image.name, image.size_bytes) as told:
+        with progress.moving(image.name, image.size_bytes) as on_progress:
             return pipe(
                 (local.transport, local.command("save", image.id)),
                 (store.transport, Command(argv=load)),
-                told=told,
+                on_progress=on_progress,
             )
 
     piped = patiently(store.engine, store.transport, sent)
@@ -381,14 +381,14 @@ def _given_name(image: Image) -> str:
     return image.name if is_name and repository and "/" not in tag else ""
 
 
-def _copy(writer: Process, reader: Process, told: Told, watch: StallWatch) -> None:
+def _copy(writer: Process, reader: Process, on_progress: OnProgress, watch: StallWatch) -> None:
     sent = 0
     try:
         while chunk := writer.stdout.read(_CHUNK_BYTES):
             reader.stdin.write(chunk)
             watch.note_progress()
             sent += len(chunk)
-            told(sent)
+            on_progress(sent)
     except BrokenPipeError:
         writer.kill()  # the reader ended early, and its exit code says why
     finally:

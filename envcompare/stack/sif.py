@@ -263,9 +263,9 @@ def _keep_here(transport: Transport, wanted: Wanted, made: str, digest: str) -> 
     wanted.progress.begin(f"fetching the SIF, {size_bytes / 1e6:.0f} MB, from {transport.name}")
     try:
         make_folder(wanted.local.transport, str(path.parent))
-        with wanted.progress.moving(path.name, size_bytes) as told:
+        with wanted.progress.moving(path.name, size_bytes) as on_progress:
             most = size_bytes or ANY_SIZE
-            get_file(transport, made, path, sha256=digest, most_bytes=most, told=told)
+            get_file(transport, made, path, sha256=digest, most_bytes=most, on_progress=on_progress)
         shell(wanted.local.transport, _NOTE, str(path), digest)
     except UnusableError as error:
         wanted.progress.say(f"{error.brief}; other hosts make their own")
@@ -275,8 +275,8 @@ def _send(transport: Transport, sif: Sif, target: str, *, progress: Progress) ->
     source = Path(sif.path)
     size_bytes = source.stat().st_size
     progress.begin(f"sending {source.name}, {size_bytes / 1e6:.0f} MB, to {transport.name}")
-    with progress.moving(source.name, size_bytes) as told:
-        put(transport, source, target, sha256=sif.sha256, told=told)
+    with progress.moving(source.name, size_bytes) as on_progress:
+        put(transport, source, target, sha256=sif.sha256, on_progress=on_progress)
     shell(transport, _NOTE, target, sif.sha256)
 
 
@@ -332,11 +332,11 @@ def _save(store: ImageStore, image: Image, *, archive: str) -> None:
 def _send_image(holder: ImageStore, transport: Transport, wanted: Wanted, *, archive: str) -> None:
     image, size = wanted.image, f"{wanted.image.size_bytes / 1e6:.0f} MB"
     wanted.progress.begin(f"sending {image.name}, {size}, to {transport.name}")
-    with wanted.progress.moving(image.name, image.size_bytes) as told:
+    with wanted.progress.moving(image.name, image.size_bytes) as on_progress:
         piped = pipe(
             (holder.transport, holder.command("save", image.id)),
             (transport, Command(argv=("sh", "-c", 'umask 077; cat >"$1"', "sh", archive))),
-            told=told,
+            on_progress=on_progress,
         )
     if not piped.succeeded:
         raise failure(transport, f"sending {image.name}", piped.stderr, hint="run it again")

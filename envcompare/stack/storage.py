@@ -25,7 +25,7 @@ from envcompare.config.arms import Variant
 from envcompare.errors import Problem, StackError, TransportError
 from envcompare.stack import ROOM_HINT, failure, is_full
 from envcompare.stack.engine import ImageStore
-from envcompare.transport import CONTENT_S, Told, Transport, not_understood, shell
+from envcompare.transport import CONTENT_S, OnProgress, Transport, not_understood, shell
 from envcompare.transport.copies import put_file
 
 StepName = Literal[
@@ -109,10 +109,12 @@ def _disk_of(transport: Transport, path: str) -> _Disk:
     return _Disk(mounted_on=words[-1], free_bytes=numbers[2] * 1024)
 
 
-def put(transport: Transport, source: Path, target: str, *, sha256: str, told: Told) -> None:
+def put(
+    transport: Transport, source: Path, target: str, *, sha256: str, on_progress: OnProgress
+) -> None:
     """Send a file of that hash to the host; raises StackError where it has no room."""
     try:
-        put_file(transport, source, target, sha256=sha256, told=told)
+        put_file(transport, source, target, sha256=sha256, on_progress=on_progress)
     except TransportError as error:
         if is_full(error.details):
             what = f"sending {source.name}"
