@@ -30,7 +30,7 @@ from envcompare.errors import Problem, StackError, UnusableError
 from envcompare.stack import DISK_FULL, Engine, Prepared, Request, Symptom, last_line, recognise
 from envcompare.stack import image as images
 from envcompare.stack.building import build
-from envcompare.stack.engine import ImageStore, bind, mount_options, patiently
+from envcompare.stack.engine import ImageStore, bind, mount_options, retry_while_restarting
 from envcompare.stack.host import make_image
 from envcompare.stack.image import deliver
 from envcompare.text import spoken
@@ -386,7 +386,7 @@ def _ask(transport: Transport, *words: str) -> CommandResult | Check:
     """Return what the host's docker client said, or that its daemon did not answer in time."""
     command = image_store(transport).command(*words)
     asked = partial(ask, transport, command, what="the Docker daemon", hint=ENGINE.silent_hint)
-    return patiently(ENGINE, transport, asked)
+    return retry_while_restarting(ENGINE, transport, asked)
 
 
 def user_option(isolation: Isolation) -> tuple[str, ...]:

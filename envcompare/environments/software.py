@@ -68,7 +68,7 @@ def wheelhouse(request: Request) -> Wheelhouse:
 
 def needs(request: Request) -> tuple[storage.Need, ...]:
     """Return what room the software of all arms of a host needs, here and there."""
-    here, there, kinds = request.local, request.transport, request.beside
+    here, there, kinds = request.local, request.transport, request.kinds
     is_remote = here.name != there.name
     cache = host_cache(there)
     steps = (

@@ -25,7 +25,7 @@ from envcompare.transport import (
     shell,
 )
 
-# Reads on any Python: what answers may be far from the version that is looked for.
+# Runs on any Python: the interpreter found may be much older than the wanted version.
 _DESCRIBE = """
 import hashlib, json, os, sys
 found = "%d.%d" % sys.version_info[:2]
@@ -54,14 +54,14 @@ import sys
 from importlib.machinery import PathFinder
 print("%d.%d" % sys.version_info[:2], sys.version.split()[0], bool(PathFinder.find_spec("venv")))
 """
-# Stops at the first that there are wheels for: to start Python is most of what a host is asked.
+# Stops at the first Python that has wheels: starting interpreters takes most of the time here.
 _FIRST = r"""
 known=$1 tell=$2
 shift 2
 for python in "$@"; do
-  said=$("$python" -I -c "$tell" 2>/dev/null)
+  answer=$("$python" -I -c "$tell" 2>/dev/null)
   case " $known " in
-    *" ${said%% *} "*) echo "$said $(readlink -f -- "$(command -v "$python")")" && exit ;;
+    *" ${answer%% *} "*) echo "$answer $(readlink -f -- "$(command -v "$python")")" && exit ;;
   esac
 done
 exit 0
