@@ -17,7 +17,7 @@ class Command:
     cwd: str | None = None
 
     def flat(self) -> tuple[str, ...]:
-        """Return one argv that sets environment and directory by itself (POSIX sh, env)."""
+        """Return one argv that sets the environment and directory itself (POSIX sh, env)."""
         argv = self.argv
         if self.env:
             argv = ("env", *(f"{name}={value}" for name, value in self.env), *argv)
@@ -28,7 +28,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandResult:
-    """What a finished command left: exit code (128 + n after signal n) and both streams."""
+    """The exit code (128 + n after signal n) and both streams of a finished command."""
 
     command: Command
     exit_code: int
@@ -41,7 +41,7 @@ class CommandResult:
         return self.exit_code == 0
 
     def tail(self, lines: int = 10) -> str:
-        """Return the last lines of stderr, or of stdout where stderr is empty, without secrets."""
+        """Return the last lines of stderr, or of stdout if stderr is empty, without secrets."""
         text = self.stderr.strip() or self.stdout.strip()
         return masked("\n".join(text.splitlines()[-lines:]))
 

@@ -73,15 +73,15 @@ class _Lasting:
 
 
 def _progress_stream() -> IO[str]:
-    """Return stderr, for what is worth no failure."""
+    """Return stderr; failures to write to it are ignored."""
     return cast("IO[str]", _Lasting(sys.stderr, always=True))
 
 
 def result_stream() -> IO[str]:
-    """Return stdout; a reader that went away is no error, a full disk is.
+    """Return stdout; a closed reader is no error, a full disk is.
 
-    What its encoding cannot hold is written as an escape: a result that was long in the making
-    must not be lost to a terminal that knows ASCII alone.
+    Characters that its encoding lacks are written as escapes: an ASCII terminal must not cost the
+    result of a long run.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -89,12 +89,12 @@ def result_stream() -> IO[str]:
 
 
 def is_terminal() -> bool:
-    """Tell whether results go to a terminal, which bytes that are no text would upset."""
+    """Tell whether stdout is a terminal, which binary output would garble."""
     return sys.stdout.isatty()
 
 
 def _bars(console: Console) -> Progress:
-    """Return a bar for each thing that goes on; of many as many as the terminal has room for."""
+    """Return progress bars, as many as the terminal has room for."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.text import Text
 
@@ -140,7 +140,7 @@ class Display:
         return self._console
 
     def say(self, text: str) -> None:
-        """Print one line of what is being done; what a host says in it makes no further lines."""
+        """Print one line; newlines in it, which a host may send, become spaces."""
         if not self.is_quiet:
             self.console.print(flat(masked(text)), markup=False)
 
@@ -152,11 +152,11 @@ class Display:
         """Print the three sentences of an error."""
         from rich.text import Text
 
-        said = Text()  # printed at once: hosts may fail at the same time
+        message = Text()  # printed as a whole: hosts may fail at the same time
         for name, text in error.problem.parts():
-            said.append(f"{name}: ", style="bold red" if name == "error" else "bold")
-            said.append(f"{visible(masked(text))}\n")
-        self.console.print(said, end="")
+            message.append(f"{name}: ", style="bold red" if name == "error" else "bold")
+            message.append(f"{visible(masked(text))}\n")
+        self.console.print(message, end="")
 
     @contextmanager
     def showing_progress(self) -> Iterator[None]:
@@ -233,29 +233,29 @@ class Saying:
 
     @contextmanager
     def moving(self, what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
-        """Give a function that is told how many bytes have gone; it raises what `check` raises."""
+        """Yield a function to call with the number of bytes sent; it raises what `check` raises."""
         name = f"{self._label}: {what}"
         speed = Speed()
-        shown = float("-inf")
+        last_s = float("-inf")
 
-        def told(done_bytes: int) -> None:
-            nonlocal shown
+        def on_progress(done_bytes: int) -> None:
+            nonlocal last_s
             self._check()
-            if time.monotonic() - shown < _SHOWN_EVERY_S:
+            if time.monotonic() - last_s < _SHOWN_EVERY_S:
                 return
-            shown = time.monotonic()
+            last_s = time.monotonic()
             done = min(1.0, done_bytes / max(1, total_bytes))
             text = f"{done:.0%} of {total_bytes / 1e6:.0f} MB{speed.text(done_bytes)}"
             self._display.moving(name, done=done, text=text)
 
         try:
-            yield told
+            yield on_progress
         finally:
             self._display.moved(name)
 
 
 class Speed:
-    """How fast bytes go, counted from the first time that it is told of them."""
+    """Transfer speed, measured from the first report of bytes."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -273,9 +273,9 @@ class Speed:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Write result lines to stdout, what hosts said in them without power over the terminal.
+    """Write result lines to stdout, with control characters of hosts made visible.
 
-    A reader that went away is no error.
+    A reader that has closed the pipe is no error.
     """
     stream = result_stream()
     stream.write("".join(f"{visible(line)}\n" for line in lines))
@@ -283,7 +283,7 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def print_event(line: bytes) -> None:
-    """Write one line for a program that follows a run; nothing that befalls it ends the run."""
+    """Write one line for a program that follows a run; no failure to write ends the run."""
     stream = _Lasting(sys.stdout.buffer, always=True)
     stream.write(escaped_json(line) + b"\n")
     stream.flush()

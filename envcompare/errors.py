@@ -18,12 +18,12 @@ _OF_THE_WORKLOAD: Final = frozenset(
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is wrong, why, and what to try: of an error, a failure, a check or a caution."""
+    """What is wrong, why, and what to try; for an error, a failure, a check or a caution."""
 
     brief: str
     details: str = ""
     hint: str = ""
-    passes: bool = False  # by itself within moments, as the restart of an engine
+    passes: bool = False  # the problem resolves itself soon, such as the restart of an engine
 
     @property
     def reason(self) -> str:
@@ -31,7 +31,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.brief}: {self.details}" if self.details else self.brief
 
     def parts(self, word: str = "error") -> tuple[tuple[str, str], ...]:
-        """Return what there is of it, each with the word that stands before it."""
+        """Return the parts that are not empty, each with its label."""
         parts = ((word, self.brief), ("  why", self.details), ("  try", self.hint))
         return tuple((name, text) for name, text in parts if text)
 
@@ -41,7 +41,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EnvcompareError(Exception):
-    """Say in three sentences what went wrong; `cli` prints it and exits with `exit_code`."""
+    """An error in three sentences; `cli` prints it and exits with `exit_code`."""
 
     exit_code: ClassVar[int] = 70  # EX_SOFTWARE of sysexits.h: a fault; 1 is a gate that was hit
 
@@ -78,19 +78,19 @@ class TransportError(UnusableError):
 
 
 class CopyError(TransportError):
-    """A file could not be copied to or from a host, which may be well."""
+    """A file could not be copied to or from a host; the host may be fine."""
 
 
 class CommandTimeoutError(UnusableError):
-    """A command did not end within its limit and was killed; its host may be well."""
+    """A command did not end within its limit and was killed; the host may be fine."""
 
 
 class OutputLimitError(UnusableError):
-    """A command printed more than is kept of it and was killed; its host may be well."""
+    """A command printed too much and was killed; the host may be fine."""
 
 
 class StillRunningError(UnusableError):
-    """What was started on a host goes on, or could not be shown to have ended."""
+    """Processes on a host still run, or cannot be confirmed to have ended."""
 
 
 class HostHeldError(UnusableError):
@@ -157,7 +157,7 @@ def exit_code_of(phase: Phase) -> int:
 
 
 def phase_of(error: Exception, usual: Phase) -> Phase:
-    """Return where something failed, as far as the error alone tells, else the usual phase."""
+    """Return the phase that the error itself implies, else the usual phase."""
     if isinstance(error, TransportError):
         return "connect"
     if isinstance(error, RunFolderError):
@@ -166,12 +166,12 @@ def phase_of(error: Exception, usual: Phase) -> Phase:
 
 
 def as_known(error: Exception) -> EnvcompareError:
-    """Return an error in the words it has, or as a fault in envcompare itself."""
+    """Return an EnvcompareError as it is, and any other error as a fault of envcompare."""
     return error if isinstance(error, EnvcompareError) else unexpected(error)
 
 
 def unexpected(error: Exception) -> EnvcompareError:
-    """Return what the user is told of a fault in envcompare itself."""
+    """Return the error that reports a fault in envcompare itself."""
     return EnvcompareError(
         f"unexpected {type(error).__name__}: {error}",
         details="this is a fault of envcompare",

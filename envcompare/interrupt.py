@@ -1,7 +1,6 @@
 """Stop a run in steps: the first Ctrl-C ends after the block, the second kills and sweeps.
 
-A third leaves at once, for the case that the host does not answer any more. A terminal that is
-lost counts as the first.
+A third exits immediately, in case the host no longer answers. A lost terminal counts as the first.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class _Killable(Protocol):
 
 
 class Interruption:
-    """Whether the user asked to stop, and what must be killed when the user asks twice."""
+    """Whether the user asked to stop, and the processes to kill when the user asks twice."""
 
     def __init__(self) -> None:
         self._asked = threading.Event()
@@ -38,12 +37,12 @@ class Interruption:
 
     @property
     def is_requested(self) -> bool:
-        """Tell whether the run is to end after the block now running."""
+        """Tell whether the run should end after the current block."""
         return self._asked.is_set()
 
     @property
     def is_forced(self) -> bool:
-        """Tell whether everything was told to die at once."""
+        """Tell whether the user asked a second time, so that everything is killed."""
         return self._killed.is_set()
 
     def check(self) -> None:
@@ -52,7 +51,7 @@ class Interruption:
             raise InterruptedRunError("interrupted")
 
     def request(self) -> bool:
-        """Ask to stop; asking a second time kills what runs, and returns True."""
+        """Ask to stop; a second request kills all processes and returns True."""
         if self._asked.is_set():
             self._killed.set()
             self.kill_all()
@@ -64,7 +63,7 @@ class Interruption:
     def add(self, process: _Killable, *, at_once: bool = False) -> None:
         """Have `process` killed on a second request, or `at_once` on the first.
 
-        Where that request was made already it is killed now.
+        If that request was made already, kills it now.
         """
         with self._lock:
             self._running.add(process)
@@ -74,7 +73,7 @@ class Interruption:
             process.kill()
 
     def kill_all(self) -> None:
-        """Kill everything registered, in threads of their own so that none waits for another."""
+        """Kill all registered processes, each in its own thread."""
         self._kill_each(self._running)
 
     def _kill_each(self, processes: weakref.WeakSet[_Killable]) -> None:
@@ -95,7 +94,7 @@ def handling_signals(
 ) -> Iterator[None]:
     """Turn SIGINT, SIGTERM and SIGHUP into requests while the context is open.
 
-    `after` says what is still brought to its end.
+    `after` names what still runs to its end.
     """
 
     def handle(number: int, _frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Masks secrets in what is shown or kept, by the rule of the harness, which arms use too."""
+"""Masks secrets in output and files, by the same rule as the harness in the arms."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _LINE_ENDS: Final = (b"\n", b"\r")  # a progress bar ends its lines with a carri
 
 
 def masked(text: str) -> str:
-    """Return a text without logins of URLs, values that are named as secrets, and known tokens."""
+    """Mask logins in URLs, values whose names suggest secrets, and known tokens."""
     kept: str = _rule().masked(text)
     return kept
 
 
 def masked_words(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a command without secrets, also where the option that names one is a word before."""
+    """Mask secrets in a command, including the value after an option that names one."""
     kept: list[str] = []
     before = ""
     for word in words:
@@ -35,7 +35,7 @@ def masked_words(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _masked_word(word: str, *, before: str) -> str:
-    """Return a word of a command; the value of an option is masked whole, with its spaces."""
+    """Mask a word of a command; an option's value is masked as a whole, with its spaces."""
     if word.lower() in _NO_SECRETS:
         return word
     if before.startswith("-") and "=" not in before and not word.startswith("-"):
@@ -45,7 +45,7 @@ def _masked_word(word: str, *, before: str) -> str:
     option, equals, variable = word.partition("=")
     if equals and option in _VARIABLES:
         return f"{option}={_masked_word(variable, before=option)}"
-    # a script is no value, though it may begin as one: TOKEN=… make
+    # a script is not a value, though it may start like one: TOKEN=… make
     is_whole = before != "-c" and " " not in option and equals
     if is_whole and masked(f"{option}=x") != f"{option}=x":
         return masked(f"{option}=x")
@@ -53,9 +53,9 @@ def _masked_word(word: str, *, before: str) -> str:
 
 
 class LineMask:
-    """Masks a stream of bytes line by line; what is no text stays as it is.
+    """Masks a stream of bytes line by line; binary data stays as it is.
 
-    A line is cut where it gets too long to be held: a secret in it could not be told any more.
+    Cuts a line that is too long to buffer, because a secret in it could not be recognized.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class LineMask:
         self._key = ""  # a private key that has begun
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return the lines that are whole by now, masked."""
+        """Return the lines that are complete, masked."""
         if self._is_cut:
             end = _first_end(chunk)
             if end < 0:
@@ -86,7 +86,7 @@ class LineMask:
     def _masked(self, content: bytes) -> bytes:
         text = self._key + content.decode("utf-8", "surrogateescape")
         done = masked(text)
-        if self._key:  # its begin was told before
+        if self._key:  # an earlier call returned its first line
             done = done.partition(_rule().MASK)[2]
         self._key = _KEY_BEGIN if _rule().is_open(text) else ""
         return done.encode("utf-8", "surrogateescape")
@@ -98,7 +98,7 @@ def _first_end(chunk: bytes) -> int:
 
 @cache
 def _rule() -> ModuleType:
-    """Load the one file that decides; it is no part of the package, since arms import it alone."""
+    """Load the rule from its file, which is outside the package so that arms can import it."""
     path = bundled.workloads() / "harness" / "facts" / "masking.py"
     spec = importlib.util.spec_from_file_location("envcompare_masking_rule", path)
     if spec is None or spec.loader is None:

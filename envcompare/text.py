@@ -18,9 +18,9 @@ else:
 
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 LONGEST_REASON: Final = 600
-"""Characters of why something failed: of a chain of causes the last one tells most."""
+"""The most characters of a reason for a failure."""
 _SHORTENED: Final = re.compile(r"(.*)… \((\d+) characters\)", re.DOTALL)
-# An interpreter that died and the client of an engine end with what is no cause.
+# Crashed interpreters and engine clients print these lines last, but they are not the cause.
 _NO_CAUSE: Final = ("Python runtime state:", "See 'docker", "Run 'docker")
 _THREADS: Final = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
 
@@ -35,7 +35,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def masked_toml(text: str) -> str:
-    """Return a TOML text without the secrets of its values; of one that is none, of its words."""
+    """Mask secrets in the values of a TOML text, or in its words if it is invalid."""
     import tomli_w  # noqa: PLC0415 — only where settings are shown
 
     try:
@@ -59,7 +59,7 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 
 def age_text(age_s: float) -> str:
-    """Return how long something has lasted, as precisely as a person asks: "40 s", "2 h 5 min"."""
+    """Return a duration in words: "40 s", "2 h 5 min"."""
     if age_s < 120:
         return f"{age_s:.0f} s"
     minutes = int(age_s // 60)
@@ -76,7 +76,7 @@ def first_few(words: Sequence[str], *, most: int, between: str = ", ") -> str:
 
 
 def counted_kernels(names: int, shapes: int) -> str:
-    """Return "3 kernels in 12 shapes", "3 kernels" where each has one shape or none is told."""
+    """Return "3 kernels in 12 shapes"; "3 kernels" if each has one shape or shapes are unknown."""
     kernels = counted(names, "kernel")
     return kernels if shapes <= names else f"{kernels} in {counted(shapes, 'shape')}"
 
@@ -131,36 +131,36 @@ def one_line(text: str, *, most: int = 240) -> str:
 
 
 def spoken(text: str, *, most: int = 200) -> str:
-    """Return what a program said, on one line without hidden characters and secrets, shortened."""
+    """Return a program's output on one line, shortened, without secrets or hidden characters."""
     lines = (" ".join(visible(line).split()) for line in masked(text).splitlines())
     return shortened("; ".join(filter(None, lines)), most=most) or "nothing"
 
 
 def sentence(text: str) -> str:
-    """Return the text with one full stop at its end, whether it has one or not."""
+    """Return the text with exactly one full stop at its end."""
     return f"{text.rstrip('.')}."
 
 
 def cause_line(text: str, *, brief: str) -> str:
-    """Return the line of a log or traceback that tells the cause: the last one with words.
+    """Return the line of a log or traceback with the cause: the last one with words.
 
-    Empty where the brief says it already.
+    Empty if the brief contains it already.
     """
     lines = [line.strip() for line in _without_frames(text).splitlines()]
-    told = (one for one in reversed(lines) if not one.startswith(_NO_CAUSE))
-    last = next((line for line in told if any(char.isalnum() for char in line)), "")
+    causes = (line for line in reversed(lines) if not line.startswith(_NO_CAUSE))
+    last = next((line for line in causes if any(char.isalnum() for char in line)), "")
     return "" if last in brief else one_line(masked(last), most=LONGEST_REASON)
 
 
 def _without_frames(text: str) -> str:
-    """Return what an interpreter that died says before it lists its threads and their frames."""
+    """Drop the threads and frames that a crashed interpreter lists."""
     return _THREADS.split(text, maxsplit=1)[0] if "Fatal Python error" in text else text
 
 
 def shortened(text: str, *, most: int) -> str:
-    """Return at most `most` characters and, where more stood there, how many.
+    """Return at most `most` characters and, if the text is longer, its length.
 
-    Of a text that was shortened before it is the number of its first form.
+    For a text that was shortened before, this is the original length.
     """
     before = _SHORTENED.fullmatch(text)
     body, count = (before[1], before[2]) if before else (text, len(text))

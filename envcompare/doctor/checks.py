@@ -330,7 +330,7 @@ def _room(
         progress=Progress(lambda _text: None),
         builder=IMAGE_BUILDER.engine,
         options=options,
-        beside=kinds,
+        kinds=kinds,
     )
     amount = storage.Amount(packed_bytes=0, unpacked_bytes=0)
     if kinds and isinstance(wheels, Choice) and not is_filled(wheels, python=options.python):

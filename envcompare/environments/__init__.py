@@ -32,16 +32,16 @@ _ARM = "ENVCOMPARE_ARM"
 _WORKER = "ENVCOMPARE_WORKER"
 SWEEP_S = 60.0
 READS_ALL = "DAC_OVERRIDE"
-"""The capability that root inside keeps: it reads what it is shown, whoever owns the files."""
+"""The capability that root inside keeps: it can read all mounted files, whoever owns them."""
 UPPER = "upper"
 """The folder of a scratch where an environment keeps what is written to its overlay."""
 HELD = "/envcompare-data"
 """Where an image holds data; where Docker and Podman mount a tmpfs for them, too."""
 _AWAY_S = 60.0  # an engine may restart
 # The marks are looked for in the environment of each process, never in its arguments, so that the
-# search does not find itself. What a marked process started may have dropped them: its descendants
-# go with it, and are remembered by number and start, since a number alone may be given anew. A
-# killed process may just have forked: look again until none is left.
+# search does not find itself. Descendants of a marked process may have dropped the marks, so they
+# are killed too. They are remembered by number and start, since the kernel reuses numbers. A killed
+# process may just have forked: look again until none is left.
 _KILL_MARKED = r"""
 run=$1 environment=$2 worker=$3 me=$(id -u) seen=' ' rounds=0
 
@@ -138,11 +138,11 @@ class Gpu:
     variables: tuple[tuple[str, str], ...] = ()  # by which the user chose among the GPUs
 
     @property
-    def beside_host_files(self) -> Gpu:
-        """Return the way into a container that shows the host's files, the driver's among them.
+    def with_host_files(self) -> Gpu:
+        """Return the way into a container that shows the host's files, including the driver's.
 
-        CDI and the NVIDIA toolkit write the container's loader cache anew, which there is the
-        host's own and read-only.
+        Not by CDI or the NVIDIA toolkit: they rewrite the loader cache, which is the host's and
+        read-only there.
         """
         return self if self.way == "none" else replace(self, way="devices", libraries=())
 
@@ -154,7 +154,7 @@ def new_worker_mark() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolation:
-    """All that `wrap` needs beside the command itself."""
+    """All that `wrap` needs in addition to the command."""
 
     run_id: str
     arm: str
@@ -191,18 +191,18 @@ class Check:
     @property
     def reason(self) -> str:
         """Return what is wrong, or could be better."""
-        said = self.problem or self.caution
-        return said.brief if said else ""
+        problem = self.problem or self.caution
+        return problem.brief if problem else ""
 
     @property
     def hint(self) -> str:
         """Return what to try."""
-        said = self.problem or self.caution
-        return said.hint if said else ""
+        problem = self.problem or self.caution
+        return problem.hint if problem else ""
 
 
 def unusable(brief: str, hint: str = "", *, version: str | None = None) -> Check:
-    """Return that something is not usable, and what mends it."""
+    """Return the check of something unusable, with its remedy."""
     return Check(problem=Problem(brief=brief, hint=hint), version=version)
 
 
@@ -226,7 +226,7 @@ def judge_start(
 
 
 class Environment(Protocol):
-    """Isolates a command; all that is special to an environment stands in its file."""
+    """Isolates a command; everything specific to an environment is in its own file."""
 
     @property
     def name(self) -> str:
@@ -288,7 +288,7 @@ class Environment(Protocol):
 
 @runtime_checkable
 class HoldsData(Protocol):
-    """An environment whose images can hold data; it stands in the file of the environment."""
+    """An environment whose images can hold data."""
 
     def hold(
         self, transport: Transport, isolation: Isolation, data: str, *, compression: Compression
@@ -357,9 +357,9 @@ def _end_after(error: BaseException, end: Callable[[], object]) -> None:
 def ask(
     transport: Transport, command: Command, *, what: str, hint: str, times: float = 1
 ) -> CommandResult | Check:
-    """Return what the command said, or that `what` is unusable when no answer comes in time.
+    """Return the command's result, or the check of an unusable `what` after the time limit.
 
-    The host itself may be well, so this is not the loss of it.
+    A missing answer does not mean that the host is lost.
     """
     limit_s = PATIENCE_S * times
     try:
@@ -418,5 +418,5 @@ def swept(transport: Transport, script: Command, *, hint: str, more_s: float = 0
     count = result.stdout.partition("\n")[0]
     if result.succeeded and count.isdecimal():
         return int(count)
-    said = spoken(result.tail(5))
-    raise StillRunningError(brief, details=f"{said} (exit {result.exit_code})", hint=hint)
+    details = f"{spoken(result.tail(5))} (exit {result.exit_code})"
+    raise StillRunningError(brief, details=details, hint=hint)

@@ -1,7 +1,7 @@
 """Bubblewrap: namespaces around a process and nothing else, on a folder of files, without root.
 
 Its rungs are the ladder between namespaces and Docker. A rung adds one layer to those below it that
-the host can give: a control group of its own, the filter of system calls that container engines
+the host can give: its own control group, the filter of system calls that container engines
 load, an overlay as the root. Each is tried on the host before it is offered, and its effect is
 looked for in /proc.
 """
@@ -27,7 +27,7 @@ from envcompare.environments import (
     variables_inside,
 )
 from envcompare.environments.rootfs import PATH, files_of_workloads, of_given_files
-from envcompare.environments.software import proven, show_host
+from envcompare.environments.software import show_host, with_proof
 from envcompare.errors import Problem, StackError, UnusableError
 from envcompare.stack import (
     USER_NAMESPACES,
@@ -49,7 +49,7 @@ _START = (
     *("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"),
     *("--die-with-parent", "--clearenv", "--cap-drop", "ALL"),
 )
-# What an image has at its top; what it lacks is left out. Mount points are made beside it.
+# The top folders of an image; missing ones are left out. Mount points are made next to them.
 _TOPS = ("bin", "etc", "lib", "lib32", "lib64", "libx32", "opt", "sbin", "srv", "usr", "var")
 _LIBRARIES = "/nvidia/lib"
 _PROBE = r"""
@@ -214,7 +214,7 @@ mkdir "$folder/dev" "$folder/proc"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bubblewrap:
-    """Runs the command in namespaces of its own: users, mounts, processes, IPC, network, host name.
+    """Runs the command in its own namespaces: users, mounts, processes, IPC, network, host name.
 
     It has no cgroup, no seccomp filter and no overlay, so that it shows what namespaces alone cost.
     """
@@ -256,13 +256,13 @@ class Bubblewrap:
             return result
         if result.exit_code == 127:
             return unusable("bwrap is not installed", "install the package bubblewrap")
-        told = _VERSION.match(result.stdout)
-        if told is None:
+        match = _VERSION.match(result.stdout)
+        if match is None:
             return unusable(
                 f"cannot read the version of bubblewrap; it printed: {spoken(result.stdout)}",
                 "bwrap --version there should print a version and nothing else",
             )
-        return judge_start(result.stderr, told[1], begun=_STARTED, complaint=_complaint)
+        return judge_start(result.stderr, match[1], begun=_STARTED, complaint=_complaint)
 
     def check_gpu(self, transport: Transport, driver: Check) -> Check:  # noqa: ARG002 — the host was asked
         """Say whether the driver works; its devices and libraries are shown as they are."""
@@ -277,7 +277,7 @@ class Bubblewrap:
             return of_given_files(self, request)
         prepared = files_of_workloads(request)
         _require_closed(request.transport, prepared.reference)
-        return proven(self, request, prepared)
+        return with_proof(self, request, prepared)
 
     def explain(self, exit_code: int, stderr: str) -> Problem | None:
         """Say what `bwrap` complained about; it ends with 1."""
@@ -339,7 +339,7 @@ def _complaint(stderr: str) -> Problem:
 
 
 def _root(folder: str, *, is_overlay: bool) -> tuple[str, ...]:
-    """Return the options for what is there beside the mounts: files of an image and the kernel."""
+    """Return the options for the files of an image, and for those of the kernel."""
     kernel = ("--dev", "/dev", "--proc", "/proc", "--ro-bind", "/sys", "/sys")
     if is_overlay:
         # by its end a complaint tells an image from what is mounted
@@ -361,11 +361,11 @@ def _require_closed(transport: Transport, folder: str) -> None:
 
     bwrap follows it on the host, and would show what lies there.
     """
-    said = shell(transport, _OPEN, folder, *_TOPS).stdout.strip()
-    if said:
+    links = shell(transport, _OPEN, folder, *_TOPS).stdout.strip()
+    if links:
         raise StackError(
             f"bubblewrap cannot show the image on {transport.name}",
-            details=f"{said} leads out of it",
+            details=f"{links} leads out of it",
             hint="make the link a relative one in the image, or leave bubblewrap out",
         )
 
@@ -455,8 +455,8 @@ class LayeredBubblewrap:
             prepared = show_host(request, lambda layout: make_root(request.transport, layout))
         else:
             prepared = _BUBBLEWRAP.prepare(request)
-        told = ("layers", ", ".join(("namespaces", *(name for name, _ in layers))))
-        identity = (*prepared.identity, told, *identity)
+        rungs = ("layers", ", ".join(("namespaces", *(name for name, _ in layers))))
+        identity = (*prepared.identity, rungs, *identity)
         return replace(prepared, layers=layers, identity=identity)
 
     def find_layers(self, transport: Transport) -> tuple[Layers, tuple[tuple[str, str], ...]]:
@@ -490,7 +490,7 @@ class LayeredBubblewrap:
 
 
 def _check_cgroup(transport: Transport, below: Check) -> Check:
-    """Say whether the user's systemd puts a process into a control group of its own."""
+    """Check whether the user's systemd puts a process into its own control group."""
     result = _probe(transport, _CGROUP_PROBE, _WITH_BUS, *_SCOPE)
     if isinstance(result, Check):
         return result
@@ -557,13 +557,13 @@ def _keep_filter(transport: Transport) -> tuple[str, tuple[tuple[str, str], ...]
     """Return the path of the compiled profile in the cache of the host, and what it is."""
     cache = host_cache(transport)
     make_folder(transport, cache)
-    said = shell(transport, 'python3 -I -c "$@"', _COMPILE, _PROFILE, cache).stdout
-    told = _COMPILED.match(said)
-    if told is None:
+    output = shell(transport, 'python3 -I -c "$@"', _COMPILE, _PROFILE, cache).stdout
+    match = _COMPILED.match(output)
+    if match is None:
         hint = f"envcompare doctor tries to compile {_PROFILE} there"
-        raise not_understood(transport, "the seccomp filter", said, hint=hint)
-    facts = (("profile", _PROFILE), ("sha256", told[2]), ("rules", told[3]))
-    return told[1], tuple((f"seccomp.{name}", value) for name, value in facts)
+        raise not_understood(transport, "the seccomp filter", output, hint=hint)
+    facts = (("profile", _PROFILE), ("sha256", match[2]), ("rules", match[3]))
+    return match[1], tuple((f"seccomp.{name}", value) for name, value in facts)
 
 
 _PROBES: dict[str, Callable[[Transport, Check], Check]] = {

@@ -22,7 +22,7 @@ from envcompare.environments import (
     variables_inside,
 )
 from envcompare.environments.rootfs import PATH, files_of_workloads, of_given_files
-from envcompare.environments.software import proven, show_host
+from envcompare.environments.software import show_host, with_proof
 from envcompare.errors import ConfigError, Problem
 from envcompare.stack import (
     DISK_FULL,
@@ -155,18 +155,18 @@ class Charliecloud:
                 "ch-run is not installed",
                 "install Charliecloud (Debian, Ubuntu: sudo apt-get install charliecloud-runtime)",
             )
-        said = (result.stdout + result.stderr).strip()
-        told = _VERSION.match(said)
-        if told is None:
+        output = (result.stdout + result.stderr).strip()
+        match = _VERSION.match(output)
+        if match is None:
             return unusable(
-                f"cannot read Charliecloud's version; it printed: {spoken(said)}",
+                f"cannot read Charliecloud's version; it printed: {spoken(output)}",
                 "ch-run --version there should print a version and nothing else",
             )
-        brief = f"Charliecloud {told[0]} is too old"
-        is_old = (int(told[1]), int(told[2])) < _OLDEST
+        brief = f"Charliecloud {match[0]} is too old"
+        is_old = (int(match[1]), int(match[2])) < _OLDEST
         old = Problem(brief=brief, hint="install 0.33 or later") if is_old else None
         return judge_start(
-            result.stderr, told[0], begun=_STARTED, complaint=_complaint, refused=old
+            result.stderr, match[0], begun=_STARTED, complaint=_complaint, refused=old
         )
 
     def check_gpu(self, transport: Transport, driver: Check) -> Check:  # noqa: ARG002 — the host was asked
@@ -186,7 +186,7 @@ class Charliecloud:
             return show_host(request, lambda layout: make_root(transport, layout))
         if request.reference:
             return of_given_files(self, request)
-        return proven(self, request, files_of_workloads(request))
+        return with_proof(self, request, files_of_workloads(request))
 
     def explain(self, exit_code: int, stderr: str) -> Problem | None:
         """Say what `ch-run` complained about; its exit codes differ between versions."""

@@ -77,7 +77,7 @@ except OSError:
     raise SystemExit
 {_PROGRAM}"""
 RELOAD = "sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia; sudo nvidia-smi"
-"""Loads the kernel module anew where no process uses the GPU; nvidia-smi loads it as root."""
+"""Reloads the kernel module if no process uses the GPU; nvidia-smi loads it as root."""
 MAKE_CDI = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
 """Describes the GPUs of a host for the engines that give them to containers by CDI."""
 _ON_CPU = "or measure on the CPU with --device cpu"
@@ -225,20 +225,20 @@ def check_choice(gpus: HostGpus) -> Check | None:
     state = gpus.measured
     is_number = gpus.visible is None or gpus.visible[:1].isdecimal()
     if state is None and is_number and not gpus.is_order_known:
-        said = f"the first by CUDA's own order of {len(gpus.states)} GPUs of different models"
+        choice = f"the first by CUDA's own order of {len(gpus.states)} GPUs of different models"
         name = "the UUID of a GPU (nvidia-smi -L)"
     elif state is None or (len(gpus.states) < 2 and not state.has_mig):
         return None
     elif state.has_mig:
         first = (gpus.visible or "").partition(",")[0].strip()
         chosen = first if first.startswith("MIG-") else next(iter(state.instances), "none")
-        said = f"the MIG device {chosen} of {state.name}, one of {len(state.instances)}"
+        choice = f"the MIG device {chosen} of {state.name}, one of {len(state.instances)}"
         name = "the UUID of a MIG device (nvidia-smi -L)"
     else:
-        said = f"GPU {state.index} of {len(gpus.states)}: {state.name} ({state.uuid})"
+        choice = f"GPU {state.index} of {len(gpus.states)}: {state.name} ({state.uuid})"
         name = "the UUID of another one (nvidia-smi -L)"
     hint = f"to measure on another one, set CUDA_VISIBLE_DEVICES there to {name}"
-    return Check(version=said, caution=Problem(brief="only this one is measured", hint=hint))
+    return Check(version=choice, caution=Problem(brief="only this one is measured", hint=hint))
 
 
 def check_clocks(gpus: HostGpus) -> Check | None:
@@ -254,14 +254,14 @@ def check_clocks(gpus: HostGpus) -> Check | None:
     )
 
 
-def _remedy(said: str) -> str:
-    known = recognise(_SYMPTOMS, said)
+def _remedy(output: str) -> str:
+    known = recognise(_SYMPTOMS, output)
     return f"{known.brief}: {known.hint}" if known else ""
 
 
-def lost_hint(said: str) -> str:
-    """Return what to try where a worker of an arm that had a GPU says this; else nothing."""
-    return _LOST_HINT if _LOST.search(said) else ""
+def lost_hint(output: str) -> str:
+    """Return what to try if the output of a worker says that its GPU was lost; else nothing."""
+    return _LOST_HINT if _LOST.search(output) else ""
 
 
 def find(transport: Transport, driver: Check) -> Check:

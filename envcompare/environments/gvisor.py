@@ -1,4 +1,4 @@
-"""gVisor: Docker's containers under the runtime `runsc`, which is a kernel of its own."""
+"""gVisor: Docker's containers under the runtime `runsc`, which is its own kernel."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class GVisor(DockerEngine):
             return result
         if result.exit_code == 3:
             return unusable(_MISSING, _MISSING_HINT, version=check.version)
-        told = result.stdout.strip().removeprefix("runsc version ")
-        return replace(check, version=f"{told or 'unknown'} in Docker {check.version}")
+        version = result.stdout.strip().removeprefix("runsc version ")
+        return replace(check, version=f"{version or 'unknown'} in Docker {check.version}")
 
     def check_gpu(self, transport: Transport, driver: Check) -> Check:  # noqa: ARG002 — the host was asked
         """Say that GPUs are not given: nvproxy is for some drivers and not set up here."""

@@ -25,12 +25,18 @@ from envcompare.environments import (
     variables_inside,
 )
 from envcompare.environments.gpu import CDI_PROBE, MAKE_CDI, gpu_way
-from envcompare.environments.software import of_user, of_workloads, proven, show_host, wheelhouse
+from envcompare.environments.software import (
+    show_host,
+    user_software,
+    wheelhouse,
+    with_proof,
+    workload_software,
+)
 from envcompare.errors import Problem, StackError, UnusableError
 from envcompare.stack import DISK_FULL, Engine, Prepared, Request, Symptom, last_line, recognise
 from envcompare.stack import image as images
 from envcompare.stack.building import build
-from envcompare.stack.engine import ImageStore, bind, mount_options, patiently
+from envcompare.stack.engine import ImageStore, bind, mount_options, retry_while_restarting
 from envcompare.stack.host import make_image
 from envcompare.stack.image import deliver
 from envcompare.text import spoken
@@ -65,7 +71,7 @@ done
 set -- $removed
 echo "$#"
 """
-# What an image stands on is the user's, and stays also where it has no name.
+# The layers below an image belong to the user; keep them even if they have no name.
 _REMOVE_IMAGES = r"""
 label=$1 program=$2
 command -v "$program" >/dev/null || { echo 0; exit; }
@@ -241,10 +247,10 @@ class DockerEngine:
             *(ENGINE.program, "run", "--interactive", "--rm", "--pull", "never"),
             *_own_options(isolation),
             *user_option(isolation),
-            *shown(command, isolation, variables),
+            *visibility_options(command, isolation, variables),
             *self.runtime,
             *isolation.options,
-            *started_in(command, isolation),
+            *image_and_command(command, isolation),
         )
         return Command(argv=argv)
 
@@ -259,14 +265,14 @@ class DockerEngine:
             return result
         if not result.succeeded:
             return _unusable(result)
-        said = _VERSIONS.match(result.stdout)
-        if said is None:
+        match = _VERSIONS.match(result.stdout)
+        if match is None:
             return unusable(
                 f"cannot read Docker's versions; it printed: {spoken(result.stdout)}",
                 f"docker version --format '{_FORMAT}' there should print two versions and "
                 "nothing else",
             )
-        client, server = said.groups()
+        client, server = match.groups()
         if min(_numbers(client), _numbers(server)) < _OLDEST:
             return unusable(
                 f"Docker {client} (client) and {server} (daemon) are too old",
@@ -308,8 +314,8 @@ class DockerEngine:
         if symptom := recognise(_SYMPTOMS, stderr):
             return symptom
         what = "container" if exit_code == 125 else "program"
-        said = last_line(stderr.partition(_USAGE)[0], without=_ADVICE)
-        return Problem(brief=f"docker could not start the {what}: {said}")
+        message = last_line(stderr.partition(_USAGE)[0], without=_ADVICE)
+        return Problem(brief=f"docker could not start the {what}: {message}")
 
     def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
         """Remove the containers of a run or a worker in any state, and wait until all are gone.
@@ -329,12 +335,12 @@ def prepared_image(where: Environment, request: Request) -> Prepared:
         image = _users_image(request, store, local)
         there = deliver(store, image, local=local, progress=progress)
         given = replace(there, digest=image.digest)  # as its given name says
-        return of_user(where, request, given)
+        return user_software(where, request, given)
     recipe = images.recipe(wheelhouse(request), base=request.options.base, local=local)
     built = images.find_built(store, recipe)
     built = built or build(recipe, local=local, progress=progress)
     there = deliver(store, built, local=local, progress=progress)
-    return proven(where, request, of_workloads(there, name=built.name))
+    return with_proof(where, request, workload_software(there, name=built.name))
 
 
 def held_in_layer(
@@ -351,7 +357,7 @@ def held_in_layer(
     return images.with_data(store, isolation.reference, data, target=HELD, options=labels + options)
 
 
-def shown(
+def visibility_options(
     command: Command, isolation: Isolation, variables: tuple[tuple[str, str], ...]
 ) -> tuple[str, ...]:
     """Return the options of `run` for what a container sees: folders, GPUs and variables."""
@@ -364,7 +370,7 @@ def shown(
     )
 
 
-def started_in(command: Command, isolation: Isolation) -> tuple[str, ...]:
+def image_and_command(command: Command, isolation: Isolation) -> tuple[str, ...]:
     """Return the end of `run`: labels, image, and what is started in it."""
     return (
         # of labels with one name the engine takes the last: by these a container is removed
@@ -383,10 +389,10 @@ def image_store(transport: Transport) -> ImageStore:
 
 
 def _ask(transport: Transport, *words: str) -> CommandResult | Check:
-    """Return what the host's docker client said, or that its daemon did not answer in time."""
+    """Return the result of the host's docker client, or the check of a silent daemon."""
     command = image_store(transport).command(*words)
-    asked = partial(ask, transport, command, what="the Docker daemon", hint=ENGINE.silent_hint)
-    return patiently(ENGINE, transport, asked)
+    question = partial(ask, transport, command, what="the Docker daemon", hint=ENGINE.silent_hint)
+    return retry_while_restarting(ENGINE, transport, question)
 
 
 def user_option(isolation: Isolation) -> tuple[str, ...]:
@@ -426,8 +432,8 @@ def limits(
 def _may_be_read_only(isolation: Isolation) -> bool:
     """Tell whether nothing but scratch folders and mounts need be written to in the container.
 
-    What is timed may write where it does in a container that a user starts. CDI and the NVIDIA
-    toolkit write the loader cache of the image anew.
+    A timed command may write where it could in a container that a user starts. CDI and the NVIDIA
+    toolkit rewrite the loader cache of the image.
     """
     is_written = isolation.is_timed or isolation.place == "overlay"
     return not is_written and isolation.gpu.way in {"none", "devices"}
@@ -458,7 +464,7 @@ def _names(options: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _closing(isolation: Isolation) -> tuple[str, ...]:
-    """Return what stands around a command that is root inside; the scratch is the caller's."""
+    """Return the wrapper of a command that is root inside; it returns the scratch to the caller."""
     if not isolation.capabilities or not isolation.scratch:
         return ()
     owner = f"{isolation.uid}:{isolation.gid}"

@@ -21,14 +21,20 @@ from envcompare.environments.gpu import CDI_PROBE, MAKE_CDI, gpu_way
 from envcompare.environments.oci import (
     PLACES,
     held_in_layer,
+    image_and_command,
     image_store,
     limits,
     remove_labelled,
-    shown,
-    started_in,
     user_option,
+    visibility_options,
 )
-from envcompare.environments.software import of_user, of_workloads, proven, show_host, wheelhouse
+from envcompare.environments.software import (
+    show_host,
+    user_software,
+    wheelhouse,
+    with_proof,
+    workload_software,
+)
 from envcompare.errors import Problem, StackError, UnusableError
 from envcompare.stack import DISK_FULL, Engine, Prepared, Request, Symptom, last_line, recognise
 from envcompare.stack import image as images
@@ -46,8 +52,8 @@ _FORMAT = (
 _INFO = re.compile(r"(\d+)\.(\d+)(\S*) (\S+) (\S+) (true|false)")
 # It warns of old cgroups in each start, on the stderr that is the workload's alone.
 _QUIET = (("PODMAN_IGNORE_CGROUPSV1_WARNING", "1"),)
-# Starts a program that is not there in an empty root: only an engine that can make a container gets
-# as far as missing it.
+# Starts a missing program in an empty root: only an engine that can make a container reports that
+# the program is missing.
 _PROBE = rf"""
 command -v podman >/dev/null || exit 127
 export PODMAN_IGNORE_CGROUPSV1_WARNING=1
@@ -145,8 +151,8 @@ class Podman:
             *("--stop-timeout", "0"),
             *self.engine_options(isolation),
             *user_option(isolation),
-            *shown(command, isolation, variables),
-            *started_in(command, isolation),
+            *visibility_options(command, isolation, variables),
+            *image_and_command(command, isolation),
         )
         return Command(argv=argv, env=_QUIET)
 
@@ -165,10 +171,10 @@ class Podman:
             return unusable(
                 "podman is not installed", "Debian, Ubuntu: sudo apt-get install podman uidmap"
             )
-        told = _INFO.match(result.stdout)
-        if told is None:
+        match = _INFO.match(result.stdout)
+        if match is None:
             return Check(problem=_complaint(result.stderr or result.stdout))
-        return _check_start(told, result.stderr)
+        return _check_start(match, result.stderr)
 
     def check_gpu(self, transport: Transport, driver: Check) -> Check:
         """Say whether the driver works, and by which way a container gets the GPUs."""
@@ -187,12 +193,12 @@ class Podman:
             return show_host(request, lambda layout: make_image(store, layout))
         local, progress = image_store(request.local), request.progress
         if request.reference:
-            return of_user(self, request, _users_image(request, store))
+            return user_software(self, request, _users_image(request, store))
         recipe = images.recipe(wheelhouse(request), base=request.options.base, local=local)
-        beside = image_store(request.transport)
-        source, built = held_or_built(beside, recipe, local=local, progress=progress)
+        on_host = image_store(request.transport)
+        source, built = held_or_built(on_host, recipe, local=local, progress=progress)
         there = images.deliver(store, built, local=source, progress=progress)
-        return proven(self, request, of_workloads(there, name=built.name))
+        return with_proof(self, request, workload_software(there, name=built.name))
 
     def hold(
         self,
@@ -225,14 +231,14 @@ class Podman:
         return remove_labelled(transport, ENGINE.program, run_id=run_id, worker=worker)
 
 
-def _check_start(told: re.Match[str], stderr: str) -> Check:
-    """Say whether Podman is recent enough, runs without root, and could start a container."""
-    version = f"{told[1]}.{told[2]}{told[3]} ({told[4]}, {told[5]})"
+def _check_start(match: re.Match[str], stderr: str) -> Check:
+    """Check that Podman is recent enough, runs without root, and could start a container."""
+    version = f"{match[1]}.{match[2]}{match[3]} ({match[4]}, {match[5]})"
     problem = None
-    if (int(told[1]), int(told[2])) < _OLDEST:
-        brief = f"Podman {told[1]}.{told[2]} is too old"
+    if (int(match[1]), int(match[2])) < _OLDEST:
+        brief = f"Podman {match[1]}.{match[2]} is too old"
         problem = Problem(brief=brief, hint="install Podman 3.4 or later")
-    elif told[6] != "true":
+    elif match[6] != "true":
         brief = "this user is root, and the environment podman is Podman without root"
         problem = Problem(brief=brief, hint="log in as an ordinary user")
     return judge_start(stderr, version, begun=_STARTED, complaint=_complaint, refused=problem)

@@ -8,7 +8,7 @@ from typing import Final
 from envcompare.command import Command, CommandResult
 from envcompare.environments import Environment
 from envcompare.environments.oci import image_store
-from envcompare.environments.software import PYTHON, proven, started, wheelhouse
+from envcompare.environments.software import PYTHON, started, wheelhouse, with_proof
 from envcompare.errors import StackError
 from envcompare.stack import Prepared, Request, failure, storage
 from envcompare.stack import image as images
@@ -22,7 +22,7 @@ from envcompare.transport import CONTENT_S, make_folder, not_understood, read_js
 PATH = ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 # The first word is what is done. The container that is needed to export files never starts, devices
 # are the host's own, and what fails before a pipe is noticed by the file it leaves. Several may
-# unpack at the same time, each into a folder of its own; the first to end has its way.
+# unpack at the same time, each into its own folder; the first to finish wins.
 _FILES: Final = r"""
 export_files() {
   id=$("$1" create --label "$3" "$2" true) && "$1" export "$id"
@@ -92,7 +92,7 @@ def of_given_files(where: Environment, request: Request) -> Prepared:
             hint="unpack the image there, for example: docker export CONTAINER | tar -x -C FOLDER",
         )
     prepared = Prepared(interpreter=PYTHON, reference=path)
-    return proven(where, request, started(where, request, prepared, (("image.name", path),)))
+    return with_proof(where, request, started(where, request, prepared, (("image.name", path),)))
 
 
 def unpack(request: Request, store: ImageStore, image: Image) -> str:
@@ -130,23 +130,23 @@ def _piped(
     export = (store.engine.program, image.id, label)
     if store.transport is transport:
         return shell(transport, _FILES, "both", *export, folder, timeout_s=CONTENT_S)
-    with request.progress.moving(image.name, image.size_bytes) as told:
+    with request.progress.moving(image.name, image.size_bytes) as on_progress:
         return pipe(
             (store.transport, _on("export_files", *export)),
             (transport, _on("unpack", folder)),
-            told=told,
+            on_progress=on_progress,
         )
 
 
 def _image_variables(store: ImageStore, image: Image) -> tuple[tuple[str, str], ...]:
     """Return the variables that an image sets, which its files do not tell."""
-    said = store.ask("image", "inspect", "--format", _VARIABLES, image.id).stdout
+    output = store.ask("image", "inspect", "--format", _VARIABLES, image.id).stdout
     try:
-        given = read_json(said, list[str]) if said.strip() != "null" else []
+        variables = read_json(output, list[str]) if output.strip() != "null" else []
     except ValueError as error:
         hint = f"run {store.engine.program} image inspect {image.id} there"
-        raise not_understood(store.transport, "an image's variables", said, hint=hint) from error
-    pairs = (text.partition("=") for text in given)
+        raise not_understood(store.transport, "an image's variables", output, hint=hint) from error
+    pairs = (text.partition("=") for text in variables)
     return tuple((name, value) for name, _, value in pairs)
 
 

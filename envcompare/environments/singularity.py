@@ -24,7 +24,7 @@ from envcompare.environments import (
     unusable,
     variables_inside,
 )
-from envcompare.environments.software import PYTHON, proven, show_host, started, wheelhouse
+from envcompare.environments.software import PYTHON, show_host, started, wheelhouse, with_proof
 from envcompare.errors import Problem, StackError, UnusableError
 from envcompare.stack import (
     DISK_FULL,
@@ -56,8 +56,8 @@ done
 [ -n "$engine" ] || exit 3
 printf '%s\n' "$engine"
 """
-# Packs an empty root into a SIF and runs a program that is not there: only a host that can mount
-# an image and make namespaces gets as far as missing it.
+# Packs an empty root into a SIF and runs a missing program: only a host that can mount an image and
+# make namespaces reports that the program is missing.
 _PROBE = rf"""{_FIND}
 "$engine" --version || exit 4
 folder=$(mktemp -d) || exit 5
@@ -175,7 +175,7 @@ class Singularity:
         """Return an `exec` that shows the mounts alone and takes nothing from the caller's shell.
 
         Variables are set by `env` inside: the engine's own `--env` splits values at commas, lets a
-        shell evaluate them, and refuses HOME. The scratch folder stands at /tmp too, since the one
+        shell evaluate them, and refuses HOME. The scratch folder is mounted at /tmp too: the one
         of `--containall` holds 64 MB.
         """
         variables = variables_inside(self.name, command, isolation)
@@ -219,16 +219,16 @@ class Singularity:
             return unusable(_MISSING, _MISSING_HINT)
         engine = result.stdout.partition("\n")[0]
         if engine not in _ENGINES:
-            said = spoken(result.stdout + result.stderr)
+            output = spoken(result.stdout + result.stderr)
             return unusable(
-                f"cannot tell which engine is installed; the host printed: {said}",
+                f"cannot tell which engine is installed; the host printed: {output}",
                 "command -v apptainer there should print a path and nothing else",
             )
-        told = _VERSION.search(result.stdout)
-        is_old = told and told[1] != "apptainer" and _numbers(told) < _OLDEST
+        match = _VERSION.search(result.stdout)
+        is_old = match and match[1] != "apptainer" and _numbers(match) < _OLDEST
         hint = "install Apptainer, or SingularityCE 3.9 or later"
-        old = Problem(brief=f"{told[0]} is too old", hint=hint) if told and is_old else None
-        version = told[0] if told else None
+        old = Problem(brief=f"{match[0]} is too old", hint=hint) if match and is_old else None
+        version = match[0] if match else None
         check = judge_start(
             result.stderr, version, begun=_STARTED, complaint=_complaint, refused=old
         )
@@ -263,7 +263,7 @@ class Singularity:
             software=(*built.software, *_sif_facts(made)),
             meant=built.tree,
         )
-        return proven(self, request, prepared)
+        return with_proof(self, request, prepared)
 
     def _given(self, request: Request, program: str) -> Prepared:
         """Return a SIF that the user named."""
@@ -284,12 +284,12 @@ class Singularity:
             software=_sif_facts(given),
         )
         identity = (*_sif_identity(given), *_origin(transport, given.path))
-        return proven(self, request, started(self, request, prepared, identity))
+        return with_proof(self, request, started(self, request, prepared, identity))
 
     def hold(
         self, transport: Transport, isolation: Isolation, data: str, *, compression: Compression
     ) -> str:
-        """Return the path of a SIF with the data beside the software, compressed alike."""
+        """Return the path of a SIF with the software and the data, compressed in the same way."""
         if compression == "sandbox":
             raise StackError(
                 "a sandbox holds no data of a run",

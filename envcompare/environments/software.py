@@ -1,4 +1,4 @@
-"""The software of an arm, as far as environments share it: wheels, the first start, the proof."""
+"""The software of an arm that environments share: wheels, the first start, the proof."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def wheelhouse(request: Request) -> Wheelhouse:
 
 def needs(request: Request) -> tuple[storage.Need, ...]:
     """Return what room the software of all arms of a host needs, here and there."""
-    here, there, kinds = request.local, request.transport, request.beside
+    here, there, kinds = request.local, request.transport, request.kinds
     is_remote = here.name != there.name
     cache = host_cache(there)
     steps = (
@@ -114,7 +114,7 @@ def inside(
     return start
 
 
-def proven(where: Environment, request: Request, prepared: Prepared) -> Prepared:
+def with_proof(where: Environment, request: Request, prepared: Prepared) -> Prepared:
     """Return the software with the proof of what is installed, taken from inside."""
     start = inside(where, request.transport, prepared, run_id=request.run_id)
     return prove(request.transport, prepared, start, name=where.name, progress=request.progress)
@@ -161,7 +161,7 @@ def started(
     )
 
 
-def of_workloads(image: images.Image, *, name: str) -> Prepared:
+def workload_software(image: images.Image, *, name: str) -> Prepared:
     """Return the software that the workload image of an engine holds."""
     return Prepared(
         interpreter=images.PYTHON,
@@ -174,7 +174,7 @@ def of_workloads(image: images.Image, *, name: str) -> Prepared:
     )
 
 
-def of_user(where: Environment, request: Request, image: images.Image) -> Prepared:
+def user_software(where: Environment, request: Request, image: images.Image) -> Prepared:
     """Return the software that a user's image holds, with its proof; raises as `started`."""
     prepared = Prepared(
         interpreter=PYTHON,
@@ -184,7 +184,7 @@ def of_user(where: Environment, request: Request, image: images.Image) -> Prepar
         software=image.software,
     )
     identity = (("image", image.id), ("image.name", request.reference))
-    return proven(where, request, started(where, request, prepared, identity))
+    return with_proof(where, request, started(where, request, prepared, identity))
 
 
 def without_leading(command: Command) -> Command:
@@ -197,8 +197,8 @@ def without_leading(command: Command) -> Command:
 def show_host(request: Request, make_root: Callable[[Layout], str]) -> Prepared:
     """Return the host's own interpreter, in a container with the host's files bound read-only.
 
-    What of Python's folders is not shown there is said. Raises UnusableError when it cannot import
-    what is needed, and StackError when the empty root of the container cannot be made.
+    Reports the folders of Python that the container does not show. Raises UnusableError when a
+    needed import fails, and StackError when the container's empty root cannot be made.
     """
     plain, shown = host_python(request, is_shown=True)
     root = make_root(shown)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from envcompare.command import Command
 from envcompare.config.arms import Placing, Rung, Traits
 from envcompare.environments import Check, Isolation, ask, kill_marked, marks, swept, unusable
-from envcompare.environments.software import host_python, proven, wheelhouse, without_leading
+from envcompare.environments.software import host_python, wheelhouse, with_proof, without_leading
 from envcompare.errors import Problem
 from envcompare.run_folder.disk import distinct_name
 from envcompare.stack import Prepared, Request, venv
@@ -72,7 +72,7 @@ class Vm:
     def wrap(self, command: Command, isolation: Isolation) -> Command:
         """Return the command with the run's marks, without what leads its Python elsewhere.
 
-        Each arm has a TMPDIR of its own, so that none finds what another has left in /tmp.
+        Each arm has its own TMPDIR, so that no arm finds files of another in /tmp.
         """
         own = f"{_TMP}{isolation.run_id}/{distinct_name(isolation.arm)}"
         temporary = (("TMPDIR", own),) if isolation.scratch else ()
@@ -111,7 +111,7 @@ class Vm:
         )
         wheels, progress = wheelhouse(request), request.progress
         made = venv.make(transport, wheels, interpreter=interpreter, progress=progress)
-        return proven(self, request, without_login(request, made))
+        return with_proof(self, request, without_login(request, made))
 
     def explain(self, exit_code: int, stderr: str) -> Problem | None:
         """Say that the program is missing or cannot be run."""
@@ -131,14 +131,14 @@ class Vm:
 
 
 def without_login(request: Request, made: Prepared) -> Prepared:
-    """Return the software with what of the login's variables is dropped and kept, and say it.
+    """Drop the login's variables for libraries from the software, and report which.
 
-    Of its library path only folders of the GPU driver are kept, which no software is compared by.
+    Keeps only the folders of the GPU driver in the library path; they are not compared.
     """
     lines = shell(request.transport, _LOGIN, *LOADING).stdout.splitlines()
-    told = [line.partition(" ") for line in lines]
-    names = [value for word, _, value in told if word == "set"]
-    kept = ":".join(value for word, _, value in told if word == "driver")
+    fields = [line.partition(" ") for line in lines]
+    names = [value for word, _, value in fields if word == "set"]
+    kept = ":".join(value for word, _, value in fields if word == "driver")
     if not names:
         return made
     where, dropped = request.transport.name, ", ".join(names)

@@ -25,7 +25,7 @@ class ReadyArm:
     @property
     def gpu(self) -> Gpu:
         """Return how the arm reaches the GPU, by the software it has."""
-        return self.check.gpu.beside_host_files if self.arm.stack == "host" else self.check.gpu
+        return self.check.gpu.with_host_files if self.arm.stack == "host" else self.check.gpu
 
     @property
     def engine_version(self) -> dict[str, Scalar]:

@@ -215,7 +215,7 @@ class HostSession:
             wheels=self._choose_wheels(experiment, progress) if is_of_wheels(arm) else CPU,
             is_host_stack=arm.stack == "host",
             reference=arm.reference,
-            beside=kinds_of_software(experiment),
+            kinds=kinds_of_software(experiment),
             run_id=self.run_id,
             local=self.local,
             is_for_others=len(experiment.hosts) > 1,

@@ -1,4 +1,4 @@
-"""What making software for an arm takes: what is asked for and comes, engines, and how they fail.
+"""The types for making an arm's software: requests, results, engines, and their failures.
 
 Software is locked wheels, a venv, an image or a SIF, made once and kept by its key.
 """
@@ -16,7 +16,7 @@ from envcompare.console import Saying
 from envcompare.errors import Problem, StackError, UnusableError
 from envcompare.masking import masked
 from envcompare.stack.tiers import CPU, Choice
-from envcompare.transport import Told, Transport
+from envcompare.transport import OnProgress, Transport
 from envcompare.transport.local import LOCAL
 
 LOCK_LABEL: Final = "envcompare.lock"
@@ -35,27 +35,27 @@ ROOM_HINT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Symptom:
-    """What an engine prints, and the problem it stands for; `{match}` takes the first group."""
+    """A pattern in an engine's output, and the problem it means; `{match}` is the first group."""
 
     pattern: str
     brief: str
     hint: str = ""
-    passes: bool = False  # what failed may be tried again in a moment
+    passes: bool = False  # a retry may succeed in a moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """What is special to an engine: its client program, its socket, and how it complains."""
+    """A container engine: its client program, its socket, and its error messages."""
 
     program: str
-    socket: str  # where its daemon listens unless its context says otherwise
+    socket: str  # the daemon's socket, unless the client's context names another
     symptoms: tuple[Symptom, ...]
-    silent_hint: str  # what to try where the daemon does not answer
-    room_hint: str  # what to try where its disk is full
+    silent_hint: str  # for a daemon that does not answer
+    room_hint: str  # for a full disk
 
 
 def recognise(symptoms: tuple[Symptom, ...], text: str) -> Problem | None:
-    """Return the problem of the first symptom in the text; None where no symptom is known."""
+    """Return the problem of the first symptom that matches the text; None if none does."""
     for symptom in symptoms:
         match = re.search(symptom.pattern, text, re.IGNORECASE)
         if match:
@@ -66,60 +66,60 @@ def recognise(symptoms: tuple[Symptom, ...], text: str) -> Problem | None:
     return None
 
 
-def is_full(said: str) -> bool:
-    """Tell whether a tool says that a disk is full, or the user's share of it."""
-    return re.search(DISK_FULL, said, re.IGNORECASE) is not None
+def is_full(output: str) -> bool:
+    """Tell whether a tool's output reports a full disk or an exceeded quota."""
+    return re.search(DISK_FULL, output, re.IGNORECASE) is not None
 
 
 def last_line(text: str, *, without: tuple[str, ...] = ()) -> str:
-    """Return the last line that says something, masked; lines starting with `without` do not."""
+    """Return the last line that is not empty, masked; skips lines that start with `without`."""
     lines = [line.strip() for line in masked(text).splitlines()]
-    said = [line for line in lines if line and not line.startswith(without)]
-    return said[-1] if said else "it gave no message"
+    messages = [line for line in lines if line and not line.startswith(without)]
+    return messages[-1] if messages else "it gave no message"
 
 
 def failure(
     transport: Transport, what: str, text: str, *, hint: str, room_hint: str = ROOM_HINT
 ) -> StackError:
-    """Return the error for a step that failed; a full disk is said as such."""
+    """Return the error for a failed step; a full disk has its own message."""
     lines = [line.strip() for line in masked(text).splitlines() if line.strip()]
     if full := [line for line in lines if is_full(line)]:
         return StackError(
             f"{what} failed on {transport.name}: its disk is full", details=full[-1], hint=room_hint
         )
-    said = [line for line in lines if line.startswith(("ERROR", "FATAL", "error"))] or lines
+    errors = [line for line in lines if line.startswith(("ERROR", "FATAL", "error"))] or lines
     return StackError(
         f"{what} failed on {transport.name}",
-        details=said[-1] if said else "it gave no message",
+        details=errors[-1] if errors else "it gave no message",
         hint=hint,
     )
 
 
 class NotMadeError(UnusableError):
-    """What an arm needs is not there, and nothing may be made for it now."""
+    """The software of an arm is missing, and this command may not make any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Who hears of what is made and sent, and whether anything may be made or sent at all."""
+    """Reports what is made and sent, and decides whether anything may be."""
 
     say: Callable[[str], None]
     may_make: bool = True
-    is_before_run: bool = False  # when the choice of wheels is said though they are there
+    is_before_run: bool = False  # then the choice of wheels is reported even if they exist
 
     def begin(self, text: str) -> None:
-        """Say what is about to be made or sent; raises NotMadeError where nothing may be."""
+        """Report what is about to be made or sent; raises NotMadeError if that is not allowed."""
         if not self.may_make:
-            brief = "what is needed is not made yet"
-            raise NotMadeError(brief, details=f"it would begin with {text}")
+            brief = "the software is not made yet"
+            raise NotMadeError(brief, details=f"the first step is {text}")
         self.say(text)
 
     @contextlib.contextmanager
-    def moving(self, what: str, total_bytes: int) -> Iterator[Told]:
-        """Give a function to call with the bytes sent so far; only a display shows them."""
+    def moving(self, what: str, total_bytes: int) -> Iterator[OnProgress]:
+        """Yield a function to call with the number of bytes sent so far."""
         if isinstance(self.say, Saying):
-            with self.say.moving(what, total_bytes) as told:
-                yield told
+            with self.say.moving(what, total_bytes) as on_progress:
+                yield on_progress
         else:
             yield lambda _done_bytes: None
 
@@ -152,32 +152,32 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The software of one arm that is wanted on a host; made there, or here for it."""
+    """A request for the software of one arm on a host."""
 
     transport: Transport
     progress: Progress
-    builder: Engine  # which makes the workload image on this machine
+    builder: Engine  # builds the workload image on this machine
     options: Options = Options()
     wheels: Choice = CPU  # that the host gets
     is_host_stack: bool = False  # the host's own files, in place of software made for the arm
     reference: str = ""  # an image or SIF that the user named
-    beside: tuple[SoftwareKind, ...] = ()  # what all arms of the host are made as, this one too
-    run_id: str = ""  # of the run that what is started to prove the software belongs to
+    kinds: tuple[SoftwareKind, ...] = ()  # the kinds of software of all arms on the host
+    run_id: str = ""  # the run that owns the processes of the proof
     local: Transport = LOCAL  # for every command on this machine
     is_for_others: bool = False  # of several hosts, which may need what is made on this one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """What `wrap` and the worker need, and the proof of which software it is."""
+    """Software that is ready: what `wrap` and the worker need, and the proof of its content."""
 
-    interpreter: str  # its path, which no wrapper stands around
+    interpreter: str  # the path of the real interpreter, not of a wrapper
     started_as: str = ""  # how a user of the image starts Python; empty where it is made here
     reference: str = ""
     engine: str = ""
     fixed_by: str = ""  # the hash that all of it hangs on; empty where files may be replaced
     identity: tuple[tuple[str, str], ...] = ()
-    facts: tuple[tuple[str, str], ...] = ()  # compared between arms, beside what the worker finds
+    facts: tuple[tuple[str, str], ...] = ()  # compared between arms, with those of the worker
     software: tuple[tuple[str, str], ...] = ()  # what must be the same when a run is resumed
     parts: tuple[str, ...] = ()  # of what is installed: `name==version digest`, or a file's name
     changed: tuple[str, ...] = ()  # `part name digest` of files that not all arms have alike

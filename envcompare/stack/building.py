@@ -50,15 +50,15 @@ _NO_PROGRAM = 127
 
 
 def held_or_built(
-    beside: ImageStore, wanted: Recipe, *, local: ImageStore, progress: Progress
+    on_host: ImageStore, wanted: Recipe, *, local: ImageStore, progress: Progress
 ) -> tuple[ImageStore, Image]:
-    """Return the workload image and the engine that has it: the one `beside` the arm, or the local.
+    """Return the workload image and the engine that has it: the host's, or else the local one.
 
-    A host whose engine cannot be used may run the image in another way. Raises as `build`.
+    A host without a usable engine may still run the image in another way. Raises as `build` does.
     """
     with suppress(UnusableError):
-        if image := find_built(beside, wanted):
-            return beside, image
+        if image := find_built(on_host, wanted):
+            return on_host, image
     return local, build(wanted, local=local, progress=progress)
 
 
@@ -104,30 +104,32 @@ def revision(local: Transport) -> str:
     root = bundled.root()
     if not (root / ".git").exists():
         return ""
-    asked = run(local, Command(argv=("git", "-C", str(root), "rev-parse", "HEAD")))
-    return asked.stdout.strip() if asked.succeeded else ""
+    head = run(local, Command(argv=("git", "-C", str(root), "rev-parse", "HEAD")))
+    return head.stdout.strip() if head.succeeded else ""
 
 
 def _check_python(wanted: Recipe, base: Image, local: ImageStore) -> None:
     """Raise StackError where the base has another Python than the wheels are for."""
-    asked = ["python3", "-I", "-c", 'import sys; print("%d.%d" % sys.version_info[:2])']
+    program = ["python3", "-I", "-c", 'import sys; print("%d.%d" % sys.version_info[:2])']
     needed = wanted.wheelhouse.python
     try:
         with local.connect() as client:
-            made = client.containers.create(base.id, asked, entrypoint="", network_disabled=True)
-            try:  # one that cannot be started is not removed by the engine
-                made.start()
-                made.wait()
-                said = made.logs(stderr=False)
+            container = client.containers.create(
+                base.id, program, entrypoint="", network_disabled=True
+            )
+            try:  # the engine does not remove a container that failed to start
+                container.start()
+                container.wait()
+                output = container.logs(stderr=False)
             finally:
-                made.remove(force=True)
+                container.remove(force=True)
     except UnusableError as error:
         raise StackError(
             f"the base image {wanted.base} cannot run python3",
             details=error.details,
             hint=f"name an image with Python {needed or 3} with --base-image",
         ) from error
-    python = said.decode().strip()
+    python = output.decode().strip()
     if needed and python != needed:
         fits = f", or choose the wheels for {python} with --python {python}" * (python in PYTHONS)
         raise StackError(
@@ -159,7 +161,7 @@ def _build(wanted: Recipe, base: Image, local: ImageStore) -> str:
         error = failure(
             local.transport,
             f"building {wanted.tag}",
-            _said_by_step(text),
+            _output_of_step(text),
             hint=f"check that {wanted.base} has python3 of the version the wheels are for",
             room_hint=local.engine.room_hint,
         )
@@ -169,14 +171,16 @@ def _build(wanted: Recipe, base: Image, local: ImageStore) -> str:
 
 
 def _label(wanted: Recipe, base: Image, tag: str, local: ImageStore) -> Image:
-    """Say on the image what it says is in it; its layers stay as they are."""
-    asked = [PYTHON, "-I", "-B", "-c", bundled.tree_program()]
+    """Label the image with the hash of its content, which it reports; keep its layers."""
+    program = [PYTHON, "-I", "-B", "-c", bundled.tree_program()]
     with local.connect() as client:
-        said = client.containers.run(tag, asked, entrypoint="", network_disabled=True, remove=True)
+        output = client.containers.run(
+            tag, program, entrypoint="", network_disabled=True, remove=True
+        )
         facts = client.api.inspect_image(tag)  # type: ignore[no-untyped-call]
         given = {
             **wanted.labels,
-            TREE_LABEL: json.loads(said)["sha256"],
+            TREE_LABEL: json.loads(output)["sha256"],
             f"{_OCI}.version": __version__,
             f"{_OCI}.revision": revision(local.transport),
             f"{_OCI}.base.name": wanted.base,
@@ -200,7 +204,7 @@ def _label(wanted: Recipe, base: Image, tag: str, local: ImageStore) -> Image:
 
 
 def _untag(local: ImageStore, name: str) -> None:
-    """Take away a name that served the build; what other images stand on stays."""
+    """Remove a name that served the build; keep layers that other images use."""
     with local.connect() as client:
         client.api.remove_image(name, noprune=True)
 
@@ -209,14 +213,14 @@ def _pull(local: ImageStore, base: str, progress: Progress) -> Image:
     """Pull a base that is not here, so that its ID is known before the build."""
     progress.begin(f"pulling {base}")
     result = local.run("pull", "--quiet", "--", base, timeout_s=CONTENT_S)
-    said = result.tail(1)
+    message = result.tail(1)
     if result.exit_code == 127:
-        said = _pull_without_client(local, base)
+        message = _pull_without_client(local, base)
     image = find(local, base)
     if image is None:
         raise StackError(
             f"the base image {base} is not here and cannot be pulled",
-            details=said,
+            details=message,
             hint=f"{local.engine.program} pull it where a registry can be reached, or make one "
             "with containers/base.sh and name it with --base-image",
         )
@@ -257,15 +261,15 @@ def _build_classic(wanted: Recipe, base: str, tag: str, local: ImageStore) -> st
             )
     except UnusableError as error:
         log = getattr(error.__cause__, "build_log", ())
-        said = [str(line.get("stream") or line) for line in log]
-        return "\n".join([*said, error.details])
+        lines = [str(line.get("stream") or line) for line in log]
+        return "\n".join([*lines, error.details])
     return ""
 
 
-def _said_by_step(text: str) -> str:
-    """Return what the last step that ran printed; all of the log where no step did.
+def _output_of_step(text: str) -> str:
+    """Return the output of the last step that ran; the whole log if none did.
 
-    A builder ends with the whole instruction and its exit code, which explains nothing.
+    The last lines of a builder, the instruction and its exit code, explain nothing.
     """
     text = _COLOUR.sub("", text)
     lines = _OF_BUILDKIT.findall(text)
@@ -277,7 +281,7 @@ def _said_by_step(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
-    """How many of our images went from an engine, and the names of those a user built on."""
+    """How many of our images were removed from an engine, and which stayed in use."""
 
     count: int = 0
     kept: tuple[str, ...] = ()
@@ -285,10 +289,10 @@ class Removed:
 
 
 def remove_images(store: ImageStore, *, label: str = LOCK_LABEL) -> Removed:
-    """Remove our images with that label from the host's engine.
+    """Remove our images with that label from the host's engine, if the host has it.
 
-    What a user built on them stays, and so does what that stands on. There are none where the host
-    does not have the engine. Raises StackError when the engine keeps one for another reason.
+    Keeps images that users built on ours, and the layers below them. Raises StackError when the
+    engine keeps an image for another reason.
     """
     ours, unseen = _ours(store, label)
     if not ours:
@@ -342,16 +346,16 @@ def _ours(store: ImageStore, label: str) -> tuple[dict[str, str], str]:
         if not ids:
             return {}, ""
         if not all(map(_IMAGE_ID.fullmatch, ids)):
-            return {}, f"{program} image ls said: {spoken(listed.stdout)}"
-        asked = store.run("image", "inspect", *ids, timeout_s=ANSWER_S)
+            return {}, f"{program} image ls printed: {spoken(listed.stdout)}"
+        details = store.run("image", "inspect", *ids, timeout_s=ANSWER_S)
     except CommandTimeoutError:
         return {}, f"no answer within {ANSWER_S:g} s"
     try:
-        shown = read_json(asked.stdout or "[]", list[Any])
-        ours = [facts for facts in shown if not _is_users_own(facts)]
+        images = read_json(details.stdout or "[]", list[Any])
+        ours = [facts for facts in images if not _is_users_own(facts)]
         return {facts["Id"]: (facts.get("RepoTags") or [facts["Id"]])[0] for facts in ours}, ""
     except (ValueError, LookupError, TypeError, AttributeError):
-        return {}, f"{program} image inspect said: {spoken(asked.stdout)}"
+        return {}, f"{program} image inspect printed: {spoken(details.stdout)}"
 
 
 def _is_users_own(facts: Mapping[str, Any]) -> bool:

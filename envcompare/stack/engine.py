@@ -76,8 +76,8 @@ class ImageStore:
 
         It is run again while the engine restarts, so the words must be safe to repeat.
         """
-        asked = partial(run, self.transport, self.command(*words), timeout_s=timeout_s)
-        return patiently(self.engine, self.transport, asked)
+        ask = partial(run, self.transport, self.command(*words), timeout_s=timeout_s)
+        return retry_while_restarting(self.engine, self.transport, ask)
 
     def data_root(self) -> str:
         """Return the folder of the host where images are; empty where that is not known.
@@ -88,10 +88,10 @@ class ImageStore:
         script = 'uname -n && exec "$@"'
         words = (self.engine.program, "info", "--format", _ROOT)
         try:
-            said = shell(self.transport, script, *words, timeout_s=ANSWER_S).stdout
+            output = shell(self.transport, script, *words, timeout_s=ANSWER_S).stdout
         except CommandTimeoutError:
             return ""
-        host, name, root, kinds = (*said.splitlines(), "", "", "", "")[:4]
+        host, name, root, kinds = (*output.splitlines(), "", "", "", "")[:4]
         if host != name or not root.startswith("/"):
             return ""
         return _CONTAINERD_ROOT if "io.containerd." in kinds else root
@@ -165,10 +165,10 @@ class ImageStore:
         return numbers is not None and (18, 9) <= (int(numbers[1]), int(numbers[2])) < (23, 0)
 
 
-def patiently(engine: Engine, transport: Transport, ask: Callable[[], _T]) -> _T:
-    """Return what an engine says; asked again with growing pauses while its daemon restarts.
+def retry_while_restarting(engine: Engine, transport: Transport, ask: Callable[[], _T]) -> _T:
+    """Call `ask`, and retry with growing pauses while the engine's daemon restarts.
 
-    One that has not answered before is asked once: most likely nobody has started it.
+    An engine that has never answered is asked once: it is probably not running.
     """
     key = engine.program, transport.name
     until, pause_s = time.monotonic() + AWAY_S, _FIRST_PAUSE_S

@@ -47,7 +47,7 @@ _DESCRIBE = r"""
 import hashlib, json, os, pwd, site, subprocess, sys
 
 wanted, sys.argv[1:] = sys.argv[1].split(), sys.argv[2:]
-# Beside the certificates lie private keys.
+# Only the certificates: the folders next to them hold private keys.
 SYSTEM = "/usr /bin /sbin /etc/ssl/certs /etc/ssl/openssl.cnf /etc/pki/tls/certs" \
     " /etc/pki/ca-trust /etc/ca-certificates /etc/localtime /etc/alternatives" \
     " /etc/ld.so.cache /etc/ld.so.conf /etc/ld.so.conf.d /etc/os-release"
@@ -131,7 +131,7 @@ _GIVE_BACK_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What is shown of a host: links as they are there, folders and files bound at their paths."""
+    """The parts of a host that a container sees: its links, and binds of folders and files."""
 
     links: tuple[tuple[str, str], ...] = ()
     folders: tuple[str, ...] = ()
@@ -144,7 +144,7 @@ class Layout:
 
 
 class HostPython(msgspec.Struct, frozen=True, kw_only=True):
-    """What the interpreter of the host says of itself."""
+    """The host's interpreter, as it describes itself."""
 
     path: str
     version: str
@@ -160,19 +160,19 @@ class HostPython(msgspec.Struct, frozen=True, kw_only=True):
 def find_python(
     transport: Transport, *, python: str | None, imports: tuple[str, ...]
 ) -> HostPython:
-    """Return what a login's interpreter on the host says of itself.
+    """Return the description of a login's interpreter on the host.
 
     Raises UnusableError when it is missing or cannot import what is needed.
     """
-    asked = python or "python3"
+    program = python or "python3"
     result = shell(
-        transport, _ASK, asked, _DESCRIBE, " ".join(_CARRIED), *imports, timeout_s=FOLDER_S
+        transport, _ASK, program, _DESCRIBE, " ".join(_CARRIED), *imports, timeout_s=FOLDER_S
     )
     lines = result.stdout.strip().splitlines()
     if not result.succeeded or not lines:
         what = f"imports {' and '.join(imports)}" if imports else "runs there"
         raise UnusableError(
-            f"the host's own {asked} on {transport.name} cannot be used",
+            f"the host's own {program} on {transport.name} cannot be used",
             details=result.tail(1) or "it printed nothing",
             hint=f"name an interpreter that {what} with --host-python",
         )
@@ -180,7 +180,7 @@ def find_python(
         return read_json(lines[-1], HostPython)
     except msgspec.DecodeError as error:
         hint = "name another interpreter with --host-python"
-        what = f"the version of {asked}"
+        what = f"the version of {program}"
         raise not_understood(transport, what, result.stdout, hint=hint) from error
 
 
@@ -271,8 +271,8 @@ def make_root(transport: Transport, layout: Layout) -> str:
 def give_back(store: ImageStore, folder: str, *, owner: str) -> None:
     """Make `owner` the owner of all in a folder, by root in a container without an arm's program.
 
-    It is the host's own `chown`, with the right to do that alone, which sees nothing but the host's
-    programs and the folder. What it cannot change is told by whoever removes the folder.
+    Runs the host's own `chown` with no other capability; it sees only the host's programs and the
+    folder. Ignores failures: the later removal of the folder reports them.
     """
     lines = shell(store.transport, _PROGRAMS).stdout.splitlines()
     paths = tuple((path, target) for path, _, target in (line.partition(" ") for line in lines))

@@ -19,13 +19,13 @@ from envcompare import bundled
 from envcompare.command import Command
 from envcompare.errors import StackError, UnusableError
 from envcompare.stack import LOCK_LABEL, Progress, failure, storage
-from envcompare.stack.engine import ImageStore, patiently
+from envcompare.stack.engine import ImageStore, retry_while_restarting
 from envcompare.stack.wheelhouse import Wheelhouse, steps
 from envcompare.transport import (
     CONTENT_S,
     Drain,
+    OnProgress,
     Process,
-    Told,
     Transport,
     not_understood,
     read_json,
@@ -52,17 +52,17 @@ _CONFIG = (
     "User", "Volumes", "WorkingDir",
 )  # fmt: skip
 _CHUNK_BYTES = 1 << 16
-# `docker save ID` leaves out the name, so that a stream that breaks never moves one. The ID comes
-# last in what is said; an engine that keeps images in containerd has another one than those before.
+# `docker save ID` leaves out the name, so that a broken stream never moves a name. The ID is the
+# last word of the output; an engine that keeps images in containerd has a different ID.
 _LOAD = r"""
-said=$("$1" load --quiet) || exit
-echo "$said"
-[ -z "$2" ] || "$1" tag "${said##* }" "$2"
+output=$("$1" load --quiet) || exit
+echo "$output"
+[ -z "$2" ] || "$1" tag "${output##* }" "$2"
 """
-# $1: the program; $2: the image; $3: the data; $4: where they stand inside; the rest: options.
+# $1: the program; $2: the image; $3: the data; $4: their path inside; the rest: options.
 # A container that is never started is copied to, and kept as an image with the same labels. A link
 # would be copied as one; a file is given a folder around it, where it keeps its name. Podman before
-# 4.3 removes such an image only together with an unnamed one that it stands on.
+# 4.3 removes such an image only together with an unnamed one below it.
 _HOLD = r"""
 program=$1 image=$2 data=$3 inside=$4
 shift 4
@@ -102,24 +102,24 @@ class Image:
 
     @property
     def identity(self) -> tuple[tuple[str, str], ...]:
-        """Return by what a workload image is known in a fingerprint."""
+        """Return the identity of a workload image in a fingerprint."""
         return (("stack", "image"), ("lock", self.lock), ("image", self.id))
 
     @property
     def facts(self) -> tuple[tuple[str, str], ...]:
-        """Return what of it is compared between arms."""
+        """Return the facts that are compared between arms."""
         facts = (("image.id", self.id), ("image.digest", self.digest), ("lock.sha256", self.lock))
         return tuple((name, value) for name, value in facts if value)
 
     @property
     def software(self) -> tuple[tuple[str, str], ...]:
-        """Return what of it must be the same when a run is resumed."""
+        """Return the facts that must be the same when a run is resumed."""
         return (("image.id", self.id),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """All that decides what is in the workload image; the labels say it on the image."""
+    """The inputs of the workload image; its labels record them."""
 
     wheelhouse: Wheelhouse
     base: str
@@ -174,19 +174,19 @@ def look_up(store: ImageStore, reference: str) -> Image | None:
     It needs no second connection, which takes longer than all that is asked. Raises UnusableError
     where the client describes nothing.
     """
-    asked = store.ask("image", "inspect", "--", reference)
-    if asked.succeeded:
+    answer = store.ask("image", "inspect", "--", reference)
+    if answer.succeeded:
         try:
-            return _image(read_json(asked.stdout, list[Any])[0], reference, reference)
+            return _image(read_json(answer.stdout, list[Any])[0], reference, reference)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             hint = f"run {store.engine.program} image inspect {reference} there"
-            said, what = asked.stdout, "the facts of an image"
-            raise not_understood(store.transport, what, said, hint=hint) from error
-    if re.search("No such image|image not known", asked.stderr):  # Docker's words, and Podman's
+            what = "the facts of an image"
+            raise not_understood(store.transport, what, answer.stdout, hint=hint) from error
+    if re.search("No such image|image not known", answer.stderr):  # Docker's words, and Podman's
         return None
     raise UnusableError(
         f"{store.is_on} does not describe its images",
-        details=asked.tail(1),
+        details=answer.tail(1),
         hint=f"envcompare doctor --envs {store.engine.program} --hosts {store.transport.name}",
     )
 
@@ -251,24 +251,24 @@ def digest_of(facts: Mapping[str, Any], name: str) -> str:
     digests = tuple(facts.get("RepoDigests") or ())
     is_id = facts["Id"].removeprefix("sha256:").startswith(name.removeprefix("sha256:"))
     its = tuple(digest for digest in digests if _repository(digest) == _repository(name))
-    said = name.rpartition("@")[2]
-    return max(its or digests * is_id, key=lambda digest: digest.endswith(f"@{said}"), default="")
+    wanted = name.rpartition("@")[2]
+    return max(its or digests * is_id, key=lambda digest: digest.endswith(f"@{wanted}"), default="")
 
 
 def _repository(name: str) -> str:
     """Return a name without tag and digest, as Docker Hub's short names are meant."""
     from docker.utils import parse_repository_tag  # noqa: PLC0415, TID251 - loaded with the client
 
-    # what stands before a digest may have a tag as well
+    # the part before a digest may have a tag as well
     repository: str = parse_repository_tag(name.partition("@")[0])[0]
     return repository.removeprefix("docker.io/").removeprefix("library/")
 
 
 def config_sha256(facts: Mapping[str, Any], more: Mapping[str, str] | None = None) -> str:
-    """Return the hash of an image's layers, configuration and labels, but for the hash itself.
+    """Return the hash of an image's layers, configuration and labels, except the hash's own label.
 
-    It stands on the image as a label; `more` are labels that it gets with it. Whatever is built on
-    the image inherits the label, and has another layer, setting or label, so another hash.
+    The image carries the hash as a label; `more` are the labels set with it. An image built on this
+    one inherits the label, but has another layer, setting or label, and so another hash.
     """
     config = {name: facts["Config"][name] for name in _CONFIG if facts["Config"].get(name)}
     others = {**labels(facts), **(more or {})}
@@ -284,11 +284,11 @@ def labels(facts: Mapping[str, Any]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piped:
-    """How both ends of a pipe ended: exit codes and what they said."""
+    """The exit codes and messages of both ends of a pipe."""
 
     source_exit: int
     sink_exit: int
-    stderr: str  # and what the sink wrote to stdout
+    stderr: str  # of both, and the sink's stdout
 
     @property
     def succeeded(self) -> bool:
@@ -297,28 +297,28 @@ class Piped:
 
 
 def pipe(
-    source: tuple[Transport, Command], sink: tuple[Transport, Command], *, told: Told
+    source: tuple[Transport, Command], sink: tuple[Transport, Command], *, on_progress: OnProgress
 ) -> Piped:
-    """Run both commands, the second reading what the first writes; neither outlives a failure.
+    """Pipe the first command into the second; kill both on failure.
 
-    Raises CommandTimeoutError where nothing moves between them any more.
+    Raises CommandTimeoutError when the transfer stalls.
     """
     with contextlib.ExitStack() as killing:
         writer = source[0].spawn(source[1])
         killing.callback(writer.kill)
         reader = sink[0].spawn(sink[1])
         killing.callback(reader.kill)
-        said = tuple(Drain(stream) for stream in (writer.stderr, reader.stderr, reader.stdout))
+        drains = tuple(Drain(stream) for stream in (writer.stderr, reader.stderr, reader.stdout))
         copy = f"the image on its way from {source[0].name} to {sink[0].name}"
         with StallWatch(copy, writer, reader) as watch:
             writer.stdin.close()
-            _copy(writer, reader, told, watch)
+            _copy(writer, reader, on_progress, watch)
             watch.note_all_sent()
             exits = (writer.wait(), reader.wait())
         killing.pop_all()
-    for drain in said:
+    for drain in drains:
         drain.settle()
-    text = "\n".join(drain.text() for drain in said)
+    text = "\n".join(drain.text() for drain in drains)
     return Piped(source_exit=exits[0], sink_exit=exits[1], stderr=text)
 
 
@@ -354,14 +354,14 @@ def _send(local: ImageStore, store: ImageStore, image: Image, progress: Progress
     load = ("sh", "-c", _LOAD, "sh", store.engine.program, _given_name(image))
 
     def sent() -> Piped:
-        with progress.moving(image.name, image.size_bytes) as told:
+        with progress.moving(image.name, image.size_bytes) as on_progress:
             return pipe(
                 (local.transport, local.command("save", image.id)),
                 (store.transport, Command(argv=load)),
-                told=told,
+                on_progress=on_progress,
             )
 
-    piped = patiently(store.engine, store.transport, sent)
+    piped = retry_while_restarting(store.engine, store.transport, sent)
     if not piped.succeeded:
         client = store.engine.program
         raise failure(
@@ -375,20 +375,20 @@ def _send(local: ImageStore, store: ImageStore, image: Image, progress: Progress
 
 
 def _given_name(image: Image) -> str:
-    """Return the name the image has here, as far as it is one that can be given there."""
+    """Return the image's name here, or nothing if the host's engine cannot use it as a tag."""
     repository, _, tag = image.name.rpartition(":")
     is_name = image.name != image.id and "@" not in image.name
     return image.name if is_name and repository and "/" not in tag else ""
 
 
-def _copy(writer: Process, reader: Process, told: Told, watch: StallWatch) -> None:
+def _copy(writer: Process, reader: Process, on_progress: OnProgress, watch: StallWatch) -> None:
     sent = 0
     try:
         while chunk := writer.stdout.read(_CHUNK_BYTES):
             reader.stdin.write(chunk)
             watch.note_progress()
             sent += len(chunk)
-            told(sent)
+            on_progress(sent)
     except BrokenPipeError:
         writer.kill()  # the reader ended early, and its exit code says why
     finally:

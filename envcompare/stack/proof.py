@@ -100,28 +100,29 @@ def tell_files_apart(
     An arm is given as what runs its interpreter and its software. Only packages whose version is
     the same are looked into, and files that belong to none; of many only the first.
     """
-    proven = {arm: prepared for arm, (_, prepared) in arms.items() if prepared.parts}
-    unlike = _unlike_parts([dict(map(_halves, prepared.parts)) for prepared in proven.values()])
+    listed_arms = {arm: prepared for arm, (_, prepared) in arms.items() if prepared.parts}
+    parts = [dict(map(_halves, prepared.parts)) for prepared in listed_arms.values()]
+    unlike = _unlike_parts(parts)
     digests: dict[str, dict[tuple[str, str], str]] = {}
-    for arm in proven if unlike else ():
+    for arm in listed_arms if unlike else ():
         try:
             listed = read_json(_ask(arms[arm][0], "--files", *unlike), _Files).files
         except _UNREAD as error:
             progress.say(f"cannot tell which files of {', '.join(unlike)} differ in {arm}: {error}")
             return {}
         digests[arm] = {(part, name): digest for part, name, digest in listed}
-    told = _unlike_files(digests, unlike)
+    files_that_differ = _unlike_files(digests, unlike)
     changed = {
-        arm: tuple(f"{' '.join(at)} {files[at]}" for at in told if at in files)
+        arm: tuple(f"{' '.join(at)} {files[at]}" for at in files_that_differ if at in files)
         for arm, files in digests.items()
     }
-    return {arm: replace(proven[arm], changed=lines) for arm, lines in changed.items()}
+    return {arm: replace(listed_arms[arm], changed=lines) for arm, lines in changed.items()}
 
 
 def _unlike_parts(arms: list[dict[str, str]]) -> tuple[str, ...]:
     """Return the first parts that differ: packages of one version, and files that some arms lack.
 
-    What belongs to no package stands first: it is little, and nothing else tells of it.
+    Files of no package come first: they are few, and no version number shows their difference.
     """
     names = sorted({name for arm in arms for name in arm}, key=lambda name: ("==" in name, name))
     return tuple(name for name in names if len(_digests(arms, name)) > 1)[:_MOST_PARTS]
@@ -140,7 +141,7 @@ def _unlike_files(
 
     Byte code is left out where its source differs as well.
     """
-    told: list[tuple[str, str]] = []
+    differing: list[tuple[str, str]] = []
     for part in parts:
         arms = [
             {name: digest for (owner, name), digest in files.items() if owner == part}
@@ -149,9 +150,9 @@ def _unlike_files(
         holders = [files for files in arms if files or "==" not in part]
         names = sorted({name for files in holders for name in files})
         unlike = [name for name in names if len({files.get(name) for files in holders}) > 1]
-        shown = [name for name in unlike if _source(name) not in {*unlike} - {name}]
-        told += [(part, name) for name in shown[:_MOST_FILES]]
-    return tuple(told)
+        sources = [name for name in unlike if _source(name) not in {*unlike} - {name}]
+        differing += [(part, name) for name in sources[:_MOST_FILES]]
+    return tuple(differing)
 
 
 def _source(name: str) -> str:
@@ -168,9 +169,9 @@ def _halves(entry: str) -> tuple[str, str]:
 def mismatch(
     arm: str, mine: Prepared, others: Mapping[str, Prepared], *, host: str
 ) -> StackError | None:
-    """Return the error for an arm that has other software than one made from the same wheels.
+    """Return the error for an arm whose software differs from that of an arm with the same wheels.
 
-    Where no other arm tells, the label of the image it was made from does.
+    If no other arm differs, compares with the label of the arm's image.
     """
     tree, lock = (dict(mine.facts).get(name) for name in (TREE, LOCK))
     for other, prepared in others.items():
@@ -213,8 +214,8 @@ def _which(both: Mapping[str, Prepared]) -> str:
 
 def _meant(both: Mapping[str, Prepared]) -> str:
     """Return the tree that both should have; empty where no image or two images say it."""
-    said = {prepared.meant for prepared in both.values() if prepared.meant}
-    return said.pop() if len(said) == 1 else ""
+    trees = {prepared.meant for prepared in both.values() if prepared.meant}
+    return trees.pop() if len(trees) == 1 else ""
 
 
 def _changed(both: Mapping[str, Prepared]) -> dict[str, Prepared]:
@@ -223,7 +224,7 @@ def _changed(both: Mapping[str, Prepared]) -> dict[str, Prepared]:
 
 
 def _remedy(both: Mapping[str, Prepared]) -> str:
-    """Say what to remove so that it is made again: what changed, else what can most easily have."""
+    """Return the command that removes the changed software, or that which changes most easily."""
     changed = tuple(_changed(both).values())
     likely = sorted(both.values(), key=_ease_of_change)[:1]
     removals = " && ".join(_removal(one) for one in changed or likely)

@@ -33,8 +33,8 @@ _BUILD_FLAGS: dict[Compression, tuple[str, ...]] = {
     "none": ("--mksquashfs-args", "-noI -noD -noF -noX"),
     "sandbox": ("--sandbox",),
 }
-# The build takes its temporary files to the cache's disk and leaves none; the mark is written last.
-# Whoever waited for the lock finds what the other made.
+# The build keeps its temporary files on the cache's disk and removes them; it writes the mark last.
+# A process that waited for the lock finds the finished file.
 _MAKE = r"""
 target=$1 source=$2
 shift 2
@@ -63,9 +63,9 @@ mv "$work/image" "$target" || exit
 digest "$target" >"$work/sum" && mv "$work/sum" "$target.sha256" && cat "$target.sha256"
 """
 _HEADER = 'head -c 128 -- "$1" | od -An -v -tx1 && wc -c <"$1"'
-# $1: where the new SIF goes; $2: the image; $3: the data; $4: where they stand inside; the rest:
-# what builds it. A definition cannot quote: in it stands a link, which the engine follows. A file
-# is given a folder around it, where it keeps its name.
+# $1: the new SIF; $2: the image; $3: the data; $4: their path inside; the rest: the build command.
+# A definition file cannot quote a path, so it names a link, which the engine follows. A file is
+# put into a folder, where it keeps its name.
 _HOLD = r"""
 umask 022
 target=$1 image=$2 data=$3 inside=$4
@@ -120,7 +120,7 @@ def make(store: ImageStore, wanted: Wanted) -> Sif:
     digest = _whole(transport, target)
     if not digest:
         make_folder(transport, target.rpartition("/")[0])
-        digest = _brought(store, wanted, target)
+        digest = _send_or_make(store, wanted, target)
     return Sif(path=target, sha256=digest, compression=wanted.compression)
 
 
@@ -189,13 +189,13 @@ def promised_bytes(header: bytes) -> int | None:
 
 
 def _check_length(transport: Transport, path: str) -> None:
-    said = shell(transport, _HEADER, path).stdout
+    output = shell(transport, _HEADER, path).stdout
     try:
-        *words, size = said.split()
+        *words, size = output.split()
         header, length = bytes.fromhex("".join(words)), int(size)
     except ValueError as error:
-        hint = "od and wc there should print numbers alone"
-        raise not_understood(transport, f"the header of {path}", said, hint=hint) from error
+        hint = "od and wc there must print only numbers"
+        raise not_understood(transport, f"the header of {path}", output, hint=hint) from error
     promised = promised_bytes(header)
     if promised is not None and length < promised:
         raise StackError(
@@ -211,7 +211,7 @@ def _key(wanted: Wanted) -> str:
     return f"{wanted.image.key}/{wanted.compression}.{ending}"
 
 
-def _brought(store: ImageStore, wanted: Wanted, target: str) -> str:
+def _send_or_make(store: ImageStore, wanted: Wanted, target: str) -> str:
     """Send the SIF to the host, or make it there; return its hash."""
     transport = store.transport
     if wanted.compression == "sandbox":  # a folder is made where it is used
@@ -258,14 +258,14 @@ def _program_here(wanted: Wanted) -> str:
 def _keep_here(transport: Transport, wanted: Wanted, made: str, digest: str) -> None:
     """Fetch what a host made, before it is measured; what fails here leaves others to make it."""
     path = local_cache() / _key(wanted)
-    said = shell(transport, 'wc -c <"$1"', made).stdout.strip()
-    size_bytes = int(said) if said.isdecimal() else 0
+    count = shell(transport, 'wc -c <"$1"', made).stdout.strip()
+    size_bytes = int(count) if count.isdecimal() else 0
     wanted.progress.begin(f"fetching the SIF, {size_bytes / 1e6:.0f} MB, from {transport.name}")
     try:
         make_folder(wanted.local.transport, str(path.parent))
-        with wanted.progress.moving(path.name, size_bytes) as told:
+        with wanted.progress.moving(path.name, size_bytes) as on_progress:
             most = size_bytes or ANY_SIZE
-            get_file(transport, made, path, sha256=digest, most_bytes=most, told=told)
+            get_file(transport, made, path, sha256=digest, most_bytes=most, on_progress=on_progress)
         shell(wanted.local.transport, _NOTE, str(path), digest)
     except UnusableError as error:
         wanted.progress.say(f"{error.brief}; other hosts make their own")
@@ -275,8 +275,8 @@ def _send(transport: Transport, sif: Sif, target: str, *, progress: Progress) ->
     source = Path(sif.path)
     size_bytes = source.stat().st_size
     progress.begin(f"sending {source.name}, {size_bytes / 1e6:.0f} MB, to {transport.name}")
-    with progress.moving(source.name, size_bytes) as told:
-        put(transport, source, target, sha256=sif.sha256, told=told)
+    with progress.moving(source.name, size_bytes) as on_progress:
+        put(transport, source, target, sha256=sif.sha256, on_progress=on_progress)
     shell(transport, _NOTE, target, sif.sha256)
 
 
@@ -332,11 +332,11 @@ def _save(store: ImageStore, image: Image, *, archive: str) -> None:
 def _send_image(holder: ImageStore, transport: Transport, wanted: Wanted, *, archive: str) -> None:
     image, size = wanted.image, f"{wanted.image.size_bytes / 1e6:.0f} MB"
     wanted.progress.begin(f"sending {image.name}, {size}, to {transport.name}")
-    with wanted.progress.moving(image.name, image.size_bytes) as told:
+    with wanted.progress.moving(image.name, image.size_bytes) as on_progress:
         piped = pipe(
             (holder.transport, holder.command("save", image.id)),
             (transport, Command(argv=("sh", "-c", 'umask 077; cat >"$1"', "sh", archive))),
-            told=told,
+            on_progress=on_progress,
         )
     if not piped.succeeded:
         raise failure(transport, f"sending {image.name}", piped.stderr, hint="run it again")

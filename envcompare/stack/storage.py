@@ -25,7 +25,7 @@ from envcompare.config.arms import Variant
 from envcompare.errors import Problem, StackError, TransportError
 from envcompare.stack import ROOM_HINT, failure, is_full
 from envcompare.stack.engine import ImageStore
-from envcompare.transport import CONTENT_S, Told, Transport, not_understood, shell
+from envcompare.transport import CONTENT_S, OnProgress, Transport, not_understood, shell
 from envcompare.transport.copies import put_file
 
 StepName = Literal[
@@ -83,11 +83,11 @@ def local_cache() -> Path:
 
 def host_cache(transport: Transport) -> str:
     """Return the cache folder of the host; it need not exist."""
-    said = shell(transport, _WHERE).stdout
-    path = said.partition("\n")[0]
+    output = shell(transport, _WHERE).stdout
+    path = output.partition("\n")[0]
     if not path.startswith("/") or not path.isprintable():
         hint = "HOME or XDG_CACHE_HOME there must name a folder by its absolute path"
-        raise not_understood(transport, "the cache folder", said, hint=hint)
+        raise not_understood(transport, "the cache folder", output, hint=hint)
     return path
 
 
@@ -100,7 +100,7 @@ class _Disk:
 
 
 def _disk_of(transport: Transport, path: str) -> _Disk:
-    """Return the disk of `path`, as far as `df` says."""
+    """Return the disk of `path` according to `df`."""
     lines = shell(transport, _FREE, path).stdout.splitlines()
     words = lines[-1].split(maxsplit=5) if lines else []
     numbers = [int(word) for word in words if word.isdecimal()]
@@ -109,10 +109,12 @@ def _disk_of(transport: Transport, path: str) -> _Disk:
     return _Disk(mounted_on=words[-1], free_bytes=numbers[2] * 1024)
 
 
-def put(transport: Transport, source: Path, target: str, *, sha256: str, told: Told) -> None:
+def put(
+    transport: Transport, source: Path, target: str, *, sha256: str, on_progress: OnProgress
+) -> None:
     """Send a file of that hash to the host; raises StackError where it has no room."""
     try:
-        put_file(transport, source, target, sha256=sha256, told=told)
+        put_file(transport, source, target, sha256=sha256, on_progress=on_progress)
     except TransportError as error:
         if is_full(error.details):
             what = f"sending {source.name}"
@@ -224,8 +226,8 @@ def of_image(size_bytes: int) -> Amount:
 
 def of_files(transport: Transport, path: str) -> Amount:
     """Return what the steps reckon with that put a folder or file of a host into an image."""
-    said = shell(transport, 'du -skH -- "$1"', path, timeout_s=CONTENT_S).stdout.split()
-    return of_image(1024 * int(said[0]) if said and said[0].isdecimal() else 0)
+    fields = shell(transport, 'du -skH -- "$1"', path, timeout_s=CONTENT_S).stdout.split()
+    return of_image(1024 * int(fields[0]) if fields and fields[0].isdecimal() else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,10 +276,10 @@ def survey(needs: Iterable[Need], amount: Amount) -> tuple[DiskRoom, ...]:
     """
     by_disk: defaultdict[tuple[str, str], list[Need]] = defaultdict(list)
     free: dict[tuple[str, str], int | None] = {}
-    asked: dict[tuple[str, str], _Disk] = {}  # several steps take room in one folder
+    disks: dict[tuple[str, str], _Disk] = {}  # several steps take room in one folder
     for need in needs:
         place = (need.transport.name, need.path)
-        disk = asked[place] = asked.get(place) or _disk_of(need.transport, need.path)
+        disk = disks[place] = disks.get(place) or _disk_of(need.transport, need.path)
         at = (need.transport.name, disk.mounted_on or need.path)
         by_disk[at].append(need)
         free[at] = disk.free_bytes

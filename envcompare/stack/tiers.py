@@ -187,9 +187,9 @@ def _without_code(tier: Tier, gpus: HostGpus) -> tuple[HostGpu, ...]:
 
 
 def _unfit(tiers: tuple[Tier, ...], gpus: HostGpus, *, python: str, host: str) -> StackError:
-    """Say for each tier why it does not fit, and what mends it."""
+    """Return the error that lists for each tier why it does not fit, with a remedy."""
     lacks = {tier: _lacks(tier, gpus, python) for tier in tiers}
-    told = (f"torch {tier.torch} (CUDA {_dotted(tier.cuda)}): {'; '.join(why)}"
+    reasons = (f"torch {tier.torch} (CUDA {_dotted(tier.cuda)}): {'; '.join(why)}"
             for tier, why in lacks.items())  # fmt: skip
     others = [tier.name for tier in TIERS if tier not in tiers and not _lacks(tier, gpus, python)]
     served = [tier for tier in tiers if not _without_code(tier, gpus)]
@@ -199,7 +199,7 @@ def _unfit(tiers: tuple[Tier, ...], gpus: HostGpus, *, python: str, host: str) -
         hint = _mend(served, gpus, python)
     else:
         hint = _serve_another(tiers, gpus)
-    return StackError(f"no wheels of PyTorch fit {host}", details=". ".join(told), hint=hint)
+    return StackError(f"no wheels of PyTorch fit {host}", details=". ".join(reasons), hint=hint)
 
 
 def _mend(served: list[Tier], gpus: HostGpus, python: str) -> str:

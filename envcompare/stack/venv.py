@@ -16,7 +16,7 @@ from envcompare.text import counted
 from envcompare.transport import (
     CONTENT_S,
     FOLDER_S,
-    Told,
+    OnProgress,
     Transport,
     file_sha256,
     make_folder,
@@ -25,7 +25,7 @@ from envcompare.transport import (
     shell,
 )
 
-# Reads on any Python: what answers may be far from the version that is looked for.
+# Runs on any Python: the interpreter found may be much older than the wanted version.
 _DESCRIBE = """
 import hashlib, json, os, sys
 found = "%d.%d" % sys.version_info[:2]
@@ -54,14 +54,14 @@ import sys
 from importlib.machinery import PathFinder
 print("%d.%d" % sys.version_info[:2], sys.version.split()[0], bool(PathFinder.find_spec("venv")))
 """
-# Stops at the first that there are wheels for: to start Python is most of what a host is asked.
+# Stops at the first Python that has wheels: starting interpreters takes most of the time here.
 _FIRST = r"""
 known=$1 tell=$2
 shift 2
 for python in "$@"; do
-  said=$("$python" -I -c "$tell" 2>/dev/null)
+  answer=$("$python" -I -c "$tell" 2>/dev/null)
   case " $known " in
-    *" ${said%% *} "*) echo "$said $(readlink -f -- "$(command -v "$python")")" && exit ;;
+    *" ${answer%% *} "*) echo "$answer $(readlink -f -- "$(command -v "$python")")" && exit ;;
   esac
 done
 exit 0
@@ -196,18 +196,24 @@ def ship(transport: Transport, wheelhouse: Wheelhouse, *, progress: Progress) ->
         total = sum(sizes.values())
         what = f"{counted(len(missing), 'file')}, {total / 1e6:.0f} MB"
         progress.begin(f"sending {what}, to {transport.name}")
-        with progress.moving("wheels", total) as told:
+        with progress.moving("wheels", total) as on_progress:
             before = 0
             for name, digest in missing.items():
                 source, target = wheelhouse.folder / name, f"{folder}/{name}"
-                put(transport, source, target, sha256=digest, told=_after(before, told))
+                put(
+                    transport,
+                    source,
+                    target,
+                    sha256=digest,
+                    on_progress=_after(before, on_progress),
+                )
                 before += sizes[name]
     return folder
 
 
-def _after(before_bytes: int, told: Told) -> Told:
+def _after(before_bytes: int, on_progress: OnProgress) -> OnProgress:
     """Return what counts a file's bytes after those of the files before."""
-    return lambda done_bytes: told(before_bytes + done_bytes)
+    return lambda done_bytes: on_progress(before_bytes + done_bytes)
 
 
 def _missing(transport: Transport, wheelhouse: Wheelhouse, folder: str) -> dict[str, str]:

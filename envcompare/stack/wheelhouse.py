@@ -110,7 +110,7 @@ def _unpacked_bytes(wheel: Path) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
-    """What is asked of pip, and who hears of it."""
+    """A request to pip."""
 
     requirements: Path
     python: str
@@ -120,11 +120,11 @@ class _Request:
 
     @property
     def name(self) -> str:
-        """Name what is asked for: packages, interpreter, variant, machine, and where pip looks."""
+        """Return a hash of the packages, interpreter, variant, machine and package indexes."""
         sources = [f"{name}={os.environ.get(name, '')}" for name in _SOURCES]
         text = self.requirements.read_text(encoding="utf-8")
-        asked = [text, self.python, self.variant, platform.machine(), *sources]
-        return hashlib.sha256("\0".join(asked).encode()).hexdigest()[:32]
+        parts = [text, self.python, self.variant, platform.machine(), *sources]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
 @one_at_a_time
@@ -230,7 +230,7 @@ def _noted(note: Path) -> str:
 
 
 def _known(cache: Path, key: str, progress: Progress) -> Wheelhouse | None:
-    """Return what was resolved before, as far as it is what its key says."""
+    """Return the wheelhouse that was resolved before; None if it does not match its key."""
     folder = cache / key / "wheelhouse"
     known = _read(folder, key)
     if known is None and folder.exists():
@@ -256,7 +256,7 @@ def _read(folder: Path, key: str) -> Wheelhouse | None:
 
 
 def _lay_steps(folder: Path) -> None:
-    """Put the steps beside the wheels: the folder is all that an image is built from."""
+    """Write the steps next to the wheels: an image is built from this folder alone."""
     for name, text in steps().items():
         target = folder / name
         if not target.is_file() or target.read_bytes() != text.encode():
@@ -266,7 +266,7 @@ def _lay_steps(folder: Path) -> None:
 
 
 def _download(request: _Request, cache: Path) -> Wheelhouse:
-    """Fill a folder beside the cache's own and move it in whole, so that none is ever half."""
+    """Fill a temporary folder and then rename it, so that no wheelhouse is ever incomplete."""
     part = Path(tempfile.mkdtemp(prefix=".wheelhouse-", dir=cache))
     try:
         _ask_pip(request, part)
@@ -297,7 +297,7 @@ def _ask_pip(request: _Request, target: Path) -> None:
     result = _pip_download(request, target)
     if request.variant == "cpu" and not result.succeeded and _is_missing_build(result.stderr):
         request.progress.say(f"no CPU build of torch where pip looks, asking {_CPU_INDEX}")
-        # who has no way to it is to hear so soon
+        # fail soon where the index cannot be reached
         more = ("--extra-index-url", _CPU_INDEX, "--retries=1", "--timeout=15")
         result = _pip_download(request, target, *more)
     elif (
@@ -327,24 +327,24 @@ def _pip_download(
     request: _Request, target: Path, *more: str, local_version: str = ""
 ) -> CommandResult:
     text = request.requirements.read_text(encoding="utf-8")
-    told = constraints(text, request.variant, local_version=local_version)
+    pins = constraints(text, request.variant, local_version=local_version)
     argv = (
         *(_interpreter_with_pip(request.local, request.python), "-c", _PIP, request.python),
         *("download", "--quiet"),
         *("--disable-pip-version-check", "--no-input"),
         *("--only-binary=:all:", "--python-version", request.python),
         *("--dest", str(target), "--requirement", str(request.requirements)),
-        *told.split(),
+        *pins.split(),
         *more,
     )
-    # what is on its way lies on the disk whose room was checked; /tmp is a small one on many hosts
+    # download to the disk whose free space was checked; /tmp is small on many hosts
     with tempfile.TemporaryDirectory(prefix="pip-", dir=target) as folder:
         command = Command(argv=argv, env=(("TMPDIR", folder),))
         return run(request.local, command, timeout_s=CONTENT_S)
 
 
 def _interpreter_with_pip(local: Transport, python: str) -> str:
-    """Choose who asks: the very Python that the wheels are for, where it has pip."""
+    """Return the interpreter that runs pip: preferably the Python that the wheels are for."""
     running = f"{sys.version_info.major}.{sys.version_info.minor}"
     has_pip = find_spec("pip") is not None
     if has_pip and running == python:
@@ -362,10 +362,10 @@ def _interpreter_with_pip(local: Transport, python: str) -> str:
 
 
 def constraints(requirements: str, variant: Variant, *, local_version: str = "") -> str:
-    """Return what pip must be told beside the requirements, so that it takes this variant.
+    """Return the additional requirements that make pip choose this variant.
 
-    The builds of PyTorch differ in their local version: 2.13.0+cpu has no CUDA. `==2.13.0` takes
-    either, `===2.13.0` the plain one alone. Without a pinned torch there is nothing to tell.
+    The builds of PyTorch differ in their local version: 2.13.0+cpu has no CUDA. `==2.13.0` accepts
+    either, `===2.13.0` only the plain one. Empty if the requirements do not pin torch.
     """
     pins = dict(_PIN.findall(requirements))
     named = "cpu" if variant == "cpu" else local_version
@@ -387,14 +387,14 @@ def check_machine(transport: Transport) -> None:
         )
 
 
-def _is_missing_build(said: str) -> bool:
-    """Tell whether pip failed since it found no such build of PyTorch, and not for another reason.
+def _is_missing_build(stderr: str) -> bool:
+    """Tell whether pip failed because it found no such build of PyTorch.
 
-    A pin that no file fits is said in the one way, two pins that no file fits both in the other.
+    pip prints one message if no file fits a pin, and the other if none fits two pins.
     """
-    lines = [line for line in said.splitlines() if "torch==" in line]
+    lines = [line for line in stderr.splitlines() if "torch==" in line]
     return bool(lines) and any(
-        words in said for words in ("No matching distribution found", "ResolutionImpossible")
+        words in stderr for words in ("No matching distribution found", "ResolutionImpossible")
     )
 
 

@@ -30,25 +30,24 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 _T = TypeVar("_T")
-# A question that takes longer is one whose host hangs; folders may lie on a slow file system.
+# A host that takes longer to answer a question hangs; folders may be on a slow file system.
 ANSWER_S = 60.0
 FOLDER_S = 300.0
-# Reading, copying or making content: it takes as long as there is content, and is not to hang.
+# Reading, copying and making content take as long as there is content; this ends one that hangs.
 CONTENT_S = 7200.0
 _MAKE = 'umask 077 && mkdir -p -- "$1" && chmod 700 -- "$1"'
-# What stands under the name goes, were it a link; a folder that is there already is never taken.
+# Remove whatever has the name, even a link, so that an existing folder is never reused.
 _MAKE_NEW = 'umask 077 && rm -rf -- "$1" && mkdir -- "$1"'
 _UNPACK = 'mkdir -p -- "$1" && cd -- "$1" && exec tar -xof -'
 _BUFFER_BYTES = 1 << 16
-# After the end of a command a child in the background may keep its streams open for ever.
+# After a command ends, a background child may hold its streams open, or write to them, for ever.
 _QUIET_S = 1.0
-_SETTLE_S = 60.0  # nor write to them
-# Of each stream, in memory. What commands are asked for has some megabytes at most; files have a
-# sink.
+_SETTLE_S = 60.0
+# Of each stream, in memory. Answers have a few megabytes at most; files go to a sink.
 _OUTPUT_LIMIT_BYTES = 64 << 20
 
-Told = Callable[[int], None]
-"""Told how many bytes of a file are there, as they go; what it raises ends the copy."""
+OnProgress = Callable[[int], None]
+"""Called with the number of bytes copied so far; an exception from it ends the copy."""
 
 
 class Process(Protocol):
@@ -56,29 +55,29 @@ class Process(Protocol):
 
     @property
     def stdin(self) -> BinaryIO:
-        """Give the stream the command reads; closing it is end of input there."""
+        """Return the stream that the command reads; closing it ends its input."""
         ...
 
     @property
     def stdout(self) -> BinaryIO:
-        """Give what the command writes to stdout."""
+        """Return the command's stdout."""
         ...
 
     @property
     def stderr(self) -> BinaryIO:
-        """Give what the command writes to stderr."""
+        """Return the command's stderr."""
         ...
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Return the exit code (128 + n after signal n).
 
-        Raises CommandTimeoutError when the limit passes (the command goes on) and TransportError
-        when the connection was lost before an exit code came.
+        Raises CommandTimeoutError after the limit, which leaves the command running, and
+        TransportError when the connection was lost before the exit code arrived.
         """
         ...
 
     def kill(self) -> None:
-        """Kill the command and all its children there (SIGKILL to the group); safe to repeat."""
+        """Kill the command and all its children (SIGKILL to the group); safe to repeat."""
         ...
 
 
@@ -87,49 +86,49 @@ class Transport(Protocol):
 
     @property
     def name(self) -> str:
-        """Name the host as the user wrote it; `local` for this machine."""
+        """Return the host's name as the user wrote it; `local` for this machine."""
         ...
 
     @property
     def bare(self) -> Transport:
-        """Give the transport that no interruption reaches: what cleans up runs over it."""
+        """Return the transport without interruption; clean-up runs over it."""
         ...
 
     def spawn(self, command: Command) -> Process:
-        """Start the command there, arguments intact; a missing program ends with exit code 127."""
+        """Start the command on the host; a missing program ends with exit code 127."""
         ...
 
     def forward_unix(self, path: str) -> AbstractContextManager[Path]:
-        """Give a local socket path that reaches the UNIX socket `path` of the host."""
+        """Yield the path of a local socket that reaches the UNIX socket `path` of the host."""
         ...
 
     def close(self) -> None:
-        """End the connection; safe to repeat."""
+        """Close the connection; safe to repeat."""
         ...
 
 
 class Sink(Protocol):
-    """Takes what a command writes."""
+    """Receives the output of a command."""
 
     def write(self, data: bytes, /) -> int:
-        """Take it, or raise OSError."""
+        """Write the bytes, or raise OSError."""
         ...
 
 
 def reader(
     receive: Callable[[int], bytes], *, end: Callable[[], object] = lambda: None
 ) -> BinaryIO:
-    """Return a stream of what `receive` gives: bytes as soon as there are any, none at the end.
+    """Return a stream over `receive`, which returns bytes once there are any, and none at the end.
 
-    `end` is called once, when the stream is closed.
+    Closing the stream calls `end` once.
     """
     return _LiveReader(_Source(receive, end), _BUFFER_BYTES)
 
 
 def writer(send: Callable[[bytes], object], *, end: Callable[[], object]) -> BinaryIO:
-    """Return a stream that hands all bytes to `send`, and calls `end` once where no more follow.
+    """Return a stream that passes all bytes to `send`; closing it calls `end` once.
 
-    `send` raises BrokenPipeError when nobody reads any more.
+    `send` raises BrokenPipeError when the other side no longer reads.
     """
     return cast("BinaryIO", _Sink(send, end))
 
@@ -155,7 +154,7 @@ class _Source(io.RawIOBase):
 
 
 class _LiveReader(io.BufferedReader):
-    """Lines cost one read, and `read(n)` waits for the first bytes only, as on a raw pipe."""
+    """Reads lines from a buffer, but `read(n)` waits for the first bytes only, like a raw pipe."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is None or size < 0:
@@ -164,7 +163,7 @@ class _LiveReader(io.BufferedReader):
 
 
 class _Sink(io.RawIOBase):
-    """Nothing is kept back, so closing after the reader went away has nothing left to fail on."""
+    """Buffers nothing, so that closing cannot fail after the reader has gone."""
 
     def __init__(self, send: Callable[[bytes], object], end: Callable[[], object]) -> None:
         self._send = send
@@ -185,7 +184,7 @@ class _Sink(io.RawIOBase):
 
 
 class Drain(threading.Thread):
-    """Reads one stream to its end, so that no full pipe ever stops the command."""
+    """Reads one stream to its end, so that a full pipe never blocks the command."""
 
     def __init__(
         self,
@@ -200,15 +199,15 @@ class Drain(threading.Thread):
         self._sink: Sink = sink or self._kept
         self._on_limit = on_limit
         self.is_cut = False
-        self._is_settled = False  # what comes later is dropped: its sink may be closed
+        self._is_settled = False  # later output is dropped, since its sink may be closed
         self._size_bytes = 0
         self._error: OSError | None = None
         self.start()
 
     def run(self) -> None:
-        """Copy until the end of the stream or of the connection, even if nothing takes it any more.
+        """Copy until the stream or the connection ends, even after the sink has failed.
 
-        What is kept in memory has a limit: what comes after it is read and dropped.
+        Output beyond the limit in memory is read and dropped.
         """
         while chunk := self._read():
             self._size_bytes += len(chunk)
@@ -222,9 +221,9 @@ class Drain(threading.Thread):
                     self._on_limit()
 
     def settle(self) -> None:
-        """Wait for the end of the stream, or for a while in which nothing comes.
+        """Wait for the end of the stream, or for a second without output; a minute at most.
 
-        One that goes on after its command has ended is left after a minute.
+        Raises the OSError of the sink, if it failed.
         """
         seen, until = -1, time.monotonic() + _SETTLE_S
         while self.is_alive() and seen != self._size_bytes and time.monotonic() < until:
@@ -235,11 +234,11 @@ class Drain(threading.Thread):
             raise self._error
 
     def text(self) -> str:
-        """Return what came so far, where no sink took it."""
+        """Return the output so far; empty if there is a sink."""
         return self._kept.getvalue().decode(errors="replace")
 
     def last_line(self) -> str:
-        """Return the last line of what came, once all has."""
+        """Wait for the end of the stream, and return its last line."""
         self.settle()
         return "".join(self.text().strip().splitlines()[-1:])
 
@@ -266,7 +265,7 @@ class _Feeder(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Write, then end the input; the command's exit code says what it made of it."""
+        """Write, then close the input; a command that stops reading early is no error here."""
         try:
             with contextlib.suppress(BrokenPipeError), self._stream:
                 self._feed(self._stream)
@@ -274,7 +273,7 @@ class _Feeder(threading.Thread):
             self._error = error
 
     def check(self) -> None:
-        """Raise what kept the input from being read on this side."""
+        """Raise the OSError that reading the input caused on this side, if any."""
         if self._error is not None:
             raise self._error
 
@@ -287,11 +286,11 @@ def run(
     sink: Sink | None = None,
     timeout_s: float = ANSWER_S,
 ) -> CommandResult:
-    """Run the command to its end and return its exit code and both streams as text.
+    """Run the command and return its exit code and both streams as text.
 
-    `stdin` is what it reads, or a function that writes it; `sink` takes stdout in place of the
-    result. Raises CommandTimeoutError after `timeout_s`, when the command and its children are
-    killed, and OutputLimitError where they were killed for what they printed.
+    `stdin` is its input, or a function that writes it; with a `sink`, stdout goes there instead.
+    Kills the command and its children on failure. Raises CommandTimeoutError after `timeout_s`,
+    and OutputLimitError when it prints more than 64 MiB.
     """
     process = transport.spawn(command)
     stdout = Drain(process.stdout, sink, on_limit=process.kill)
@@ -306,8 +305,8 @@ def run(
         raise OutputLimitError(
             f"{' '.join(command.argv[:2])} printed more than "
             f"{_OUTPUT_LIMIT_BYTES >> 20} MiB on {transport.name}",
-            details="envcompare keeps what a command prints in memory, and stopped this one",
-            hint="run the command by hand to see what it prints",
+            details="envcompare keeps a command's output in memory, and killed this one",
+            hint="run the command by hand to see its output",
         )
     return CommandResult(
         command=command, exit_code=exit_code, stdout=stdout.text(), stderr=stderr.text()
@@ -315,50 +314,48 @@ def run(
 
 
 def _await_end(process: Process, stderr: Drain, timeout_s: float) -> int:
-    """Return the exit code; whatever keeps it from coming kills the command."""
+    """Return the exit code; kill the command on any exception."""
     try:
         return process.wait(timeout_s)
     except BaseException as error:
         process.kill()
         if isinstance(error, CommandTimeoutError):
             stderr.settle()
-            error.details = f"the last it wrote to stderr: {stderr.text()[-500:].strip()!r}"
-            error.hint = "raise the limit, or run the command by hand to see where it waits"
+            error.details = f"the end of its stderr: {stderr.text()[-500:].strip()!r}"
+            error.hint = "run the command by hand to see where it waits"
         raise
 
 
 def shell(
     transport: Transport, script: str, *words: str, timeout_s: float = ANSWER_S
 ) -> CommandResult:
-    """Run a fixed script of POSIX sh on the host; the words are its arguments.
+    """Run a fixed script of POSIX sh on the host with `words` as its arguments.
 
-    Raises CommandTimeoutError, which quotes the script, where the host has not carried it out by
-    `timeout_s`.
+    Raises CommandTimeoutError, which quotes the script, after `timeout_s`.
     """
     try:
         return run(transport, Command(argv=("sh", "-c", script, "sh", *words)), timeout_s=timeout_s)
     except CommandTimeoutError as error:
         raise CommandTimeoutError(
             f"{transport.name} did not answer within {timeout_s:g} s",
-            details=f"it was asked: {spoken(' '.join((script, *words)))}; {error.details}",
-            hint="run that there by hand; a program, a device or a file system, such as a network "
-            "share whose server is gone, does not respond",
+            details=f"the command was: {spoken(' '.join((script, *words)))}; {error.details}",
+            hint="run the command there by hand; a program, a device or a file system, such as a "
+            "network share whose server is down, does not respond",
         ) from error
 
 
 def make_folder(transport: Transport, path: str) -> None:
-    """Make a folder of the cache, readable by its owner alone."""
-    hint = "set XDG_CACHE_HOME there to a folder that can be written"
+    """Make a folder of the cache, readable by its owner alone; raises StackError."""
+    hint = "set XDG_CACHE_HOME there to a writable folder"
     _make(transport, _MAKE, path, hint=hint)
 
 
 def make_new_folder(transport: Transport, path: str) -> None:
-    """Make an empty folder of the login's own in one that is there, and that others may write to.
+    """Make an empty, private folder inside an existing one that others may write to.
 
-    What has that name is removed, and no link of theirs is followed. Raises StackError where it
-    cannot be made.
+    Removes whatever has that name, and follows no link. Raises StackError.
     """
-    hint = "check that the disk there has room, and that the folder around it can be written"
+    hint = "check that the disk there has room, and that its parent folder is writable"
     _make(transport, _MAKE_NEW, path, hint=hint)
 
 
@@ -371,17 +368,17 @@ def _make(transport: Transport, script: str, path: str, *, hint: str) -> None:
 
 
 def remove_folder(transport: Transport, path: str) -> None:
-    """Remove a folder of the host with what is in it; what cannot be removed stays."""
+    """Remove a folder of the host with its content; ignores what cannot be removed."""
     run(transport, Command(argv=("rm", "-rf", "--", path)), timeout_s=FOLDER_S)
 
 
 def put_tree(
     transport: Transport, source: Path, target: str, *, names: tuple[str, ...] = ()
 ) -> None:
-    """Copy the files of a folder into the folder `target` of the host, without byte code.
+    """Copy a folder's files, without byte code, into the folder `target` of the host.
 
-    With `names` these files alone, and what links lead to in place of links. What is in `target`
-    already and not in `source` stays.
+    With `names`, copies these files only, and follows links. Other files in `target` stay. Raises
+    CopyError.
     """
     goal = f"{transport.name}:{target}"
     if not source.is_dir():
@@ -400,32 +397,33 @@ def put_tree(
         raise not_copied(str(source), goal, result.tail(1))
 
 
-def not_understood(transport: Transport, what: str, said: str, *, hint: str) -> UnusableError:
-    """Return the error for what a host says in another form than it should."""
+def not_understood(transport: Transport, what: str, answer: str, *, hint: str) -> UnusableError:
+    """Return the error for a host's answer that does not have the expected form."""
     return UnusableError(
         f"cannot read {what} from {transport.name}'s answer",
-        details=f"the host printed: {spoken(said)}",
+        details=f"the host printed: {spoken(answer)}",
         hint=hint,
     )
 
 
-def read_json(said: str | bytes, kind: type[_T]) -> _T:
-    """Return what a host or an arm wrote as JSON; raises msgspec.DecodeError, whatever is wrong.
+def read_json(text: str | bytes, kind: type[_T]) -> _T:
+    """Decode JSON that a host or an arm wrote; raises msgspec.DecodeError and nothing else.
 
-    msgspec itself lets other errors through for text that is not UTF-8, and for deep nesting.
+    msgspec itself raises other errors for text that is not UTF-8, and for deep nesting.
     """
     try:
-        return msgspec.json.decode(said, type=kind)
+        return msgspec.json.decode(text, type=kind)
     except (UnicodeError, RecursionError, OverflowError) as error:
         raise msgspec.DecodeError(f"JSON cannot be read: {error}") from error
 
 
 def not_copied(source: str, target: str, why: str) -> CopyError:
-    """Return the error of a copy that failed; the hint says what to look at."""
+    """Return the error for a failed copy."""
     return CopyError(
         f"cannot copy {source} to {target}",
         details=why,
-        hint="check that it can be read, and that the disk there has room and allows writing",
+        hint="check that the source is readable, and that the target's disk is writable and has "
+        "room",
     )
 
 

@@ -1,8 +1,8 @@
-"""Copy a file to or from a host: resumed where a copy was cut, verified whole, then renamed.
+"""Copy a file to or from a host: resumed after a cut, verified by hash, then renamed.
 
-Plain streams carry it: SFTP may be switched off, or be disturbed by a login shell that prints.
-What has arrived waits beside the target under a name that holds the hash of the whole, so that
-the next call goes on from there, and never with another content.
+The data goes over plain streams: SFTP may be switched off, or a login shell that prints may break
+it. A partial file waits next to the target, and its name holds the hash of the whole file: the next
+call resumes it, and never with other content.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from envcompare.text import spoken
 from envcompare.transport import (
     CONTENT_S,
     Drain,
+    OnProgress,
     Process,
     Sink,
-    Told,
     Transport,
     file_sha256,
     not_copied,
@@ -39,25 +39,25 @@ from envcompare.transport import (
 
 _CHUNK_BYTES = 1 << 18
 ANY_SIZE = 1 << 62
-# A smaller file is sent in one round trip, without asking what of it is there.
+# A smaller file is sent in one round trip, without asking how much the host has.
 _SMALL_BYTES = 1 << 20
-# A connection that breaks again without a byte in between is not tried any further.
+# Give up when the connection breaks this often in a row without any progress.
 _VAIN_ATTEMPTS = 2
 _TAKE_S = 60.0
 _ANSWER_BYTES = 100
-_PAUSE_S = 1.0  # an sshd that restarts is back by then
-# A copy in which nothing moves any more is given up. Before its first byte and after its last one
-# a host may read and hash all of a file.
+_PAUSE_S = 1.0  # long enough for an sshd to restart
+# A stalled copy is given up. Before the first byte and after the last, the host may be hashing the
+# whole file.
 _STALL_S = 600.0
 _HASHING_S = 3600.0
 _TICK_S = 5.0
 
 # $1 target, $2 part, $3 mode, $4 SHA-256, $5 size, $6 resume or whole, $7 a word nobody else has
 #
-# The part is locked by whoever writes it. A lock on a file that has another name by now is on what
-# someone finished meanwhile. Where nothing can be locked, by lack of the program or of the file
-# system (flock then ends with more than 1), each copy has a part of its own. Parts of earlier
-# contents go when the file is whole.
+# The writer locks the part. If the locked file has another name by now, another copy has finished
+# it. Where locking is impossible (no flock program, or the file system refuses, and flock then
+# exits with more than 1), each copy writes its own part. Parts of earlier contents are removed when
+# the file is complete.
 _RECEIVE = r"""
 size() { wc -c <"$1"; }
 can_lock() { command -v flock >/dev/null; }
@@ -72,9 +72,9 @@ if [ "$6" = resume ] && can_lock; then
   for attempt in 1 2 3 4 5; do
     part=$2
     lock && break
-    said=$?
+    code=$?
     part=$2.$7
-    [ "$said" -eq 1 ] || { [ -s "$2" ] || rm -f -- "$2"; break; }
+    [ "$code" -eq 1 ] || { [ -s "$2" ] || rm -f -- "$2"; break; }
     sleep 1
   done
 fi
@@ -112,16 +112,15 @@ exit 0
 """
 _SHORT, _CHANGED = 3, 4
 _SEND = 'tail -c +"$2" -- "$1"'
-# $2 bytes and no more: whoever wrote the file may still be at it
+# $2 bytes and no more: the file may still be growing
 _SEND_WITH_SUM = (
     'head -c "$2" <"$1" && sum=$(head -c "$2" <"$1" | sha256sum) && echo "${sum%% *}" >&2'
 )
-# $1 the target, $2 a folder of the login's own, $3 and further the names below it, the file's last
+# $1 the target, $2 a folder that belongs to the login, $3 and on: the names below it, file last
 #
-# Below $2 others may write at any time, and look out for what is done there. A folder is entered by
-# its own name alone: where a link led elsewhere, the path of what was entered tells. The file is
-# renamed before it is looked at: no link is followed by that, nothing is opened, and where it then
-# stands nobody can put another thing in its place.
+# Others may write below $2 at any time. Each folder is entered by its own name, and the path after
+# entering reveals a link. The file is renamed before it is examined: a rename follows no link and
+# opens nothing, and at the new place nobody can replace it.
 _TAKE = r"""
 target=$1
 cd -P -- "$2" && here=$(pwd -P) || exit
@@ -143,13 +142,18 @@ _ARRIVED_CHANGED = "it arrived changed or not whole"
 
 
 def put_file(
-    transport: Transport, source: Path, target: str, *, sha256: str = "", told: Told | None = None
+    transport: Transport,
+    source: Path,
+    target: str,
+    *,
+    sha256: str = "",
+    on_progress: OnProgress | None = None,
 ) -> None:
-    """Copy a file to the host: written beside the target, compared by SHA-256, then renamed.
+    """Copy a file to the host: write it next to the target, compare its SHA-256, then rename it.
 
-    `sha256` saves reading a file whose hash is known. What a cut copy left is gone on from, in
-    this call as in a later one; where the whole turns out wrong it is sent once from its start.
-    Raises CopyError, and CommandTimeoutError where nothing moves any more.
+    Pass `sha256` if the hash is known, to save reading the file. Resumes a copy that was cut, in
+    this call or an earlier one; if the result has the wrong hash, sends the whole file once more.
+    Raises CopyError, and CommandTimeoutError when the copy stalls.
     """
     try:
         status = source.stat()
@@ -160,27 +164,27 @@ def put_file(
             sha256=sha256 or file_sha256(source),
             size_bytes=status.st_size,
             mode=f"{status.st_mode & 0o777:o}",
-            told=told or _silent,
+            on_progress=on_progress or _silent,
         )
         sending.send()
     except OSError as error:
         raise not_copied(str(source), f"{transport.name}:{target}", str(error)) from error
 
 
-def get_file(  # noqa: PLR0913 - a copy, what it must be, and who is told
+def get_file(  # noqa: PLR0913 - a copy, what it must be, and its callback
     transport: Transport,
     source: str,
     target: Path,
     *,
     sha256: str,
     most_bytes: int = ANY_SIZE,
-    told: Told | None = None,
+    on_progress: OnProgress | None = None,
 ) -> None:
-    """Copy the file with that hash from the host: written beside the target, then renamed.
+    """Copy the file with this hash from the host: write it next to the target, then rename it.
 
-    No more than `most_bytes` are taken. A copy that was cut is gone on from; where the whole turns
-    out wrong it is fetched once again. Raises CopyError, and CommandTimeoutError where nothing has
-    moved for ten minutes, or an hour before the first byte.
+    Takes `most_bytes` at most. Resumes a copy that was cut; if the result has the wrong hash,
+    fetches the whole file once more. Raises CopyError, and CommandTimeoutError after ten minutes
+    without progress, or an hour without a first byte.
     """
     with (
         _local_errors(transport, source, target),
@@ -192,9 +196,9 @@ def get_file(  # noqa: PLR0913 - a copy, what it must be, and who is told
             words = (source, str(start + 1))
             process = transport.spawn(Command(argv=("sh", "-c", _SEND, "sh", *words)))
             sink = _LimitedSink(file, limit_bytes=most_bytes - start)
-            reached = _Reached(told or _silent, done_bytes=start)
+            reached = _Reached(on_progress or _silent, done_bytes=start)
             with StallWatch(f"the copy of {transport.name}:{source}", process) as watch:
-                code, why = _drawn(process, sink, reached, watch)
+                code, why = _receive(process, sink, reached, watch)
             file.flush()
             if code != 0:
                 if not file.tell():
@@ -208,9 +212,9 @@ def get_file(  # noqa: PLR0913 - a copy, what it must be, and who is told
 
 
 class StallWatch:
-    """Kills the processes of a copy in which nothing moves any more; the copy then ends by itself.
+    """Context manager that kills the processes of a stalled copy.
 
-    A context manager, left with CommandTimeoutError where it has killed them.
+    Raises CommandTimeoutError on exit if it killed them.
     """
 
     def __init__(self, what: str, *processes: Process) -> None:
@@ -222,26 +226,26 @@ class StallWatch:
         self._killed_after_s = 0.0
 
     def note_progress(self) -> None:
-        """Note that bytes went."""
+        """Note that bytes were transferred."""
         self._last_s, self._limit_s = time.monotonic(), _STALL_S
 
     def note_all_sent(self) -> None:
-        """Note that no bytes follow: what is left is to read and hash the file."""
+        """Note that all bytes were sent; the host still has to hash the file."""
         self._last_s, self._limit_s = time.monotonic(), _HASHING_S
 
     def __enter__(self) -> Self:
-        """Begin to watch."""
+        """Start watching."""
         threading.Thread(target=self._watch, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop watching, and say where the copy was ended."""
+        """Stop watching; raises CommandTimeoutError if the copy was killed."""
         self._is_over.set()
         if self._killed_after_s:
             raise CommandTimeoutError(
-                f"{self._what} stands still",
-                details=f"nothing of it has moved for {self._killed_after_s / 60:g} min",
-                hint="see whether the disk and the network there respond, then try again",
+                f"{self._what} has stalled",
+                details=f"no data has moved for {self._killed_after_s / 60:g} min",
+                hint="check that the disk and the network there respond, then try again",
             )
 
     def _watch(self) -> None:
@@ -254,14 +258,14 @@ class StallWatch:
 
 
 class _LimitedSink:
-    """A file that takes no more than a number of bytes, whatever a host sends."""
+    """A file that refuses more than a number of bytes."""
 
     def __init__(self, file: BinaryIO, *, limit_bytes: int) -> None:
         self._file = file
         self._left = limit_bytes
 
     def write(self, data: bytes, /) -> int:
-        """Write; raises OSError for what is beyond the limit."""
+        """Write; raises OSError beyond the limit."""
         self._left -= len(data)
         if self._left < 0:
             raise OSError(errno.EFBIG, "the host sent more than the file had")
@@ -269,7 +273,7 @@ class _LimitedSink:
 
 
 class FileType(Enum):
-    """What stands under a name, by the letter that `ls -l` has for it."""
+    """The type of a directory entry, by its letter in `ls -l`."""
 
     REGULAR = "-"
     FOLDER = "d"
@@ -286,12 +290,12 @@ class RemoteFile:
 
     path: str
     type: FileType
-    names: int = 1  # that it has; a second one may be where others can write
+    names: int = 1  # hard links; another one may be where others can write
     size_bytes: int = 0
 
     @property
     def name(self) -> str:
-        """Return its name alone."""
+        """Return the last part of the path."""
         return self.path.rpartition("/")[2]
 
     @property
@@ -303,11 +307,11 @@ class RemoteFile:
 def take(
     transport: Transport, folder: str, *, names: tuple[str, ...], target: str
 ) -> RemoteFile | None:
-    """Move what stands below a folder that others write to, to a target that they cannot reach.
+    """Move a file out of a folder that others write to, to a target that they cannot reach.
 
-    Nothing of it is opened and no link is followed, whoever changes what at the same time. `folder`
-    is the login's own by its name, and on the file system of `target`; the names lead from there to
-    the file. None where there is nothing. Raises CopyError where it cannot be moved.
+    Opens nothing and follows no link, even while others change the folder. `folder` belongs to the
+    login and is on the file system of `target`; `names` is the path from there to the file. Returns
+    None if there is no such file. Raises CopyError if it cannot be moved.
     """
     argv = ("sh", "-c", _TAKE, "sh", target, folder, *names)
     result = run(transport, Command(argv=argv), timeout_s=_TAKE_S)
@@ -319,14 +323,14 @@ def take(
 
 
 def look(transport: Transport, path: str) -> RemoteFile | None:
-    """Return what stands under a path that others cannot write to; None where nothing does."""
+    """Return the file at a path that others cannot write to; None if there is none."""
     argv = ("ls", "-ldn", "--", path)
     result = run(transport, Command(argv=argv), timeout_s=_TAKE_S)
     return _listed(path, result.stdout) if result.succeeded else None
 
 
 def _listed(path: str, line: str) -> RemoteFile:
-    """Return what `ls -ldn` says: mode, names, two owners and, of a file, its size."""
+    """Parse a line of `ls -ldn`: mode, links, owner, group and, for a file, its size."""
     try:
         mode, *words = line.split(maxsplit=5)
         kind = FileType(mode[0])
@@ -338,9 +342,9 @@ def _listed(path: str, line: str) -> RemoteFile:
 
 
 def fetch(transport: Transport, taken: RemoteFile, target: Path) -> None:
-    """Copy a plain file that was taken from the host, of the size that it had then.
+    """Copy a plain file that `take` or `look` returned, up to the size it had then.
 
-    Raises CopyError where it cannot be read, and where its content changes on the way.
+    Raises CopyError if it cannot be read, or if its content changes on the way.
     """
     assert taken.is_plain
     part = target.with_name(f"{target.name}.part-{secrets.token_hex(4)}")
@@ -363,7 +367,7 @@ def fetch(transport: Transport, taken: RemoteFile, target: Path) -> None:
 
 @contextlib.contextmanager
 def _local_errors(transport: Transport, source: str, target: Path) -> Iterator[None]:
-    """Make the folder of a target, and say of what goes wrong on this machine that it did."""
+    """Make the target's folder; turn an OSError of this machine into a CopyError."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         yield
@@ -372,7 +376,7 @@ def _local_errors(transport: Transport, source: str, target: Path) -> Iterator[N
 
 
 def _silent(_done_bytes: int) -> None:
-    """Tell nobody."""
+    """Report nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,17 +389,17 @@ class _Sending:
     sha256: str
     size_bytes: int
     mode: str
-    told: Told
+    on_progress: OnProgress
 
     @property
     def may_resume(self) -> bool:
         return self.size_bytes >= _SMALL_BYTES
 
     def send(self) -> None:
-        """Send the file, from where the host has it; again while a cut one gets further."""
+        """Send what the host lacks; retry as long as each attempt gets further."""
         best, vain, was_changed = 0, 0, False
         while True:
-            reached = _Reached(self.told)
+            reached = _Reached(self.on_progress)
             try:
                 code, why = self._attempt(reached)
             except TransportError:
@@ -414,13 +418,13 @@ class _Sending:
             was_changed = True
 
     def _attempt(self, reached: _Reached) -> tuple[int, str]:
-        """Send once; return the exit code there and what was said."""
+        """Send once; return the exit code and the last line of stderr."""
         part = f"{self.target}.part-{self.sha256[:16]}"
         way = "resume" if self.may_resume else "whole"
         words = (self.target, part, self.mode, self.sha256, str(self.size_bytes), way)
         argv = ("sh", "-c", _RECEIVE, "sh", *words, secrets.token_hex(4))
         process = self.transport.spawn(Command(argv=argv))
-        said = Drain(process.stderr)
+        stderr = Drain(process.stderr)
         copy = f"the copy of {self.source} to {self.transport.name}:{self.target}"
         with StallWatch(copy, process) as watch:
             try:
@@ -430,10 +434,10 @@ class _Sending:
             except BaseException:
                 process.kill()
                 raise
-        return code, said.last_line()
+        return code, stderr.last_line()
 
     def _pour(self, process: Process, reached: _Reached, watch: StallWatch) -> None:
-        """Write what the host lacks; one that refuses or stops reading says why when it ends."""
+        """Write what the host lacks; a host that stops reading explains itself when it exits."""
         with self.source.open("rb") as file, process.stdin as stream:
             if self.may_resume:
                 there = process.stdout.readline(_ANSWER_BYTES).strip()
@@ -451,21 +455,21 @@ class _Sending:
 
 @dataclass(slots=True)
 class _Reached:
-    """How far a copy is."""
+    """How far a copy has got."""
 
-    told: Told
+    on_progress: OnProgress
     start_bytes: int = 0
     done_bytes: int = 0
 
     def further(self, count: int) -> None:
-        """Count bytes that went, or are there already."""
+        """Count bytes that were transferred, or that were there already."""
         self.done_bytes += count
-        self.told(self.done_bytes)
+        self.on_progress(self.done_bytes)
 
 
 @contextlib.contextmanager
 def _locked_part(target: Path, sha256: str) -> Iterator[tuple[Path, BinaryIO]]:
-    """Open the part of that content; one of its own where another process writes that."""
+    """Open the partial file of this content; a new one if another process is writing it."""
     part = target.with_name(f"{target.name}.part-{sha256[:16]}")
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(part.open("ab"))
@@ -477,24 +481,24 @@ def _locked_part(target: Path, sha256: str) -> Iterator[tuple[Path, BinaryIO]]:
 
 
 def _is_locked(part: Path, file: BinaryIO) -> bool:
-    """Lock a part; False where another has it, or finished it, or nothing can be locked there."""
+    """Lock a part; False if another process has it or finished it, or if locking fails."""
     with contextlib.suppress(OSError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(file.fileno()), part.stat())
     return False
 
 
-def _drawn(process: Process, sink: Sink, reached: _Reached, watch: StallWatch) -> tuple[int, str]:
-    """Hand on what a command writes; return its exit code and what it said."""
-    said = Drain(process.stderr)
+def _receive(process: Process, sink: Sink, reached: _Reached, watch: StallWatch) -> tuple[int, str]:
+    """Copy stdout to the sink; return the exit code and the last line of stderr."""
+    stderr = Drain(process.stderr)
     try:
         process.stdin.close()
         while chunk := process.stdout.read(_CHUNK_BYTES):
             sink.write(chunk)
             watch.note_progress()
             reached.further(len(chunk))
-        return process.wait(), said.last_line()
+        return process.wait(), stderr.last_line()
     except BaseException:
-        Drain(process.stdout)  # sshd does not tell of an end before all that was written is read
+        Drain(process.stdout)  # sshd reports no exit before all output was read
         process.kill()
         raise

@@ -39,28 +39,28 @@ _GROUP_MARK, _TAG_MARK = "@", "tag:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownHost:
-    """A host of the file: where it is reached, by its own name unless said, and its tags."""
+    """A host of the inventory: its address, which defaults to its name, and its tags."""
 
     address: str
     tags: tuple[str, ...] = ()
-    group: str = ""  # that it is compared in; empty: in none
+    group: str = ""  # the group it is compared in; empty: none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """The hosts of the file by name, and its groups: names, addresses and `tag:NAME`."""
+    """The hosts of the configuration file by name, and its groups of names and `tag:NAME`."""
 
     hosts: Mapping[str, KnownHost] = field(default_factory=dict)
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def address(self, name: str) -> str:
-        """Return where a host is reached; what the file does not name is an address itself."""
+        """Return a host's address; a name that is not in the inventory is an address itself."""
         return self.hosts[name].address if name in self.hosts else name
 
     def members(self, item: str, place: str) -> tuple[str, ...] | None:
-        """Return the hosts that `@GROUP` or `tag:TAG` stands for, None where it is a host.
+        """Return the hosts of `@GROUP` or `tag:TAG`; None if the item is a host.
 
-        Raises ConfigError for a group or tag that the file does not have, and for an empty group.
+        Raises ConfigError for an unknown group or tag, and for an empty group.
         """
         if item.startswith(_GROUP_MARK):
             return self._of_group(item.removeprefix(_GROUP_MARK), place)
@@ -118,14 +118,14 @@ class HostSpec:
 
     label: str
     destination: Destination
-    tags: tuple[str, ...] | None = None  # of the inventory; None where it does not name the host
-    group: str = ""  # of hosts that is compared with others
-    job: SlurmJob | None = None  # that has the host for this run, a node of it
-    node: str = ""  # as the scheduler calls it
+    tags: tuple[str, ...] | None = None  # None if the host is not in the inventory
+    group: str = ""  # the group of hosts it is compared in
+    job: SlurmJob | None = None  # the job whose node this host is
+    node: str = ""  # the scheduler's name for it
 
     @property
     def is_local(self) -> bool:
-        """Tell whether this machine is meant."""
+        """Tell whether the host is this machine."""
         return self.destination.alias == LOCAL
 
     def __str__(self) -> str:
@@ -133,16 +133,16 @@ class HostSpec:
 
 
 def parse_hosts(values: Sequence[str], inventory: Inventory | None = None) -> tuple[HostSpec, ...]:
-    """Read the values of `--hosts`, each a list with commas, whose items may be files.
+    """Parse the values of `--hosts`: comma-separated hosts and files of hosts.
 
-    `NAME=HOST+HOST` makes a group of hosts that is compared with the others.
+    `NAME=HOST+HOST` makes a group of hosts that is compared with the other groups. Groups and tags
+    of the inventory may overlap.
 
-    Raises ConfigError for what cannot be a host, for a group or tag that the inventory does not
-    have, for a host that is named twice, and for groups that cannot be compared; groups and tags of
-    the inventory may have hosts in common.
+    Raises ConfigError for an invalid host, an unknown group or tag, a host that is named twice, and
+    groups that cannot be compared.
     """
     known = inventory or Inventory()
-    places: dict[Destination, str] = {}  # of the hosts that are named by themselves
+    places: dict[Destination, str] = {}  # where each host is named itself, not by a group or tag
     names: dict[Destination, str] = {}
     groups: dict[Destination, str] = {}
     for place, item, group in _items(values):
@@ -174,7 +174,7 @@ def parse_hosts(values: Sequence[str], inventory: Inventory | None = None) -> tu
 
 
 def host_groups(hosts: Sequence[HostSpec]) -> tuple[HostGroup, ...]:
-    """Return the groups of hosts that are compared, in their order; none where hosts have none."""
+    """Return the groups of hosts that are compared, in order."""
     names = dict.fromkeys(host.group for host in hosts if host.group)
     return tuple(
         HostGroup(name=name, hosts=tuple(host.label for host in hosts if host.group == name))
@@ -183,7 +183,7 @@ def host_groups(hosts: Sequence[HostSpec]) -> tuple[HostGroup, ...]:
 
 
 def _several(groups: Mapping[Destination, str]) -> Mapping[Destination, str]:
-    """Return the groups of a file; none unless hosts of two of them are chosen."""
+    """Return the inventory's groups, or none if the hosts belong to fewer than two of them."""
     return groups if len(set(filter(None, groups.values()))) > 1 else {}
 
 
@@ -199,7 +199,7 @@ def _note_group(groups: dict[Destination, str], destination: Destination, group:
 
 
 def _check_groups(groups: Mapping[Destination, str]) -> None:
-    """Raise ConfigError unless every host is in one of two groups or more, or none is in any."""
+    """Raise ConfigError unless all hosts have a group, of at least two, or no host has one."""
     names = tuple(dict.fromkeys(filter(None, groups.values())))
     if not names:
         return
@@ -242,7 +242,7 @@ def _note_place(places: dict[Destination, str], destination: Destination, place:
 
 
 def connect(spec: HostSpec, *, options: SshOptions | None = None) -> Transport:
-    """Open the transport to a host; `local` is this machine."""
+    """Connect to a host and return its transport."""
     if spec.job is not None:
         return SrunTransport(spec.label, spec.job, spec.node)
     if spec.is_local:
@@ -253,9 +253,9 @@ def connect(spec: HostSpec, *, options: SshOptions | None = None) -> Transport:
 
 
 class InterruptibleTransport:
-    """A transport whose commands all die when the user asks to stop a second time.
+    """A transport whose commands are killed when the user asks to stop a second time.
 
-    Those of one that `ends_at_once` die at the first: nothing is lost with an unanswered question.
+    With `ends_at_once` the first request kills them, for questions whose answers may be lost.
     """
 
     def __init__(
@@ -269,23 +269,23 @@ class InterruptibleTransport:
 
     @property
     def name(self) -> str:
-        """Name the host as the user wrote it."""
+        """Return the host's name as the user wrote it."""
         return self._transport.name
 
     @property
     def bare(self) -> Transport:
-        """Give the transport below, for what must run after everything else was killed."""
+        """Return the transport below, which clean-up uses after everything else was killed."""
         return self._transport.bare
 
     def spawn(self, command: Command) -> Process:
-        """Start the command there and remember it until the run ends."""
+        """Start the command on the host, and register it to be killed."""
         process = self._transport.spawn(command)
         self._interruption.add(process, at_once=self._ends_at_once)
         return process
 
 
 def _items(values: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield each host as written, with the place that an error names, and its group."""
+    """Yield for each host: where it is written, for errors; its text; and its group."""
     named: set[str] = set()
     for value in values:
         for item in value.split(","):
@@ -301,7 +301,7 @@ def _items(values: Sequence[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def _check_new(group: str, hosts: str, named: set[str]) -> None:
-    """Raise ConfigError for a group without a name or a host, and for one that is named again."""
+    """Raise ConfigError for a group without a name or a host, or with a name used before."""
     if not group or not all(host.strip() for host in hosts.split("+")):
         raise ConfigError(
             f"--hosts {group}={hosts}: " + ("a host is missing" if group else "no name of a group"),
@@ -397,7 +397,7 @@ def _wrong(text: str, place: str, why: str) -> ConfigError:
 
 
 def _labels(names: Mapping[Destination, str], inventory: Inventory) -> list[str]:
-    """Name hosts for files: as the inventory does, or by the host where that is enough."""
+    """Return unique labels for file names: the inventory's name or the host, if that is enough."""
     hosts = list(names)
     known = inventory.hosts
     short = [_safe(name if name in known else host.alias) for host, name in names.items()]

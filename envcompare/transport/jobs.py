@@ -1,7 +1,7 @@
-"""Jobs of Slurm: what it lists of one, and commands on the nodes that the job holds.
+"""Slurm jobs: their state, and commands on their nodes.
 
-A command is carried to a node as a step of the job, by `srun`, which hands on whole lines, and what
-is left of one when the command ends.
+A command runs on a node as a step of the job, started by `srun`. srun forwards output by whole
+lines, and an unfinished line when the command ends.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from envcompare.errors import CommandTimeoutError, TransportError, UnusableError
 from envcompare.transport import Transport, run
 from envcompare.transport.local import LOCAL, LocalProcess
 
-# srun writes messages of its own to stderr: they are kept apart from those of the command. It takes
-# the place of the shell, so that a signal reaches it alone and its end is that of the step.
+# srun writes its own messages to stderr, so the command's stderr goes to descriptor 3. `exec`
+# replaces the shell, so that signals reach srun and its exit code is that of the step.
 _APART = ("/bin/sh", "-c", 'exec 3>&2 2>/dev/null; exec "$@"', "sh")
 _STDERR = "--error=/proc/self/fd/3"
-# The shell stays as the parent: srun's own 128 + n would also be that of a step that was ended.
+# The shell stays as the parent, because srun's 128 + n could also mean that the step was killed.
 _LAUNCH = ("/bin/sh", "-c", '"$@"; exit "$?"', "sh")
-_FAILED = 112  # the exit code of srun where it fails itself (SLURM_EXIT_ERROR)
+_FAILED = 112  # the exit code of srun when it fails itself (SLURM_EXIT_ERROR)
 _LIST = ("squeue", "--me", "--noheader", "--format=%A|%T|%j")  # number, state, name
 _PROBE_S = 60.0
 _KILL_S = 10.0
-# States in which a job has its nodes, or will have them again (JOB STATE CODES of squeue)
+# A job in a state of STARTED has its nodes, or will get them back (JOB STATE CODES of squeue).
 _WAITING = frozenset({"CONFIGURING", "PENDING"})
 STARTED = frozenset({
     "RESIZING", "RUNNING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED",
@@ -37,7 +37,7 @@ STARTED = frozenset({
 
 @dataclass(slots=True, eq=False)
 class SlurmJob:
-    """A job whose nodes are measured; `on_loss` is called once, with why it ended too early."""
+    """A job whose nodes are measured; `on_loss` is called once, with the reason it ended early."""
 
     id: str
     on_loss: Callable[[str], None]
@@ -46,11 +46,11 @@ class SlurmJob:
 
     @property
     def ending(self) -> tuple[str, ...]:
-        """Return the command that ends it."""
+        """Return the command that cancels the job."""
         return ("scancel", self.id)
 
     def lose(self, why: str) -> None:
-        """Note that the job has ended, and call `on_loss` once."""
+        """Record that the job has ended; the first call also calls `on_loss`."""
         with self._lock:
             is_news = not self.loss
             self.loss = self.loss or why
@@ -58,9 +58,9 @@ class SlurmJob:
             self.on_loss(why)
 
     def step(self, *argv: str, nodes: int = 1, node: str = "") -> Command:
-        """Return a command of the job, one process a node, beside all others of the job.
+        """Return a command that runs `argv` as a step, one process per node, next to other steps.
 
-        Without options for CPUs, memory and GPUs a step has all that the job has on the node.
+        Without options for CPUs, memory and GPUs, a step can use all that the job has on the node.
         """
         where = (f"--nodelist={node}",) if node else ()
         count = (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
@@ -69,13 +69,13 @@ class SlurmJob:
         return Command(argv=("srun", *options, *argv), env=(("SLURM_EXIT_ERROR", str(_FAILED)),))
 
     def state(self, *, name: str = "") -> str:
-        """Return the state in which Slurm lists the job, empty where it does not list it.
+        """Return the job's state in Slurm's list, empty if it is not listed.
 
-        A job that is not listed has given its nodes back; one that is listed may have lost them.
-        With a name a job is meant whose own begins so. Raises TransportError where Slurm does not
-        answer.
+        A job that is not listed has released its nodes; a listed one may still have lost them. With
+        a name, only a job whose name starts with it counts. Raises TransportError when Slurm does
+        not answer.
         """
-        silence = f"Slurm does not say what became of job {self.id}"
+        silence = f"Slurm does not report the state of job {self.id}"
         hint = "check `squeue --me` on this machine; a run can be resumed"
         try:
             listing = run(LOCAL, Command(argv=_LIST))
@@ -85,14 +85,14 @@ class SlurmJob:
             raise TransportError(silence, details=listing.tail(1), hint=hint)
         for line in listing.stdout.splitlines():
             number, _, rest = line.partition("|")
-            state, _, its_name = rest.partition("|")
-            if number == self.id and its_name.startswith(name):
+            state, _, full_name = rest.partition("|")
+            if number == self.id and full_name.startswith(name):
                 return state
         return ""
 
 
 class _StepProcess:
-    """A command on a node: what is done to `srun` here is done to the step there."""
+    """A command on a node, controlled through the `srun` process on this machine."""
 
     def __init__(self, process: LocalProcess, *, brief: str, transport: SrunTransport) -> None:
         self._process = process
@@ -106,7 +106,7 @@ class _StepProcess:
     def wait(self, timeout_s: float | None = None) -> int:
         """Return the exit code, 128 + n after signal n.
 
-        Raises TransportError where the node does not answer: the code is then not the command's.
+        Raises TransportError when the node does not answer: the code is then not the command's.
         """
         try:
             code = self._process.wait(timeout_s)
@@ -120,17 +120,17 @@ class _StepProcess:
         if code == _FAILED and not self._is_killed:
             raise TransportError(
                 f"srun cannot start {self._brief} on {self._transport.name}",
-                details="it starts other commands there",
-                hint="resume the run; if it happens again, see what slurmctld logs of the job",
+                details="other commands still start there",
+                hint="resume the run; if it happens again, read slurmctld's log of the job",
             )
         return code
 
     def kill(self) -> None:
-        """Have Slurm kill all processes of the step; safe to repeat."""
+        """Let Slurm kill all processes of the step; safe to repeat."""
         if self._is_killed:
             return
         self._is_killed = True
-        self._process.signal(signal.SIGTERM)  # with which srun kills the step
+        self._process.signal(signal.SIGTERM)  # srun then kills the step
         with suppress(CommandTimeoutError):
             self._process.wait(_KILL_S)
         self._process.kill()
@@ -146,18 +146,18 @@ class SrunTransport:
 
     @property
     def name(self) -> str:
-        """Name the host as the plan does."""
+        """Return the host's name in the plan."""
         return self._name
 
     @property
     def bare(self) -> Transport:
-        """Give the transport itself: its commands are killed by who started them alone."""
+        """Return the transport itself: interruption does not reach it."""
         return self
 
     def spawn(self, command: Command) -> _StepProcess:
-        """Start the command there; a missing program ends with exit code 127.
+        """Start the command on the node; a missing program ends with exit code 127.
 
-        Raises TransportError where the job has ended.
+        Raises TransportError if the job has ended.
         """
         if self._job.loss:
             raise self._lost(self._job.loss, "nothing")
@@ -166,9 +166,9 @@ class SrunTransport:
         return _StepProcess(started, brief=" ".join(command.argv[:2]), transport=self)
 
     def require_alive(self, brief: str) -> None:
-        """Raise TransportError where the node runs no command any more.
+        """Raise TransportError unless the node still runs commands.
 
-        A step is the proof; only one that fails makes Slurm be asked whether the job is over.
+        Runs a step as the test; asks Slurm whether the job is over only if that fails.
         """
         try:
             done = run(LOCAL, self._job.step("true", node=self._node), timeout_s=_PROBE_S)
@@ -182,7 +182,7 @@ class SrunTransport:
         raise self._lost(why, brief)
 
     def forward_unix(self, path: str) -> AbstractContextManager[Path]:
-        """Refuse: srun carries no socket, and a daemon's containers run outside the job."""
+        """Raise UnusableError: srun forwards no sockets, and daemons run outside the job."""
         raise UnusableError(
             f"the socket {path} of {self._name} cannot be reached from here",
             details="srun forwards no socket",
@@ -190,7 +190,7 @@ class SrunTransport:
         )
 
     def close(self) -> None:
-        """Do nothing: each command has a connection of its own."""
+        """Do nothing: each command has its own connection."""
 
     def _lost(self, why: str, what: str) -> TransportError:
         return TransportError(

@@ -1,4 +1,4 @@
-"""Commands and files on this machine, by the same road as over SSH: one POSIX shell in between."""
+"""Commands and files on this machine, through one POSIX shell, as over SSH."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError, UnusableError
 from envcompare.transport import Transport, reader, writer
 
-# The shell stays as the parent: over SSH only so does a death by signal arrive as 128 + n.
+# The shell stays as the parent, so that death by a signal is reported as 128 + n, as over SSH.
 _LAUNCH = ("/bin/sh", "-c", '"$@"; exit "$?"', "sh")
-# A process in an uninterruptible wait dies later, by itself.
+# A process in an uninterruptible wait dies later.
 _REAP_S = 5.0
 _LONGEST_PAUSE_S = 0.05
 
 
 def _source(stream: IO[bytes] | None) -> BinaryIO:
-    descriptor = _own(stream)
+    descriptor = _duplicate(stream)
     return reader(partial(os.read, descriptor), end=partial(os.close, descriptor))
 
 
 def _sink(stream: IO[bytes] | None) -> BinaryIO:
-    descriptor = _own(stream)
+    descriptor = _duplicate(stream)
     return writer(partial(_write_all, descriptor), end=partial(os.close, descriptor))
 
 
-def _own(stream: IO[bytes] | None) -> int:
-    """Return a descriptor of the pipe in place of the one that `stream` has."""
+def _duplicate(stream: IO[bytes] | None) -> int:
+    """Duplicate the stream's descriptor, and close the stream."""
     assert stream is not None
     with stream:
         return os.dup(stream.fileno())
@@ -49,10 +49,10 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 class LocalProcess:
-    """A command in a session of its own, so that one signal reaches all its children.
+    """A command in its own session, so that one signal reaches all its children.
 
-    It is reaped when it is killed or given up, not when it is waited for: until then no other
-    process, and no other group, can get its number.
+    It is reaped by `kill` or by garbage collection, not by `wait`: until then no other process or
+    group can get its number.
     """
 
     def __init__(self, command: Command, *, launch: tuple[str, ...] = _LAUNCH) -> None:
@@ -87,19 +87,19 @@ class LocalProcess:
             self._popen.poll()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the command and all its children, unless it was reaped."""
+        """Send a signal to the command and all its children, unless the command was reaped."""
         with self._reaping:
             if self._popen.returncode is None:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self._popen.pid, number)
 
     def __del__(self) -> None:
-        """Reap what has ended and was never killed."""
+        """Reap a command that has ended and was never killed."""
         if hasattr(self, "_popen"):
             self._popen.poll()
 
     def _await_end(self, timeout_s: float | None) -> int | None:
-        """Return the exit code, None where the limit passes first."""
+        """Return the exit code, None after the limit."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         pause_s = _LONGEST_PAUSE_S / 100
         while (code := self._exit_code(is_patient=until is None)) is None:
@@ -111,7 +111,7 @@ class LocalProcess:
         return code
 
     def _exit_code(self, *, is_patient: bool) -> int | None:
-        """Return the exit code of a command that has ended, and leave it to be reaped."""
+        """Return the exit code without reaping the command; None while it runs."""
         options = os.WEXITED | os.WNOWAIT | (0 if is_patient else os.WNOHANG)
         code = self._popen.returncode
         if code is None:
@@ -137,19 +137,19 @@ class LocalTransport:
 
     @property
     def name(self) -> str:
-        """Name the host as the user writes it."""
+        """Return `local`."""
         return "local"
 
     @property
     def bare(self) -> Transport:
-        """Give the transport itself: its commands are killed by who started them alone."""
+        """Return the transport itself: interruption does not reach it."""
         return self
 
     def spawn(self, command: Command, *, launch: tuple[str, ...] = _LAUNCH) -> LocalProcess:
         """Start the command; a missing program ends with exit code 127.
 
-        `launch` is the shell in between, which has the command as its words. Raises
-        UnusableError where the system refuses it, as an argument that is too long.
+        `launch` is the shell that starts it and gets the command as its arguments. Raises
+        UnusableError when the system refuses the command, such as for an argument that is too long.
         """
         try:
             return LocalProcess(command, launch=launch)
@@ -162,11 +162,11 @@ class LocalTransport:
 
     @contextmanager
     def forward_unix(self, path: str) -> Iterator[Path]:
-        """Give the path itself: the socket is on this machine already."""
+        """Yield the path itself: the socket is on this machine."""
         yield Path(path)
 
     def close(self) -> None:
         """Do nothing: there is no connection."""
 
 
-LOCAL = LocalTransport()  # it has no state, so that one serves all
+LOCAL = LocalTransport()  # stateless, so all can share it

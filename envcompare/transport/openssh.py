@@ -1,4 +1,4 @@
-"""What the user's OpenSSH files say: how a host is reached, and which host keys are trusted."""
+"""The user's OpenSSH files: how to reach a host, and which host keys are trusted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Values = Mapping[str, tuple[str, ...]]
 
 _AGENT_VARIABLE = "SSH_AUTH_SOCK"
 
-# A `Match exec` in the configuration runs a program of the user's.
+# A `Match exec` in the configuration may run any program of the user.
 _ANSWER_S = 30
 
 # One hop of ProxyJump: [user@]host[:port] or ssh://[user@]host[:port].
@@ -42,7 +42,7 @@ _Lookup = Callable[[Path | None, str], Values]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SshOptions:
-    """What the user said about all hosts of a run."""
+    """The user's options for all hosts of a run."""
 
     config: Path | None = None
     accept_new_host_keys: bool = False
@@ -56,7 +56,7 @@ class SshOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """A host as the user wrote it; what is `None` is left to the configuration."""
+    """A host as the user wrote it; the configuration decides what is `None`."""
 
     alias: str
     user: str | None = None
@@ -88,10 +88,10 @@ class SshSettings:
 
 
 def resolve(destination: Destination, options: SshOptions, *, without_ssh: _Lookup) -> SshSettings:
-    """Ask OpenSSH itself what the configuration means; `without_ssh` reads it where ssh is missing.
+    """Let `ssh -G` evaluate the configuration; `without_ssh` reads it if ssh is not installed.
 
-    Only OpenSSH knows Include, Match and canonical names in full. Raises TransportError where the
-    configuration cannot be read, or asks for a check of host keys that is not made here.
+    Only OpenSSH fully implements Include, Match and canonical names. Raises TransportError if the
+    configuration cannot be read, or requires a check of host keys that envcompare does not make.
     """
     try:
         values = _ask_ssh(destination, options)
@@ -137,8 +137,8 @@ def _ask_ssh(destination: Destination, options: SshOptions) -> Values:
     except subprocess.TimeoutExpired as error:
         raise _unreadable(destination, config, f"no answer within {_ANSWER_S} s") from error
     if answer.returncode != 0:
-        said = " · ".join(answer.stderr.strip().splitlines()[-3:])
-        raise _unreadable(destination, config, said)
+        why = " · ".join(answer.stderr.strip().splitlines()[-3:])
+        raise _unreadable(destination, config, why)
     values: dict[str, tuple[str, ...]] = {}
     for line in answer.stdout.splitlines():
         name, _, value = line.partition(" ")
@@ -155,13 +155,13 @@ def _unreadable(destination: Destination, config: Path | None, why: str) -> Tran
 
 
 def _unread_revocations(destination: Destination, files: str) -> TransportError:
-    """Say that the configuration relies on a list of revoked keys, which nothing here reads."""
+    """Return the error for a configuration with a list of revoked keys, which is not read here."""
     return TransportError(
         f"the SSH configuration for {destination} names a list of revoked host keys",
-        details=f"RevokedHostKeys is {files}; envcompare does not read such lists, so that a "
-        "revoked key would be accepted",
+        details=f"RevokedHostKeys is {files}; envcompare does not read such lists, and would "
+        "accept a revoked key",
         hint="mark the revoked keys with @revoked in known_hosts, or remove them there, and set "
-        "`RevokedHostKeys none` for this host, above where it names the list",
+        "`RevokedHostKeys none` for this host, above the line that names the list",
     )
 
 
@@ -203,7 +203,7 @@ def _settings(destination: Destination, values: Values, *, accepts_new_keys: boo
 
 
 def _agent(text: str, tokens: Mapping[str, str]) -> Path | None:
-    """Return the agent's socket: `none`, the name of a variable, or a path, as OpenSSH reads it."""
+    """Return the agent's socket; OpenSSH takes `none`, the name of a variable, or a path."""
     if text == "none":
         return None
     if text == _AGENT_VARIABLE or re.fullmatch(r"\$\w+", text):
@@ -231,7 +231,7 @@ def _path(text: str, tokens: Mapping[str, str]) -> Path:
 
 
 def _paths(text: str, tokens: Mapping[str, str]) -> tuple[Path, ...]:
-    # `ssh -G` prints several files with spaces between and never quotes one that has a space.
+    # `ssh -G` separates files by spaces, and does not quote a name that contains a space.
     whole = _path(text, tokens)
     if whole.exists():
         return (whole,)
@@ -243,7 +243,7 @@ def _paths(text: str, tokens: Mapping[str, str]) -> tuple[Path, ...]:
 
 
 class _Trust(Enum):
-    """What the files say about a key that a host offered."""
+    """Whether the known_hosts files trust a key that a host offered."""
 
     KNOWN = auto()
     UNKNOWN = auto()
@@ -275,7 +275,7 @@ class _KnownHost:
     place: str  # file:line
 
     def covers(self, name: str) -> bool:
-        """Tell whether the line is about `name`, in any case; a negated pattern rules it out."""
+        """Tell whether the line applies to `name`, ignoring case; a negated pattern excludes it."""
         folded = name.lower()
         is_covered = False
         for pattern in self.patterns:
@@ -288,22 +288,22 @@ class _KnownHost:
 
 
 def _known_name(host: str, port: int) -> str:
-    """Write a host as known_hosts does: with its port only where that is not 22."""
+    """Return a host's name in known_hosts: with its port unless that is 22."""
     return host.lower() if port == _SSH_PORT else f"[{host.lower()}]:{port}"
 
 
 def trusted_name(settings: SshSettings) -> str:
-    """Return the name under which known_hosts files keep the host's key."""
+    """Return the host's name in known_hosts files."""
     return settings.key_alias or _known_name(settings.hostname, settings.port)
 
 
 def read_known_hosts(paths: Iterable[Path]) -> tuple[_KnownHost, ...]:
-    """Read all lines that name a key; files that are not there count as empty."""
+    """Read all lines with a key; missing files count as empty."""
     return tuple(line for path in paths for line in _read(path))
 
 
 def _judge(known: Iterable[_KnownHost], name: str, key: HostKey) -> tuple[_Trust, str]:
-    """Say whether to trust `key` for `name`, and the place (file:line) that decided."""
+    """Return whether to trust `key` for `name`, and the place (file:line) that decided."""
     lines = [line for line in known if line.covers(name)]
     for line in lines:
         if line.is_revoked and line.key == key:
@@ -312,12 +312,12 @@ def _judge(known: Iterable[_KnownHost], name: str, key: HostKey) -> tuple[_Trust
     for line in trusted:
         if line.key == key:
             return _Trust.KNOWN, line.place
-    # A key of another type than the known one could be an impostor's as well.
+    # A key of a type other than the known one could also come from an impostor.
     return (_Trust.CHANGED, trusted[0].place) if trusted else (_Trust.UNKNOWN, "")
 
 
 def known_types(known: Iterable[_KnownHost], name: str) -> tuple[str, ...]:
-    """Return the key types known for `name`, so that one of them can be asked for."""
+    """Return the key types known for `name`, so that the client can ask for one of them."""
     lines = (line for line in known if not line.is_revoked and line.covers(name))
     return tuple(dict.fromkeys(line.key.type for line in lines))
 
@@ -329,7 +329,7 @@ def _remember(path: Path, name: str, key: HostKey) -> None:
     with open(descriptor, "r+b") as file:  # noqa: PTH123  # a mode at creation
         end = file.seek(0, os.SEEK_END)
         file.seek(max(end - 1, 0))
-        # A last line that was written by hand may lack its end, and must not take this one in.
+        # A last line written by hand may lack its newline; do not append to it.
         start = "" if file.read(1) in (b"", b"\n") else "\n"
         file.write(f"{start}{name} {key.type} {key.content}\n".encode())
 
@@ -337,7 +337,7 @@ def _remember(path: Path, name: str, key: HostKey) -> None:
 def check_host_key(settings: SshSettings, known: Iterable[_KnownHost], key: HostKey) -> None:
     """Raise TransportError unless the user trusts the key that a host offered.
 
-    Where new keys are accepted, one that is not known is remembered.
+    Adds an unknown key to known_hosts if the settings accept new keys.
     """
     trust, place = _judge(known, trusted_name(settings), key)
     if trust is _Trust.REVOKED:
@@ -352,13 +352,13 @@ def check_host_key(settings: SshSettings, known: Iterable[_KnownHost], key: Host
 
 
 def _unknown_key(settings: SshSettings, key: HostKey) -> TransportError:
-    """Say that the host's key is not known yet, and how to accept exactly this key."""
+    """Return the error for an unknown key, with the command that accepts exactly this key."""
     name = trusted_name(settings)
     kind = _TYPE_NAMES.get(key.type, "ecdsa")
     target = settings.known_hosts[0] if settings.known_hosts else "~/.ssh/known_hosts"
     return TransportError(
         f"the host key of '{settings.destination}' is not known",
-        details=f"it offers the {kind} key {key.fingerprint}, which no known_hosts file names",
+        details=f"it offers the {kind} key {key.fingerprint}, which is in no known_hosts file",
         hint=(
             f"if `ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub` shows the same there, run "
             f"`echo '{name} {key.type} {key.content}' >> '{target}'`, or use --accept-new-host-keys"
@@ -367,22 +367,22 @@ def _unknown_key(settings: SshSettings, key: HostKey) -> TransportError:
 
 
 def _changed_key(settings: SshSettings, key: HostKey, place: str) -> TransportError:
-    """Say that the host offers another key than the known one; this is never accepted."""
+    """Return the error for a key that differs from the known one; it is never accepted."""
     return TransportError(
         f"the host key of '{settings.destination}' has changed",
-        details=f"it offers {key.type} {key.fingerprint}; {place} names another key, so "
+        details=f"it offers {key.type} {key.fingerprint}; {place} has another key, so "
         "either the host was reinstalled or someone intercepts the connection",
-        hint="ask who runs the host; only if the new key is right, remove the old one with "
+        hint="ask the host's administrator; only if the new key is right, remove the old one with "
         f"`ssh-keygen -R '{trusted_name(settings)}' -f '{place.rpartition(':')[0]}'`",
     )
 
 
 def _revoked_key(settings: SshSettings, key: HostKey, place: str) -> TransportError:
-    """Say that a line of known_hosts revokes the offered key."""
+    """Return the error for a key that a line of known_hosts revokes."""
     return TransportError(
         f"the host key of '{settings.destination}' is revoked",
         details=f"{place} revokes {key.fingerprint}",
-        hint="do not connect; ask who runs the host",
+        hint="do not connect; ask the host's administrator",
     )
 
 
@@ -394,14 +394,14 @@ def _read(path: Path) -> Iterator[_KnownHost]:
     for number, line in enumerate(text.split("\n"), start=1):
         fields = line.split()
         marker = fields.pop(0) if fields and fields[0].startswith("@") else ""
-        # A certificate authority signs keys; it is none itself, and certificates are not checked.
+        # A certificate authority's key is no host key, and certificates are not checked.
         if len(fields) < 3 or fields[0].startswith("#") or marker not in ("", "@revoked"):
             continue
         names, key_type, content = fields[:3]
         if (blob := _blob(content)) is not None:
             yield _KnownHost(
                 patterns=tuple(names.split(",")),
-                # written in the one way that servers' keys are written here as well
+                # encoded again, so that it compares equal to a server's key
                 key=HostKey(type=key_type, content=base64.b64encode(blob).decode()),
                 is_revoked=marker == "@revoked",
                 place=f"{path}:{number}",
@@ -409,7 +409,7 @@ def _read(path: Path) -> Iterator[_KnownHost]:
 
 
 def _blob(text: str) -> bytes | None:
-    """Return what stands in base64; None where it is none."""
+    """Decode base64; None if it is invalid."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -424,7 +424,7 @@ def _matches(pattern: str, name: str) -> bool:
 
 
 def _matches_hash(pattern: str, name: str) -> bool:
-    """Compare with a hashed name, `|1|salt|HMAC-SHA1(salt, name)`, as OpenSSH writes it."""
+    """Compare with a hashed name of OpenSSH: `|1|salt|HMAC-SHA1(salt, name)`."""
     _, _, salt, expected, *_ = (*pattern.split("|"), "", "")
     try:
         digest = hmac.digest(base64.b64decode(salt), name.encode(), "sha1")

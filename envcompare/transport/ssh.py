@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
-import paramiko  # noqa: TID251  # this is its home
+import paramiko  # noqa: TID251  # the only module that may import it
 from cryptography.exceptions import UnsupportedAlgorithm
 from paramiko.agent import AgentSSH  # noqa: TID251
 from paramiko.common import MSG_CHANNEL_CLOSE  # noqa: TID251
@@ -36,12 +36,13 @@ from envcompare.transport.openssh import (
 )
 
 _KEEPALIVE_S = 5.0
-# What is not acknowledged ends a connection of TCP after this time. Behind a jump host, and where
-# sshd itself has stopped, the kernels acknowledge everything: there the reply to a keepalive tells.
+# TCP drops a connection whose data is not acknowledged for this time. Behind a jump host, or when
+# sshd itself hangs, the kernel still acknowledges everything; only missing keepalive replies show
+# the loss.
 _UNACKNOWLEDGED_MS = 10_000
 _UNANSWERED_S = 30.0
 _MOST_JUMPS = 8
-# Checking an account may take sshd long (LDAP, a slow home); opening a session as well.
+# sshd may take long to check an account (LDAP, a slow home) or to open a session.
 _AUTH_S = 30.0
 _CLOSE_S = 1.0
 _AGENT_S = 60.0
@@ -52,7 +53,7 @@ Channel = paramiko.Channel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """An open connection, with the one it leads through."""
+    """An open connection, and the jump host's connection below it."""
 
     transport: paramiko.Transport
     settings: SshSettings
@@ -60,13 +61,13 @@ class Connection:
 
     @property
     def is_alive(self) -> bool:
-        """Tell whether the connection still stands."""
+        """Tell whether the connection is still open."""
         return bool(self.transport.is_active())
 
     def start(self, text: str) -> Channel | None:
-        """Start shell text there; `None` when no session is granted (MaxSessions) or it is dead.
+        """Start shell text; None if the connection is dead or refuses a session (MaxSessions).
 
-        Only what surely did not start is `None`, so that the caller may try another connection.
+        None means that the text certainly did not start: the caller may try another connection.
         """
         try:
             channel = self.transport.open_session(timeout=_AUTH_S)
@@ -77,7 +78,7 @@ class Connection:
         return channel
 
     def close(self) -> None:
-        """End the connection and those it leads through."""
+        """Close the connection and those below it."""
         self.transport.close()
         if self.through is not None:
             self.through.close()
@@ -86,7 +87,7 @@ class Connection:
 def login(destination: Destination, options: SshOptions) -> Connection:
     """Connect, check the host key and authenticate, through jump hosts where configured."""
     logger = logging.getLogger("paramiko")
-    if not logger.handlers:  # else Python prints what paramiko logs beside our own error
+    if not logger.handlers:  # otherwise Python prints paramiko's log next to our own error
         logger.addHandler(logging.NullHandler())
     settings = resolve(destination, options, without_ssh=_read_config)
     return _login(settings, options, jumps=settings.jumps, depth=0)
@@ -103,7 +104,7 @@ def _login(
         through = _login(last, options, jumps=jumps[:-1] or last.jumps, depth=depth + 1)
     try:
         with _explained(settings, options.connect_timeout_s):
-            transport = _OrderedTransport(_road(settings, through, options.connect_timeout_s))
+            transport = _OrderedTransport(_open_link(settings, through, options.connect_timeout_s))
             try:
                 _introduce(transport, settings, options.connect_timeout_s)
             except BaseException:
@@ -135,22 +136,22 @@ def _introduce(transport: paramiko.Transport, settings: SshSettings, timeout_s: 
 
 
 def _keep_alive(transport: paramiko.Transport) -> None:
-    """Ask for a reply every few seconds, and end a connection that gives none."""
+    """Send a keepalive every few seconds, and close a connection that does not reply."""
     while transport.is_active():
         patience = threading.Timer(_UNANSWERED_S, transport.close)
         patience.daemon = True
         patience.start()
         with suppress(paramiko.SSHException, OSError, EOFError):
-            # any answer will do, a refusal too (RFC 4254, section 4)
+            # any reply counts, even a refusal (RFC 4254, section 4)
             transport.global_request("keepalive@openssh.com", wait=True)
         patience.cancel()
         time.sleep(_KEEPALIVE_S)
 
 
-def _road(
+def _open_link(
     settings: SshSettings, through: Connection | None, timeout_s: float
 ) -> socket.socket | Channel:
-    """Return what carries the bytes: a channel of the jump host, a proxy program, or TCP."""
+    """Open the byte stream to sshd: a channel of the jump host, a proxy program, or TCP."""
     if through is not None:
         try:
             return through.transport.open_channel(
@@ -164,12 +165,12 @@ def _road(
                 f"jump host '{through.settings.destination}' cannot reach host "
                 f"'{settings.destination}'",
                 details=f"{_address(settings)}: {error}",
-                hint="check the host name as the jump host sees it, and AllowTcpForwarding there",
+                hint="check that the jump host can resolve the name, and AllowTcpForwarding there",
             ) from error
     if settings.proxy_command:
         return _start_proxy(settings.proxy_command)
     link = socket.create_connection((settings.hostname, settings.port), timeout_s)
-    # Without it a small command waits 40 ms for an acknowledgement.
+    # Without TCP_NODELAY a small command waits 40 ms for an acknowledgement.
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
@@ -178,9 +179,9 @@ def _road(
 
 
 def _prefer(transport: paramiko.Transport, types: tuple[str, ...]) -> None:
-    """Ask for a key of a type that is known, else an honest host would look changed.
+    """Prefer key types that are known, or an unchanged host would seem changed.
 
-    A cipher that authenticates needs no second pass over the data: half the time for a packet.
+    Prefer GCM ciphers too: they authenticate in the same pass, in half the time for a packet.
     """
     names = [name for kind in types for name in (_RSA_SIGNATURES if kind == "ssh-rsa" else (kind,))]
     security = transport.get_security_options()
@@ -211,15 +212,15 @@ def _offer_keys(
         try:
             further = transport.auth_publickey(settings.user, key)
         except paramiko.BadAuthenticationType as error:
-            reason = f"it takes {', '.join(error.allowed_types)} alone"
+            reason = f"it only accepts {', '.join(error.allowed_types)}"
             raise _denied(settings, tried, reason=reason) from error
         except paramiko.SSHException as error:
             if not transport.is_active():
-                reason = "it ended the connection, perhaps after too many keys"
+                reason = "it closed the connection, perhaps after too many keys"
                 raise _denied(settings, tried, reason=reason) from error
             continue
         if further:
-            reason = f"after the key it wants {' or '.join(further)}"
+            reason = f"after the key it asks for {' or '.join(further)}"
             raise _denied(settings, tried, reason=reason)
         return
     raise _denied(settings, tried, locked=locked)
@@ -231,7 +232,7 @@ _ENCRYPTED = "encrypted, and no agent holds it"
 def _candidates(
     settings: SshSettings, agent_keys: Sequence[paramiko.PKey]
 ) -> Iterator[tuple[str, paramiko.PKey | str]]:
-    """Yield keys, the agent's first; in place of one that cannot be used, a text that says why."""
+    """Yield labels and keys, the agent's first; for an unusable key, the reason as text."""
     files = [path for path in settings.identity_files if path.exists()]
     wanted = {_public_blob(path) for path in settings.identity_files}
     held = {key.asbytes() for key in agent_keys}
@@ -244,22 +245,22 @@ def _candidates(
 
 
 class _Agent(AgentSSH):
-    """The agent behind a socket; paramiko's own class knows that of SSH_AUTH_SOCK alone."""
+    """The agent behind a socket; paramiko's own class supports only SSH_AUTH_SOCK."""
 
     def __init__(self, link: socket.socket) -> None:
         super().__init__()
-        self._connect(link)  # type: ignore[attr-defined]  # missing from the stubs alone
+        self._connect(link)  # type: ignore[attr-defined]  # exists, but not in the stubs
 
 
 @contextmanager
 def _agent_keys(path: Path | None) -> Iterator[Sequence[paramiko.PKey]]:
-    """Give the keys of the agent while it is connected; none where nobody answers."""
+    """Yield the agent's keys while it is connected; none if it does not answer."""
     with socket.socket(socket.AF_UNIX) as link:
         yield _ask_agent(link, path) if path else ()
 
 
 def _ask_agent(link: socket.socket, path: Path) -> Sequence[paramiko.PKey]:
-    link.settimeout(_AGENT_S)  # it may ask its user, or hang
+    link.settimeout(_AGENT_S)  # it may prompt its user, or hang
     try:
         link.connect(str(path))
         return _Agent(link).get_keys()
@@ -282,7 +283,7 @@ def _load(path: Path) -> paramiko.PKey | str:
     except OSError as error:
         return error.strerror or "not readable"
     except (ValueError, paramiko.SSHException, UnknownKeyType, UnsupportedAlgorithm):
-        return "not a private key of a kind that can be used"
+        return "not a supported private key"
 
 
 def _read_config(path: Path | None, alias: str) -> Values:
@@ -309,7 +310,7 @@ def _explained(settings: SshSettings, timeout_s: float = _AUTH_S) -> Iterator[No
     except (socket.gaierror, UnicodeError) as error:
         raise TransportError(
             f"cannot find host '{settings.hostname}'",
-            details=f"it is neither in the SSH configuration nor in the name service ({error})",
+            details=f"neither the SSH configuration nor the name service knows it ({error})",
             hint="check the spelling, or add the host to ~/.ssh/config",
         ) from error
     except ConnectionRefusedError as error:
@@ -329,26 +330,26 @@ def _explained(settings: SshSettings, timeout_s: float = _AUTH_S) -> Iterator[No
 
 
 def _broken(settings: SshSettings, reason: str) -> TransportError:
-    """Say that the conversation ended before a session stood."""
+    """Return the error for a connection that ended before a session was open."""
     return TransportError(
         f"no SSH session with host '{settings.destination}'",
         details=f"{_address(settings)}: {reason}",
-        hint=f"see what `ssh -v {_ssh_arguments(settings)} true` prints",
+        hint=f"look at the output of `ssh -v {_ssh_arguments(settings)} true`",
     )
 
 
 def _denied(
     settings: SshSettings, tried: Sequence[str], *, reason: str = "", locked: str = ""
 ) -> TransportError:
-    """Say which keys were tried in vain; `locked` is an encrypted key that no agent holds."""
+    """Return the error for rejected keys; `locked` is an encrypted key that no agent holds."""
     keys = ", ".join(tried) or "no key was found and no agent answers"
     return TransportError(
         f"host '{settings.destination}' does not let user '{settings.user}' in",
         details=f"{reason + '; ' if reason else ''}tried: {keys}",
         hint=f"unlock the key with `ssh-add {locked}`"
         if locked
-        else f"install a key with `ssh-copy-id {_ssh_arguments(settings)}`, or name it by "
-        "IdentityFile in ~/.ssh/config",
+        else f"install a key with `ssh-copy-id {_ssh_arguments(settings)}`, or set IdentityFile "
+        "in ~/.ssh/config",
     )
 
 
@@ -363,7 +364,7 @@ def _ssh_arguments(settings: SshSettings) -> str:
 
 
 def _start_proxy(command: str) -> socket.socket:
-    """Start ProxyCommand on one end of a socket pair; it is shell text by its definition."""
+    """Start ProxyCommand, which is shell text by definition, on one end of a socket pair."""
     ours, theirs = socket.socketpair()
     with theirs:
         program = subprocess.Popen(
@@ -376,19 +377,19 @@ def _start_proxy(command: str) -> socket.socket:
     return ours
 
 
-# paramiko builds a message under the channel's lock and sends it after that; sshd ends a whole
-# connection where anything follows a CLOSE. When a command ends just as its input is written or
-# closed, the answer to its CLOSE may so overtake the message.
+# paramiko builds a message under the channel's lock and sends it afterwards. When a command ends
+# just as its input is written or closed, the reply to its CLOSE may overtake that message, and sshd
+# drops the whole connection if anything follows a CLOSE.
 _locks: WeakKeyDictionary[Channel, threading.Lock] = WeakKeyDictionary()
 
 
 def sending(channel: Channel) -> threading.Lock:
-    """Return the lock to hold while something is sent into a channel or its input is ended."""
+    """Return the lock to hold while sending into a channel or closing its input."""
     return _locks.setdefault(channel, threading.Lock())
 
 
 def close_in_order(channel: Channel) -> None:
-    """Close a channel after what is being sent into it, which a lost window may hold up."""
+    """Close a channel after pending sends, but wait a second at most: a send may be blocked."""
     lock = sending(channel)
     is_free = lock.acquire(timeout=_CLOSE_S)
     try:
@@ -398,10 +399,10 @@ def close_in_order(channel: Channel) -> None:
             lock.release()
 
 
-def _closed_there(channel: Any, _: Message) -> None:  # noqa: ANN401 — has what stubs leave out
-    """Take the other side's CLOSE, and answer it when nothing is being sent any more.
+def _handle_close(channel: Any, _: Message) -> None:  # noqa: ANN401 — has what stubs leave out
+    """Handle the other side's CLOSE, and reply to it after pending sends.
 
-    The thread of the connection must not wait for a sender: that may wait for it.
+    The connection's thread must not wait for a sender, which may be waiting for that thread.
     """
     with channel.lock:
         messages = channel._close_internal()  # noqa: SLF001 — as paramiko's own handler
@@ -428,9 +429,9 @@ def _answer(channel: Any, messages: tuple[Message | None, ...]) -> None:  # noqa
 
 
 class _OrderedTransport(paramiko.Transport):
-    """A connection that answers a CLOSE only after what is being sent into that channel."""
+    """A connection that replies to a CLOSE only after pending sends into that channel."""
 
-    _channel_handler_table = {  # noqa: RUF012 — paramiko's own is such
+    _channel_handler_table = {  # noqa: RUF012 — as in paramiko
         **vars(paramiko.Transport)["_channel_handler_table"],
-        MSG_CHANNEL_CLOSE: _closed_there,
+        MSG_CHANNEL_CLOSE: _handle_close,
     }

@@ -21,47 +21,47 @@ from envcompare.transport import Transport, reader, writer
 from envcompare.transport.openssh import Destination, SshOptions
 from envcompare.transport.ssh import Channel, Connection, close_in_order, login, sending
 
-# SSH hands on no signal, so the far side first names its process group, which another session can
-# kill. The shell stays as the parent: only so does a death by signal arrive as 128 + n.
+# SSH forwards no signals, so the remote shell first prints its process group, which another session
+# can kill. The shell stays as the parent, so that death by a signal arrives as 128 + n.
 _SCRIPT = (
     'see() { read -r line <"/proc/$1/stat"; set -- ${line##*) }; group=$3 start=${20}; }; '
     'see "$$"; see "$group"; '
     'printf "\\nenvcompare-group %s %s\\n" "$group" "$start"; "$@"; exit "$?"'
 )
 _MARK = re.compile(rb"\nenvcompare-group (\d+) (\d+)\n")
-# A number is given anew once its process was reaped: only with the same start is it the same.
+# The kernel reuses the number of a reaped process; only number and start time identify a process.
 _KILL_GROUP = (
     'group=$1 began=$2; read -r line <"/proc/$group/stat" || exit 0; set -- ${line##*) }; '
     '[ "${20}" != "$began" ] || kill -s KILL -- "-$group"'
 )
-# paramiko copies all that is left of a text for each packet, which holds no more than this.
+# For each packet, which has this size at most, paramiko copies the whole rest of the text.
 _PIECE_BYTES = (1 << 15) - 64
 _START_S = 30.0
 _FORWARD_S = 20.0
 _KILL_S = 10.0
-# A connection's end is noticed by another thread than the channel's; it follows within this time.
+# Another thread notices that the connection ended, within this time after the channel's.
 _END_S = 1.0
 _SIGKILL_CODE = 137
-_GREETING_BYTES = 1 << 20  # that a login shell may print before the command starts
+_GREETING_BYTES = 1 << 20  # the most a login shell may print before the command starts
 _MARK_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """A process group of a host: its number, and when its leader started."""
+    """A process group of a host: its number, and the start time of its leader."""
 
     number: str
     start: str
 
 
 def _output(receive: Callable[[int], bytes], first: bytes = b"") -> BinaryIO:
-    """Return one of the two streams that a channel delivers, after what was read of it already."""
+    """Return an output stream of a channel; `first` was read from it already."""
     waiting = io.BytesIO(first)
     return reader(lambda size: waiting.read(size) or receive(size))
 
 
 def _input(channel: Channel) -> BinaryIO:
-    """Return the stream that a channel takes."""
+    """Return the input stream of a channel."""
 
     def send(data: bytes) -> None:
         try:
@@ -79,7 +79,7 @@ def _input(channel: Channel) -> BinaryIO:
 
 
 class _SshProcess:
-    """A command on another machine, in a process group that can be killed from a second session."""
+    """A command on another machine; a second session can kill its process group."""
 
     def __init__(
         self, channel: Channel, *, host: str, brief: str, kill_group: Callable[[_Group], None]
@@ -95,7 +95,10 @@ class _SshProcess:
         self.stderr = _output(channel.recv_stderr)
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Return the exit code, 128 + n after signal n; raises when the connection was lost."""
+        """Return the exit code, 128 + n after signal n.
+
+        Raises TransportError when the connection was lost.
+        """
         if not self._channel.status_event.wait(timeout_s):
             raise CommandTimeoutError(
                 f"{self._brief} did not end within {timeout_s:g} s on {self._host}"
@@ -105,13 +108,13 @@ class _SshProcess:
             return code
         if not self._is_killed and self._is_cut():
             raise _lost(self._host, self._brief)
-        # Without an exit code the shell around the command was killed itself, with its group.
+        # Without an exit code, the shell around the command was killed together with its group.
         return _SIGKILL_CODE
 
     def kill(self) -> None:
-        """Kill the command and all its children there; safe to repeat.
+        """Kill the command and all its children; safe to repeat.
 
-        Connects anew where the connection was lost, and gives up silently on a host that is gone.
+        Reconnects if the connection was lost, and gives up silently if the host is down.
         """
         if self._is_killed:
             return
@@ -132,7 +135,7 @@ class _SshProcess:
 
 
 class SshTransport:
-    """Carries commands and files to one host, over as many connections as its sessions need."""
+    """Carries commands and files to one host, and opens further connections as sessions need."""
 
     def __init__(self, name: str, destination: Destination, options: SshOptions) -> None:
         self._name = name
@@ -144,31 +147,31 @@ class SshTransport:
 
     @property
     def name(self) -> str:
-        """Name the host as the user wrote it."""
+        """Return the host's name as the user wrote it."""
         return self._name
 
     @property
     def bare(self) -> Transport:
-        """Give the transport itself: its commands are killed by who started them alone."""
+        """Return the transport itself: interruption does not reach it."""
         return self
 
     def spawn(self, command: Command) -> _SshProcess:
-        """Start the command there; a missing program ends with exit code 127."""
+        """Start the command on the host; a missing program ends with exit code 127."""
         channel = self._start(shell_text(("/bin/sh", "-c", _SCRIPT, "sh", *command.flat())))
         brief = " ".join(command.argv[:2])
         return _SshProcess(channel, host=self._name, brief=brief, kill_group=self._kill_group)
 
     @contextmanager
     def forward_unix(self, path: str) -> Iterator[Path]:
-        """Give a local socket that reaches `path` there; OpenSSH carries it, paramiko cannot."""
-        # The folder is 0700 and its name short: a socket's path has room for 108 bytes.
+        """Yield a local socket that reaches `path`; uses `ssh -L`, since paramiko cannot do it."""
+        # The folder has mode 0700. Its name is short: a socket's path has 108 bytes at most.
         with tempfile.TemporaryDirectory(prefix="envcompare-", dir="/tmp") as folder:
             local = Path(folder, "socket")
             with _forwarding(self._destination, self._options, local=local, remote=path):
                 yield local
 
     def close(self) -> None:
-        """End all connections; safe to repeat."""
+        """Close all connections; safe to repeat."""
         with self._lock:
             self._is_closed = True
             for connection in self._connections:
@@ -186,17 +189,17 @@ class SshTransport:
                 channel = connection.start(text)
                 if channel is not None:
                     return channel
-            return self._start_anew(text)
+            return self._start_on_new(text)
 
-    def _start_anew(self, text: str) -> Channel:
+    def _start_on_new(self, text: str) -> Channel:
         connection: Connection = login(self._destination, self._options)
         self._connections.append(connection)
         channel = connection.start(text)
         if channel is None:
             raise TransportError(
                 f"host '{self._name}' grants no session",
-                details="it refused the first one of a new connection, or ended that connection",
-                hint="check MaxSessions in its sshd_config, and what its sshd logs",
+                details="it refused the first session of a new connection, or closed it",
+                hint="check MaxSessions in its sshd_config, and the log of its sshd",
             )
         return channel
 
@@ -208,7 +211,7 @@ class SshTransport:
 
 
 def _lost(host: str, what: str) -> TransportError:
-    """Say that the connection broke while something ran."""
+    """Return the error for a connection that broke while `what` ran."""
     return TransportError(
         f"the connection to host '{host}' was lost",
         details=f"it broke while {what} ran",
@@ -217,25 +220,29 @@ def _lost(host: str, what: str) -> TransportError:
 
 
 def _read_mark(channel: Channel, host: str) -> tuple[_Group, bytes]:
-    """Read up to the line with the process group, past what a login shell printed before it."""
-    heard = b""
+    """Return the process group, and the output after its line; skips what the login shell printed.
+
+    Raises TransportError if the line does not come.
+    """
+    output = b""
     channel.settimeout(_START_S)
     until = time.monotonic() + _START_S
     with suppress(TimeoutError):
-        while len(heard) < _GREETING_BYTES and time.monotonic() < until:
+        while len(output) < _GREETING_BYTES and time.monotonic() < until:
             if not (chunk := channel.recv(1 << 16)):
                 break
-            searched = max(0, len(heard) - _MARK_BYTES)
-            heard += chunk
-            if match := _MARK.search(heard, searched):
+            searched = max(0, len(output) - _MARK_BYTES)
+            output += chunk
+            if match := _MARK.search(output, searched):
                 channel.settimeout(None)
                 group = _Group(number=match[1].decode(), start=match[2].decode())
-                return group, heard[match.end() :]
-    said = (heard + (channel.recv_stderr(4096) if channel.recv_stderr_ready() else b"")).strip()
+                return group, output[match.end() :]
+    output += channel.recv_stderr(4096) if channel.recv_stderr_ready() else b""
     close_in_order(channel)
     raise TransportError(
-        f"host '{host}' starts no command",
-        details=f"its login shell printed: {said[-300:].decode(errors='replace') or 'nothing'}",
+        f"cannot start commands on host '{host}'",
+        details="its login shell printed: "
+        f"{output.strip()[-300:].decode(errors='replace') or 'nothing'}",
         hint=f"check that `ssh {host} true` works, and that the host runs Linux",
     )
 
@@ -244,7 +251,7 @@ def _read_mark(channel: Channel, host: str) -> tuple[_Group, bytes]:
 def _forwarding(
     destination: Destination, options: SshOptions, *, local: Path, remote: str
 ) -> Iterator[None]:
-    """Keep `ssh -L local:remote` running; its folder must be the user's alone."""
+    """Keep `ssh -L local:remote` running; the folder of `local` must be private."""
     log = local.with_suffix(".log")
     with log.open("wb") as stderr:
         try:
@@ -285,7 +292,7 @@ def _forwarding_argv(destination: Destination, options: SshOptions, forward: str
 
 
 def _await_socket(ssh: subprocess.Popen[bytes], local: Path, log: Path) -> str:
-    """Wait until the socket is listened to; say why where it never will be."""
+    """Wait until the socket accepts connections; return the reason if it never will."""
     end = time.monotonic() + _FORWARD_S
     while not _is_open(local):
         if ssh.poll() is not None:
@@ -297,7 +304,7 @@ def _await_socket(ssh: subprocess.Popen[bytes], local: Path, log: Path) -> str:
 
 
 def _is_open(local: Path) -> bool:
-    """Say whether somebody accepts connections; a socket has a name before anybody does."""
+    """Tell whether the socket accepts connections; it exists before it does."""
     with socket.socket(socket.AF_UNIX) as client:
         return client.connect_ex(str(local)) == 0
 

@@ -82,7 +82,7 @@ def stop() -> None:
 def cut_short(transport: Transport, source: Path, target: str) -> None:
     """Send the first part of a file."""
     with pytest.raises(InterruptedRunError):
-        put_file(transport, source, target, told=once_at(CUT, stop))
+        put_file(transport, source, target, on_progress=once_at(CUT, stop))
 
 
 def names(transport: Transport, folder: str) -> list[str]:
@@ -107,7 +107,7 @@ def test_an_interrupted_copy_is_gone_on_from(
     assert names(transport, f"{folder}/new") != ["it's here"]
     counting = Spoiling(transport)
     heard: list[int] = []
-    put_file(counting, source, target, told=heard.append)
+    put_file(counting, source, target, on_progress=heard.append)
     assert counting.sent <= SIZE - CUT + IN_FLIGHT
     assert heard[0] == SIZE - counting.sent
     assert heard[-1] == SIZE
@@ -125,7 +125,7 @@ def test_a_copy_goes_on_by_itself_when_its_connection_is_cut(
     folder = run(transport, Command(argv=("mktemp", "-d"))).stdout.strip()
     counting = Spoiling(transport)
     told = once_at(CUT, lambda: lab.as_root("kill", "-KILL", server) and None)
-    put_file(counting, source, f"{folder}/file", told=told)
+    put_file(counting, source, f"{folder}/file", on_progress=told)
     assert SIZE < counting.sent + 1 <= SIZE + IN_FLIGHT
     assert digest(transport, f"{folder}/file") == file_sha256(source)
     get_file(transport, f"{folder}/file", tmp_path / "back", sha256=file_sha256(source))
@@ -218,11 +218,11 @@ def test_a_copy_in_which_nothing_moves_is_given_up(
     host = Poor(transport, programs)
     sending = partial(put_file, host, source, f"{folder}/there")
     fetching = partial(get_file, host, f"{folder}/there", tmp_path / "here", sha256=64 * "0")
-    with pytest.raises(CommandTimeoutError, match="stands still") as caught:
+    with pytest.raises(CommandTimeoutError, match="has stalled") as caught:
         (sending if is_sent else fetching)()
     # nothing was fetched yet, and of what is sent some went into a buffer
     minutes = "0.01" if is_sent else "0.05"
-    assert caught.value.details == f"nothing of it has moved for {minutes} min"
+    assert caught.value.details == f"no data has moved for {minutes} min"
 
 
 def test_a_folder_of_that_name_is_not_copied_into(
@@ -280,13 +280,15 @@ def test_an_interrupted_fetch_is_gone_on_from(
     whole, target = file_sha256(source), tmp_path / "back"
     for is_damaged in (False, True):
         with pytest.raises(InterruptedRunError):
-            get_file(transport, f"{folder}/file", target, sha256=whole, told=once_at(CUT, stop))
+            get_file(
+                transport, f"{folder}/file", target, sha256=whole, on_progress=once_at(CUT, stop)
+            )
         (part,) = tmp_path.iterdir()
         if is_damaged:
             content = part.read_bytes()
             part.write_bytes(b"x" + content[1:])
         heard: list[int] = []
-        get_file(transport, f"{folder}/file", target, sha256=whole, told=heard.append)
+        get_file(transport, f"{folder}/file", target, sha256=whole, on_progress=heard.append)
         assert heard[0] > CUT
         assert min(heard) < CUT if is_damaged else min(heard) > CUT
         assert file_sha256(target) == whole
@@ -317,7 +319,7 @@ def test_a_full_disk_is_said_as_such(lab: Lab, source: Path, *, is_seen_before: 
     counting = Spoiling(transport)
     try:
         with pytest.raises(TransportError) as caught:
-            put_file(counting, source, f"{folder}/file", told=told)
+            put_file(counting, source, f"{folder}/file", on_progress=told)
         assert "No space left on device" in caught.value.details
         assert (counting.sent == 0) is is_seen_before
         assert names(transport, folder) == [] if is_seen_before else ["other"]

@@ -397,7 +397,7 @@ def test_login_shell_that_prints_does_not_disturb(lab: Lab) -> None:
 
 @pytest.mark.engine("ssh")
 def test_account_without_a_shell_is_an_error(lab: Lab) -> None:
-    """A login shell that starts no command is told with what it said."""
+    """The error for a login shell that starts no command quotes its output."""
     user = f"shut{uuid.uuid4().hex[:8]}"
     lab.as_root(
         "sh", "-c", f"useradd -m -s /usr/sbin/nologin {user} && cp -r ~bench/.ssh /home/{user}/ "
@@ -405,7 +405,7 @@ def test_account_without_a_shell_is_an_error(lab: Lab) -> None:
     )  # fmt: skip
     try:
         transport = connect(parse_hosts([f"{user}@{lab.alias}"])[0])
-        with pytest.raises(TransportError, match="starts no command") as caught:
+        with pytest.raises(TransportError, match="cannot start commands") as caught:
             run(transport, Command(argv=("true",)))
         assert "not available" in caught.value.details
         transport.close()

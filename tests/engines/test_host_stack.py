@@ -116,7 +116,7 @@ def test_the_hosts_files_are_there_and_cannot_be_changed(host: Transport, name: 
 def test_a_device_is_there_where_it_is_given_and_only_there(host: Transport, name: str) -> None:
     """Beside the host's files a container gets a GPU by its device files, whatever the engine."""
     script = "test -c /dev/fuse && exec 3<>/dev/fuse"
-    given = Gpu(way="engine", devices=("/dev/fuse",)).beside_host_files
+    given = Gpu(way="engine", devices=("/dev/fuse",)).with_host_files
     said = inside(host, name, script, gpu=given)
     assert (said.exit_code, said.stderr) == (0, "")
     assert inside(host, name, script).exit_code == 1

@@ -16,7 +16,7 @@ from software import sif_of
 from envcompare.command import Command, CommandResult
 from envcompare.environments.oci import ENGINE, image_store
 from envcompare.environments.registry import environment as named
-from envcompare.environments.software import inside, proven
+from envcompare.environments.software import inside, with_proof
 from envcompare.errors import StackError
 from envcompare.stack import Prepared, Progress, Request, building, image, sif, venv
 from envcompare.stack.image import PYTHON, Image, Recipe
@@ -61,7 +61,7 @@ class Arm:
         """Return what the arm says is installed in it."""
         told: list[str] = []
         request = Request(transport=self.host, progress=Progress(told.append), builder=ENGINE)
-        proof = proven(named(self.environment), request, self.prepared)
+        proof = with_proof(named(self.environment), request, self.prepared)
         assert told == []
         return dict(proof.facts)
 

@@ -97,7 +97,7 @@ def test_job_has_the_state_that_squeue_lists_for_its_number(slurm: Slurm) -> Non
 def test_silence_of_slurm_is_no_end_of_a_job(slurm: Slurm) -> None:
     """An error says nothing of it."""
     slurm.program("squeue", "echo 'no controller' >&2; exit 1")
-    with pytest.raises(TransportError, match="does not say what became of job 7"):
+    with pytest.raises(TransportError, match="does not report the state of job 7"):
         job().state()
     assert allocation.state_of(job()) is None
 

@@ -26,7 +26,7 @@ from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings
 from envcompare.environments import Check, Environment, Isolation, ask, kill_marked, marks, unusable
 from envcompare.environments.registry import ENVIRONMENTS, environment
-from envcompare.environments.software import proven
+from envcompare.environments.software import with_proof
 from envcompare.errors import ConfigError, Problem, UnusableError
 from envcompare.gpu.devices import GpuState, HostGpus
 from envcompare.hosts.folders import CellFolders
@@ -78,7 +78,7 @@ class Yielding:
         )
         identity = (("stack", "host"), ("python", python.version))
         prepared = Prepared(interpreter=python.path, identity=identity)
-        return proven(self, request, prepared)
+        return with_proof(self, request, prepared)
 
     def explain(self, exit_code: int, stderr: str) -> Problem | None:
         """Say that the program is missing."""

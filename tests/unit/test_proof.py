@@ -16,7 +16,7 @@ import pytest
 from envcompare.command import Command
 from envcompare.environments.oci import ENGINE
 from envcompare.environments.software import inside
-from envcompare.environments.software import proven as proven_by
+from envcompare.environments.software import with_proof as proven_by
 from envcompare.environments.vm import Vm
 from envcompare.errors import UnusableError
 from envcompare.stack import Prepared, Progress, Request

@@ -169,7 +169,7 @@ def test_the_wheels_are_counted_on_this_machine_and_the_venv_on_the_host() -> No
         transport=LOCAL,
         progress=Progress(print),
         builder=IMAGE_BUILDER.engine,
-        beside=("venv",),
+        kinds=("venv",),
     )
     assert [need.step for need in needs(request)] == ["wheels", "venv"]
 
@@ -182,7 +182,7 @@ def test_the_archive_of_an_image_is_counted_where_no_engine_of_the_host_has_it()
             transport=OtherHost(),
             progress=Progress(print),
             builder=IMAGE_BUILDER.engine,
-            beside=kinds,
+            kinds=kinds,
         )
         return [need.step for need in needs(request)]
 

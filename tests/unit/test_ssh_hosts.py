@@ -421,8 +421,8 @@ def test_host_whose_keys_a_list_revokes_is_not_connected_to(
     error = failure(host.replace("way", "gpu"), options)
     assert error.brief == f"the SSH configuration for {host} names a list of revoked host keys"
     assert error.details == (
-        f"RevokedHostKeys is {path}; envcompare does not read such lists, so that a revoked key "
-        "would be accepted"
+        f"RevokedHostKeys is {path}; envcompare does not read such lists, and would accept "
+        "a revoked key"
     )
     assert "set `RevokedHostKeys none` for this host" in error.hint
 

@@ -20,7 +20,7 @@ from recording import Recorder
 from envcompare.command import Command
 from envcompare.errors import StackError
 from envcompare.stack import ROOM_HINT, NotMadeError, Options, Progress, failure
-from envcompare.stack.building import _said_by_step
+from envcompare.stack.building import _output_of_step
 from envcompare.stack.image import Recipe
 from envcompare.stack.sif import promised_bytes
 from envcompare.stack.storage import _gigabytes, local_cache, remove_cache
@@ -417,7 +417,7 @@ The command '/bin/sh -c sh /wheelhouse/install.sh' returned a non-zero code: 127
 )
 def test_a_failed_build_is_told_by_what_its_step_said(log: str, said: str) -> None:
     """The instruction and its exit code, which builders end with, explain nothing."""
-    assert failure(LOCAL, "building", _said_by_step(log), hint="").details == said
+    assert failure(LOCAL, "building", _output_of_step(log), hint="").details == said
 
 
 def test_without_a_wish_the_base_has_the_python_that_is_asked_for() -> None:

@@ -39,7 +39,7 @@ def test_a_pipe_without_a_second_end_leaves_no_first_one(tmp_path: Path) -> None
     noted = tmp_path / "pid"
     writer = Command(argv=("sh", "-c", WRITES_FOR_EVER, "sh", str(noted)))
     with pytest.raises(TransportError, match="no session"):
-        pipe((LOCAL, writer), (Full(noted), Command(argv=("cat",))), told=print)
+        pipe((LOCAL, writer), (Full(noted), Command(argv=("cat",))), on_progress=print)
     stat = Path("/proc", noted.read_text().strip(), "stat")
     with suppress(OSError):
         while stat.read_text().rpartition(")")[2].split()[0] != "Z":
@@ -53,7 +53,7 @@ def test_both_ends_of_a_pipe_say_how_they_ended(tmp_path: Path) -> None:
     piped = pipe(
         (LOCAL, Command(argv=("head", "-c", "5000000", "/dev/zero"))),
         (LOCAL, Command(argv=("sh", "-c", script, "sh", str(tmp_path / "file")))),
-        told=sizes.append,
+        on_progress=sizes.append,
     )
     assert (piped.sink_exit, piped.succeeded) == (3, False)
     assert piped.stderr.strip() == "enough"
@@ -66,10 +66,10 @@ def test_a_pipe_in_which_nothing_moves_is_given_up(monkeypatch: pytest.MonkeyPat
     for name, seconds in (("_STALL_S", 0.6), ("_HASHING_S", 120.0), ("_TICK_S", 0.1)):
         monkeypatch.setattr(copies, name, seconds)
     stuck = Command(argv=("sh", "-c", "echo some; exec sleep 299.25"))
-    way = "on its way from local to local stands still"
+    way = "on its way from local to local has stalled"
     with pytest.raises(CommandTimeoutError, match=way) as caught:
-        pipe((LOCAL, stuck), (LOCAL, Command(argv=("cat",))), told=lambda _: None)
-    assert caught.value.details == "nothing of it has moved for 0.01 min"
+        pipe((LOCAL, stuck), (LOCAL, Command(argv=("cat",))), on_progress=lambda _: None)
+    assert caught.value.details == "no data has moved for 0.01 min"
     assert not run(LOCAL, Command(argv=("pgrep", "-f", "^sleep 299.25"))).succeeded
 
 
