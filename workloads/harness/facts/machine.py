@@ -50,7 +50,7 @@ def _cpu() -> dict[str, Any]:
     flags = fields.get("flags") or fields.get("Features")  # the word on x86, the word on ARM
     return {
         "cpu.model": fields.get("model name"),
-        "cpu.family": _cpu_family(fields),
+        "cpu.family": cpu_family(fields),
         "cpu.microcode": fields.get("microcode"),
         "cpu.flags_sha256": flags and text_hash(" ".join(sorted(flags.split()))),
         "cpu.count": os.cpu_count(),
@@ -62,7 +62,7 @@ def _cpu() -> dict[str, Any]:
     }
 
 
-def _cpu_family(fields: dict[str, str]) -> str | None:
+def cpu_family(fields: dict[str, str]) -> str | None:
     """Return "vendor, family 25, model 1, stepping 1", or on ARM "0x41, part 0xd40, variant 0x1".
 
     A cloud's name of a processor, such as "AMD EPYC", is that of several generations.
