@@ -92,7 +92,9 @@ def test_it_says_over_how_many_runs_and_how_far_they_scatter(
         code, out, _ = combine(*days, "--format", form)
         assert code == 0
         assert "slower than vm in cnn" in out
-        assert "over 3 runs on 1 host; beyond their own intervals, the runs scatter by ±2." in out
+        assert (
+            "over 3 runs on 1 machine; beyond their own intervals, the runs scatter by ±2." in out
+        )
         assert "says nothing of other machines" in out
         assert out.count("▶ slower") == 3
 
@@ -166,7 +168,7 @@ def test_another_machine_and_kernel_are_what_it_is_for(days: list[Path], combine
     code, out, _ = combine(days[0], other, "--format", "md")
     assert code == 0
     assert "Xeon, GenuineIntel, family 6" in out
-    assert "as two hosts say little about others" in out
+    assert "as two machines say little about others" in out
 
 
 def test_a_run_is_named_once(days: list[Path], combine: Call) -> None:

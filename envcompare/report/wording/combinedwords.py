@@ -54,9 +54,7 @@ def combined_blocks(combined: CombinedRuns) -> tuple[PlainBlock, ...]:
         Table(
             label="Runs",
             columns=tuple(Column(head=head) for head in _HEADS),
-            rows=tuple(
-                _row(effect, part, combined) for effect in combined.effects for part in effect.parts
-            ),
+            rows=tuple(_row(effect, part) for effect in combined.effects for part in effect.parts),
         ),
         Items(items=tuple(_notes(combined)), style="note"),
     )
@@ -71,7 +69,7 @@ def _sentence(combined: CombinedRuns, effect: CombinedEffect) -> str:
     where = f"in {_work(effect)}"
     if effect.log_ratio is None or effect.low is None or effect.high is None:
         return f"{effect.arm} {where} was not combined: {_WHY[effect.why_open]}."
-    over = f"over {counted(effect.runs, 'run')} on {counted(effect.hosts, 'host')}"
+    over = f"over {counted(effect.runs, 'run')} on {counted(effect.hosts, 'machine')}"
     ends = effect.low, effect.high
     figures = f"({signed_percent(effect.log_ratio)}, {signed_interval(*ends)}) {over}"
     size, sizes = unsigned_percent(effect.log_ratio), f"({unsigned_interval(*ends)}) {over}"
@@ -90,8 +88,8 @@ def _sentence(combined: CombinedRuns, effect: CombinedEffect) -> str:
 
 
 def _few(effect: CombinedEffect) -> str:
-    units = effect.hosts if effect.unit == "host" else effect.runs
-    return f", as two {effect.unit}s say little about others" if units == 2 else ""
+    count, unit = (effect.hosts, "machines") if effect.unit == "host" else (effect.runs, "runs")
+    return f", as two {unit} say little about others" if count == 2 else ""
 
 
 def _scatter(effect: CombinedEffect) -> str:
@@ -103,14 +101,19 @@ def _scatter(effect: CombinedEffect) -> str:
     return f"beyond their own intervals, the runs scatter by ±{size} (standard deviation)"
 
 
-def _row(effect: CombinedEffect, part: CombinedPart, combined: CombinedRuns) -> Row:
+def _row(effect: CombinedEffect, part: CombinedPart) -> Row:
     ratio = NOT_MEASURED
     if part.log_ratio is not None:
         ratio = f"{signed_percent(part.log_ratio)} ({signed_interval(part.low, part.high)})"
-    processor = combined.machines.get(part.machine, "")
-    host = f"{part.host}, {processor}" if processor else part.host
     return Row(
-        cells=(effect.arm, _work(effect), part.run_id, host, ratio, outcome_text(part.outcome)),
+        cells=(
+            effect.arm,
+            _work(effect),
+            part.run_id,
+            part.host,
+            ratio,
+            outcome_text(part.outcome),
+        ),
         style=part.outcome,
     )
 
@@ -132,19 +135,20 @@ def _warnings(combined: CombinedRuns) -> Iterator[str]:
 def _notes(combined: CombinedRuns) -> Iterator[str]:
     runs = [_run_text(run) for run in combined.runs]
     yield f"Runs: {listed(runs, most=20)}."
+    yield from _machines(combined)
     margins = {run.margin for run in combined.runs}
     largest = ", the largest of the runs" if len(margins) > 1 else ""
     yield f"The margin is {margin_text(combined.margin)}{largest}."
     units = {one.unit for one in combined.effects if one.log_ratio is not None}
     if "host" in units:
         yield (
-            "Each host is pooled over its own runs, and the interval is for hosts like these: it "
+            "Each machine is pooled over its own runs. The interval is for machines like these and "
             "widens with the spread between them."
         )
     if "run" in units:
         yield (
-            "All runs are of one host: the interval is for other days on it, and says nothing of "
-            "other machines."
+            "Where all runs are of one machine, the interval is for other days on it and says "
+            "nothing of other machines."
         )
     levels = {margin_percent(one.level) for one in combined.effects if one.level is not None}
     if len(levels) == 1 and len(combined.effects) > 1:
@@ -162,3 +166,16 @@ def _notes(combined: CombinedRuns) -> Iterator[str]:
 def _run_text(run: RunSide) -> str:
     title = f"{run.title}, " if run.title else ""
     return f"{run.run_id} ({title}begun {run.created.partition('T')[0]})"
+
+
+def _machines(combined: CombinedRuns) -> Iterator[str]:
+    """Name each machine by its hosts; two names may be of one."""
+    names: dict[str, dict[str, None]] = {}
+    for effect in combined.effects:
+        for part in effect.parts:
+            names.setdefault(part.machine, {})[part.host] = None
+    texts = [
+        f"{listed(list(hosts), most=9)} ({combined.machines.get(machine) or 'not known'})"
+        for machine, hosts in names.items()
+    ]
+    yield f"{counted(len(texts), 'machine')}, by processor: {listed(texts, most=20)}."
