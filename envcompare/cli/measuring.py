@@ -165,7 +165,9 @@ def _tell_sessions(job: Job, planned: int) -> None:
     timer = ["systemd-run", "--user", "--on-calendar=daily", f"--working-directory={folder}"]
     for line in (
         "",
-        f"next: session {session} of {planned}, by the same command, best on another day",
+        f"session {session} of {planned} measured nothing; the same command measures it again"
+        if session == job.session
+        else f"next: session {session} of {planned}, by the same command, best on another day",
         f"  with cron:    0 3 * * * {in_cron}",
         f"  with systemd: {shlex.join([*timer, *words])}",
     ):
