@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
 import msgspec
 
@@ -48,7 +49,7 @@ from envcompare.analysis.timing.surroundings import (
 )
 from envcompare.fingerprint.comparing import each_once
 from envcompare.fingerprint.identity import noted_changes
-from envcompare.run_folder.history import duration_s
+from envcompare.run_folder.history import duration_s, measured_sessions
 from envcompare.run_folder.records import (
     ArmRecord,
     CellState,
@@ -69,10 +70,12 @@ def compare_files(read: RunFiles) -> RunComparison:
     """Analyse what was read of a run folder."""
     run, design, judged = read.timed, read.timed.design, _judged(read)
     data, cells, settled = judged.data, judged.cells, judged.settled
+    sessions = measured_sessions(read.events) if design.sessions > 1 else {1: 0.0}
     return RunComparison(
         run_id=run.run_id,
         created=run.created,
         tool_version=run.tool_version,
+        tool_commit=run.tool_commit,
         title=run.title,
         seed=run.seed,
         command_line=run.command_line,
@@ -87,6 +90,9 @@ def compare_files(read: RunFiles) -> RunComparison:
         threads=design.threads,
         stabilise=design.stabilise,
         until=design.until,
+        planned_sessions=design.sessions,
+        sessions=len(sessions),
+        days=len({datetime.fromtimestamp(t, timezone.utc).date() for t in sessions.values()}),
         is_complete=read.is_complete,
         reference_arm=next(arm.id for arm in run.arms if arm.is_reference),
         references=_references(data, run.arms),
@@ -262,6 +268,9 @@ def _host(host: str, records: list[FingerprintRecord], events: list[Event]) -> H
             if one.what == "note" and isinstance(device := one.values.get("device"), str)
         },
         processor=next(_texts(records, "cpu.model"), ""),
+        cpu_family=next(_texts(records, "cpu.family"), ""),
+        microcode=next(_texts(records, "cpu.microcode"), ""),
+        kernel=next(_texts(records, "kernel.release"), ""),
         gpus=tuple(dict.fromkeys(_texts(records, "gpu.name"))),
         driver=next(_texts(records, "gpu.driver"), ""),
         torch=tuple(dict.fromkeys(_builds(records))),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from envcompare.config.experiment import Experiment
     from envcompare.config.plan import Plan
     from envcompare.doctor.checks import HostExamination
+    from envcompare.run_folder.results import RunFolder
     from envcompare.runner.recording import Job
     from envcompare.transport.hosts import HostSpec
 
@@ -69,46 +70,108 @@ def run(
     **values: Any,  # noqa: ANN401
 ) -> None:
     """Measure the workloads in every arm and write a run folder with its report."""
-    from envcompare.cli.planning import planned, resumed
+    from envcompare.cli.planning import resumed
     from envcompare.config.settings import Settings
     from envcompare.run_folder.disk import locked
+    from envcompare.run_folder.history import next_session
     from envcompare.run_folder.results import RunFolder
-    from envcompare.runner import walk
     from envcompare.runner.recording import Job
 
+    again = Settings(**{name: values[name] for name in _AGAIN})
     if resume is not None:
-        again = Settings(**{name: values.pop(name) for name in _AGAIN})
-        if any(value not in (None, ()) for value in values.values()):
-            raise ConfigError(
-                "--resume takes all options except --allow-mismatch, --wait and --retry-failed "
-                "from the run it continues",
-                hint="leave the other options out, or start a new run",
-            )
-        folder = RunFolder.open(resume)
+        _refuse_beside_resume(values)
+        folder, new = RunFolder.open(resume), None
     else:
-        experiment, plan, hosts = planned(*settings_of(values), accept_many=yes)
-        _check_places(experiment, hosts)
-        record = walk.run_record(plan, experiment, command_line=command_line())
-        folder = RunFolder.create(experiment.out, record)
+        folder, new = _begin(values, accept_many=yes)
     run_id = folder.run_id
     with locked(folder.path, by="run") as doubt:
-        if resume is not None:
-            experiment, plan, hosts = resumed(folder, again)
+        experiment, plan, hosts = new or resumed(folder, again)
+        session = next_session(folder.read_events().events) if experiment.sessions > 1 else None
+        if session is not None and session > experiment.sessions:
+            print_lines([_all_measured(folder, experiment.sessions)])
+            return
+        if new is None:
             _check_places(experiment, hosts)
         if doubt:
             display.say(doubt)
         folder.listener = print_event if events else None
-        display.say(f"run {run_id}: {_size(plan)}")
         job = Job(
             folder=folder,
-            plan=plan,
+            plan=plan if session is None else plan.in_session(session),
             experiment=experiment,
             hosts=hosts,
             display=display,
             retries_failed=retry_failed,
+            session=session,
         )
+        part = f"session {session} of {experiment.sessions}, " if session else ""
+        display.say(f"run {run_id}: {part}{_size(job.plan)}")
         exit_code = _measured(job)
+        if session is not None:
+            _tell_sessions(job, experiment.sessions)
     sys.exit(exit_code)
+
+
+def _refuse_beside_resume(values: dict[str, Any]) -> None:
+    """Raise ConfigError for an option that a run which is gone on with has already."""
+    if any(value not in (None, ()) for name, value in values.items() if name not in _AGAIN):
+        raise ConfigError(
+            "--resume takes all options except --allow-mismatch, --wait and --retry-failed "
+            "from the run it continues",
+            hint="leave the other options out, or start a new run",
+        )
+
+
+_Planned = tuple["Experiment", "Plan", "tuple[HostSpec, ...]"]
+
+
+def _begin(values: dict[str, Any], *, accept_many: bool) -> tuple[RunFolder, _Planned | None]:
+    """Return the folder of a new run with its plan, or that of --sessions to go on with."""
+    from envcompare.cli.planning import planned, session_run
+    from envcompare.run_folder.results import RunFolder
+    from envcompare.runner import walk
+
+    flags, file = settings_of(values)
+    experiment, plan, hosts = planned(flags, file, accept_many=accept_many)
+    if experiment.sessions > 1:
+        is_seeded = flags.seed is not None or file.seed is not None
+        if (begun := session_run(experiment, is_seeded=is_seeded)) is not None:
+            return begun, None
+    _check_places(experiment, hosts)
+    record = walk.run_record(plan, experiment, command_line=command_line())
+    return RunFolder.create(experiment.out, record), (experiment, plan, hosts)
+
+
+def _all_measured(folder: RunFolder, sessions: int) -> str:
+    return (
+        f"all {sessions} sessions of {folder.path} are measured; to measure it anew, name another "
+        "folder with --out"
+    )
+
+
+def _tell_sessions(job: Job, planned: int) -> None:
+    """Say how to have the next session measured, or that it was the last."""
+    from envcompare.run_folder.history import next_session
+
+    session = next_session(job.folder.read_events().events)
+    if session > planned:
+        job.display.say(_all_measured(job.folder, planned))
+        return
+    words = list(job.folder.read_run().command_line)
+    program = Path(sys.argv[0]).absolute()
+    words[0] = str(program) if program.is_file() else words[0]
+    command, folder = shlex.join(words), Path.cwd()
+    in_cron = f"cd {shlex.quote(str(folder))} && {command}".replace("%", r"\%")
+    timer = ["systemd-run", "--user", "--on-calendar=daily", f"--working-directory={folder}"]
+    for line in (
+        "",
+        f"session {session} of {planned} measured nothing; the same command measures it again"
+        if session == job.session
+        else f"next: session {session} of {planned}, by the same command, best on another day",
+        f"  with cron:    0 3 * * * {in_cron}",
+        f"  with systemd: {shlex.join([*timer, *words])}",
+    ):
+        job.display.say(line)
 
 
 def _check_places(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -22,10 +23,10 @@ from envcompare.config.settings import (
 from envcompare.config.workloads import Known, Program, catalogue
 from envcompare.environments.registry import all_traits
 from envcompare.errors import ConfigError, RunFolderError
-from envcompare.run_folder.history import written_samples
-from envcompare.run_folder.records import ProfileChoice
+from envcompare.run_folder.history import next_session, written_samples
+from envcompare.run_folder.records import Design, ProfileChoice
 from envcompare.run_folder.results import RunFolder, configuration_of
-from envcompare.text import assigned, counted, first_few, masked_toml
+from envcompare.text import assigned, counted, first_few, masked_toml, parse_toml
 from envcompare.transport.hosts import HostSpec, host_groups, parse_hosts
 from envcompare.version import __version__
 
@@ -109,7 +110,9 @@ def planned(
         check_time(
             experiment.allocation,
             cells=cells,
-            budget_s=experiment.budget_s * (1 + (experiment.until is not None)),
+            budget_s=experiment.budget_s
+            / experiment.sessions
+            * (1 + (experiment.until is not None)),
             jobs=experiment.jobs,
             has_search=experiment.search is not None,
         )
@@ -159,6 +162,46 @@ def resumed(folder: RunFolder, again: Settings) -> tuple[Experiment, Plan, tuple
     return experiment, made, hosts
 
 
+def session_run(experiment: Experiment, *, is_seeded: bool) -> RunFolder | None:
+    """Return the run that a command with --sessions goes on with; None where it begins one.
+
+    Of several in `--out` with these settings it is the last. Where the user gave no seed, that of
+    the run counts. Raises ConfigError where a run in `--out` has sessions left of other settings.
+    """
+    wanted = _compared_settings(settings_toml(experiment.settings), is_seeded=is_seeded)
+    unlike: list[tuple[RunFolder, dict[str, Any]]] = []
+    for path in sorted(experiment.out.glob("*/run.json"), reverse=True):
+        folder = RunFolder(path.parent)
+        try:
+            record = folder.read_run()
+            events = folder.read_events().events
+        except RunFolderError:  # of another version, or damaged: it is not gone on with
+            continue
+        if record.design.sessions == 1:
+            continue
+        settings = _compared_settings(record.configuration, is_seeded=is_seeded)
+        if settings == wanted:
+            return folder
+        if next_session(events) <= record.design.sessions:
+            unlike.append((folder, settings))
+    for folder, settings in unlike:
+        keys = [key for key in (*settings, *wanted) if settings.get(key) != wanted.get(key)]
+        texts = (f"{key}: {settings.get(key)!r} there, {wanted.get(key)!r} now" for key in keys)
+        raise ConfigError(
+            f"{folder.path} has sessions left to measure, with other settings",
+            details="; ".join(dict.fromkeys(texts)),
+            hint="repeat the command of that run, or name another folder with --out",
+        )
+    return None
+
+
+def _compared_settings(configuration: str, *, is_seeded: bool) -> dict[str, Any]:
+    """Return what makes two commands the same run: not where it is written, nor how it waits."""
+    content = parse_toml(configuration)
+    beside = {"out", "wait", "allow-mismatch", *(() if is_seeded else ("seed",))}
+    return {key: value for key, value in content.items() if key not in beside}
+
+
 def places_of(folder: RunFolder, again: Settings) -> tuple[Experiment, tuple[HostSpec, ...], str]:
     """Return experiment, hosts and ID of a run, whatever became of it, `again` as in `resumed`."""
     run_id = folder.run_id
@@ -200,6 +243,7 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
         f"design: margin ±{margin}, half-width target {target},",
         f"  budget {design.budget_s:.0f} s a cell, at least {design.min_restarts} restarts",
         "  (where these do not fit, up to half of the budget more)",
+        *_session_lines(design),
         f"profiles: {PROFILES[design.profile]}",
         *_compiler_lines(plan),
         *_search_lines(experiment),
@@ -227,6 +271,13 @@ def _compiler_lines(plan: Plan) -> list[str]:
         "compiled models: g++ and Python.h are needed in every environment, and the usual base",
         "  image has neither: --base-image names one that has (docs/guide/software.md)",
     ]
+
+
+def _session_lines(design: Design) -> list[str]:
+    if design.sessions == 1:
+        return []
+    budget_s = design.budget_s / design.sessions
+    return [f"sessions: {design.sessions}, one for each call, each with {budget_s:.0f} s a cell"]
 
 
 def _search_lines(experiment: Experiment) -> list[str]:

@@ -1,4 +1,4 @@
-"""The subcommands that read files: report, import, list, compare, status.
+"""The subcommands that read files: report, import, list, compare, combine, status.
 
 Only `status` without a run reaches hosts.
 """
@@ -409,6 +409,41 @@ def _nothing_to_judge(run: RunComparison) -> ConfigError:
 
 
 @click.command()
+@click.argument("runs", nargs=-1, type=_PATH, metavar="RUN RUN…")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "md", "json"]),
+    default="text",
+    show_default=True,
+    help="md is meant for a pull-request comment.",
+)
+@click.option(
+    "--allow-mismatch",
+    is_flag=True,
+    help="Combine runs even if their reference, code or settings differ; the output says so.",
+)
+def combine(runs: tuple[Path, ...], *, form: str, allow_mismatch: bool) -> None:
+    """Pool runs of several days or hosts, and say how far they differ; write nothing.
+
+    \b
+    envcompare combine results/MONDAY results/TUESDAY results/FRIDAY
+    envcompare combine results/*/ --format json > combined.json
+
+    The interval of a run holds for its host and its time. That of combined runs is for hosts like
+    these, or for other days on the same host.
+    """
+    from envcompare.analysis.two_runs.combining import combine_runs, read_combinable
+    from envcompare.cli.conclusion import show_result
+    from envcompare.report.wording.combinedwords import combined_blocks, worded
+    from envcompare.run_folder.results import RunFolder
+
+    read = [read_combinable(RunFolder.open(path)) for path in runs]
+    combined = worded(combine_runs(read, allow_mismatch=allow_mismatch))
+    show_result(combined_blocks(combined), combined, form=form)
+
+
+@click.command()
 @click.argument("run_folder", type=_PATH, metavar="[RUN]", required=False)
 @click.option(
     "--format",
@@ -490,4 +525,4 @@ def _interval(arm: ArmProgress) -> str:
     return f"{signed_percent(arm.estimate)} ({signed_interval(arm.low, arm.high)})"
 
 
-COMMANDS = (report, import_, list_, compare, status)
+COMMANDS = (report, import_, list_, compare, combine, status)

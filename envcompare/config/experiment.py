@@ -85,6 +85,7 @@ class Experiment:
     restarts: int | None
     rounds: int | None
     steps: int | None
+    sessions: int
     screen: bool
     seed: int
     threads: int
@@ -357,7 +358,8 @@ def _measuring(settings: Settings) -> dict[str, Any]:
         "margin": margin,
         "target": target,
         "budget_s": float(budget),
-        "min_restarts": settings.restarts or restarts_of(preset, budget),
+        "min_restarts": settings.restarts
+        or max(restarts_of(preset, budget), settings.sessions or 1),
         "pin": parse_cpus(settings.pin),
         # wheels without CUDA are asked for to measure on the CPU, also in arms that have other ones
         "device": "cpu" if settings.variant == "cpu" else settings.device,
@@ -403,6 +405,13 @@ def _check_together(settings: Settings) -> None:
             "--restarts and --rounds belong together",
             details="only both fix the size of a cell",
             hint="give both, or leave the one out",
+        )
+    if settings.restarts is not None and settings.restarts < (settings.sessions or 1):
+        raise ConfigError(
+            f"--sessions {settings.sessions} needs as many restarts, and --restarts plans "
+            f"{settings.restarts}",
+            details="a session without a restart would measure nothing",
+            hint="give more --restarts, or fewer --sessions",
         )
     if settings.cold_start and not settings.startup:
         raise ConfigError(

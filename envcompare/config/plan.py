@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import random
 from dataclasses import dataclass, replace
 
@@ -68,6 +69,21 @@ class Plan:
     def of(self, cell: Cell) -> Plan:
         """Return the plan with the arms that are compared in a cell alone."""
         return replace(self, arms=arms_within(self.arms, cell.within))
+
+    def in_session(self, number: int) -> Plan:
+        """Return what a session measures, from 1: an equal part of the budget.
+
+        Restarts are those of all sessions until then, since they are counted over the whole run.
+        """
+        design = self.design
+        part = number / design.sessions
+        session = msgspec.structs.replace(
+            design,
+            budget_s=design.budget_s / design.sessions,
+            min_restarts=math.ceil(design.min_restarts * part),
+            restarts=None if design.restarts is None else math.ceil(design.restarts * part),
+        )
+        return replace(self, design=session)
 
     @property
     def controls(self) -> dict[str, str]:

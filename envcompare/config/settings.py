@@ -233,6 +233,16 @@ class Settings(
         int | None,
         Option("Steps of a block.", "N", range=_STEPS, default_text="as many as last 20 ms"),
     ] = None
+    sessions: Annotated[
+        int | None,
+        Option(
+            "Measure in so many sessions, as on several days: each call of the same command with "
+            "the same --out measures the next one, with its part of the budget.",
+            "N",
+            default=1,
+            range=NumberRange(text="a whole number from 1 to 100", most=100),
+        ),
+    ] = None
     seed: Annotated[int | None, Option("Seed for every random choice.")] = None
     screen: Annotated[
         bool | None,

@@ -179,6 +179,7 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("cpu", "host", way="limit", with_what="CPUs"),
     Fact("cpu.boost", name="the setting of CPU boost", missing=_CLOCK),
     Fact("cpu.count", name="the number of CPUs"),
+    Fact("cpu.family", name="the family, model and stepping of the processor"),
     Fact("cpu.flags_sha256", name="the features of the processor"),
     Fact("cpu.governor", name="the frequency governor", missing=_CLOCK),
     Fact("cpu.microcode", name="the microcode"),

@@ -35,7 +35,7 @@ from envcompare.run_folder.records import ArmRecord, CellRecord, Design, RunReco
 from envcompare.run_folder.results import RunFolder, new_run_id
 from envcompare.text import counted
 from envcompare.transport import file_sha256
-from envcompare.version import __version__
+from envcompare.version import __version__, tool_commit
 
 _NO_LAUNCHES = ("launch_count", "missing")  # in a trace with counters of profiler ranges
 COPY_LIMIT_BYTES = 256 * 2**20
@@ -201,6 +201,7 @@ class Import:
             created=f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
             seed=0,
             tool_version=__version__,
+            tool_commit=tool_commit(),
             command_line=self.command_line,
             design=_NO_DESIGN,
             arms=(replace(_arm(self.arm), is_reference=True),),

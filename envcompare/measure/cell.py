@@ -306,12 +306,13 @@ class Roster:
         """Return why nothing more is to be measured, None where the budget alone can end it.
 
         Processes are looked at after each round: their rule holds at all looks together. Restarts
-        that scatter far end nothing before there are six: how far is not known sooner.
+        that scatter far end nothing before there are six: how far is not known sooner. Nothing is
+        decided before the last of several sessions, which are to tell of several days.
         """
         if self.context.reference in self.failed or not self.compared:
             return "failure"
         min_restarts = restarts_before_a_look(min_restarts, is_wide=self.is_wide(readings))
-        if self.context.design.restarts is not None:
+        if self.context.design.restarts is not None or self.context.design.sessions > 1:
             return None
         if not (readings.is_program or is_look(readings.restarts, min_restarts)):
             return None

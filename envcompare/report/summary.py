@@ -68,7 +68,7 @@ def _headline(headline: Headline) -> Line:
     caution = f"⚠ {headline.caution}" if headline.caution else ""
     details = (headline.rest, caution, headline.candidates)
     return Line(
-        strong=f"{headline.symbol} {headline.lead}",
+        strong=f"{headline.symbol} {headline.text}",
         below=tuple(filter(None, details)),
         style=headline.outcome,
     )

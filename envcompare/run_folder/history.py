@@ -14,6 +14,8 @@ EXPECTED_SPREAD = "expected_spread"
 LEFT_S = "left_s"
 """Of a `turn` event: the seconds that were left of the budget of the cell."""
 
+SESSION = "session"
+"""Of an event with which a run begins or goes on: which of its sessions, from 1."""
 
 _ASIDES: tuple[EventKind, ...] = ("note", "caution")  # no work begins with them
 
@@ -85,6 +87,39 @@ def own_left_s(events: Sequence[Event], *, whole_s: float) -> float:
     if not isinstance(noted_s, int | float):
         return whole_s
     return max(0.0, noted_s - elapsed_s(events[turns[-1] :]))
+
+
+def since_session(events: Sequence[Event]) -> Sequence[Event]:
+    """Return the events since the last session began; all of a run without sessions."""
+    begins = [i for i, e in enumerate(events) if SESSION in e.values]
+    if not begins:
+        return events
+    last = events[begins[-1]].values[SESSION]
+    return events[next(i for i in begins if events[i].values[SESSION] == last) :]
+
+
+def next_session(events: Sequence[Event]) -> int:
+    """Return the session to measure next; one that was broken off, or measured nothing, again."""
+    numbers = [e.values[SESSION] for e in events if SESSION in e.values]
+    begun = int(str(numbers[-1])) if numbers else 0
+    session = since_session(events)
+    has_ended = any(e.what == "run-ended" for e in session)
+    return begun + 1 if has_ended and _has_measured(session) else max(1, begun)
+
+
+def measured_sessions(events: Sequence[Event]) -> dict[int, float]:
+    """Return when each session began that has measured a cell, in UTC seconds since 1970."""
+    begins = [i for i, e in enumerate(events) if SESSION in e.values]
+    parts = itertools.zip_longest(begins, begins[1:])
+    sessions: dict[int, float] = {}
+    for begin, end in parts:
+        if _has_measured(events[begin:end]):
+            sessions.setdefault(int(str(events[begin].values[SESSION])), events[begin].t)
+    return sessions
+
+
+def _has_measured(events: Iterable[Event]) -> bool:
+    return any(e.what == "cell-ended" and e.state == "ok" for e in events)
 
 
 def written_samples(events: Iterable[Event]) -> int:

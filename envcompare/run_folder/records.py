@@ -385,6 +385,9 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     rounds: Annotated[int | None, Meta(description="of a restart, likewise")] = None
     steps: Annotated[int | None, Meta(description="of a block; null: as calibrated")] = None
+    sessions: Annotated[
+        int, Meta(ge=1, description="in each of which an equal part of the budget is measured")
+    ] = 1
     threads: Annotated[int, Meta(ge=0)]
     pin: tuple[int, ...] | None = None
     has_startup: bool = True
@@ -421,6 +424,9 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     title: str = ""
     tool_version: str
+    tool_commit: Annotated[
+        str, Meta(description="of git; `modified` follows where it was changed; empty: not known")
+    ] = ""
     command_line: tuple[str, ...] = ()
     design: Design
     arms: tuple[ArmRecord, ...]

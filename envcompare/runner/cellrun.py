@@ -75,6 +75,7 @@ class CellRun:
     job: Job
     prior: tuple[Sample, ...] = ()  # of the part measured before an interruption
     prior_events: tuple[Event, ...] = ()
+    session_events: tuple[Event, ...] = ()  # of these, since the session began
     is_retried: bool = False  # it ended before, and has its whole budget again
     team: HostTeam | None = None  # of hosts over which its ranks are spread
     plan: Plan = field(init=False)  # with the arms of this cell alone
@@ -251,7 +252,7 @@ class CellRun:
 
     def _stopped_by(self) -> CellEnd | None:
         """Return why the timing ended before an interruption; None where it had not."""
-        stops = [event.text for event in self.prior_events if event.what == "stopped"]
+        stops = [event.text for event in self.session_events if event.what == "stopped"]
         ends: tuple[CellEnd, ...] = (*REASONS, "budget")
         if self.is_retried or not stops:
             return None
@@ -368,7 +369,7 @@ class CellRun:
     def _make_context(self) -> CellContext:
         parameters = dict(self.cell.parameters)
         workload, design = self.cell.workload, self.plan.design
-        spent = () if self.is_retried else since_retry(self.prior_events)
+        spent = () if self.is_retried else since_retry(self.session_events)
         if workload.program is not None:
             data = self.folders.show_command(workload.program.cwd, self.job.experiment.data)
         else:

@@ -39,7 +39,7 @@ from envcompare.hosts.opening import identify, note_differing_files, open_sessio
 from envcompare.hosts.session import HostSession
 from envcompare.hosts.teams import HostTeam
 from envcompare.interrupt import Interruption
-from envcompare.run_folder.history import standing, standing_samples
+from envcompare.run_folder.history import since_session, standing, standing_samples
 from envcompare.run_folder.records import ArmRecord, Design, Event, Sample, Scalar
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner.cellgroup import give_up, run_cells, sharing
@@ -125,7 +125,15 @@ class _Prior:
 
     @cached_property
     def events(self) -> tuple[Event, ...]:
-        return tuple(e for e in self.folder.read_events().events if e.cell in self.cells)
+        return tuple(e for e in self._all_events if e.cell in self.cells)
+
+    @cached_property
+    def session_events(self) -> tuple[Event, ...]:
+        return tuple(e for e in since_session(self._all_events) if e.cell in self.cells)
+
+    @cached_property
+    def _all_events(self) -> tuple[Event, ...]:
+        return self.folder.read_events().events
 
     @cached_property
     def samples(self) -> tuple[Sample, ...]:
@@ -285,7 +293,8 @@ class HostRun:
     def _cell_run(self, cell: Cell, *, prior: _Prior) -> CellRun | None:
         """Return what is to be done for a cell, None where it was done before an interruption."""
         events = tuple(e for e in prior.events if e.cell == cell.id)
-        is_retried = self.job.retries_failed and _has_failed(events)
+        session_events = tuple(e for e in prior.session_events if e.cell == cell.id)
+        is_retried = self.job.retries_failed and _has_failed(session_events)
         samples = prior.samples if events else ()  # only a cell that was begun before has some
         run = CellRun(
             cell=cell,
@@ -293,10 +302,11 @@ class HostRun:
             job=self.job,
             prior=tuple(sample for sample in samples if sample.cell == cell.id),
             prior_events=events,
+            session_events=session_events,
             is_retried=is_retried,
             team=self.team,
         )
-        has_ended = any(e.what == "cell-ended" and e.state == "ok" for e in events)
+        has_ended = any(e.what == "cell-ended" and e.state == "ok" for e in session_events)
         if (
             has_ended
             and not is_retried

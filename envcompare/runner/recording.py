@@ -59,6 +59,7 @@ class Job:
     hosts: tuple[HostSpec, ...]
     display: Display
     retries_failed: bool = False  # go back to what failed, once
+    session: int | None = None  # from 1, where the run is measured in several
     interruption: Interruption = field(default_factory=Interruption)
 
     def note(self, what: EventKind, **parts: Unpack[PlacedEventParts]) -> None:

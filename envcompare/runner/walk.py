@@ -23,14 +23,14 @@ from envcompare.fingerprint.identity import (
 from envcompare.hosts import allocation, granting
 from envcompare.hosts.opening import boot_id, hosts_at_once
 from envcompare.hosts.session import HostSession
-from envcompare.run_folder.history import standing
+from envcompare.run_folder.history import SESSION, standing
 from envcompare.run_folder.records import Event, EventKind, IdentityChange, RunRecord
 from envcompare.run_folder.results import new_run_id
 from envcompare.runner.hostrun import HostRun, KernelTurns, open_host
 from envcompare.runner.recording import Job
 from envcompare.transport.hosts import LOCAL, HostSpec
 from envcompare.transport.local import LocalTransport
-from envcompare.version import __version__
+from envcompare.version import __version__, tool_commit
 
 _MOST_FAILURES = 3
 """A host that failed or was lost as often in one run is not tried again at its end."""
@@ -45,6 +45,7 @@ def run_record(plan: Plan, experiment: Experiment, *, command_line: tuple[str, .
         seed=plan.seed,
         title=experiment.title,
         tool_version=__version__,
+        tool_commit=tool_commit(),
         command_line=command_line,
         design=plan.design,
         arms=plan.arms,
@@ -135,7 +136,8 @@ def _walk(job: Job, prior: tuple[Event, ...]) -> int:
 
 def _note_begin(job: Job, what: EventKind) -> None:
     """Record that the run begins or goes on, and on which nodes of an allocation."""
-    job.note(what, values={"run": job.folder.run_id})
+    session = {} if job.session is None else {SESSION: job.session}
+    job.note(what, values={"run": job.folder.run_id, **session})
     for host in job.hosts:
         if host.job is not None:
             job.note("allocated", host=host.label, values={"node": host.node, "job": host.job.id})

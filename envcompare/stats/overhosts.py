@@ -78,7 +78,23 @@ def over_hosts(values: Sequence[float], errors: Sequence[float]) -> Mean | None:
 
 
 HostValues = tuple[Sequence[float], Sequence[float]]
-"""The value of each host of a group, and its standard error."""
+"""The value of each host of a group, or of each run on a host, and its standard error."""
+
+
+def over_runs(hosts: Sequence[HostValues]) -> Mean | None:
+    """Return what several runs say together, given the runs of each host.
+
+    Of several hosts each is pooled over its own runs first, and the hosts are the units, so that
+    one that was measured on more days is no heavier. Of one host the runs are the units. None below
+    two units.
+    """
+    if len(hosts) == 1:
+        return over_hosts(*hosts[0])
+    pooled = [(over_hosts(*each), each) for each in hosts]
+    return over_hosts(
+        [each[0][0] if one is None else one.mean for one, each in pooled],
+        [each[1][0] if one is None else one.error for one, each in pooled],
+    )
 
 
 def between_groups(first: HostValues, second: HostValues, *, level: float) -> Ends | None:

@@ -7,6 +7,7 @@ import json
 import msgspec
 
 from envcompare.analysis.model.changes import GatedRun, RunChange
+from envcompare.analysis.model.combined import CombinedRuns
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.progress import RunStatus
 from envcompare.doctor.checks import Examination
@@ -25,6 +26,7 @@ _TYPES = {
     "doctor": Examination,  # of `envcompare doctor --format json`
     "status": RunStatus,  # of `envcompare status --format json`
     "change": RunChange,  # of `envcompare compare BEFORE AFTER --format json`
+    "combined": CombinedRuns,  # of `envcompare combine RUN RUN… --format json`
 }
 SCHEMA_NAMES = tuple(_TYPES)
 

@@ -358,7 +358,7 @@ def test_results_are_written_on_a_terminal_that_knows_ascii_alone(tmp_path: Path
         done = subprocess.run(argv, capture_output=True, env=environment, check=False)
         assert done.returncode == 0, done.stderr
         said[form] = done.stdout
-    assert rb"\u25b6 docker" in said["text"]
+    assert rb"\u25b6 On this host, in this run, docker" in said["text"]
     assert "▶ docker" in said["md"].decode()
     assert json.loads(said["json"].decode())["comparison"]["run_id"] == "a"
 

@@ -97,7 +97,13 @@ def cell_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
         (cell,) = plan.cells
         stopped = event_now("stopped", cell=cell.id, host=cell.host, text="target")
         before = (stopped,) if is_timed else ()
-        return CellRun(cell=cell, session=session, job=jobs[-1], prior_events=before)
+        return CellRun(
+            cell=cell,
+            session=session,
+            job=jobs[-1],
+            prior_events=before,
+            session_events=before,
+        )
 
     yield make
     for job in jobs:

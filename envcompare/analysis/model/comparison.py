@@ -402,6 +402,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     created: str
     tool_version: str
+    tool_commit: str = ""  # `modified` follows where it was changed; empty: not known
     title: str = ""
     seed: int
     command_line: tuple[str, ...] = ()
@@ -414,6 +415,9 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     min_restarts: int
     threads: int
     stabilise: bool = False  # allocator thresholds and hash seed were fixed in every arm
+    planned_sessions: int = 1  # 1: it was measured at one time
+    sessions: int = 1  # that were measured
+    days: int = 1  # of the calendar (UTC) on which they began
     is_complete: bool  # False after an interruption or a crash
     reference_arm: str
     references: dict[str, str] = {}  # by cell, where it is another arm than `reference_arm`

@@ -29,6 +29,9 @@ class HostSummary(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     devices: dict[str, str] = {}  # by cell, as its worker said: cpu or cuda
     processor: str = ""
+    cpu_family: str = ""  # with model and stepping, where the processor numbers them
+    microcode: str = ""
+    kernel: str = ""
     gpus: tuple[str, ...] = ()  # models that the arms saw
     driver: str = ""
     torch: tuple[TorchBuild, ...] = ()  # that the arms imported

@@ -1,1 +1,1 @@
-"""Compare two runs, and gate one of them."""
+"""Compare two runs, combine several, and gate one of them."""

@@ -25,7 +25,7 @@ from envcompare.analysis.model.comparison import (
     When,
 )
 from envcompare.analysis.timing.judge import claimed, failed_control_end, leaning, least_restarts
-from envcompare.analysis.timing.runfiles import read_files
+from envcompare.analysis.timing.runfiles import RunFiles, read_files
 from envcompare.analysis.two_runs.gates import phase_of
 from envcompare.analysis.two_runs.mismatches import (
     ReadRun,
@@ -50,7 +50,11 @@ def read_run(folder: RunFolder) -> ReadRun:
 
     Raises RunFolderError when it cannot be read.
     """
-    files = read_files(folder)
+    return read_of(read_files(folder))
+
+
+def read_of(files: RunFiles) -> ReadRun:
+    """Analyse the files of a run likewise."""
     comparison = compare_files(replace(files, run=files.unscreened()))
     return ReadRun(
         record=files.run,
@@ -87,8 +91,8 @@ def compare_runs(before: ReadRun, after: ReadRun, *, allow_mismatch: bool = Fals
     if unlike and not allow_mismatch:
         raise _refused(before, after, [mismatch_text(one, cells) for one in unlike])
     return RunChange(
-        before=_side(before),
-        after=_side(after),
+        before=run_side(before),
+        after=run_side(after),
         reference_arm=after.comparison.reference_arm,
         references=after.comparison.references,
         margin=after.comparison.margin,
@@ -160,7 +164,8 @@ def _refused(before: ReadRun, after: ReadRun, texts: list[str]) -> ConfigError:
     )
 
 
-def _side(read: ReadRun) -> RunSide:
+def run_side(read: ReadRun) -> RunSide:
+    """Return what is told of a run beside its ratios."""
     run = read.comparison
     return RunSide(
         run_id=run.run_id,
@@ -264,7 +269,7 @@ def _measured(base: Change, first: Estimate, second: Estimate, moments: _Moments
     outcome: Outcome = verdict(low, high, margin=margin)
     lacking = ((word, _lacking(run.comparison, one)) for word, run, one in moments)
     reasons = tuple(_of_run(word, reason) for word, reason in lacking if reason is not None)
-    ends_of_controls = ((word, _floor(run.comparison, one)) for word, run, one in moments)
+    ends_of_controls = ((word, failed_floor(run.comparison, one)) for word, run, one in moments)
     floors = {word: end for word, end in ends_of_controls if end is not None}
     claim = claimed(outcome, mean, margin=margin)
     if not reasons and floors and outcome != "inconclusive" and claim <= sum(floors.values()):
@@ -326,7 +331,7 @@ def _least(run: RunComparison, comparison: Comparison) -> int:
     return least_restarts(preset=run.preset, planned=run.min_restarts, is_program=is_program)
 
 
-def _floor(run: RunComparison, comparison: Comparison) -> float | None:
+def failed_floor(run: RunComparison, comparison: Comparison) -> float | None:
     """Return the far end of the control of a cell where it failed."""
     floors = (cell.noise_floor for cell in run.cells if cell.id == comparison.cell)
     least = _least(run, comparison)
@@ -336,7 +341,7 @@ def _floor(run: RunComparison, comparison: Comparison) -> float | None:
 def _remarks(moments: _Moments) -> Iterable[str]:
     """Say where one name stands for two environments or images, and what failed half-way."""
     asked = [
-        next(_arm_text(arm) for arm in run.record.arms if arm.id == one.arm)
+        next(arm_text(arm) for arm in run.record.arms if arm.id == one.arm)
         for _, run, one in moments
     ]
     if asked[0] != asked[1]:
@@ -346,6 +351,7 @@ def _remarks(moments: _Moments) -> Iterable[str]:
             yield f"{word}: {moment.arm} failed before the end of its cell: {moment.failure.brief}"
 
 
-def _arm_text(arm: ArmRecord) -> str:
+def arm_text(arm: ArmRecord) -> str:
+    """Return the environment of an arm, with its software and its own parameters."""
     software = f":{arm.reference}" if arm.reference else f"@{arm.stack}"
     return ", ".join((f"{arm.environment}{software}", *assigned(arm.parameters)))

@@ -34,7 +34,13 @@ _DESIGN: Final = ("threads", "stabilise", "pin")
 _WORK: Final = ("code", "device", "batch")
 _SHOWN_OF_DIGEST: Final = 12
 # What a run may not have asked for: where one of two did not, nothing is known to differ.
-_OPTIONAL: Final = ("hypervisor", INSTALLED_PARTS, "mount.packages", "engine.requests")
+_OPTIONAL: Final = (
+    "hypervisor",
+    "cpu.family",
+    INSTALLED_PARTS,
+    "mount.packages",
+    "engine.requests",
+)
 _MOST: Final = 0.5  # of the rounds of a cell
 _FEW: Final = 0.1
 
@@ -66,11 +72,15 @@ class ReadRun:
 def mismatches(before: ReadRun, after: ReadRun, cells: Iterable[str]) -> tuple[Mismatch, ...]:
     """Return what differs and must not; that which several cells share is told once."""
     seen: dict[tuple[str, str], Mismatch] = {
-        (one.key, one.text): one for one in _of_design(before, after)
+        (one.key, one.text): one for one in of_design(before, after)
     }
     for cell in cells:
-        every = (_of_work, _of_reference, _of_held_rounds)
-        for mismatch in chain.from_iterable(compare(before, after, cell) for compare in every):
+        every = (
+            of_work(before, after, (cell, cell)),
+            _of_reference(before, after, cell),
+            _of_held_rounds(before, after, cell),
+        )
+        for mismatch in chain.from_iterable(every):
             known = seen.get((mismatch.key, mismatch.text))
             told = (*known.cells, cell) if known else (cell,)
             seen[mismatch.key, mismatch.text] = replace(mismatch, cells=told)
@@ -164,16 +174,20 @@ def _version(record: FingerprintRecord, key: str) -> FingerprintValue:
     return None if version == record.facts.get("kernel.release") else version
 
 
-def _of_design(before: ReadRun, after: ReadRun) -> Iterator[Mismatch]:
-    for key in _DESIGN:
+def of_design(
+    before: ReadRun, after: ReadRun, *, keys: tuple[str, ...] = _DESIGN
+) -> Iterator[Mismatch]:
+    """Yield the settings of the measurement in which two runs differ."""
+    for key in keys:
         values = getattr(before.record.design, key), getattr(after.record.design, key)
         if values[0] != values[1]:
             option = f"--{key.replace('_', '-')}"
             yield _mismatch(key, values, f"{option} {_setting(values[0])} → {_setting(values[1])}")
 
 
-def _of_work(before: ReadRun, after: ReadRun, cell: str) -> Iterator[Mismatch]:
-    mine, theirs = before.work.get(cell, {}), after.work.get(cell, {})
+def of_work(before: ReadRun, after: ReadRun, cells: tuple[str, str]) -> Iterator[Mismatch]:
+    """Yield in what the work of two cells differs, the first of them of the run before."""
+    mine, theirs = before.work.get(cells[0], {}), after.work.get(cells[1], {})
     for key in _WORK:
         values = mine.get(key), theirs.get(key)
         # where the code is not known, that is told once for all the rest
@@ -182,7 +196,7 @@ def _of_work(before: ReadRun, after: ReadRun, cell: str) -> Iterator[Mismatch]:
     if "data" in mine and "data" in theirs and mine["data"] != theirs["data"]:
         values = mine["data"], theirs["data"]
         yield _mismatch("data", values, _changed_text("data", values))
-    workload = next(one.workload for one in after.record.cells if one.id == cell)
+    workload = next(one.workload for one in after.record.cells if one.id == cells[1])
     commands = before.commands.get(workload), after.commands.get(workload)
     if commands[0] != commands[1]:
         yield _mismatch("command", commands, f"the command {commands[0]} → {commands[1]}")

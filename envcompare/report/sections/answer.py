@@ -114,7 +114,7 @@ def _lead(headline: Headline, *, style: str) -> Line:
     return Line(
         style=style,
         before=(_badge(headline),),
-        strong=headline.lead,
+        strong=headline.text,
         after=tuple(Span(text=text, style=name) for name, text in parts if text),
     )
 

@@ -11,6 +11,7 @@ from typing import Final
 from urllib.parse import quote
 
 from envcompare.analysis.model.comparison import CellSummary, Comparison, FailureRow, RunComparison
+from envcompare.analysis.model.machines import HostSummary
 from envcompare.command import shell_text
 from envcompare.report.blocks import (
     Block,
@@ -32,7 +33,7 @@ from envcompare.report.blocks import (
 )
 from envcompare.report.numbers import NOT_MEASURED, duration
 from envcompare.report.wording.labels import cell_labels, has_steps, piece_word
-from envcompare.report.wording.methodwords import method_sentences
+from envcompare.report.wording.methodwords import method_sentences, sessions_text
 from envcompare.report.wording.profilewords import is_timed
 from envcompare.report.wording.verdicts import control_sentence, verdict
 from envcompare.run_folder.disk import cell_name, distinct_name
@@ -93,6 +94,7 @@ _OUTCOMES: Final = (
     "of 0. Anything else is inconclusive."
 )
 _FILES_SHOWN: Final = 12
+_DIGITS: Final = 12  # of a commit
 _LONGEST_DETAILS: Final = 4000
 _MOST_FILES: Final = 400  # that a list is still of use for
 _MOST_RAW: Final = 12  # of one arm; all are listed with the files of the run
@@ -383,17 +385,39 @@ def _settings(run: RunComparison) -> tuple[tuple[str, str], ...]:
     made = (
         ("run", run.run_id),
         ("created", run.created),
-        ("envcompare", run.tool_version),
+        ("envcompare", _tool(run)),
     )
     if not is_timed(run):
         return made
     return (
         *made,
+        *((f"host {host.host}", text) for host in run.hosts if (text := _machine(host))),
         ("seed", str(run.seed)),
         ("preset", run.preset),
         ("threads", str(run.threads)),
         ("allocator and hash seed", "fixed" if run.stabilise else "as they are"),
         ("restarts planned", f"at least {run.min_restarts}"),
         ("budget per cell", duration(run.budget_s)),
+        *((("sessions", sessions_text(run)),) if run.planned_sessions > 1 else ()),
         ("whole run", duration(run.duration_s)),
     )
+
+
+def _tool(run: RunComparison) -> str:
+    """Return the version of envcompare, with its commit where that is known."""
+    commit, _, modified = run.tool_commit.partition(" ")
+    if not commit:
+        return run.tool_version
+    state = f", {modified}" if modified else ""
+    return f"{run.tool_version} (commit {commit[:_DIGITS]}{state})"
+
+
+def _machine(host: HostSummary) -> str:
+    """Return which processor a host has, to its stepping and microcode, and its kernel."""
+    parts = (
+        host.processor,
+        host.cpu_family,
+        f"microcode {host.microcode}" if host.microcode else "",
+        f"Linux {host.kernel}" if host.kernel else "",
+    )
+    return "; ".join(one_line(part) for part in parts if part)

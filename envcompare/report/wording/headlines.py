@@ -22,7 +22,7 @@ from envcompare.report.numbers import (
 )
 from envcompare.report.wording.causewords import candidates_text
 from envcompare.report.wording.labels import cell_labels, compared_arms, hosts_work, of_cells
-from envcompare.report.wording.methodwords import caution_of, host_names
+from envcompare.report.wording.methodwords import caution_of, host_names, scope_text
 from envcompare.report.wording.profilewords import (
     alone_text,
     hidden_sentences,
@@ -61,6 +61,17 @@ class Headline:
     caution: str = ""  # the confounders
     candidates: str = ""  # of a decided difference: what else differs and may explain it
     verdicts: tuple[Verdict, ...] = ()
+    scope: str = ""  # "on this host, in this run", of the first that was measured
+
+    @property
+    def text(self) -> str:
+        """Return the lead with its scope."""
+        if not self.scope:
+            return self.lead
+        scope, lead = self.scope, self.lead
+        if lead.startswith("Over "):  # an interval over hosts is of hosts like these
+            scope, lead = scope.partition(", ")[2], f"over {lead[5:]}"
+        return f"{scope[:1].upper()}{scope[1:]}, {lead}"
 
     @property
     def symbol(self) -> str:
@@ -81,7 +92,13 @@ def headlines(run: RunComparison) -> tuple[Headline, ...]:
                 verdict(comparison, label=labels[comparison.cell], margin=run.margin)
             )
     judged = [_headline(run, arm, tuple(verdicts)) for arm, verdicts in by_arm.items()]
-    return tuple(sorted(judged, key=_weight))
+    ordered = sorted(judged, key=_weight)
+    for place, headline in enumerate(ordered):
+        if any(one.log_ratio is not None for one in headline.verdicts):
+            # said once for all of them
+            ordered[place] = replace(headline, scope=scope_text(run))
+            break
+    return tuple(ordered)
 
 
 def _weight(headline: Headline) -> tuple[int, float]:

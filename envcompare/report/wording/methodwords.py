@@ -188,6 +188,35 @@ def _short(value: FingerprintValue) -> str:
     return shortened(one_line(str(value)), most=_LONGEST)
 
 
+def scope_text(run: RunComparison) -> str:
+    """Return on what the verdicts are: "on this host, in this run"; others may show more or less.
+
+    Over several sessions it says on how many days they were measured.
+    """
+    hosts = {cell.host for cell in run.cells}
+    where = "on these hosts" if len(hosts) > 1 else "on this host"
+    if run.planned_sessions == 1:
+        return f"{where}, in this run"
+    return f"{where}, in {sessions_text(run)}"
+
+
+def sessions_text(run: RunComparison) -> str:
+    """Return "3 sessions on 2 days", or "2 of 3 planned sessions on 1 day"."""
+    count = counted(run.sessions, "session")
+    if run.sessions < run.planned_sessions:
+        count = f"{run.sessions} of {run.planned_sessions} planned sessions"
+    return f"{count} on {counted(run.days, 'day')}"
+
+
+def _sessions_sentence(run: RunComparison) -> str:
+    if run.planned_sessions == 1:
+        return ""
+    return (
+        f"Measured in {sessions_text(run)}. The interval takes all restarts for independent, those "
+        "of one session too; the intervals of `envcompare combine` rest on whole runs."
+    )
+
+
 def replication_sentence(run: RunComparison) -> str:
     """Say what the intervals are made of: paired rounds, and restarts."""
     primaries = [one.primary for one in run.compared if one.primary is not None]
@@ -373,6 +402,7 @@ def method_sentences(run: RunComparison) -> tuple[str, ...]:
         return _IMPORTED
     design = (replication_sentence(run), level_sentence(run), margin_sentence(run), *_stopping(run))
     others = (
+        _sessions_sentence(run),
         *_wheel_sentences(run),
         *host_sentences(run),
         _stabilising(run),
@@ -431,6 +461,9 @@ def _estimate(run: RunComparison) -> str:
 
 def _stopping(run: RunComparison) -> tuple[str, ...]:
     """Say when a cell is done, and how its interval was made where that is not the usual way."""
+    if run.planned_sessions > 1:
+        budget = duration(run.budget_s / run.planned_sessions)
+        return f"Each session measures a cell for {budget}, whatever it shows.", _units(run)
     # a target below half the margin asks for precision, and equivalence alone ends nothing
     inside = "lies inside the margin, or " * (2 * run.target >= run.margin)
     stop = (

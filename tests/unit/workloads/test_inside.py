@@ -21,7 +21,7 @@ KEYS = """
 allocator.ld_preload allocator.name allocator.tunables arch capabilities.effective cgroup.cpu_quota
 cgroup.cpu_weight cgroup.cpuset cgroup.io_weight cgroup.memory_limit_bytes cgroup.mems
 cgroup.pids_limit cgroup.version compiler.name compiler.version
-cpu.affinity cpu.boost cpu.count cpu.flags_sha256 cpu.governor
+cpu.affinity cpu.boost cpu.count cpu.family cpu.flags_sha256 cpu.governor
 cpu.microcode cpu.model cuda.cublas cuda.cudnn cuda.nccl cuda.runtime gid gpu.clock_memory_mhz_max
 gpu.clock_sm_mhz_application gpu.clock_sm_mhz_max gpu.compute_mode gpu.count gpu.driver gpu.ecc
 gpu.memory_bytes gpu.mig gpu.name gpu.persistence gpu.power_limit_w gpu.uuid gpu.visible

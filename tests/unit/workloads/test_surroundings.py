@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from harness.facts.confinement import describe_mount, mount_of, security_label
 from harness.facts.libraries import allocator
+from harness.facts.machine import cpu_family
 from harness.facts.masking import masked
 from harness.facts.packages import Distribution, installed, loaded, outside
 from harness.facts.torchfacts import build_of, driver_version
@@ -374,3 +375,24 @@ def test_what_the_driver_compiles_is_kept_in_the_folder_of_the_arm(
     monkeypatch.setattr(os, "environ", {"CUDA_CACHE_PATH": "/data/cuda"})
     settle_process(1, None)
     assert os.environ["CUDA_CACHE_PATH"] == "/data/cuda"
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (
+            {"vendor_id": "GenuineIntel", "cpu family": "6", "model": "143", "stepping": "8"},
+            "GenuineIntel, family 6, model 143, stepping 8",
+        ),
+        (
+            {"CPU implementer": "0x41", "CPU part": "0xd40", "CPU variant": "0x1"},
+            "0x41, part 0xd40, variant 0x1",
+        ),
+        ({"model": "POWER9"}, None),
+    ],
+)
+def test_the_family_of_a_processor_is_what_the_kernel_numbers(
+    fields: dict[str, str], told: str | None
+) -> None:
+    """On x86 and on ARM; others have no such numbers."""
+    assert cpu_family(fields) == told

@@ -50,6 +50,7 @@ def _cpu() -> dict[str, Any]:
     flags = fields.get("flags") or fields.get("Features")  # the word on x86, the word on ARM
     return {
         "cpu.model": fields.get("model name"),
+        "cpu.family": cpu_family(fields),
         "cpu.microcode": fields.get("microcode"),
         "cpu.flags_sha256": flags and text_hash(" ".join(sorted(flags.split()))),
         "cpu.count": os.cpu_count(),
@@ -59,6 +60,20 @@ def _cpu() -> dict[str, Any]:
         "smt.active": attempt(lambda: bool(int(read_text(f"{_CPUS}/smt/active") or ""))),
         "numa.nodes": attempt(_numa_nodes),
     }
+
+
+def cpu_family(fields: dict[str, str]) -> str | None:
+    """Return "vendor, family 25, model 1, stepping 1", or on ARM "0x41, part 0xd40, variant 0x1".
+
+    A cloud's name of a processor, such as "AMD EPYC", is that of several generations.
+    """
+    names: tuple[str, ...] = ("vendor_id", "cpu family", "model", "stepping")
+    if names[1] not in fields:
+        names = ("CPU implementer", "CPU part", "CPU variant")
+    if not all(name in fields for name in names):
+        return None
+    words = (f"{name.split()[-1]} {fields[name]}" for name in names[1:])
+    return ", ".join((fields[names[0]], *words))
 
 
 def _hypervisor() -> str | None:

@@ -1,0 +1,303 @@
+"""Combine several runs: what each arm costs over days and machines, and how far runs differ.
+
+An interval of a run holds for its host and its time. Here the run, or the host where several were
+measured, is a random effect (`stats.overhosts`), so that the interval is for days and hosts like
+these. What was timed must be the same in all runs; the machines and their kernels may differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec.structs import replace
+
+from envcompare.analysis.model.changes import Mismatch
+from envcompare.analysis.model.combined import (
+    CombinedEffect,
+    CombinedPart,
+    CombinedRuns,
+    RunMismatch,
+)
+from envcompare.analysis.model.comparison import Comparison
+from envcompare.analysis.timing.judge import Key, Primary, claimed, primaries
+from envcompare.analysis.timing.runfiles import read_files
+from envcompare.analysis.two_runs.changes import arm_text, failed_floor, read_of, run_side
+from envcompare.analysis.two_runs.mismatches import ReadRun, of_design, of_work
+from envcompare.errors import ConfigError
+from envcompare.fingerprint.facts import fact
+from envcompare.fingerprint.identity import first_identities
+from envcompare.run_folder.records import ArmRecord, FingerprintValue, Scalar
+from envcompare.run_folder.results import RunFolder, count_comparisons
+from envcompare.stats.intervals import level_together
+from envcompare.stats.overhosts import HostValues, over_hosts, over_runs
+from envcompare.stats.verdicts import verdict
+from envcompare.text import assigned, first_few
+
+_DESIGN: Final = ("threads", "stabilise")
+_SOFTWARE: Final = ("python.version", "torch.version", "torch.cuda")
+_MOST_NAMED: Final = 20
+_Work = tuple[str, str, str]  # workload, parameters, what its arms are within
+_Parameters = dict[str, Scalar]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CombinableRun:
+    """A run that was read to be combined with others."""
+
+    read: ReadRun
+    settled: dict[Key, Primary]  # by cell and arm, with the standard error of each
+    machines: dict[str, str]  # of each host what tells its machine from others
+
+    @property
+    def run_id(self) -> str:
+        """Return the ID of the run."""
+        return self.read.comparison.run_id
+
+    @property
+    def compared(self) -> dict[tuple[_Work, str], list[Comparison]]:
+        """Return the comparisons by work and arm; those of several hosts stand together."""
+        grouped: dict[tuple[_Work, str], list[Comparison]] = {}
+        for one in self.read.comparison.compared:
+            grouped.setdefault((_work(one), one.arm), []).append(one)
+        return grouped
+
+
+def read_combinable(folder: RunFolder) -> CombinableRun:
+    """Read and analyse a run; raises RunFolderError where it cannot be read."""
+    files = read_files(folder)
+    run, design = files.timed, files.unscreened().design
+    known = first_identities(files.events)
+    return CombinableRun(
+        read=read_of(files),
+        settled=primaries(files.cell_data(), design, m=count_comparisons(run.arms, len(run.cells))),
+        machines={
+            host: str(known.get((host, ""), {}).get("machine.id") or host)
+            for host in dict.fromkeys(cell.host for cell in run.cells)
+        },
+    )
+
+
+def combine_runs(runs: Sequence[CombinableRun], *, allow_mismatch: bool = False) -> CombinedRuns:
+    """Pool every comparison that two runs or more hold.
+
+    Raises ConfigError below two runs, for one that is named twice, where no two have a comparison
+    in common, and, unless that is allowed, where work, settings or the reference differ.
+    """
+    _check_several(runs)
+    found: dict[tuple[_Work, str], list[tuple[CombinableRun, Comparison]]] = {}
+    for run in runs:
+        for key, comparisons in run.compared.items():
+            found.setdefault(key, []).extend((run, one) for one in comparisons)
+    shared = {key: parts for key, parts in found.items() if _runs_of(parts) > 1}
+    if not shared:
+        raise _nothing_common(runs)
+    unlike = tuple(_mismatches(shared.values()))
+    if unlike and not allow_mismatch:
+        raise _refused(unlike)
+    margin = max(run.read.comparison.margin for run in runs)
+    level = level_together(len(shared))
+    return CombinedRuns(
+        runs=tuple(run_side(run.read) for run in runs),
+        machines={
+            run.machines[host.host]: ", ".join(filter(None, (host.processor, host.cpu_family)))
+            for run in runs
+            for host in run.read.comparison.hosts
+        },
+        margin=margin,
+        effects=tuple(_effect(parts, level=level, margin=margin) for parts in shared.values()),
+        left_out=tuple(
+            f"{arm} in {_named(work)} ({parts[0][0].run_id})"
+            for (work, arm), parts in found.items()
+            if (work, arm) not in shared
+        ),
+        mismatches=unlike,
+    )
+
+
+def _work(comparison: Comparison) -> _Work:
+    parameters = ", ".join(assigned(dict(sorted(comparison.parameters.items()))))
+    return comparison.workload, parameters, comparison.within
+
+
+def _named(work: _Work) -> str:
+    workload, parameters, within = work
+    return " ".join(filter(None, (workload, f"in {within}" if within else "", parameters)))
+
+
+def _runs_of(parts: Iterable[tuple[CombinableRun, Comparison]]) -> int:
+    return len({run.run_id for run, _ in parts})
+
+
+def _check_several(runs: Sequence[CombinableRun]) -> None:
+    names = [run.run_id for run in runs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(
+            f"the run {twice} is named twice",
+            details="counted twice, its days and hosts would seem to be more than they are",
+            hint="name each run once",
+        )
+    if len(runs) < 2:
+        raise ConfigError(
+            "combine takes two runs or more, not one",
+            hint="envcompare combine RUN RUN…, or envcompare compare RUN",
+        )
+
+
+def _nothing_common(runs: Sequence[CombinableRun]) -> ConfigError:
+    texts = (
+        f"{run.run_id} has "
+        + (
+            first_few([f"{arm} in {_named(work)}" for work, arm in run.compared], most=_MOST_NAMED)
+            or "nothing that was timed"
+        )
+        for run in runs
+    )
+    return ConfigError(
+        "no two of these runs have a comparison in common",
+        details="; ".join(texts),
+        hint="combine runs of the same workloads, parameters and environments",
+    )
+
+
+def _refused(unlike: tuple[RunMismatch, ...]) -> ConfigError:
+    texts = [f"{one.first} → {one.other}: {one.mismatch.text}" for one in unlike]
+    more = f"; and {len(texts) - _MOST_NAMED} more" if len(texts) > _MOST_NAMED else ""
+    return ConfigError(
+        "these runs cannot be combined: they did not time the same work against the same reference",
+        details="; ".join(texts[:_MOST_NAMED]) + more,
+        hint="measure all of them with one envcompare and the same settings, or add "
+        "--allow-mismatch: the result then says so",
+    )
+
+
+def _mismatches(
+    shared: Iterable[list[tuple[CombinableRun, Comparison]]],
+) -> Iterator[RunMismatch]:
+    """Yield in what runs differ from the first that they share a comparison with, each once."""
+    seen: set[tuple[str, str]] = set()
+    for parts in shared:
+        (first, ours), *others = parts
+        for run, theirs in others:
+            if run is first:
+                continue
+            for one in _unlike(first.read, run.read, (ours, theirs)):
+                if (run.run_id, one.text) not in seen:
+                    seen.add((run.run_id, one.text))
+                    yield RunMismatch(first=first.run_id, other=run.run_id, mismatch=one)
+
+
+def _unlike(
+    before: ReadRun, after: ReadRun, parts: tuple[Comparison, Comparison]
+) -> Iterator[Mismatch]:
+    cells = parts[0].cell, parts[1].cell
+    sides = tuple(zip((before, after), cells, strict=True))
+    yield from of_design(before, after, keys=_DESIGN)
+    for name in ("reference", parts[1].arm):
+        arms = [
+            _arm(run, run.comparison.reference_in(cell) if name == "reference" else name)
+            for run, cell in sides
+        ]
+        what = f"{'the reference' if name == 'reference' else 'the environment'} {{}} → {{}}"
+        yield from _unless_alike("arm", arms[0], arms[1], what)
+    yield from of_work(before, after, cells)
+    known = [run.fingerprints.get((cell, run.comparison.reference_in(cell))) for run, cell in sides]
+    for key in _SOFTWARE:
+        mine, theirs = (None if one is None else one.facts.get(key) for one in known)
+        yield from _unless_alike(
+            key, mine, theirs, f"{fact(key).name} of the reference {{}} → {{}}"
+        )
+
+
+def _unless_alike(
+    key: str, mine: FingerprintValue, theirs: FingerprintValue, text: str
+) -> Iterator[Mismatch]:
+    if mine != theirs:
+        told = ("not known" if value is None else str(value) for value in (mine, theirs))
+        yield Mismatch(key=key, before=mine, after=theirs, text=text.format(*told))
+
+
+def _arm(run: ReadRun, name: str) -> str:
+    """Return an arm with what it is; the same name may stand for another environment."""
+    found: ArmRecord = next(arm for arm in run.record.arms if arm.id == name)
+    return f"{name} ({arm_text(found)})"
+
+
+def _effect(
+    parts: list[tuple[CombinableRun, Comparison]], *, level: float, margin: float
+) -> CombinedEffect:
+    run, first = parts[0]
+    told = tuple(_part(run, one) for run, one in parts)
+    pooled = [one for one in told if one.log_ratio is not None and one.error is not None]
+    metrics = {one.primary.metric for _, one in parts if one.primary is not None}
+    by_machine: dict[str, list[CombinedPart]] = {}
+    for one in pooled:
+        by_machine.setdefault(one.machine, []).append(one)
+    base = CombinedEffect(
+        workload=first.workload,
+        parameters=first.parameters,
+        within=first.within,
+        arm=first.arm,
+        reference=run.read.comparison.reference_in(first.cell),
+        metric=metrics.pop() if len(metrics) == 1 else "",
+        outcome="not-run",
+        why_open="other-metric" if len(metrics) > 1 else "one-run",
+        runs=len({one.run_id for one in pooled}),
+        hosts=len(by_machine),
+        unit="host" if len(by_machine) > 1 else "run",
+        parts=told,
+    )
+    if len(metrics) > 1 or base.runs < 2:
+        return base
+    together = over_runs([_values(each) for each in by_machine.values()])
+    scatter = over_hosts(*_values(pooled))
+    assert together is not None
+    assert scatter is not None
+    ends = together.ends(level)
+    made = replace(
+        base,
+        outcome=verdict(ends.low, ends.high, margin=margin),
+        why_open="",
+        log_ratio=ends.mean,
+        low=ends.low,
+        high=ends.high,
+        level=level,
+        between_runs=scatter.tau,
+    )
+    return _withdrawn(made, margin=margin, works_outside=any(one.works_outside for _, one in parts))
+
+
+def _withdrawn(made: CombinedEffect, *, margin: float, works_outside: bool) -> CombinedEffect:
+    """Take back a claim that the failed control of a run could make by itself."""
+    if made.outcome in {"inconclusive", "not-run"}:
+        return made
+    if made.outcome == "equivalent" and works_outside:
+        return replace(made, outcome="inconclusive", why_open="outside-turns")
+    floor = max((one.control_end or 0.0 for one in made.parts), default=0.0)
+    if floor and claimed(made.outcome, made.log_ratio or 0.0, margin=margin) <= floor:
+        return replace(made, outcome="inconclusive", why_open="control-failed")
+    return made
+
+
+def _values(parts: Iterable[CombinedPart]) -> HostValues:
+    known = [(one.log_ratio or 0.0, one.error or 0.0) for one in parts]
+    return [value for value, _ in known], [error for _, error in known]
+
+
+def _part(run: CombinableRun, comparison: Comparison) -> CombinedPart:
+    primary = comparison.primary
+    settled = run.settled.get((comparison.cell, comparison.arm))
+    return CombinedPart(
+        run_id=run.run_id,
+        cell=comparison.cell,
+        host=comparison.host,
+        machine=run.machines[comparison.host],
+        outcome=comparison.outcome,
+        log_ratio=primary.log_ratio if primary else None,
+        low=primary.low if primary else None,
+        high=primary.high if primary else None,
+        error=settled.error if settled else None,
+        control_end=failed_floor(run.read.comparison, comparison) if primary else None,
+    )
