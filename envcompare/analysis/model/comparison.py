@@ -299,6 +299,16 @@ class OddWorker(msgspec.Struct, frozen=True, kw_only=True):
     log_ratio: float  # of its time to what it usually takes against the other arms
 
 
+class ArmThreads(msgspec.Struct, frozen=True, kw_only=True):
+    """What ran in the blocks of an arm, and for how long a CPU quota stopped it."""
+
+    arm: str
+    running: int  # threads of all its processes in a block, the median
+    throttled_s: float | None = None  # summed over CPUs; None: not measured
+    throttled_periods: int | None = None  # of the quota, in which it was stopped
+    measured_s: float  # of all its blocks, on the clock
+
+
 class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What happened in one cell."""
 
@@ -333,6 +343,7 @@ class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
     odd_restarts: tuple[OddWorker, ...] = ()  # left out in all arms
     restart_spread: float | None = None  # standard deviation of what a restart adds, as reckoned
     waited_s: float = 0.0  # for a quiet machine
+    threads: tuple[ArmThreads, ...] = ()  # of the arms in which they were counted
     cautions: tuple[str, ...] = ()  # sentences noted while measuring, each with a next step
 
 
@@ -383,7 +394,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     target: float
     budget_s: float
     min_restarts: int
-    threads: int
+    threads: int | None  # of every arm; None: as many as each itself has
     stabilise: bool = False  # allocator thresholds and hash seed were fixed in every arm
     is_complete: bool  # False after an interruption or a crash
     reference_arm: str
