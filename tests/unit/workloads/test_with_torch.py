@@ -98,7 +98,7 @@ def test_forked_generation_computes_with_the_threads_it_was_given(
     assert len(list(Path(f"/proc/{worker.process.pid}/task").iterdir())) == 1
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", [1, 2])  # MKL runs no more than there are cores
 def test_process_computes_with_its_own_threads_where_none_are_set(
     start: Start,
     torch_interpreter: str,
