@@ -35,6 +35,30 @@ def _help(option: Option) -> str:
     return f"{option.help} [default: {shown}]" if shown else option.help
 
 
+class _NumberOrWord(click.ParamType[int | str]):
+    """A whole number, or one of some words that stand for none."""
+
+    name = "number"
+
+    def __init__(self, words: tuple[str, ...]) -> None:
+        self._words = words
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 — as click has it
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> int | str:
+        """Return the value as it is meant; click says what it cannot be."""
+        if value in self._words:
+            return str(value)
+        try:
+            return int(value)
+        except ValueError:
+            words = " or ".join(self._words)
+            self.fail(f"{value!r} is neither a whole number nor {words}.", param, ctx)
+
+
 def _flag(name: str, option: Option, types: tuple[Any, ...]) -> _Decorator[Any]:
     """Return the flag of a setting; None, or no item at all, is what was not given."""
     word, text = name.replace("_", "-"), _help(option)
@@ -44,6 +68,11 @@ def _flag(name: str, option: Option, types: tuple[Any, ...]) -> _Decorator[Any]:
         return click.option(f"--{word}/--{off}", name, default=None, help=text)
     if option.is_repeated:
         return click.option(f"--{word}", name, metavar=option.metavar, multiple=True, help=text)
+    if get_origin(kind) is Literal and int in types:
+        number_or_word = _NumberOrWord(get_args(kind))
+        return click.option(
+            f"--{word}", name, type=number_or_word, metavar=option.metavar, help=text
+        )
     if get_origin(kind) is Literal:
         return click.option(f"--{word}", name, type=click.Choice(get_args(kind)), help=text)
     if option.bare is not None:

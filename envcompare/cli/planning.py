@@ -244,6 +244,7 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
         f"  budget {design.budget_s:.0f} s a cell, at least {design.min_restarts} restarts",
         "  (where these do not fit, up to half of the budget more)",
         *_session_lines(design),
+        *_thread_lines(plan),
         f"profiles: {PROFILES[design.profile]}",
         *_compiler_lines(plan),
         *_search_lines(experiment),
@@ -258,6 +259,16 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
     if len(plan.cells) > _SHOWN_CELLS:
         lines.append(f"  … and {len(plan.cells) - _SHOWN_CELLS} more")
     return tuple(lines)
+
+
+def _thread_lines(plan: Plan) -> list[str]:
+    """Say how many threads compute; nothing of plain commands, which are told no number."""
+    if all(cell.workload.program is not None for cell in plan.cells):
+        return []
+    number = plan.design.threads
+    if number is None:
+        return ["threads: as-run; variables, CPU set and quota of each arm decide their number"]
+    return [f"threads: {number} in every arm"]
 
 
 def _compiler_lines(plan: Plan) -> list[str]:

@@ -88,7 +88,7 @@ class Experiment:
     sessions: int
     screen: bool
     seed: int
-    threads: int
+    threads: int | None  # None: as many as each arm itself has
     pin: tuple[int, ...] | None
     generation: Generation
     device: Device
@@ -132,7 +132,7 @@ _SAME = (
     & {field.name for field in msgspec.structs.fields(Settings)}
 ) - {
     *("reference", "hosts", "allocation", "workloads", "preset", "margin", "target", "pin", "out"),
-    *("device", "search", "until"),
+    *("device", "search", "threads", "until"),
 }
 """What an experiment takes from the settings as it is."""
 
@@ -360,6 +360,7 @@ def _measuring(settings: Settings) -> dict[str, Any]:
         "budget_s": float(budget),
         "min_restarts": settings.restarts
         or max(restarts_of(preset, budget), settings.sessions or 1),
+        "threads": None if settings.threads == "as-run" else settings.threads,
         "pin": parse_cpus(settings.pin),
         # wheels without CUDA are asked for to measure on the CPU, also in arms that have other ones
         "device": "cpu" if settings.variant == "cpu" else settings.device,
@@ -370,7 +371,9 @@ def check_ranges(settings: Settings) -> None:
     """Refuse numbers out of the range of their option; raises ConfigError naming the flag."""
     for name, (option, _) in options().items():
         value = getattr(settings, name)
-        if option.range is None or value is None or option.range.holds(value):
+        if option.range is None or value is None or isinstance(value, str):
+            continue
+        if option.range.holds(value):
             continue
         flag = f"--{name.replace('_', '-')}"
         raise ConfigError(

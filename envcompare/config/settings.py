@@ -251,9 +251,11 @@ class Settings(
         ),
     ] = None
     threads: Annotated[
-        int | None,
+        int | Literal["as-run"] | None,
         Option(
-            "Compute threads in every arm.",
+            "Compute threads in every arm. `as-run` sets no number: variables, CPU set and quota "
+            "of each arm decide, as in your own runs.",
+            "N|as-run",
             default=1,
             range=NumberRange(text=f"a whole number from 1 to {_MAX_THREADS}", most=_MAX_THREADS),
         ),

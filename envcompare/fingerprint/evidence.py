@@ -40,6 +40,7 @@ class ArmsContext:
 
     arms: tuple[ArmRecord, ArmRecord] | None = None  # the reference first
     is_program: bool = False  # a plain command, which its launcher tells of
+    running: int | None = None  # threads that ran in a block; None: not measured
     throttled_ns: int | None = None  # of both while measuring; None: not measured
     peak_bytes: int | None = None  # the larger peak of memory; None: not measured
     options: tuple[str, ...] = ()  # of the command line, beside those that a remedy gives
@@ -103,8 +104,9 @@ class FingerprintPair:
 
     @property
     def threads(self) -> int:
-        """Return how many threads were asked for, as far as the facts tell: at least one."""
-        return max((1, *_counts(self, _THREADS)))
+        """Return how many threads were asked for, else how many ran: at least one."""
+        asked = _counts(self, _THREADS)
+        return max(1, *asked) if asked else max(1, self.context.running or 1)
 
     @property
     def counted_threads(self) -> int | None:
@@ -454,7 +456,7 @@ def _overwritten(pair: FingerprintPair, key: str) -> Evidence | None:
     return Evidence(
         is_felt=False,
         text=f"{' and '.join(sets)}; envcompare {set_instead}, so its effect is not in these "
-        f"numbers{'; `--command` measures it' * bool(in_effect)}.",
+        f"numbers{'; `--threads as-run` measures it' * bool(in_effect)}.",
     )
 
 

@@ -110,7 +110,8 @@ _OPENBLAS: Final = Library("OpenBLAS", ("libopenblas", "libscipy_openblas"))
 _MKL: Final = Library("MKL", ("libmkl", "libtorch_cpu"))
 _ONEDNN: Final = Library("oneDNN", ("libdnnl", "libtorch_cpu"))
 _RUNTIME: Final = Library("an OpenMP runtime", _OPENMP)
-_THREADED: Final = (*_OPENMP, *_OPENBLAS.files, *_MKL.files)
+THREADED: Final = (*_OPENMP, *_OPENBLAS.files, *_MKL.files)
+"""The first letters of libraries that run threads of their own."""
 _CUDNN: Final = Library("cuDNN", ("libcudnn",))
 _CUBLAS: Final = Library("cuBLAS", ("libcublas",))
 _NCCL: Final = Library("NCCL", ("libnccl",))
@@ -415,7 +416,7 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("env.MKLDNN", "confounder", seen_by=_ONEDNN),
     Fact("env.MKL_NUM_THREADS", group=_MKL_THREADS, way="thread variable"),
     Fact("env.NCCL", seen_by=_NCCL),
-    Fact("env.OMP", "confounder", seen_by=Library("a library that reads it", _THREADED)),
+    Fact("env.OMP", "confounder", seen_by=Library("a library that reads it", THREADED)),
     Fact("env.OMP_NUM_THREADS", group=_OMP_THREADS, way="thread variable"),
     Fact("env.ONEDNN", "confounder", seen_by=_ONEDNN),
     Fact("env.OPENBLAS", "confounder", seen_by=_OPENBLAS),
@@ -444,7 +445,7 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("threads.alive", "possible-influence", "the number of threads", missing=_OF_A_COMMAND),
     Fact("threads.mkl", missing=NOT_SET, seen_by=_MKL, group=_MKL_THREADS),
     Fact("threads.omp", missing=NOT_SET, group=_OMP_THREADS,
-         seen_by=Library("an OpenMP runtime", _THREADED)),
+         seen_by=Library("an OpenMP runtime", THREADED)),
     Fact("threads.openblas", missing=NOT_SET, seen_by=_OPENBLAS, group=_BLAS_THREADS),
 )  # fmt: skip
 """One row a fact, or for all facts below a key: `env.OMP` holds for `env.OMP_NUM_THREADS`."""

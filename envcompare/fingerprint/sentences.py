@@ -182,14 +182,19 @@ def _possible(pair: FingerprintPair, difference: FactDifference) -> str:
 def other_options(command_line: tuple[str, ...]) -> tuple[str, ...]:
     """Return what a run or doctor was told beside hosts and arms, which a remedy names itself."""
     start = next((n for n, word in enumerate(command_line) if word in {"run", "doctor"}), None)
-    words = iter(() if start is None else command_line[start + 1 :])
+    return without_option(() if start is None else command_line[start + 1 :], *_GIVEN)
+
+
+def without_option(words: tuple[str, ...], *names: str) -> tuple[str, ...]:
+    """Return the words of a command line without options that take a value, and their values."""
+    left = iter(words)
     kept = []
-    for word in words:
+    for word in left:
         name, equals, _ = word.partition("=")
-        if name not in _GIVEN:
+        if name not in names:
             kept.append(word)
         elif not equals:
-            next(words, None)
+            next(left, None)
     return tuple(kept)
 
 
@@ -295,13 +300,17 @@ def _command(pair: FingerprintPair, flags: str) -> str:
         return f"envcompare run {flags}"
     is_split = "--stacks" in flags
     envs = dict.fromkeys(arm.environment if is_split else _arm_text(arm) for arm in arms)
-    return f"{_envcompare(pair, ','.join(envs))} {flags}"
+    return f"{_envcompare(pair, ','.join(envs), replaced=flags.split(maxsplit=1)[0])} {flags}"
 
 
-def _envcompare(pair: FingerprintPair, envs: str) -> str:
+def _envcompare(pair: FingerprintPair, envs: str, *, replaced: str = "") -> str:
+    """Return the command of the run with these arms; the option that is replaced is left out."""
     host = pair.other.host
     where = f" --hosts {shlex.quote(host)}" if host not in {"", "local"} else ""
-    rest = "".join(f" {shlex.quote(one)}" for one in pair.context.options)
+    words = pair.context.options
+    if replaced == "--threads":
+        words = without_option(words, replaced)
+    rest = "".join(f" {shlex.quote(one)}" for one in words)
     return f"envcompare run{where} --envs {shlex.quote(envs)}{rest}"
 
 

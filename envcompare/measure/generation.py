@@ -185,7 +185,7 @@ class Generation:
         """
         context = self.context
         calibrated: dict[str, Ran] = {}
-        threads = context.design.threads
+        threads = context.design.threads or 1
         for arm in self._order("calibrate"):
             limit_s = block_limit_s(_CALIBRATION_STEPS * self._first_step_s)
             ran = self.workers.ask(arm, _steps(_CALIBRATION_STEPS, limit_s))
@@ -270,7 +270,7 @@ class Generation:
         """Return what ran as a block, which warms up as well where a model was compiled in it."""
         times = asdict(ran)
         compilations = times.pop("compilations")
-        del times["threads"], times["running"]
+        del times["threads"]
         is_warmup = number == _WARMUP
         if compilations and not is_warmup:
             text = f"round {number}: torch.compile worked in it, {counted(compilations, 'time')}"

@@ -64,12 +64,18 @@ class _Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def roofs_command(
-    interpreter: str, workloads: str, *, device: str, threads: int, cpus: tuple[int, ...] | None
+    interpreter: str,
+    workloads: str,
+    *,
+    device: str,
+    threads: int | None,
+    cpus: tuple[int, ...] | None,
 ) -> Command:
     """Return the command that measures inside an arm, with the threads and CPUs of the workers."""
     argv = (
         *(interpreter, "-B", f"{workloads}/{PROGRAM}", "--device", device),
-        *("--threads", str(threads), "--seconds", str(SECONDS)),
+        *(("--threads", str(threads)) if threads else ()),
+        *("--seconds", str(SECONDS)),
         *(("--cpus", ",".join(map(str, cpus))) if cpus else ()),
     )
     return Command(argv=argv)

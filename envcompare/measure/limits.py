@@ -21,7 +21,10 @@ from envcompare.stats.verdicts import verdict
 from envcompare.text import counted
 
 BLOCK_S = 0.02  # a round of 20 ms spreads hardly more than one of 0.1 s, and there are more of them
-QUOTA_BLOCK_S = 0.3  # three periods of the scheduler's quotas: shorter work would never meet one
+# Ten periods of a quota, 100 ms as engines set them. A turn begins anywhere in a period, with the
+# whole budget of that period, and ends before a stop. So of n threads on q CPUs it misses stops of
+# P (1 − q ÷ n): at the most a tenth of the change, and half of that for two threads on one CPU.
+QUOTA_BLOCK_S = 1.0
 _LONGER_BLOCK = 4  # times the length wanted, that the block of a slower arm may last
 _SLOWER = 20  # times, that a step may be under a profiler: what is done around it is slow too
 MIN_STEPS, MAX_STEPS = 1, 2000  # in a block; each step is two numbers of a line of samples.jsonl
@@ -49,8 +52,8 @@ def steps_a_block(step_s: float, *, block_s: float = BLOCK_S) -> int:
 def wanted_block_s(hellos: Iterable[Hello], *, threads: int) -> float:
     """Return how long a block should last: longer where a quota is below the threads that run.
 
-    An arm computes in its turn only. In short turns it would stay below a quota that stops work
-    which computes all the time (100 ms a period; kernel: sched-bwc.rst).
+    An arm computes in its turn only, and a pause gives a quota its budget back. In short turns it
+    would stay below one that stops work which computes all the time (kernel: sched-bwc.rst).
     """
     facts = ((hello.fingerprint or {}).get("cgroup.cpu_quota") for hello in hellos)
     has_quota = any(isinstance(one, int | float) and one < threads for one in facts)

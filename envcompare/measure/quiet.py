@@ -250,7 +250,7 @@ class QuietGate:
     def _look(self) -> Reading | None:
         """Return what was seen where the host is busy, None where it is not."""
         seen = parse_look(self._ask(_LOOK))
-        threads = self.context.design.threads  # what our worker is going to ask for
+        threads = self.context.design.threads or 1  # what our worker is going to ask for
         return seen if seen is not None and self._is_busy(seen, to_come=threads) else None
 
     def _is_busy(self, seen: Reading, *, to_come: int) -> bool:

@@ -88,6 +88,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     wait_ns: Amount | None = None
     all_wait_ns: Amount | None = None
     throttled_ns: Amount | None = None
+    throttled_periods: Amount | None = None
     user_ns: Amount | None = None  # in ticks of the kernel, as `sys_ns`
     sys_ns: Amount | None = None
     voluntary_switches: Amount | None = None
@@ -169,7 +170,7 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...] = ()  # of its folder, that were sent with it
     params: dict[str, Scalar]
     data: str
-    threads: int
+    threads: int | None  # None: their number is left as it is
     cpus: tuple[int, ...] | None
     generation: str
     device: str

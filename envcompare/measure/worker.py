@@ -111,8 +111,9 @@ class Worker:
 
     def send_import(self, spec: LaunchSpec) -> None:
         """Let the worker import a workload, whatever cells it will serve; do not wait for it."""
-        fields = {"workload": spec.workload, "threads": spec.threads, "cpus": spec.cpus}
-        self._send("import", fields)
+        self._send(
+            "import", {"workload": spec.workload, "threads": spec.threads, "cpus": spec.cpus}
+        )
 
     def await_import(self, limit_s: float = HELLO_LIMIT_S) -> Imported:
         """Wait until the worker is up and has imported."""

@@ -33,6 +33,7 @@ from envcompare.report.wording.headlines import headlines
 from envcompare.report.wording.labels import compared_arms
 from envcompare.report.wording.methodwords import device_sentences
 from envcompare.report.wording.profilewords import is_timed
+from envcompare.report.wording.threadwords import threads_text
 from envcompare.text import counted, one_line, visible
 
 _CODE: Final = re.compile(r"`([^`]+)`")
@@ -127,6 +128,7 @@ def _meta(run: RunComparison) -> tuple[str, ...]:
         f"{environments} × {counted(len(workloads), 'workload')} on {where}",
         f"{_pieces(run)} measured",
         *device_sentences(run),
+        *filter(None, (threads_text(run),)),
         f"envcompare {run.tool_version}",
     )
 

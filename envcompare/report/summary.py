@@ -35,6 +35,7 @@ from envcompare.report.wording.profilewords import (
     profile_cautions,
     why_sentences,
 )
+from envcompare.report.wording.threadwords import as_run_sentence, thread_lines
 from envcompare.report.wording.verdicts import Verdict, control_sentence, margin_sentence
 from envcompare.text import LONGEST_REASON, cause_line, flat, one_line, visible
 
@@ -176,6 +177,7 @@ def _notes_of_times(run: RunComparison) -> list[str]:
     texts = [margin_sentence(run), *mismatch_sentences(run)]
     texts += [f"⚠ {text}" for text in host_sentences(run)]
     texts += [control_sentence(cell, label=labels[cell.id], run=run) for cell in run.cells]
+    texts += [*thread_lines(run)[:_MOST_CAUTIONS], *filter(None, (as_run_sentence(run),))]
     return [*texts, *guard_cautions(run)[:_MOST_CAUTIONS]]
 
 

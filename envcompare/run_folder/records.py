@@ -63,7 +63,15 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="bl
     gpu_ns: tuple[Count, ...] | None = None
     wait_ns: Annotated[Count | None, Meta(description="run-queue wait of the thread")] = None
     all_wait_ns: Annotated[Count | None, Meta(description="of all threads of the worker")] = None
-    throttled_ns: Count | None = None
+    throttled_ns: Annotated[
+        Count | None, Meta(description="for which a CPU quota stopped it, summed over CPUs")
+    ] = None
+    throttled_periods: Annotated[
+        Count | None, Meta(description="of the quota, in which it was stopped")
+    ] = None
+    running: Annotated[
+        Count | None, Meta(description="threads of all its processes that ran in it")
+    ] = None
     user_ns: Annotated[Count | None, Meta(description="in ticks: only the sums tell")] = None
     sys_ns: Annotated[Count | None, Meta(description="likewise, inside the kernel")] = None
     voluntary_switches: Count | None = None
@@ -388,7 +396,9 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     sessions: Annotated[
         int, Meta(ge=1, description="in each of which an equal part of the budget is measured")
     ] = 1
-    threads: Annotated[int, Meta(ge=0)]
+    threads: Annotated[
+        Annotated[int, Meta(ge=0)] | None, Meta(description="null: as many as each arm itself has")
+    ]
     pin: tuple[int, ...] | None = None
     has_startup: bool = True
     train_steps: int = 10

@@ -195,10 +195,11 @@ _Kind = Literal["process", "gpu", "blind", "plain"]
 """What a sample is to the choice of the metric."""
 
 
-def primary_metric(blocks: Iterable[Measured], *, threads: int) -> tuple[MetricName, str]:
+def primary_metric(blocks: Iterable[Measured], *, threads: int | None) -> tuple[MetricName, str]:
     """Choose the metric of the verdict and say why where it is not `net`.
 
-    `net` is defined where one thread computes on a CPU and its run-queue wait is known.
+    `net` is defined where one thread computes on a CPU and its run-queue wait is known. `threads`
+    is None where each arm has as many as it has.
     """
     return _metric_of({_kind(block) for block in blocks}, threads=threads)
 
@@ -211,9 +212,11 @@ def _kind(sample: Measured) -> _Kind:
     return "blind" if sample.wait_ns is None else "plain"
 
 
-def _metric_of(kinds: set[_Kind], *, threads: int) -> tuple[MetricName, str]:
+def _metric_of(kinds: set[_Kind], *, threads: int | None) -> tuple[MetricName, str]:
     if "process" in kinds:
         return "wall", "a whole program: how long its threads and children wait is not known"
+    if threads is None:
+        return "wall", "each arm runs as many threads as it chooses (--threads as-run)"
     if threads > 1:
         return "wall", "more than one thread computes: the waits of all exceed the wall time"
     if "gpu" in kinds:
@@ -238,7 +241,7 @@ class Readings:
         samples: Iterable[Measured] = (),
         *,
         metrics: Iterable[MetricName] = tuple(METRICS),
-        threads: int = 1,
+        threads: int | None = 1,
     ) -> None:
         self._threads = threads
         self._metrics = tuple(metrics)

@@ -149,7 +149,7 @@ def test_a_setting_that_envcompare_replaced_is_said_and_is_no_candidate() -> Non
     assert candidates(found, "b") == ()
     assert found[0].evidence == (
         "b sets OMP_NUM_THREADS=1; envcompare set 2 threads in both arms, so its effect is not in "
-        "these numbers; `--command` measures it."
+        "these numbers; `--threads as-run` measures it."
     )
     felt = of_images(
         {"env.OMP_NUM_THREADS": None, "threads.omp": None},

@@ -68,6 +68,7 @@ def test_timeout_of_a_command_is_bounded(tmp_path: Path, value: float) -> None:
 def test_threads_name_their_limit(value: int) -> None:
     """A worker would refuse more."""
     assert resolved(threads=4096).threads == 4096
+    assert resolved(threads="as-run").threads is None
     with pytest.raises(ConfigError) as caught:
         resolved(threads=value)
     assert "from 1 to 4096" in refused(caught.value)

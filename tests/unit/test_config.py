@@ -118,6 +118,19 @@ def test_every_setting_has_a_flag_with_its_help() -> None:
     assert [name for name in options() if not flags[name].help] == []
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"), [("as-run", "as-run"), ("4", 4), ("many", None), ("1.5", None)]
+)
+def test_threads_take_a_number_or_the_word_for_none(given: str, expected: object) -> None:
+    """Anything else is refused, with what is taken."""
+    (flag,) = (each for each in run.params if each.name == "threads")
+    if expected is None:
+        with pytest.raises(click.BadParameter, match="neither a whole number nor as-run"):
+            flag.type_cast_value(click.Context(run), given)
+    else:
+        assert flag.type_cast_value(click.Context(run), given) == expected
+
+
 @pytest.mark.parametrize("name", ["threads", "quiet_pressure", "sif_compression"])
 def test_help_names_the_default_that_is_used(name: str) -> None:
     """It is made of the same declaration."""

@@ -37,6 +37,7 @@ def compared(tmp_path: Path, *made: Made, allow_mismatch: bool = False) -> RunCh
         ({"code": None}, "the code of the workload c0dec0dec0de… → not known"),
         ({"data": "0ther"}, "the data da7a → 0ther"),
         ({"design": {"threads": 2}}, "--threads 1 → 2"),
+        ({"design": {"threads": None}}, "--threads 1 → as-run"),
         ({"design": {"stabilise": True}}, "--stabilise off → on"),
         ({"held": 1.0}, "rounds with all arms on the same CPU (--same-cpu): 0 % → 100 %"),
         ({"design": {"pin": (0, 1)}}, "--pin none → 0,1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import replace
 
 import numpy as np
@@ -124,7 +125,31 @@ def test_blocks_are_longer_where_a_quota_is_below_the_threads_that_run(
 ) -> None:
     """In short turns it would never meet the quota that it meets in earnest."""
     assert wanted_block_s(hellos, threads=threads) == expected
-    assert steps_a_block(0.003, block_s=QUOTA_BLOCK_S) == 100
+    assert steps_a_block(0.004, block_s=QUOTA_BLOCK_S) == 250
+
+
+def stopped_block_s(work_s: float, left_s: float, *, threads: int, cpus: float) -> float:
+    """Return how long so much CPU time takes in a group with a quota in each period of 0.1 s.
+
+    The group has paused before: it has the whole budget for what is left of its first period.
+    """
+    taken_s, period_s = 0.0, 0.1
+    while True:
+        done_s = min(work_s, cpus * period_s, threads * left_s)
+        work_s -= done_s
+        if work_s < 1e-9:
+            return taken_s + done_s / threads
+        taken_s, left_s = taken_s + left_s, period_s
+
+
+@pytest.mark.parametrize(("threads", "cpus"), [(2, 1.0), (4, 1.0), (2, 0.5), (4, 3.0), (2, 1.9)])
+def test_blocks_under_a_quota_come_within_a_tenth_of_the_change(threads: int, cpus: float) -> None:
+    """Whenever in a period a turn begins: alone, in a loop of seconds, it takes n ÷ q as long."""
+    work_s = threads * QUOTA_BLOCK_S  # as calibrated where nothing stops it
+    rests = [0.1 * (number + 0.5) / 200 for number in range(200)]
+    taken = [stopped_block_s(work_s, rest, threads=threads, cpus=cpus) for rest in rests]
+    change = statistics.fmean(taken) / QUOTA_BLOCK_S - 1
+    assert change == pytest.approx(threads / cpus - 1, rel=0.1)
 
 
 @pytest.mark.parametrize(

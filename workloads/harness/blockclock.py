@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Any, Callable
 
-from harness.facts.cgroups import own_group, throttled_ns
+from harness.facts.cgroups import own_group, throttled_ns, throttled_periods
 from harness.failures import ContractError, PhaseError
 from harness.tasks import Tasks
 
@@ -80,6 +80,7 @@ class BlockClock:
         return {
             "all_wait_ns": _all_wait_ns() if self._tells_waits else None,
             "throttled_ns": throttled_ns(self._cpu_group),
+            "throttled_periods": throttled_periods(self._cpu_group),
         }
 
     def _wait_ns(self) -> int | None:

@@ -167,7 +167,8 @@ def find(asked: dict[str, Any]) -> dict[str, Any]:
 
     kind = load_class(asked["workload"])
     torchparts.import_what_optimizers_need()
-    torchparts.limit_threads(1)  # no pool of threads before a fork
+    if asked["threads"] is not None:
+        torchparts.limit_threads(1)  # no pool of threads before a fork
     device = in_fork(lambda: {"device": torchparts.choose_device(asked["device"])})["device"]
     tries, sizes = Tries(asked, kind, device), asked["sizes"]
     if not tries.fits(sizes[0]):

@@ -29,7 +29,7 @@ class Job:
         workload: Workload,
         *,
         device: str,
-        threads: int,
+        threads: int | None,  # None: as many as the arm itself has
         data: str | None,
         keeps_off_gpu: bool = False,
     ) -> None:

@@ -26,22 +26,28 @@ def import_ahead(request: dict[str, Any]) -> dict[str, Any]:
 
     What cannot be imported is no fault of the others: the fork that runs it says so.
     """
-    _settle_as_asked(request)
+    threads = _settle_as_asked(request)
     start_ns = time.monotonic_ns()
     with contextlib.suppress(Exception, SystemExit):
         load_class(request["workload"])
         torchparts.import_what_optimizers_need()
     import_ns = time.monotonic_ns() - start_ns
-    torchparts.limit_threads(1)
+    if threads is not None:
+        torchparts.limit_threads(1)
     danger = unsafe_to_fork("cuda")
     return {"import_ns": import_ns, "stays": danger is None, "why_not": danger or ""}
 
 
-def _settle_as_asked(request: dict[str, Any]) -> int:
-    """Check a request that begins a process, and settle the process; return its threads."""
+def _settle_as_asked(request: dict[str, Any]) -> int | None:
+    """Check a request that begins a process, and settle the process; return its threads.
+
+    None: their number is left as it is.
+    """
     with phase("protocol"):
         _check_types(request)
-    threads = whole_number(request, "threads", least=1, most=4096) if "threads" in request else 1
+    request = {"threads": 1, **request}
+    is_set = request["threads"] is not None
+    threads = whole_number(request, "threads", least=1, most=4096) if is_set else None
     with phase("process"):
         settle_process(threads, request.get("cpus"))
     return threads
@@ -61,7 +67,8 @@ def greet(request: dict[str, Any]) -> tuple[Job, dict[str, Any]]:
     with phase("data"):
         request = Placement.settle(request)  # before what is timed: users have data there already
     # One thread until the fork: a child cannot use the threads of a pool its parent has started.
-    torchparts.limit_threads(1)
+    if threads is not None:
+        torchparts.limit_threads(1)
     start_ns = time.monotonic_ns()
     with phase("data"):
         workload.load(request.get("data"))
@@ -161,19 +168,21 @@ def _check_types(request: dict[str, Any]) -> None:
         raise ProtocolError(f"'generation' of hello must be one of {', '.join(PLACES)}")
 
 
-def settle_process(threads: int, cpus: list[int] | None) -> None:
+def settle_process(threads: int | None, cpus: list[int] | None) -> None:
     """Set the thread variables and the CPUs, before anything reads them.
 
-    OpenBLAS always gets one thread: its pool starts at import and would make a fork unsafe.
+    OpenBLAS gets one thread where a number is given: its pool starts at import and would make a
+    fork unsafe. None leaves all of them as they are.
     """
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        overwrite(name, str(threads))
+    if threads is not None:
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            overwrite(name, str(threads))
+        overwrite("OPENBLAS_NUM_THREADS", "1")
     # `torch.cuda.is_available` of a workload then asks NVML, and does not spoil later forks.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     # What the driver compiles from PTX it keeps in HOME (CUDA C++ Programming Guide, CUDA
     # Environment Variables): the login's without a container, which earlier programs have filled.
     os.environ.setdefault("CUDA_CACHE_PATH", os.path.join(scratch_folder(), "cuda"))
-    overwrite("OPENBLAS_NUM_THREADS", "1")
     # What the workload starts keeps no byte code either: a read-only mount could not keep any.
     overwrite("PYTHONDONTWRITEBYTECODE", "1")
     pin(cpus)

@@ -146,10 +146,10 @@ def compute_capability(device: str) -> str:
     return "{}.{}".format(*sys.modules["torch"].cuda.get_device_capability())
 
 
-def limit_threads(threads: int) -> None:
-    """Let PyTorch compute with this many threads."""
+def limit_threads(threads: int | None) -> None:
+    """Let PyTorch compute with this many threads; None leaves their number as it is."""
     torch = loaded_torch()
-    if torch is not None:
+    if torch is not None and threads is not None:
         torch.set_num_threads(threads)
 
 

@@ -329,6 +329,16 @@ class LadderStep(msgspec.Struct, frozen=True, kw_only=True):
         return self.step
 
 
+class ArmThreads(msgspec.Struct, frozen=True, kw_only=True):
+    """What ran in the blocks of an arm, and for how long a CPU quota stopped it."""
+
+    arm: str
+    running: int  # threads of all its processes in a block, the median
+    throttled_s: float | None = None  # summed over CPUs; None: not measured
+    throttled_periods: int | None = None  # of the quota, in which it was stopped
+    measured_s: float  # of all its blocks, on the clock
+
+
 class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What happened in one cell."""
 
@@ -362,6 +372,7 @@ class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
     dropped_blocks: int = 0  # their clocks jumped
     restart_spread: float | None = None  # standard deviation of what a restart adds, as reckoned
     waited_s: float = 0.0  # for a quiet machine
+    threads: tuple[ArmThreads, ...] = ()  # of the arms in which they were counted
     cautions: tuple[str, ...] = ()  # sentences noted while measuring, each with a next step
 
 
@@ -413,7 +424,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     target: float
     budget_s: float
     min_restarts: int
-    threads: int
+    threads: int | None  # of every arm; None: as many as each itself has
     stabilise: bool = False  # allocator thresholds and hash seed were fixed in every arm
     planned_sessions: int = 1  # 1: it was measured at one time
     sessions: int = 1  # that were measured

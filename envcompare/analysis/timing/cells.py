@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from envcompare.analysis.model.comparison import (
     STEP_PROBABILITIES,
+    ArmThreads,
     CellSummary,
     Drift,
     Estimate,
@@ -50,6 +52,7 @@ from envcompare.stats.typical import TYPICAL_SHARE, RoundEvidence, Spread, prior
 _OUTSIDE_SHARE: Final = 0.02  # of the CPU time in the turns, or of the blocks with a child
 # A thread of a pool spins so long for further work; on busy x86 hosts OpenMP's took 7 ms a block.
 _SPINNING_NS: Final = 20_000_000
+_INTEL_SPINNING_NS: Final = 220_000_000  # 200 ms with libiomp5 (KMP_BLOCKTIME), and some more
 _SKIPPED = "the run ended before this cell"
 BINS: Final = 48
 _TAIL: Final = 0.005  # of the steps of an arm that may lie beyond either end of the edges
@@ -78,6 +81,7 @@ class CellData:
     guard_events: tuple[Event, ...] = ()  # such as cautions, those before a resumption as well
     elapsed_s: float = 0.0
     batch: int | None = None  # samples a step
+    long_spinning: frozenset[str] = frozenset()  # arms that loaded the OpenMP runtime of Intel
 
     @cached_property
     def reference(self) -> ArmRecord:
@@ -204,8 +208,7 @@ class CellData:
         """Return what an arm did outside its turns; None where nothing of it can matter."""
         blocks = [one for one in self.arm_blocks(arm) if isinstance(one, Block)]
         told = [(one, one.outside_cpu_ns) for one in blocks if one.outside_cpu_ns is not None]
-        spinning_ns = _SPINNING_NS * max(0, self.run.design.threads - 1)
-        counted_ns = sum(max(0, ns - spinning_ns) for _, ns in told)
+        counted_ns = sum(max(0, ns - self._spinning_ns(one)) for one, ns in told)
         inside_ns = sum(max(sum(one.cpu_ns), sum(one.wall_ns)) for one, _ in told)
         children = [one.children for one in blocks if one.children]
         if (
@@ -216,6 +219,18 @@ class CellData:
             cpu_s = sum(ns for _, ns in told) / 1e9
             return OutsideWork(arm=arm, cpu_s=cpu_s, children=max(children, default=0))
         return None
+
+    def _spinning_ns(self, block: Block) -> int:
+        """Return for how long the pools of all processes of an arm may spin after a block.
+
+        Of one thread there is no pool; else every thread that ran beside the stepping one may.
+        """
+        asked = self.run.design.threads
+        if asked == 1:
+            return 0
+        running = block.running or asked or 1
+        each_ns = _INTEL_SPINNING_NS if block.arm in self.long_spinning else _SPINNING_NS
+        return each_ns * (running - 1)
 
     def estimate_of(
         self, ratio: Interval, arm: str, metric: MetricName, *, is_widened: bool
@@ -374,11 +389,29 @@ def summarise_cell(data: CellData) -> CellSummary:
         dropped_blocks=sum(b.status == "dropped" for b in data.blocks),
         restart_spread=_widest_spread(data) if blocks else None,
         waited_s=waited_s(data.guard_events),
+        threads=tuple(filter(None, (_arm_threads(data, arm.id) for arm in data.run.arms))),
         cautions=tuple(
             dict.fromkeys(
                 (*(e.text for e in data.guard_events if e.what == "caution"), *_unseen(data))
             )
         ),
+    )
+
+
+def _arm_threads(data: CellData, arm: str) -> ArmThreads | None:
+    """Return how many threads ran in the blocks of an arm; None where they were not counted."""
+    blocks = [one for one in data.arm_blocks(arm) if isinstance(one, Block)]
+    running = [one.running for one in blocks if one.running is not None]
+    if not running:
+        return None
+    stopped = [one.throttled_ns for one in blocks if one.throttled_ns is not None]
+    periods = [one.throttled_periods for one in blocks if one.throttled_periods is not None]
+    return ArmThreads(
+        arm=arm,
+        running=statistics.median_low(running),
+        throttled_s=sum(stopped) / 1e9 if stopped else None,
+        throttled_periods=sum(periods) if periods else None,
+        measured_s=sum(map(wall_ns, blocks)) / 1e9,
     )
 
 

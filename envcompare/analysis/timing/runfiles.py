@@ -88,8 +88,17 @@ class RunFiles:
                 guard_events=tuple(e for e in every.get(cell.id, ()) if e.what in _GUARDS),
                 elapsed_s=elapsed_s(every.get(cell.id, ())),
                 batch=_batch(every.get(cell.id, ())),
+                long_spinning=self._long_spinning(cell),
             )
             for cell in self.run.cells
+        )
+
+    def _long_spinning(self, cell: CellRecord) -> frozenset[str]:
+        """Return the arms of a cell that loaded libiomp5: its idle threads spin for longest."""
+        return frozenset(
+            one.arm
+            for one in self.fingerprints
+            if one.cell == cell.id and "libiomp5" in str(one.facts.get("loaded_libraries"))
         )
 
     def _run_of(self, cell: CellRecord) -> RunRecord:

@@ -6,6 +6,7 @@ What was seen while they ran counts as well, such as clocks of a GPU and limits 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, get_args
@@ -60,11 +61,14 @@ class _Seen:
 
     throttled_ns: list[int] = field(default_factory=list)
     peak_bytes: list[int] = field(default_factory=list)
+    running: list[int] = field(default_factory=list)
     is_program: bool = False
 
     def take(self, sample: Sample) -> None:
         if isinstance(sample, Block) and sample.throttled_ns is not None:
             self.throttled_ns.append(sample.throttled_ns)
+        if isinstance(sample, Block) and sample.running is not None:
+            self.running.append(sample.running)
         if isinstance(sample, Memory | ProcessRun) and sample.max_rss_bytes is not None:
             self.peak_bytes.append(sample.max_rss_bytes)
         self.is_program = self.is_program or isinstance(sample, ProcessRun)
@@ -234,6 +238,9 @@ def _context(run: RunRecord, names: tuple[str, str], both: list[_Seen]) -> ArmsC
         is_program=any(one.is_program for one in both),
         throttled_ns=sum(throttled) if throttled else None,
         peak_bytes=max(peaks, default=None),
+        running=max(
+            (statistics.median_low(one.running) for one in both if one.running), default=None
+        ),
         options=other_options(run.command_line),
     )
 

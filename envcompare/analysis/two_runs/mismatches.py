@@ -182,7 +182,9 @@ def of_design(
         values = getattr(before.record.design, key), getattr(after.record.design, key)
         if values[0] != values[1]:
             option = f"--{key.replace('_', '-')}"
-            yield _mismatch(key, values, f"{option} {_setting(values[0])} → {_setting(values[1])}")
+            none = "as-run" if key == "threads" else "none"
+            both = " → ".join(_setting(each, none=none) for each in values)
+            yield _mismatch(key, values, f"{option} {both}")
 
 
 def of_work(before: ReadRun, after: ReadRun, cells: tuple[str, str]) -> Iterator[Mismatch]:
@@ -240,12 +242,12 @@ def _changed_text(key: str, values: tuple[FingerprintValue, FingerprintValue]) -
     return f"{fact(key).name} {_short(values[0])} → {_short(values[1])}"
 
 
-def _setting(value: object) -> str:
+def _setting(value: object, *, none: str) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, tuple):
         return ",".join(map(str, value))
-    return "none" if value is None else str(value)
+    return none if value is None else str(value)
 
 
 def _short(value: FingerprintValue) -> str:

@@ -41,6 +41,7 @@ from envcompare.report.wording.profilewords import (
     profile_cautions,
     why_sentences,
 )
+from envcompare.report.wording.threadwords import as_run_sentence, thread_lines
 from envcompare.report.wording.verdicts import (
     Verdict,
     clock_sentence,
@@ -159,10 +160,16 @@ def _why(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Line, ...]:
         *rungs,
         *split,
         largest,
+        *_threads(run),
         *_why_of_profiles(run),
         *_clock(run, verdicts),
         *_on_purpose(run),
     )
+
+
+def _threads(run: RunComparison) -> list[Line]:
+    items = [_item(text) for text in thread_lines(run)]
+    return _first(items, "more about threads.", link="Environments", href="#environments")
 
 
 def _why_of_profiles(run: RunComparison) -> list[Line]:
@@ -217,6 +224,7 @@ def _cautions(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Line, 
         *_confounders(run),
         *_failed_controls(run),
         *_guards(run),
+        *(_item(text) for text in filter(None, (as_run_sentence(run),))),
         *_of_profiles(run),
         *_without_answer(run, verdicts),
         *_dropped(run),

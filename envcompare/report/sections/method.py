@@ -394,7 +394,7 @@ def _settings(run: RunComparison) -> tuple[tuple[str, str], ...]:
         *((f"host {host.host}", text) for host in run.hosts if (text := _machine(host))),
         ("seed", str(run.seed)),
         ("preset", run.preset),
-        ("threads", str(run.threads)),
+        ("threads", "as each arm has them" if run.threads is None else str(run.threads)),
         ("allocator and hash seed", "fixed" if run.stabilise else "as they are"),
         ("restarts planned", f"at least {run.min_restarts}"),
         ("budget per cell", duration(run.budget_s)),

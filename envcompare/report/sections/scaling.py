@@ -206,12 +206,13 @@ def _waited(run: RunComparison) -> Iterator[str]:
 
 def _crowded(run: RunComparison) -> Iterator[str]:
     """Yield which numbers of ranks had fewer CPUs than threads."""
+    threads = run.threads or 1
     cpus = {arm.host: arm.facts.get("cpu.affinity") for arm in run.arms}
     on_gpu = {cell for host in run.hosts for cell in host.devices if host.devices[cell] != "cpu"}
     for host, bound in cpus.items():
         known = len(bound) if isinstance(bound, list | tuple) else math.inf
         rows = (row for row in run.scaling if row.host == host and row.cell not in on_gpu)
-        many = {row.ranks for row in rows if _ranks_here(row) * run.threads > known}
+        many = {row.ranks for row in rows if _ranks_here(row) * threads > known}
         if many:
             numbers = ",".join(map(str, sorted(many)))
             yield (

@@ -25,6 +25,7 @@ from envcompare.report.numbers import (
 )
 from envcompare.report.wording.labels import cell_labels, has_programs, has_steps, of_cells
 from envcompare.report.wording.profilewords import ONE_PROFILE, is_timed
+from envcompare.report.wording.threadwords import threads_sentence
 from envcompare.report.wording.verdicts import margin_sentence
 from envcompare.run_folder.records import CONTROL_SUFFIX, FingerprintValue
 from envcompare.stats.intervals import MIN_PROCESSES
@@ -405,6 +406,7 @@ def method_sentences(run: RunComparison) -> tuple[str, ...]:
         _sessions_sentence(run),
         *_wheel_sentences(run),
         *host_sentences(run),
+        threads_sentence(run),
         _stabilising(run),
         _holding(run),
         _BYTE_CODE,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.facts.cgroups import Cgroup, cpu_quota, own_group, throttled_ns
+from harness.facts.cgroups import Cgroup, cpu_quota, own_group, throttled_ns, throttled_periods
 
 
 def group(folder: Path, version: int, **files: str) -> Cgroup:
@@ -76,13 +76,15 @@ def test_throttling_is_found_in_the_whole_file_of_a_kernel(
 ) -> None:
     """The same third of a second, as either version writes it; a quota above stops as well."""
     (tmp_path / "cpu.stat").write_text(text + "\n")
-    assert throttled_ns(group(tmp_path / "own", version, cpu__stat=text)) == 2 * 351_200_000
+    found = group(tmp_path / "own", version, cpu__stat=text)
+    assert (throttled_ns(found), throttled_periods(found)) == (2 * 351_200_000, 2 * 17)
 
 
 def test_nothing_is_measured_where_there_is_no_group() -> None:
     """A missing hierarchy gives None, not 0."""
     nowhere = Cgroup(0, ())
-    assert (throttled_ns(nowhere), cpu_quota(nowhere)) == (None, None)
+    assert (throttled_ns(nowhere), throttled_periods(nowhere)) == (None, None)
+    assert cpu_quota(nowhere) is None
 
 
 def test_own_group_is_found_on_this_machine() -> None:

@@ -122,6 +122,18 @@ def test_what_envcompare_sets_does_not_hide_what_the_arm_had(
     assert found["threads.mkl"] == 2
 
 
+def test_without_a_number_of_threads_the_variables_stay_as_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in the user's own run: what the image sets decides, and what it does not set is unset."""
+    monkeypatch.setattr(os, "environ", {"OMP_NUM_THREADS": "3"})
+    monkeypatch.setattr("harness.facts.variables._FOUND", {})
+    settle_process(None, None)
+    found = variables()
+    assert (found["env.OMP_NUM_THREADS"], found["threads.omp"]) == ("3", 3)
+    assert (found["threads.mkl"], found["threads.openblas"]) == (None, None)
+
+
 def test_place_of_a_file_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """It changes no speed where a log is written; what is loaded from a place does."""
     for name in ("NCCL_DEBUG_FILE", "TORCH_HOME", "CUDA_CACHE_PATH", "KMP_TEMP_DIR"):

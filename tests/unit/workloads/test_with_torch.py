@@ -99,6 +99,27 @@ def test_forked_generation_computes_with_the_threads_it_was_given(
     assert len(list(Path(f"/proc/{worker.process.pid}/task").iterdir())) == 1
 
 
+@pytest.mark.parametrize("threads", [1, 2])  # MKL runs no more than there are cores
+def test_process_computes_with_its_own_threads_where_none_are_set(
+    start: Start,
+    torch_interpreter: str,
+    data: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    threads: int,
+) -> None:
+    """The variable of its image decides, before the fork and in the generation."""
+    monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
+    monkeypatch.setenv("MKL_NUM_THREADS", str(threads))
+    worker = start(torch_interpreter)
+    hello = worker.ask(
+        "hello", workload="cnn", params=SMALL["cnn"], data=str(data["cnn"]), threads=None
+    )
+    assert hello["fingerprint"]["torch.threads"] == threads
+    worker.ask("gen", seed=1, pad=0)
+    worker.ask("run", k=3)
+    assert worker.ask("facts")["fingerprint"]["torch.threads"] == threads
+
+
 def test_second_generation_imports_nothing_anew(
     start: Start, torch_interpreter: str, data: dict[str, Path]
 ) -> None:

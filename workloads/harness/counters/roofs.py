@@ -47,7 +47,8 @@ def main(arguments: list[str]) -> int:
     from harness.pinning import pin  # noqa: PLC0415
 
     pin([int(cpu) for cpu in asked.cpus.split(",")] if asked.cpus else None)
-    torch.set_num_threads(asked.threads)
+    if asked.threads:
+        torch.set_num_threads(asked.threads)
     torch.manual_seed(0)
     found = {"torch": str(torch.__version__), **measure(torch, asked.device, asked.seconds)}
     os.write(sink, json.dumps(found).encode() + b"\n")
@@ -263,7 +264,7 @@ def _free_bytes() -> int:
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="roofs.py")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--cpus", default="")
     parser.add_argument("--seconds", type=float, default=BUDGET_S)
     return parser.parse_args(arguments)

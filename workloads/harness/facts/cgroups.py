@@ -47,11 +47,21 @@ def own_group(controller: str) -> Cgroup:
 
 
 def throttled_ns(cpu: Cgroup) -> int | None:
-    """Return for how long a CPU quota has stopped this group or one above it."""
+    """Return for how long a CPU quota has stopped this group or one above it, summed over CPUs."""
     key, factor = ("throttled_usec", 1000) if cpu.version == 2 else ("throttled_time", 1)
+    total = _in_stat(cpu, key)
+    return None if total is None else total * factor
+
+
+def throttled_periods(cpu: Cgroup) -> int | None:
+    """Return in how many periods a CPU quota has stopped this group or one above it."""
+    return _in_stat(cpu, "nr_throttled")
+
+
+def _in_stat(cpu: Cgroup, key: str) -> int | None:
     found = [_field(text, key) for text in cpu.read_all("cpu.stat")]
     known = [value for value in found if value is not None]
-    return sum(known) * factor if known else None
+    return sum(known) if known else None
 
 
 def memory_peak_bytes() -> int | None:
