@@ -19,13 +19,16 @@ from envcompare.errors import InterruptedRunError
 from envcompare.measure.cell import CellContext
 from envcompare.measure.limits import (
     MIN_STEPS,
+    STOPPED_BLOCK_S,
     block_limit_s,
     expected_block_s,
     limit_s,
     steps_a_block,
     steps_of_slower,
+    stopped_block_s,
     too_long,
     wanted_block_s,
+    works_outside,
 )
 from envcompare.measure.replies import Generated, Hello, Profiled, Ran
 from envcompare.measure.startup import Launches
@@ -37,12 +40,15 @@ from envcompare.run_folder.records import (
     MarkedBlock,
     Memory,
     OperatorTimes,
+    Scalar,
     StepPhase,
 )
 from envcompare.text import counted
 
 STEPS = "steps_per_block"  # as it is noted; with the name of an arm where that does fewer
+STOPS = "stops"  # whether arms are stopped between their turns
 _CALIBRATION_STEPS = 4
+_STOPPED_PILOTS = 2  # the first uses up what was made ahead
 _WARMUP = -1
 _WARMUP_S, _GPU_WARMUP_S = 0.1, 0.3  # CPU steps are settled after three; a GPU raises its clocks
 _MIN_STEP_S = 10e-6  # reading both clocks takes 0.5 to 1 µs, a tenth of it
@@ -70,7 +76,9 @@ class Generation:
     marked_s: float = 0.0
     number: int = 0
     fewer: dict[str, int] = field(default_factory=dict)  # steps in a block of arms that are slower
+    stops: bool = False  # what an arm has started, while others have their turns
     _holds: bool = False  # all arms of a round on one CPU
+    _works_outside: bool = False  # some arm, as the last round has shown
     _checksums: dict[str, float | None] = field(default_factory=dict)
     _first_step_s: float = 0.0  # the longest of all arms
 
@@ -99,6 +107,9 @@ class Generation:
         try:
             if self._can_measure():
                 self._run_round(_WARMUP)
+                if self._works_outside and not self.stops:
+                    self._calibrate_stopped(self.block_s / (self.steps or MIN_STEPS))
+                    self._run_round(_WARMUP)
                 began = time.monotonic()
             self._run_rounds(arms)
         except InterruptedRunError:
@@ -179,22 +190,50 @@ class Generation:
         Their steps are taken at their shortest, so that one slow step of four leaves k alike.
         """
         context = self.context
-        means_s: dict[str, float] = {}
-        least_s: dict[str, float] = {}
-        threads = context.design.threads
+        blocks: dict[str, Ran] = {}
         for arm in self._order("calibrate"):
             limit_s = block_limit_s(_CALIBRATION_STEPS * self._first_step_s)
             ran = self.workers.ask(arm, _steps(_CALIBRATION_STEPS, limit_s))
             if ran is not None and ran.compilations:  # its steps are no measure
                 ran = self.workers.ask(arm, _steps(_CALIBRATION_STEPS, limit_s))
             if ran is not None:
-                # the mean: a GPU waits in the last step
-                means_s[arm] = sum(ran.wall_ns) / len(ran.wall_ns) / 1e9
-                least_s[arm] = means_s[arm] if ran.gpu_ns else min(ran.wall_ns) / 1e9
-                threads = max(threads, ran.running or 0)
-        if context.reference in means_s:
-            wanted_s = wanted_block_s(self.workers.roster.hellos.values(), threads=threads)
-            self._take_steps(means_s[context.reference], least_s, block_s=wanted_s)
+                blocks[arm] = ran
+        if context.reference not in blocks:
+            return
+        # the mean: a GPU waits in the last step
+        step_s = _mean_s(blocks[context.reference])
+        if any(ran.children for ran in blocks.values()):
+            self._calibrate_stopped(step_s)
+            return
+        least_s = {
+            arm: _mean_s(ran) if ran.gpu_ns else min(ran.wall_ns) / 1e9
+            for arm, ran in blocks.items()
+        }
+        self._take_steps(step_s, least_s, block_s=self._wanted_block_s(blocks.values()))
+
+    def _wanted_block_s(self, blocks: Iterable[Ran]) -> float:
+        threads = max(self.context.design.threads, *(ran.running or 0 for ran in blocks))
+        return wanted_block_s(self.workers.roster.hellos.values(), threads=threads)
+
+    def _calibrate_stopped(self, step_s: float) -> None:
+        """Choose k for turns between which arms are stopped; a step takes about `step_s` without.
+
+        The turns are longer, as `stopped_block_s` says of what the steps wait for.
+        """
+        self.stops = True
+        self.fewer.clear()
+        steps = steps_a_block(step_s, block_s=STOPPED_BLOCK_S)
+        limit_s = block_limit_s(steps * max(step_s, self._first_step_s))
+        blocks: dict[str, Ran] = {}
+        for number in range(_STOPPED_PILOTS):
+            for arm in self._order(f"calibrate stopped {number}"):
+                ran = self.workers.ask(arm, _steps(steps, limit_s, stops=True))
+                if ran is not None:
+                    blocks[arm] = ran
+        if self.context.reference in self.workers.arms:
+            means_s = {arm: _mean_s(blocks[arm]) for arm in self.workers.arms}
+            wanted_s = max(stopped_block_s(blocks.values()), self._wanted_block_s(blocks.values()))
+            self._take_steps(means_s[self.context.reference], means_s, block_s=wanted_s)
 
     def _take_steps(self, step_s: float, of_arms_s: dict[str, float], *, block_s: float) -> None:
         context = self.context
@@ -204,13 +243,15 @@ class Generation:
         steps = context.design.steps or steps_a_block(step_s, block_s=block_s)
         if context.design.steps is None:
             slower = {
-                arm: steps_of_slower(steps, one_s, block_s=block_s)
+                arm: steps_of_slower(steps, one_s, block_s=block_s, stops=self.stops)
                 for arm, one_s in of_arms_s.items()
                 if arm != context.reference
             }
             self.fewer |= {arm: fewer for arm, fewer in slower.items() if fewer < steps}
         self.steps, self.block_s = steps, steps * step_s
-        noted = {f"{STEPS} {arm}": fewer for arm, fewer in self.fewer.items()}
+        noted: dict[str, Scalar] = {f"{STEPS} {arm}": few for arm, few in self.fewer.items()}
+        if self.stops:
+            noted[STOPS] = True
         context.note("calibrated", values={STEPS: steps, "step_s": step_s, **noted})
 
     def _run_round(self, number: int) -> None:
@@ -223,13 +264,14 @@ class Generation:
             limit_s = block_limit_s(expected_block_s(self._first_step_s))
             # a block of an arm that does fewer steps is a long one
             steps = self.fewer.get(arm) or more * (self.steps or MIN_STEPS)
-            ran = self.workers.ask(arm, _steps(steps, limit_s, cpu=cpu))
+            ran = self.workers.ask(arm, _steps(steps, limit_s, cpu=cpu, stops=self.stops))
             if ran is None:
                 self.context.note("round-dropped", arm=arm, text=f"round {number}")
                 return
             block = self._checked(self._block(arm, ran, number=number, order=order))
             self.keep(block)
             self.context.recorder.sample(block)
+            self._works_outside |= works_outside(ran, threads=self.context.design.threads)
             can_hold = can_hold and _can_be_held(ran, cpu)
             cpu = ran.cpu if ran.is_held else None
         self._holds = can_hold
@@ -285,8 +327,14 @@ class Generation:
                 self.context.note("generation", arm=arm, values=result)
 
 
-def _steps(count: int, limit_s: float, *, cpu: int | None = None) -> Callable[[Worker], Ran]:
-    return lambda worker: worker.run(count, limit_s, cpu=cpu)
+def _steps(
+    count: int, limit_s: float, *, cpu: int | None = None, stops: bool = False
+) -> Callable[[Worker], Ran]:
+    return lambda worker: worker.run(count, limit_s, cpu=cpu, stops=stops)
+
+
+def _mean_s(ran: Ran) -> float:
+    return sum(ran.wall_ns) / len(ran.wall_ns) / 1e9
 
 
 def _can_be_held(ran: Ran, cpu: int | None) -> bool:

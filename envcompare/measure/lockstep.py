@@ -18,7 +18,7 @@ from dataclasses import InitVar, dataclass, field
 
 from envcompare.config.plan import derive_seed, shuffled
 from envcompare.measure.cell import CellContext, Roster
-from envcompare.measure.generation import STEPS, Generation, Marking
+from envcompare.measure.generation import STEPS, STOPS, Generation, Marking
 from envcompare.measure.limits import (
     OVERTIME_SHARE,
     CellEnd,
@@ -71,6 +71,7 @@ class Lockstep:
     _steps: int | None = None
     _fewer: dict[str, int] = field(default_factory=dict)  # in arms that are far slower
     _block_s: float = 0.0
+    _stops: bool = False  # what arms have started, while others have their turns
     _costs: Costs | None = None  # of the last restart
     _overtime_s: float = 0.0  # that it has taken
 
@@ -84,6 +85,7 @@ class Lockstep:
         self.launches = Launches(self.roster, launches)
         known = {arm: self.tuning.get(f"{STEPS} {arm}") for arm in self.context.arms}
         self._fewer = {arm: int(steps) for arm, steps in known.items() if steps}
+        self._stops = bool(self.tuning.get(STOPS))
         for block in (one for one in samples if isinstance(one, Block)):
             self.readings.add(block)
             if block.warmup:
@@ -235,12 +237,14 @@ class Lockstep:
             rounds.is_enough,
             self.marking,
             fewer=self._fewer,
+            stops=self._stops,
         )
         compiling_s = generation.begin()
         if self._costs is None:  # no later launch takes it
             rounds.began += compiling_s
         generation.run()
         self._steps, self._block_s = generation.steps, generation.block_s
+        self._stops = generation.stops
         if rounds.costs is not None:
             self._costs = rounds.costs
         self.context.recorder.progress(self.intervals(), self.context)

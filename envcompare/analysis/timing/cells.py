@@ -207,7 +207,7 @@ class CellData:
         spinning_ns = _SPINNING_NS * max(0, self.run.design.threads - 1)
         counted_ns = sum(max(0, ns - spinning_ns) for _, ns in told)
         inside_ns = sum(max(sum(one.cpu_ns), sum(one.wall_ns)) for one, _ in told)
-        children = [one.children for one in blocks if one.children]
+        children = [one.children for one in blocks if one.children and not one.is_stopped]
         if (
             len(children) > max(1, _OUTSIDE_SHARE * len(blocks))
             or counted_ns > _OUTSIDE_SHARE * inside_ns
