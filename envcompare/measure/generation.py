@@ -109,7 +109,6 @@ class Generation:
                 self._run_round(_WARMUP)
                 if self._works_outside and not self.stops:
                     self._calibrate_stopped(self.block_s / (self.steps or MIN_STEPS))
-                    self._run_round(_WARMUP)
                 began = time.monotonic()
             self._run_rounds(arms)
         except InterruptedRunError:

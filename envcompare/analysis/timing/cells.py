@@ -328,6 +328,7 @@ def summarise_cell(data: CellData) -> CellSummary:
         rounds=len({(b.restart, b.generation, b.round) for b in measured}),
         dropped_rounds=Counter(e.what for e in data.events)["round-dropped"],
         held_rounds=_held_rounds(blocks),
+        stops=any(one.is_stopped for one in blocks),
         steps=sum(b.k for b in blocks),
         processes=len(measured) - len(blocks),
         measured_s=sum(wall_ns(b) for b in measured) / 1e9,
