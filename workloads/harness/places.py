@@ -18,6 +18,7 @@ from harness.blockclock import span_turn
 from harness.failures import HintedError, PhaseError, ProcessError, failure_reply
 from harness.generation import Generation, Job
 from harness.wire import (
+    before_leaving,
     encode,
     ended,
     exit_when_ended,
@@ -94,6 +95,7 @@ class Rebuilt:
     def __init__(self, job: Job, source: int) -> None:
         self._source = source
         self._generation = Generation(job)
+        before_leaving.append(self._generation.resume)
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the reply; end the process where the input ends meanwhile."""
@@ -251,11 +253,11 @@ def serve_generation(job: Job, fd: int, forked_ns: int) -> None:
     """Answer over `fd` until the generation is over or the template is gone."""
     spawn_ns = time.monotonic_ns() - forked_ns
     generation = Generation(job)
+    before_leaving.append(generation.resume)  # also where its reply finds nobody any more
     over = False
     while not over:
         line = read_line(fd)
         if line is None:
-            generation.resume()
             break
         with exit_when_ended(fd):
             reply = generation.answer(parse_request(line))

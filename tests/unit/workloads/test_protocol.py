@@ -610,3 +610,30 @@ def test_nothing_stays_stopped_when_the_client_is_gone(
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(other, 9)
+
+
+def test_nothing_stays_stopped_when_the_client_goes_during_a_block(
+    start: Start, tmp_path: Path
+) -> None:
+    """What steps finds nobody to reply to; what it has stopped by then goes on."""
+    source = LOADS.replace("return self.other.pid", "time.sleep(0.2); return self.other.pid")
+    (tmp_path / "own.py").write_text(source)
+    worker = start()
+    assert worker.ask("import", workload=f"{tmp_path}/own.py:Own", threads=1, cpus=None)["stays"]
+    assert worker.ask("hello", workload=f"{tmp_path}/own.py:Own")["ok"]
+    begun = worker.ask("gen", seed=1, pad=0)
+    other = int(begun["checksum"])
+    worker.ask("run", k=1, stops=True)
+    worker.say('{"op": "run", "k": 2, "stops": true}\n')
+    time.sleep(0.1)
+    worker.hang_up()
+    try:
+        assert worker.rest() == b""
+        until = time.monotonic() + 10
+        while state_of(int(begun["pid"])) not in {"", "Z"} and time.monotonic() < until:
+            time.sleep(0.05)
+        assert state_of(int(begun["pid"])) in {"", "Z"}
+        assert state_of(other) != "T"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(other, 9)
