@@ -19,14 +19,17 @@ from envcompare.errors import InterruptedRunError
 from envcompare.measure.cell import CellContext
 from envcompare.measure.limits import (
     MIN_STEPS,
+    STOPPED_BLOCK_S,
     SlowerBlock,
     block_limit_s,
     expected_block_s,
     limit_s,
     slower_block,
     steps_a_block,
+    stopped_block_s,
     too_long,
     wanted_block_s,
+    works_outside,
 )
 from envcompare.measure.replies import Generated, Hello, Profiled, Ran
 from envcompare.measure.startup import Launches
@@ -45,7 +48,9 @@ from envcompare.text import counted
 
 # As they are noted; with the name of an arm where that is far slower.
 STEPS, STEP_S = "steps_per_block", "step_s"
+STOPS = "stops"  # whether arms are stopped between their turns
 _CALIBRATION_STEPS = 4
+_STOPPED_PILOTS = 2  # the first uses up what was made ahead
 _WARMUP = -1
 _WARMUP_S, _GPU_WARMUP_S = 0.1, 0.3  # CPU steps are settled after three; a GPU raises its clocks
 _MIN_STEP_S = 10e-6  # reading both clocks takes 0.5 to 1 µs, a tenth of it
@@ -73,7 +78,9 @@ class Generation:
     marked_s: float = 0.0
     number: int = 0
     slower: dict[str, SlowerBlock] = field(default_factory=dict)
+    stops: bool = False  # what an arm has started, while others have their turns
     _holds: bool = False  # all arms of a round on one CPU
+    _works_outside: bool = False  # some arm, as the last round has shown
     _checksums: dict[str, float | None] = field(default_factory=dict)
     _first_step_s: float = 0.0  # the longest of all arms
     _wanted_s: float = 0.0  # how long a block should last; 0: nothing is calibrated here
@@ -82,6 +89,11 @@ class Generation:
     def context(self) -> CellContext:
         """Return the cell that is measured."""
         return self.workers.context
+
+    @property
+    def _threads(self) -> int:
+        """Return how many threads a step was given; 1 where each arm has its own number."""
+        return self.context.design.threads or 1
 
     @property
     def _can_hold(self) -> bool:
@@ -103,6 +115,8 @@ class Generation:
         try:
             if self._can_measure():
                 self._run_round(_WARMUP)
+                if self._works_outside and not self.stops and self.steps is not None:
+                    self._calibrate_stopped(self.block_s / self.steps)
                 self._note_calibration()
                 began = time.monotonic()
             self._run_rounds(arms)
@@ -184,39 +198,70 @@ class Generation:
         The warm-up, which has more steps, decides again which arms those are.
         """
         context = self.context
-        calibrated: dict[str, Ran] = {}
-        threads = context.design.threads or 1
+        blocks: dict[str, Ran] = {}
         for arm in self._order("calibrate"):
             limit_s = block_limit_s(_CALIBRATION_STEPS * self._first_step_s)
             ran = self.workers.ask(arm, _steps(_CALIBRATION_STEPS, limit_s))
             if ran is not None and ran.compilations:  # its steps are no measure
                 ran = self.workers.ask(arm, _steps(_CALIBRATION_STEPS, limit_s))
             if ran is not None:
-                calibrated[arm] = ran
-                threads = max(threads, ran.running or 0)
-        if context.reference not in calibrated:
+                blocks[arm] = ran
+        if context.reference not in blocks:
             return
-        wanted_s = wanted_block_s(self.workers.roster.hellos.values(), threads=threads)
-        step_s = _mean_s(calibrated[context.reference])
-        if (failure := _too_short(context.reference, step_s)) is not None:
-            self.workers.drop(context.reference, failure)
+        # the mean: a GPU waits in the last step
+        step_s = _mean_s(blocks[context.reference])
+        if any(ran.children for ran in blocks.values()):
+            self._calibrate_stopped(step_s)
+        else:
+            self._take_steps(blocks, block_s=self._wanted_block_s(blocks.values()))
+
+    def _wanted_block_s(self, blocks: Iterable[Ran]) -> float:
+        threads = max(self._threads, *(ran.running or 0 for ran in blocks))
+        return wanted_block_s(self.workers.roster.hellos.values(), threads=threads)
+
+    def _calibrate_stopped(self, step_s: float) -> None:
+        """Choose k for turns between which arms are stopped; a step takes about `step_s` without.
+
+        The turns are longer, as `stopped_block_s` says of what the steps wait for.
+        """
+        self.stops = True
+        steps = steps_a_block(step_s, block_s=STOPPED_BLOCK_S)
+        limit_s = block_limit_s(steps * max(step_s, self._first_step_s))
+        blocks: dict[str, Ran] = {}
+        for number in range(_STOPPED_PILOTS):
+            for arm in self._order(f"calibrate stopped {number}"):
+                ran = self.workers.ask(arm, _steps(steps, limit_s, stops=True))
+                if ran is not None:
+                    blocks[arm] = ran
+        if self.context.reference in self.workers.arms:
+            wanted_s = max(stopped_block_s(blocks.values()), self._wanted_block_s(blocks.values()))
+            self._take_steps(blocks, block_s=wanted_s)
+
+    def _take_steps(self, blocks: Mapping[str, Ran], *, block_s: float) -> None:
+        """Take the steps of a block from those of the reference, and fewer for slower arms."""
+        reference = self.context.reference
+        step_s = _mean_s(blocks[reference])
+        if (failure := _too_short(reference, step_s)) is not None:
+            self.workers.drop(reference, failure)
             return
-        self.steps = context.design.steps or steps_a_block(step_s, block_s=wanted_s)
-        self.block_s, self._wanted_s = self.steps * step_s, wanted_s
-        for arm, ran in calibrated.items():
+        self.steps = self.context.design.steps or steps_a_block(step_s, block_s=block_s)
+        self.block_s, self._wanted_s = self.steps * step_s, block_s
+        for arm, ran in blocks.items():
             self._shorten(arm, ran)
 
     def _shorten(self, arm: str, ran: Ran) -> None:
         """Let an arm do fewer steps in a block where it is far slower than the reference.
 
-        Steps of a CPU are taken at their shortest, so that a slow one of four leaves k alike.
+        Short blocks of a CPU are judged by their shortest step, so that a slow one of four leaves k
+        alike.
         """
         is_settled = self.context.design.steps is not None or arm == self.context.reference
         if not self._wanted_s or is_settled or ran.compilations:
             return
         self.slower.pop(arm, None)
-        step_s = _mean_s(ran) if ran.gpu_ns else min(ran.wall_ns) / 1e9
-        block = slower_block(self.steps or MIN_STEPS, step_s, block_s=self._wanted_s)
+        step_s = _mean_s(ran) if ran.gpu_ns or self.stops else min(ran.wall_ns) / 1e9
+        steps = self.steps or MIN_STEPS
+        block = slower_block(steps, step_s, block_s=self._wanted_s, stops=self.stops)
         if block is not None:
             self.slower[arm] = block
 
@@ -226,6 +271,8 @@ class Generation:
         noted: dict[str, Scalar] = {STEPS: self.steps, STEP_S: self.block_s / self.steps}
         for arm, block in self.slower.items():
             noted |= {f"{STEPS} {arm}": block.steps, f"{STEP_S} {arm}": block.step_s}
+        if self.stops:
+            noted[STOPS] = True
         self.context.note("calibrated", values=noted)
 
     def _steps_of(self, arm: str, *, is_warmup: bool = False) -> int:
@@ -244,7 +291,7 @@ class Generation:
         for order, arm in enumerate(self._order(f"round {number}")):
             limit_s = block_limit_s(expected_block_s(self._first_step_s))
             steps = self._steps_of(arm, is_warmup=number == _WARMUP)
-            ran = self.workers.ask(arm, _steps(steps, limit_s, cpu=cpu))
+            ran = self.workers.ask(arm, _steps(steps, limit_s, cpu=cpu, stops=self.stops))
             if ran is None:
                 self.context.note("round-dropped", arm=arm, text=f"round {number}")
                 return
@@ -253,6 +300,8 @@ class Generation:
             block = self._checked(self._block(arm, ran, number=number, order=order))
             self.keep(block)
             self.context.recorder.sample(block)
+            threads = max(self._threads, ran.running or 0)
+            self._works_outside |= works_outside(ran, threads=threads)
             can_hold = can_hold and _can_be_held(ran, cpu)
             cpu = ran.cpu if ran.is_held else None
         self._holds = can_hold
@@ -308,8 +357,10 @@ class Generation:
                 self.context.note("generation", arm=arm, values=result)
 
 
-def _steps(count: int, limit_s: float, *, cpu: int | None = None) -> Callable[[Worker], Ran]:
-    return lambda worker: worker.run(count, limit_s, cpu=cpu)
+def _steps(
+    count: int, limit_s: float, *, cpu: int | None = None, stops: bool = False
+) -> Callable[[Worker], Ran]:
+    return lambda worker: worker.run(count, limit_s, cpu=cpu, stops=stops)
 
 
 def _can_be_held(ran: Ran, cpu: int | None) -> bool:

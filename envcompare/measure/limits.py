@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from envcompare.measure.replies import Generated, Hello
+from envcompare.measure.replies import Generated, Hello, Ran
 from envcompare.run_folder.records import Block, Design, Failure
 from envcompare.stats.intervals import Interval
 from envcompare.stats.typical import MIN_ROUNDS, PRIOR_SPREAD, expected_half_width
@@ -21,11 +21,15 @@ from envcompare.stats.verdicts import verdict
 from envcompare.text import counted
 
 BLOCK_S = 0.02  # a round of 20 ms spreads hardly more than one of 0.1 s, and there are more of them
+STOPPED_BLOCK_S, MAX_STOPPED_BLOCK_S = 0.2, 2.0  # where arms are stopped between their turns
+_WAITS = 20  # times the longest wait, since what is waited for comes while an arm is stopped too
+_OUTSIDE_SHARE = 0.02  # of the time of a block
+_SPINNING_NS = 20_000_000  # that a thread of a pool may spin for further work
 # Ten periods of a quota, 100 ms as engines set them. A turn begins anywhere in a period, with the
 # whole budget of that period, and ends before a stop. So of n threads on q CPUs it misses stops of
 # P (1 − q ÷ n): at the most a tenth of the change, and half of that for two threads on one CPU.
 QUOTA_BLOCK_S = 1.0
-_LONGER_BLOCK = 4  # times the length wanted, that the block of a slower arm may last
+_LONGER_BLOCK, _LONGER_STOPPED_BLOCK = 4, 1.5  # times the length wanted, of a slower arm's block
 _SLOWER = 20  # times, that a step may be under a profiler: what is done around it is slow too
 MIN_STEPS, MAX_STEPS = 1, 2000  # in a block; each step is two numbers of a line of samples.jsonl
 MIN_BLOCK_LIMIT_S = 60.0
@@ -72,13 +76,43 @@ class SlowerBlock:
         return max(self.steps, round(wanted_s / max(self.step_s, 1e-9)))
 
 
-def slower_block(steps: int, step_s: float, *, block_s: float) -> SlowerBlock | None:
-    """Return the block of an arm in which the reference's steps would last too long, else None."""
-    longest_s = _LONGER_BLOCK * block_s
+def slower_block(
+    steps: int, step_s: float, *, block_s: float, stops: bool = False
+) -> SlowerBlock | None:
+    """Return the block of an arm in which the reference's steps would last too long, else None.
+
+    Where arms are stopped between their turns (`stops`), blocks are long already.
+    """
+    longest_s = (_LONGER_STOPPED_BLOCK if stops else _LONGER_BLOCK) * block_s
     if steps * step_s <= longest_s:
         return None
     fewer = steps_a_block(step_s, block_s=longest_s)
     return SlowerBlock(steps=fewer, step_s=step_s) if fewer < steps else None
+
+
+def works_outside(ran: Ran, *, threads: int) -> bool:
+    """Tell whether something of an arm may work, for its next steps, while others have their turns.
+
+    A child may; so may a thread that was given a CPU since the block before.
+    """
+    spinning_ns = _SPINNING_NS * max(0, threads - 1)
+    used_ns = (ran.outside_cpu_ns or 0) - spinning_ns
+    return bool(ran.children or ran.outside_runs) or used_ns > _OUTSIDE_SHARE * sum(ran.wall_ns)
+
+
+def stopped_block_s(blocks: Iterable[Ran]) -> float:
+    """Return how long a block should last where arms are stopped between their turns.
+
+    Timers and requests in flight go on while a process is stopped. At 20 times the longest wait of
+    a step they are a few percent of a block. A wait for a CPU is none of these.
+    """
+    waits_ns = (
+        wall - cpu - (ran.wait_ns or 0)
+        for ran in blocks
+        for wall, cpu in zip(ran.wall_ns, ran.cpu_ns, strict=True)
+    )
+    wanted_s = _WAITS * max(waits_ns, default=0) / 1e9
+    return min(MAX_STOPPED_BLOCK_S, max(STOPPED_BLOCK_S, wanted_s))
 
 
 def begin_limit_s(budget_s: float, *, remaining_s: float) -> float:

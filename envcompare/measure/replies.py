@@ -102,6 +102,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     children: Amount | None = None
     outside_cpu_ns: Amount | None = None  # used by others than the stepping thread, before it
     outside_runs: Amount | None = None
+    is_stopped: bool = False  # all that it had started, since the block before ended
     loss: float | None = None
     compilations: Amount = 0  # by torch.compile: in a block with any, code was compiled or loaded
 

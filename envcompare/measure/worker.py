@@ -162,12 +162,15 @@ class Worker:
         """Wait until the generation has begun."""
         return self._receive("gen", Generated, limit_s)
 
-    def run(self, steps: int, limit_s: float, *, cpu: int | None = None) -> Ran:
+    def run(
+        self, steps: int, limit_s: float, *, cpu: int | None = None, stops: bool = False
+    ) -> Ran:
         """Run a block of `steps` steps within `limit_s` seconds.
 
-        It is held on a CPU, which `OWN_CPU` leaves to the scheduler; with None it may move.
+        It is held on a CPU, which `OWN_CPU` leaves to the scheduler; with None it may move. With
+        `stops` all that the workload has started is stopped after it, until the next request.
         """
-        self._send("run", {"k": steps, "cpu": cpu})
+        self._send("run", {"k": steps, "cpu": cpu, **({"stops": True} if stops else {})})
         ran = self._receive("run", Ran, limit_s)
         for times in (ran.wall_ns, ran.cpu_ns, ran.gpu_ns):
             if times is not None:

@@ -91,6 +91,9 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="bl
         Count | None,
         Meta(description="times that a thread of Python or of a child was given a CPU meanwhile"),
     ] = None
+    is_stopped: Annotated[
+        bool, Meta(description="its children had been stopped since the block before ended")
+    ] = False
     loss: float | None = None
     checksum: float | None = None
     warmup: bool = False

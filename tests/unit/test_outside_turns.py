@@ -22,8 +22,9 @@ import multiprocessing, os, queue, threading, time
 
 
 def fill(filled):
+    slow = os.environ["ENVCOMPARE_ENVIRONMENT"] == "docker"
     while True:
-        time.sleep(0.002)
+        time.sleep(0.024 if slow else 0.002)
         filled.put(1)
 
 
@@ -37,7 +38,10 @@ class Load:
 
     def step(self):
         self.filled.get()
-        return float(sum(i * i for i in range(3000)) % 97)
+        end = time.process_time() + 0.008
+        while time.process_time() < end:
+            pass
+        return 1.0
 """
 CHILD, THREAD = (
     ("multiprocessing.Queue", "multiprocessing.Process"),
@@ -145,19 +149,31 @@ def test_kernel_that_does_not_tell_is_named(tmp_path: Path) -> None:
     assert caution.startswith("what threads and children of docker do outside their turns cannot")
 
 
+def test_child_that_was_stopped_meanwhile_is_no_work_outside(tmp_path: Path) -> None:
+    """It lived, and did nothing."""
+    stopped = {**QUIET, "children": 2, "is_stopped": True}
+    run = compared(tmp_path, arms={"docker": stopped})
+    assert docker(run)[0] == "equivalent"
+    assert run.cells[0].stops
+
+
 @pytest.mark.parametrize(("queue", "other"), [CHILD, THREAD], ids=["process", "thread"])
-def test_loader_that_fills_its_queue_ahead_is_found_in_real_workers(
-    tmp_path: Path, queue: str, other: str
-) -> None:
-    """It sleeps while it loads, and uses hardly any time of a CPU."""
+def test_slow_loader_is_measured_at_its_size(tmp_path: Path, queue: str, other: str) -> None:
+    """It sleeps for three times the step, and would have filled its queue in the others' turns."""
     path = tmp_path / "own.py"
     path.write_text(SOURCE.format(queue=queue, other=other))
-    made = bench(tmp_path, f"{path}:Load", budget_s=3.0, min_restarts=2, target=1e-4)
+    made = bench(tmp_path, f"{path}:Load", budget_s=12.0, min_restarts=2, target=1e-4)
     measured = measure(made)
-    assert measured.docker.works_outside
+    kept = [one for one in measured.folder.read_samples().samples if isinstance(one, Block)]
+    assert all(one.is_stopped for one in kept if not one.warmup)
+    assert not measured.docker.works_outside
+    means_s = {
+        arm: sum(sum(one.wall_ns) for one in of_arm) / sum(one.k for one in of_arm) / 1e9
+        for arm in ("vm", "docker")
+        if (of_arm := [one for one in kept if one.arm == arm and not one.warmup])
+    }
+    assert 2 < means_s["docker"] / means_s["vm"] < 4  # each alone: 3
     assert measured.docker.outcome != "equivalent"
-    assert measured.docker.reason is not None
-    assert measured.docker.reason.kind == "outside-turns"
 
 
 SLOW = """

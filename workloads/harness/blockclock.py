@@ -29,21 +29,36 @@ class BlockClock:
         # Three fields: time on a CPU, time waiting for one, slices (kernel: sched-stats.rst).
         self._schedstat = f"{TASKS}/{threading.get_native_id()}/schedstat"
 
-    def measure(self, step: Callable[[], Any], k: int, *, done: int) -> dict[str, Any]:
+    def measure(
+        self,
+        step: Callable[[], Any],
+        k: int,
+        *,
+        done: int,
+        stops: bool = False,
+        is_halted: bool = False,
+    ) -> dict[str, Any]:
         """Run k steps after `done` earlier ones; return the fields of a `run` reply.
+
+        With `stops` what the workload has started runs during the block and stands after it. The
+        process itself may have been halted since the block before.
 
         Times are ns of the monotonic clock and of the CPU clock of the whole process. On a GPU the
         device is idle at both ends; the last step's wall time holds the wait for it.
         Raises PhaseError with the number of the step that failed.
         """
         # Outwards in the same order: what is read beside the block is none of its own.
-        outside = self._tasks.begin()
+        outside: dict[str, Any] = {"is_stopped": self._tasks.is_stopped}
+        outside.update(self._tasks.begin(is_halted=is_halted))
+        self._tasks.resume()
         before = {**self._counters(), **used(), "wait_ns": self._wait_ns()}
         if self._cuda:
             (wall, cpu, loss), gpu_ns = self._time_on_gpu(step, k, done)
         else:
             (wall, cpu, loss), gpu_ns = _time_steps(step, k, done), None
         after = {"wait_ns": self._wait_ns(), **used(), **self._counters()}
+        if stops:
+            self._tasks.stop()
         outside.update(self._tasks.end())
         return {
             "t0_ns": wall[0],
@@ -55,6 +70,10 @@ class BlockClock:
             "threads": _thread_count(),
             "loss": as_number(loss, done + k),
         }
+
+    def resume(self) -> None:
+        """Let what the workload has started go on, where it was stopped."""
+        self._tasks.resume()
 
     def _time_on_gpu(
         self, step: Callable[[], Any], k: int, done: int
@@ -85,6 +104,18 @@ class BlockClock:
 
     def _wait_ns(self) -> int | None:
         return _wait_ns(self._schedstat) if self._tells_waits else None
+
+
+def span_turn(reply: dict[str, Any], began_ns: int, ended_ns: int) -> None:
+    """Let the steps of a `run` reply take all the time in which their arm could work.
+
+    What is before the first and after the last step is added to these.
+    """
+    if reply["ok"]:
+        wall_ns = reply["wall_ns"]
+        wall_ns[-1] += ended_ns - reply["t0_ns"] - sum(wall_ns)
+        wall_ns[0] += reply["t0_ns"] - began_ns
+        reply["t0_ns"] = began_ns
 
 
 def used() -> dict[str, int | None]:

@@ -14,9 +14,11 @@ import traceback
 from typing import Any, Callable, NoReturn, Set
 
 from harness import torchparts
+from harness.blockclock import span_turn
 from harness.failures import HintedError, PhaseError, ProcessError, failure_reply
 from harness.generation import Generation, Job
 from harness.wire import (
+    before_leaving,
     encode,
     ended,
     exit_when_ended,
@@ -93,13 +95,17 @@ class Rebuilt:
     def __init__(self, job: Job, source: int) -> None:
         self._source = source
         self._generation = Generation(job)
+        before_leaving.append(self._generation.resume)
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the reply; end the process where the input ends meanwhile."""
+        began_ns = time.monotonic_ns()
         with exit_when_ended(self._source):
             reply = self._generation.answer(request)
         if request["op"] == "gen":
             reply["spawn_ns"] = 0
+        if _stops(request):
+            span_turn(reply, began_ns, time.monotonic_ns())
         return reply
 
     def close(self) -> None:
@@ -111,10 +117,11 @@ class Forked:
     """A child of this process that answers requests, reached over a socket of its own.
 
     The child never holds the worker's stdin and stdout. This process waits while it computes, and
-    kills it where the worker's input ends meanwhile.
+    kills it where the worker's input ends meanwhile. One that `halts` stops the child as a whole
+    after each block that asks for it: no thread of it works while other arms have their turns.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 — what it does, how it ends, and over which descriptors
         self,
         serve: Callable[[int, int], None],
         *,
@@ -122,11 +129,14 @@ class Forked:
         is_last: Callable[[dict[str, Any]], bool],
         source: int,
         sink: int,
+        halts: bool = False,
     ) -> None:
         """Fork; the child calls `serve` with its socket and the time before the fork, in ns."""
         self._source = source
         self._what = what
         self._is_last = is_last
+        self._halts = halts
+        self._is_halted = False
         here, there = socket.socketpair()
         # Without the freeze the child's collector would touch, and so copy, every page it shares.
         gc.collect()
@@ -151,6 +161,10 @@ class Forked:
         A child that is over is reaped before the reply is handed on, so that the freeing of its
         memory falls into nobody's block.
         """
+        began_ns = time.monotonic_ns()
+        if self._is_halted:
+            request = {**request, "is_halted": True}
+            self._resume()
         with contextlib.suppress(OSError):
             self._socket.sendall(encode(request))
         self._wait_for_reply()
@@ -159,6 +173,9 @@ class Forked:
             reply: dict[str, Any] = json.loads(line)
             if self._is_last(reply):
                 self._reap()
+            elif self._halts and _stops(request):
+                self._halt()
+                span_turn(reply, began_ns, time.monotonic_ns())
             return reply
         error = PhaseError("process")
         status = self._reap()
@@ -170,6 +187,7 @@ class Forked:
 
     def close(self) -> None:
         """Let the child end, kill it where it does not, and reap it."""
+        self._resume()
         self._socket.close()
         limit_s = time.monotonic() + GRACE_S
         while self._child and time.monotonic() < limit_s:
@@ -179,6 +197,17 @@ class Forked:
         if self._child:
             os.kill(self._child, signal.SIGKILL)
             self._reap()
+
+    def _halt(self) -> None:
+        """Stop the child, and wait until all its threads stand or it has ended."""
+        os.kill(self._child, signal.SIGSTOP)
+        os.waitid(os.P_PID, self._child, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        self._is_halted = True
+
+    def _resume(self) -> None:
+        if self._is_halted and self._child:
+            os.kill(self._child, signal.SIGCONT)
+        self._is_halted = False
 
     def _wait_for_reply(self) -> None:
         poll = select.poll()
@@ -224,6 +253,7 @@ def serve_generation(job: Job, fd: int, forked_ns: int) -> None:
     """Answer over `fd` until the generation is over or the template is gone."""
     spawn_ns = time.monotonic_ns() - forked_ns
     generation = Generation(job)
+    before_leaving.append(generation.resume)  # also where its reply finds nobody any more
     over = False
     while not over:
         line = read_line(fd)
@@ -235,6 +265,10 @@ def serve_generation(job: Job, fd: int, forked_ns: int) -> None:
             reply["spawn_ns"] = spawn_ns
         over = is_last(reply)
         send(fd, encode(reply))
+
+
+def _stops(request: dict[str, Any]) -> bool:
+    return request["op"] == "run" and request.get("stops") is True
 
 
 def _ending(status: int) -> str:

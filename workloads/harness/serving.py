@@ -132,6 +132,7 @@ class Server:
                     is_last=is_last,
                     source=self._source,
                     sink=self._sink,
+                    halts=True,
                 )
             else:
                 self._place = Rebuilt(self._job, self._source)

@@ -360,6 +360,7 @@ class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = 0
     dropped_rounds: int = 0
     held_rounds: int = 0  # in which each block was held on the same CPU
+    stops: bool = False  # what an arm had started, while others had their turns
     steps: int = 0
     processes: int = 0  # of a plain command; then each is a restart, a generation and a round
     measured_s: float = 0.0

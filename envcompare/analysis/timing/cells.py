@@ -210,7 +210,7 @@ class CellData:
         told = [(one, one.outside_cpu_ns) for one in blocks if one.outside_cpu_ns is not None]
         counted_ns = sum(max(0, ns - self._spinning_ns(one)) for one, ns in told)
         inside_ns = sum(max(sum(one.cpu_ns), sum(one.wall_ns)) for one, _ in told)
-        children = [one.children for one in blocks if one.children]
+        children = [one.children for one in blocks if one.children and not one.is_stopped]
         if (
             len(children) > max(1, _OUTSIDE_SHARE * len(blocks))
             or counted_ns > _OUTSIDE_SHARE * inside_ns
@@ -372,6 +372,7 @@ def summarise_cell(data: CellData) -> CellSummary:
         rounds=len({(b.restart, b.generation, b.round) for b in measured}),
         dropped_rounds=Counter(e.what for e in data.events)["round-dropped"],
         held_rounds=_held_rounds(blocks),
+        stops=any(one.is_stopped for one in blocks),
         steps=sum(b.k for b in blocks),
         processes=len(measured) - len(blocks),
         measured_s=sum(wall_ns(b) for b in measured) / 1e9,

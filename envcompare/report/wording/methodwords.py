@@ -409,6 +409,7 @@ def method_sentences(run: RunComparison) -> tuple[str, ...]:
         threads_sentence(run),
         _stabilising(run),
         _holding(run),
+        _pausing(run),
         _BYTE_CODE,
         _estimate(run),
         _PROGRAMS * has_programs(run),
@@ -439,6 +440,19 @@ def _holding(run: RunComparison) -> str:
         f"In {count} rounds of {_names(run, held)} all arms ran on one CPU, the one that the "
         "scheduler had given to the first of them: CPUs differ in what else they do, and which one "
         "a worker gets depends on what woke it, not on the environment."
+    )
+
+
+def _pausing(run: RunComparison) -> str:
+    """Say where arms were stopped between their turns."""
+    stopped = [cell for cell in run.cells if cell.stops]
+    if not stopped:
+        return ""
+    return (
+        f"In {_names(run, stopped)} the workload has processes or threads that work beside its "
+        "steps. They were stopped while other arms had their turns, and a block is timed from the "
+        "moment they go on until they have stopped again. Blocks are longer there, since timers "
+        "and requests in flight go on while a process is stopped."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -534,3 +535,105 @@ def test_data_hash_follows_names_and_sizes(start: Start, toy: str, tmp_path: Pat
     (data / "deep" / "a").write_text("12")
     assert first != start().ask("hello", workload=toy, data=str(data))["data_hash"]
     assert start().ask("hello", workload=toy)["data_hash"] is None
+
+
+LOADS = """
+import multiprocessing, os, sys, time
+
+
+def fill(path):
+    while True:
+        time.sleep(0.002)
+
+
+class Own:
+    batch = 1
+
+    def setup(self, seed, device):
+        self.other = multiprocessing.Process(target=fill, args=("",), daemon=True)
+        self.other.start()
+
+    def step(self):
+        return self.other.pid
+
+    def finish(self):
+        self.other.terminate()
+        self.other.join()
+"""
+
+
+def state_of(process: int) -> str:
+    """Return the state of a process, empty where it has ended."""
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return ""
+    return stat.rpartition(")")[2].split()[0]
+
+
+@pytest.mark.parametrize("place", ["fork", "rebuild"])
+def test_what_a_workload_started_stands_between_its_turns(
+    start: Start, tmp_path: Path, place: str
+) -> None:
+    """The time of the block holds the moment until it stood; the next request lets it go on."""
+    (tmp_path / "own.py").write_text(LOADS)
+    worker = start()
+    assert worker.ask("hello", workload=f"{tmp_path}/own.py:Own", generation=place)["ok"]
+    begun = worker.ask("gen", seed=1, pad=0)
+    other = int(begun["checksum"])
+    first, second = (worker.ask("run", k=2, stops=True) for _ in range(2))
+    assert (first["is_stopped"], second["is_stopped"]) == (False, True)
+    assert second["t0_ns"] >= first["t0_ns"] + sum(first["wall_ns"])
+    assert state_of(other) == "T"
+    assert place == "rebuild" or state_of(begun["pid"]) == "T"
+    assert worker.ask("facts")["ok"]
+    assert state_of(other) != "T"
+    assert worker.ask("run", k=1)["is_stopped"] is False
+    assert worker.ask("end")["ok"]
+
+
+@pytest.mark.parametrize("place", ["fork", "rebuild"])
+def test_nothing_stays_stopped_when_the_client_is_gone(
+    start: Start, tmp_path: Path, place: str
+) -> None:
+    """The end of its input lets all go on, and ends what steps."""
+    (tmp_path / "own.py").write_text(LOADS)
+    worker = start()
+    assert worker.ask("hello", workload=f"{tmp_path}/own.py:Own", generation=place)["ok"]
+    other = int(worker.ask("gen", seed=1, pad=0)["checksum"])
+    worker.ask("run", k=2, stops=True)
+    assert state_of(other) == "T"
+    worker.hang_up()
+    try:
+        assert worker.rest() == b""
+        assert state_of(other) != "T"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(other, 9)
+
+
+def test_nothing_stays_stopped_when_the_client_goes_during_a_block(
+    start: Start, tmp_path: Path
+) -> None:
+    """What steps finds nobody to reply to; what it has stopped by then goes on."""
+    source = LOADS.replace("return self.other.pid", "time.sleep(0.2); return self.other.pid")
+    (tmp_path / "own.py").write_text(source)
+    worker = start()
+    assert worker.ask("import", workload=f"{tmp_path}/own.py:Own", threads=1, cpus=None)["stays"]
+    assert worker.ask("hello", workload=f"{tmp_path}/own.py:Own")["ok"]
+    begun = worker.ask("gen", seed=1, pad=0)
+    other = int(begun["checksum"])
+    worker.ask("run", k=1, stops=True)
+    worker.say('{"op": "run", "k": 2, "stops": true}\n')
+    time.sleep(0.1)
+    worker.hang_up()
+    try:
+        assert worker.rest() == b""
+        until = time.monotonic() + 10
+        while state_of(int(begun["pid"])) not in {"", "Z"} and time.monotonic() < until:
+            time.sleep(0.05)
+        assert state_of(int(begun["pid"])) in {"", "Z"}
+        assert state_of(other) != "T"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(other, 9)

@@ -167,3 +167,40 @@ def test_kernel_that_tells_nothing_of_threads_still_tells_of_children(
     with child(WAITS):
         found = between_blocks(Tasks())
     assert found == {"children": 1, "outside_cpu_ns": None, "outside_runs": None}
+
+
+def test_stopped_child_does_nothing_until_it_goes_on() -> None:
+    """All its threads stand; what it does afterwards is seen again."""
+    with child(FILLS):
+        watched = Tasks()
+        watched.begin()
+        watched.stop()
+        assert watched.is_stopped
+        watched.end()
+        time.sleep(0.2)
+        found = watched.begin()
+        assert found == {"children": 1, "outside_cpu_ns": 0, "outside_runs": 0}
+        watched.resume()
+        assert not watched.is_stopped
+        time.sleep(0.2)
+        assert (watched.begin()["outside_runs"] or 0) > 10
+
+
+def test_child_that_goes_on_starting_others_is_stopped_with_them() -> None:
+    """A tree that grows while it is stopped is looked at again until it stands."""
+    source = (
+        "import os, time\n"
+        "for _ in range(40):\n"
+        "    if os.fork() == 0: time.sleep(60); os._exit(0)\n"
+        "    time.sleep(0.005)\n"
+        "time.sleep(60)"
+    )
+    with child(source):
+        watched = Tasks()
+        watched.stop()
+        found = tasks.offspring()
+        assert watched.is_stopped
+        time.sleep(0.2)
+        assert tasks.offspring() == found
+        for process in found[::-1]:
+            os.kill(process, 9)
