@@ -191,7 +191,7 @@ def _keep(
             place.setdefault(sample.arm, {})[number] = value
 
 
-_Kind = Literal["process", "gpu", "blind", "plain"]
+_Kind = Literal["process", "gpu", "blind", "plain", "helped"]
 """What a sample is to the choice of the metric."""
 
 
@@ -209,7 +209,9 @@ def _kind(sample: Measured) -> _Kind:
         return "process"
     if sample.gpu_ns:
         return "gpu"
-    return "blind" if sample.wait_ns is None else "plain"
+    if sample.wait_ns is None:
+        return "blind"
+    return "helped" if sample.is_stopped or sample.children else "plain"
 
 
 def _metric_of(kinds: set[_Kind], *, threads: int | None) -> tuple[MetricName, str]:
@@ -226,6 +228,8 @@ def _metric_of(kinds: set[_Kind], *, threads: int | None) -> tuple[MetricName, s
             "the run-queue wait is not known: the kernel does not tell it (schedstat), or several "
             "processes compute"
         )
+    if "helped" in kinds:
+        return "wall", "processes or threads that the step waits for work on while it waits"
     return "net", ""
 
 
