@@ -91,7 +91,7 @@ def test_one_run_without_a_gate_prints_the_summary_and_writes_nothing(
             "gate slower:2% hit: docker is 10.0 % slower than vm in cnn; at least",
         ),
         (("slower",), 1, "gate slower hit: docker is 10.0 % slower than vm in cnn"),
-        (("faster,slower:9%",), 1, "gate faster: not hit, 1 comparison judged"),
+        (("faster,slower:8%",), 1, "gate faster: not hit, 1 comparison judged"),
         (("slower:20%", "faster"), 0, "gate slower:20%: not hit, 1 comparison judged"),
         (("inconclusive,failed,confounded",), 0, "gate failed: not hit, 1 comparison judged"),
     ],
@@ -359,7 +359,7 @@ def test_results_are_written_on_a_terminal_that_knows_ascii_alone(tmp_path: Path
         assert done.returncode == 0, done.stderr
         said[form] = done.stdout
     assert rb"\u25b6 On this host, in this run, docker" in said["text"]
-    assert "▶ docker" in said["md"].decode()
+    assert "▶ On this host, in this run, docker" in said["md"].decode()
     assert json.loads(said["json"].decode())["comparison"]["run_id"] == "a"
 
 

@@ -48,7 +48,7 @@ def test_cell_keeps_the_interval_that_the_rule_saw(tmp_path: Path, rule: str) ->
         is_out_of_budget=rule == "budget",
     )["docker"]
     made = run(tmp_path, [1.0] * 8, stopped_by=rule)
-    first = made.comparisons[0].primary
+    first = made.comparisons[0].deciding
     assert seen is not None
     assert first is not None
     assert (first.low, first.high) == (seen.low, seen.high)

@@ -14,7 +14,7 @@ from benches import Kept, Measured, bench, launch, measure
 
 from envcompare import environments, transport
 from envcompare.command import Command
-from envcompare.environments import Isolation, labels, run_inside, run_wrapped
+from envcompare.environments import Isolation, oci, run_inside, run_wrapped
 from envcompare.environments.registry import environment
 from envcompare.errors import OutputLimitError, StillRunningError, UnusableError, WorkloadError
 from envcompare.interrupt import Interruption
@@ -171,7 +171,7 @@ def test_sweep_that_hangs_says_what_it_wrote_last(
 ) -> None:
     """The reader learns more than that a shell did not end."""
     monkeypatch.setattr(environments, "SWEEP_S", 1.0)
-    monkeypatch.setattr(labels, "_TRIES", 0)
+    monkeypatch.setattr(oci, "_TRIES", 0)
     client = tmp_path / "docker"
     client.write_text("#!/bin/sh\necho 'waiting for the daemon' >&2; exec sleep 60\n")
     client.chmod(0o755)

@@ -139,7 +139,7 @@ def _answer_table(
             Column(head="Verdict", kind="verdict"),
             Column(head=f"Change of\n{piece} time", kind="number"),
             Column(kind="interval", axis=axis),
-            Column(head=f"Median {piece}\n{ends}", kind="figure"),
+            Column(head=f"{piece.capitalize()}\n{ends}", kind="figure"),
             Column(head=f"Engine start\n{ends}", kind="figure"),
         ),
         rows=(
