@@ -306,8 +306,8 @@ class Roster:
         """Return why nothing more is to be measured, None where the budget alone can end it.
 
         Processes are looked at after each round: their rule holds at all looks together. Restarts
-        that scatter far end nothing before there are six: how far is not known sooner. Nothing is
-        decided before the last of several sessions, which are to tell of several days.
+        that scatter far end nothing before there are six: how far is not known sooner. Nothing
+        ends a session early: each is to have its share of the time.
         """
         if self.context.reference in self.failed or not self.compared:
             return "failure"

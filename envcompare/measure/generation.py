@@ -125,7 +125,8 @@ class Generation:
                 self.workers.look_around(is_last=True)  # else what was measured is lost on resume
             raise
         self.workers.look_around()
-        if self.steps is not None and self.workers.arms == arms:
+        # after a marked block nothing is stopped, so that its input would be made ahead
+        if self.steps is not None and self.workers.arms == arms and not self.stops:
             self._run_marked(time.monotonic() - began)
         self._end()
 
@@ -198,6 +199,7 @@ class Generation:
         The warm-up, which has more steps, decides again which arms those are.
         """
         context = self.context
+        self.stops = False
         blocks: dict[str, Ran] = {}
         for arm in self._order("calibrate"):
             limit_s = block_limit_s(_CALIBRATION_STEPS * self._first_step_s)
@@ -300,7 +302,8 @@ class Generation:
             block = self._checked(self._block(arm, ran, number=number, order=order))
             self.keep(block)
             self.context.recorder.sample(block)
-            threads = max(self._threads, ran.running or 0)
+            is_one = self.context.design.threads == 1
+            threads = 1 if is_one else max(self._threads, ran.running or 0)
             self._works_outside |= works_outside(ran, threads=threads)
             can_hold = can_hold and _can_be_held(ran, cpu)
             cpu = ran.cpu if ran.is_held else None

@@ -106,13 +106,17 @@ def stopped_block_s(blocks: Iterable[Ran]) -> float:
     Timers and requests in flight go on while a process is stopped. At 20 times the longest wait of
     a step they are a few percent of a block. A wait for a CPU is none of these.
     """
-    waits_ns = (
-        wall - cpu - (ran.wait_ns or 0)
-        for ran in blocks
-        for wall, cpu in zip(ran.wall_ns, ran.cpu_ns, strict=True)
-    )
+    waits_ns = (wall - cpu - (ran.wait_ns or 0) for ran in blocks for wall, cpu in _times(ran))
     wanted_s = _WAITS * max(waits_ns, default=0) / 1e9
     return min(MAX_STOPPED_BLOCK_S, max(STOPPED_BLOCK_S, wanted_s))
+
+
+def _times(ran: Ran) -> Iterable[tuple[float, float]]:
+    """Return wall and CPU time of each step; of a GPU the mean, as the last step waits for all."""
+    if not ran.gpu_ns:
+        return zip(ran.wall_ns, ran.cpu_ns, strict=True)
+    k = len(ran.wall_ns)
+    return ((sum(ran.wall_ns) / k, sum(ran.cpu_ns) / k),)
 
 
 def begin_limit_s(budget_s: float, *, remaining_s: float) -> float:

@@ -209,7 +209,10 @@ class CellRun:
     def _learn(self, lockstep: Lockstep) -> None:
         """Keep what the A/A control of this cell tells of the noise of the host."""
         noise = lockstep.noise()
-        if noise.own_df >= _ENOUGH_TO_LEARN and self.plan.design.noise_memory:
+        design = self.plan.design
+        # a later session has the restarts of those before it too
+        is_new = design.noise_memory and design.sessions == 1
+        if is_new and noise.own_df >= _ENOUGH_TO_LEARN:
             known = recall(self.session.transport, self.session.cache)
             remember(self.session.transport, self.session.cache, known.with_cell(noise))
 

@@ -228,9 +228,9 @@ def _metric_of(kinds: set[_Kind], *, threads: int | None) -> tuple[MetricName, s
             "the run-queue wait is not known: the kernel does not tell it (schedstat), or several "
             "processes compute"
         )
-    if "helped" in kinds:
-        return "wall", "processes or threads that the step waits for work on while it waits"
-    return "net", ""
+    is_helped = "helped" in kinds
+    why = "processes or threads that the step waits for work on while it waits"
+    return ("wall", why) if is_helped else ("net", "")
 
 
 class Readings:
@@ -519,7 +519,7 @@ def widening_for_looks(
         is_out_of_budget=is_out_of_budget,
         restarts=restarts,
         planned=design.min_restarts,
-        is_fixed=design.restarts is not None,
+        is_fixed=design.restarts is not None or design.sessions > 1,
     )
     return look_factor(alpha, share)
 

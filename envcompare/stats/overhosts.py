@@ -97,6 +97,14 @@ def over_runs(hosts: Sequence[HostValues]) -> Mean | None:
     )
 
 
+def error_of(low: float, high: float, *, level: float) -> float:
+    """Return the standard error of an interval, or more.
+
+    The quantile is that of the normal distribution, which is below those that made the interval.
+    """
+    return (high - low) / 2 / student_factor(math.inf, level)
+
+
 def between_groups(first: HostValues, second: HostValues, *, level: float) -> Ends | None:
     """Return second − first with an interval whose unit is the host.
 

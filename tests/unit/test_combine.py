@@ -189,6 +189,24 @@ def test_a_failed_control_takes_back_a_claim_that_it_could_make(
     assert (effect.outcome, effect.why_open) == ("inconclusive", "control-failed")
 
 
+def test_a_mean_that_is_not_inside_the_margin_is_never_called_equivalent(
+    tmp_path: Path, combine: Call
+) -> None:
+    """Each restart of docker has a round of slow steps, which the typical step does not see."""
+    runs = [measured(tmp_path, one_cell(name, 1.0)) for name in ("a", "b", "c")]
+    assert effect_of(combine, *runs).outcome == "equivalent"
+    for run in runs:
+        path = run / "samples.jsonl"
+        lines = []
+        for line in map(json.loads, path.read_text().splitlines()):
+            if line["arm"] == "docker" and line["kind"] == "block" and line["round"] == 1:
+                line |= {key: [2 * ns for ns in line[key]] for key in ("wall_ns", "cpu_ns")}
+            lines.append(json.dumps(line))
+        path.write_text("\n".join(lines) + "\n")
+    effect = effect_of(combine, *runs)
+    assert effect.outcome != "equivalent"
+
+
 def test_kept_runs_of_other_code_are_refused_and_agree_when_that_is_allowed(combine: Call) -> None:
     """Two days of the CNN, on two machines of a cloud, in docker and singularity."""
     runs = RESULTS / "example", RESULTS / "environments"

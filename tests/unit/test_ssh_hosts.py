@@ -647,7 +647,9 @@ def test_denied_user_is_told_which_keys_were_tried(lab: Lab, config: Path, tmp_p
     options.config.write_text(options.config.read_text() + f"  IdentityFile {tmp_path}/garbage\n")
     error = failure(lab.alias, options)
     assert error.brief == f"host '{lab.alias}' does not let user 'bench' in"
-    assert f"tried: {tmp_path}/wrong, {tmp_path}/garbage (not a private key" in error.details
+    assert (
+        f"tried: {tmp_path}/wrong, {tmp_path}/garbage (not a supported private key" in error.details
+    )
     assert "ssh-copy-id" in error.hint
 
 

@@ -11,7 +11,7 @@ from envcompare.analysis.model.comparison import Outcome
 from envcompare.run_folder.records import SCHEMA, Scalar
 
 CombinedOutcome = Literal["slower", "faster", "equivalent", "inconclusive", "not-run"]
-WhyOpen = Literal["", "outside-turns", "control-failed", "other-metric", "one-run"]
+WhyOpen = Literal["", "mean", "outside-turns", "control-failed", "other-metric", "one-run"]
 
 
 class CombinedPart(msgspec.Struct, frozen=True, kw_only=True):

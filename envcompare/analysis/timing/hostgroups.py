@@ -23,7 +23,15 @@ from envcompare.analysis.timing.runfiles import RunFiles
 from envcompare.run_folder.records import HostGroup
 from envcompare.stats.intervals import level_together
 from envcompare.stats.metrics import MetricName
-from envcompare.stats.overhosts import MIN_HOSTS, Mean, between_groups, odd_hosts, over_hosts
+from envcompare.stats.overhosts import (
+    MIN_HOSTS,
+    Mean,
+    between_groups,
+    error_of,
+    odd_hosts,
+    over_hosts,
+    over_runs,
+)
 from envcompare.stats.verdicts import Ends, difference, verdict
 
 _NS_IN_S: Final = 1e-9
@@ -305,6 +313,33 @@ def hosts_estimates(
     return tuple(replace(one, group=name) for name, one in made if one)
 
 
+def is_equal_by_mean(
+    groups: Iterable[Sequence[Comparison]], *, level: float, margin: float
+) -> bool:
+    """Tell whether the mean of all steps is inside the margin, pooled as `over_runs` does.
+
+    Each group holds the comparisons of one host. A program has no mean beside its time.
+    """
+    hosts = []
+    for group in groups:
+        means = [one.mean for one in group if one.mean is not None]
+        if not means:
+            return True
+        known = [
+            (one.log_ratio, error_of(one.low, one.high, level=one.level))
+            for one in means
+            if one.low is not None and one.high is not None
+        ]
+        if len(known) < len(group):
+            return False
+        hosts.append(([value for value, _ in known], [error for _, error in known]))
+    together = over_runs(hosts)
+    if together is None:
+        return False
+    ends = together.ends(level)
+    return verdict(ends.low, ends.high, margin=margin) == "equivalent"
+
+
 def _over_hosts(
     group: list[Comparison], settled: Mapping[Key, Primary], *, level: float, margin: float
 ) -> HostsEstimate | None:
@@ -316,7 +351,8 @@ def _over_hosts(
         return None
     ends = together.ends(level)
     outcome = verdict(ends.low, ends.high, margin=margin)
-    if outcome == "equivalent" and any(one.works_outside for one in group):
+    is_equal = is_equal_by_mean([[one] for one in group], level=level, margin=margin)
+    if outcome == "equivalent" and (any(one.works_outside for one in group) or not is_equal):
         outcome = "inconclusive"
     return HostsEstimate(
         workload=group[0].workload,

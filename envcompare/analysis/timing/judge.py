@@ -320,8 +320,8 @@ def _far_launches(data: CellData, arm: ArmRecord) -> tuple[FarLaunch, ...]:
 
 
 def _turn_trend(data: CellData, arm: str) -> TurnTrend | None:
-    if data.is_program:
-        return None
+    if data.is_program or any(getattr(one, "is_stopped", False) for one in data.arm_blocks(arm)):
+        return None  # the first and the last step of a stopped turn hold its start and end
     ours, theirs = (_by_round(data, one) for one in (arm, data.reference.id))
     trend = turn_trend([(ours[key], theirs[key]) for key in sorted(ours.keys() & theirs.keys())])
     if trend is None:

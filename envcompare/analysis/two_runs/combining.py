@@ -21,6 +21,7 @@ from envcompare.analysis.model.combined import (
     RunMismatch,
 )
 from envcompare.analysis.model.comparison import Comparison
+from envcompare.analysis.timing.hostgroups import is_equal_by_mean
 from envcompare.analysis.timing.judge import Key, Primary, claimed, primaries
 from envcompare.analysis.timing.runfiles import read_files
 from envcompare.analysis.two_runs.changes import arm_text, failed_floor, read_of, run_side
@@ -266,15 +267,24 @@ def _effect(
         level=level,
         between_runs=scatter.tau,
     )
-    return _withdrawn(made, margin=margin, works_outside=any(one.works_outside for _, one in parts))
+    if made.outcome == "equivalent":
+        if any(one.works_outside for _, one in parts):
+            return replace(made, outcome="inconclusive", why_open="outside-turns")
+        machines = {part.machine for part in pooled}
+        groups = [
+            [one for (_, one), part in zip(parts, told, strict=True)
+             if part in pooled and part.machine == machine]
+            for machine in machines
+        ]  # fmt: skip
+        if not is_equal_by_mean(groups, level=level, margin=margin):
+            return replace(made, outcome="inconclusive", why_open="mean")
+    return _withdrawn(made, margin=margin)
 
 
-def _withdrawn(made: CombinedEffect, *, margin: float, works_outside: bool) -> CombinedEffect:
+def _withdrawn(made: CombinedEffect, *, margin: float) -> CombinedEffect:
     """Take back a claim that the failed control of a run could make by itself."""
     if made.outcome in {"inconclusive", "not-run"}:
         return made
-    if made.outcome == "equivalent" and works_outside:
-        return replace(made, outcome="inconclusive", why_open="outside-turns")
     floor = max((one.control_end or 0.0 for one in made.parts), default=0.0)
     if floor and claimed(made.outcome, made.log_ratio or 0.0, margin=margin) <= floor:
         return replace(made, outcome="inconclusive", why_open="control-failed")

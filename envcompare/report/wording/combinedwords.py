@@ -26,6 +26,7 @@ from envcompare.text import assigned, counted, flat
 _LEAST_SPREAD: Final = 0.0005  # less is shown as 0.0 %
 _HEADS: Final = ("environment", "workload", "run", "host", "change", "verdict of the run")
 _WHY: Final[dict[WhyOpen, str]] = {
+    "mean": "the mean of all steps may still differ by more than the margin",
     "outside-turns": "an arm worked outside its turns in one of the runs",
     "control-failed": "in one of the runs the reference differed from itself by as much",
     "other-metric": "the runs were judged on different times (net and wall)",
