@@ -4,7 +4,8 @@ VENV=$ROOT/.venv
 
 # find_python: set PYTHON to an interpreter of version 3.10 or later.
 find_python() {
-  local name
+  # a venv that is activated would be removed under its own interpreter
+  local name PATH=${PATH//"$VENV/bin:"/}
   for name in ${PYTHON:-} python3 python3.14 python3.13 python3.12 python3.11 python3.10; do
     if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
       PYTHON=$(command -v "$name")
