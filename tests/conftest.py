@@ -6,6 +6,7 @@ import atexit
 import ctypes
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
 
@@ -43,6 +44,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Begin with what takes longest, where several processes share the tests."""
     if is_worker(config):
         spread(items)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Print a failure at once when CI runs: with `-q` it is else named half an hour later."""
+    if report.failed and os.environ.get("CI") and "PYTEST_XDIST_WORKER" not in os.environ:
+        sys.stderr.write(f"\nfailed: {report.nodeid}\n{str(report.longrepr)[-1500:]}\n")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # around the time-out: a turn may be long in coming

@@ -36,6 +36,7 @@ from envcompare.report.wording.profilewords import is_timed
 from envcompare.report.wording.threadwords import threads_text
 from envcompare.text import counted, one_line, visible
 
+_MOST_HOSTS = 3  # named at the top
 _CODE: Final = re.compile(r"`([^`]+)`")
 _WHOLE: Final = re.compile(rf"{FIGURE.pattern}|(?<![\w-])--[a-z][a-z-]*[a-z]")
 
@@ -122,7 +123,8 @@ def _meta(run: RunComparison) -> tuple[str, ...]:
     hosts = list(dict.fromkeys(one.host for one in run.cells))
     workloads = {one.workload for one in run.cells}
     environments = counted(len((*run.all_references, *compared_arms(run))), "environment")
-    where = f"{counted(len(hosts), 'host')} ({listed(hosts)})"
+    named = f" ({listed(hosts)})" * (len(hosts) <= _MOST_HOSTS)
+    where = f"{counted(len(hosts), 'host')}{named}"
     return (
         _moment(run.created),
         f"{environments} × {counted(len(workloads), 'workload')} on {where}",

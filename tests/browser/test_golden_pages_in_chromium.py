@@ -242,7 +242,7 @@ def test_the_first_printed_sheet_holds_the_answer(
     run = golden_run(size).comparison
     for one in headlines(run):
         assert one.arm in text
-    assert " ".join(headlines(run)[0].lead.split()[:5]) in text
+    assert " ".join(headlines(run)[0].text.split()[:5]) in text
     for heading in ("Is it real?", "Why?", "Before you rely on it"):
         assert heading in text
     assert "Theme" not in text

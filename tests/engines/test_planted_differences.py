@@ -373,7 +373,11 @@ def test_a_planted_cause_is_named_on_the_first_screen(
     assert expected in " ".join(re.sub(r"<[^>]+>", " ", html.unescape(answer)).split())
     argv = [sys.executable, "-m", "envcompare", "report", str(causes_run.folder)]
     shown = subprocess.run([*argv, "--format", "md"], capture_output=True, text=True, check=True)
-    (line,) = (one for one in shown.stdout.replace("\\", "").splitlines() if f"▶ {arm} is" in one)
+    (line,) = (
+        one
+        for one in shown.stdout.replace("\\", "").splitlines()
+        if "▶" in one and f"{arm} is" in one
+    )
     assert expected in line
     assert f"(planted:base → planted:{arm}), which this run compares." in line
     assert expected in " ".join(causes_run.stdout.split())

@@ -157,6 +157,7 @@ def test_child_that_was_stopped_meanwhile_is_no_work_outside(tmp_path: Path) -> 
     assert run.cells[0].stops
 
 
+@pytest.mark.nightly  # other work on the CPUs lengthens steps, so that it is to run alone
 @pytest.mark.parametrize(("queue", "other"), [CHILD, THREAD], ids=["process", "thread"])
 def test_slow_loader_is_measured_at_its_size(tmp_path: Path, queue: str, other: str) -> None:
     """It sleeps for three times the step, and would have filled its queue in the others' turns."""

@@ -143,7 +143,7 @@ def test_the_boxes_count_what_the_table_holds(run: RunComparison) -> None:
     clean = [one for one in run.comparisons if one.outcome in UNKNOWN[:2] and not is_marked(one)]
     assert ("Largest difference without a known confounder" in box) == bool(clean)
     if clean:
-        most = max(clean, key=lambda one: abs(one.primary.log_ratio if one.primary else 0.0))
+        most = max(clean, key=lambda one: abs(one.deciding.log_ratio if one.deciding else 0.0))
         label = cell_labels(run)[most.cell]
         said = box.partition("without a known confounder: ")[2].partition("Why")[0]
         assert most.arm in said

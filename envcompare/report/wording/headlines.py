@@ -174,13 +174,13 @@ def _statement(estimate: HostsEstimate, run: RunComparison) -> str:
     is_of_two = estimate.outcome == "inconclusive" and estimate.hosts == 2
     few = ", as two hosts say little about others" if is_of_two else ""
     odd = f"; far from the others: {names}" if (names := odd_names(estimate)) else ""
-    spread = "no spread between hosts was seen"
+    spread = ""
     if estimate.tau >= _LEAST_SPREAD:
-        spread = f"hosts differ by ±{unsigned_percent(estimate.tau)}"
+        spread = f"; hosts differ by ±{unsigned_percent(estimate.tau)}"
     subject = f"{hosts_work(estimate)} in {estimate.arm}"
     of_group = f" of {estimate.group}" if estimate.group else ""
     return (
-        f"Over {estimate.hosts} hosts{of_group}, {subject} is {claim} ({figures}){few}; "
+        f"Over {estimate.hosts} hosts{of_group}, {subject} is {claim} ({figures}){few}"
         f"{spread}{odd}."
     )
 

@@ -68,8 +68,8 @@ def device_sentences(run: RunComparison) -> tuple[str, ...]:
     for host in run.hosts:
         if text := _device(host):
             hosts.setdefault(text, []).append(host.host)
-    if len(run.hosts) == 1:
-        return tuple(hosts)
+    if [len(names) for names in hosts.values()] == [len(run.hosts)]:
+        return tuple(hosts)  # all have the same
     return tuple(visible(f"{host_names(names)} {text}") for text, names in hosts.items())
 
 

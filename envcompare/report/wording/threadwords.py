@@ -27,7 +27,7 @@ def threads_text(run: RunComparison) -> str:
     """Return how many threads compute, in a few words; empty where only programs were timed."""
     if not has_steps(run):
         return ""
-    return "threads as-run" if run.threads is None else counted(run.threads, "compute thread")
+    return "threads as-run" if run.threads is None else counted(run.threads, "thread")
 
 
 def threads_sentence(run: RunComparison) -> str:

@@ -67,7 +67,7 @@ def test_report_that_was_cut_is_refused(tmp_path: Path, size: int) -> None:
     with pytest.raises(ProfileError) as told:
         ncu.read(path)
     assert told.value.brief == "cannot trust cut.ncu-rep"
-    assert "damaged, cut off, or of a newer ncu" in told.value.hint
+    assert "damaged, cut off, or from a newer ncu" in told.value.hint
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"SQLite format 3\0"])
