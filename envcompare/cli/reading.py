@@ -292,6 +292,16 @@ def list_() -> None:
     print_lines(lines)
 
 
+_for_comments = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "md", "json"]),
+    default="text",
+    show_default=True,
+    help="md is meant for a pull-request comment.",
+)
+
+
 @click.command()
 @click.argument("runs", nargs=-1, type=_PATH, metavar="RUN [RUN]")
 @click.option(
@@ -302,14 +312,7 @@ def list_() -> None:
     help="Exit 1 if this applies: slower:2%, unproven:2%, faster:2%, inconclusive, confounded, "
     "failed; separate several with commas, or repeat the option.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "md", "json"]),
-    default="text",
-    show_default=True,
-    help="md is meant for a pull-request comment.",
-)
+@_for_comments
 @click.option(
     "--allow-mismatch",
     is_flag=True,
@@ -410,14 +413,7 @@ def _nothing_to_judge(run: RunComparison) -> ConfigError:
 
 @click.command()
 @click.argument("runs", nargs=-1, type=_PATH, metavar="RUN RUN…")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "md", "json"]),
-    default="text",
-    show_default=True,
-    help="md is meant for a pull-request comment.",
-)
+@_for_comments
 @click.option(
     "--allow-mismatch",
     is_flag=True,

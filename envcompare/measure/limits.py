@@ -16,6 +16,7 @@ import numpy as np
 from envcompare.measure.replies import Generated, Hello, Ran
 from envcompare.run_folder.records import Block, Design, Failure
 from envcompare.stats.intervals import Interval
+from envcompare.stats.metrics import OUTSIDE_SHARE, spinning_ns
 from envcompare.stats.typical import MIN_ROUNDS, PRIOR_SPREAD, expected_half_width
 from envcompare.stats.verdicts import verdict
 from envcompare.text import counted
@@ -23,8 +24,6 @@ from envcompare.text import counted
 BLOCK_S = 0.02  # a round of 20 ms spreads hardly more than one of 0.1 s, and there are more of them
 STOPPED_BLOCK_S, MAX_STOPPED_BLOCK_S = 0.2, 2.0  # where arms are stopped between their turns
 _WAITS = 20  # times the longest wait, since what is waited for comes while an arm is stopped too
-_OUTSIDE_SHARE = 0.02  # of the time of a block
-_SPINNING_NS = 20_000_000  # that a thread of a pool may spin for further work
 # Ten periods of a quota, 100 ms as engines set them. A turn begins anywhere in a period, with the
 # whole budget of that period, and ends before a stop. So of n threads on q CPUs it misses stops of
 # P (1 − q ÷ n): at the most a tenth of the change, and half of that for two threads on one CPU.
@@ -95,9 +94,8 @@ def works_outside(ran: Ran, *, threads: int) -> bool:
 
     A child may; so may a thread that was given a CPU since the block before.
     """
-    spinning_ns = _SPINNING_NS * max(0, threads - 1)
-    used_ns = (ran.outside_cpu_ns or 0) - spinning_ns
-    return bool(ran.children or ran.outside_runs) or used_ns > _OUTSIDE_SHARE * sum(ran.wall_ns)
+    used_ns = (ran.outside_cpu_ns or 0) - spinning_ns(threads)
+    return bool(ran.children or ran.outside_runs) or used_ns > OUTSIDE_SHARE * sum(ran.wall_ns)
 
 
 def stopped_block_s(blocks: Iterable[Ran]) -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -189,6 +189,21 @@ def _keep(
         step = whole / sample.k if isinstance(sample, Block) else whole
         for place, value in zip(places, (math.log(typical), step), strict=True):
             place.setdefault(sample.arm, {})[number] = value
+
+
+OUTSIDE_SHARE: Final = 0.02
+"""The most that an arm may do outside its turns: of its time in them, or of blocks with a child."""
+# A thread of a pool spins so long for further work; on busy x86 hosts OpenMP's took 7 ms a block.
+_SPINNING_NS: Final = 20_000_000
+_INTEL_SPINNING_NS: Final = 220_000_000  # 200 ms with libiomp5 (KMP_BLOCKTIME), and some more
+
+
+def spinning_ns(threads: int, *, is_long: bool = False) -> int:
+    """Return for how long the pools of an arm may spin after a block, in ns over its threads.
+
+    The stepping thread is in no pool. `is_long` is for the OpenMP runtime of Intel.
+    """
+    return (_INTEL_SPINNING_NS if is_long else _SPINNING_NS) * max(0, threads - 1)
 
 
 _Kind = Literal["process", "gpu", "blind", "plain", "helped"]

@@ -40,19 +40,17 @@ from envcompare.run_folder.results import count_comparisons
 from envcompare.stats.headline import EQUAL_LEVEL, Headline
 from envcompare.stats.intervals import CONTROL_LEVEL, Evidence, Interval, error_of_each, gather
 from envcompare.stats.metrics import (
+    OUTSIDE_SHARE,
     MetricName,
     Readings,
     primary_metric,
+    spinning_ns,
     wall_ns,
     widening_for_looks,
 )
 from envcompare.stats.pairs import DRIFT_LEVEL, Round, Trend, paired, trend
 from envcompare.stats.typical import TYPICAL_SHARE, RoundEvidence, Spread, prior_of
 
-_OUTSIDE_SHARE: Final = 0.02  # of the CPU time in the turns, or of the blocks with a child
-# A thread of a pool spins so long for further work; on busy x86 hosts OpenMP's took 7 ms a block.
-_SPINNING_NS: Final = 20_000_000
-_INTEL_SPINNING_NS: Final = 220_000_000  # 200 ms with libiomp5 (KMP_BLOCKTIME), and some more
 _SKIPPED = "the run ended before this cell"
 BINS: Final = 48
 _TAIL: Final = 0.005  # of the steps of an arm that may lie beyond either end of the edges
@@ -212,8 +210,8 @@ class CellData:
         inside_ns = sum(max(sum(one.cpu_ns), sum(one.wall_ns)) for one, _ in told)
         children = [one.children for one in blocks if one.children and not one.is_stopped]
         if (
-            len(children) > max(1, _OUTSIDE_SHARE * len(blocks))
-            or counted_ns > _OUTSIDE_SHARE * inside_ns
+            len(children) > max(1, OUTSIDE_SHARE * len(blocks))
+            or counted_ns > OUTSIDE_SHARE * inside_ns
             or sum(bool(one.outside_runs) for one, _ in told) > len(told) / 2
         ):
             cpu_s = sum(ns for _, ns in told) / 1e9
@@ -229,8 +227,7 @@ class CellData:
         if asked == 1:
             return 0
         running = block.running or asked or 1
-        each_ns = _INTEL_SPINNING_NS if block.arm in self.long_spinning else _SPINNING_NS
-        return each_ns * (running - 1)
+        return spinning_ns(running, is_long=block.arm in self.long_spinning)
 
     def estimate_of(
         self, ratio: Interval, arm: str, metric: MetricName, *, is_widened: bool

@@ -351,8 +351,10 @@ def _over_hosts(
         return None
     ends = together.ends(level)
     outcome = verdict(ends.low, ends.high, margin=margin)
-    is_equal = is_equal_by_mean([[one] for one in group], level=level, margin=margin)
-    if outcome == "equivalent" and (any(one.works_outside for one in group) or not is_equal):
+    if outcome == "equivalent" and (
+        any(one.works_outside for one in group)
+        or not is_equal_by_mean([[one] for one in group], level=level, margin=margin)
+    ):
         outcome = "inconclusive"
     return HostsEstimate(
         workload=group[0].workload,

@@ -231,11 +231,15 @@ def _effect(
 ) -> CombinedEffect:
     run, first = parts[0]
     told = tuple(_part(run, one) for run, one in parts)
-    pooled = [one for one in told if one.log_ratio is not None and one.error is not None]
+    pooled = [
+        (part, one)
+        for part, (_, one) in zip(told, parts, strict=True)
+        if part.log_ratio is not None and part.error is not None
+    ]
     metrics = {one.primary.metric for _, one in parts if one.primary is not None}
-    by_machine: dict[str, list[CombinedPart]] = {}
-    for one in pooled:
-        by_machine.setdefault(one.machine, []).append(one)
+    by_machine: dict[str, list[tuple[CombinedPart, Comparison]]] = {}
+    for part, one in pooled:
+        by_machine.setdefault(part.machine, []).append((part, one))
     base = CombinedEffect(
         workload=first.workload,
         parameters=first.parameters,
@@ -245,15 +249,15 @@ def _effect(
         metric=metrics.pop() if len(metrics) == 1 else "",
         outcome="not-run",
         why_open="other-metric" if len(metrics) > 1 else "one-run",
-        runs=len({one.run_id for one in pooled}),
+        runs=len({part.run_id for part, _ in pooled}),
         hosts=len(by_machine),
         unit="host" if len(by_machine) > 1 else "run",
         parts=told,
     )
     if len(metrics) > 1 or base.runs < 2:
         return base
-    together = over_runs([_values(each) for each in by_machine.values()])
-    scatter = over_hosts(*_values(pooled))
+    together = over_runs([_values(part for part, _ in each) for each in by_machine.values()])
+    scatter = over_hosts(*_values(part for part, _ in pooled))
     assert together is not None
     assert scatter is not None
     ends = together.ends(level)
@@ -270,12 +274,7 @@ def _effect(
     if made.outcome == "equivalent":
         if any(one.works_outside for _, one in parts):
             return replace(made, outcome="inconclusive", why_open="outside-turns")
-        machines = {part.machine for part in pooled}
-        groups = [
-            [one for (_, one), part in zip(parts, told, strict=True)
-             if part in pooled and part.machine == machine]
-            for machine in machines
-        ]  # fmt: skip
+        groups = [[one for _, one in each] for each in by_machine.values()]
         if not is_equal_by_mean(groups, level=level, margin=margin):
             return replace(made, outcome="inconclusive", why_open="mean")
     return _withdrawn(made, margin=margin)

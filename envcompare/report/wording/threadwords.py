@@ -109,8 +109,8 @@ def as_run_sentence(run: RunComparison) -> str:
         return ""
     said: dict[str, None] = {}
     for arm in run.arms:
-        references = ((arm.host, run.reference_of(arm.arm)),)
-        usual = next((one for one in run.arms if (one.host, one.arm) in references), None)
+        key = (arm.host, run.reference_of(arm.arm))
+        usual = next((one for one in run.arms if (one.host, one.arm) == key), None)
         is_control = arm.arm.endswith(CONTROL_SUFFIX)
         if usual is not None and not is_control and _has_pool(arm, usual):
             said |= dict.fromkeys(_own_numbers(arm, usual)) | dict.fromkeys(
