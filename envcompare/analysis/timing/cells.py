@@ -316,16 +316,17 @@ class CellData:
 def _noise_floor(data: CellData) -> Estimate | None:
     """Return the reference against itself at 99 %: what this cell calls a difference by chance.
 
-    That of the typical step, or that of the mean where only it excludes 0.
+    That of the mean, as in the headline, or that of the typical step where only it excludes 0.
     """
     control = next((arm.id for arm in data.run.arms if arm.is_control), None)
     if control is None:
         return None
     typical = data.plain_estimate(control, data.metric[0], level=CONTROL_LEVEL)
-    if data.is_program or _excludes_zero(typical):
+    if data.is_program:
         return typical
     mean = data.mean_estimate(control, data.metric[0], level=CONTROL_LEVEL)
-    return mean if _excludes_zero(mean) else typical
+    is_only_typical = _excludes_zero(typical) and not _excludes_zero(mean)
+    return typical if mean is None or is_only_typical else mean
 
 
 def _excludes_zero(floor: Estimate | None) -> bool:

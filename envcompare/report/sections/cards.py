@@ -43,6 +43,7 @@ from envcompare.report.wording.profilewords import (
 )
 from envcompare.report.wording.threadwords import as_run_sentence, thread_lines
 from envcompare.report.wording.verdicts import (
+    FIRST_CONTROLS,
     Verdict,
     clock_sentence,
     control_sentence,
@@ -116,7 +117,7 @@ def _controls(run: RunComparison, verdicts: tuple[Verdict, ...]) -> list[Line]:
     labels = cell_labels(run)
     cells = sorted(run.cells, key=lambda cell: (not is_control_failed(cell, run), *_doubt(cell)))
     told = {one.cell_id for one in _moved(verdicts)[:1]} | {cell.id for cell in cells[:1]}
-    shown = [cell for cell in cells if cell.id in told or len(cells) <= _MOST_ITEMS]
+    shown = [cell for cell in cells if cell.id in told or len(cells) <= FIRST_CONTROLS]
     items = [_item(control_sentence(cell, label=labels[cell.id], run=run)) for cell in shown]
     if rest := len(cells) - len(shown):
         is_ranked = all(math.isfinite(_width(cell)) for cell in cells)

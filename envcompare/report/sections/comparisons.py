@@ -69,7 +69,7 @@ from envcompare.stats.headline import least_steps
 from envcompare.text import counted, shortened, visible
 
 METRICS: Final[dict[str, str]] = {
-    "net": "net",
+    "net": "typical step (net)",
     "wall": "on the clock (wall)",
     "stretch": "waiting (stretch)",
     "cpu": "CPU time",
@@ -81,13 +81,10 @@ METRICS: Final[dict[str, str]] = {
 }
 _CONTROL_TEXT: Final = "the reference against itself: what chance alone gives"
 _PARTS: Final = (
-    "The mean has all steps of all launches in it, the typical step is what most steps take, and "
-    "the tail is the 90th percentile and the share of steps above 1.5 times the median of their "
-    "environment. The verdict rests on the change in bold. The intervals of mean and typical step "
-    "are those that the verdict uses; those of the tail hold at 95 % each and are not widened. The "
-    "tail is measured where each environment took at least 100 steps. Steps that take 20 times as "
-    "long as usual may be missed where they are rarer than the last column says. Medians on the "
-    "clock have all waiting in them, that for neighbors too."
+    "The verdict rests on the change in bold. A slow step takes more than 1.5 times the median of "
+    "its environment; steps that take 20 times as long as usual may be missed where they are rarer "
+    "than the last column says. Percentiles and slow steps need 100 steps of each environment, and "
+    "their intervals hold at 95 % each. Medians on the clock include all waiting."
 )
 _TAIL: Final = STEP_PROBABILITIES.index(0.99)
 _LEAST_COVERED: Final = 9  # steps; of fewer nothing is known of slow ones
@@ -251,10 +248,9 @@ def comparisons_section(
     shown = {row.verdict.outcome for row in rows}
     intro = (
         f"Every environment against {reference} in the same cell. The change is that of the mean "
-        f"{piece} time, without the time that neighbors held the CPU unless the row says “of wall "
-        f"time”; the band is the margin of ±{margin_percent(run.margin)}; left is faster, right is "
-        f"slower. Both times are of the reference and, by the change, of the environment; below "
-        "them is the change on the clock, waiting included."
+        f"{piece} time, without the time that others held the CPU unless the row says “of wall "
+        f"time”; the band is the margin of ±{margin_percent(run.margin)}. Below both times is the "
+        "change on the clock, waiting included."
     )
     metrics = _measured_metrics(rows)
     choice = Filter(
@@ -451,14 +447,11 @@ def _measured_metrics(rows: tuple[ComparedRow, ...]) -> tuple[str, ...]:
 def _metrics_text(run: RunComparison, metrics: tuple[str, ...]) -> str:
     shown = _shown_metrics(run)
     missing = [METRICS[name] for name in shown if name not in metrics]
-    tail = (
-        f" The 99th percentile describes all {piece_word(run)} times of both and has no interval."
-    )
-    unmeasured = f" Not measured in any comparison: {', '.join(missing)}."
+    tail = " The 99th percentile is of all times and has no interval." * ("p99" in shown)
+    unmeasured = f" Not measured in any comparison: {', '.join(missing)}." * bool(missing)
     return (
-        "Clock and waiting are means of all steps. Waiting is for a CPU that others held. Only the "
-        "metric that the verdict rests on is widened; the A/A control is not."
-        f"{tail * ('p99' in shown)}{unmeasured * bool(missing)}"
+        "Clock and waiting are means of all steps. Only the metric that the verdict rests on is "
+        f"widened; the A/A control is not.{tail}{unmeasured}"
     )
 
 

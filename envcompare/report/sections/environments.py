@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
@@ -55,6 +55,7 @@ class HostFacts:
     host: str
     arms: tuple[ArmSummary, ...]
     differences: tuple[FactDifference, ...]
+    equal_arms: frozenset[str] = frozenset()  # equivalent in every cell: nothing is to be explained
 
 
 def hosts_facts(run: RunComparison) -> tuple[HostFacts, ...]:
@@ -68,9 +69,15 @@ def hosts_facts(run: RunComparison) -> tuple[HostFacts, ...]:
             host=host,
             arms=tuple(sorted(arms, key=lambda arm: arm.arm not in run.all_references)),
             differences=tuple(one for one in compared_differences(run) if one.host == host),
+            equal_arms=frozenset(arm.arm for arm in arms if _is_equal(run, host, arm.arm)),
         )
         for host, arms in hosts.items()
     )
+
+
+def _is_equal(run: RunComparison, host: str, arm: str) -> bool:
+    compared = (one for one in run.comparisons if (one.host, one.arm) == (host, arm))
+    return {one.outcome for one in compared} == {"equivalent"}
 
 
 def environments_section(hosts: tuple[HostFacts, ...]) -> Section:
@@ -106,16 +113,15 @@ def _alike(hosts: tuple[HostFacts, ...]) -> list[tuple[HostFacts, ...]]:
 
 
 def _host_blocks(facts: HostFacts, alike: tuple[HostFacts, ...]) -> tuple[Block, ...]:
-    every = _facts_table(facts)
-    summary = f"All {len(every.rows)} properties of {facts.host}"
+    count = len({key for table in _facts_by_arm(facts) for key in table})
     names = listed([one.host for one in alike])
     same = f"The same properties differ on {names}, whose values are in comparison.json."
     return (
         Heading(text=f"Host {facts.host}" + f" and {len(alike)} more" * bool(alike)),
         *texts(same * bool(alike)),
-        Items(items=meanings(facts.differences), style="meanings"),
-        differences_table(facts, of=len(every.rows)),
-        Fold(summary=summary, blocks=(every,)),
+        Items(items=meanings(facts.differences, equal=facts.equal_arms), style="meanings"),
+        differences_table(facts, of=count),
+        Fold(summary=f"Other properties of {facts.host}", blocks=tuple(_other_blocks(facts))),
     )
 
 
@@ -143,25 +149,40 @@ def differences_table(facts: HostFacts, *, of: int) -> Table:
     )
 
 
-def _facts_table(facts: HostFacts) -> Table:
-    """Return all facts of a host and the identity of its arms."""
-    tables = [
+def _facts_by_arm(facts: HostFacts) -> list[dict[str, FingerprintValue]]:
+    """Return for each arm all its facts, and its identity under names that say so."""
+    return [
         {**{f"identity.{key}": value for key, value in arm.identity.items()}, **arm.facts}
         for arm in facts.arms
     ]
-    rows: list[tuple[Words, ...]] = []
-    for key in dict.fromkeys(key for table in tables for key in sorted(table)):
-        first = tables[0].get(key)
-        others = (
-            _SAME if table.get(key) == first else fact_text(key, table.get(key))
-            for table in tables[1:]
-        )
-        rows.append((key, fact_text(key, first), *others))
-    return grid_of(
-        f"All properties of {facts.host}",
-        (("Property", "property"), *((arm.arm, "value") for arm in facts.arms)),
-        rows,
+
+
+def _other_blocks(facts: HostFacts) -> Iterator[Block]:
+    """Yield the properties that all arms share, and those that only some of them have."""
+    answered = tuple(arm for arm in facts.arms if arm.facts) or facts.arms
+    tables = _facts_by_arm(replace(facts, arms=answered))
+    differing = {one.key for one in facts.differences}
+    keys = sorted({key for table in tables for key in table} - differing)
+    known = [key for key in keys if any(table.get(key) is not None for table in tables)]
+    shared = [key for key in known if len({table.get(key) for table in tables}) == 1]
+    yield grid_of(
+        f"Properties that all environments of {facts.host} share",
+        (("Property", "property"), ("All environments", "value")),
+        ((key, fact_text(key, tables[0][key])) for key in shared),
     )
+    others = [key for key in known if key not in shared]
+    if others:
+        yield grid_of(
+            f"Properties of single environments on {facts.host}",
+            (("Property", "property"), *((arm.arm, "value") for arm in answered)),
+            (
+                (key, *(fact_text(key, table[key]) if key in table else "" for table in tables))
+                for key in others
+            ),
+        )
+    if unknown := len(keys) - len(known):
+        unmeasured = counted(unknown, "property", "properties")
+        yield Line(text=f"{unmeasured} could not be measured here.", style="small")
 
 
 def fact_text(key: str, value: FingerprintValue) -> str:
@@ -209,36 +230,55 @@ def _badge(fact_class: FactClass) -> Span:
     return Span(text=_CLASS_WORDS[fact_class], style=f"badge {fact_class}")
 
 
-def meanings(differences: Iterable[FactDifference]) -> tuple[Line, ...]:
-    """Return what each class means, with a line for each confounder and each thing on purpose."""
+def meanings(
+    differences: Iterable[FactDifference], *, equal: Collection[str] = ()
+) -> tuple[Line, ...]:
+    """Return what each class means, with a line for each confounder and each thing on purpose.
+
+    What differs on purpose in an arm that is equivalent everywhere is in the table alone.
+    """
     ordered = sorted(differences, key=_rank)
     return tuple(
-        _meaning(fact_class, list(group))
+        _meaning(fact_class, list(group), equal=equal)
         for fact_class, group in groupby(ordered, key=lambda difference: difference.fact_class)
     )
 
 
-def _meaning(fact_class: FactClass, differences: list[FactDifference]) -> Line:
+def _meaning(
+    fact_class: FactClass, differences: list[FactDifference], *, equal: Collection[str]
+) -> Line:
     count = counted(len({one.key for one in differences}), "property", "properties")
+    explained = {
+        "confounder": differences,
+        "varied": [one for one in differences if one.arm not in equal],
+    }
     return Line(
         text=f"{count}: {MEANINGS[fact_class]}",
         before=(_badge(fact_class),),
-        items=_lines(differences) if fact_class in {"confounder", "varied"} else (),
+        items=_lines(explained.get(fact_class, [])),
     )
 
 
 def _lines(differences: list[FactDifference]) -> tuple[str, ...]:
-    """Return "docker: seccomp 0 → 2. Docker filters …": what differs, who feels it, what to do."""
-    lines: dict[tuple[str, str], list[str]] = {}  # what differs, by arm and what is said of it
+    """Return "docker: seccomp 0 → 2. Docker filters …": what differs, who feels it, what to do.
+
+    Arms and properties of which the same is said share a line.
+    """
+    lines: dict[str, dict[str, list[str]]] = {}  # what differs, by what is said of it and arm
     for difference in differences:
         if not difference.part_of:
-            lines.setdefault((difference.arm, _said(difference)), []).append(
-                shortened(describe(difference), most=80)
-            )
-    arms: dict[tuple[str, str], list[str]] = {}
-    for (arm, text), what in lines.items():
-        arms.setdefault((", ".join(what), text), []).append(arm)
-    return tuple(f"{', '.join(by)}: {what}. {text}".rstrip() for (what, text), by in arms.items())
+            what = shortened(describe(difference), most=80)
+            by_arm = lines.setdefault(_said(difference), {})
+            by_arm.setdefault(difference.arm, []).append(what)
+    return tuple(f"{_arms_text(by_arm)}. {text}".rstrip() for text, by_arm in lines.items())
+
+
+def _arms_text(by_arm: dict[str, list[str]]) -> str:
+    """Return "docker, podman: seccomp 0 → 2; singularity: …"."""
+    arms: dict[str, list[str]] = {}
+    for arm, what in by_arm.items():
+        arms.setdefault(", ".join(what), []).append(arm)
+    return "; ".join(f"{', '.join(of)}: {what}" for what, of in arms.items())
 
 
 def _said(difference: FactDifference) -> str:

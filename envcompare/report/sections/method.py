@@ -32,10 +32,10 @@ from envcompare.report.blocks import (
     texts,
 )
 from envcompare.report.numbers import NOT_MEASURED, duration
-from envcompare.report.wording.labels import cell_labels, has_steps, piece_word
-from envcompare.report.wording.methodwords import method_sentences, sessions_text
+from envcompare.report.wording.labels import cell_labels, piece_word
+from envcompare.report.wording.methodwords import IMPORTED, method_rules, sessions_text
 from envcompare.report.wording.profilewords import is_timed
-from envcompare.report.wording.verdicts import control_sentence, verdict
+from envcompare.report.wording.verdicts import FIRST_CONTROLS, control_sentence, verdict
 from envcompare.run_folder.disk import cell_name, distinct_name
 from envcompare.run_folder.records import Failure as RecordedFailure
 from envcompare.text import LONGEST_REASON, counted, one_line, shortened
@@ -51,48 +51,20 @@ _STOPS: Final = {
     "unknown": "not recorded",
 }
 _GLOSSARY: Final[dict[str, str]] = {
-    "environment": (
-        "how a process is isolated on a host, such as vm (a plain process), docker or singularity"
-    ),
-    "stack": (
-        "the software the process sees; where stacks differ, a difference is not the "
-        "environment's alone"
-    ),
-    "arm": "one environment with its stack, taking part in a comparison",
-    "cell": "a workload with its parameters on a host; inside it all arms are compared",
-    "block, round": "steps run without a pause; one block of every arm in random order",
-    "generation": "the workers' model and data made anew, and what is measured with them",
-    "restart": "all arms started anew by their engines, for one generation",
-    "typical step": (
-        "the lower quartile of the steps of a block (on a GPU the mean): what most steps take"
-    ),
-    "marked round": (
-        "a round after the others of a restart, in which phases and operators are timed; no "
-        "verdict rests on it"
-    ),
-    "phase": "data, forward pass, backward pass or optimizer of a training step",
-    "net": "time without the wait for a CPU that other processes or the hypervisor held",
-    "stretch": "wall time ÷ net time: how much waiting stretched the clock",
-    "A/A control": (
-        "the reference measured a second time under another label: shows what the run cannot see"
-    ),
-    "confounder": (
-        "software or a setting that differs besides the environment and can change the speed by "
-        "itself"
-    ),
+    "environment": "how a process is isolated on a host: vm (a plain process), docker, singularity",
+    "stack": "the software that the process sees",
+    "arm": "an environment with its stack, taking part in a comparison",
+    "cell": "a workload with its parameters on a host",
+    "block, round": "steps run without a pause; a block of every arm in random order",
+    "restart": "all arms started again by their engines",
+    "generation": "the workers' model and data made again, and what is measured with them",
+    "typical step": "the lower quartile of the steps of a block (on a GPU the mean)",
+    "marked round": "a round in which phases and operators are timed; no verdict rests on it",
+    "net": "time without the wait for a CPU that others held",
+    "stretch": "wall time ÷ net time",
+    "A/A control": "the reference measured a second time: shows what chance alone gives",
+    "confounder": "what differs in addition to the environment and can change the speed by itself",
 }
-_RATIO: Final = (
-    "A ratio is the time of a {piece} in the arm ÷ the time in the reference: above 1 is slower "
-    "and is drawn to the right."
-)
-_TURNS: Final = (
-    "All arms take turns in short blocks, in a fresh random order each round, so that a "
-    "neighbor's load meets all of them alike."
-)
-_OUTCOMES: Final = (
-    "Equivalent: the whole interval lies inside the margin. Slower or faster: it lies on one side "
-    "of 0. Anything else is inconclusive."
-)
 _FILES_SHOWN: Final = 12
 _DIGITS: Final = 12  # of a commit
 _LONGEST_DETAILS: Final = 4000
@@ -281,28 +253,28 @@ _MOST_CONTROLS: Final = 40
 
 
 def method_section(run: RunComparison) -> Section:
-    """Return the design with the numbers of this run, what happened in each cell, and words."""
+    """Return the rules of the design, what happened in each cell, and words."""
     if not is_timed(run):
-        told: tuple[Block, ...] = (Items(items=method_sentences(run)),)
-        return Section(anchor="method", title="Method", blocks=told)
+        return Section(anchor="method", title="Method", blocks=(Items(items=IMPORTED),))
     labels = cell_labels(run)
     cells = run.cells[:_MOST_CONTROLS]
     controls = [control_sentence(one, label=labels[one.id], run=run) for one in cells]
     if len(run.cells) > _MOST_CONTROLS:
         more = len(run.cells) - _MOST_CONTROLS
         controls.append(f"All comparisons shows the A/A controls of {more} more cells.")
-    design = (
-        _RATIO.format(piece=piece_word(run)),
-        *(_TURNS,) * has_steps(run),
-        *method_sentences(run),
-        _OUTCOMES,
-        *controls,
-    )
     glossary = Fold(
         summary="Glossary", style="print", blocks=(Pairs(pairs=tuple(_GLOSSARY.items())),)
     )
-    blocks = (Items(items=design), cells_table(run), glossary)
-    return Section(anchor="method", title="Method", blocks=blocks)
+    return Section(
+        anchor="method",
+        title="Method",
+        blocks=(
+            Pairs(pairs=method_rules(run)),
+            *((Items(items=tuple(controls)),) * (len(run.cells) > FIRST_CONTROLS)),
+            cells_table(run),
+            glossary,
+        ),
+    )
 
 
 def cells_table(run: RunComparison) -> Table:

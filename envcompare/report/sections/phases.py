@@ -22,6 +22,7 @@ from envcompare.report.blocks import (
 )
 from envcompare.report.numbers import (
     NS,
+    listed,
     time_text,
 )
 from envcompare.report.wording.labels import cell_labels
@@ -37,6 +38,7 @@ from envcompare.text import visible
 
 _TITLE: Final = "Phases and operators"
 _MOST_FOLDS: Final = 20
+_MOST_NAMES: Final = 6
 Place = tuple[str, str]
 """Cell and arm."""
 
@@ -88,33 +90,42 @@ def _difference(part: PartDifference) -> Words:
 
 
 def phase_folds(run: RunComparison, *, explained: Container[Place]) -> Iterator[Block]:
-    """Yield a fold for each comparison that has none of its own, as an equivalent one has not.
+    """Yield what the marks say of comparisons without a fold, as an equivalent one is.
 
-    Two arms may be equivalent by the step and differ in one operator.
+    One that is equivalent may differ in a phase or an operator: it gets a table. Of all others the
+    same sentences are said once.
     """
     labels = cell_labels(run)
     compared = {(one.cell, one.arm) for one in run.comparisons if not one.is_control}
-    places = (
-        (found.cell, one.arm)
-        for found in run.phases
-        for one in found.arms
-        if (found.cell, one.arm) in compared
-    )
-    rest = [place for place in places if place not in explained]
+    rest = {
+        f"{visible(labels[cell.cell])} · {visible(arm.arm)}": arm
+        for cell in run.phases
+        for arm in cell.arms
+        if (cell.cell, arm.arm) in compared and (cell.cell, arm.arm) not in explained
+    }
     if rest:
-        yield Heading(text=f"{_TITLE} of comparisons without a fold")
-    for cell, arm in rest[:_MOST_FOLDS]:
-        phases = _phases_of(run, (cell, arm))
-        if phases is None:
-            continue
-        name = f"{visible(labels[cell])} · {visible(arm)}"
+        yield Heading(text=f"{_TITLE} of other comparisons")
+    differing = {
+        name: arm
+        for name, arm in rest.items()
+        if any(part.is_distinguishable for part in arm.parts)
+    }
+    for name, arm in list(differing.items())[:_MOST_FOLDS]:
         yield Fold(
-            summary=Line(strong=name, text=phases_sentence(phases)),
+            summary=Line(strong=name, text=phases_sentence(arm)),
             style="fold print",
             blocks=(
-                phase_table(phases, label=name),
-                Line(text=basis_sentence(phases), style="small"),
+                phase_table(arm, label=name),
+                Line(text=basis_sentence(arm), style="small"),
             ),
         )
-    if len(rest) > _MOST_FOLDS:
-        yield Line(text=f"{len(rest) - _MOST_FOLDS} more stand in comparison.json.", style="small")
+    if len(differing) > _MOST_FOLDS:
+        yield Line(
+            text=f"comparison.json holds {len(differing) - _MOST_FOLDS} more.", style="small"
+        )
+    places: dict[str, list[str]] = {}
+    for name, arm in rest.items():
+        if name not in differing:
+            places.setdefault(phases_sentence(arm), []).append(name)
+    for text, names in places.items():
+        yield Line(text=f"{listed(names, most=_MOST_NAMES)}: {text}")

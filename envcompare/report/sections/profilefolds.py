@@ -9,7 +9,6 @@ from typing import Final
 from envcompare.analysis.model.comparison import Outcome, RunComparison
 from envcompare.analysis.model.profiling import (
     ActivityTable,
-    ArmProfiles,
     CellProfiles,
     OperatorRow,
     OperatorTable,
@@ -17,6 +16,7 @@ from envcompare.analysis.model.profiling import (
 )
 from envcompare.report.blocks import (
     Block,
+    Column,
     Field,
     Fold,
     Heading,
@@ -26,8 +26,10 @@ from envcompare.report.blocks import (
     Section,
     Span,
     Table,
+    grid_of,
     linked,
     table_of,
+    texts,
 )
 from envcompare.report.numbers import (
     NOT_MEASURED,
@@ -42,6 +44,7 @@ from envcompare.report.sections.profiletables import (
     kernel_blocks,
     ledger_blocks,
     quantity_blocks,
+    unmeasured,
 )
 from envcompare.report.wording.labels import cell_labels, fold_anchor, short_name
 from envcompare.report.wording.profileterms import note_sentences
@@ -52,6 +55,7 @@ from envcompare.text import counted, one_line, sentence, visible
 
 _MOST_ROWS: Final = 25  # of each table where the tables are few
 _LEAST_ROWS: Final = 4
+_MOST_OPERATORS: Final = 15  # of several arms in one table
 _ROWS_OF_PAGE: Final = 1200  # over all tables, so that many cells keep the page small
 _MOST_CELLS: Final = 24
 _MOST_COMPARISONS: Final = 40  # in them that have no fold of their own
@@ -142,10 +146,18 @@ def _outcomes(run: RunComparison) -> Outcomes:
 
 
 def _unexplained(profiles: CellProfiles, outcomes: Outcomes) -> tuple[str, ...]:
-    """Return the arms with a ledger or kernels to compare that get no fold of their own."""
-    ledgers, diffs = profiles.ledgers, profiles.kernel_diffs
-    arms = dict.fromkeys((*(one.arm for one in ledgers), *(one.arm for one in diffs)))
-    return tuple(arm for arm in arms if outcomes.get((profiles.cell, arm)) not in EXPLAINED)
+    """Return the arms with a ledger or kernels to compare that get no fold of their own.
+
+    The ledger of an equivalent arm divides up a difference that is none; its kernels may differ.
+    """
+    diffs = {one.arm for one in profiles.kernel_diffs}
+    arms = dict.fromkeys((*(one.arm for one in profiles.ledgers), *diffs))
+    known = {arm: outcomes.get((profiles.cell, arm)) for arm in arms}
+    return tuple(
+        arm
+        for arm, outcome in known.items()
+        if outcome not in EXPLAINED and (outcome != "equivalent" or arm in diffs)
+    )
 
 
 def profile_blocks(
@@ -156,15 +168,42 @@ def profile_blocks(
     is_beside_folds: bool,
 ) -> tuple[Block, ...]:
     """Return a fold for each cell, the first ones open where no fold of a comparison is."""
-    most = rows_each(run)
-    return tuple(
-        _cell_fold(run, cell, files, most=most, is_open=not is_beside_folds and place < _MOST_OPEN)
+    most, gaps = rows_each(run), _shared_gaps(cells)
+    items = tuple(f"Not measured, {names}: {reason}" for names, reason in gaps)
+    fold = Fold(
+        summary="Not measured, for the same reason in every cell",
+        blocks=(Items(items=items, style="small"),),
+    )
+    folds = (
+        _cell_fold(
+            run,
+            cell,
+            files,
+            most=most,
+            gaps=gaps,
+            is_open=not is_beside_folds and place < _MOST_OPEN,
+        )
         for place, cell in enumerate(cells)
     )
+    return (*folds, *((fold,) * bool(items)))
 
 
-def _cell_fold(
-    run: RunComparison, cell: ProfiledCell, files: tuple[str, ...], *, most: int, is_open: bool
+def _shared_gaps(cells: tuple[ProfiledCell, ...]) -> tuple[tuple[str, str], ...]:
+    """Return what is not measured in any of several cells, each with the reason."""
+    if len(cells) < 2:
+        return ()
+    first, *others = (unmeasured(cell.profiles) for cell in cells)
+    return tuple(gap for gap in first if all(gap in other for other in others))
+
+
+def _cell_fold(  # noqa: PLR0913 — what the page has beside a cell
+    run: RunComparison,
+    cell: ProfiledCell,
+    files: tuple[str, ...],
+    *,
+    most: int,
+    gaps: tuple[tuple[str, str], ...],
+    is_open: bool,
 ) -> Fold:
     profiles = cell.profiles
     devices = ", ".join(dict.fromkeys(profiles.devices))
@@ -183,8 +222,8 @@ def _cell_fold(
             *(_missing_line(*missing) for missing in missing_passes(profiles)),
             *_explained_line(cell),
             *(_comparison_fold(run, cell, arm, most=most) for arm in cell.compared),
-            *_quantities_fold(run, cell),
-            *(fold for arm in profiles.arms for fold in _listings(arm, cell.label, most=most)),
+            *_quantities_fold(run, cell, gaps),
+            *_listings(profiles, cell.label, most=most),
             *_passes_fold(cell, files),
         ),
     )
@@ -229,9 +268,11 @@ def _comparison_fold(run: RunComparison, cell: ProfiledCell, arm: str, *, most: 
     )
 
 
-def _quantities_fold(run: RunComparison, cell: ProfiledCell) -> tuple[Fold, ...]:
+def _quantities_fold(
+    run: RunComparison, cell: ProfiledCell, gaps: tuple[tuple[str, str], ...]
+) -> tuple[Fold, ...]:
     name, outcomes = f"Quantities of {cell.label}", _outcomes(run)
-    blocks = quantity_blocks(cell.profiles, label=name)
+    blocks = quantity_blocks(cell.profiles, label=name, said=gaps)
     is_untimed = any((cell.profiles.cell, arm) not in outcomes for arm in cell.compared)
     fold = Fold(summary=name, is_open=not cell.compared or is_untimed, blocks=blocks)
     return (fold,) * bool(blocks)
@@ -295,16 +336,22 @@ def _pass_line(arm: str, state: PassState, files: tuple[str, ...]) -> Line:
     return Line(strong=arm, text=f"{state.name}: {text}", after=after)
 
 
-def _listings(arm: ArmProfiles, label: str, *, most: int) -> Iterator[Fold]:
+def _listings(profiles: CellProfiles, label: str, *, most: int) -> Iterator[Fold]:
     """Yield what ran longest: GPU activities as nvprof has them, operators as torch.profiler."""
-    if arm.activities is not None:
-        title = f"GPU activities and API calls of {arm.arm}"
-        table = _activity_table(arm.activities, label=f"{title} in {label}", most=most)
+    for arm in profiles.arms:
+        if arm.activities is not None:
+            title = f"GPU activities and API calls of {arm.arm}"
+            table = _activity_table(arm.activities, label=f"{title} in {label}", most=most)
+            yield Fold(summary=title, blocks=(table,))
+    tables = {arm.arm: arm.operators for arm in profiles.arms if arm.operators is not None}
+    title = f"Operators of {listed(list(tables), most=6)}"
+    if len(tables) == 1:
+        (operators,) = tables.values()
+        table = _operator_table(operators, label=f"{title} in {label}", most=most)
         yield Fold(summary=title, blocks=(table,))
-    if arm.operators is not None:
-        title = f"Operators of {arm.arm}"
-        table = _operator_table(arm.operators, label=f"{title} in {label}", most=most)
-        yield Fold(summary=title, blocks=(table,))
+    elif tables:
+        blocks = _operators_of_arms(tables, label=f"{title} in {label}", most=most)
+        yield Fold(summary=title, blocks=blocks)
 
 
 def _activity_table(activities: ActivityTable, *, label: str, most: int) -> Table:
@@ -327,8 +374,52 @@ def _activity_table(activities: ActivityTable, *, label: str, most: int) -> Tabl
     )
 
 
+def _operators_of_arms(
+    tables: Mapping[str, OperatorTable], *, label: str, most: int
+) -> tuple[Block, ...]:
+    """Return the operators of several arms in one table, those with the most own time first."""
+    rows = {arm: {row.name: row for row in table.rows} for arm, table in tables.items()}
+    names = sorted(
+        dict.fromkeys(name for by_name in rows.values() for name in by_name),
+        key=lambda name: -max(_own_ns(by_name.get(name)) for by_name in rows.values()),
+    )
+    fields = [
+        (head, read, text)
+        for head, read, text in _OPERATOR_COLUMNS
+        if head in _COMPARED and any(read(row) for of in rows.values() for row in of.values())
+    ]
+    columns = [
+        (by_name, Column(head=head, kind="figure", group=arm), read, text)
+        for arm, by_name in rows.items()
+        for head, read, text in fields
+    ]
+    sources = (_note(one.source, one.steps, 0) for one in tables.values())
+    table = grid_of(
+        label,
+        (Column(head="Name", kind="kernel", is_row_head=True), *(one[1] for one in columns)),
+        (
+            (
+                Line(codes=(short_name(name),)),
+                *(
+                    text(read(by_name[name])) if name in by_name else "–"
+                    for by_name, _, read, text in columns
+                ),
+            )
+            for name in names[: min(most, _MOST_OPERATORS)]
+        ),
+        caption=listed(list(dict.fromkeys(sources))),
+    )
+    more = len(names) - min(most, _MOST_OPERATORS)
+    rest = f"comparison.json holds {counted(more, 'more operator')}, and all that was counted."
+    return (table, *texts(rest * (more > 0), style="small"))
+
+
+def _own_ns(row: OperatorRow | None) -> float:
+    return 0.0 if row is None else max(row.self_cpu_ns, row.self_device_ns or 0.0)
+
+
 def _operator_table(operators: OperatorTable, *, label: str, most: int) -> Table:
-    """Return the table of operators, as torch.profiler's has it, without empty columns."""
+    """Return the operators of one arm, as torch.profiler's table has them, no column empty."""
     rows = operators.rows[:most]
     columns = [
         _operator_field(head, read, text)
@@ -379,6 +470,7 @@ _OPERATOR_COLUMNS: Final[
     ("Self CUDA Mem", lambda row: row.self_device_bytes, bytes_text),
     ("# of Calls", lambda row: row.calls, number_text),
 )
+_COMPARED: Final = ("Self CPU", "Self CUDA", "# of Calls")  # of several arms
 
 
 def power_section(cells: Iterable[ProfiledCell]) -> Section | None:

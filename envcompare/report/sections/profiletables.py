@@ -59,6 +59,7 @@ from envcompare.text import counted, one_line, visible, visible_line
 
 _MOST_LEADING: Final = 12
 _MOST_TABLES: Final = 2
+_MOST_NAMES: Final = 40
 _UNKNOWN: Final = "not known"
 # of an import, on the first screen: work and traffic, then times where there are any
 _LEADING: Final = (
@@ -109,6 +110,12 @@ class QuantityLine:
         return all(cell.is_zero for cell in self.cells if cell.is_measured)
 
     @property
+    def is_equal(self) -> bool:
+        """Say whether all arms have the value of the first, by the agreement of profiles."""
+        first, *others = self.cells
+        return first.is_measured and bool(others) and all(one.word == "equal" for one in others)
+
+    @property
     def is_measured(self) -> bool:
         """Say whether any arm has a value."""
         return any(cell.is_measured for cell in self.cells)
@@ -120,19 +127,43 @@ def quantity_lines(profiles: CellProfiles, *, of_power: bool = False) -> tuple[Q
 
 
 def quantity_blocks(
-    profiles: CellProfiles, *, label: str, of_power: bool = False
+    profiles: CellProfiles,
+    *,
+    label: str,
+    of_power: bool = False,
+    said: Container[tuple[str, str]] = (),
 ) -> tuple[Block, ...]:
-    """Return the quantities as a table, and what was not measured with each reason."""
+    """Return a table for each way in which quantities were counted, and what was not measured.
+
+    Quantities that are the same in every arm share a sentence; what is in `said` is left out.
+    """
     lines = quantity_lines(profiles, of_power=of_power)
-    missing = unmeasured(profiles, of_power=of_power)
-    items = tuple(f"Not measured, {names}: {reason}" for names, reason in missing)
-    table = grid_of(
-        label,
-        _columns(profiles, kind="property"),
-        ((_named(line, below=line.basis), *map(_cell_line, line.cells)) for line in lines),
-        caption=f"Ratios are to {profiles.reference}",
+    by_basis: dict[str, list[QuantityLine]] = {}
+    for line in lines:
+        if not (line.is_zero or line.is_equal):
+            by_basis.setdefault(line.basis, []).append(line)
+    tables = tuple(
+        grid_of(
+            f"{label}: {basis}" if basis else label,
+            _columns(profiles, kind="property"),
+            ((_named(line), *map(_cell_line, line.cells)) for line in of_basis),
+            caption=f"{basis}; ratios are to {profiles.reference}",
+        )
+        for basis, of_basis in by_basis.items()
     )
-    return (*((table,) * bool(lines)), *((Items(items=items, style="small"),) * bool(items)))
+    equal = [
+        " ".join(filter(None, (line.name, line.cells[0].text, line.per)))
+        for line in lines
+        if line.is_equal and not line.is_zero
+    ]
+    zeros = [line.name for line in lines if line.is_zero]
+    missing = unmeasured(profiles, of_power=of_power)
+    items = (
+        *((f"Equal in all: {listed(equal, most=_MOST_NAMES)}",) * bool(equal)),
+        *((f"0 wherever measured: {listed(zeros, most=_MOST_NAMES)}",) * bool(zeros)),
+        *(f"Not measured, {one[0]}: {one[1]}" for one in missing if one not in said),
+    )
+    return (*tables, *((Items(items=items, style="small"),) * bool(items)))
 
 
 def _leading_lines(profiles: CellProfiles) -> tuple[QuantityLine, ...]:
@@ -202,9 +233,9 @@ def _columns(profiles: CellProfiles, *, kind: Kind = "text") -> tuple[Column, ..
     return (Column(head="Quantity", kind=kind, is_row_head=True), *arms)
 
 
-def _named(line: QuantityLine, *, below: str = "") -> Line:
+def _named(line: QuantityLine) -> Line:
     per = (Span(text=line.per, style="small"),) if line.per else ()
-    return Line(text=line.name, after=per, below=(below,) if below else ())
+    return Line(text=line.name, after=per)
 
 
 def _cell_line(cell: QuantityCell) -> Line | str:

@@ -177,15 +177,16 @@ def _difference_note(run: RunComparison, group: Sequence[StartupSummary]) -> str
 
 
 def _part(part: StartupPart | None) -> Words:
-    """Return the median of a part, its range, and its difference from the reference."""
+    """Return the median of a part, and its difference from the reference, else its range."""
     if part is None:
         return NOT_MEASURED
+    if difference := _difference(part):
+        return Line(text=duration(part.median_s), below=(difference,))
     scale = TimeScale.of(NS * part.high_s)
     spread = f"{scale.digits(part.low_s)} to {scale.digits(part.high_s)} {scale.unit}"
     return Line(
         text=duration(part.median_s),
         after=(Span(text=spread, style="range"),) if part.low_s != part.high_s else (),
-        below=(_difference(part),),
     )
 
 

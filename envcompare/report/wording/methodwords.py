@@ -23,10 +23,15 @@ from envcompare.report.numbers import (
     slower_text,
     unsigned_percent,
 )
-from envcompare.report.wording.labels import cell_labels, has_programs, has_steps, of_cells
-from envcompare.report.wording.profilewords import ONE_PROFILE, is_timed
+from envcompare.report.wording.labels import (
+    cell_labels,
+    has_programs,
+    has_steps,
+    of_cells,
+    piece_word,
+)
+from envcompare.report.wording.profilewords import ONE_PROFILE
 from envcompare.report.wording.threadwords import threads_sentence
-from envcompare.report.wording.verdicts import margin_sentence
 from envcompare.run_folder.records import CONTROL_SUFFIX, FingerprintValue
 from envcompare.stats.intervals import MIN_PROCESSES
 from envcompare.text import counted, one_line, sentence, shortened, visible
@@ -39,17 +44,29 @@ _MOST_HOSTS: Final = 4
 _DIGITS: Final = 8  # of a lock's digest
 _ByKey = dict[HostFact, dict[str, FingerprintValue]]
 _MOST_CELLS: Final = 5
+_RATIO: Final = (
+    "time of a {piece} in the arm ÷ time in the reference; above 1 is slower and is drawn to the "
+    "right"
+)
+_TURNS: Final = (
+    "all arms take turns in short blocks, in a random order each round, so that other load on the "
+    "machine meets all of them alike"
+)
+_OUTCOMES: Final = (
+    "equivalent: the interval of the mean lies inside the margin; slower or faster: that of the "
+    "mean or of the typical step lies on one side of 0; otherwise inconclusive"
+)
 _PROGRAMS: Final = (
-    "A plain command is timed as a whole process, from just before it is started inside the "
-    "environment to its exit. Every round starts it once in each arm, in random order and one at a "
-    "time; the first round is a warm-up. The start of the environment is part of real time only. "
-    "Net time is not defined for it, since it is not known how long its threads and children wait."
+    "a plain command is timed from just before it is started inside the environment to its exit; "
+    "every round starts it once in each arm, in random order and one at a time; the first round is "
+    "a warm-up. The start of the environment is part of real time only. Net time is not defined, "
+    "since it is not known how long its threads and children wait"
 )
 _BYTE_CODE: Final = (
-    "No arm writes byte code (PYTHONDONTWRITEBYTECODE), because a read-only container cannot: "
-    "modules without byte code are compiled at each start."
+    "no arm writes it (PYTHONDONTWRITEBYTECODE), because a read-only container cannot: modules "
+    "without byte code are compiled at each start"
 )
-_IMPORTED: Final = (
+IMPORTED: Final = (
     (
         "The profiles were made elsewhere and read here. Totals are sums over launches, ratios are "
         "made of sums, and rates are weighted by time."
@@ -60,6 +77,7 @@ _IMPORTED: Final = (
     ),
     ONE_PROFILE,
 )
+"""How the profiles of an import were read."""
 
 
 def device_sentences(run: RunComparison) -> tuple[str, ...]:
@@ -397,36 +415,40 @@ def _changed(run: RunComparison) -> Iterator[str]:
             )
 
 
-def method_sentences(run: RunComparison) -> tuple[str, ...]:
-    """Describe the design with the numbers of this run."""
-    if not is_timed(run):
-        return _IMPORTED
-    design = (replication_sentence(run), level_sentence(run), margin_sentence(run), *_stopping(run))
-    others = (
-        _sessions_sentence(run),
-        *_wheel_sentences(run),
-        *host_sentences(run),
-        threads_sentence(run),
-        _stabilising(run),
-        _holding(run),
-        _pausing(run),
-        _BYTE_CODE,
-        _estimate(run),
-        _PROGRAMS * has_programs(run),
-        *_guard_sentences(run),
+def method_rules(run: RunComparison) -> tuple[tuple[str, str], ...]:
+    """Return the rules that this run was measured by, each with what it is about.
+
+    The intervals, their level and the margin are said with the answer.
+    """
+    steps = has_steps(run)
+    rules = (
+        ("Ratio", _RATIO.format(piece=piece_word(run))),
+        ("Turns", _TURNS * steps),
+        ("Change", _estimate(run)),
+        ("Verdict", _OUTCOMES),
+        ("End of a cell", _stopping(run)),
+        ("Intervals", _units(run)),
+        ("Sessions", _sessions_sentence(run)),
+        ("PyTorch", " ".join(_wheel_sentences(run))),
+        ("Hosts", " ".join(host_sentences(run))),
+        ("Threads", threads_sentence(run)),
+        ("Memory and hash seed", _stabilising(run)),
+        ("CPU", _holding(run)),
+        ("Stopped arms", _pausing(run)),
+        ("Byte code", _BYTE_CODE),
+        ("Whole processes", _PROGRAMS * has_programs(run)),
+        ("Watched", " ".join(_guard_sentences(run))),
     )
-    return tuple(text for text in (*design, *others) if text)
+    return tuple((name, text) for name, text in rules if text)
 
 
 def _stabilising(run: RunComparison) -> str:
     """Say under which settings the work was measured."""
     if not run.stabilise:
-        return "Allocator and hash seed were left as they are (--no-stabilise)."
+        return "as they are (--no-stabilise)"
     return (
-        "Every arm ran with the same fixed allocator thresholds, and all workers of a restart with "
-        "one hash seed (--stabilise). Freed memory then stays with the process, so that page "
-        "faults, and their cost in an environment, are rarer than without; --no-stabilise "
-        "measures the work unchanged, with wider intervals."
+        "every arm has the same fixed allocator thresholds, and all workers of a restart one hash "
+        "seed (--stabilise): page faults are rarer than without"
     )
 
 
@@ -437,9 +459,8 @@ def _holding(run: RunComparison) -> str:
         return ""
     count = f"{sum(cell.held_rounds for cell in held)} of {sum(cell.rounds for cell in held)}"
     return (
-        f"In {count} rounds of {_names(run, held)} all arms ran on one CPU, the one that the "
-        "scheduler had given to the first of them: CPUs differ in what else they do, and which one "
-        "a worker gets depends on what woke it, not on the environment."
+        f"in {count} rounds of {_names(run, held)} all arms ran on one CPU, since CPUs differ in "
+        "what else they do"
     )
 
 
@@ -449,10 +470,9 @@ def _pausing(run: RunComparison) -> str:
     if not stopped:
         return ""
     return (
-        f"In {_names(run, stopped)} the workload has processes or threads that work beside its "
-        "steps. They were stopped while other arms had their turns, and a block is timed from the "
-        "moment they go on until they have stopped again. Blocks are longer there, since timers "
-        "and requests in flight go on while a process is stopped."
+        f"{_names(run, stopped)}: processes or threads work in addition to the steps. They were "
+        "stopped while other arms had their turns; a block is timed from the moment they go on "
+        "until they have stopped again"
     )
 
 
@@ -461,34 +481,28 @@ def _estimate(run: RunComparison) -> str:
     if not has_steps(run):
         return ""
     spreads = [one.restart_spread for one in run.cells if one.restart_spread is not None]
-    spread = f" (up to {percent(max(spreads))} % here, estimated)" if spreads else ""
+    spread = f"; restarts vary by up to {percent(max(spreads))} % (estimated)" if spreads else ""
     is_on_gpu = any("cuda" in one.devices.values() for one in run.hosts)
-    typical = "the mean" if is_on_gpu else "the lower quartile"
+    typical = "mean" if is_on_gpu else "lower quartile"
     return (
-        "A ratio is that of the mean of all steps, over all complete rounds and all launches. "
-        f"Beside it is the typical step: {typical} of the steps of a block, paired with the "
-        "reference's in each round, and the median over all rounds. Either makes an environment "
-        "slower or faster; it is equivalent where the interval of the mean lies inside the margin. "
-        f"Intervals allow for the variation of rounds and of restarts{spread}. With one thread on "
-        "a CPU the time of a step leaves out what neighbors and the hypervisor took. What an "
-        "environment waits for a CPU beyond the reference is part of its mean where it is not 0."
+        "that of the mean of all steps, over all complete rounds and all launches; the typical "
+        f"step is the {typical} of a block{spread}. With one thread on a CPU, time that others "
+        "took from all arms alike is left out"
     )
 
 
-def _stopping(run: RunComparison) -> tuple[str, ...]:
-    """Say when a cell is done, and how its interval was made where that is not the usual way."""
+def _stopping(run: RunComparison) -> str:
+    """Say when a cell is done."""
     if run.planned_sessions > 1:
         budget = duration(run.budget_s / run.planned_sessions)
-        return f"Each session measures a cell for {budget}, whatever it shows.", _units(run)
+        return f"each session measures a cell for {budget}, whatever it shows"
     # a target below half the margin asks for precision, and equivalence alone ends nothing
     inside = "lies inside the margin, or " * (2 * run.target >= run.margin)
-    stop = (
-        f"Intervals are checked {_looks(run)}. "
-        "Measuring a cell stops once each of its intervals has a half-width of "
-        f"{margin_percent(run.target)} or less, {inside}{_far(run)}. It stops after "
-        f"{duration(run.budget_s)} in any case."
+    return (
+        f"intervals are checked {_looks(run)}; a cell is done when each has a half-width of "
+        f"{margin_percent(run.target)} or less, {inside}{_far(run)}, and after "
+        f"{duration(run.budget_s)} in any case"
     )
-    return stop, _units(run)
 
 
 def _stretch_word(cells: Iterable[CellSummary]) -> str:
@@ -499,21 +513,21 @@ def _stretch_word(cells: Iterable[CellSummary]) -> str:
 def _units(run: RunComparison) -> str:
     """Say where intervals rest on restarts alone."""
     if run.preset == "strict":
-        return "Only restarts are units (preset strict)."
+        return "only restarts are units (preset strict)"
     measured = [one.primary for one in run.compared if one.primary is not None]
     count = sum(one.unit == "restart" for one in measured)
     if not count:
         return ""
     return (
-        f"In {count} of {counted(len(measured), 'comparison')} restarts scatter by 1 % and more: "
-        "there they are the units of the interval, and more of them narrow it."
+        f"in {count} of {counted(len(measured), 'comparison')} restarts vary by 1 % and more: "
+        "there they are the units, and more of them narrow the interval"
     )
 
 
 def _far(run: RunComparison) -> str:
     """Say when a difference ends a cell."""
     if has_steps(run):
-        return "lies clearly off 0, by more than its half-width and a fifth of that"
+        return "is off 0 by more than 1.2 times its half-width"
     return (
         "is decided: a confidence sequence, which holds however often it is checked, excludes 0, "
         "and the printed interval is the union of both"

@@ -291,6 +291,10 @@ def _verb(differences: list[FactDifference], singular: str, plural: str) -> str:
     return singular if len(differences) == 1 and not fact(differences[0].key).is_plural else plural
 
 
+FIRST_CONTROLS: Final = 2
+"""The controls that the first screen shows; of more cells the method shows them."""
+
+
 def control_sentence(cell: CellSummary, *, label: str, run: RunComparison) -> str:
     """Say what the reference differs from itself, and what that forbids to claim."""
     floor, name = cell.noise_floor, run.reference_in(cell.id)
