@@ -58,6 +58,7 @@ from envcompare.run_folder.records import (
     FingerprintValue,
 )
 from envcompare.run_folder.results import RunFolder, count_comparisons
+from envcompare.stats.headline import EQUAL_LEVEL
 from envcompare.text import masked_toml
 
 
@@ -149,7 +150,7 @@ def _judged(read: RunFiles) -> _Judged:
     planned = count_comparisons(run.arms, len(run.cells))
     settled = primaries(data, run.design, m=planned, steps=step_evidence(data))
     around = Surroundings.of(read)
-    profiles, differing = _explained(read, data, around, settled=settled)
+    profiles, differing = _explained(read, data, around)
     return _Judged(
         data=data,
         cells=cells,
@@ -194,15 +195,18 @@ def _explained(
     read: RunFiles,
     data: tuple[CellData, ...],
     around: Surroundings,
-    *,
-    settled: Mapping[Key, Primary],
 ) -> tuple[tuple[CellProfiles, ...], dict[str, Differences]]:
     """Return what profiles say, and by cell all in which arms differ, what profiles show too."""
     differing = differences_by_cell(around)
-    profiles = explain(read, data, differences=differing, settled=settled)
+    profiles = explain(read, data, differences=differing)
     for profiled in profiles:
         differing[profiled.cell] = (*differing.get(profiled.cell, ()), *profiled.betrayed)
-    ratios = {key[:2]: one.interval.mean for key, one in settled.items() if len(key) == 2}
+    means = {
+        (cell.cell.id, arm.id): cell.mean_estimate(arm.id, cell.metric[0], level=EQUAL_LEVEL)
+        for cell in data
+        for arm in cell.run.arms
+    }
+    ratios = {place: mean.log_ratio for place, mean in means.items() if mean is not None}
     for cell, clocks in clock_differences(around, data, ratios).items():
         differing[cell] = (*differing.get(cell, ()), *clocks)
     return profiles, differing

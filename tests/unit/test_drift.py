@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import Drift, RunComparison
 from envcompare.report.sections.cards import summary_cards
-from envcompare.report.wording.methodwords import method_sentences
+from envcompare.report.wording.methodwords import method_rules
 from envcompare.run_folder.records import Block
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.pairs import DRIFT_LEVEL, trend
@@ -106,7 +106,7 @@ def detected(run: RunComparison) -> list[tuple[str, bool]]:
 def everything(run: RunComparison) -> str:
     """Return the sentences of the cards and of the method."""
     items = [item.text for card in summary_cards(run) for item in card.items]
-    return "\n".join((*items, *method_sentences(run)))
+    return "\n".join((*items, *dict(method_rules(run)).values()))
 
 
 def test_drift_of_one_arm_is_a_caution_beside_the_verdict(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from envcompare.measure import quiet
 from envcompare.measure.cell import CellContext
 from envcompare.measure.quiet import QuietGate, Reading, parse_glance, parse_look
 from envcompare.report.sections.cards import summary_cards
-from envcompare.report.wording.methodwords import method_sentences
+from envcompare.report.wording.methodwords import method_rules
 from envcompare.run_folder.history import waited_s
 from envcompare.run_folder.records import Event
 
@@ -343,7 +343,7 @@ def test_wait_is_said_in_the_method_of_a_real_cell(tmp_path: Path) -> None:
     found = measure(made)
     assert found.docker.primary is not None
     assert found.comparison.cells[0].waited_s > 0
-    told = " ".join(method_sentences(found.comparison))
+    told = dict(method_rules(found.comparison))["Watched"]
     assert "for a quiet machine (cnn)" in told
     cautions = " ".join(item.text for item in summary_cards(found.comparison).cautions.items)
     assert "stayed busy" not in cautions

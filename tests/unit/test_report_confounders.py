@@ -86,6 +86,23 @@ def test_arms_that_share_what_is_done_on_purpose_share_its_line() -> None:
     assert len(varied.items) == len(set(varied.items))
 
 
+def test_what_an_equivalent_arm_does_on_purpose_needs_no_explanation() -> None:
+    """The table has it; where the arm is slower the reader learns who would feel it."""
+    explained = {}
+    for outcome in ("equivalent", "slower"):
+        comparisons = tuple(
+            msgspec.structs.replace(one, outcome=outcome) for one in EXAMPLE.comparisons
+        )
+        (host,) = hosts_facts(msgspec.structs.replace(EXAMPLE, comparisons=comparisons))
+        (varied,) = (
+            one
+            for one in meanings(host.differences, equal=host.equal_arms)
+            if "purpose" in one.before[0].text
+        )
+        explained[outcome] = len(varied.items)
+    assert explained["equivalent"] == 0 < explained["slower"]
+
+
 def test_a_mismatch_that_was_run_on_with_is_said_everywhere() -> None:
     """Page and Markdown say it before anything is relied on; the control is not named again."""
     run = with_mismatch("docker")

@@ -12,7 +12,7 @@ from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.report.wording.methodwords import (
     level_sentence,
-    method_sentences,
+    method_rules,
     replication_sentence,
 )
 from envcompare.run_folder.results import RunFolder
@@ -22,8 +22,8 @@ EXAMPLE = msgspec.json.decode((DATA / "three-arms.json").read_bytes(), type=RunC
 
 
 def told(run: RunComparison) -> str:
-    """Return the sentence on stopping."""
-    return next(text for text in method_sentences(run) if "Intervals are checked" in text)
+    """Return the rule on stopping."""
+    return dict(method_rules(run))["End of a cell"]
 
 
 @pytest.mark.parametrize(("least", "looks"), [(2, "2, 4, 8"), (4, "4, 8, 16"), (6, "6, 8, 16")])
@@ -46,9 +46,9 @@ def test_rounds_that_were_held_on_one_cpu_are_told(tmp_path: Path) -> None:
     (cell,) = (run := compare_run(folder)).cells
     held = 2 * cell.generations
     assert cell.held_rounds == held < cell.rounds
-    text = " ".join(method_sentences(run))
-    assert f"In {held} of {cell.rounds} rounds of cnn all arms ran on one CPU" in text
-    assert not any("one CPU" in one for one in method_sentences(EXAMPLE))
+    text = dict(method_rules(run))["CPU"]
+    assert text.startswith(f"in {held} of {cell.rounds} rounds of cnn all arms ran on one CPU")
+    assert "CPU" not in dict(method_rules(EXAMPLE))
 
 
 def test_first_look_at_a_command_is_told_in_rounds() -> None:

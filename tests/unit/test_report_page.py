@@ -185,7 +185,7 @@ def test_rows_name_their_host_where_there_are_several() -> None:
 def test_a_row_can_show_each_metric_that_was_measured_and_no_other() -> None:
     """The choice names no metric without a value; the 99th percentile comes without an interval."""
     assert choice(EXAMPLE) == [
-        "net", "on the clock (wall)", "waiting (stretch)", "CPU time",
+        "typical step (net)", "on the clock (wall)", "waiting (stretch)", "CPU time",
     ]  # fmt: skip
     cell = EXAMPLE.cells[0]
     times = tuple(

@@ -52,6 +52,7 @@ from envcompare.report.sections.profilefolds import (
 from envcompare.report.sections.profiletables import (
     kernel_blocks,
     ledger_blocks,
+    quantity_blocks,
     quantity_lines,
     unmeasured,
 )
@@ -146,7 +147,7 @@ def parts_of(found: Ledger) -> Table:
 
 def folds_of(run: RunComparison, **settings: Any) -> list[Any]:
     """Return the folds of the profiles of each cell."""
-    known: dict[str, Any] = {"is_beside_folds": False, **settings}
+    known: dict[str, Any] = {"are_open": True, **settings}
     return list(profile_blocks(run, profiled_cells(run), (), **known))
 
 
@@ -434,8 +435,18 @@ def test_of_many_cells_three_are_open_where_no_fold_says_why() -> None:
     """A page that is folded up hides what it is made for."""
     run, names = profiled_run(), [f"cell-{number}" for number in range(4)]
     run = replace(run, profiles=tuple(cell_profiles(name) for name in names), comparisons=())
-    assert [one.is_open for one in folds_of(run)] == [True, True, True, False]
-    assert not any(one.is_open for one in folds_of(run, is_beside_folds=True))
+    assert [one.is_open for one in folds_of(run) if one.anchor] == [True, True, True, False]
+    assert not any(one.is_open for one in folds_of(run, are_open=False))
+
+
+def test_what_no_cell_has_is_said_once_below_them() -> None:
+    """Of one cell it is said in its fold."""
+    reason = "this chip does not tell reads from writes"
+    run, names = profiled_run(), ["cell-1", "cell-2"]
+    (alone,) = folds_of(run)
+    assert reason in str(alone.blocks)
+    both = folds_of(replace(run, profiles=tuple(cell_profiles(name) for name in names)))
+    assert [reason in str(fold.blocks) for fold in both] == [False, False, True]
 
 
 def test_ledgers_for_which_there_is_no_room_are_counted() -> None:
@@ -542,6 +553,41 @@ def test_operators_have_device_columns_only_where_a_device_took_part() -> None:
         "Self CPU %", "Self CPU", "CPU total", "CPU time avg", "# of Calls", "Name",
     ]  # fmt: skip
     assert "Self CUDA" in [column.head for column in listings_of(arm)[1].columns]
+
+
+def test_operators_of_several_arms_share_a_table() -> None:
+    """One that an arm did not call has a dash there; the longest in any arm is first."""
+    first = profiles().arms[0]
+    assert first.operators is not None
+    row = first.operators.rows[0]
+    others = (replace(row, name="aten::mine", self_cpu_ns=9e12), row)
+    second = replace(first, arm="docker", operators=replace(first.operators, rows=others))
+    (fold,) = folds_of(with_profiles(arms=(first, second), kernel_diffs=(), ledgers=()))
+    (operators,) = (
+        one for one in fold.blocks if one.form == "fold" and "Operators" in plain(one.summary)
+    )
+    (table,) = operators.blocks
+    assert [column.group for column in table.columns][:3] == ["", "vm", "vm"]
+    assert table.rows[0].cells[:2] == (Line(codes=("aten::mine",)), "–")
+    assert len(table.rows) == len(first.operators.rows) + 1
+
+
+def test_quantities_that_are_equal_in_all_arms_share_a_sentence() -> None:
+    """A table has those that differ."""
+    first = profiles().arms[0]
+    twin = replace(
+        first,
+        arm="docker",
+        quantities=tuple(
+            replace(one, agreement="equal" if one.value else one.agreement, ratio=1.0)
+            for one in first.quantities
+        ),
+    )
+    blocks = quantity_blocks(profiles(arms=(first, twin)), label="cnn")
+    (items,) = (one for one in blocks if one.form == "items")
+    assert items.items[0].startswith("Equal in all: ")
+    named = {plain(row.cells[0]) for one in blocks if one.form == "table" for row in one.rows}
+    assert not any(name in items.items[0] for name in named)
 
 
 def test_the_roofline_draws_roofs_in_use_and_points_of_every_arm() -> None:

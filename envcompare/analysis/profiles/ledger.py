@@ -2,8 +2,7 @@
 
 All values are whole nanoseconds, rounded one after the other so that they still add up.
 
-Without a GPU the parts divide wall time: means over all measured blocks, since medians do not add
-up. A verdict is about the typical step, so it may differ by the time of slow steps.
+Without a GPU the parts divide wall time: means over all measured blocks, as in the headline.
 """
 
 from __future__ import annotations

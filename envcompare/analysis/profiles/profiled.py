@@ -31,12 +31,12 @@ from envcompare.analysis.profiles.ranks import over_ranks
 from envcompare.analysis.profiles.rooflines import roofline
 from envcompare.analysis.timing.cells import CellData
 from envcompare.analysis.timing.gpureadings import arm_quantities
-from envcompare.analysis.timing.judge import Key, Primary
 from envcompare.analysis.timing.runfiles import RunFiles
 from envcompare.gpu import gpu_capabilities, gpu_models
 from envcompare.run_folder.profiles import HELPERS_WINDOW, ProfileRecord, Quantity, helper_of
 from envcompare.run_folder.records import Block, FactDifference, FingerprintValue
 from envcompare.run_folder.results import arms_within
+from envcompare.stats.headline import EQUAL_LEVEL
 from envcompare.stats.metrics import wall_ns
 
 _LEAST_RATE = 1 / 1000  # of a CPU
@@ -52,14 +52,11 @@ def explain(
     data: Iterable[CellData],
     *,
     differences: Mapping[str, tuple[FactDifference, ...]],
-    settled: Mapping[Key, Primary],
 ) -> tuple[CellProfiles, ...]:
     """Return the profiles of each cell that has any."""
     strays = tuple(dict.fromkeys(_stray(read)))
     cells = (
-        _ProfiledCell(
-            read=read, data=one, differences=differences.get(one.cell.id, ()), settled=settled
-        )
+        _ProfiledCell(read=read, data=one, differences=differences.get(one.cell.id, ()))
         for one in data
     )
     explained = (profiles for cell in cells if (profiles := _cell_profiles(cell)) is not None)
@@ -90,7 +87,6 @@ class _ProfiledCell:
     read: RunFiles
     data: CellData
     differences: tuple[FactDifference, ...]  # of the fingerprints
-    settled: Mapping[Key, Primary]  # what the verdicts rest on
 
     @property
     def id(self) -> str:
@@ -233,11 +229,12 @@ def _ledger(cell: _ProfiledCell, arm: str) -> Ledger | str | None:
         return made
     if arm in cell.timed and any(map(_is_imported, pair)):
         return replace(made, notes=(*made.notes, _UNKNOWN_ORIGIN))
-    # the change of a step in the verdict, if one was timed
-    settled, step = cell.settled.get((cell.id, arm)), _steps_ns(cell).get(cell.reference)
-    if settled is None or step is None or not made.is_per_step:
+    # the change of a mean step as the headline has it, if one was timed
+    data, step = cell.data, _steps_ns(cell).get(cell.reference)
+    mean = data.mean_estimate(arm, data.metric[0], level=EQUAL_LEVEL)
+    if mean is None or step is None or not made.is_per_step:
         return made
-    change = round(step * math.expm1(settled.interval.mean))
+    change = round(step * math.expm1(mean.log_ratio))
     return replace(made, timing_change_ns=change, unseen_ns=change - made.change_ns)
 
 

@@ -59,7 +59,7 @@ _MOST_OPERATORS: Final = 15  # of several arms in one table
 _ROWS_OF_PAGE: Final = 1200  # over all tables, so that many cells keep the page small
 _MOST_CELLS: Final = 24
 _MOST_COMPARISONS: Final = 40  # in them that have no fold of their own
-_MOST_OPEN: Final = 3  # where no fold of a comparison is open above them
+_MOST_OPEN: Final = 3
 Outcomes = Mapping[tuple[str, str], Outcome]  # by cell and arm
 
 
@@ -165,9 +165,9 @@ def profile_blocks(
     cells: tuple[ProfiledCell, ...],
     files: tuple[str, ...],
     *,
-    is_beside_folds: bool,
+    are_open: bool,
 ) -> tuple[Block, ...]:
-    """Return a fold for each cell, the first ones open where no fold of a comparison is."""
+    """Return a fold for each cell; where they `are_open`, the first of them."""
     most, gaps = rows_each(run), _shared_gaps(cells)
     items = tuple(f"Not measured, {names}: {reason}" for names, reason in gaps)
     fold = Fold(
@@ -181,7 +181,7 @@ def profile_blocks(
             files,
             most=most,
             gaps=gaps,
-            is_open=not is_beside_folds and place < _MOST_OPEN,
+            is_open=are_open and place < _MOST_OPEN,
         )
         for place, cell in enumerate(cells)
     )

@@ -137,8 +137,7 @@ def why_section(
     sheet: Sheet,
 ) -> Section | None:
     """Return the folds, where all other comparisons stand, and the profiles of each cell."""
-    has_folds = bool(_explained(rows))
-    profiles = profile_blocks(run, cells, sheet.files, is_beside_folds=has_folds)
+    profiles = profile_blocks(run, cells, sheet.files, are_open=not is_timed(run))
     rest = left_out(run, cells)
     if not (is_timed(run) or profiles):
         return None
@@ -166,11 +165,9 @@ def comparison_blocks(
     compared = [row for row in rows if not row.is_control]
     chosen = _explained(compared)
     opened = [row.anchor for row in chosen if row.verdict.outcome in MOVED][:_MOST_OPEN]
-    yield Line(text=_INTRO)
+    yield Line(text=_INTRO if chosen else _NO_FOLD)
     for row in chosen[:MOST_FOLDS]:
         yield _comparison_fold(run, row, sheet, is_open=row.anchor in opened)
-    if not chosen:
-        yield Line(text=_NO_FOLD)
     if sheet.charts.refused:
         yield Line(text=_FEWER_CHARTS, style="small")
     pointers = tuple(_pointers(run, compared, chosen[MOST_FOLDS:]))
