@@ -195,6 +195,7 @@ def test_child_that_was_started_after_a_look_is_stopped_too(
     with child(WAITS), child(FILLS):
         parent, started = offspring()
         os.kill(parent, signal.SIGSTOP)
+        os.waitpid(parent, os.WUNTRACED)  # until it stands
         looks = iter(([parent],))
         monkeypatch.setattr(tasks, "offspring", lambda: next(looks, None) or offspring())
         watched = Tasks()
