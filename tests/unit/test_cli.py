@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from commandline import envcompare
@@ -67,6 +68,13 @@ def test_what_ends_a_cell_has_the_exit_code_of_its_kind(error: Exception, exit_c
     """A gate in CI tells by it whether a workload or envcompare itself failed."""
     usual: Phase = "environment" if isinstance(error, UnusableError) else "data"
     assert exit_code_of(phase_of(error, usual)) == exit_code
+
+
+def test_what_fails_inside_an_arm_has_the_exit_code_of_the_workload() -> None:
+    """Also a first loss that differs from that of the reference."""
+    assert [phase for phase in get_args(Phase) if exit_code_of(phase) == 4] == [
+        *("import", "data", "setup", "step", "process", "protocol", "checksum")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import msgspec
@@ -25,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
 SCHEMA = ROOT / "docs" / "schema" / "combined.schema.json"
 NEVER = ("significant", "no change", "no difference", "identical")
+ARMS = {"vm": 1.0, "docker": 1.1}
 Call = Callable[..., tuple[int, str, str]]
 
 
@@ -182,11 +184,23 @@ def test_a_run_is_named_once(days: list[Path], combine: Call) -> None:
 def test_a_failed_control_takes_back_a_claim_that_it_could_make(
     tmp_path: Path, combine: Call
 ) -> None:
-    """Where the reference differs from itself by 12 %, 10 % are no claim."""
-    cells = {CELL: {"vm": 1.0, "docker": 1.1, "vm~control": 1.12}}
-    runs = [measured(tmp_path, Made(run_id=name, cells=cells)) for name in ("a", "b", "c")]
+    """Where the reference differs from itself by 12 % in one of the runs, 10 % are no claim."""
+    runs = [
+        measured(tmp_path, Made(run_id=name, cells={CELL: {**ARMS, "vm~control": control}}))
+        for name, control in (("a", 1.0), ("b", 1.12), ("c", 1.0))
+    ]
     effect = effect_of(combine, *runs)
     assert (effect.outcome, effect.why_open) == ("inconclusive", "control-failed")
+
+
+def change_docker(run: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Change the blocks of docker in a run folder."""
+    path = run / "samples.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        if line["arm"] == "docker" and line["kind"] == "block":
+            line.update(change(line))
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def test_a_mean_that_is_not_inside_the_margin_is_never_called_equivalent(
@@ -195,16 +209,24 @@ def test_a_mean_that_is_not_inside_the_margin_is_never_called_equivalent(
     """Each restart of docker has a round of slow steps, which the typical step does not see."""
     runs = [measured(tmp_path, one_cell(name, 1.0)) for name in ("a", "b", "c")]
     assert effect_of(combine, *runs).outcome == "equivalent"
+
+    def slow(block: dict[str, Any]) -> dict[str, Any]:
+        times = 2 if block["round"] == 1 else 1
+        return {key: [times * ns for ns in block[key]] for key in ("wall_ns", "cpu_ns")}
+
     for run in runs:
-        path = run / "samples.jsonl"
-        lines = []
-        for line in map(json.loads, path.read_text().splitlines()):
-            if line["arm"] == "docker" and line["kind"] == "block" and line["round"] == 1:
-                line |= {key: [2 * ns for ns in line[key]] for key in ("wall_ns", "cpu_ns")}
-            lines.append(json.dumps(line))
-        path.write_text("\n".join(lines) + "\n")
+        change_docker(run, slow)
+    assert effect_of(combine, *runs).outcome != "equivalent"
+
+
+def test_an_arm_that_worked_outside_its_turns_in_one_run_is_not_called_equivalent(
+    tmp_path: Path, combine: Call
+) -> None:
+    """That run says nothing of how fast it is alone."""
+    runs = [measured(tmp_path, one_cell(name, 1.0)) for name in ("a", "b", "c")]
+    change_docker(runs[1], lambda _: {"outside_cpu_ns": 0, "outside_runs": 3})
     effect = effect_of(combine, *runs)
-    assert effect.outcome != "equivalent"
+    assert (effect.outcome, effect.why_open) == ("inconclusive", "outside-turns")
 
 
 def test_kept_runs_of_other_code_are_refused_and_agree_when_that_is_allowed(combine: Call) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from estimator import ARM, REFERENCE, SCENARIOS, draw, judged, seeded
 from msgspec.structs import replace
 
 from envcompare.analysis.model.comparison import Comparison
 from envcompare.report.wording.verdicts import verdict
-from envcompare.stats.headline import least_steps
+from envcompare.stats.headline import least_steps, own_waiting
 from envcompare.stats.metrics import Readings
+from envcompare.stats.pairs import far_launches
 
 BY_NAME = {one.name: one for one in SCENARIOS}
 REPEATS = 4
@@ -68,6 +70,20 @@ def test_waiting_that_neighbors_cause_is_not_counted() -> None:
     assert remarks(one) == ""
 
 
+@pytest.mark.parametrize(("of_control", "is_counted"), [(0.0, True), (0.02, True), (0.1, False)])
+def test_waiting_counts_only_beyond_that_of_a_control_that_failed(
+    of_control: float, *, is_counted: bool
+) -> None:
+    """Where the reference waits longer than itself, so long a wait is no doing of an arm."""
+    step, noise = np.ones(120), 0.001 * (np.arange(120) % 7)
+
+    def rows(share: float) -> tuple[np.ndarray, ...]:
+        return step, share + noise, noise[::-1]
+
+    assert own_waiting(rows(0.1), None).is_counted
+    assert own_waiting(rows(0.1), rows(of_control)).is_counted == is_counted
+
+
 def test_net_time_is_read_in_one_way_in_all_blocks() -> None:
     """An arm that gives up the CPU is not charged with the steal that the others leave out."""
     one = found("5 % steal, one arm gives up the CPU")
@@ -85,6 +101,19 @@ def test_slow_launch_stays_in_the_mean_and_is_named() -> None:
     assert math.expm1(one.mean.log_ratio) == pytest.approx(0.1, abs=0.02)
     assert one.outcome == "inconclusive"
     assert remarks(one).startswith(f"1 of 4 launches of {ARM}: +")
+
+
+@pytest.mark.parametrize(
+    ("launches", "named"),
+    [((0.0, 0.3), []), ((0.0, 0.3, 0.0), [1]), ((0.0, 0.3, 0.0, 0.3, 0.0), [])],
+)
+def test_one_launch_of_few_is_named_and_two_are_how_launches_scatter(
+    launches: tuple[float, ...], named: list[int]
+) -> None:
+    """Of three one may be; two launches say only that they differ."""
+    rounds = {(r, 0, n): 0.001 * (n % 3) for r in range(len(launches)) for n in range(12)}
+    values = {REFERENCE: rounds, ARM: {key: x + launches[key[0]] for key, x in rounds.items()}}
+    assert [one.restart for one in far_launches(values, ARM)] == named
 
 
 def test_slow_steps_part_the_mean_from_the_typical_step() -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from programs import Programs, first_on_path
 from recording import Recorder
 
 from envcompare.cli.planning import resolved
@@ -18,10 +19,10 @@ from envcompare.command import Command
 from envcompare.config.arms import Arm
 from envcompare.config.settings import Settings
 from envcompare.config.workloads import Workload
-from envcompare.environments import Check, Isolation
+from envcompare.environments import Check, Isolation, oci
 from envcompare.environments.docker import Docker
 from envcompare.environments.registry import all_traits, environment
-from envcompare.errors import UnusableError, WorkloadError
+from envcompare.errors import StillRunningError, UnusableError, WorkloadError
 from envcompare.hosts import ReadyArm
 from envcompare.hosts.folders import CellFolders, relayed
 from envcompare.hosts.session import HostSession
@@ -296,6 +297,28 @@ def test_an_image_with_data_is_made_once_for_all_cells_and_arms_that_run_it(
         assert held == {"docker": "held-1", "gvisor": "held-1", "new": "held-2"}
     assert session.hold("new", "/more", experiment) == "held-3"
     assert made == ["app:1 /data", "app:2 /data", "app:2 /more"]
+
+
+def test_nothing_starts_until_a_worker_is_shown_to_have_ended(
+    session: HostSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its engine does not say so to the end, the folder stays for a later run to find it."""
+    for tries in ("_TRIES", "_TRIES_OF_WORKER"):
+        monkeypatch.setattr(oci, tries, 0)
+    programs = Programs(first_on_path(tmp_path, monkeypatch))
+    programs.program("docker", "exit 1")
+    arm = ArmRecord(id="docker", environment="docker")
+    session.arms["docker"] = ReadyArm(arm=arm, prepared=Prepared(interpreter=""), check=Check())
+    with pytest.raises(StillRunningError):
+        session.end("docker", "0f")
+    with pytest.raises(StillRunningError):
+        session.spawn(Command(argv=("true",)))
+    programs.program("docker", "exit 0")
+    assert session.spawn(Command(argv=("true",))).wait(60) == 0
+    programs.program("docker", "exit 1")
+    (said,) = session.close()
+    assert said.startswith("docker could not be swept: cannot confirm")
+    assert Path(session.folder).is_dir()
 
 
 def test_data_stands_alone_in_the_folder_that_an_arm_may_write_to(

@@ -23,7 +23,13 @@ from programs import Programs, first_on_path
 from envcompare.cli.planning import planned
 from envcompare.config.scheduling import parse_allocation
 from envcompare.config.settings import Settings
-from envcompare.errors import InterruptedRunError, RunFolderError, TransportError, UnusableError
+from envcompare.errors import (
+    ConfigError,
+    InterruptedRunError,
+    RunFolderError,
+    TransportError,
+    UnusableError,
+)
 from envcompare.hosts import allocation, claims, granting
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import Event, event_now
@@ -62,7 +68,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
 
 def requested(options: str = "", **changes: Any) -> allocation.Request:
     """Return the request of a run for one node."""
-    asked = parse_allocation(f"slurm:time=00:10:00{options}", {}, now_s=0)
+    asked = parse_allocation(f"slurm:time=00:09:30{options}", {}, now_s=0)
     assert asked is not None
     fields: dict[str, Any] = {"nodes": (), "jobs": (), "interruption": Interruption()}
     fields |= {"say": lambda _: None, "note_job": lambda _: None, **changes}
@@ -207,6 +213,25 @@ def test_job_that_leaves_the_queue_without_nodes_was_not_granted(slurm: Slurm) -
         granting._await_nodes(job(), requested())
 
 
+def test_job_is_listed_late_and_not_never(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm may not know it at once; a job that never comes is not waited for."""
+    watch = allocation.Watch(job())
+    found = [(watch.ask(), watch.is_gone)]
+    monkeypatch.setattr(allocation, "_MISSING_S", 0.0)
+    assert [*found, (watch.ask(), watch.is_gone)] == [("", False), ("", True)]
+
+
+def test_run_goes_on_only_with_the_nodes_that_it_was_begun_on() -> None:
+    """A cell is of one machine; Slurm may name the nodes in another order."""
+    settings = Settings(envs="vm", workloads="cnn", allocation="slurm:time=10:00:00,nodes=2")
+    _, _, hosts = planned(settings, Settings(), accept_many=True)
+    request = requested(nodes=("c2", "c1"))
+    placed = granting._placed(hosts, job(), ("c1", "c2"), request)
+    assert [one.node for one in placed] == ["c2", "c1"]
+    with pytest.raises(ConfigError, match="job 7 has other nodes than the run was begun on"):
+        granting._placed(hosts, job(), ("c1", "c3"), request)
+
+
 @pytest.mark.parametrize(
     "wait",
     [
@@ -293,7 +318,7 @@ def test_scancel_that_hangs_keeps_nothing_else_from_being_done(
 
 
 def test_script_of_the_job_holds_what_was_asked_for(slurm: Slurm) -> None:
-    """Parsl writes it; a resumed run names the node that its cell was begun on."""
+    """Parsl writes it, in whole minutes; a resumed run names the node that it was begun on."""
     pytest.importorskip("parsl")
     slurm.program("sacct", "exit 1")
     slurm.program("sbatch", 'cp "$1" script; echo "Submitted batch job 7"')

@@ -180,8 +180,8 @@ def test_what_was_seen_of_a_command_in_one_run_alone_is_no_mismatch(tmp_path: Pa
 
 def test_what_is_loaded_late_is_no_mismatch_where_it_was_looked_at_early(tmp_path: Path) -> None:
     """A run that was interrupted in its first generation has looked around before any work."""
-    early = one_cell("a", 1.0, taken="start")
-    loaded = {"loaded_libraries": ("libgomp.so 1",), "threads.omp": 1}
+    early = one_cell("a", 1.0, taken="start", facts={"vm": {"loaded_libraries": ("libc.so.6 1",)}})
+    loaded = {"loaded_libraries": ("libc.so.6 1", "libgomp.so 1"), "threads.omp": 1}
     late = one_cell("b", 1.0, facts={"vm": loaded})
     assert compared(tmp_path / "late", early, late).mismatches == ()
     newer = one_cell("b", 1.0, facts={"vm": {**loaded, "torch.version": "2.14.0"}})

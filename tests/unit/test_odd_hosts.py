@@ -145,6 +145,23 @@ def test_docker_that_prints_a_banner_is_quoted_without_its_colours(
     assert "\x1b" not in check.reason
 
 
+@pytest.mark.parametrize(
+    ("versions", "reason"),
+    [
+        ("20.10.0 20.10.0", ""),
+        ("19.03.15 24.0.7", "Docker 19.03.15 (client) and 24.0.7 (daemon) are too old"),
+        ("24.0.7 19.03.15", "Docker 24.0.7 (client) and 19.03.15 (daemon) are too old"),
+    ],
+)
+def test_docker_is_too_old_where_its_client_or_its_daemon_is(
+    versions: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start needs options that both know."""
+    _say(tmp_path, monkeypatch, "docker", versions)
+    check = environment("docker").check(LOCAL)
+    assert (check.reason, check.version) == (reason, versions.split()[1])
+
+
 def test_host_that_does_not_tell_its_user_is_refused_with_what_it_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,6 +106,14 @@ def test_the_headline_leads_with_the_workloads_that_moved() -> None:
     )
 
 
+def test_the_headline_leads_with_what_moved_most_in_either_direction() -> None:
+    """A gain of 10 % is not hidden behind a loss of 4 %."""
+    gain = comparison("faster", estimate(-10.0, -11.0, -9.0))
+    found = headline(comparison("slower", estimate(4.0, 3.0, 5.0)), on("rnn", gain))
+    assert found.badge == "faster in 1 of 2"
+    assert found.lead.startswith("docker takes less time than vm in rnn (10.0 %")
+
+
 def test_an_arm_without_any_comparison_has_a_headline() -> None:
     """An environment that was never reached is told as well."""
     run = example()

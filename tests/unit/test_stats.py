@@ -107,10 +107,11 @@ def test_net_takes_the_wait_out_and_leaves_throttling_in() -> None:
 
 
 def test_verdict_rests_on_wall_where_net_is_not_defined() -> None:
-    """With several threads, on a GPU, and without schedstat; each with its reason."""
+    """With several threads or processes, on a GPU, and without schedstat; each with its reason."""
     assert primary_metric([block()], threads=1) == ("net", "")
     several, blind = (([block()], 2), ([block()], None)), ([block(wait_ns=None)], 1)
-    for found, threads in (*several, ([block(gpu_ns=(1,))], 1), blind):
+    helped = ([block(children=1)], 1), ([block(is_stopped=True)], 1)
+    for found, threads in (*several, ([block(gpu_ns=(1,))], 1), blind, *helped):
         metric, reason = primary_metric(found, threads=threads)
         assert metric == "wall"
         assert reason

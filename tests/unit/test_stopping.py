@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,8 +30,9 @@ from envcompare.measure.limits import (
     steps_a_block,
     stop_reason,
     wanted_block_s,
+    works_outside,
 )
-from envcompare.measure.replies import Fact, Hello
+from envcompare.measure.replies import Fact, Hello, Ran
 from envcompare.stats.intervals import Interval
 from envcompare.stats.typical import expected_half_width, is_look
 
@@ -126,6 +128,25 @@ def test_blocks_are_longer_where_a_quota_is_below_the_threads_that_run(
     """In short turns it would never meet the quota that it meets in earnest."""
     assert wanted_block_s(hellos, threads=threads) == expected
     assert steps_a_block(0.004, block_s=QUOTA_BLOCK_S) == 250
+
+
+@pytest.mark.parametrize(
+    ("outside", "threads", "expected"),
+    [
+        ({}, 1, False),
+        ({"children": 1}, 1, True),
+        ({"outside_runs": 1}, 1, True),
+        ({"outside_cpu_ns": 10_000_000}, 1, True),
+        ({"outside_cpu_ns": 10_000_000}, 2, False),
+        ({"outside_cpu_ns": 21_000_000}, 2, True),
+    ],
+)
+def test_arms_are_stopped_where_something_of_one_may_work_in_the_turns_of_others(
+    outside: dict[str, Any], threads: int, *, expected: bool
+) -> None:
+    """A child may; a pool of threads may spin for a moment, and one thread has no pool."""
+    ran = Ran(t0_ns=0, wall_ns=(20_000_000,), cpu_ns=(20_000_000,), **outside)
+    assert works_outside(ran, threads=threads) == expected
 
 
 def stopped_block_s(work_s: float, left_s: float, *, threads: int, cpus: float) -> float:

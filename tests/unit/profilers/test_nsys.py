@@ -199,9 +199,11 @@ def test_graphs_traced_as_wholes_are_told(tmp_path: Path) -> None:
     assert any("--cuda-graph-trace=node" in note for note in note_sentences(profile.notes))
 
 
-def test_launches_without_a_kernel_are_told(export: Path) -> None:
-    """A trace that lost kernels says how many."""
+@pytest.mark.parametrize("call", ["cudaLaunchKernel_v7000", "cuLaunchKernel"])
+def test_launches_without_a_kernel_are_told(export: Path, call: str) -> None:
+    """A trace that lost kernels says how many, also of those that the driver's call launched."""
     change(export, f"DELETE FROM {KERNEL} WHERE rowid IN (3, 4)")
+    change(export, f"UPDATE StringIds SET value = '{call}' WHERE value LIKE 'cudaLaunchKernel%'")
     assert any("2 launches have no kernel" in note for note in note_sentences(read(export).notes))
 
 

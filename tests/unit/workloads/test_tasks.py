@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -184,6 +185,23 @@ def test_stopped_child_does_nothing_until_it_goes_on() -> None:
         assert not watched.is_stopped
         time.sleep(0.2)
         assert (watched.begin()["outside_runs"] or 0) > 10
+
+
+def test_child_that_was_started_after_a_look_is_stopped_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its parent may start it after the look and stand before its state is read."""
+    offspring = tasks.offspring
+    with child(WAITS), child(FILLS):
+        parent, started = offspring()
+        os.kill(parent, signal.SIGSTOP)
+        os.waitpid(parent, os.WUNTRACED)  # until it stands
+        looks = iter(([parent],))
+        monkeypatch.setattr(tasks, "offspring", lambda: next(looks, None) or offspring())
+        watched = Tasks()
+        watched.stop()
+        assert watched.is_stopped
+        assert tasks._stands(started)
 
 
 def test_child_that_goes_on_starting_others_is_stopped_with_them() -> None:
