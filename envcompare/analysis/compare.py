@@ -30,6 +30,7 @@ from envcompare.analysis.timing.decompose import decompose, ladder, step_evidenc
 from envcompare.analysis.timing.descriptive import (
     memory_summaries,
     picked_values,
+    result_gaps,
     startup_summaries,
 )
 from envcompare.analysis.timing.hostgroups import group_estimates, hosts_estimates
@@ -117,6 +118,7 @@ def compare_files(read: RunFiles) -> RunComparison:
         startup=startup_summaries(read.samples, run, read.standing),
         memory=memory_summaries(read.samples),
         picked=tuple(picked for cell in data for picked in picked_values(cell)),
+        result_gaps=tuple(gap for cell in data for gap in result_gaps(cell)),
         profiles=judged.profiles,
         phases=_phases(read, data),
         batch_sweeps=batch_sweeps(data, read.events),

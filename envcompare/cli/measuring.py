@@ -82,7 +82,7 @@ def run(
         _refuse_beside_resume(values)
         folder, new = RunFolder.open(resume), None
     else:
-        folder, new = _begin(values, accept_many=yes)
+        folder, new = _begin(values, display, accept_many=yes)
     run_id = folder.run_id
     with locked(folder.path, by="run") as doubt:
         experiment, plan, hosts = new or resumed(folder, again)
@@ -91,7 +91,7 @@ def run(
             print_lines([_all_measured(folder, experiment.sessions)])
             return
         if new is None:
-            _check_places(experiment, hosts)
+            _check_places(experiment, hosts, display)
         if doubt:
             display.say(doubt)
         folder.listener = print_event if events else None
@@ -125,7 +125,9 @@ def _refuse_beside_resume(values: dict[str, Any]) -> None:
 _Planned = tuple["Experiment", "Plan", "tuple[HostSpec, ...]"]
 
 
-def _begin(values: dict[str, Any], *, accept_many: bool) -> tuple[RunFolder, _Planned | None]:
+def _begin(
+    values: dict[str, Any], display: Display, *, accept_many: bool
+) -> tuple[RunFolder, _Planned | None]:
     """Return the folder of a new run with its plan, or that of --sessions to go on with."""
     from envcompare.cli.planning import planned, session_run
     from envcompare.run_folder.results import RunFolder
@@ -137,7 +139,7 @@ def _begin(values: dict[str, Any], *, accept_many: bool) -> tuple[RunFolder, _Pl
         is_seeded = flags.seed is not None or file.seed is not None
         if (begun := session_run(experiment, is_seeded=is_seeded)) is not None:
             return begun, None
-    _check_places(experiment, hosts)
+    _check_places(experiment, hosts, display)
     record = walk.run_record(plan, experiment, command_line=command_line())
     return RunFolder.create(experiment.out, record), (experiment, plan, hosts)
 
@@ -174,14 +176,15 @@ def _tell_sessions(job: Job, planned: int) -> None:
         job.display.say(line)
 
 
-def _check_places(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> None:
-    """Refuse, before anything is made, an allocation or hosts that cannot be had now."""
+def _check_places(experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display) -> None:
+    """Refuse, before anything is made, what cannot be had now: allocation, hosts, base image."""
     from envcompare.hosts.allocation import check_available
-    from envcompare.hosts.opening import require_free
+    from envcompare.hosts.opening import require_base, require_free
 
     check_available(experiment.allocation)
     if experiment.allocation is None and not experiment.wait_s:
         require_free(hosts, experiment)
+    require_base(hosts, experiment, display.say)
 
 
 def _measured(job: Job) -> int:
@@ -274,9 +277,11 @@ def doctor(*, form: str, **values: Any) -> None:  # noqa: ANN401
 def build(display: Display, /, *, sbom: Path | None, **values: Any) -> None:  # noqa: ANN401
     """Build image, SIF and venv from one set of locked wheels on every host that needs them."""
     from envcompare.cli.planning import resolved
+    from envcompare.hosts.opening import require_base
     from envcompare.runner import preparing
 
     experiment, hosts = resolved(*settings_of(values))
+    require_base(hosts, experiment, display.say)
     outcome = preparing.build_everywhere(experiment, hosts, display, sbom=sbom)
     print_lines(outcome.lines)
     sys.exit(outcome.exit_code)

@@ -83,7 +83,7 @@ class Traits:
     helpers: tuple[str, ...] = ()  # processes that work for it beside the worker, by /proc/PID/comm
     rung: Rung | None = None  # of the ladder, on the host's own files
     places: Mapping[Place, Placing] = field(default_factory=dict)  # of data, beside `bind`
-    temporary: str = ""  # folder of a run (`{run}`) for TMPDIR, where /tmp is the host's
+    temporary: str = ""  # folder of a run (`{run}`) in the login's TMPDIR, where that is seen
 
     def placing(self, place: Place) -> Placing:
         """Return how data lie at a place; every environment shows a folder of the host."""

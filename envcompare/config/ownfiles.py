@@ -17,6 +17,7 @@ from typing import Final
 
 from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError, ConfigError, OutputLimitError
+from envcompare.files import read_text
 from envcompare.transport import run
 from envcompare.transport.local import LOCAL
 
@@ -79,7 +80,7 @@ def _needs_of(path: Path) -> tuple[bool, bool]:
         if entry.name != path.name and (entry.is_dir() or entry.suffix in _MODULES)
     }
     used: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(read_text(path))):
         if isinstance(node, ast.Import):
             used |= {name.name.partition(".")[0] for name in node.names}
         elif isinstance(node, ast.ImportFrom):

@@ -166,6 +166,7 @@ class Isolation:
     gpu: Gpu = Gpu()
     mounts: tuple[Mount, ...] = ()
     scratch: str = ""  # a writable folder of the host: HOME inside, and /tmp where that is needed
+    temporary: str = ""  # its TMPDIR on the host; empty where that is what is usual inside
     capabilities: tuple[str, ...] = ()  # as Docker names them; only root has the use of them
     options: tuple[str, ...] = ()  # of the engine's command, that the user has given
     layers: tuple[tuple[str, str], ...] = ()  # as `Prepared` names them

@@ -10,16 +10,14 @@ from envcompare.config.arms import Placing, Rung, Traits
 from envcompare.environments import Check, Isolation, ask, kill_marked, marks, swept, unusable
 from envcompare.environments.software import host_python, wheelhouse, with_proof, without_leading
 from envcompare.errors import Problem
-from envcompare.run_folder.disk import distinct_name
 from envcompare.stack import Prepared, Request, venv
 from envcompare.stack.host import LOADING
-from envcompare.stack.storage import OPEN_FOLDERS
+from envcompare.stack.storage import OPEN_FOLDERS, host_temporary
 from envcompare.text import spoken
 from envcompare.transport import Transport, shell
 
 _TMPFS = "/dev/shm/envcompare-"  # noqa: S108 — a folder there is the user's alone
-# Short: the sockets of multiprocessing lie below it, and a path of a socket has 107 bytes.
-_TMP = "/tmp/envcompare-"  # noqa: S108 — as above
+_TEMPORARY = "envcompare-{run}"
 # What another user has put there is no part of the run.
 _DROP = (
     OPEN_FOLDERS
@@ -65,17 +63,16 @@ class Vm:
             "tmpfs": Placing(folder=f"{_TMPFS}{{run}}/{{arm}}", private=f"{_TMPFS}{{run}}"),
             "sif": Placing(),
         },
-        temporary=f"{_TMP}{{run}}",
+        temporary=_TEMPORARY,
     )
     engine: ClassVar[None] = None
 
     def wrap(self, command: Command, isolation: Isolation) -> Command:
         """Return the command with the run's marks, without what leads its Python elsewhere.
 
-        Each arm has its own TMPDIR, so that no arm finds files of another in /tmp.
+        Each arm has its own TMPDIR, so that no arm finds files of another there.
         """
-        own = f"{_TMP}{isolation.run_id}/{distinct_name(isolation.arm)}"
-        temporary = (("TMPDIR", own),) if isolation.scratch else ()
+        temporary = (("TMPDIR", isolation.temporary),) if isolation.temporary else ()
         env = (*marks(self.name, isolation), *temporary, *command.env)
         return without_leading(replace(command, env=env))
 
@@ -124,7 +121,8 @@ class Vm:
         """Kill the processes of this user that a run or a worker left; drop a run's folders."""
         count = kill_marked(transport, self.name, run_id=run_id, worker=worker)
         if not worker:
-            for folder in (f"{_TMPFS}{run_id}", f"{_TMP}{run_id}"):
+            temporary = f"{host_temporary(transport)}/{_TEMPORARY.format(run=run_id)}"
+            for folder in (f"{_TMPFS}{run_id}", temporary):
                 drop = Command(argv=("sh", "-c", _DROP, "sh", folder))
                 swept(transport, drop, hint=f"remove it there with: rm -rf {folder}")
         return count

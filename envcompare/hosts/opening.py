@@ -18,28 +18,31 @@ from envcompare.command import Command
 from envcompare.config.experiment import Experiment
 from envcompare.console import Display
 from envcompare.environments import gpu
-from envcompare.environments.registry import environment
+from envcompare.environments.registry import IMAGE_BUILDER, environment
 from envcompare.environments.software import inside
 from envcompare.errors import (
     CommandTimeoutError,
     HostHeldError,
     OutputLimitError,
+    StackError,
     UnusableError,
 )
 from envcompare.fingerprint.identity import DataIdentity, Identity
 from envcompare.gpu.devices import driver_version
-from envcompare.hosts import ReadyArm, hostlock
+from envcompare.hosts import ReadyArm, hostlock, kinds_of_software
 from envcompare.hosts.hostlock import Asker
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import Scalar
-from envcompare.stack import Mount, Progress, proof
+from envcompare.stack import Mount, Progress, building, proof
+from envcompare.stack.engine import ImageStore
+from envcompare.stack.image import is_built_on
 from envcompare.stack.storage import host_cache
 from envcompare.stack.venv import first_python
 from envcompare.text import spoken
 from envcompare.transport import Transport, read_json, shell
 from envcompare.transport.hosts import HostSpec, InterruptibleTransport, connect
-from envcompare.transport.local import LocalTransport
+from envcompare.transport.local import LOCAL, LocalTransport
 from envcompare.transport.openssh import SshOptions
 
 _APPLICATION: Final = b"envcompare"  # what is derived from a machine's ID is no other program's
@@ -125,6 +128,36 @@ def require_free(hosts: tuple[HostSpec, ...], experiment: Experiment) -> None:
         held = held or refusal
     if held is not None:
         raise held
+
+
+def require_base(
+    hosts: tuple[HostSpec, ...], experiment: Experiment, say: Callable[[str], None]
+) -> None:
+    """Pull the base image that the user named where an arm may need it and it is not here.
+
+    Raises StackError where it cannot be pulled and no host has an image built on it.
+    """
+    base = experiment.base_image
+    if base is None or set(kinds_of_software(experiment)) <= {"venv"}:
+        return
+    store = ImageStore(engine=IMAGE_BUILDER.engine, transport=LOCAL)
+    try:
+        building.require_base(base, local=store, progress=Progress(say))
+    except StackError:
+        if not any(_has_built(host, experiment, base) for host in hosts):
+            raise
+
+
+def _has_built(host: HostSpec, experiment: Experiment, base: str) -> bool:
+    try:
+        transport = connect(host, options=ssh_options(experiment))
+        try:
+            store = ImageStore(engine=IMAGE_BUILDER.engine, transport=transport)
+            return is_built_on(base, store)
+        finally:
+            transport.close()
+    except UnusableError:
+        return False
 
 
 def _refusal(host: HostSpec, experiment: Experiment) -> HostHeldError | None:

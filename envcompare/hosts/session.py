@@ -29,7 +29,7 @@ from envcompare.stack import Mount, Progress, Request
 from envcompare.stack.engine import ImageStore
 from envcompare.stack.host import give_back
 from envcompare.stack.proof import mismatch
-from envcompare.stack.storage import OPEN_FOLDERS
+from envcompare.stack.storage import OPEN_FOLDERS, host_temporary
 from envcompare.stack.tiers import CPU, Choice, choose
 from envcompare.stack.wheelhouse import is_filled
 from envcompare.transport import FOLDER_S, Process, Transport, make_folder, put_tree, shell
@@ -50,6 +50,10 @@ _MAKE_PRIVATE = """
 [ -e "$1" ] || [ -L "$1" ] || mkdir -m 700 -- "$1" || exit
 [ -d "$1" ] && [ ! -L "$1" ] && [ "$(stat -c %u "$1")" = "$(id -u)" ] && chmod 700 "$1"
 """
+
+
+# The path of a socket has up to 107 bytes, of which multiprocessing needs 32 below its TMPDIR.
+_LONGEST_TEMPORARY = 75
 
 
 @dataclass(slots=True)
@@ -81,6 +85,7 @@ class HostSession:
     _going_on: dict[str, str] = field(default_factory=dict)  # environments of workers not ended
     # images with data in them, by engine, image and data
     _held: dict[tuple[str, str, str], str] = field(default_factory=dict)
+    _temporary: dict[str, str] = field(default_factory=dict)  # the TMPDIR of each arm
     _said: set[str] = field(default_factory=set)  # of the host, not of one of its arms
     _driver: Check | None = None  # with its files, once a GPU is looked for
     _wheels: Choice | None = None  # once an arm is made of them
@@ -250,11 +255,17 @@ class HostSession:
         self.mounts = (Mount(path=self.workloads),)
         for arm, ready in self.arms.items():
             make_folder(self.transport, self.scratch(arm))
-            temporary = environment(ready.arm.environment).traits.temporary
-            if temporary:
-                temporary = temporary.format(run=self.run_id)
-                self.make_private(temporary)
-                make_folder(self.transport, f"{temporary}/{distinct_name(arm)}")
+            if name := environment(ready.arm.environment).traits.temporary:
+                self._make_temporary(arm, name.format(run=self.run_id))
+
+    def _make_temporary(self, arm: str, name: str) -> None:
+        """Give an arm a TMPDIR of its own in that of the login, unless that has too long a path."""
+        folder = f"{host_temporary(self.transport)}/{name}"
+        own = f"{folder}/{distinct_name(arm)}"
+        if len(own) <= _LONGEST_TEMPORARY:
+            self.make_private(folder)
+            make_folder(self.transport, own)
+            self._temporary[arm] = own
 
     def make_private(self, folder: str) -> None:
         """Make a folder that this login alone may enter, where it is not there from before.
@@ -399,6 +410,7 @@ class HostSession:
             mounts=ready.prepared.mounts,
             options=ready.arm.options,
             layers=ready.prepared.layers,
+            temporary=self._temporary.get(ready.arm.id, ""),
         )
 
     def fingerprint(

@@ -163,11 +163,21 @@ def margin_percent(margin: float) -> str:
 
 def three_digits(value: float | None) -> str:
     """Return a number with three significant digits and no exponent."""
-    if value is None:
-        return NOT_MEASURED
+    return NOT_MEASURED if value is None else told_apart(value)[0]
+
+
+def told_apart(*values: float) -> tuple[str, ...]:
+    """Return numbers with three significant digits, or one more than tells them apart (to 17)."""
+    digits, distinct = 3, len(set(values))
+    while digits < 17 and len({_rounded(value, digits) for value in values}) < distinct:
+        digits += 1
+    return tuple(_rounded(value, digits + (digits > 3)) for value in values)
+
+
+def _rounded(value: float, digits: int) -> str:
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else str(value)
-    return f"{Decimal(f'{value:#.3g}'):f}".replace("-", MINUS)
+    return f"{Decimal(f'{value:#.{digits}g}'):f}".replace("-", MINUS)
 
 
 def rough_time(seconds: float) -> str:

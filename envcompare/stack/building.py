@@ -27,6 +27,7 @@ from envcompare.stack.image import (
     config_sha256,
     find,
     find_built,
+    is_built_on,
     labels,
 )
 from envcompare.stack.tiers import PYTHONS
@@ -60,6 +61,20 @@ def held_or_built(
         if image := find_built(on_host, wanted):
             return on_host, image
     return local, build(wanted, local=local, progress=progress)
+
+
+@one_at_a_time
+def require_base(base: str, *, local: ImageStore, progress: Progress) -> None:
+    """Pull a base that is not here; raises StackError where it cannot be pulled.
+
+    An engine that cannot be used is left to `build`, as is one with an image built on the base.
+    """
+    try:
+        is_here = find(local, base) is not None or is_built_on(base, local)
+    except UnusableError:
+        return
+    if not is_here:
+        _pull(local, base, progress)
 
 
 @one_at_a_time
@@ -221,8 +236,8 @@ def _pull(local: ImageStore, base: str, progress: Progress) -> Image:
         raise StackError(
             f"the base image {base} is not here and cannot be pulled",
             details=message,
-            hint=f"{local.engine.program} pull it where a registry can be reached, or make one "
-            "with containers/base.sh and name it with --base-image",
+            hint=f"correct the name, bring it here with {local.engine.program} pull or load, or "
+            "name another with --base-image (containers/base.sh makes one without a registry)",
         )
     return image
 

@@ -132,16 +132,30 @@ class Recipe:
 
         A base that is not here cannot have changed, so its ID is asked for only where it is known.
         """
-        recipe = self.dockerfile.read_text(encoding="utf-8")
-        text = "\n".join((self.base, recipe, *steps().values()))
-        digest = hashlib.sha256(text.encode()).hexdigest()
         base = {_BASE_LABEL: self.base_id} if self.base_id else {}
-        return {LOCK_LABEL: self.wheelhouse.key, _RECIPE_LABEL: digest, **base}
+        recipe = _recipe_label(self.base, self.dockerfile)
+        return {LOCK_LABEL: self.wheelhouse.key, **recipe, **base}
 
     @property
     def tag(self) -> str:
         """Return the name the image gets."""
         return f"{REPOSITORY}:{self.wheelhouse.key[:12]}"
+
+
+def _recipe_label(base: str, dockerfile: Path) -> dict[str, str]:
+    text = "\n".join((base, dockerfile.read_text(encoding="utf-8"), *steps().values()))
+    return {_RECIPE_LABEL: hashlib.sha256(text.encode()).hexdigest()}
+
+
+def is_built_on(base: str, store: ImageStore) -> bool:
+    """Say whether an engine has a workload image on that base, whatever its wheels are."""
+    ((name, digest),) = _recipe_label(base, _dockerfile()).items()
+    listed = store.ask("image", "ls", "--quiet", "--filter", f"label={name}={digest}")
+    return bool(listed.stdout.strip())
+
+
+def _dockerfile() -> Path:
+    return bundled.root() / "Dockerfile"
 
 
 def recipe(wheelhouse: Wheelhouse, *, base: str, local: ImageStore) -> Recipe:
@@ -153,7 +167,7 @@ def recipe(wheelhouse: Wheelhouse, *, base: str, local: ImageStore) -> Recipe:
     return Recipe(
         wheelhouse=wheelhouse,
         base=base,
-        dockerfile=bundled.root() / "Dockerfile",
+        dockerfile=_dockerfile(),
         base_id=image.id if image else "",
     )
 

@@ -32,6 +32,12 @@ StepName = Literal[
     "wheels", "sent wheels", "venv", "image", "sent image", "received image", "archive", "sif"
 ]
 _WHERE = 'printf "%s\\n" "${XDG_CACHE_HOME:-$HOME/.cache}/envcompare"'
+_TEMPORARY = r"""
+case $TMPDIR in
+  /*) [ ! -d "$TMPDIR" ] || [ ! -w "$TMPDIR" ] || root=$TMPDIR ;;
+esac
+printf '%s\n' "${root:-/tmp}"
+"""
 # The folder may not be there yet: the disk is that of the first parent that is.
 _FREE = 'dir=$1; while [ ! -e "$dir" ]; do dir=$(dirname -- "$dir"); done; df -Pk -- "$dir"'
 # What forbids its owner to look into it is opened before it is looked into; no link is followed.
@@ -89,6 +95,11 @@ def host_cache(transport: Transport) -> str:
         hint = "HOME or XDG_CACHE_HOME there must name a folder by its absolute path"
         raise not_understood(transport, "the cache folder", output, hint=hint)
     return path
+
+
+def host_temporary(transport: Transport) -> str:
+    """Return the TMPDIR of the login on a host, or /tmp where that is no folder to write to."""
+    return shell(transport, _TEMPORARY).stdout.partition("\n")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from enum import Enum, auto
 from pathlib import Path
 
 from envcompare.errors import TransportError
+from envcompare.files import UnfitFileError, read_text
 
 _CONFIG_VARIABLE = "ENVCOMPARE_SSH_CONFIG"
 
@@ -388,7 +389,10 @@ def _revoked_key(settings: SshSettings, key: HostKey, place: str) -> TransportEr
 
 def _read(path: Path) -> Iterator[_KnownHost]:
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_text(path, errors="replace")
+    except UnfitFileError as error:
+        hint = "write a file of fewer lines, or name another with UserKnownHostsFile"
+        raise TransportError(f"{path} cannot be read", details=str(error), hint=hint) from error
     except OSError:
         return
     for number, line in enumerate(text.split("\n"), start=1):

@@ -22,6 +22,7 @@ from paramiko.message import Message  # noqa: TID251
 from paramiko.pkey import PublicBlob, UnknownKeyType  # noqa: TID251
 
 from envcompare.errors import TransportError
+from envcompare.files import SETTINGS_BYTES, read_text, read_whole
 from envcompare.transport.openssh import (
     Destination,
     HostKey,
@@ -269,14 +270,17 @@ def _ask_agent(link: socket.socket, path: Path) -> Sequence[paramiko.PKey]:
 
 
 def _public_blob(path: Path) -> bytes | None:
+    public = Path(f"{path}.pub")
     try:
-        return PublicBlob.from_file(f"{path}.pub").key_blob
+        read_whole(public, most=SETTINGS_BYTES)
+        return PublicBlob.from_file(str(public)).key_blob
     except (OSError, ValueError):
         return None
 
 
 def _load(path: Path) -> paramiko.PKey | str:
     try:
+        read_whole(path, most=SETTINGS_BYTES)  # no pipe, and no more than fits into memory
         return paramiko.PKey.from_path(path)
     except (TypeError, paramiko.PasswordRequiredException):
         return _ENCRYPTED
@@ -292,8 +296,8 @@ def _read_config(path: Path | None, alias: str) -> Values:
     if not source.exists():
         return {}
     try:
-        lookup = paramiko.SSHConfig.from_path(str(source)).lookup(alias)
-    except paramiko.ConfigParseError as error:
+        lookup = paramiko.SSHConfig.from_text(read_text(source)).lookup(alias)
+    except (paramiko.ConfigParseError, OSError, UnicodeError) as error:
         raise TransportError(
             f"the SSH configuration {source} cannot be read",
             details=str(error),

@@ -106,6 +106,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 class Compared:
     """What a block of steps cost by the run's own account, and by those of the kernel, in ns."""
 
+    wall: int
     worker: int
     helpers: int
     tree: int
@@ -172,6 +173,7 @@ def _compared(lab: Lab, session: HostSession, arm: str, worker: Worker) -> Compa
     if first.group_ns is not None and then.group_ns is not None:
         group = then.group_ns - first.group_ns
     return Compared(
+        wall=sum(ran.wall_ns),
         worker=sum(ran.cpu_ns),
         helpers=sum(helpers.values()),
         tree=then.tree_ns - first.tree_ns,
@@ -260,8 +262,12 @@ def test_requests_take_the_way_that_an_arm_has(
 def test_nothing_is_counted_twice_where_the_kernel_of_gvisor_counts(
     lab: Lab, session: HostSession, settings: Settings, tmp_path: Path
 ) -> None:
-    """Its clock has ticks of 10 ms, and counts most of its own work as that of the workload."""
+    """Its clock has ticks of 10 ms, and counts most of its own work as that of the workload.
+
+    It also counts the time in which it waits for a CPU of the host. No process of it is a helper:
+    what the daemons beside it do is theirs, for whatever test that is.
+    """
     found = _measured(lab, session, settings, arm="gvisor", log=tmp_path / "gvisor")
     assert found.worker % 10**7 == 0
-    assert 0.5 * found.tree < found.ledger <= 1.02 * found.tree + _TICKS_NS, found
-    assert found.helpers < 0.05 * found.tree, found
+    assert 0.5 * found.tree < found.worker <= found.wall + _TICKS_NS, found
+    assert found.helpers <= found.beside + _TICKS_NS, found

@@ -143,6 +143,23 @@ def test_a_base_that_is_nowhere_is_an_error_with_a_remedy(recipe: Recipe) -> Non
 
 
 @pytest.mark.engine("docker")
+@pytest.mark.parametrize("command", ["run", "build"])
+def test_a_base_that_is_nowhere_ends_a_command_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """No other arm is made or measured, and no run folder is left behind."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    base = "registry.invalid/a:1"
+    words = (command, "--hosts", "local", "--envs", "vm,docker", "--base-image", base)
+    done = envcompare(*words, *(("--workloads", "files") * (command == "run")), cwd=tmp_path)
+    assert done.returncode == StackError.exit_code
+    first, *_ = done.stderr[done.stderr.index("error:") :].splitlines()
+    assert first == f"error: the base image {base} is not here and cannot be pulled"
+    assert "venv" not in done.stderr
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.engine("docker")
 @pytest.mark.parametrize("builder", ["buildkit", "classic"])
 def test_a_base_without_python_is_refused_before_anything_is_built(
     builder: str, recipe: Recipe, monkeypatch: pytest.MonkeyPatch

@@ -9,11 +9,13 @@ import msgspec
 import pytest
 from builders import CELL, block, blocks, run_record
 from pairs import Facts
+from summaries import markdown
 
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import Comparison, RunComparison
 from envcompare.analysis.timing.judge import leaning
 from envcompare.report.page import render
+from envcompare.report.wording.methodwords import guard_cautions
 from envcompare.report.wording.verdicts import reasons_text
 from envcompare.run_folder.records import (
     Block,
@@ -22,6 +24,7 @@ from envcompare.run_folder.records import (
     FingerprintRecord,
     Memory,
     Phase,
+    ProcessRun,
     Sample,
     Startup,
 )
@@ -268,6 +271,58 @@ def test_dropped_blocks_do_not_count(tmp_path: Path) -> None:
     dropped: Block = block(restart=9, arm="docker", status="dropped")
     made = compared(tmp_path, [*blocks({"vm": 1.0, "docker": 1.0}), dropped])
     assert made.cells[0].rounds == 4 * 2 * 3
+
+
+def with_losses(losses: dict[str, float]) -> list[Block]:
+    """Return blocks of three arms, each with its loss from the first step on."""
+    times = dict.fromkeys(losses, 1.0)
+    return [
+        msgspec.structs.replace(one, loss=losses[one.arm], checksum=losses[one.arm])
+        for one in blocks(times)
+    ]
+
+
+def test_losses_that_differ_between_arms_are_said_in_one_line(tmp_path: Path) -> None:
+    """Also where they differ by too little to make an arm fail; no cause is named."""
+    losses = {"vm": 299.529, "docker": 299.544, "vm~control": 299.529}
+    run = compared(tmp_path, with_losses(losses))
+    said = "docker and vm give different results: loss of the first step 299.544 and 299.529"
+    line = f"⚠ {said}, 0.00501 % apart."
+    assert guard_cautions(run)[0] == line
+    assert line in markdown(run)
+    assert said in render(run)
+
+
+def test_printed_numbers_that_differ_between_arms_are_shown_with_the_digits_that_differ(
+    tmp_path: Path,
+) -> None:
+    """Three digits would show 300 for both."""
+    losses = {"vm": 299.529, "docker": 299.544, "vm~control": 299.529}
+    run = compared(
+        tmp_path,
+        [
+            ProcessRun(
+                cell=CELL, arm=arm, number=number, order=order, t0_ns=number * 9 + order,
+                wall_ns=5_000_000, user_ns=0, sys_ns=0, real_ns=6_000_000, exit_code=0,
+                values={"loss": loss, "rate": float(number + order)},
+            )
+            for number in range(1, 6)
+            for order, (arm, loss) in enumerate(losses.items())
+        ],
+    )  # fmt: skip
+    page = render(run)
+    assert "⚠ docker and vm give different results: loss 299.544 and 299.529, " in page
+    assert ">299.544<" in page
+    assert ">299.529<" in page
+
+
+@pytest.mark.parametrize("docker", [299.529, 299.544])
+def test_losses_that_the_control_does_not_repeat_are_not_compared(
+    tmp_path: Path, docker: float
+) -> None:
+    """Two processes of one environment differ as much: that tells nothing of the other."""
+    losses = {"vm": 299.529, "docker": docker, "vm~control": 299.544}
+    assert compared(tmp_path, with_losses(losses)).result_gaps == ()
 
 
 def test_numbers_of_finish_are_read_from_the_events_of_each_generation(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ ISOLATION = Isolation(
     gid=1001,
     mounts=(Mount(path="/w"), Mount(path="/out", is_read_only=False)),
     scratch="/home/ann/scratch",
+    temporary="/scratch/envcompare-20260101-000000-abcd/new",
 )
 
 
@@ -54,7 +55,7 @@ def test_vm_runs_the_command_with_the_marks_and_without_what_leads_python_elsewh
         ("ENVCOMPARE_ARM", "new"),
         ("ENVCOMPARE_ENVIRONMENT", "vm"),
         ("ENVCOMPARE_WORKER", "0f"),
-        ("TMPDIR", "/tmp/envcompare-20260101-000000-abcd/new"),
+        ("TMPDIR", "/scratch/envcompare-20260101-000000-abcd/new"),
         ("OMP_NUM_THREADS", "1"),
     )
 

@@ -6,6 +6,7 @@ import io
 import os
 import queue
 import resource
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,43 @@ def test_sparse_run_ends_with_the_exit_code_of_bad_data(tmp_path: Path) -> None:
     done = envcompare("report", str(folder.path), cwd=tmp_path)
     assert done.returncode == 5
     assert "fault" not in done.stderr
+
+
+def limited(*argv: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with 16 GiB of memory, so that a file is not held even where it would fit."""
+    most = 16 << 30
+    return subprocess.run(
+        [sys.executable, *argv],
+        cwd=cwd,
+        env={**os.environ, **env},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (most, most)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", ["known_hosts", "config"])
+def test_sparse_file_of_ssh_is_refused(tmp_path: Path, name: str) -> None:
+    """Known hosts, and the configuration where no OpenSSH reads it."""
+    config = tmp_path / "config"
+    config.write_text(f"UserKnownHostsFile {tmp_path}/known_hosts\n")
+    path = sparse(tmp_path / name)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        host = f"127.0.0.1:{listener.getsockname()[1]}"
+        words = ("-m", "envcompare", "doctor", "--hosts", host, "--ssh-config", str(config))
+        done = limited(*words, cwd=tmp_path, PATH="" if name == "config" else os.environ["PATH"])
+    assert done.returncode == 3, done.stderr
+    assert f"{path} cannot be read" in done.stdout + done.stderr
+    assert "it has 61,440 MiB; at most 16 MiB can be read" in done.stdout + done.stderr
+
+
+def test_sparse_private_key_is_not_read(tmp_path: Path) -> None:
+    """It is named among the keys that were tried."""
+    program = "from envcompare.transport import ssh; print(ssh._load(ssh.Path('key')))"
+    sparse(tmp_path / "key")
+    done = limited("-c", program, cwd=tmp_path)
+    assert done.stdout.startswith("it has 61,440 MiB"), done.stderr
 
 
 @pytest.mark.parametrize("tool", ["nvprof", "ncu", "kineto", "nsys"])

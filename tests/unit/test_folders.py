@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -222,24 +223,58 @@ def private(session: HostSession) -> Iterator[Path]:
     environment("vm").sweep(LOCAL, session.run_id)
 
 
-def test_a_plain_process_has_temporary_files_of_its_own(session: HostSession) -> None:
-    """A file that one arm leaves is found by no other, and goes with the run."""
+def temporary_files(session: HostSession) -> list[Path]:
+    """Return a temporary file that each of two plain processes makes."""
     for name in ("one", "two"):
-        session.arms |= [
-            (name, replace(arm_with(None)[1], arm=ArmRecord(id=name, environment="vm")))
-        ]
+        arm = ArmRecord(id=name, environment="vm")
+        session.arms[name] = replace(arm_with(None)[1], arm=arm)
     session.stage()
     argv = (sys.executable, "-c", "import tempfile; print(tempfile.mkstemp()[1])")
-    made = []
-    for ready in session.arms.values():
-        wrapped = session.wrapped(ready, Command(argv=argv), mounts=(), worker="w")
-        made.append(Path(run(LOCAL, wrapped).stdout.strip()))
-    top = Path(all_traits()["vm"].temporary.format(run=session.run_id))
+    starts = (
+        session.wrapped(ready, Command(argv=argv), mounts=(), worker="w")
+        for ready in session.arms.values()
+    )
+    return [Path(run(LOCAL, start).stdout.strip()) for start in starts]
+
+
+@pytest.fixture
+def of_login(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give a folder that the login names as its TMPDIR."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        yield Path(folder)
+
+
+def test_a_plain_process_has_temporary_files_of_its_own(
+    session: HostSession, of_login: Path
+) -> None:
+    """They lie where the login wants them; a file of one arm is found by no other, and removed."""
+    made = temporary_files(session)
     assert [path.parent.name for path in made] == ["one", "two"]
-    assert {path.parent.parent for path in made} == {top}
+    (top,) = {path.parent.parent for path in made}
+    assert top.parent == of_login
     assert top.stat().st_mode & 0o777 == 0o700
     environment("vm").sweep(LOCAL, session.run_id)
-    assert not top.exists()
+    assert list(of_login.iterdir()) == []
+
+
+def test_temporary_files_lie_in_tmp_where_the_login_names_no_folder(
+    session: HostSession, of_login: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As every program takes a TMPDIR that is not there."""
+    monkeypatch.setenv("TMPDIR", str(of_login / "none"))
+    assert {path.parents[2] for path in temporary_files(session)} == {Path("/tmp")}
+    environment("vm").sweep(LOCAL, session.run_id)
+
+
+def test_a_long_path_of_the_login_is_made_no_longer(
+    session: HostSession, of_login: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the sockets of multiprocessing would have no room in their path."""
+    long = of_login / ("long" * 9)
+    long.mkdir()
+    monkeypatch.setenv("TMPDIR", str(long))
+    assert {path.parent for path in temporary_files(session)} == {long}
 
 
 def test_data_in_memory_of_the_host_are_of_this_login_alone(

@@ -478,10 +478,17 @@ def test_ranks_that_nsys_was_started_for_are_summed(tmp_path: Path, names: tuple
 @pytest.mark.parametrize(
     "variables",
     [
-        {"SLURM_PROCID": 0, "SLURM_NTASKS": 8},
+        {"SLURM_JOB_ID": 7, "SLURM_PROCID": 0, "SLURM_NTASKS": 8},
+        {"SLURM_JOB_ID": 7, "SLURM_NTASKS": 8},
+        {"SLURM_JOB_ID": 7, "SLURM_PROCID": 0, "SLURM_NTASKS": 8, "SLURM_STEP_NUM_TASKS": 1},
         {"RANK": 0, "WORLD_SIZE": 1, "SLURM_PROCID": 0, "SLURM_STEP_NUM_TASKS": 8},
     ],
-    ids=["batch script", "torchrun of one process"],
+    ids=[
+        "script of sbatch",
+        "shell of salloc, or nsys around srun",
+        "shell of salloc in an interactive step, or srun of one task",
+        "torchrun of one process",
+    ],
 )
 def test_one_process_of_a_job_of_several_tasks_is_no_rank(
     tmp_path: Path, variables: dict[str, int]

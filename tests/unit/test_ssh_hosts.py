@@ -550,6 +550,8 @@ def patient(lab: Lab) -> Iterator[str]:
         *("/usr/sbin/sshd", "-p", "2222", "-o", f"PidFile={pid}"),
         *("-o", "PerSourcePenalties=no", "-o", "MaxStartups=100"),
     )
+    # It returns as a daemon before it listens, and writes the file once it does.
+    lab.as_root("timeout", "60", "sh", "-c", f"until [ -s {pid} ]; do sleep 0.1; done")
     yield "2222"
     lab.as_root("sh", "-c", f"kill $(cat {pid})")
 

@@ -227,6 +227,17 @@ class PickedValue(msgspec.Struct, frozen=True, kw_only=True):
     level: float = 0.95  # not widened
 
 
+class ResultGap(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a result of an arm lies from the reference's, at the same point of the same work."""
+
+    cell: str
+    arm: str
+    name: str
+    reference_value: float
+    value: float
+    relative: float  # |value − reference| ÷ the larger of the two, the most of any point
+
+
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """One arm against the reference in one cell; exactly one outcome."""
 
@@ -453,6 +464,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     startup: tuple[StartupSummary, ...] = ()
     memory: tuple[MemorySummary, ...] = ()
     picked: tuple[PickedValue, ...] = ()
+    result_gaps: tuple[ResultGap, ...] = ()
     profiles: tuple[CellProfiles, ...] = ()
     phases: tuple[CellPhases, ...] = ()
     batch_sweeps: tuple[BatchSweep, ...] = ()

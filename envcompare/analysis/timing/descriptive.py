@@ -11,11 +11,13 @@ import numpy as np
 from envcompare.analysis.model.comparison import (
     MemorySummary,
     PickedValue,
+    ResultGap,
     StartupPart,
     StartupSummary,
 )
 from envcompare.analysis.timing.cells import CellData
 from envcompare.run_folder.records import (
+    Block,
     Event,
     Memory,
     ProcessRun,
@@ -26,6 +28,8 @@ from envcompare.run_folder.records import (
 from envcompare.run_folder.results import references_of
 from envcompare.stats.intervals import interval
 from envcompare.stats.pairs import Logarithms, Round, flat, paired
+
+_Point = tuple[str, int, int, int]  # the name of a result, its restart, generation and steps
 
 LEVEL = 0.95  # of each interval by itself: not widened
 _PARTS = (
@@ -210,3 +214,58 @@ def _picked(data: CellData, arm: str, name: str, values: Sequence[float]) -> Pic
         ratio_high=ratio.high if ratio else None,
         level=LEVEL,
     )
+
+
+def result_gaps(data: CellData) -> tuple[ResultGap, ...]:
+    """Return the widest gap of each arm whose losses or numbers differ from the reference's.
+
+    A result counts where the control repeats it exactly; any other differs without a cause.
+    """
+    control = next((arm.id for arm in data.run.arms if arm.is_control), "")
+    expected, repeated = _results(data, data.reference.id), _results(data, control)
+    shared = {point for point in repeated if point in expected}
+    unsteady = {point[0] for point in shared if repeated[point] != expected[point]}
+    names = {point[0] for point in shared} - unsteady
+    gaps = (
+        _gap(data, arm.id, {point: one for point, one in expected.items() if point[0] in names})
+        for arm in data.run.arms
+        if arm.parameters == data.reference.parameters
+    )
+    return tuple(gap for gap in gaps if gap is not None)
+
+
+def _gap(data: CellData, arm: str, expected: dict[_Point, float]) -> ResultGap | None:
+    found = _results(data, arm)
+    gaps = [
+        ResultGap(
+            cell=data.cell.id,
+            arm=arm,
+            name=point[0],
+            reference_value=value,
+            value=found[point],
+            relative=abs(found[point] - value) / max(abs(found[point]), abs(value)),
+        )
+        for point, value in expected.items()
+        if point in found and found[point] != value
+    ]
+    return max(gaps, key=lambda gap: gap.relative, default=None)
+
+
+def _results(data: CellData, arm: str) -> dict[_Point, float]:
+    """Return the losses of an arm and the numbers it gave, each at the point of the work."""
+    results: dict[_Point, float | None] = {}
+    steps: dict[tuple[int, int], int] = {}
+    for one in (one for one in data.blocks if one.arm == arm):
+        start = (one.restart, one.generation)
+        if isinstance(one, Block):
+            steps[start] = steps.get(start, 0) + one.k
+            results |= {
+                ("loss of the first step", *start, 0): one.checksum,
+                ("loss", *start, steps[start]): one.loss,
+            }
+        else:
+            results |= {(name, *start, 0): value for name, value in one.values.items()}
+    if not data.is_program:
+        for (start, count), numbers in zip(steps.items(), _told(data, arm), strict=False):
+            results |= {(name, *start, count): value for name, value in numbers.items()}
+    return {point: value for point, value in results.items() if value is not None}

@@ -36,6 +36,7 @@ from envcompare.report.numbers import (
     margin_percent,
     size,
     three_digits,
+    told_apart,
 )
 from envcompare.report.wording.labels import (
     arms_in,
@@ -289,19 +290,21 @@ def _picked_table(run: RunComparison) -> Table:
         (
             "Median",
             "number",
-            lambda picked: _picked_median(picked, is_of_program=picked.cell in programs),
+            lambda picked: _picked_median(picked, shown, is_of_program=picked.cell in programs),
         ),
         *((("Change", "number", lambda picked: _picked_change(picked, run)),) * is_paired),
     )
 
 
-def _picked_median(picked: PickedValue, *, is_of_program: bool) -> Line:
+def _picked_median(picked: PickedValue, shown: list[PickedValue], *, is_of_program: bool) -> Line:
+    number = (picked.cell, picked.name)
+    others = (one.median for one in shown if (one.cell, one.name) == number)
     spread = "the same each time"
     if picked.low != picked.high:
         spread = f"{three_digits(picked.low)} to {three_digits(picked.high)}"
     words = ("process", "processes") if is_of_program else ("generation",)
     count = counted(picked.processes, *words)
-    return Line(text=three_digits(picked.median), below=(f"{spread}, {count}",))
+    return Line(text=told_apart(picked.median, *others)[0], below=(f"{spread}, {count}",))
 
 
 def _picked_change(picked: PickedValue, run: RunComparison) -> Words:

@@ -21,6 +21,8 @@ from envcompare.report.numbers import (
     percent,
     signed_percent,
     slower_text,
+    three_digits,
+    told_apart,
     unsigned_percent,
 )
 from envcompare.report.wording.labels import (
@@ -305,8 +307,17 @@ def guard_cautions(run: RunComparison) -> tuple[str, ...]:
         for drift in _detected(cell, is_ratio=True)
     )
     noted = ((cell.id, sentence(one_line(text))) for cell in run.cells for text in cell.cautions)
-    texts = of_cells(run, (*drifts, *noted), among=len(run.cells))
+    texts = of_cells(run, (*_gaps(run), *drifts, *noted), among=len(run.cells))
     return tuple(f"⚠ {text}" for text in texts)
+
+
+def _gaps(run: RunComparison) -> Iterator[tuple[str, str]]:
+    for gap in run.result_gaps:
+        usual, other = told_apart(gap.reference_value, gap.value)
+        share = three_digits(100 * gap.relative) if gap.relative > 1e-6 else "less than 0.0001"
+        names = f"{gap.arm} and {run.reference_in(gap.cell)}"
+        results = f"{gap.name} {other} and {usual}, {share} % apart"
+        yield gap.cell, f"{names} give different results: {results}."
 
 
 def _guard_sentences(run: RunComparison) -> Iterator[str]:
