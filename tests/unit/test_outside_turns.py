@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,8 @@ CHILD, THREAD = (
     ("multiprocessing.Queue", "multiprocessing.Process"),
     ("queue.Queue", "threading.Thread"),
 )
+ARMS = ("vm", "docker", "vm~control")
+STOPPED = {"children": 2, "outside_cpu_ns": 0, "outside_runs": 0, "is_stopped": True}
 QUIET = {"children": 0, "outside_cpu_ns": 0, "outside_runs": 0}
 
 
@@ -135,7 +138,7 @@ def test_what_is_seldom_is_no_work(tmp_path: Path) -> None:
 def test_kept_run_of_before_says_nothing_of_it(tmp_path: Path) -> None:
     """Its blocks have no such fields: it is judged as it was."""
     nothing = {"children": None, "outside_cpu_ns": None, "outside_runs": None}
-    run = compared(tmp_path, arms=dict.fromkeys(("vm", "docker", "vm~control"), nothing))
+    run = compared(tmp_path, arms=dict.fromkeys(ARMS, nothing))
     assert docker(run)[0] == "equivalent"
     assert run.cells[0].cautions == ()
 
@@ -151,10 +154,50 @@ def test_kernel_that_does_not_tell_is_named(tmp_path: Path) -> None:
 
 def test_child_that_was_stopped_meanwhile_is_no_work_outside(tmp_path: Path) -> None:
     """It lived, and did nothing."""
-    stopped = {**QUIET, "children": 2, "is_stopped": True}
-    run = compared(tmp_path, arms={"docker": stopped})
+    run = compared(tmp_path, arms=dict.fromkeys(ARMS, STOPPED))
     assert docker(run)[0] == "equivalent"
     assert run.cells[0].stops
+    assert run.cells[0].cautions == ()
+
+
+@pytest.mark.parametrize(
+    ("children", "words"),
+    [(0, "docker could not be stopped in the"), (2, "2 child processes of docker could not be")],
+)
+@pytest.mark.parametrize("cpu_ns", [0, None], ids=["read", "not read"])
+def test_arm_that_could_not_be_stopped_is_never_equivalent(
+    tmp_path: Path, children: int, words: str, cpu_ns: int | None
+) -> None:
+    """Whatever was seen of it: a process of another user, or a kernel that shows no state."""
+    free = {**STOPPED, "is_stopped": False, "children": children, "outside_cpu_ns": cpu_ns}
+    arms = {**dict.fromkeys(ARMS, STOPPED), "docker": free}
+    outcome, leaning, first = docker(compared(tmp_path, arms=arms))
+    assert (outcome, leaning) == ("inconclusive", "none")
+    assert words in first
+
+
+def test_kernel_that_does_not_tell_is_named_where_arms_were_stopped_too(tmp_path: Path) -> None:
+    """That they stood rests on their states alone."""
+    blind = {**STOPPED, "outside_cpu_ns": None, "outside_runs": None}
+    run = compared(tmp_path, arms={**dict.fromkeys(ARMS, STOPPED), "docker": blind})
+    (caution,) = run.cells[0].cautions
+    assert "of docker do outside their turns cannot be read there" in caution
+    assert "whether they stay stopped is not known" in caution
+
+
+def test_mean_rests_on_the_turn_and_steps_on_themselves(tmp_path: Path) -> None:
+    """An arm may work from the moment it goes on until it has stopped."""
+    made = RunFolder.create(tmp_path, run_record(design=design()))
+    for one in blocks({"vm": 1.0, "docker": 1.0, "vm~control": 1.0}, generations=3):
+        turn_ns = round(sum(one.wall_ns) * (1.5 if one.arm == "docker" else 1.0))
+        made.append_sample(replace(one, **STOPPED, turn_ns=turn_ns))
+    made.close()
+    run = compare_run(made)
+    found = next(one for one in run.comparisons if one.arm == "docker")
+    assert found.primary is not None
+    assert found.mean is not None
+    assert abs(found.primary.log_ratio) < 0.01
+    assert abs(found.mean.log_ratio - math.log(1.5)) < 0.01
 
 
 @pytest.mark.nightly  # other work on the CPUs lengthens steps, so that it is to run alone

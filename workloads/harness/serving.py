@@ -17,7 +17,7 @@ from harness.failures import PhaseError, ProtocolError, failure_reply, phase
 from harness.generation import Job, peak_rss_bytes, used_times_ns
 from harness.greeting import greet, import_ahead, take_fingerprint
 from harness.places import Forked, Rebuilt, is_last, serve_generation
-from harness.wire import encode, exit_when_ended, parse_request, read_line, send
+from harness.wire import encode, exit_when_ended, leave, parse_request, read_line, send
 
 
 def serve(entry_ns: int, sink: int) -> int:
@@ -52,7 +52,8 @@ class Server:
                 with phase("protocol"):
                     line = read_line(self._source)
                     if line is None:
-                        break
+                        self._close()
+                        leave(0)
                     request = parse_request(line)
                     op = request["op"]
                     is_for_fork = self._fork is not None
@@ -132,7 +133,7 @@ class Server:
                     is_last=is_last,
                     source=self._source,
                     sink=self._sink,
-                    halts=True,
+                    ranks=self._job.workload.processes,
                 )
             else:
                 self._place = Rebuilt(self._job, self._source)
