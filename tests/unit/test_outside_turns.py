@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from benches import Measured, bench, measure
 from builders import CELL, blocks, design, run_record
 from msgspec.structs import replace
+from runs import STEPS_ALONE, run_folder, running
 
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
@@ -288,3 +295,67 @@ def test_arm_whose_first_steps_alone_are_slow_does_as_many_steps_as_the_others(
         for arm in ("vm", "docker")
     }
     assert of_arms["docker"] == of_arms["vm"]
+
+
+# With it no worker can be forked: its own process steps.
+OTHER_THREAD = "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+
+
+def living(run_id: str) -> set[int]:
+    """Return the processes of a run on this machine."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # of another user, or it has ended
+            is_dead = (path / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+            if not is_dead and f"ENVCOMPARE_RUN={run_id}\0" in (path / "environ").read_text():
+                found.add(int(path.name))
+    return found
+
+
+def parent_of(process: int) -> int:
+    """Return the parent of a process, 0 where it has ended."""
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
+
+
+def comes(is_true: Callable[[], bool], *, limit_s: float = 90.0) -> bool:
+    """Tell whether it comes true in time."""
+    until = time.monotonic() + limit_s
+    while not is_true() and time.monotonic() < until:
+        time.sleep(0.1)
+    return is_true()
+
+
+def is_below(process: int, root: int) -> bool:
+    """Tell whether a process was started by another or by one of its children."""
+    while process > 1:
+        process = parent_of(process)
+        if process == root:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("place", ["fork", "rebuild"])
+@pytest.mark.parametrize("hurt", ["client killed", "Ctrl-C", "worker killed"])
+def test_nothing_of_a_run_stays_stopped_or_alive(tmp_path: Path, hurt: str, place: str) -> None:
+    """Arms are stopped for most of the time, so that some are when it happens."""
+    queue, other = CHILD
+    source = SOURCE.format(queue=queue, other=other) + OTHER_THREAD * (place == "rebuild")
+    (tmp_path / "own.py").write_text(source)
+    words = ("--envs", "vm@host", "--host-python", sys.executable, *STEPS_ALONE)
+    more = ("--workload", f"{tmp_path}/own.py:Load", "--budget", "300", "--target", "0.0001")
+    with running(tmp_path, *words, *more) as process:
+        folder = run_folder(tmp_path)
+        assert folder is not None
+        samples = folder / "samples.jsonl"
+        assert comes(lambda: '"is_stopped":true' in samples.read_text())
+        ending = living(folder.name)
+        assert len(ending) >= 2 * (3 if place == "fork" else 2)  # the control is an arm too
+        if hurt == "worker killed":
+            worker = next(one for one in ending if parent_of(one) not in ending)
+            ending = {one for one in ending if one == worker or is_below(one, worker)}
+            os.kill(worker, signal.SIGKILL)
+        else:
+            process.send_signal(signal.SIGKILL if hurt == "client killed" else signal.SIGINT)
+        assert comes(lambda: ending.isdisjoint(living(folder.name)))
