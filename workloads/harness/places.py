@@ -16,7 +16,7 @@ from typing import Any, Callable, NoReturn, Set
 from harness import torchparts
 from harness.failures import HintedError, PhaseError, ProcessError, failure_reply
 from harness.generation import Generation, Job
-from harness.tasks import Tasks, adopt_orphans, end_offspring, offspring
+from harness.tasks import Tasks, adopt_orphans, end_offspring, offspring, wake_with_parent
 from harness.wire import (
     encode,
     ended,
@@ -237,7 +237,8 @@ class Forked:
 def _live(serve: Callable[[], None], *, closing: Set[int]) -> NoReturn:
     """Serve and end: a child must never go on as a second parent."""
     try:
-        adopt_orphans(is_woken=True)  # then it finds that nobody asks any more, and leaves
+        adopt_orphans()
+        wake_with_parent()  # then it finds that nobody asks any more, and leaves
         for fd in closing:
             os.close(fd)
         serve()

@@ -17,6 +17,7 @@ from harness.failures import PhaseError, ProtocolError, failure_reply, phase
 from harness.generation import Job, peak_rss_bytes, used_times_ns
 from harness.greeting import greet, import_ahead, take_fingerprint
 from harness.places import Forked, Rebuilt, is_last, serve_generation
+from harness.tasks import wake_with_parent
 from harness.wire import encode, exit_when_ended, leave, parse_request, read_line, send
 
 
@@ -113,7 +114,18 @@ class Server:
         with exit_when_ended(self._source):
             job, fields = greet(request)
         self._job, self._forks = job, fields["generation"] == "fork"
+        if not self._forks:
+            os.register_at_fork(after_in_child=self._let_go)
         return {**self._head("hello"), **fields}
+
+    def _let_go(self) -> None:
+        """Close the pipes of the protocol in a fork that the workload makes.
+
+        Else the client would not see the end of this process, and a stopped fork would stay so.
+        """
+        wake_with_parent()
+        for fd in {self._source, self._sink}:
+            os.close(fd)
 
     def _head(self, op: str) -> dict[str, Any]:
         """Return what stands in the reply of a process that has begun: itself, and its clock."""

@@ -138,19 +138,22 @@ class Tasks:
         return used, children
 
 
-def adopt_orphans(*, is_woken: bool = False) -> None:
-    """Become the parent of all below this process that lose theirs, so that they are still seen.
+def adopt_orphans() -> None:
+    """Become the parent of all below this process that lose theirs, so that they are still seen."""
+    _prctl(_SUBREAPER, 1)
 
-    One that `is_woken` goes on when its own parent dies, even if that had stopped it.
-    """
+
+def wake_with_parent() -> None:
+    """Let this process go on when its parent dies, even where that had stopped it."""
+    _prctl(_DEATH_SIGNAL, signal.SIGCONT)
+
+
+def _prctl(option: int, value: int) -> None:
     # some builds of Python have no ctypes
     with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes  # noqa: PLC0415
 
-        prctl = ctypes.CDLL(None).prctl
-        prctl(_SUBREAPER, 1, 0, 0, 0)
-        if is_woken:
-            prctl(_DEATH_SIGNAL, int(signal.SIGCONT), 0, 0, 0)
+        ctypes.CDLL(None).prctl(option, int(value), 0, 0, 0)
 
 
 def end_offspring(keeping: Collection[int] = ()) -> None:

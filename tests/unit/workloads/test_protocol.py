@@ -639,6 +639,21 @@ def test_nothing_stays_stopped_when_one_of_its_processes_is_killed(
     assert has_ended(other)
 
 
+def test_fork_of_a_workload_outlives_no_worker_in_secret(start: Start, tmp_path: Path) -> None:
+    """Where the worker itself steps: its end is seen at once, and what it has stopped goes on."""
+    (tmp_path / "own.py").write_text(LOADS)
+    worker = start()
+    assert worker.ask("hello", workload=f"{tmp_path}/own.py:Own", generation="rebuild")["ok"]
+    other = int(worker.ask("gen", seed=1, pad=0)["checksum"])
+    worker.ask("run", k=2, stops=True)
+    assert state_of(other) == "T"
+    worker.process.kill()
+    assert worker.rest() == b""  # the fork does not hold its output
+    state = state_of(other)
+    os.kill(other, signal.SIGKILL)
+    assert state in {"R", "S"}
+
+
 def test_nothing_stays_stopped_when_the_client_goes_during_a_block(
     start: Start, tmp_path: Path
 ) -> None:
