@@ -35,6 +35,7 @@ from envcompare.measure.replies import Generated, Hello, Profiled, Ran
 from envcompare.measure.startup import Launches
 from envcompare.measure.worker import OWN_CPU, Worker
 from envcompare.measure.workers import CellWorkers
+from envcompare.run_folder.history import STOPS
 from envcompare.run_folder.records import (
     Block,
     Failure,
@@ -48,7 +49,6 @@ from envcompare.text import counted
 
 # As they are noted; with the name of an arm where that is far slower.
 STEPS, STEP_S = "steps_per_block", "step_s"
-STOPS = "stops"  # whether arms are stopped between their turns
 _CALIBRATION_STEPS = 4
 _STOPPED_PILOTS = 2  # the first uses up what was made ahead
 _WARMUP = -1
@@ -125,8 +125,7 @@ class Generation:
                 self.workers.look_around(is_last=True)  # else what was measured is lost on resume
             raise
         self.workers.look_around()
-        # after a marked block nothing is stopped, so that its input would be made ahead
-        if self.steps is not None and self.workers.arms == arms and not self.stops:
+        if self.steps is not None and self.workers.arms == arms:
             self._run_marked(time.monotonic() - began)
         self._end()
 
@@ -144,7 +143,7 @@ class Generation:
         of_arms = {arm: self._steps_of(arm) for arm in self.workers.arms}
         self.marked_s = self.marking.run(
             self.workers, restart=self.restart, steps=of_arms, step_s=step_s, rounds_s=rounds_s,
-            order=order, holds=self._holds,
+            order=order, holds=self._holds, stops=self.stops,
         )  # fmt: skip
 
     def _can_measure(self) -> bool:
@@ -430,6 +429,7 @@ class Marking:
         rounds_s: float,
         order: Callable[[str], tuple[str, ...]],
         holds: bool,
+        stops: bool,
     ) -> float:
         """Run marked rounds for their share of the time, `rounds_s` being that of the others.
 
@@ -437,17 +437,21 @@ class Marking:
         """
         began = time.monotonic()
         wanted_s = min(rounds_s * self.share / (1 - _MARKED_SHARE), workers.context.remaining_s)
-        marked = {arm: max(1, one // _FEWER_STEPS) for arm, one in steps.items()}
+        # a shorter turn would rather use up what was in flight while its arm was stopped
+        fewer = 1 if stops else _FEWER_STEPS
+        marked = {arm: max(1, one // fewer) for arm, one in steps.items()}
         most = max(marked.values(), default=1)
         longest_s = block_limit_s(limit_s(_MARKED_START_S, most, step_s))
         arms, number, round_s = workers.arms, -1, most * step_s * len(workers.arms)
         while self.share and workers.arms == arms:
             spent_s = time.monotonic() - began
             if spent_s + round_s > wanted_s:
-                self._note_room(workers.context, round_s)
+                self._note_room(workers.context, most, round_s)
                 break
             arms_in_order = order(f"marked {number}")
-            blocks = self._round(workers, arms_in_order, marked, longest_s, holds=holds)
+            blocks = self._round(
+                workers, arms_in_order, marked, longest_s, holds=holds, stops=stops
+            )
             for place, (arm, phases) in enumerate(blocks.items() if number >= 0 else ()):
                 block = MarkedBlock(
                     cell=workers.context.cell,
@@ -465,15 +469,16 @@ class Marking:
             number += 1
         return time.monotonic() - began
 
-    def _note_room(self, context: CellContext, round_s: float) -> None:
+    def _note_room(self, context: CellContext, steps: int, round_s: float) -> None:
         """Say once why nothing is marked, where not one round that counts has found room."""
         if self._is_settled:
             return
         self._is_settled = True
-        text = f"a round of one step in each arm takes {round_s:.1f} s: give a longer --budget"
+        what = f"a round of {counted(steps, 'step')} in each arm"
+        text = f"{what} takes {round_s:.1f} s: give a longer --budget"
         context.note("not-marked", text=text)
 
-    def _round(
+    def _round(  # noqa: PLR0913 — what is marked, in which order and how the turns are kept
         self,
         workers: CellWorkers,
         order: tuple[str, ...],
@@ -481,12 +486,13 @@ class Marking:
         limit_s: float,
         *,
         holds: bool,
+        stops: bool,
     ) -> dict[str, _Phases]:
         """Return what each arm took, nothing where one could not tell: then no arm is marked."""
         by_arm: dict[str, _Phases] = {}
         cpu = OWN_CPU if holds else None
         for arm in order:
-            reply = workers.ask(arm, _marked(steps[arm], limit_s, cpu=cpu))
+            reply = workers.ask(arm, _marked(steps[arm], limit_s, cpu=cpu, stops=stops))
             if reply is None:
                 return {}
             cpu = reply.cpu if holds else None
@@ -508,5 +514,9 @@ class Marking:
         return None
 
 
-def _marked(steps: int, limit_s: float, *, cpu: int | None) -> Callable[[Worker], Profiled]:
-    return lambda worker: worker.profile(MARKED, steps, out="", limit_s=limit_s, cpu=cpu)
+def _marked(
+    steps: int, limit_s: float, *, cpu: int | None, stops: bool
+) -> Callable[[Worker], Profiled]:
+    return lambda worker: worker.profile(
+        MARKED, steps, out="", limit_s=limit_s, cpu=cpu, stops=stops
+    )

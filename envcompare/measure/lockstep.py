@@ -18,7 +18,7 @@ from dataclasses import InitVar, dataclass, field
 
 from envcompare.config.plan import derive_seed, shuffled
 from envcompare.measure.cell import CellContext, Roster
-from envcompare.measure.generation import STEP_S, STEPS, STOPS, Generation, Marking
+from envcompare.measure.generation import STEP_S, STEPS, Generation, Marking
 from envcompare.measure.limits import (
     OVERTIME_SHARE,
     CellEnd,
@@ -35,7 +35,7 @@ from envcompare.measure.quiet import QuietGate
 from envcompare.measure.replies import Hello
 from envcompare.measure.startup import Launches
 from envcompare.measure.workers import CellWorkers, WorkerPool
-from envcompare.run_folder.history import LEFT_S
+from envcompare.run_folder.history import LEFT_S, STOPS
 from envcompare.run_folder.records import Block, Design, Sample, Startup
 from envcompare.stats.intervals import Interval, error_of_each
 from envcompare.stats.metrics import Readings, wall_ns

@@ -183,15 +183,23 @@ class Worker:
         self._send("evaluate", {})
         return self._receive("evaluate", Evaluated, limit_s)
 
-    def profile(
-        self, kind: str, steps: int, *, out: str, limit_s: float, cpu: int | None = None
+    def profile(  # noqa: PLR0913 — what is profiled, and how the turn is kept
+        self,
+        kind: str,
+        steps: int,
+        *,
+        out: str,
+        limit_s: float,
+        cpu: int | None = None,
+        stops: bool = False,
     ) -> Profiled:
         """Run `steps` steps for one kind of profile, whose file goes to `out` on the host.
 
         What runs in the arm does not say which file of the host is read: the answer names `out`,
-        or none.
+        or none. `cpu` and `stops` are those of `run`.
         """
-        self._send("profile", {"kind": kind, "k": steps, "out": out, "cpu": cpu})
+        fields = {"kind": kind, "k": steps, "out": out, "cpu": cpu}
+        self._send("profile", {**fields, **({"stops": True} if stops else {})})
         reply = self._receive("profile", Profiled, limit_s)
         self._refuse_other_steps("profile", reply.k, steps)
         self._refuse_other_cpu(reply.cpu)

@@ -10,6 +10,8 @@ from envcompare.run_folder.records import Block, Design, Event, EventKind, OfRes
 EXPECTED_SPREAD = "expected_spread"
 """Of a `calibrated` event: the standard deviation of log ratios that a restart was to add."""
 
+STOPS = "stops"
+"""Of a `calibrated` event: arms are stopped between their turns."""
 
 LEFT_S = "left_s"
 """Of a `turn` event: the seconds that were left of the budget of the cell."""

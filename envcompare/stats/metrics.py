@@ -67,8 +67,13 @@ _MORE_THREADS = 1.02  # CPU time above the time on the clock: of other threads o
 
 
 def wall_ns(block: Measured) -> float:
-    """Return the wall time of the block's steps, or of the process, in nanoseconds."""
-    return float(block.wall_ns if isinstance(block, ProcessRun) else sum(block.wall_ns))
+    """Return the wall time of the block's steps, or of the process, in nanoseconds.
+
+    Of an arm that is stopped between its turns it is all the time in which it could work.
+    """
+    if isinstance(block, ProcessRun):
+        return float(block.wall_ns)
+    return float(block.turn_ns or sum(block.wall_ns))
 
 
 def goes_by_clock(block: Measured) -> bool:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from benches import Measured, bench, measure
 from builders import CELL, blocks, design, run_record
 from msgspec.structs import replace
+from runs import STEPS_ALONE, run_folder, running
 
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
@@ -47,6 +55,8 @@ CHILD, THREAD = (
     ("multiprocessing.Queue", "multiprocessing.Process"),
     ("queue.Queue", "threading.Thread"),
 )
+ARMS = ("vm", "docker", "vm~control")
+STOPPED = {"children": 2, "outside_cpu_ns": 0, "outside_runs": 0, "is_stopped": True}
 QUIET = {"children": 0, "outside_cpu_ns": 0, "outside_runs": 0}
 
 
@@ -135,7 +145,7 @@ def test_what_is_seldom_is_no_work(tmp_path: Path) -> None:
 def test_kept_run_of_before_says_nothing_of_it(tmp_path: Path) -> None:
     """Its blocks have no such fields: it is judged as it was."""
     nothing = {"children": None, "outside_cpu_ns": None, "outside_runs": None}
-    run = compared(tmp_path, arms=dict.fromkeys(("vm", "docker", "vm~control"), nothing))
+    run = compared(tmp_path, arms=dict.fromkeys(ARMS, nothing))
     assert docker(run)[0] == "equivalent"
     assert run.cells[0].cautions == ()
 
@@ -151,10 +161,50 @@ def test_kernel_that_does_not_tell_is_named(tmp_path: Path) -> None:
 
 def test_child_that_was_stopped_meanwhile_is_no_work_outside(tmp_path: Path) -> None:
     """It lived, and did nothing."""
-    stopped = {**QUIET, "children": 2, "is_stopped": True}
-    run = compared(tmp_path, arms={"docker": stopped})
+    run = compared(tmp_path, arms=dict.fromkeys(ARMS, STOPPED))
     assert docker(run)[0] == "equivalent"
     assert run.cells[0].stops
+    assert run.cells[0].cautions == ()
+
+
+@pytest.mark.parametrize(
+    ("children", "words"),
+    [(0, "docker could not be stopped in the"), (2, "2 child processes of docker could not be")],
+)
+@pytest.mark.parametrize("cpu_ns", [0, None], ids=["read", "not read"])
+def test_arm_that_could_not_be_stopped_is_never_equivalent(
+    tmp_path: Path, children: int, words: str, cpu_ns: int | None
+) -> None:
+    """Whatever was seen of it: a process of another user, or a kernel that shows no state."""
+    free = {**STOPPED, "is_stopped": False, "children": children, "outside_cpu_ns": cpu_ns}
+    arms = {**dict.fromkeys(ARMS, STOPPED), "docker": free}
+    outcome, leaning, first = docker(compared(tmp_path, arms=arms))
+    assert (outcome, leaning) == ("inconclusive", "none")
+    assert words in first
+
+
+def test_kernel_that_does_not_tell_is_named_where_arms_were_stopped_too(tmp_path: Path) -> None:
+    """That they stood rests on their states alone."""
+    blind = {**STOPPED, "outside_cpu_ns": None, "outside_runs": None}
+    run = compared(tmp_path, arms={**dict.fromkeys(ARMS, STOPPED), "docker": blind})
+    (caution,) = run.cells[0].cautions
+    assert "of docker do outside their turns cannot be read there" in caution
+    assert "whether they stay stopped is not known" in caution
+
+
+def test_mean_rests_on_the_turn_and_steps_on_themselves(tmp_path: Path) -> None:
+    """An arm may work from the moment it goes on until it has stopped."""
+    made = RunFolder.create(tmp_path, run_record(design=design()))
+    for one in blocks({"vm": 1.0, "docker": 1.0, "vm~control": 1.0}, generations=3):
+        turn_ns = round(sum(one.wall_ns) * (1.5 if one.arm == "docker" else 1.0))
+        made.append_sample(replace(one, **STOPPED, turn_ns=turn_ns))
+    made.close()
+    run = compare_run(made)
+    found = next(one for one in run.comparisons if one.arm == "docker")
+    assert found.primary is not None
+    assert found.mean is not None
+    assert abs(found.primary.log_ratio) < 0.01
+    assert abs(found.mean.log_ratio - math.log(1.5)) < 0.01
 
 
 @pytest.mark.nightly  # other work on the CPUs lengthens steps, so that it is to run alone
@@ -245,3 +295,67 @@ def test_arm_whose_first_steps_alone_are_slow_does_as_many_steps_as_the_others(
         for arm in ("vm", "docker")
     }
     assert of_arms["docker"] == of_arms["vm"]
+
+
+# With it no worker can be forked: its own process steps.
+OTHER_THREAD = "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+
+
+def living(run_id: str) -> set[int]:
+    """Return the processes of a run on this machine."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # of another user, or it has ended
+            is_dead = (path / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+            if not is_dead and f"ENVCOMPARE_RUN={run_id}\0" in (path / "environ").read_text():
+                found.add(int(path.name))
+    return found
+
+
+def parent_of(process: int) -> int:
+    """Return the parent of a process, 0 where it has ended."""
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
+
+
+def comes(is_true: Callable[[], bool], *, limit_s: float = 90.0) -> bool:
+    """Tell whether it comes true in time."""
+    until = time.monotonic() + limit_s
+    while not is_true() and time.monotonic() < until:
+        time.sleep(0.1)
+    return is_true()
+
+
+def is_below(process: int, root: int) -> bool:
+    """Tell whether a process was started by another or by one of its children."""
+    while process > 1:
+        process = parent_of(process)
+        if process == root:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("place", ["fork", "rebuild"])
+@pytest.mark.parametrize("hurt", ["client killed", "Ctrl-C", "worker killed"])
+def test_nothing_of_a_run_stays_stopped_or_alive(tmp_path: Path, hurt: str, place: str) -> None:
+    """Arms are stopped for most of the time, so that some are when it happens."""
+    queue, other = CHILD
+    source = SOURCE.format(queue=queue, other=other) + OTHER_THREAD * (place == "rebuild")
+    (tmp_path / "own.py").write_text(source)
+    words = ("--envs", "vm@host", "--host-python", sys.executable, *STEPS_ALONE)
+    more = ("--workload", f"{tmp_path}/own.py:Load", "--budget", "300", "--target", "0.0001")
+    with running(tmp_path, *words, *more) as process:
+        folder = run_folder(tmp_path)
+        assert folder is not None
+        samples = folder / "samples.jsonl"
+        assert comes(lambda: '"is_stopped":true' in samples.read_text())
+        ending = living(folder.name)
+        assert len(ending) >= 2 * (3 if place == "fork" else 2)  # the control is an arm too
+        if hurt == "worker killed":
+            worker = next(one for one in ending if parent_of(one) not in ending)
+            ending = {one for one in ending if one == worker or is_below(one, worker)}
+            os.kill(worker, signal.SIGKILL)
+        else:
+            process.send_signal(signal.SIGKILL if hurt == "client killed" else signal.SIGINT)
+        assert comes(lambda: ending.isdisjoint(living(folder.name)))

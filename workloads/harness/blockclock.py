@@ -11,7 +11,6 @@ from typing import Any, Callable
 
 from harness.facts.cgroups import own_group, throttled_ns, throttled_periods
 from harness.failures import ContractError, PhaseError
-from harness.tasks import Tasks
 
 TASKS = "/proc/self/task"
 Stamps = tuple[list[int], list[int], Any]
@@ -24,56 +23,34 @@ class BlockClock:
         self._cuda = cuda
         # of several processes each waits for the others' CPUs too, which is not seen from here
         self._tells_waits = processes == 1
-        self._tasks = Tasks(processes=processes)
         self._cpu_group = own_group("cpu")
         # Three fields: time on a CPU, time waiting for one, slices (kernel: sched-stats.rst).
         self._schedstat = f"{TASKS}/{threading.get_native_id()}/schedstat"
 
-    def measure(
-        self,
-        step: Callable[[], Any],
-        k: int,
-        *,
-        done: int,
-        stops: bool = False,
-        is_halted: bool = False,
-    ) -> dict[str, Any]:
+    def measure(self, step: Callable[[], Any], k: int, *, done: int) -> dict[str, Any]:
         """Run k steps after `done` earlier ones; return the fields of a `run` reply.
-
-        With `stops` what the workload has started runs during the block and stands after it. The
-        process itself may have been halted since the block before.
 
         Times are ns of the monotonic clock and of the CPU clock of the whole process. On a GPU the
         device is idle at both ends; the last step's wall time holds the wait for it.
         Raises PhaseError with the number of the step that failed.
         """
         # Outwards in the same order: what is read beside the block is none of its own.
-        outside: dict[str, Any] = {"is_stopped": self._tasks.is_stopped}
-        outside.update(self._tasks.begin(is_halted=is_halted))
-        self._tasks.resume()
         before = {**self._counters(), **used(), "wait_ns": self._wait_ns()}
         if self._cuda:
             (wall, cpu, loss), gpu_ns = self._time_on_gpu(step, k, done)
         else:
             (wall, cpu, loss), gpu_ns = _time_steps(step, k, done), None
         after = {"wait_ns": self._wait_ns(), **used(), **self._counters()}
-        if stops:
-            self._tasks.stop()
-        outside.update(self._tasks.end())
         return {
             "t0_ns": wall[0],
             "wall_ns": [end - start for start, end in zip(wall, wall[1:])],
             "cpu_ns": [end - start for start, end in zip(cpu, cpu[1:])],
             **{name: _difference(after[name], before[name]) for name in after},
-            **outside,
             "gpu_ns": gpu_ns,
             "threads": _thread_count(),
+            "python": [thread.native_id for thread in threading.enumerate()],
             "loss": as_number(loss, done + k),
         }
-
-    def resume(self) -> None:
-        """Let what the workload has started go on, where it was stopped."""
-        self._tasks.resume()
 
     def _time_on_gpu(
         self, step: Callable[[], Any], k: int, done: int
@@ -104,18 +81,6 @@ class BlockClock:
 
     def _wait_ns(self) -> int | None:
         return _wait_ns(self._schedstat) if self._tells_waits else None
-
-
-def span_turn(reply: dict[str, Any], began_ns: int, ended_ns: int) -> None:
-    """Let the steps of a `run` reply take all the time in which their arm could work.
-
-    What is before the first and after the last step is added to these.
-    """
-    if reply["ok"]:
-        wall_ns = reply["wall_ns"]
-        wall_ns[-1] += ended_ns - reply["t0_ns"] - sum(wall_ns)
-        wall_ns[0] += reply["t0_ns"] - began_ns
-        reply["t0_ns"] = began_ns
 
 
 def used() -> dict[str, int | None]:

@@ -65,8 +65,6 @@ class Generation:
             "end": self._end,
         }
         try:
-            if request["op"] != "run":
-                self.resume()
             with phase("process"):
                 return {"op": request["op"], "ok": True, **ops[request["op"]](request)}
         except PhaseError as error:
@@ -103,13 +101,7 @@ class Generation:
         self._peak_bytes = None
         before = compiling.compilations()
         with held(_cpu_of(request)) as is_held:
-            fields = self._clock.measure(
-                self._object.step,
-                k,
-                done=self._steps,
-                stops=request.get("stops") is True,
-                is_halted=request.get("is_halted") is True,
-            )
+            fields = self._clock.measure(self._object.step, k, done=self._steps)
             fields |= {"cpu": current_cpu(), "is_held": is_held}
         self._steps += k
         return {**fields, "compilations": compiling.compilations() - before}
@@ -156,13 +148,8 @@ class Generation:
         self.discard()
         return reply
 
-    def resume(self) -> None:
-        """Let what the workload has started go on, where it was stopped after a block."""
-        self._clock.resume()
-
     def discard(self) -> None:
         """Drop the workload and all it holds."""
-        self.resume()
         self._object, self._pad = None, b""
         gc.collect()
         torchparts.release_memory(self._job.device)

@@ -14,11 +14,10 @@ import traceback
 from typing import Any, Callable, NoReturn, Set
 
 from harness import torchparts
-from harness.blockclock import span_turn
 from harness.failures import HintedError, PhaseError, ProcessError, failure_reply
 from harness.generation import Generation, Job
+from harness.tasks import Tasks, adopt_orphans, end_offspring, offspring, wake_with_parent
 from harness.wire import (
-    before_leaving,
     encode,
     ended,
     exit_when_ended,
@@ -30,6 +29,7 @@ from harness.wire import (
 )
 
 GRACE_S = 2.0
+_LOOK_MS = 1000  # after which it is looked whether a child that says nothing still lives
 _OUT_OF_MEMORY = (
     "out of memory is the usual cause: reduce its work, such as by a smaller batch, or raise the "
     "limit"
@@ -94,22 +94,21 @@ class Rebuilt:
 
     def __init__(self, job: Job, source: int) -> None:
         self._source = source
+        adopt_orphans()
+        self._tasks = Tasks(os.getpid(), ranks=job.workload.processes)
         self._generation = Generation(job)
-        before_leaving.append(self._generation.resume)
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the reply; end the process where the input ends meanwhile."""
-        began_ns = time.monotonic_ns()
         with exit_when_ended(self._source):
-            reply = self._generation.answer(request)
+            reply = _in_turn(self._tasks, request, lambda: self._generation.answer(request))
         if request["op"] == "gen":
             reply["spawn_ns"] = 0
-        if _stops(request):
-            span_turn(reply, began_ns, time.monotonic_ns())
         return reply
 
     def close(self) -> None:
         """Drop what the generation holds."""
+        self._tasks.resume()
         self._generation.discard()
 
 
@@ -117,8 +116,8 @@ class Forked:
     """A child of this process that answers requests, reached over a socket of its own.
 
     The child never holds the worker's stdin and stdout. This process waits while it computes, and
-    kills it where the worker's input ends meanwhile. One that `halts` stops the child as a whole
-    after each block that asks for it: no thread of it works while other arms have their turns.
+    kills it where the worker's input ends meanwhile. With the number of `ranks` that the workload
+    has declared it watches what the child does between its turns, and stops it there.
     """
 
     def __init__(  # noqa: PLR0913 — what it does, how it ends, and over which descriptors
@@ -129,14 +128,14 @@ class Forked:
         is_last: Callable[[dict[str, Any]], bool],
         source: int,
         sink: int,
-        halts: bool = False,
+        ranks: int | None = None,
     ) -> None:
         """Fork; the child calls `serve` with its socket and the time before the fork, in ns."""
         self._source = source
         self._what = what
         self._is_last = is_last
-        self._halts = halts
-        self._is_halted = False
+        adopt_orphans()
+        self._others = offspring(os.getpid())
         here, there = socket.socketpair()
         # Without the freeze the child's collector would touch, and so copy, every page it shares.
         gc.collect()
@@ -149,6 +148,7 @@ class Forked:
             _live(lambda: serve(there.detach(), forked_ns), closing=unneeded)
         there.close()
         self._socket = here
+        self._tasks = None if ranks is None else Tasks(self._child, ranks=ranks)
 
     @property
     def is_over(self) -> bool:
@@ -161,10 +161,11 @@ class Forked:
         A child that is over is reaped before the reply is handed on, so that the freeing of its
         memory falls into nobody's block.
         """
-        began_ns = time.monotonic_ns()
-        if self._is_halted:
-            request = {**request, "is_halted": True}
-            self._resume()
+        if self._tasks is None:
+            return self._exchange(request)
+        return _in_turn(self._tasks, request, lambda: self._exchange(request))
+
+    def _exchange(self, request: dict[str, Any]) -> dict[str, Any]:
         with contextlib.suppress(OSError):
             self._socket.sendall(encode(request))
         self._wait_for_reply()
@@ -173,9 +174,6 @@ class Forked:
             reply: dict[str, Any] = json.loads(line)
             if self._is_last(reply):
                 self._reap()
-            elif self._halts and _stops(request):
-                self._halt()
-                span_turn(reply, began_ns, time.monotonic_ns())
             return reply
         error = PhaseError("process")
         status = self._reap()
@@ -187,38 +185,35 @@ class Forked:
 
     def close(self) -> None:
         """Let the child end, kill it where it does not, and reap it."""
-        self._resume()
+        if self._child and self._tasks is not None:
+            self._tasks.resume()
         self._socket.close()
         limit_s = time.monotonic() + GRACE_S
         while self._child and time.monotonic() < limit_s:
-            if os.waitpid(self._child, os.WNOHANG)[0]:
-                self._child = 0
+            if self._has_ended():
+                self._reap()
             time.sleep(0.001)
         if self._child:
             os.kill(self._child, signal.SIGKILL)
             self._reap()
 
-    def _halt(self) -> None:
-        """Stop the child, and wait until all its threads stand or it has ended."""
-        os.kill(self._child, signal.SIGSTOP)
-        os.waitid(os.P_PID, self._child, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-        self._is_halted = True
-
-    def _resume(self) -> None:
-        if self._is_halted and self._child:
-            os.kill(self._child, signal.SIGCONT)
-        self._is_halted = False
+    def _has_ended(self) -> bool:
+        how = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self._child, how) is not None
 
     def _wait_for_reply(self) -> None:
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         poll.register(self._source, select.POLLRDHUP)
-        while all(fd != self._socket.fileno() for fd, _ in poll.poll()):
+        while self._socket.fileno() not in (ready := dict(poll.poll(_LOOK_MS))):
             if ended(self._source):
-                os.kill(self._child, signal.SIGKILL)
                 leave(0)
-            # Closed, but with requests still to be read: they are answered first.
-            poll.unregister(self._source)
+            if ready:
+                # Closed, but with requests still to be read: they are answered first.
+                poll.unregister(self._source)
+            elif self._has_ended():
+                # what it has started may hold its end of the socket
+                end_offspring(keeping=(*self._others, self._child))
 
     def _receive_line(self) -> bytes:
         """Return the child's line, or nothing where it died before the line was whole."""
@@ -232,14 +227,18 @@ class Forked:
         return line
 
     def _reap(self) -> int:
+        """Wait for the end of the child, and end what it has left behind."""
         _, status = os.waitpid(self._child, 0)
         self._child = 0
+        end_offspring(keeping=self._others)
         return status
 
 
 def _live(serve: Callable[[], None], *, closing: Set[int]) -> NoReturn:
     """Serve and end: a child must never go on as a second parent."""
     try:
+        adopt_orphans()
+        wake_with_parent()  # then it finds that nobody asks any more, and leaves
         for fd in closing:
             os.close(fd)
         serve()
@@ -253,7 +252,6 @@ def serve_generation(job: Job, fd: int, forked_ns: int) -> None:
     """Answer over `fd` until the generation is over or the template is gone."""
     spawn_ns = time.monotonic_ns() - forked_ns
     generation = Generation(job)
-    before_leaving.append(generation.resume)  # also where its reply finds nobody any more
     over = False
     while not over:
         line = read_line(fd)
@@ -267,8 +265,26 @@ def serve_generation(job: Job, fd: int, forked_ns: int) -> None:
         send(fd, encode(reply))
 
 
-def _stops(request: dict[str, Any]) -> bool:
-    return request["op"] == "run" and request.get("stops") is True
+def _in_turn(
+    tasks: Tasks, request: dict[str, Any], answer: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the reply to a request, before which what was stopped goes on.
+
+    Around a block it is read what runs beside the steps, and after one that `stops` all is stopped.
+    """
+    is_block = request["op"] == "run"
+    outside: dict[str, Any] = {"is_stopped": tasks.is_stopped}
+    if is_block:
+        outside.update(tasks.begin())
+    resumed_ns = tasks.resume()
+    reply = answer()
+    if not reply["ok"]:
+        return reply
+    if request.get("stops") is True:
+        outside["turn_ns"] = tasks.stop() - resumed_ns
+    if is_block:
+        reply.update(**outside, **tasks.end(reply.pop("python")))
+    return reply
 
 
 def _ending(status: int) -> str:

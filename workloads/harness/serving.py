@@ -17,7 +17,8 @@ from harness.failures import PhaseError, ProtocolError, failure_reply, phase
 from harness.generation import Job, peak_rss_bytes, used_times_ns
 from harness.greeting import greet, import_ahead, take_fingerprint
 from harness.places import Forked, Rebuilt, is_last, serve_generation
-from harness.wire import encode, exit_when_ended, parse_request, read_line, send
+from harness.tasks import wake_with_parent
+from harness.wire import encode, exit_when_ended, leave, parse_request, read_line, send
 
 
 def serve(entry_ns: int, sink: int) -> int:
@@ -52,7 +53,8 @@ class Server:
                 with phase("protocol"):
                     line = read_line(self._source)
                     if line is None:
-                        break
+                        self._close()
+                        leave(0)
                     request = parse_request(line)
                     op = request["op"]
                     is_for_fork = self._fork is not None
@@ -112,7 +114,18 @@ class Server:
         with exit_when_ended(self._source):
             job, fields = greet(request)
         self._job, self._forks = job, fields["generation"] == "fork"
+        if not self._forks:
+            os.register_at_fork(after_in_child=self._let_go)
         return {**self._head("hello"), **fields}
+
+    def _let_go(self) -> None:
+        """Close the pipes of the protocol in a fork that the workload makes.
+
+        Else the client would not see the end of this process, and a stopped fork would stay so.
+        """
+        wake_with_parent()
+        for fd in {self._source, self._sink}:
+            os.close(fd)
 
     def _head(self, op: str) -> dict[str, Any]:
         """Return what stands in the reply of a process that has begun: itself, and its clock."""
@@ -132,7 +145,7 @@ class Server:
                     is_last=is_last,
                     source=self._source,
                     sink=self._sink,
-                    halts=True,
+                    ranks=self._job.workload.processes,
                 )
             else:
                 self._place = Rebuilt(self._job, self._source)

@@ -1,4 +1,4 @@
-"""The threads of this process and of all that it has started: what they do between two blocks."""
+"""What the threads of a process and of all that it has started do between two blocks."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import os
 import signal
 import threading
 import time
-from typing import Dict, NamedTuple, Optional
+from typing import Collection, Dict, NamedTuple, Optional
 
-_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER, prctl(2)
-# Processes that Python and torch keep beside a program: they wait, and fill no queue.
-_STOPPED = (b"T", b"t", b"Z", b"X")  # proc_pid_stat(5): by a signal, by a tracer, dead
+_DEATH_SIGNAL, _SUBREAPER = 1, 36  # PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER: prctl(2)
+_DEAD = (b"Z", b"X")  # proc_pid_stat(5)
+_STOPPED = (b"T", b"t", *_DEAD)  # by a signal, by a tracer
 _STOP_LIMIT_S = 1.0  # a thread that waits for a disk stops when it has been served
 _PAUSE_S = 0.0002
-_SERVICES = (b"resource_tracker", b"compile_worker", b"multiprocessing.forkserver")
+_TRACKER = b"resource_tracker"  # it removes what others have left in /dev/shm, and ends with them
+# Processes that Python and torch keep beside a program: they wait, and fill no queue.
+_SERVICES = (_TRACKER, b"compile_worker", b"multiprocessing.forkserver")
 
 
 class Used(NamedTuple):
@@ -23,124 +25,196 @@ class Used(NamedTuple):
     cpu_ns: int
     runs: int  # times that it was given a CPU
     feeds: bool  # a thread of Python or of a child: it may fill a queue; of a library it may spin
-    is_own: bool  # of the process that steps
 
 
 _Threads = Optional[Dict[int, Used]]
-_NOTHING = Used(0, 0, feeds=False, is_own=False)
+_NOTHING = Used(0, 0, feeds=False)
 
 
 class Tasks:
-    """Reads at both ends of a block what runs beside the thread that made it.
+    """Reads at both ends of a block what runs beside the first thread of `process`, which steps.
 
-    `processes` step together, as the workload has declared: the others are no children of it.
+    A process other than the one that asks is stopped with all that it has started, so that nothing
+    that is done here takes time of a block. `ranks` step together, as the workload has declared:
+    the others are no children of it.
     """
 
-    def __init__(self, *, processes: int = 1) -> None:
-        self._own = threading.get_native_id()
-        self._ranks = processes - 1
+    def __init__(self, process: int, *, ranks: int = 1) -> None:
+        self._process = process
+        self._ranks = ranks - 1
+        self._python: Collection[int] = ()
         self._begun: _Threads = None
         self._ended: _Threads = None
         self._stops = False
-        self.is_stopped = False  # all that this process has started, since the last block ended
-        # What loses its parent becomes a child of this process, and is still seen.
-        with contextlib.suppress(ImportError, OSError, AttributeError):
-            import ctypes  # noqa: PLC0415 — some builds of Python have none
+        self.is_stopped = False  # all of it, since the last block ended
 
-            ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
-
-    def begin(self, *, is_halted: bool = False) -> dict[str, Optional[int]]:
+    def begin(self) -> dict[str, Optional[int]]:
         """Return what ran since the last block ended, and how many children live.
 
-        None is what is not known: before the second block, or where the kernel does not tell. One
-        that `is_halted` was itself stopped meanwhile: its own threads run for a moment at both ends
-        of a block, which the block's time includes.
+        None is what is not known: before the second block, or where the kernel does not tell.
         """
         self._begun, children = self._read()
         found: dict[str, Optional[int]] = {"children": max(0, children - self._ranks)}
         if self._ended is None or self._begun is None:
             return {**found, "outside_cpu_ns": None, "outside_runs": None}
         both = [(self._ended.get(task, _NOTHING), now) for task, now in self._begun.items()]
-        feeding = [
-            (then, now) for then, now in both if now.feeds and not (is_halted and now.is_own)
-        ]
-        runs = sum(max(0, now.runs - then.runs) for then, now in feeding)
+        runs = sum(max(0, now.runs - then.runs) for then, now in both if now.feeds)
         return {
             **found,
             "outside_cpu_ns": sum(max(0, now.cpu_ns - then.cpu_ns) for then, now in both),
             "outside_runs": None if self._ranks else runs,
         }
 
-    def end(self) -> dict[str, Optional[int]]:
-        """Return how many threads of all processes ran in the block, the stepping one included."""
+    def end(self, python: Collection[int] = ()) -> dict[str, Optional[int]]:
+        """Return how many threads of all processes ran in the block, the stepping one included.
+
+        `python` are the threads of Python in the process that steps.
+        """
+        self._python = python
         self._ended, _ = self._read()
         if self._begun is None or self._ended is None:
             return {"running": None}
         both = [(self._begun.get(task, _NOTHING), now) for task, now in self._ended.items()]
         return {"running": 1 + sum(now.cpu_ns > then.cpu_ns for then, now in both)}
 
-    def stop(self) -> None:
-        """Stop all that this process has started, until no child is new and every thread stands."""
-        known: set[int] = set()
-        limit_s = time.monotonic() + _STOP_LIMIT_S
+    def stop(self) -> int:
+        """Stop all of it, until no child is new and every thread stands.
+
+        Return since when nothing works, in ns of the monotonic clock: a signal that is sent is in
+        effect, though a thread stands only once it is given a CPU. Where it cannot be shown that
+        all threads stand, `is_stopped` stays False.
+        """
+        if self._process != os.getpid():
+            _signal(self._process, signal.SIGSTOP)
+        known = running = set(self._all())
+        signalled: set[int] = set()
+        stopped_ns, limit_s = time.monotonic_ns(), time.monotonic() + _STOP_LIMIT_S
         self._stops = True
         while time.monotonic() < limit_s:
-            found = set(offspring())
-            running = [process for process in found if not _stands(process)]
-            if not running and found == known:  # what was stopped before the look has no new child
-                self.is_stopped = True
-                return
-            if not all(_signal(process, signal.SIGSTOP) for process in running):
-                return
-            if known == found:
+            refused = {process for process in running if not _signal(process, signal.SIGSTOP)}
+            if not running <= signalled:
+                stopped_ns = time.monotonic_ns()
+            signalled |= running
+            found = set(self._all())
+            running = {process for process in found if not _stands(process)}
+            if found == known:  # what was stopped before the look has no new child
+                self.is_stopped = not running
+                if running <= refused:
+                    break
                 time.sleep(_PAUSE_S)
             known = found
+        return stopped_ns
 
-    def resume(self) -> None:
-        """Let all that was stopped go on; safe to repeat."""
-        if self._stops:
-            for process in offspring():
-                _signal(process, signal.SIGCONT)
+    def resume(self) -> int:
+        """Let all that was stopped go on; return since when, as `stop` does. It may be repeated."""
+        stopped = self._all() if self._stops else []
+        resumed_ns = time.monotonic_ns()
+        for process in stopped:
+            _signal(process, signal.SIGCONT)
         self._stops = self.is_stopped = False
+        return resumed_ns
+
+    def _all(self) -> list[int]:
+        """Return what is stopped: this process itself never is."""
+        is_other = self._process != os.getpid()
+        return [self._process] * is_other + offspring(self._process)
 
     def _read(self) -> tuple[_Threads, int]:
         """Return what each thread but the stepping one has used, and how many children live."""
         used: _Threads = {}
-        python = {thread.native_id for thread in threading.enumerate()}
-        own, children = os.getpid(), 0
-        for process in (own, *offspring()):
-            is_child = process != own
-            words = _content(f"/proc/{process}/cmdline")  # empty once it has ended
-            is_service = is_child and any(name in words for name in _SERVICES)
-            children += is_child and bool(words) and not is_service
+        children = 0
+        for process in (self._process, *offspring(self._process)):
+            is_child = process != self._process
+            words = _content(f"/proc/{process}/cmdline") if is_child else b""
+            is_service = any(name in words for name in _SERVICES)
+            children += is_child and not is_service and not _has_ended(process)
             for task in _tasks(process):
                 fields = _content(f"/proc/{process}/task/{task}/schedstat").split()
-                if used is not None and task != self._own and len(fields) == 3:
-                    feeds = not is_service if is_child else task in python
-                    used[task] = Used(int(fields[0]), int(fields[2]), feeds, not is_child)
-                elif task == self._own and not fields:
+                if used is not None and task != self._process and len(fields) == 3:
+                    feeds = not is_service if is_child else task in self._python
+                    used[task] = Used(int(fields[0]), int(fields[2]), feeds)
+                elif task == self._process and not fields:
                     used = None  # the kernel does not tell
         return used, children
 
 
-def offspring() -> list[int]:
-    """Return all processes that this one has started, parents before their children."""
-    found = [os.getpid()]
+def adopt_orphans() -> None:
+    """Become the parent of all below this process that lose theirs, so that they are still seen."""
+    _prctl(_SUBREAPER, 1)
+
+
+def wake_with_parent() -> None:
+    """Let this process go on when its parent dies, even where that had stopped it."""
+    _prctl(_DEATH_SIGNAL, signal.SIGCONT)
+
+
+def _prctl(option: int, value: int) -> None:
+    # some builds of Python have no ctypes
+    with contextlib.suppress(ImportError, OSError, AttributeError):
+        import ctypes  # noqa: PLC0415
+
+        ctypes.CDLL(None).prctl(option, int(value), 0, 0, 0)
+
+
+def end_offspring(keeping: Collection[int] = ()) -> None:
+    """Kill all that this process has started, stopped or not, but for those to keep.
+
+    What removes the shared memory of others goes on, and ends once they have.
+    """
+    limit_s = time.monotonic() + _STOP_LIMIT_S
+    is_left = True
+    while is_left and time.monotonic() < limit_s:
+        is_left = False
+        for process in offspring(os.getpid()):
+            if process in keeping:
+                continue
+            is_tracker = _TRACKER in _content(f"/proc/{process}/cmdline")
+            is_left |= not is_tracker and not _has_ended(process)
+            _signal(process, signal.SIGCONT if is_tracker else signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):  # of another process
+                os.waitpid(process, os.WNOHANG)
+        time.sleep(is_left * _PAUSE_S)
+
+
+def offspring(process: int) -> list[int]:
+    """Return all that a process has started, parents before their children."""
+    found = [process]
     is_listed = os.path.exists(f"/proc/self/task/{threading.get_native_id()}/children")
     by_parent = {} if is_listed else _parents()
-    for process in found:
-        for task in _tasks(process):
-            found += map(int, _content(f"/proc/{process}/task/{task}/children").split())
-        found += by_parent.get(process, ())
+    for parent in found:
+        for task in _tasks(parent):
+            found += map(int, _content(f"/proc/{parent}/task/{task}/children").split())
+        found += by_parent.get(parent, ())
     return found[1:]
 
 
 def _stands(process: int) -> bool:
     """Tell whether no thread of a process runs."""
-    stats = (_content(f"/proc/{process}/task/{task}/stat") for task in _tasks(process))
+    states = [_state(f"/proc/{process}/task/{task}/stat") for task in _tasks(process)]
+    return (
+        all(not state or state in _STOPPED for state in states)
+        if any(states)
+        else _has_ended(process)
+    )
+
+
+def _has_ended(process: int) -> bool:
+    """Tell whether a process is over; one that /proc hides, as of another user, may not be."""
+    if state := _state(f"/proc/{process}/stat"):
+        return state in _DEAD
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    return False
+
+
+def _state(path: str) -> bytes:
+    """Return the state in a file of a process or a thread; empty where it is not there."""
     # the name of a program, in parentheses, may hold anything; its state comes after
-    states = (stat.rpartition(b")")[2].split()[:1] for stat in stats)
-    return all(not state or state[0] in _STOPPED for state in states)
+    return b"".join(_content(path).rpartition(b")")[2].split()[:1])
 
 
 def _signal(process: int, number: int) -> bool:

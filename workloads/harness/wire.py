@@ -12,13 +12,13 @@ import signal
 import struct
 import sys
 import termios
-from typing import Any, Callable, Iterator, NoReturn
+from typing import Any, Iterator, NoReturn
 
 from harness.failures import ProtocolError
+from harness.tasks import end_offspring
 
 LINE_LIMIT_BYTES = 1 << 20
 GUARD_PERIOD_S = 1.0
-before_leaving: list[Callable[[], None]] = []  # each is called once, however this process leaves
 
 
 def read_line(fd: int) -> bytes | None:
@@ -103,9 +103,8 @@ def flush_prints() -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End this process at once, after what the workload has printed is out."""
-    while before_leaving:
-        before_leaving.pop()()
+    """End this process and all that it has started, after what the workload has printed is out."""
+    end_offspring()
     flush_prints()
     os._exit(code)
 

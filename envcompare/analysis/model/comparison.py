@@ -63,6 +63,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     arm: str = ""  # the reference that failed, or the arm that worked outside its turns,
     cpu_s: float | None = None  # CPU time that it used there,
     children: int | None = None  # and its processes that lived at the same time
+    is_unstopped: bool = False  # it was to be stopped there, and could not be
     unit: Literal["restart", "round"] = "restart"
     counted: int | None = None  # units that were measured,
     needed: int | None = None  # that a verdict needs,

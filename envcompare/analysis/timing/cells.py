@@ -23,7 +23,7 @@ from envcompare.analysis.model.comparison import (
     StepTimes,
     StoppedBy,
 )
-from envcompare.run_folder.history import EXPECTED_SPREAD, waited_s
+from envcompare.run_folder.history import EXPECTED_SPREAD, STOPS, waited_s
 from envcompare.run_folder.records import (
     ArmRecord,
     Block,
@@ -65,6 +65,7 @@ class OutsideWork:
     arm: str
     cpu_s: float
     children: int  # that lived at the same time
+    is_unstopped: bool  # it was to be stopped there, and could not be
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: what is asked for again and again is kept
@@ -202,20 +203,33 @@ class CellData:
         failure = self.failure(arm)
         return failure is not None and failure.phase == "checksum"
 
+    @cached_property
+    def stops(self) -> bool:
+        """Tell whether arms were to be stopped between their turns."""
+        return any(e.values.get(STOPS) for e in self.events if e.what == "calibrated") or any(
+            isinstance(one, Block) and one.is_stopped for one in self.measured
+        )
+
     def outside_work(self, arm: str) -> OutsideWork | None:
         """Return what an arm did outside its turns; None where nothing of it can matter."""
         blocks = [one for one in self.arm_blocks(arm) if isinstance(one, Block)]
         told = [(one, one.outside_cpu_ns) for one in blocks if one.outside_cpu_ns is not None]
         counted_ns = sum(max(0, ns - self._spinning_ns(one)) for one, ns in told)
         inside_ns = sum(max(sum(one.cpu_ns), sum(one.wall_ns)) for one, _ in told)
-        children = [one.children for one in blocks if one.children and not one.is_stopped]
+        running = [one for one in blocks if not one.is_stopped and (one.children or self.stops)]
+        is_running = len(running) > max(1, OUTSIDE_SHARE * len(blocks))
         if (
-            len(children) > max(1, OUTSIDE_SHARE * len(blocks))
+            is_running
             or counted_ns > OUTSIDE_SHARE * inside_ns
             or sum(bool(one.outside_runs) for one, _ in told) > len(told) / 2
         ):
             cpu_s = sum(ns for _, ns in told) / 1e9
-            return OutsideWork(arm=arm, cpu_s=cpu_s, children=max(children, default=0))
+            return OutsideWork(
+                arm=arm,
+                cpu_s=cpu_s,
+                children=max((one.children or 0 for one in running), default=0),
+                is_unstopped=self.stops and is_running,
+            )
         return None
 
     def _spinning_ns(self, block: Block) -> int:
@@ -370,7 +384,7 @@ def summarise_cell(data: CellData) -> CellSummary:
         rounds=len({(b.restart, b.generation, b.round) for b in measured}),
         dropped_rounds=Counter(e.what for e in data.events)["round-dropped"],
         held_rounds=_held_rounds(blocks),
-        stops=any(one.is_stopped for one in blocks),
+        stops=data.stops,
         steps=sum(b.k for b in blocks),
         processes=len(measured) - len(blocks),
         measured_s=sum(wall_ns(b) for b in measured) / 1e9,
@@ -425,7 +439,9 @@ def _unseen(data: CellData) -> tuple[str, ...]:
     if not arms:
         return ()
     what = f"what threads and children of {', '.join(arms)} do outside their turns cannot be read"
-    return (f"{what} there (schedstat): work done ahead is not seen; `--command` measures it",)
+    stopped, free = "whether they stay stopped is not known", "work done ahead is not seen"
+    unknown = stopped if data.stops else free
+    return (f"{what} there (schedstat): {unknown}; `--command` measures it",)
 
 
 def _held_rounds(blocks: Iterable[Block]) -> int:

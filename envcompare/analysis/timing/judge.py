@@ -260,7 +260,11 @@ def outside_turns(data: CellData, arm: str) -> Reason | None:
     if work is None:
         return None
     return Reason(
-        kind="outside-turns", arm=work.arm, cpu_s=work.cpu_s, children=work.children or None
+        kind="outside-turns",
+        arm=work.arm,
+        cpu_s=work.cpu_s,
+        children=work.children or None,
+        is_unstopped=work.is_unstopped,
     )
 
 
@@ -321,7 +325,7 @@ def _far_launches(data: CellData, arm: ArmRecord) -> tuple[FarLaunch, ...]:
 
 def _turn_trend(data: CellData, arm: str) -> TurnTrend | None:
     if data.is_program or any(getattr(one, "is_stopped", False) for one in data.arm_blocks(arm)):
-        return None  # the first and the last step of a stopped turn hold its start and end
+        return None  # what was in flight while an arm was stopped shortens its first steps
     ours, theirs = (_by_round(data, one) for one in (arm, data.reference.id))
     trend = turn_trend([(ours[key], theirs[key]) for key in sorted(ours.keys() & theirs.keys())])
     if trend is None:

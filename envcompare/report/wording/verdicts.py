@@ -559,6 +559,9 @@ def _reason_words(reason: Reason) -> str:
 def _outside(reason: Reason) -> str:
     cpu_s = reason.cpu_s or 0.0
     children = counted(reason.children or 0, "child process", "child processes")
+    if reason.is_unstopped:
+        who = f"{children} of {reason.arm}" if reason.children else reason.arm
+        return f"{who} could not be stopped in the turns of other arms: measure it with `--command`"
     if cpu_s < _LEAST_OUTSIDE_S:
         who = children if reason.children else "threads"
         goes_on = "kept working in the turns of other arms: measure it with `--command`"

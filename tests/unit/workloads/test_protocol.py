@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -571,11 +570,22 @@ def state_of(process: int) -> str:
     return stat.rpartition(")")[2].split()[0]
 
 
+def has_ended(process: int) -> bool:
+    """Tell whether a process ends within seconds; one that does not is killed."""
+    until = time.monotonic() + 10
+    while state_of(process) not in {"", "Z"}:
+        if time.monotonic() > until:
+            os.kill(process, signal.SIGKILL)
+            return False
+        time.sleep(0.05)
+    return True
+
+
 @pytest.mark.parametrize("place", ["fork", "rebuild"])
 def test_what_a_workload_started_stands_between_its_turns(
     start: Start, tmp_path: Path, place: str
 ) -> None:
-    """The time of the block holds the moment until it stood; the next request lets it go on."""
+    """That takes time of the turn and of no step; the next request lets it go on."""
     (tmp_path / "own.py").write_text(LOADS)
     worker = start()
     assert worker.ask("hello", workload=f"{tmp_path}/own.py:Own", generation=place)["ok"]
@@ -584,6 +594,7 @@ def test_what_a_workload_started_stands_between_its_turns(
     first, second = (worker.ask("run", k=2, stops=True) for _ in range(2))
     assert (first["is_stopped"], second["is_stopped"]) == (False, True)
     assert second["t0_ns"] >= first["t0_ns"] + sum(first["wall_ns"])
+    assert sum(second["wall_ns"]) < second["turn_ns"] / 2  # a step does nothing
     assert state_of(other) == "T"
     assert place == "rebuild" or state_of(begun["pid"]) == "T"
     assert worker.ask("facts")["ok"]
@@ -596,7 +607,7 @@ def test_what_a_workload_started_stands_between_its_turns(
 def test_nothing_stays_stopped_when_the_client_is_gone(
     start: Start, tmp_path: Path, place: str
 ) -> None:
-    """The end of its input lets all go on, and ends what steps."""
+    """The end of its input ends what steps and all that it has started."""
     (tmp_path / "own.py").write_text(LOADS)
     worker = start()
     assert worker.ask("hello", workload=f"{tmp_path}/own.py:Own", generation=place)["ok"]
@@ -604,12 +615,43 @@ def test_nothing_stays_stopped_when_the_client_is_gone(
     worker.ask("run", k=2, stops=True)
     assert state_of(other) == "T"
     worker.hang_up()
-    try:
-        assert worker.rest() == b""
-        assert state_of(other) != "T"
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(other, 9)
+    assert worker.rest() == b""
+    assert has_ended(other)
+
+
+@pytest.mark.parametrize("which", ["worker", "generation"])
+def test_nothing_stays_stopped_when_one_of_its_processes_is_killed(
+    start: Start, tmp_path: Path, which: str
+) -> None:
+    """What is stopped cannot see the end of its parent: that of the worker wakes it."""
+    (tmp_path / "own.py").write_text(LOADS)
+    worker = start()
+    assert worker.ask("hello", workload=f"{tmp_path}/own.py:Own", generation="fork")["ok"]
+    begun = worker.ask("gen", seed=1, pad=0)
+    other = int(begun["checksum"])
+    worker.ask("run", k=2, stops=True)
+    assert (state_of(begun["pid"]), state_of(other)) == ("T", "T")
+    os.kill(worker.process.pid if which == "worker" else begun["pid"], signal.SIGKILL)
+    if which == "generation":
+        failed = worker.ask("run", k=2, stops=True)
+        assert "was killed by signal 9" in failed["error"]["brief"]
+    assert has_ended(begun["pid"])
+    assert has_ended(other)
+
+
+def test_fork_of_a_workload_outlives_no_worker_in_secret(start: Start, tmp_path: Path) -> None:
+    """Where the worker itself steps: its end is seen at once, and what it has stopped goes on."""
+    (tmp_path / "own.py").write_text(LOADS)
+    worker = start()
+    assert worker.ask("hello", workload=f"{tmp_path}/own.py:Own", generation="rebuild")["ok"]
+    other = int(worker.ask("gen", seed=1, pad=0)["checksum"])
+    worker.ask("run", k=2, stops=True)
+    assert state_of(other) == "T"
+    worker.process.kill()
+    assert worker.rest() == b""  # the fork does not hold its output
+    state = state_of(other)
+    os.kill(other, signal.SIGKILL)
+    assert state in {"R", "S"}
 
 
 def test_nothing_stays_stopped_when_the_client_goes_during_a_block(
@@ -627,13 +669,6 @@ def test_nothing_stays_stopped_when_the_client_goes_during_a_block(
     worker.say('{"op": "run", "k": 2, "stops": true}\n')
     time.sleep(0.1)
     worker.hang_up()
-    try:
-        assert worker.rest() == b""
-        until = time.monotonic() + 10
-        while state_of(int(begun["pid"])) not in {"", "Z"} and time.monotonic() < until:
-            time.sleep(0.05)
-        assert state_of(int(begun["pid"])) in {"", "Z"}
-        assert state_of(other) != "T"
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(other, 9)
+    assert worker.rest() == b""
+    assert has_ended(begun["pid"])
+    assert has_ended(other)

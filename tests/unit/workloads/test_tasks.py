@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,28 +18,50 @@ import pytest
 sys.path.append(str(Path(__file__).parents[3] / "workloads"))
 
 from harness import tasks
-from harness.tasks import Tasks
+from harness.tasks import Tasks, adopt_orphans, end_offspring
 
 FILLS = "import time\nwhile True: time.sleep(0.002)"
 WAITS = "input()"
 COMPUTES = "while True: pass"
+# One that never stays: each forks the next and ends, in a session of its own.
+FLEES = "import os\nwhile True:\n    if os.fork(): os._exit(0)\n    os.setsid()"
+OTHER_USER = 65534
+# It starts a process as root and one as nobody, is nobody, and says what came of a stop.
+AS_NOBODY = f"""
+import os, subprocess, sys
+sys.path.append(sys.argv[1])
+from harness.tasks import Tasks
+def sleep(user): return subprocess.Popen(["sleep", "60"], user=user, stdout=subprocess.DEVNULL)
+other, own = sleep(0), sleep({OTHER_USER})
+os.setresuid({OTHER_USER}, {OTHER_USER}, {OTHER_USER})
+watched = Tasks(os.getpid())
+watched.stop()
+state = open(f"/proc/{{own.pid}}/stat").read().rpartition(")")[2].split()[0]
+found = watched.is_stopped, watched.begin()["children"], state
+watched.resume()
+own.kill()
+print(*found, other.pid, flush=True)
+"""
+
+
+def tasks_here(*, ranks: int = 1) -> Tasks:
+    """Return what watches this process."""
+    adopt_orphans()
+    return Tasks(os.getpid(), ranks=ranks)
+
+
+def without(before: set[int], read: Callable[[int], list[int]], process: int) -> list[int]:
+    """Return what is read of a process but for what was there before."""
+    return [one for one in read(process) if one not in before]
 
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what other tests have left running in this process."""
-    used, _ = Tasks()._read()
-    before, content, listed = set(used or ()), tasks._content, tasks._tasks
-
-    def told(path: str) -> bytes:
-        number = path.split("/")[2]
-        return b"" if number.isdigit() and int(number) in before else content(path)
-
-    def living(process: int) -> list[int]:
-        return [] if process in before else [one for one in listed(process) if one not in before]
-
-    monkeypatch.setattr(tasks, "_content", told)
-    monkeypatch.setattr(tasks, "_tasks", living)
+    started, listed = tasks.offspring, tasks._tasks
+    before = {*started(os.getpid()), *listed(os.getpid())} - {os.getpid()}
+    for name, read in (("offspring", started), ("_tasks", listed)):
+        monkeypatch.setattr(tasks, name, partial(without, before, read))
 
 
 @contextmanager
@@ -58,34 +81,34 @@ def child(source: str, *words: str) -> Iterator[None]:
 def between_blocks(watched: Tasks) -> dict[str, int | None]:
     """Return what is told at the start of the second block, a fifth of a second after the first."""
     watched.begin()
-    watched.end()
+    watched.end([thread.native_id or 0 for thread in threading.enumerate()])
     time.sleep(0.2)
     return watched.begin()
 
 
 def test_process_without_others_does_nothing_between_its_blocks() -> None:
     """What the stepping thread does itself is none of it."""
-    found = between_blocks(Tasks())
+    found = between_blocks(tasks_here())
     assert found == {"children": 0, "outside_cpu_ns": 0, "outside_runs": 0}
 
 
 def test_nothing_is_known_before_the_second_block() -> None:
     """None, not 0: nothing was measured."""
-    assert Tasks().begin() == {"children": 0, "outside_cpu_ns": None, "outside_runs": None}
+    assert tasks_here().begin() == {"children": 0, "outside_cpu_ns": None, "outside_runs": None}
 
 
 @pytest.mark.parametrize("source", [FILLS, COMPUTES], ids=["sleeps in flight", "computes"])
 def test_child_that_goes_on_between_blocks_is_seen(source: str) -> None:
     """One that sleeps and wakes again fills a queue as well as one that computes."""
     with child(source):
-        found = between_blocks(Tasks())
+        found = between_blocks(tasks_here())
     assert found["children"] == 1
     assert (found["outside_runs"] or 0) + (found["outside_cpu_ns"] or 0) > 1
 
 
 def test_child_of_a_shell_that_has_ended_is_still_a_child() -> None:
     """A server that was put into the background belongs to the process that started it."""
-    watched = Tasks()
+    watched = tasks_here()
     told = subprocess.run(
         ["sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!"],
         capture_output=True,
@@ -103,15 +126,15 @@ def test_child_of_a_shell_that_has_ended_is_still_a_child() -> None:
 def test_services_of_python_are_no_children(service: str) -> None:
     """They wait, whatever the workload does."""
     with child(WAITS, f"multiprocessing.{service}"):
-        assert Tasks().begin()["children"] == 0
+        assert tasks_here().begin()["children"] == 0
 
 
 def test_ranks_that_step_together_are_no_children() -> None:
     """A child beyond those that the workload has declared is one."""
     with child(WAITS):
-        assert Tasks(processes=2).begin()["children"] == 0
+        assert tasks_here(ranks=2).begin()["children"] == 0
         with child(WAITS):
-            assert Tasks(processes=2).begin()["children"] == 1
+            assert tasks_here(ranks=2).begin()["children"] == 1
 
 
 def in_thread(work: Callable[[threading.Event], object]) -> dict[str, int | None]:
@@ -121,7 +144,7 @@ def in_thread(work: Callable[[threading.Event], object]) -> dict[str, int | None
     thread.start()
     time.sleep(0.2)
     try:
-        return between_blocks(Tasks())
+        return between_blocks(tasks_here())
     finally:
         done.set()
         thread.join()
@@ -148,7 +171,7 @@ def test_thread_that_waits_all_the_time_is_not() -> None:
 def test_threads_that_run_in_a_block_are_counted() -> None:
     """A quota of CPUs is held against them."""
     with child(COMPUTES):
-        watched = Tasks()
+        watched = tasks_here()
         watched.begin()
         time.sleep(0.2)
         assert watched.end() == {"running": 2}
@@ -166,14 +189,14 @@ def test_kernel_that_tells_nothing_of_threads_still_tells_of_children(
     monkeypatch.setattr(tasks, "_content", told)
     monkeypatch.setattr(tasks.os.path, "exists", lambda path: not path.endswith("/children"))
     with child(WAITS):
-        found = between_blocks(Tasks())
+        found = between_blocks(tasks_here())
     assert found == {"children": 1, "outside_cpu_ns": None, "outside_runs": None}
 
 
 def test_stopped_child_does_nothing_until_it_goes_on() -> None:
     """All its threads stand; what it does afterwards is seen again."""
     with child(FILLS):
-        watched = Tasks()
+        watched = tasks_here()
         watched.begin()
         watched.stop()
         assert watched.is_stopped
@@ -214,11 +237,75 @@ def test_child_that_goes_on_starting_others_is_stopped_with_them() -> None:
         "time.sleep(60)"
     )
     with child(source):
-        watched = Tasks()
+        watched = tasks_here()
         watched.stop()
-        found = tasks.offspring()
+        found = tasks.offspring(os.getpid())
         assert watched.is_stopped
         time.sleep(0.2)
-        assert tasks.offspring() == found
+        assert tasks.offspring(os.getpid()) == found
         for process in found[::-1]:
             os.kill(process, 9)
+
+
+def test_process_is_stopped_with_its_threads_and_children_by_another() -> None:
+    """What steps is a fork of the worker: nothing that is read takes time of its threads."""
+    source = (
+        "import subprocess, sys, threading, time\n"
+        "subprocess.Popen([sys.executable, '-c', 'while True: pass'])\n"
+        "threading.Thread(target=lambda: [time.sleep(0.002) for _ in range(30000)]).start()"
+    )
+    with child(source):
+        (stepping, *_) = found = tasks.offspring(os.getpid())
+        watched = Tasks(stepping)
+        watched.begin()
+        before_ns = time.monotonic_ns()
+        stopped_ns = watched.stop()
+        assert before_ns < stopped_ns < time.monotonic_ns()
+        watched.end(tasks._tasks(stepping))
+        assert all(map(tasks._stands, found))
+        time.sleep(0.2)
+        assert watched.is_stopped
+        assert watched.begin() == {"children": 1, "outside_cpu_ns": 0, "outside_runs": 0}
+        watched.resume()
+        time.sleep(0.2)
+        assert (watched.begin()["outside_runs"] or 0) > 10
+        end_offspring()
+
+
+def test_child_that_never_stays_is_not_said_to_be_stopped() -> None:
+    """It forks and ends faster than it is found, or stands: never neither."""
+    with child(FLEES):
+        watched = tasks_here()
+        watched.begin()
+        watched.stop()
+        watched.end()
+        time.sleep(0.1)
+        found = watched.begin()
+        assert found["children"] == 1
+        assert watched.is_stopped == (found["outside_runs"] == 0)
+        end_offspring()
+        assert [one for one in tasks.offspring(os.getpid()) if not tasks._has_ended(one)] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
+def test_child_of_another_user_is_not_stopped_and_all_others_are() -> None:
+    """As one that `sudo` starts: its arm is told to have a child that works."""
+    words = [sys.executable, "-c", AS_NOBODY, str(Path(tasks.__file__).parents[1])]
+    said = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
+    *found, other = said.stdout.split()
+    os.kill(int(other), 9)
+    assert found == ["False", "2", "T"]
+
+
+def test_nothing_is_left_of_a_tree_that_is_stopped() -> None:
+    """What is stopped does not end by itself; one that has lost its parent is killed too."""
+    before = set(tasks.offspring(os.getpid()))
+    with child("import os, time\nif os.fork(): os._exit(0)\nos.setsid()\ntime.sleep(60)"):
+        watched = tasks_here()
+        watched.stop()
+        assert watched.is_stopped
+        (left,) = (
+            one for one in set(tasks.offspring(os.getpid())) - before if not tasks._has_ended(one)
+        )
+        end_offspring(keeping=before)
+        assert tasks._has_ended(left)
