@@ -98,6 +98,11 @@ def _sidecar(steps: Steps, _restart: int, generator: np.random.Generator) -> Non
     steps.wait += hit * 0.48 * steps.cpu.sum(axis=1)
 
 
+def _crowd(steps: Steps, _restart: int, generator: np.random.Generator) -> None:
+    """Let neighbors have two thirds of the CPU, more or less."""
+    steps.wait += 2 * steps.cpu.sum(axis=1) * generator.gamma(9, 1 / 9, len(steps.wait))
+
+
 def _steal(steps: Steps, _restart: int, _generator: np.random.Generator) -> None:
     steps.elsewhere += 0.05 * steps.cpu.sum(axis=1)
 
@@ -149,6 +154,12 @@ SCENARIOS = (
     Scenario(name="a helper takes 12 % of the CPU", truth=1.12, change=_helper),
     Scenario(name="a sidecar preempts, 12 %", truth=1.12, change=_sidecar),
     Scenario(
+        name="12 % slower, neighbors take 2/3 of the CPU",
+        truth=1.12,
+        change=_slower(0.12),
+        everywhere=_crowd,
+    ),
+    Scenario(
         name="5 % steal, one arm gives up the CPU",
         truth=1.001,
         change=_gives_up,
@@ -188,10 +199,10 @@ def draw(scenario: Scenario, generator: np.random.Generator) -> tuple[Block, ...
     for restart in range(scenario.restarts):
         for order, arm in enumerate(ARMS):
             steps = _steps(scenario, generator)
-            if scenario.everywhere is not None:
-                scenario.everywhere(steps, restart, generator)
             if arm == ARM and scenario.change is not None:
                 scenario.change(steps, restart, generator)
+            if scenario.everywhere is not None:
+                scenario.everywhere(steps, restart, generator)
             blocks += _blocks(steps, arm, restart=restart, order=order)
     return tuple(blocks)
 

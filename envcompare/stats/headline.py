@@ -53,15 +53,18 @@ def least_steps(margin: float) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnWaiting:
-    """What an arm waits for a CPU beyond the reference, as a share of the reference's step."""
+    """By how much more than the reference's a step of an arm is stretched by waiting for a CPU.
 
-    share: float
+    A slower arm waits longer where neighbors wait for the CPU too, but is not stretched more.
+    """
+
+    share: float  # (wall ÷ net) ÷ (wall ÷ net of the reference) − 1
     half_width: float  # at 99 %; infinite with fewer rounds than stretches
     is_counted: bool  # it is not 0, nor the waiting of the control
 
 
 def own_waiting(rows: Sequence[Floats], of_control: Sequence[Floats] | None) -> OwnWaiting:
-    """Return it of the reference's steps, and of the waits of an arm and the reference, by round.
+    """Return it of an arm, from rows as `felt_ratio` takes them with the waits.
 
     `of_control` are the same rows for the control, whose truth is 0: it says what neighbors do.
     """
@@ -78,8 +81,8 @@ def own_waiting(rows: Sequence[Floats], of_control: Sequence[Floats] | None) -> 
 
 def _waiting(rows: Sequence[Floats]) -> Contrast:
     def share(columns: Floats) -> float:
-        step, arm, reference = columns.sum(axis=1)
-        return float((arm - reference) / step)
+        arm, reference, arm_waits, reference_waits = columns.sum(axis=1)
+        return float((1 + arm_waits / arm) / (1 + reference_waits / reference) - 1)
 
     return stretched(np.vstack(rows), share)
 
@@ -89,15 +92,18 @@ def _half_width(contrast: Contrast) -> float:
 
 
 def felt_ratio(rows: Sequence[Floats]) -> Contrast:
-    """Return the log ratio of the means of steps, by round: of two arms, and then their waits."""
+    """Return the log ratio of the means of steps, by round: of two arms, and then their waits.
+
+    With their waits it is that of the times on the clock: of what a neighbor takes, both have the
+    same share.
+    """
     return stretched(np.vstack(rows), _felt)
 
 
 def _felt(columns: Floats) -> float:
     sums = columns.sum(axis=1)
-    arm, reference = sums[:2]
-    own = sums[2] - sums[3] if len(sums) > 2 else 0.0
-    return float(np.log(max(arm + own, np.finfo(float).tiny) / reference))
+    arm, reference = sums[:2] + sums[2:] if len(sums) > 2 else sums
+    return float(np.log(arm / reference))
 
 
 def excess_of_mean(rows: Sequence[Floats]) -> Contrast:

@@ -431,12 +431,7 @@ class Readings:
         if metric != "net" or self.is_program:
             return None
         control = reference + CONTROL_SUFFIX
-        rows, of_control = (
-            self._rows(
-                self._times("net").get(reference), self._waits.get(one), self._waits.get(reference)
-            )
-            for one in (arm, control)
-        )
+        rows, of_control = (self._felt_rows(one, reference) for one in (arm, control))
         if rows is None:
             return None
         waiting = own_waiting(rows, of_control)

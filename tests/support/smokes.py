@@ -18,6 +18,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "explanations": ("ssh", "singularity"),
     "false_positives": ("torch",),
     "fanout": ("ssh",),
+    "felt": ("docker",),
     "first_run": ("docker", "ssh", "singularity"),
     "live": ("docker",),
     "operators": ("torch",),

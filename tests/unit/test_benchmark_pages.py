@@ -16,6 +16,7 @@ import explanations
 import false_positives
 import fanout
 import faults_page
+import felt
 import first_run
 import live
 import operators
@@ -42,6 +43,7 @@ WRITERS: dict[str, Callable[[Places], object]] = {
     "faults": faults_page.write_page,
     "false-positives": false_positives.write_page,
     "fanout": fanout.write_page,
+    "felt": felt.write_page,
     "first-run": first_run.write_page,
     "live": live.write_page,
     "operators": operators.write_page,

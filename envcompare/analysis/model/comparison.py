@@ -111,7 +111,7 @@ class Tail(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OwnWaiting(msgspec.Struct, frozen=True, kw_only=True):
-    """What an arm waits for a CPU beyond its reference, as a share of the reference's step.
+    """By how much more than its reference's a step is stretched by waiting for a CPU, as a share.
 
     The interval is at 99 % and not widened.
     """
