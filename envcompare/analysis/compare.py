@@ -87,7 +87,7 @@ def compare_files(read: RunFiles) -> RunComparison:
         margin=design.margin,
         target=design.target,
         budget_s=design.budget_s,
-        min_restarts=design.min_restarts,
+        min_restarts=max((one.design.min_restarts for one in data), default=design.min_restarts),
         screen=design.screen,
         threads=design.threads,
         stabilise=design.stabilise,

@@ -226,6 +226,14 @@ def _check_whole(folder: RunFolder) -> None:
         )
 
 
+def _gpu_lines(experiment: Experiment, design: Design) -> tuple[str, ...]:
+    """Say how many more restarts a GPU needs, and why; nothing where it needs no more."""
+    if not experiment.may_use_gpu or design.gpu_restarts <= design.min_restarts:
+        return ()
+    why = "there a round resembles the one before, so fewer say too little"
+    return (f"  (on a GPU at least {design.gpu_restarts}: {why})",)
+
+
 def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
     """Return the plan as lines of text; the experiment stands in it as a configuration file."""
     design = plan.design
@@ -242,6 +250,7 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
         *(f"  {arm.id}: {_arm_text(plan, arm.id)}" for arm in plan.arms),
         f"design: margin ±{margin}, half-width target {target},",
         f"  budget {design.budget_s:.0f} s a cell, at least {design.min_restarts} restarts",
+        *_gpu_lines(experiment, design),
         "  (where these do not fit, up to half of the budget more)",
         *_session_lines(design),
         *_thread_lines(plan),

@@ -61,6 +61,9 @@ from envcompare.transport.hosts import Inventory, KnownHost
 _MAX_CPUS = 8192  # the most a Linux kernel is built for (NR_CPUS)
 _CPUS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 _SHORT_S = 120.0  # of budget; a longer one holds more launches
+# On a GPU that waits for the host, intervals of two restarts cover too rarely
+# (docs/benchmarks/estimator.md).
+_GPU_RESTARTS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,7 @@ class Experiment:
     target: float
     budget_s: float
     min_restarts: int
+    gpu_restarts: int  # likewise of a cell whose work runs on a GPU
     restarts: int | None
     rounds: int | None
     steps: int | None
@@ -353,13 +357,14 @@ def _measuring(settings: Settings) -> dict[str, Any]:
     budget = values.budget_s if settings.budget is None else settings.budget
     check_ranges(settings)
     _check_together(settings)
+    restarts = settings.restarts or max(restarts_of(preset, budget), settings.sessions or 1)
     return {
         "preset": preset,
         "margin": margin,
         "target": target,
         "budget_s": float(budget),
-        "min_restarts": settings.restarts
-        or max(restarts_of(preset, budget), settings.sessions or 1),
+        "min_restarts": restarts,
+        "gpu_restarts": settings.restarts or max(restarts, _GPU_RESTARTS),
         "threads": None if settings.threads == "as-run" else settings.threads,
         "pin": parse_cpus(settings.pin),
         # wheels without CUDA are asked for to measure on the CPU, also in arms that have other ones

@@ -81,6 +81,7 @@ class Plan:
             design,
             budget_s=design.budget_s / design.sessions,
             min_restarts=math.ceil(design.min_restarts * part),
+            gpu_restarts=math.ceil(design.gpu_restarts * part),
             restarts=None if design.restarts is None else math.ceil(design.restarts * part),
         )
         return replace(self, design=session)

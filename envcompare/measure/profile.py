@@ -53,6 +53,9 @@ from envcompare.transport.copies import RemoteFile
 _WARMUP_STEPS: Final = 3  # what is loaded late, or chosen by trial, is so before anything is seen
 STEPS, COUNTER_STEPS = 5, 2
 _STEPS_S: Final = 30.0  # that the steps of a profile may usually take; one is always run
+# Steps that torch.profiler traces on a GPU, for an interval of the time of kernels, and how long
+# they may take: 5 steps of 2.2 ms on an H200 left 91 KB, and a file may have 32 MiB.
+TRACED_STEPS, _TRACED_S = 100, 1.0
 _BEGIN_LIMIT_S: Final = 300.0  # for a start, and for a setup with the first step, under a profiler
 _FIRST_BEGIN_LIMIT_S: Final = 60.0  # for a start that can be tried again
 _ENDING_LIMIT_S: Final = 300.0  # in which a tool writes its report
@@ -105,12 +108,17 @@ class ProfilePass:
     _kept: dict[tuple[str, PassName], ProfileRecord] = field(default_factory=dict)
     _hello: Hello | None = None  # of the reference: what GPU there is
     _steps: int = 0  # the same in all arms
+    _traced: int = 0  # by torch.profiler on a GPU, likewise
     _step_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Begin with what is there already; what failed is tried again."""
         self._kept = {(r.arm, r.kind): r for r in self.prior if not r.is_failure}
-        self._steps = next((r.steps for r in self.prior if r.kind in INSIDE and r.steps), 0)
+        steps = [(r.kind == "torch", r.steps) for r in self.prior if r.kind in INSIDE and r.steps]
+        self._traced, self._steps = (
+            next((count for is_traced, count in steps if is_traced == wanted), 0)
+            for wanted in (True, False)
+        )
 
     @property
     def kinds(self) -> tuple[PassName, ...]:
@@ -250,19 +258,21 @@ class ProfilePass:
             self._hello = hello
             self._step_s = step_s
             self._steps = self._steps or steps_that_fit(self._step_s)
+            self._traced = self._traced or traced_steps(self._steps, self._step_s)
 
     def _seen_inside(self, worker: Worker, hello: Hello, kind: PassName) -> ProfileRecord:
         name, asked = INSIDE[kind]
         out = f"{self.host.scratch(worker.arm)}/{asked.file}" if asked.file else ""
-        limit = limit_s(asked.limit_s, self._steps, self._step_s)
+        has_gpu = hello.device == "cuda"
+        steps = self._traced if has_gpu and kind == "torch" else self._steps
+        limit = limit_s(asked.limit_s, steps, self._step_s)
         # of all arms, in each of them: some work for others on the host all the time
         helpers = self._helpers if kind == "host" else ()
         before = list_helpers(self.host.transport, helpers)
         began_ns = time.monotonic_ns()
-        reply = worker.profile(kind, self._steps, out=out, limit_s=limit)
+        reply = worker.profile(kind, steps, out=out, limit_s=limit)
         window_ns = time.monotonic_ns() - began_ns
         used = used_ns(helpers, before, list_helpers(self.host.transport, helpers))
-        has_gpu = hello.device == "cuda"
         most_bytes = MOST_BYTES if has_gpu else KEPT_BYTES
         try:
             raw = self._written(worker.arm, asked.file, most_bytes) if reply.file else None
@@ -430,6 +440,11 @@ def warmed_up(context: CellContext, worker: Worker) -> float:
 def steps_that_fit(step_s: float) -> int:
     """Return how many steps are profiled in every arm: at least one, however long it takes."""
     return max(1, min(STEPS, int(_STEPS_S / max(step_s, 1e-9))))
+
+
+def traced_steps(steps: int, step_s: float) -> int:
+    """Return of how many steps torch.profiler traces a GPU: at least those of other profiles."""
+    return max(steps, min(TRACED_STEPS, int(_TRACED_S / max(step_s, 1e-9))))
 
 
 def counted_steps(steps: int, traced: Profile | None, *, most: int | None) -> int:

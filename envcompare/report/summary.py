@@ -15,6 +15,7 @@ from envcompare.report.sections.groups import groups_blocks
 from envcompare.report.sections.profiletables import (
     QuantityLine,
     fact_lines,
+    gpu_tables,
     partly_measured,
     quantity_lines,
 )
@@ -54,6 +55,7 @@ def summary(run: RunComparison) -> tuple[PlainBlock, ...]:
         *groups_blocks(run),
         *map(_headline, leading),
         *_verdict_tables(run, [verdict for one in leading for verdict in one.verdicts]),
+        *gpu_tables(run),
         *([] if is_timed(run) else _quantity_tables(run)),
         *scaling_blocks(run),
         Items(items=_notes(run), style="note"),

@@ -171,6 +171,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         float | None, Meta(description="union over all streams of kernels, copies and memsets")
     ] = None
     kernel_busy_ns: Annotated[float | None, Meta(description="union of kernels alone")] = None
+    step_busy_ns: Annotated[
+        tuple[float, ...], Meta(description="busy time of one GPU with each step; empty: not known")
+    ] = ()
     launch_gap_ns: Annotated[
         float | None, Meta(description="GPU idle between the first start and the last end")
     ] = None

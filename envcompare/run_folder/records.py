@@ -395,6 +395,9 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     target: Annotated[float, Meta(gt=0)]
     budget_s: Annotated[float, Meta(ge=0)]  # 0, as all that follows, where nothing was timed
     min_restarts: Annotated[int, Meta(ge=0)]
+    gpu_restarts: Annotated[
+        int, Meta(ge=0, description="likewise where a GPU works; 0: as many as elsewhere")
+    ] = 0
     restarts: Annotated[
         int | None, Meta(description="exactly so many; null: as many as are needed")
     ] = None
@@ -424,6 +427,11 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     profile: Annotated[
         ProfileChoice, Meta(description="after the timing: all that is possible, no counters, none")
     ] = "none"
+
+    def on_gpu(self) -> Design:
+        """Return the design of a cell whose work runs on a GPU."""
+        least = max(self.min_restarts, self.gpu_restarts)
+        return msgspec.structs.replace(self, min_restarts=least)
 
 
 class HostGroup(msgspec.Struct, frozen=True, kw_only=True):

@@ -371,7 +371,9 @@ class CellRun:
 
     def _make_context(self) -> CellContext:
         parameters = dict(self.cell.parameters)
-        workload, design = self.cell.workload, self.plan.design
+        has_gpu = self.session.has_gpu and self.job.experiment.device != "cpu"
+        design = self.plan.design.on_gpu() if has_gpu else self.plan.design
+        workload = self.cell.workload
         spent = () if self.is_retried else since_retry(self.session_events)
         if workload.program is not None:
             data = self.folders.show_command(workload.program.cwd, self.job.experiment.data)
@@ -396,7 +398,7 @@ class CellRun:
             interruption=self.job.interruption,
             budget=Budget.of(design.budget_s, spent),
             waited_s=waited_s(spent),
-            has_gpu=self.session.has_gpu and self.job.experiment.device != "cpu",
+            has_gpu=has_gpu,
             values={arm.id: arm.parameters for arm in self.plan.arms if arm.parameters},
             placed=placed,
             noise=Spread() if workload.program is not None else self._expected(),

@@ -9,12 +9,13 @@ at a stricter level:
     w(α) = [h(z) ÷ z]²,  h(z_l) = (x₍N+1−l₎ − x₍l₎) ÷ 2,  z_l = −Φ⁻¹(P(Binomial(N, ½) ≤ l − 1))
 
 with z the upper α/2 quantile of the normal distribution, which stands between z_l and the next one.
-That of the restarts is what the sums U of scores by
-restart scatter beyond the rounds, V = R/(R − 1) Σ U² and e = R (V − w), the median over the
-comparisons of a cell, shrunk towards a prior τ₀² of d₀ degrees of freedom:
+That is for independent rounds; `correlation_factor` says how many times larger it is, f, where a
+round resembles the one before. That of the restarts is what the sums U of scores by restart
+scatter beyond the rounds, V = R/(R − 1) Σ U² and e = R (V − f w), the median over the comparisons
+of a cell, shrunk towards a prior τ₀² of d₀ degrees of freedom:
 
     τ² = (d₀ τ₀² + d max(0, e)) ÷ (d₀ + d),  d = (R − 1)(1 + (p − 1)/2)
-    half-width² = z² w(α) + t²_{d₀+d} τ² Σ (n ÷ N)²
+    half-width² = z² f w(α) + t²_{d₀+d} τ² Σ (n ÷ N)²
 
 n being the rounds of a restart, so that the last factor is 1 ÷ R where all have as many.
 The p comparisons share a reference, so that each but the first adds half. The scores are the log
@@ -56,6 +57,9 @@ _SURE = 0.95  # that an arm scatters more than its cell, before its restarts are
 _ROUNDS_FOR_QUARTILES = 4  # of a restart
 ROUNDS_FOR_MEDIAN = 6
 _CLIPPED = 0.4  # of the rounds at each side
+_CORRELATED = 0.1  # lag-1 correlation, from which on rounds are not taken as independent
+_NO_VARIANCE = 1e-18  # of log ratios: below what a clock resolves
+_WINDOW = 2.0  # lags that are added up, in factors of the variance
 
 Groups = tuple[tuple[float, ...], ...]
 """Log ratios of the complete rounds in their order, by restart."""
@@ -141,7 +145,7 @@ def own_spread(groups: Groups, pooled: Spread, prior: Spread | None = None) -> S
     if len(centres) < MIN_RESTARTS or pooled.is_wide:
         return pooled
     scatter = statistics.variance(median for median, _ in centres)
-    errors = statistics.fmean(error**2 for _, error in centres)
+    errors = correlation_factor(groups) * statistics.fmean(error**2 for _, error in centres)
     own = max(0.0, scatter - errors)
     own_df = len(centres) - 1
     variance = (prior.df * prior.variance + own_df * own) / (prior.df + own_df)
@@ -187,12 +191,55 @@ def _excess(groups: Groups) -> float:
     values = np.concatenate([np.asarray(one) for one in groups])
     restarts, clipped = len(groups), math.floor(_CLIPPED * values.size)
     ordered = np.sort(values)
-    scores = np.clip(values, ordered[clipped], ordered[values.size - clipped - 1])
-    scores -= scores.mean()
+    scores = _scores(values)
     ends = np.cumsum([0, *map(len, groups)])
     sums = np.add.reduceat(scores, ends[:-1]) / (values.size - 2 * clipped)
     between = restarts / (restarts - 1) * float(np.sum(sums**2))
-    return restarts * (between - _median_variance(ordered, alpha=0.05))
+    rounds = correlation_factor(groups) * _median_variance(ordered, alpha=0.05)
+    return restarts * (between - rounds)
+
+
+def _scores(values: Floats) -> Floats:
+    """Return what each value says of the median: clipped to the middle fifth, and centred."""
+    ordered, clipped = np.sort(values), math.floor(_CLIPPED * values.size)
+    scores: Floats = np.clip(values, ordered[clipped], ordered[values.size - clipped - 1])
+    scores -= scores.mean()
+    return scores
+
+
+@lru_cache(maxsize=256)
+def correlation_factor(groups: Groups) -> float:
+    """Return how many times larger the variance of a median is than with independent rounds.
+
+    It is f = 1 + 2 Σ r_k, r_k being the correlation of scores k rounds apart within restarts and
+    k = 1 … W, with the smallest W ≥ 2 f (the automatic window of Madras and Sokal 1988, Journal of
+    Statistical Physics 50:109), times 1 + (2 W + 1) ÷ n for the mean that was taken off (Wolff
+    2004, Computer Physics Communications 156:143), n being the rounds of a restart. It is 1 where
+    the lag-1 correlation of the log ratios is at most 0.1.
+    """
+    series = [np.asarray(one) for one in groups if len(one) >= _ROUNDS_FOR_QUARTILES]
+    if not series:
+        return 1.0
+    rounds = statistics.fmean(map(len, series))
+    if _correlation([one - one.mean() for one in series], 1) + 1 / rounds <= _CORRELATED:
+        return 1.0
+    scores = [_scores(one) for one in series]
+    factor, window = 1.0, 0
+    while window < max(_WINDOW * factor, 1) and 2 * window < max(map(len, series)):
+        window += 1
+        factor += 2 * _correlation(scores, window)
+    return max(1.0, factor) * (1 + (2 * window + 1) / rounds)
+
+
+def _correlation(series: Sequence[Floats], lag: int) -> float:
+    """Return the correlation of values so many rounds apart, of series without their means."""
+    pairs = [(one[:-lag], one[lag:]) for one in series if one.size > lag]
+    variance = sum(float(one @ one) for one in series) / sum(one.size for one in series)
+    count = sum(before.size for before, _ in pairs)
+    if not count or variance < _NO_VARIANCE:
+        return 0.0
+    # rounded, so that nothing hangs on the last digit of values that are alike
+    return round(sum(float(before @ after) for before, after in pairs) / count / variance, 9)
 
 
 def _median_variance(ordered: Floats, *, alpha: float) -> float:
@@ -330,7 +377,8 @@ class RoundEvidence:
             return self.mean, math.inf
         alpha = 1 - level
         ordered = np.sort([value for one in self.groups for value in one])
-        rounds = special.ndtri(1 - alpha / 2) ** 2 * _median_variance(ordered, alpha=alpha)
+        variance = correlation_factor(self.groups) * _median_variance(ordered, alpha=alpha)
+        rounds = special.ndtri(1 - alpha / 2) ** 2 * variance
         student = student_factor(self.spread.df, level)
         restarts = student**2 * self.spread.variance * _concentration(self.groups)
         return float(np.median(ordered)), math.sqrt(rounds + restarts)
@@ -376,18 +424,23 @@ def _by_restart(
     if medians.size < MIN_RESTARTS:
         return default, math.inf
     (among, weight), own_df = beside, medians.size - 1
-    prior = statistics.fmean(centre(one)[1] ** 2 for one in groups) + among
+    errors = correlation_factor(groups) * statistics.fmean(centre(one)[1] ** 2 for one in groups)
+    prior = errors + among
     df = weight + own_df
     variance = (weight * prior + own_df * float(medians.var(ddof=1))) / df
     return float(medians.mean()), student_factor(df, level) * math.sqrt(variance / medians.size)
 
 
 def spread_of_rounds(groups: Groups) -> float | None:
-    """Return the standard deviation of a round as the median sees it; None below 12 rounds."""
+    """Return the standard deviation of a round as the median sees it; None below 12 rounds.
+
+    That of rounds which resemble each other is larger, so that plans have enough of them.
+    """
     values = np.sort([value for one in groups for value in one])
     if values.size < MIN_ROUNDS:
         return None
-    return math.sqrt(values.size * _median_variance(values, alpha=0.05))
+    variance = correlation_factor(groups) * _median_variance(values, alpha=0.05)
+    return math.sqrt(values.size * variance)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,14 @@ def judged(
     return next(one for one in compare_run(made).comparisons if one.arm == "docker")
 
 
+def test_fewer_restarts_than_a_gpu_needs_pay_for_no_look(tmp_path: Path) -> None:
+    """On a GPU the first look is after four restarts: a budget's end there has the whole error."""
+    found = tuple(replace(one, gpu_ns=one.wall_ns) for one in blocks({"vm": 1.0, "docker": 1.0}))
+    once = judged(tmp_path / "a", found, min_restarts=2, gpu_restarts=4)
+    twice = judged(tmp_path / "b", found, min_restarts=2)
+    assert half_width(once) < half_width(twice)
+
+
 def half_width(comparison: Comparison) -> float:
     """Return that of the interval a verdict rests on."""
     assert comparison.primary is not None

@@ -186,6 +186,25 @@ def test_least_number_of_restarts_follows_the_budget(flags: dict[str, Any], expe
     )
 
 
+@pytest.mark.parametrize(
+    ("flags", "least", "is_said"),
+    [
+        ({"preset": "quick"}, 4, True),
+        ({"preset": "quick", "device": "cpu"}, 4, False),
+        ({"preset": "strict"}, 6, False),
+        ({"preset": "quick", "restarts": 2, "rounds": 9}, 2, False),
+    ],
+)
+def test_cell_on_a_gpu_has_four_restarts_at_least(
+    *, flags: dict[str, Any], least: int, is_said: bool
+) -> None:
+    """Intervals of two cover too rarely there, which the plan says; `--restarts` is obeyed."""
+    made = experiment(**flags)
+    plan = make_plan(made, ("local",), accept_many=False)
+    assert plan.design.on_gpu().min_restarts == least
+    assert any("on a GPU at least 4" in line for line in plan_lines(made, plan)) == is_said
+
+
 def test_many_comparisons_ask_for_no_more_restarts() -> None:
     """The arms of a cell tell together how far restarts scatter."""
     one = make_plan(experiment(envs="vm,docker", workloads="cnn"), ("local",), accept_many=False)

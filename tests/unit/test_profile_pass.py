@@ -38,6 +38,7 @@ from envcompare.measure.profile import (
     started,
     steps_that_fit,
     summary,
+    traced_steps,
 )
 from envcompare.measure.replies import Hello, LaunchSpec
 from envcompare.measure.worker import Worker
@@ -551,6 +552,12 @@ def test_all_profiles_are_said_in_events(tmp_path: Path, workload: Callable[[str
 def test_long_steps_are_profiled_fewer_times(step_s: float, expected: int) -> None:
     """One is always run."""
     assert steps_that_fit(step_s) == expected
+
+
+@pytest.mark.parametrize(("step_s", "expected"), [(0.0022, 100), (0.05, 20), (0.3, STEPS), (60, 1)])
+def test_a_gpu_is_traced_for_a_second_or_a_hundred_steps(step_s: float, expected: int) -> None:
+    """Long steps leave large files: of them there are as many as in other profiles."""
+    assert traced_steps(steps_that_fit(step_s), step_s) == expected
     assert COUNTER_STEPS <= STEPS
 
 

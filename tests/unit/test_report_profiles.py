@@ -216,12 +216,26 @@ def test_the_box_why_says_where_the_time_goes_instead_of_not_measured() -> None:
 
 def test_a_gpu_that_waits_for_the_host_is_named_where_nothing_was_decided() -> None:
     """It says on which side to look; one that computes most of the time is not named."""
-    run = compare_run(RunFolder.open(RESULTS / "h200"))
+    read = compare_run(RunFolder.open(RESULTS / "h200"))
+    run = replace(read, profiles=tuple(replace(one, gpu_parts=()) for one in read.profiles))
     assert [one.rpartition("; ")[2] for one in why_sentences(run) if ", rnn: " in one] == [
         "the GPU waited for the host for 2.69 ms → 2.20 ms of a traced step of 2.96 ms → 2.46 ms.",
         "the GPU waited for the host for 2.69 ms → 3.55 ms of a traced step of 2.96 ms → 3.82 ms.",
     ]
     assert not any("waited for the host" in one for one in why_sentences(profiled_run()))
+
+
+def test_a_step_on_a_gpu_is_said_in_two_parts() -> None:
+    """Page, terminal and Markdown have kernels and host part, and how new GPUs are here."""
+    run = compare_run(RunFolder.open(RESULTS / "h200"))
+    answer = text_of(render(run), "answer")
+    row = "docker-host rnn −0.6 % no interval from 5 traced steps 267 → 265 µs −2.8 % "
+    assert row in answer
+    assert "envcompare has been tried on one GPU so far, an NVIDIA H200." in answer
+    assert not any("waited for the host" in one for one in why_sentences(run))
+    written = markdown(run)
+    assert "| docker-host | rnn | −0.6 % no interval from 5 traced steps |" in written
+    assert "tried on one GPU" in written
 
 
 def test_parts_of_a_difference_that_was_not_decided_are_not_named_first() -> None:

@@ -301,6 +301,27 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
+class GpuPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a step in an arm and in the reference, and its ratio, arm ÷ reference."""
+
+    reference_ns: float
+    arm_ns: float
+    log_ratio: float
+    low: Annotated[float | None, Meta(description="of the log ratio, at 95 %")] = None
+    high: float | None = None
+
+
+class GpuParts(msgspec.Struct, frozen=True, kw_only=True):
+    """A step on a GPU in two parts: what the GPU works, and the rest, in which the host decides."""
+
+    arm: str
+    steps: Annotated[tuple[int, int], Meta(description="traced of the reference and of the arm")]
+    kernels: Annotated[GpuPart, Meta(description="busy time of the GPU: kernels and copies")]
+    host: Annotated[
+        GpuPart | None, Meta(description="the timed step less the busy time; null: none is left")
+    ] = None
+
+
 class CellProfiles(msgspec.Struct, frozen=True, kw_only=True):
     """All that the profiles of a cell say: each arm, each against the reference, the roofline."""
 
@@ -311,6 +332,7 @@ class CellProfiles(msgspec.Struct, frozen=True, kw_only=True):
     arms: tuple[ArmProfiles, ...]
     kernel_diffs: tuple[KernelDiff, ...] = ()
     ledgers: tuple[Ledger, ...] = ()
+    gpu_parts: tuple[GpuParts, ...] = ()
     roofline: Roofline | None = None
     roofline_reason: Annotated[str, Meta(description="why there is none")] = ""
     betrayed: Annotated[

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 from msgspec.structs import replace
 
-from envcompare.analysis.model.profiling import CellProfiles, KernelDiff, Ledger
+from envcompare.analysis.model.profiling import (
+    CellProfiles,
+    GpuPart,
+    GpuParts,
+    KernelDiff,
+    Ledger,
+)
 from envcompare.analysis.profiles.armprofiles import (
     Records,
     arm_profiles,
@@ -31,13 +38,16 @@ from envcompare.analysis.profiles.ranks import over_ranks
 from envcompare.analysis.profiles.rooflines import roofline
 from envcompare.analysis.timing.cells import CellData
 from envcompare.analysis.timing.gpureadings import arm_quantities
+from envcompare.analysis.timing.judge import PLAIN_LEVEL
 from envcompare.analysis.timing.runfiles import RunFiles
 from envcompare.gpu import gpu_capabilities, gpu_models
 from envcompare.run_folder.profiles import HELPERS_WINDOW, ProfileRecord, Quantity, helper_of
 from envcompare.run_folder.records import Block, FactDifference, FingerprintValue
 from envcompare.run_folder.results import arms_within
 from envcompare.stats.headline import EQUAL_LEVEL
+from envcompare.stats.intervals import student_factor
 from envcompare.stats.metrics import wall_ns
+from envcompare.stats.typical import STRETCHES, stretched
 
 _LEAST_RATE = 1 / 1000  # of a CPU
 _NET = "The verdict excludes waiting for a CPU that others held."
@@ -175,6 +185,7 @@ def _cell_profiles(cell: _ProfiledCell) -> CellProfiles | None:
         arms=tuple(arm_profiles(arm, profiled.get(arm, ()), found) for arm, found in rows.items()),
         kernel_diffs=diffs,
         ledgers=ledgers,
+        gpu_parts=tuple(parts for arm in cell.arms if (parts := _gpu_parts(cell, arm))),
         roofline=None if isinstance(drawn, str) else drawn,
         roofline_reason=drawn if isinstance(drawn, str) else "",
         betrayed=tuple(_build_differences(cell)),
@@ -236,6 +247,78 @@ def _ledger(cell: _ProfiledCell, arm: str) -> Ledger | str | None:
         return made
     change = round(step * math.expm1(mean.log_ratio))
     return replace(made, timing_change_ns=change, unseen_ns=change - made.change_ns)
+
+
+def _gpu_parts(cell: _ProfiledCell, arm: str) -> GpuParts | None:
+    """Return the time of kernels and the rest of a timed step; None without traces of the run.
+
+    With kernel times b of traced steps and means s of timed ones the rest is s − b; an end x of
+    the interval of the step's ratio makes the rest (s x − b_arm) ÷ (s − b) times as long, with s
+    and b of the reference. The error of b, below 1 % on an H200, is left out there.
+    """
+    blocks = cell.blocks(arm)
+    if not any(block.gpu_ns for block in blocks):
+        return None
+    both = cell.of(cell.reference), cell.of(arm)
+    pair = choose_pair(*both, _has_busy_steps) or choose_pair(*both, _has_busy_time)
+    step_ns = _steps_ns(cell).get(cell.reference)
+    step = cell.data.mean_estimate(arm, cell.data.metric[0], level=PLAIN_LEVEL)
+    if pair is None or step_ns is None or step is None:
+        return None
+    before, after = map(profile_of, pair)
+    busy = [(one.busy_ns or 0.0) / (one.steps or 1) for one in (before, after)]
+    log_ratio = math.log(busy[1] / busy[0])
+    half = _busy_half_width(before.step_busy_ns, after.step_busy_ns)
+    return GpuParts(
+        arm=arm,
+        steps=(before.steps or 1, after.steps or 1),
+        kernels=GpuPart(
+            reference_ns=busy[0],
+            arm_ns=busy[1],
+            log_ratio=log_ratio,
+            low=None if half is None else log_ratio - half,
+            high=None if half is None else log_ratio + half,
+        ),
+        host=_host_part(step_ns, busy, (step.log_ratio, step.low, step.high)),
+    )
+
+
+def _has_busy_steps(record: ProfileRecord) -> bool:
+    return _has_busy_time(record) and len(profile_of(record).step_busy_ns) >= STRETCHES
+
+
+def _has_busy_time(record: ProfileRecord) -> bool:
+    is_own = is_of_program(record) and not _is_imported(record)
+    return is_own and bool(profile_of(record).busy_ns and profile_of(record).steps)
+
+
+def _busy_half_width(before: Sequence[float], after: Sequence[float]) -> float | None:
+    """Return that of the log ratio of mean busy times; None with fewer steps than stretches.
+
+    It is Student's, from a jackknife over stretches of the steps of each arm.
+    """
+    if min(len(before), len(after)) < STRETCHES:
+        return None
+    means = [
+        stretched(np.asarray([one]), lambda steps: float(np.log(steps.mean())))
+        for one in (before, after)
+    ]
+    return student_factor(means[0].df, PLAIN_LEVEL) * math.hypot(*(one.error for one in means))
+
+
+def _host_part(
+    step_ns: float, busy: Sequence[float], log_ratios: tuple[float, float | None, float | None]
+) -> GpuPart | None:
+    """Return the part of a step that the host decides; None where the ratio leaves nothing."""
+    rest = step_ns - busy[0]
+    ends = [None if one is None else step_ns * math.exp(one) - busy[1] for one in log_ratios]
+    if rest <= 0 or any(one is not None and one <= 0 for one in ends):
+        return None
+    arm_ns, *_ = ends
+    log_ratio, low, high = (None if one is None else math.log(one / rest) for one in ends)
+    if arm_ns is None or log_ratio is None:
+        return None
+    return GpuPart(reference_ns=rest, arm_ns=arm_ns, log_ratio=log_ratio, low=low, high=high)
 
 
 def _steps_ns(cell: _ProfiledCell) -> dict[str, float]:

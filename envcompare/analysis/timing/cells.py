@@ -29,6 +29,7 @@ from envcompare.run_folder.records import (
     Block,
     CellRecord,
     CellState,
+    Design,
     Event,
     Failure,
     Measured,
@@ -101,6 +102,12 @@ class CellData:
         )
         return replace(self, run=msgspec.structs.replace(self.run, arms=arms))
 
+    @cached_property
+    def design(self) -> Design:
+        """Return how the cell was to be measured: on a GPU with as many restarts as that needs."""
+        has_gpu = any(isinstance(one, Block) and one.gpu_ns for one in self.blocks)
+        return self.run.design.on_gpu() if has_gpu else self.run.design
+
     @property
     def is_strict(self) -> bool:
         """Tell whether intervals rest on restart means alone."""
@@ -131,7 +138,7 @@ class CellData:
         """Return the factor by which an interval of the error `alpha` pays for looks."""
         return widening_for_looks(
             alpha,
-            self.run.design,
+            self.design,
             restarts=self.readings.restarts,
             is_out_of_budget=self.stopped_by == "budget",
         )

@@ -367,7 +367,7 @@ def _why_not_by_mean(data: CellData, decision: Decision, *, end: float | None) -
 
 
 def _least_restarts(data: CellData) -> int:
-    design = data.run.design
+    design = data.design
     # of a fixed number nothing can be made up for a restart that is left out
     planned = 0 if design.restarts is not None else design.min_restarts
     return least_restarts(preset=design.preset, planned=planned, is_program=data.is_program)
@@ -423,7 +423,7 @@ def claimed(outcome: Outcome, log_ratio: float, *, margin: float) -> float:
 
 
 def _too_few(data: CellData, primary: Estimate, least: int) -> Reason:
-    planned = data.run.design.min_restarts
+    planned = data.design.min_restarts
     return Reason(
         kind="too-few",
         unit="round" if primary.unit == "process" else "restart",

@@ -75,6 +75,7 @@ def read(path: Path) -> Profile:
     hidden = _BY_KERNELS if is_rocm else ""
     timed = replace(
         timed,
+        step_busy_ns=_busy_of_steps(rows, calls, (kernels, copies)),
         quantities=(
             *_occupancy(rows),
             *_collectives(kernels, rows, is_rocm=is_rocm),
@@ -321,6 +322,26 @@ def _untraced_graphs(
     graphs = untraced_graphs(calls, names, tables)
     if graphs and all((launching_calls(table, calls) >= 0).all() for table in tables):
         yield Note(kind="untraced-graphs", values={"graphs": graphs})
+
+
+def _busy_of_steps(rows: EventRows, calls: Table, tables: Sequence[Table]) -> tuple[float, ...]:
+    """Return how long one GPU was busy with what each step launched, in ns, in their order.
+
+    Nothing where several GPUs worked, or where the step of any row is not known.
+    """
+    steps = np.sort(rows.step_times.table()["start"])
+    launches = [launching_calls(table, calls) for table in tables]
+    devices = np.unique(np.concatenate([table["device"] for table in tables]))
+    if len(steps) != len(rows.steps) or len(devices) != 1 or any((at < 0).any() for at in launches):
+        return ()
+    launched_at = np.concatenate([calls["start"][at] for at in launches])
+    starts, ends = (np.concatenate([table[name] for table in tables]) for name in ("start", "end"))
+    owners = np.searchsorted(steps, launched_at, side="right") - 1
+    if set(owners.tolist()) != set(range(len(steps))):
+        return ()
+    return tuple(
+        float(union_ns(starts[owners == step], ends[owners == step])) for step in range(len(steps))
+    )
 
 
 def _owners(rows: Table, calls: Table, operators: Table) -> Numbers:

@@ -301,6 +301,7 @@ class EventRows:
     dropped: set[str] = field(default_factory=set)
     steps: set[str] = field(default_factory=set)
     steps_ns: int = 0  # total
+    step_times: Rows = field(default_factory=lambda: Rows("start", "end"))
     exchanges: Rows = field(default_factory=lambda: Rows("start", "end"))  # between processes
     vendor: str = ""  # of the GPUs, derived from call categories
     occupancy_weighted: int = 0
@@ -471,6 +472,7 @@ def _annotation(trace: Trace, number: int, event: Event, rows: EventRows) -> Non
     if match := _STEP.fullmatch(name):
         rows.steps.add(match[1])
         rows.steps_ns += trace.duration_ns(number, event)
+        rows.step_times.add(*_times(trace, number, event), number)
     elif EXCHANGE.fullmatch(name):
         rows.exchanges.add(*_times(trace, number, event), number)
 

@@ -35,7 +35,7 @@ from envcompare.report.numbers import (
 )
 from envcompare.report.sections.cards import summary_cards
 from envcompare.report.sections.comparisons import ComparedRow, badges
-from envcompare.report.sections.profiletables import leading_tables
+from envcompare.report.sections.profiletables import gpu_tables, leading_tables
 from envcompare.report.wording.headlines import Headline, mean_log_ratio, odd_names
 from envcompare.report.wording.labels import hosts_work, piece_word, reference_name
 from envcompare.report.wording.methodwords import caution_of
@@ -101,6 +101,7 @@ def answer_section(
         blocks=(
             *(_lead(one, style="lead") for one in leads[:first]),
             *tables,
+            *gpu_tables(run),
             *leading_tables(run),
             *(further,) * (len(leads) > first),
             Group(style="three", blocks=cards),

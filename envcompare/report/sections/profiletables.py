@@ -14,6 +14,7 @@ from envcompare.analysis.model.profiling import (
     ArmProfiles,
     CellProfiles,
     DiffKind,
+    GpuPart,
     KernelDiff,
     KernelDiffRow,
     Ledger,
@@ -30,6 +31,7 @@ from envcompare.report.blocks import (
     Row,
     Span,
     Table,
+    Words,
     grid_of,
     signed_bar,
     table_of,
@@ -37,12 +39,16 @@ from envcompare.report.blocks import (
 )
 from envcompare.report.numbers import (
     NOT_MEASURED,
+    NS,
     TimeScale,
     bytes_text,
     listed,
     number_text,
+    paired_times,
     quantity_text,
     ratio_text,
+    signed_interval,
+    signed_percent,
 )
 from envcompare.report.wording.labels import cell_labels, short_name
 from envcompare.report.wording.profileterms import PEAKS, in_words, is_power, quantity_name
@@ -61,6 +67,10 @@ _MOST_LEADING: Final = 12
 _MOST_TABLES: Final = 2
 _MOST_NAMES: Final = 40
 _UNKNOWN: Final = "not known"
+_IN_TWO_PARTS: Final = (
+    "A step on the GPU in two parts, each with its own 95 % interval: kernels keep the GPU busy in "
+    "traced steps; in the rest of a timed step, the host part, the GPU waits for the host."
+)
 # of an import, on the first screen: work and traffic, then times where there are any
 _LEADING: Final = (
     "flops_fp64", "flops_fp32", "flops_fp16", "flops_tensor", "flops_model", "dram_read_sectors",
@@ -202,6 +212,39 @@ def leading_tables(run: RunComparison) -> tuple[Table, ...]:
     labels, shown = cell_labels(run), () if is_timed(run) else run.profiles[:_MOST_TABLES]
     tables = (_leading_table(one, label=labels.get(one.cell, one.cell)) for one in shown)
     return tuple(table for table in tables if table.rows)
+
+
+def gpu_tables(run: RunComparison) -> tuple[Table, ...]:
+    """Return what GPU and host take of a step in each comparison; nothing without a GPU."""
+    labels = cell_labels(run)
+    rows = [(cell, parts) for cell in run.profiles for parts in cell.gpu_parts]
+    if not rows:
+        return ()
+    table = table_of(
+        "Kernels and host part",
+        rows,
+        ("Environment", "name", lambda row: visible(row[1].arm)),
+        ("Workload", "name", lambda row: labels.get(row[0].cell, row[0].cell)),
+        ("Kernels", "number", lambda row: _gpu_change(row[1].kernels, steps=row[1].steps)),
+        ("GPU busy", "figure", lambda row: _gpu_times(row[1].kernels)),
+        ("Host part", "number", lambda row: _gpu_change(row[1].host)),
+        ("GPU idle", "figure", lambda row: _gpu_times(row[1].host)),
+        caption=_IN_TWO_PARTS,
+    )
+    return (table,)
+
+
+def _gpu_change(part: GpuPart | None, *, steps: tuple[int, int] | None = None) -> Words:
+    """Return a change with its interval below, or why there is none."""
+    if part is None:
+        return NOT_MEASURED
+    interval = signed_interval(part.low, part.high)
+    few = f" from {counted(min(steps), 'traced step')}" if steps and part.low is None else ""
+    return Line(strong=signed_percent(part.log_ratio), below=(f"{interval}{few}",))
+
+
+def _gpu_times(part: GpuPart | None) -> str:
+    return NOT_MEASURED if part is None else paired_times(part.reference_ns / NS, part.arm_ns / NS)
 
 
 def _leading_table(profiles: CellProfiles, *, label: str) -> Table:

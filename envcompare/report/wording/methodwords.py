@@ -64,6 +64,7 @@ _PROGRAMS: Final = (
     "a warm-up. The start of the environment is part of real time only. Net time is not defined, "
     "since it is not known how long its threads and children wait"
 )
+_ONE_GPU: Final = "envcompare has been tried on one GPU so far, an NVIDIA H200."
 _BYTE_CODE: Final = (
     "no arm writes it (PYTHONDONTWRITEBYTECODE), because a read-only container cannot: modules "
     "without byte code are compiled at each start"
@@ -131,8 +132,9 @@ def _build(build: TorchBuild) -> str:
 
 
 def host_sentences(run: RunComparison) -> tuple[str, ...]:
-    """Name the builds of PyTorch, or else the locks, in which the hosts of this run differ."""
-    return difference_sentences(run.host_differences)
+    """Name the software in which the hosts of this run differ, and say how new GPUs are here."""
+    is_on_gpu = any(device != "cpu" for host in run.hosts for device in host.devices.values())
+    return (*(_ONE_GPU,) * is_on_gpu, *difference_sentences(run.host_differences))
 
 
 def difference_sentences(differences: Iterable[HostDifference]) -> tuple[str, ...]:

@@ -104,7 +104,8 @@ def why_sentences(run: RunComparison) -> tuple[str, ...]:
             is_net = cell.cell in net_cells
             parts = [largest_parts(ledger, is_net=is_net)] if ledger and ledger.change_ns else []
             parts += [short_sentence(diff, reference=cell.reference)] if diff else []
-            waited = _idle_sentence(every[arm]) if arm in every else ""
+            is_in_parts = any(one.arm == arm for one in cell.gpu_parts)
+            waited = _idle_sentence(every[arm]) if arm in every and not is_in_parts else ""
             parts += [waited] * bool(waited)
             if parts:
                 size = abs(ledger.change_ns / max(1, ledger.reference_ns)) if ledger else 0.0

@@ -65,6 +65,8 @@ def test_a_real_trace_of_a_gpu_is_read(arm: str) -> None:
     kept = msgspec.json.decode((H200 / arm / "torch.json").read_bytes(), type=ProfileRecord).profile
     assert kept is not None
     assert (profile.kernels, profile.busy_ns) == (kept.kernels, kept.busy_ns)
+    assert len(profile.step_busy_ns) == profile.steps == 5
+    assert sum(profile.step_busy_ns) == profile.busy_ns
 
 
 def test_a_trace_without_a_gpu_says_so() -> None:

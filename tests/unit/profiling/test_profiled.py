@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,44 @@ def test_traces_give_diff_and_ledger_held_against_the_timing(tmp_path: Path) -> 
     assert (diff.both, diff.only_arm, diff.identical_kernel_set) == (1, 1, False)
     assert [arm.arm for arm in found.arms] == ["vm", "docker"]
     assert found.arms[0].activities is not None
+
+
+def test_step_on_a_gpu_is_divided_into_kernels_and_the_rest(tmp_path: Path) -> None:
+    """The rest is what a timed step takes beyond the traced kernels; both have an interval."""
+    timed = blocks({"vm": 1.0, "docker": 1.1, "vm~control": 1.0})
+    samples = tuple(replace(one, gpu_ns=one.wall_ns) for one in timed)
+    busy = [2_000_000.0 + 20_000 * (step % 3) for step in range(99)]
+    records = [
+        replace(one, profile=replace(one.profile, steps=99, step_busy_ns=tuple(steps),
+                                     busy_ns=sum(steps), span_ns=2 * sum(steps)))
+        for one, steps in zip(
+            traces([CONV], [CONV]), (busy, [1.02 * each for each in busy]), strict=True
+        )
+        if one.profile
+    ]  # fmt: skip
+    run = compared(tmp_path / "all", *records, samples=samples)
+    (parts,) = only(run).gpu_parts
+    kernels, host = parts.kernels, parts.host
+    assert host is not None
+    assert math.exp(kernels.log_ratio) == pytest.approx(1.02)
+    assert kernels.low is not None
+    assert 0 < kernels.log_ratio - kernels.low < 0.005
+    step_ns = kernels.reference_ns + host.reference_ns
+    assert step_ns == pytest.approx(10_000_000, rel=0.05)
+    expected_ns = 1.1 * step_ns - 1.02 * kernels.reference_ns
+    assert host.arm_ns == pytest.approx(expected_ns, rel=0.02)
+    assert host.low is not None
+    assert host.high is not None
+    assert host.low < host.log_ratio < host.high
+    few = [replace(one, profile=replace(one.profile, step_busy_ns=())) for one in records]
+    (parts,) = only(compared(tmp_path / "few", *few, samples=samples)).gpu_parts
+    assert (parts.kernels.low, parts.kernels.log_ratio) == (None, pytest.approx(math.log(1.02)))
+
+
+def test_step_on_a_cpu_is_not_divided_so(tmp_path: Path) -> None:
+    """A profile that holds work of a GPU is not of what was timed."""
+    records = traces([CONV], [CONV])
+    assert only(compared(tmp_path, *records, samples=blocks({"vm": 1.0}))).gpu_parts == ()
 
 
 def test_build_that_names_show_confounds_the_comparison(tmp_path: Path) -> None:
