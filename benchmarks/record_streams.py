@@ -40,7 +40,7 @@ TRIAL = str(RESULTS / "precision" / "lockstep-00.jsonl.gz")
 @click.option("--note", default="", help="What is to be known of the host.")
 @click.option("--out", type=click.Path(path_type=Path), help=f"[default: {RECORDED.name}]")
 @click.option("--append", is_flag=True, help="Keep the streams that are there under other names.")
-def main(  # noqa: PLR0913 — an option each
+def main(
     places: Places,
     *,
     paths: tuple[Path, ...],
