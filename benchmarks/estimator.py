@@ -1,8 +1,9 @@
 """Simulate what an environment can do to steps, and say what headline and verdict make of it.
 
 Whole cells are drawn block by block and judged by the product's own analysis; the truth is the mean
-time that a user waits for. The runs kept in `results/` are judged anew as well, beside the verdict
-that was published with them.
+time that a user waits for. Of some the intervals of the typical step and of the mean are
+calibrated. The runs kept in `results/` are judged anew as well, beside the verdict that was
+published with them. A run that was stopped goes on at the row where it was, at the same commit.
 """
 
 from __future__ import annotations
@@ -11,26 +12,30 @@ import json
 import math
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import click
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special, stats
 
-from bookkeeping import HERE, Places, benchmark, commit
+from bookkeeping import HERE, Places, benchmark, commit, commits, write_json
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import Comparison, Estimate, RunComparison
 from envcompare.analysis.timing.cells import CellData, summarise_cell
 from envcompare.analysis.timing.judge import judge, primaries
-from envcompare.run_folder.records import CONTROL_SUFFIX, Block, Event
+from envcompare.run_folder.records import CONTROL_SUFFIX, Block, Event, Scalar
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats import typical
-from envcompare.stats.intervals import Interval
-from ground import recorded_run
+from envcompare.stats.intervals import ALPHA, Interval
+from envcompare.stats.metrics import Readings
+from envcompare.stats.typical import TYPICAL_SHARE
+from ground import end_widening, recorded_run
 
 RAW, PAGE = "estimator.json", "estimator.md"
 SEED = 20_261_128
@@ -40,7 +45,9 @@ CONTROL = f"{REFERENCE}{CONTROL_SUFFIX}"
 ARMS = (REFERENCE, ARM, OTHER, CONTROL)
 CELL = "local/made/default"
 PLANNED = 4  # comparisons of a run of two environments and two workloads
-REPEATS = 40
+REPEATS, CELLS = 40, 200
+LEVEL = 0.95  # of the intervals that are calibrated
+GOALS = {"typical": 0.010, "mean": 0.025}  # half-widths of equal arms at 60 s
 STEP_NS = 2e6
 NOISE = {  # standard deviations of logarithms: of a restart and a block; bursts of some blocks
     "restart": 0.004, "block": 0.03, "step": 0.02, "bursts": 0.03, "burst": 0.3,
@@ -72,6 +79,36 @@ ALIKE = (("none", 0.0, 0.0), ("AR(1) at 0.2", 1.0, 0.2), ("AR(1) at 0.4", 1.0, 0
          ("as on the H200", 0.5, 0.8))  # fmt: skip
 ALIKE_CELLS = ((2, 40), (2, 130), (4, 20), (4, 60), (6, 40))  # restarts × rounds
 ALIKE_SD, ALIKE_REPEATS = 0.11, 15  # of a round; cells for each of a scenario
+_CALIBRATION = """
+## Calibration
+
+{cells} cells of each row, of 6 restarts of 40 rounds, about what four arms do in 60 s. An interval
+at 95 % excludes the truth in {count_low} to {count_high} of {cells} cells, and the mean square of z
+lies between {square_low:.2f} and {square_high:.2f}, each in 95 of 100 rows, if the interval is as
+wide as it should be. z is the normal quantile of the level at which an interval just reaches the
+truth: that of the typical step, or of the mean. Half-widths are medians, in percent: at 95 %, and
+as printed for four comparisons. Goals: no interval is too narrow, and those of equal arms are at 95
+% at most ± {typical:.1f} % for the typical step and ± {mean:.1f} % for the mean.
+
+Goals missed: {missed}
+"""
+_BEYOND = """
+One launch in {one_in} is beyond the goals: three in four of these cells have no such launch, and
+nothing in their times shows that there are any.
+"""
+_MARGIN = """
+## At the margin
+
+{cells} cells of environments whose mean is exactly the margin slower. At most 5 % may be called
+equivalent: {most} of {cells}, with the error of the simulation.
+
+| what an environment does | equivalent |
+|---|---|
+"""
+_RARE = """
+Few slow steps that are very long are beyond that goal: a cell has some six of them, and in one that
+met fewer by chance the mean looks shorter and steadier than it is.
+"""
 _KEPT = """
 ## The kept runs
 
@@ -79,6 +116,9 @@ Each comparison, its control among them: the verdict in its `comparison.json`, a
 """
 
 Floats = NDArray[np.float64]
+Calibration = dict[str, dict[str, float]]
+"""Of typical step and mean: what is counted of their intervals."""
+_HALVINGS = 40
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,6 +141,7 @@ class Scenario:
 
     name: str
     truth: float
+    typical: float | None = None  # the same of the typical step, where that is another
     change: Change | None = None
     everywhere: Change | None = None  # done to all arms
     restarts: int = 6
@@ -152,6 +193,13 @@ def _rising(steps: Steps, _restart: int, _generator: np.random.Generator) -> Non
 def _slow_launch(by: float) -> Change:
     def change(steps: Steps, restart: int, _generator: np.random.Generator) -> None:
         steps.cpu *= 1 + by * (restart == 1)
+
+    return change
+
+
+def _slow_launches(*, one_in: int, by: float) -> Change:
+    def change(steps: Steps, _restart: int, generator: np.random.Generator) -> None:
+        steps.cpu *= 1 + by * (generator.random() < 1 / one_in)
 
     return change
 
@@ -209,6 +257,49 @@ SCENARIOS = (
     Scenario(name="steps rise from 1.0 to 1.6 in a block", truth=1.3, change=_rising),
     Scenario(name="1 launch of 4 slower by 20 %", truth=1.05, change=_slow_launch(0.2), restarts=4),
     Scenario(name="1 launch of 4 slower by 40 %", truth=1.10, change=_slow_launch(0.4), restarts=4),
+)
+
+SELDOM = 20  # launches, of which one is slow: a cell has 6
+CALIBRATED = (
+    Scenario(name="nothing", truth=1.0),
+    Scenario(name="every step 2 % slower", truth=1.02, change=_slower(0.02)),
+    Scenario(name="every step 12 % slower", truth=1.12, change=_slower(0.12)),
+    Scenario(
+        name="one step in 50 takes 4 times",
+        truth=1.06,
+        typical=1.0004,  # a quartile of ten steps, of which a few are slow
+        change=_slow_steps(one_in=50, times=4),
+    ),
+    Scenario(
+        name="one launch in 4 is 2 % slower",
+        truth=1.005,
+        typical=1.0049,  # the median of the mixture
+        change=_slow_launches(one_in=4, by=0.02),
+    ),
+    Scenario(
+        name=f"one launch in {SELDOM} is 20 % slower",
+        truth=1.01,
+        typical=1.0030,
+        change=_slow_launches(one_in=SELDOM, by=0.2),
+    ),
+)
+RARE = "one step in 400 takes 21 times"
+AT_THE_MARGIN = (
+    Scenario(name="every step 5 % slower", truth=1.05, change=_slower(0.05)),
+    Scenario(
+        name="the same, 4 restarts of 12 rounds of 3 steps",
+        truth=1.05,
+        change=_slower(0.05),
+        restarts=4,
+        rounds=12,
+        steps=3,
+    ),
+    Scenario(
+        name="one step in 50 takes 3.5 times",
+        truth=1.05,
+        change=_slow_steps(one_in=50, times=3.5),
+    ),
+    Scenario(name=RARE, truth=1.05, change=_slow_steps(one_in=400, times=21)),
 )
 
 
@@ -354,6 +445,97 @@ def _percent(log_ratio: float) -> str:
     return f"{100 * math.expm1(log_ratio):+.1f}"
 
 
+def calibrate(scenario: Scenario, *, cells: int) -> Calibration:
+    """Return how often the intervals of a scenario exclude the truth, of typical step and mean."""
+    known: dict[str, list[tuple[float, float, float]]] = {name: [] for name in GOALS}
+    for repeat in range(cells):
+        blocks = draw(scenario, seeded(scenario.name, repeat))
+        for name, (at_level, alpha) in _intervals(blocks).items():
+            typical = scenario.typical if name == "typical" else None
+            truth = math.log(typical or scenario.truth)
+            printed = at_level(1 - alpha).half_width * end_widening(scenario.restarts, alpha)
+            known[name].append((reach(at_level, truth), at_level(LEVEL).half_width, printed))
+    limit = float(special.ndtri((1 + LEVEL) / 2))
+    rows = {}
+    for name, kept in known.items():
+        z, half, printed = np.asarray(kept).T
+        rows[name] = {
+            "excludes": int(np.sum(np.abs(z) > limit)),
+            "square": round(float(np.mean(z**2)), 3),
+            "half_width": round(float(np.median(half)), 5),
+            "printed": round(float(np.median(printed)), 5),
+        }
+    return rows
+
+
+def _intervals(blocks: tuple[Block, ...]) -> dict[str, tuple[Callable[[float], Interval], float]]:
+    """Return typical step and mean by level, not widened, and the error that each may spend."""
+    readings, alpha = Readings(blocks, metrics=("net",)), ALPHA / PLANNED
+    typical = readings.evidence(ARM, REFERENCE, "net")
+    mean = readings.felt(ARM, REFERENCE, "net")
+    assert typical is not None
+    assert mean is not None
+
+    def of_mean(level: float) -> Interval:
+        return mean.interval(
+            level=level,
+            spread=typical.spread,
+            groups=typical.groups,
+            generations=typical.generations,
+        )
+
+    return {
+        "typical": (lambda level: typical.interval(level=level), TYPICAL_SHARE * alpha),
+        "mean": (of_mean, (1 - TYPICAL_SHARE) * alpha),
+    }
+
+
+def reach(at_level: Callable[[float], Interval], truth: float) -> float:
+    """Return the z of an estimate: the normal quantile of the level that just reaches the truth."""
+    off = at_level(LEVEL).mean - truth
+    low, high = 0.0, 1 - 1e-9
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        is_short = at_level(middle).half_width < abs(off)
+        low, high = (middle, high) if is_short else (low, middle)
+    return math.copysign(float(special.ndtri((1 + low) / 2)), off)
+
+
+def bands(cells: int) -> tuple[tuple[int, int], tuple[float, float]]:
+    """Return in which bounds counts and mean squares of z lie in 95 of 100 rows."""
+    counts, squares = stats.binom(cells, 1 - LEVEL), stats.chi2(cells)
+    ends = 0.025, 0.975
+    return (
+        (int(counts.ppf(ends[0])), int(counts.ppf(ends[1]))),
+        (float(squares.ppf(ends[0])) / cells, float(squares.ppf(ends[1])) / cells),
+    )
+
+
+def reading(row: Mapping[str, float], cells: int) -> str:
+    """Return whether an interval is as wide as it should be."""
+    pairs = list(zip((row["excludes"], row["square"]), bands(cells), strict=True))
+    if any(value > high for value, (_, high) in pairs):
+        return "too narrow"
+    return "wider than needed" if any(value < low for value, (low, _) in pairs) else "in the bands"
+
+
+def missed_goals(found: Mapping[str, Any]) -> list[str]:
+    """Return a phrase for each goal that a calibration, or what is at the margin, misses."""
+    cells, missed = found["cells"], []
+    for scenario in CALIBRATED:
+        for figure, one in found["calibration"].get(scenario.name, {}).items():
+            where = f"{scenario.name}, {figure}"
+            if reading(one, cells) == "too narrow" and scenario is not CALIBRATED[-1]:
+                missed.append(f"{where}: too narrow")
+            if scenario.truth == 1 and one["half_width"] > GOALS[figure]:
+                missed.append(f"{where}: ± {100 * one['half_width']:.2f} %")
+    return missed + [
+        f"{name}: {count} equivalent"
+        for name, count in found["margin"].items()
+        if count > bands(cells)[0][1] and name != RARE
+    ]
+
+
 def replayed(path: Path) -> list[str]:
     """Return a line for each comparison of a kept run: the verdict kept, and that of today."""
     kept = msgspec.json.decode((path / "comparison.json").read_bytes(), type=RunComparison)
@@ -375,51 +557,101 @@ def _said(one: Comparison | None) -> str:
     return f"{one.outcome}, {_percent(said.log_ratio)} ({ends})"
 
 
-def _page(rows: Iterable[str], alike: Iterable[str], kept: Iterable[str], *, repeats: int) -> str:
+def _page(found: Mapping[str, Any]) -> str:
+    cells = found["cells"]
+    (count_low, count_high), (square_low, square_high) = bands(cells)
+    calibration = _CALIBRATION.format(
+        cells=cells,
+        count_low=count_low,
+        count_high=count_high,
+        square_low=square_low,
+        square_high=square_high,
+        missed="; ".join(missed_goals(found)) or "none.",
+        **{name: 100 * goal for name, goal in GOALS.items()},
+    )
     return "\n".join(
         [
-            _INTRO.format(repeats=repeats),
+            _INTRO.format(repeats=found["repeats"]),
             "| what an environment does | truth | printed | interval | covers | verdicts |",
             "|---|---|---|---|---|---|",
-            *rows,
-            _ALIKE.format(repeats=ALIKE_REPEATS * repeats).rstrip(),
-            *alike,
-            _KEPT,
+            *found["rows"].values(),
+            _ALIKE.format(repeats=ALIKE_REPEATS * found["repeats"]).rstrip(),
+            *found["alike"],
+            calibration,
+            "| what an environment does | figure | excludes the truth | mean square of z "
+            "| half-width | as printed for 4 | interval |",
+            "|---|---|---|---|---|---|---|",
+            *(
+                f"| {name} | {figure} | {one['excludes']} | {one['square']:.2f} "
+                f"| ± {100 * one['half_width']:.2f} | ± {100 * one['printed']:.2f} "
+                f"| {reading(one, cells)} |"
+                for name, row in found["calibration"].items()
+                for figure, one in row.items()
+            ),
+            _BEYOND.format(one_in=SELDOM),
+            _MARGIN.format(cells=cells, most=count_high).strip(),
+            *(f"| {name} | {count} |" for name, count in found["margin"].items()),
+            _RARE,
+            _KEPT.strip(),
+            "",
             "| run | cell | environment | kept with the run | judged anew |",
             "|---|---|---|---|---|",
-            *kept,
+            *found["kept"],
+            "",
+            f"Simulated at commit {commits([found])}.",
             "",
         ]
     )
 
 
-@benchmark(__doc__, smoke=("--repeats", "2", "--runs", "0"))
+@benchmark(__doc__, smoke=("--repeats", "2", "--cells", "2", "--runs", "0"))
 @click.option("--repeats", default=REPEATS, show_default=True, help="Cells of each scenario.")
+@click.option("--cells", default=CELLS, show_default=True, help="Cells of each calibration.")
 @click.option("--runs", type=int, help="Judge so many of the kept runs anew.  [default: all]")
-def main(places: Places, repeats: int, runs: int | None) -> None:
+def main(places: Places, repeats: int, cells: int, runs: int | None) -> None:
     """Draw and judge every scenario, then the kept runs; write the page."""
-    rows = []
-    for scenario in SCENARIOS:
-        rows.append(row(scenario, repeats=repeats))
-        print(rows[-1], flush=True)
-    alike = list(alike_rows(repeats=ALIKE_REPEATS * repeats))
-    print(*alike, sep="\n", flush=True)
+    found = _begun(places, {**commit(), "repeats": repeats, "cells": cells})
+    tables: tuple[tuple[str, tuple[Scenario, ...], Callable[[Scenario], object]], ...] = (
+        ("rows", SCENARIOS, lambda one: row(one, repeats=repeats)),
+        ("calibration", CALIBRATED, lambda one: calibrate(one, cells=cells)),
+        ("margin", AT_THE_MARGIN, lambda one: count_equivalent(one, cells=cells)),
+    )
+    for table, scenarios, measure in tables:
+        for scenario in scenarios:
+            if scenario.name not in found[table]:
+                found[table][scenario.name] = measure(scenario)
+                write_json(places.results / RAW, found)
+                print(scenario.name, found[table][scenario.name], flush=True)
+    found["alike"] = list(alike_rows(repeats=ALIKE_REPEATS * repeats))
+    print(*found["alike"], sep="\n", flush=True)
     folders = sorted(one.parent for one in RUNS.glob("*/comparison.json"))[:runs]
-    kept = [line for folder in folders for line in replayed(folder)]
-    print(*kept, sep="\n")
-    found = {**commit(), "repeats": repeats, "rows": rows, "alike": alike, "kept": kept}
-    places.results.mkdir(parents=True, exist_ok=True)
-    raw = json.dumps(found, indent=1, ensure_ascii=False)
-    (places.results / RAW).write_text(f"{raw}\n", encoding="utf-8")
+    found["kept"] = [line for folder in folders for line in replayed(folder)]
+    print(*found["kept"], sep="\n")
+    write_json(places.results / RAW, found)
     write_page(places)
+
+
+def _begun(places: Places, head: Mapping[str, Scalar]) -> dict[str, Any]:
+    """Return what is kept of a run at this very commit that was stopped, or nothing yet."""
+    path = places.results / RAW
+    kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    is_same = not head["is_dirty"] and all(kept.get(key) == value for key, value in head.items())
+    return (
+        kept
+        if is_same
+        else {**head, "rows": {}, "calibration": {}, "margin": {}, "alike": [], "kept": []}
+    )
+
+
+def count_equivalent(scenario: Scenario, *, cells: int) -> int:
+    """Return how many cells of a scenario are called equivalent."""
+    found = (judged(draw(scenario, seeded(scenario.name, one))) for one in range(cells))
+    return sum(one.outcome == "equivalent" for one in found)
 
 
 def write_page(places: Places) -> None:
     """Write the page of what was found."""
-    found = json.loads((places.results / RAW).read_text(encoding="utf-8"))
-    places.write_page(
-        PAGE, _page(found["rows"], found["alike"], found["kept"], repeats=found["repeats"])
-    )
+    places.write_page(PAGE, _page(json.loads((places.results / RAW).read_text(encoding="utf-8"))))
 
 
 if __name__ == "__main__":

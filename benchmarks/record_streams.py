@@ -2,10 +2,10 @@
 
 The reference against its control has the truth 0, and so have the trials of `false_positives.py`.
 Those of `precision.py` have it once the slowdown it injected is taken off. The file of streams is a
-list, each with a name, a note on the host, whether that was calm, the seconds of a step, and the
-round log ratios of each restart:
+list, each with a name, a note on the host, the seconds of a step, and the round log ratios of each
+restart:
 
-    {"streams": [{"name": "…", "note": "…", "calm": true, "step_s": 0.075,
+    {"streams": [{"name": "…", "note": "…", "step_s": 0.075,
                   "restarts": [[0.01, -0.02, 0.0, 0.01], …]}]}
 """
 
@@ -38,22 +38,20 @@ TRIAL = str(RESULTS / "precision" / "lockstep-00.jsonl.gz")
 @benchmark(__doc__.partition("\n\n")[0], smoke=(EXAMPLE, TRIAL))
 @click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--note", default="", help="What is to be known of the host.")
-@click.option("--calm", is_flag=True, help="Nothing else ran: the goals for a calm host apply.")
 @click.option("--out", type=click.Path(path_type=Path), help=f"[default: {RECORDED.name}]")
 @click.option("--append", is_flag=True, help="Keep the streams that are there under other names.")
-def main(  # noqa: PLR0913 — an option each
+def main(
     places: Places,
     *,
     paths: tuple[Path, ...],
     note: str,
     out: Path | None,
-    calm: bool,
     append: bool,
 ) -> None:
     """Write the streams of all folders."""
     out = out or places.data / RECORDED.name
     found = [
-        {**stream, "note": note or stream["note"], "calm": calm}
+        {**stream, "note": note or stream["note"]}
         for stream in itertools.chain(
             trials([path for path in paths if path.is_file()]),
             *(streams_of(path) for path in paths if path.is_dir()),

@@ -43,7 +43,6 @@ class Stream:
     note: str
     draw: Draw
     cost: Cost = Cost()
-    is_calm: bool = False  # the goal for a calm host applies
     is_beyond: bool = False  # restarts scatter further than any goal asks for
 
 
@@ -62,7 +61,6 @@ def streams() -> tuple[Stream, ...]:
             name="steady",
             note="normal rounds of 3 %, restarts add nothing",
             draw=lambda g: _levels(Spread(restart=0, round=0.03), g.standard_normal),
-            is_calm=True,
         ),
         Stream(
             name="normal",
@@ -122,7 +120,6 @@ def recorded(path: Path) -> tuple[Stream, ...]:
             note=f"{one['note']}; stretches of {STRETCH} recorded rounds, restarts add 0.5 % (t₃)",
             cost=Cost(round_s=ARMS * (max(BLOCK_S, one["step_s"]) + ANSWER_S)),
             draw=_resampler(one["restarts"]),
-            is_calm=one.get("calm", False),
         )
         for one in content["streams"]
     )

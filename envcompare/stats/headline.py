@@ -8,9 +8,10 @@ it, with the errors of both:
     half-width² = (half-width of the typical step)² + t² e²
 
 e being the jackknife error of the difference over stretches of time and t Student's factor. Both
-are at 95 %, that of the typical step widened for looks: equivalence is claimed of each comparison
-by itself, and all of several are equivalent with no more error (an intersection–union test; Berger
-1982, Technometrics 24:295–300).
+are at 90 %, that of the typical step widened for looks: an arm beyond either end of the margin is
+then called equivalent with an error of 5 % (two one-sided tests; Schuirmann 1987). Equivalence is
+claimed of each comparison by itself, and all of several are equivalent with no more error (an
+intersection–union test; Berger 1982, Technometrics 24:295–300).
 The two are not correlated where the median is an efficient estimate of the middle (the covariance
 of an efficient estimate with what another differs from it is 0; Hausman 1978, Econometrica 46,
 lemma 2.1), and negatively where it is less efficient than the mean, so that the sum is too wide
@@ -26,7 +27,7 @@ from typing import Literal
 
 import numpy as np
 
-from envcompare.stats.intervals import CONTROL_LEVEL, Interval, student_factor
+from envcompare.stats.intervals import ALPHA, CONTROL_LEVEL, Interval, student_factor
 from envcompare.stats.typical import (
     DECIDED_FACTOR,
     Contrast,
@@ -37,7 +38,7 @@ from envcompare.stats.typical import (
 )
 from envcompare.stats.verdicts import Verdict, verdict
 
-EQUAL_LEVEL = 0.95  # of the intervals by which an arm is equivalent
+EQUAL_LEVEL = 1 - 2 * ALPHA  # of the intervals by which an arm is equivalent
 RARE_TIMES = 20  # as long as usual: a slow step for which it is said how rare it may be
 _NO_MORE = 3.0  # events that may still be expected of a kind of which none was seen (95 %)
 
@@ -129,7 +130,7 @@ class Headline:
     typical: Interval
     mean: Interval | None  # a difference rests on it
     implied: Interval | None  # of the same mean: equivalence rests on it
-    excess: Interval | None  # of the mean above the typical step, not widened
+    excess: Interval | None  # of the mean above the typical step: at 95 %, not widened
 
     @classmethod
     def of(  # noqa: PLR0913 — each is a choice of its own
@@ -157,16 +158,18 @@ class Headline:
             groups=groups,
             generations=typical.generations,
         )
-        half = student_factor(excess.df, EQUAL_LEVEL) * excess.error
+        half, half_equal = (
+            student_factor(excess.df, level) * excess.error for level in (1 - ALPHA, EQUAL_LEVEL)
+        )
         is_decided = widening > 1 and abs(direct.mean) > DECIDED_FACTOR * direct.half_width
         return cls(
             typical=typical,
             mean=replace(direct, is_decided=is_decided),
             implied=replace(
-                direct, half_width=math.hypot(equal.half_width, half), level=EQUAL_LEVEL
+                direct, half_width=math.hypot(equal.half_width, half_equal), level=EQUAL_LEVEL
             ),
             excess=replace(
-                direct, mean=excess.mean, half_width=half, level=EQUAL_LEVEL, is_decided=False
+                direct, mean=excess.mean, half_width=half, level=1 - ALPHA, is_decided=False
             ),
         )
 

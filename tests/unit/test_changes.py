@@ -8,13 +8,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from builders import CELL
+from builders import CELL, run_record, stepped
 from measuredruns import Made, one_cell, run_folder
 from summaries import lines_of
 
 from envcompare.analysis.model.changes import Change, RunChange
 from envcompare.analysis.two_runs.changes import compare_runs, read_run
 from envcompare.analysis.two_runs.gates import claims_of_change, judge_gates, parse_gates
+from envcompare.analysis.two_runs.mismatches import ReadRun
 from envcompare.errors import ConfigError
 from envcompare.report.wording.changewords import change_blocks, worded
 from envcompare.report.wording.verdicts import reasons_text
@@ -57,6 +58,32 @@ def test_a_ratio_that_stayed_is_equivalent(tmp_path: Path) -> None:
     found = only(compared(tmp_path, one_cell("a", 1.02), one_cell("b", 1.021, noise=0.003)))
     assert found.outcome == "equivalent"
     assert "equivalent within ±5 %" in found.sentence
+
+
+def test_slow_steps_that_are_new_are_not_equivalent(tmp_path: Path) -> None:
+    """Most steps take as long as before, and the mean of all does not."""
+    reads = []
+    for name, share in (("a", 0.0), ("b", 0.02)):
+        folder = RunFolder.create(tmp_path, run_record(run_id=name))
+        for block in stepped(share=share, factor=4.0):
+            folder.append_sample(block)
+        folder.close()
+        reads.append(read_run(folder))
+    change = compare_runs(*reads, allow_mismatch=True)  # no host described its software
+    found = only(change)
+    assert found.high is not None
+    assert found.high < math.log(1.05)
+    assert found.outcome == "inconclusive"
+    assert found.sentence.endswith("the mean of all steps may have changed by more than the margin")
+    (gate,) = judge_gates(parse_gates(("unproven:4%",)), claims_of_change(change))
+    assert gate.is_hit
+    again = compare_runs(reads[0], same_again(reads[0]), allow_mismatch=True)
+    assert only(again).outcome == "equivalent"
+
+
+def same_again(read: ReadRun) -> ReadRun:
+    """Return a run by another name."""
+    return replace(read, comparison=msgspec.structs.replace(read.comparison, run_id="c"))
 
 
 def test_a_wide_interval_is_inconclusive(tmp_path: Path) -> None:

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
-from estimator import ARM, REFERENCE, SCENARIOS, draw, judged, seeded
+from estimator import (
+    ARM,
+    AT_THE_MARGIN,
+    CALIBRATED,
+    RAW,
+    REFERENCE,
+    SCENARIOS,
+    bands,
+    draw,
+    judged,
+    missed_goals,
+    reach,
+    seeded,
+)
 from msgspec.structs import replace
 
+from bookkeeping import RESULTS
 from envcompare.analysis.model.comparison import Comparison
 from envcompare.report.wording.verdicts import verdict
 from envcompare.stats.headline import least_steps, own_waiting
+from envcompare.stats.intervals import Evidence
 from envcompare.stats.metrics import Readings
 from envcompare.stats.pairs import far_launches
 
@@ -167,3 +184,38 @@ def test_the_step_of_an_arm_is_that_of_the_reference_times_the_ratio() -> None:
 def test_rare_slow_steps_of_twenty_times_are_covered_from_so_many_steps_on() -> None:
     """At a margin of 5 %: 3 (20 − 1) ÷ 0.05."""
     assert least_steps(0.05) == 1140
+
+
+def kept() -> Any:
+    """Return what the page is made of."""
+    return json.loads((RESULTS / RAW).read_text(encoding="utf-8"))
+
+
+def test_calibration_meets_its_goals() -> None:
+    """Of every scenario, at the number of cells that the bands ask for."""
+    found = kept()
+    assert found["cells"] >= 200
+    assert set(found["calibration"]) == {one.name for one in CALIBRATED}
+    assert set(found["margin"]) == {one.name for one in AT_THE_MARGIN}
+    assert missed_goals(found) == []
+
+
+def test_an_interval_that_is_too_narrow_is_named() -> None:
+    """With too many cells that exclude the truth, or too wide a scatter, or an arm too often."""
+    found = kept()
+    (_, most), (_, square) = bands(found["cells"])
+    found["calibration"]["nothing"]["mean"]["excludes"] = most + 1
+    found["calibration"]["every step 2 % slower"]["typical"]["square"] = square + 0.01
+    found["margin"]["every step 5 % slower"] = most + 1
+    assert missed_goals(found) == [
+        "nothing, mean: too narrow",
+        "every step 2 % slower, typical: too narrow",
+        f"every step 5 % slower: {most + 1} equivalent",
+    ]
+
+
+def test_z_is_that_of_the_level_at_which_an_interval_reaches_the_truth() -> None:
+    """Of a normal estimate it is its distance to the truth in standard errors, with its sign."""
+    evidence = Evidence(mean=-0.03, error=0.02, count=10**9)
+    z = reach(lambda level: evidence.interval(level=level), 0.01)
+    assert z == pytest.approx(-2.0, abs=1e-6)

@@ -14,6 +14,7 @@ from envcompare.report.wording.methodwords import level_sentence
 from envcompare.report.wording.verdicts import reasons_text
 from envcompare.run_folder.records import CellRecord, Event
 from envcompare.run_folder.results import RunFolder
+from envcompare.stats.headline import EQUAL_LEVEL
 from envcompare.stats.metrics import Readings, look
 
 
@@ -52,6 +53,24 @@ def test_cell_keeps_the_interval_that_the_rule_saw(tmp_path: Path, rule: str) ->
     assert seen is not None
     assert first is not None
     assert (first.low, first.high) == (seen.low, seen.high)
+
+
+def test_interval_and_error_of_equivalent_arms_are_those_of_one_sided_tests(
+    tmp_path: Path,
+) -> None:
+    """The page says at which level, and of all together only where nothing else was found."""
+    made = run(tmp_path / "a", [1.0] * 3)
+    assert {one.outcome for one in made.compared} == {"equivalent"}
+    assert {one.deciding.level for one in made.compared if one.deciding} == {EQUAL_LEVEL}
+    assert level_sentence(made).endswith(
+        "Those of equivalent environments hold at 90 %: the chance that all 3 are called "
+        "equivalent although one is beyond the margin is at most 5 %."
+    )
+    mixed = run(tmp_path / "b", [1.0, 1.0, 1.2])
+    assert level_sentence(mixed).endswith(
+        "That of an equivalent environment holds at 90 %: the chance that one beyond the margin is "
+        "called equivalent is at most 5 %."
+    )
 
 
 def test_cells_speak_for_themselves_however_many_there_are(tmp_path: Path) -> None:

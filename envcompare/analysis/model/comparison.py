@@ -46,7 +46,7 @@ ReasonKind = Literal[
     "size-skipped", "not-planned",  # on purpose: by the search, or by the plan
     "too-few", "control-failed", "not-selected", "target-first", "no-interval",  # inconclusive
     "outside-turns",  # never equivalent
-    "other-metric", "only-before", "unknown",  # of two runs
+    "other-metric", "only-before", "mean-open", "unknown",  # of two runs
 ]  # fmt: skip
 STEP_PROBABILITIES: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 

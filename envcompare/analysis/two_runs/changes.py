@@ -5,10 +5,15 @@ moment each. The runs share nothing random, and each printed interval is widened
 comparisons of its run and for looking. That of the difference inherits both: its error is at most
 the larger of the two, and so over all changes at most that of one run. The intervals of a screen
 would not do: they pay for those that it selected in its run, and changes are others.
+
+Changes are those of the typical step. A change is equivalent only where that of the mean is too,
+which is the change of the typical step and of what the mean has above it, their half-widths added
+as squares (see `stats.headline`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -277,7 +282,9 @@ def _measured(base: Change, first: Estimate, second: Estimate, moments: _Moments
             Reason(kind="control-failed", when=word, control_end=end)
             for word, end in floors.items()
         )
-    if outcome == "equivalent":
+    if outcome == "equivalent" and ends is not None:
+        if not _is_equal_by_mean(ends, moments[0][2], moments[1][2], margin=margin):
+            reasons += (Reason(kind="mean-open"),)
         outside = ((word, one) for word, _, one in moments if one.works_outside)
         reasons += tuple(_outside(word, one) for word, one in outside)
     return msgspec.structs.replace(
@@ -301,6 +308,20 @@ def _ends(before: Estimate, after: Estimate) -> Ends | None:
         Ends(mean=before.log_ratio, low=before.low, high=before.high),
         Ends(mean=after.log_ratio, low=after.low, high=after.high),
     )
+
+
+def _is_equal_by_mean(
+    typical: Ends, before: Comparison, after: Comparison, *, margin: float
+) -> bool:
+    """Tell whether the change of the mean lies inside the margin; a program has no mean beside."""
+    if before.mean is None and after.mean is None:
+        return True
+    excess = _ends(before.excess, after.excess) if before.excess and after.excess else None
+    if excess is None:
+        return False
+    mean = typical.mean + excess.mean
+    half = math.hypot(typical.high - typical.mean, excess.high - excess.mean)
+    return verdict(mean - half, mean + half, margin=margin) == "equivalent"
 
 
 def _outside(when: When, comparison: Comparison) -> Reason:

@@ -41,7 +41,7 @@ _MOST: Final[dict[GateState, float]] = {
 }  # percent
 _PERCENT: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?%", re.ASCII)
 _MOST_TIMES: Final = 30.0  # narrower than now; a forecast beyond is no number to plan with
-_WITHDRAWN: Final = frozenset({"too-few", "control-failed", "no-interval", "failed"})
+_WITHDRAWN: Final = frozenset({"too-few", "control-failed", "no-interval", "failed", "mean-open"})
 _UNMEASURED: Final = frozenset({"failed", "not-run"})
 _ALLOWED: Final = (
     "slower, slower:2%, unproven:2%, faster, faster:2%, inconclusive, confounded and failed, "

@@ -7,6 +7,7 @@ from typing import Final
 
 from envcompare.analysis.model.comparison import (
     CellSummary,
+    Comparison,
     Drift,
     Estimate,
     RunComparison,
@@ -35,6 +36,7 @@ from envcompare.report.wording.labels import (
 from envcompare.report.wording.profilewords import ONE_PROFILE
 from envcompare.report.wording.threadwords import threads_sentence
 from envcompare.run_folder.records import CONTROL_SUFFIX, FingerprintValue
+from envcompare.stats.headline import EQUAL_LEVEL
 from envcompare.stats.intervals import MIN_PROCESSES
 from envcompare.text import counted, one_line, sentence, shortened, visible
 
@@ -266,20 +268,39 @@ def level_sentence(run: RunComparison) -> str:
     deciding = [one.deciding for one in run.compared if one.deciding is not None]
     if not any(one.is_widened and _has_interval(one) for one in deciding):
         return ""
+    equal = [one for one in run.compared if _is_equal_by_its_level(one)]
     if run.screen:
-        return _screen_sentence(run)
+        return f"{_screen_sentence(run)}{_equal_sentence(run, len(equal))}"
     text = "The intervals hold at 95 %, widened for repeated checks while measuring"
     if run.planned_comparisons > 1:
-        is_equal = [one.is_by_mean and one.outcome == "equivalent" for one in run.compared]
         levels = {
             margin_percent(one.deciding.level)
-            for one, equal in zip(run.compared, is_equal, strict=True)
-            if one.deciding and one.deciding.is_widened and not equal
+            for one in run.compared
+            if one.deciding and one.deciding.is_widened and one not in equal
         }
         at = f" (each at {levels.pop()} on its own)" if len(levels) == 1 else ""
         text += f" and for all {run.planned_comparisons} planned comparisons together{at}"
-        text += "; that of an equivalent environment holds at 95 % by itself" * any(is_equal)
-    return f"{text}."
+    return f"{text}.{_equal_sentence(run, len(equal))}"
+
+
+def _is_equal_by_its_level(comparison: Comparison) -> bool:
+    """Say whether an environment is equivalent by two one-sided tests, which pay for no other."""
+    said = comparison.deciding
+    return comparison.outcome == "equivalent" and said is not None and said.level == EQUAL_LEVEL
+
+
+def _equal_sentence(run: RunComparison, count: int) -> str:
+    """Say how sure *equivalent* is: of each, or of all together where nothing else was found."""
+    level, error = margin_percent(EQUAL_LEVEL), margin_percent((1 - EQUAL_LEVEL) / 2)
+    if count > 1 and count == run.planned_comparisons:
+        return (
+            f" Those of equivalent environments hold at {level}: the chance that all {count} are "
+            f"called equivalent although one is beyond the margin is at most {error}."
+        )
+    return (
+        f" That of an equivalent environment holds at {level}: the chance that one beyond the "
+        f"margin is called equivalent is at most {error}."
+    ) * (count > 0)
 
 
 def _screen_sentence(run: RunComparison) -> str:

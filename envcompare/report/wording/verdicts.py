@@ -64,6 +64,7 @@ _REASONS: Final[dict[ReasonKind, str]] = {
     "target-first": "the target was reached first; a smaller --target continues",
     "no-interval": "there is no interval",
     "only-before": "only the earlier run has it",
+    "mean-open": "the mean of all steps may have changed by more than the margin",
 }
 _JOINTS: Final[dict[Outcome, str]] = {"equivalent": ", ", "inconclusive": "; "}
 
