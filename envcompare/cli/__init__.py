@@ -1,4 +1,4 @@
-"""The command line; the only place that prints results or exits, and joins run, compare, report."""
+"""The command line; the only place that prints results or exits."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ for _part in (measuring, reading):
 
 
 def main() -> None:
-    """Run the command line; every expected error ends as three sentences and its exit code."""
+    """Run the command line; print an expected error in three sentences and exit with its code."""
     _have_stdout()
     _have_files()
     _leave_out_slow_imports()
     sys.excepthook = _show_traceback
-    threading.excepthook = _tell_thread
+    threading.excepthook = _report_thread
     try:
         app(standalone_mode=False)
     except EnvcompareError as error:
@@ -73,9 +73,9 @@ def main() -> None:
     except Exception as error:
         if "--debug" in sys.argv:
             raise
-        said = _told(error)
-        Display().error(said)
-        sys.exit(said.exit_code)
+        shown = _error_to_show(error)
+        Display().error(shown)
+        sys.exit(shown.exit_code)
 
 
 def _show_traceback(
@@ -86,8 +86,8 @@ def _show_traceback(
     sys.stderr.write(visible(masked(text)))
 
 
-def _tell_thread(what: threading.ExceptHookArgs) -> None:
-    """Say that a thread ended by a fault; what waits for it ends by its own limit."""
+def _report_thread(what: threading.ExceptHookArgs) -> None:
+    """Report that a thread failed; whatever waits for it ends by its own time limit."""
     if what.exc_value is None:
         return
     if "--debug" in sys.argv:
@@ -97,7 +97,7 @@ def _tell_thread(what: threading.ExceptHookArgs) -> None:
 
 
 def _have_stdout() -> None:
-    """Write results to nowhere where who called closed stdout; Python has none then."""
+    """Discard results if the caller closed stdout, for which Python has no stream."""
     try:
         os.fstat(1)
     except OSError:
@@ -105,15 +105,15 @@ def _have_stdout() -> None:
 
 
 def _leave_out_slow_imports() -> None:
-    """Spare each command that draws the 2 s in which jsonschema's optional check of IRIs loads.
+    """Save each command that draws the 2 s of importing jsonschema's optional IRI check.
 
-    No specification of a chart has one. It comes with cyclonedx-bom.
+    No chart specification has an IRI. The package comes with cyclonedx-bom.
     """
     sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # None: not there
 
 
 def _have_files() -> None:
-    """End where files of the package are missing: the rule that masks an error is one of them."""
+    """Exit if files of the package are missing, such as the rule that masks secrets in errors."""
     try:
         bundled.root()
     except EnvcompareError as error:
@@ -122,20 +122,20 @@ def _have_files() -> None:
         sys.exit(error.exit_code)
 
 
-def _told(error: Exception) -> EnvcompareError:
-    """Return what the user is told: a file that cannot be used is no fault of envcompare."""
+def _error_to_show(error: Exception) -> EnvcompareError:
+    """Return the error to show: an unusable file is not a fault of envcompare."""
     if isinstance(error, MemoryError):
         return RunFolderError(
             "this machine ran out of memory",
-            details=f"{error}" or "a file, or all files together, need more than this process gets",
-            hint="raise its limit (`ulimit -v`), or use a machine with more memory",
+            details=f"{error}" or "the files need more than this process may use",
+            hint="raise its limit (`ulimit -v`), or use a larger machine",
         )
     if not (isinstance(error, OSError) and error.filename):
         return unexpected(error)
     return RunFolderError(
         f"{os.fsdecode(error.filename)} cannot be used",
         details=str(error.strerror),
-        hint="check that the path is right and that you may read it, or choose another path",
+        hint="check the path and its permissions",
     )
 
 

@@ -1,4 +1,4 @@
-"""What commands end with: the report of a run is written, and its summary is shown in color."""
+"""Finish a command: write the report of a run, and print its summary."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _STYLES = {
     "inconclusive": "yellow",
     "failed": "bold red",
 }
-_GLUE = "\ue000"  # in no text that was made visible; Rich breaks lines at every kind of space
-_NARROW = 100  # columns where no terminal tells its width
+_GLUE = "\ue000"  # in no visible text; Rich breaks lines at every kind of space
+_NARROW = 100  # columns if no terminal reports its width
 
 
 def conclude(folder: RunFolder) -> tuple[RunComparison, Path]:
@@ -48,17 +48,16 @@ def conclude(folder: RunFolder) -> tuple[RunComparison, Path]:
         raise RunFolderError(
             error.brief,
             details=error.details,
-            hint=f"the run is kept in {folder.path}: once the folder can be written to, "
-            f"`envcompare report {shlex.quote(str(folder.path))}` draws its report, and with "
-            "`--output FILE` elsewhere",
+            hint=f"the run is kept in {folder.path}; once it is writable, draw the report with "
+            f"`envcompare report {shlex.quote(str(folder.path))}`",
         ) from error
     return comparison, folder.path / "report.html"
 
 
 def show_summary(comparison: RunComparison, path: Path, display: Display | None = None) -> None:
-    """Print the sentences of a comparison, and where its report lies.
+    """Print the sentences of a comparison and the path of its report.
 
-    They go to the display where stdout holds something else.
+    Print to the display if stdout is used for something else.
     """
     why_none = left_out_charts()
     lacking = [f"charts are left out: {why_none}"] * bool(why_none)
@@ -122,5 +121,5 @@ def _table(block: Table) -> rich.table.Table:
 
 
 def _text(words: str, style: str = "") -> Text:
-    """Return words as Rich prints them, each number on one line with its unit."""
+    """Return words as Rich prints them, keeping each number on one line with its unit."""
     return Text(FIGURE.sub(lambda figure: figure[0].replace(" ", _GLUE), flat(words)), style=style)

@@ -1,4 +1,4 @@
-"""The settings a user gives: of flags, with `--set` and `--command` parsed, and of a TOML file."""
+"""Read the settings a user gives: flags, with `--set` and `--command` parsed, and a TOML file."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def settings_of(values: dict[str, Any]) -> tuple[Settings, Settings]:
 
 
 def _file_of(config: Path | None, study: str | None) -> Path | None:
-    """Return the configuration file that is asked for, else the usual one where it is there."""
+    """Return the requested configuration file, else the default one if it exists."""
     if study is None:
         return config or (_DEFAULT_FILE if _DEFAULT_FILE.is_file() else None)
     if config is not None:
         raise ConfigError(
             "--study and --config both name a configuration file",
-            hint="give one of them; flags change settings of a study",
+            hint="give one of them; flags override settings of a study",
         )
     known = bundled.studies()
     if study not in known:
@@ -81,8 +81,7 @@ def parse_set(items: tuple[str, ...]) -> ParameterValues:
         if not (equals and dot and workload and name and right):
             raise ConfigError(
                 f"--set {item} is not understood",
-                details="the form is WORKLOAD.NAME=VALUE[,VALUE…]",
-                hint="for example --set rnn.hidden=64,128",
+                hint="the form is WORKLOAD.NAME=VALUE[,VALUE…], as in --set rnn.hidden=64,128",
             )
         values = tuple(_scalar(text) for text in right.split(","))
         parsed.setdefault(workload, {})[name] = values if len(values) > 1 else values[0]
@@ -102,7 +101,7 @@ def _scalar(text: str) -> Scalar:
 
 
 def _with_commands(given: dict[str, Any]) -> dict[str, Any]:
-    """Turn `--command` and its companions into tables of workloads, as a file holds them."""
+    """Turn `--command` and its companions into workload tables, as in a file."""
     names = {"commands": (), "measures": (), "command_dir": None, "command_timeout": None}
     about_commands = {name: given.pop(name, default) for name, default in names.items()}
     if not about_commands["commands"]:
@@ -125,10 +124,10 @@ def _with_commands(given: dict[str, Any]) -> dict[str, Any]:
 def tables_of(
     commands: tuple[str, ...], *, measures: tuple[str, ...], cwd: str | None, timeout: float | None
 ) -> dict[str, WorkloadTable]:
-    """Return the tables that the flags `--command` and its companions say.
+    """Return the tables of `--command` and its companion flags.
 
     Raises ConfigError for a command that is empty or cannot be split, and for a measure without a
-    name or of a name that is taken.
+    name or with a duplicate name.
     """
     patterns = _patterns(measures)
     taken = {path.stem for path in bundled.workloads().glob("*.py")}
@@ -138,7 +137,6 @@ def tables_of(
         if not argv or not argv[0]:
             raise ConfigError(
                 f"--command {text!r} is empty",
-                details="it names no program",
                 hint="give a program and its arguments, as in --command 'python train.py'",
             )
         name = base = _name(argv, taken)
@@ -151,9 +149,9 @@ def tables_of(
 
 
 def _name(argv: tuple[str, ...], taken: set[str]) -> str:
-    """Name a command after its program, or after what an interpreter is given to run.
+    """Name a command after its program, or after the script that an interpreter runs.
 
-    A name that is taken by a bundled workload is no command's.
+    The names of bundled workloads are reserved.
     """
     words = [word for word in argv if not VARIABLE_SETTING.fullmatch(word)]
     while len(words) > 1 and _INTERPRETERS.fullmatch(PurePosixPath(words[0]).name):
@@ -187,7 +185,6 @@ def _measure(item: str) -> tuple[str, str]:
     if not (equals and pattern and COMMAND_NAME.fullmatch(name)):
         raise ConfigError(
             f"--measure {item} is not understood",
-            details="the form is NAME=REGEX, with the number in the first group",
-            hint="for example --measure 'loss=loss: ([0-9.]+)'",
+            hint="the form is NAME=REGEX, as in --measure 'loss=loss: ([0-9.]+)'",
         )
     return name, pattern

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from envcompare.runner.recording import Job
     from envcompare.transport.hosts import HostSpec
 
-_AGAIN = ("allow_mismatch", "wait")  # what may differ when a run is resumed
+_AGAIN = ("allow_mismatch", "wait")  # may differ when a run is resumed
 
 
 @click.command()
@@ -40,23 +40,19 @@ _AGAIN = ("allow_mismatch", "wait")  # what may differ when a run is resumed
     "--resume",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="RUN",
-    help="Continue an interrupted run: cells that failed or were not reached are measured again. "
-    "All other options except --allow-mismatch, --wait and --retry-failed come from that run. "
-    "Refused (exit 2) if software, kernel, driver or data changed; a change that is visible only "
-    "inside an arm ends that arm (exit 4). A reboot of a host is noted in the report.",
+    help="Continue an interrupted run, with its options. Exit 2 if software, kernel, driver or "
+    "data changed.",
 )
 @click.option(
     "--events",
     type=click.Choice(["json"]),
-    help="Print each event as a line of JSON to stdout, as it goes to events.jsonl, and all that "
-    "is meant for people to stderr.",
+    help="Print each event as a line of JSON to stdout, and everything else to stderr.",
 )
 @click.option(
     "--retry-failed",
     is_flag=True,
-    help="At the end go back once to hosts that failed or were lost, unless that happened three "
-    "times. With --resume also measure again, with its whole budget, each cell in which an arm "
-    "failed.",
+    help="Try failed or lost hosts once more at the end. With --resume, also repeat cells with a "
+    "failed arm.",
 )
 @click.pass_obj
 def run(
@@ -79,7 +75,7 @@ def run(
 
     again = Settings(**{name: values[name] for name in _AGAIN})
     if resume is not None:
-        _refuse_beside_resume(values)
+        _refuse_with_resume(values)
         folder, new = RunFolder.open(resume), None
     else:
         folder, new = _begin(values, display, accept_many=yes)
@@ -112,8 +108,8 @@ def run(
     sys.exit(exit_code)
 
 
-def _refuse_beside_resume(values: dict[str, Any]) -> None:
-    """Raise ConfigError for an option that a run which is gone on with has already."""
+def _refuse_with_resume(values: dict[str, Any]) -> None:
+    """Raise ConfigError for options that a resumed run already has."""
     if any(value not in (None, ()) for name, value in values.items() if name not in _AGAIN):
         raise ConfigError(
             "--resume takes all options except --allow-mismatch, --wait and --retry-failed "
@@ -128,7 +124,7 @@ _Planned = tuple["Experiment", "Plan", "tuple[HostSpec, ...]"]
 def _begin(
     values: dict[str, Any], display: Display, *, accept_many: bool
 ) -> tuple[RunFolder, _Planned | None]:
-    """Return the folder of a new run with its plan, or that of --sessions to go on with."""
+    """Return the folder and plan of a new run, or the folder of --sessions to continue."""
     from envcompare.cli.planning import planned, session_run
     from envcompare.run_folder.results import RunFolder
     from envcompare.runner import walk
@@ -145,14 +141,11 @@ def _begin(
 
 
 def _all_measured(folder: RunFolder, sessions: int) -> str:
-    return (
-        f"all {sessions} sessions of {folder.path} are measured; to measure it anew, name another "
-        "folder with --out"
-    )
+    return f"all {sessions} sessions of {folder.path} are measured; name another folder with --out"
 
 
 def _tell_sessions(job: Job, planned: int) -> None:
-    """Say how to have the next session measured, or that it was the last."""
+    """Print how to measure the next session, or that this was the last."""
     from envcompare.run_folder.history import next_session
 
     session = next_session(job.folder.read_events().events)
@@ -167,9 +160,9 @@ def _tell_sessions(job: Job, planned: int) -> None:
     timer = ["systemd-run", "--user", "--on-calendar=daily", f"--working-directory={folder}"]
     for line in (
         "",
-        f"session {session} of {planned} measured nothing; the same command measures it again"
+        f"session {session} of {planned} measured nothing; repeat the same command"
         if session == job.session
-        else f"next: session {session} of {planned}, by the same command, best on another day",
+        else f"next: session {session} of {planned}, with the same command, best on another day",
         f"  with cron:    0 3 * * * {in_cron}",
         f"  with systemd: {shlex.join([*timer, *words])}",
     ):
@@ -177,7 +170,7 @@ def _tell_sessions(job: Job, planned: int) -> None:
 
 
 def _check_places(experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display) -> None:
-    """Refuse, before anything is made, what cannot be had now: allocation, hosts, base image."""
+    """Refuse an unavailable allocation, host or base image before anything is built."""
     from envcompare.hosts.allocation import check_available
     from envcompare.hosts.opening import require_base, require_free
 
@@ -190,14 +183,14 @@ def _check_places(experiment: Experiment, hosts: tuple[HostSpec, ...], display: 
 def _measured(job: Job) -> int:
     """Carry out a run, write its report and print its summary; return the exit code.
 
-    Raises InterruptedRunError where the user stopped it.
+    Raises InterruptedRunError if the user stopped it.
     """
     from envcompare.interrupt import handling_signals
     from envcompare.runner import walk
 
     with handling_signals(job.interruption, job.display.say):
         exit_code = walk.run(job)
-    from envcompare.cli.conclusion import conclude, show_summary  # not beside what is measured
+    from envcompare.cli.conclusion import conclude, show_summary  # not during measuring
 
     comparison, report = conclude(job.folder)
     show_summary(comparison, report, job.display if job.folder.listener else None)
@@ -229,7 +222,7 @@ def plan(*, yes: bool, **values: Any) -> None:  # noqa: ANN401
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="json lists every fact that differs, with its class and both values.",
+    help="json lists every differing fact, with its class and both values.",
 )
 def doctor(*, form: str, **values: Any) -> None:  # noqa: ANN401
     """Check whether each host and environment is usable, and show how to fix what is not.
@@ -292,15 +285,14 @@ def build(display: Display, /, *, sbom: Path | None, **values: Any) -> None:  # 
 @click.option(
     "--break-lock",
     is_flag=True,
-    help="End what holds a host for a client that hangs or is gone; the next run there, or clean, "
-    "removes what it left.",
+    help="Stop the process by which a hung or lost client holds a host.",
 )
 @click.option(
     "--run",
     "run_folder",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="RUN",
-    help="Remove only what this run left on its hosts: containers, processes and folders.",
+    help="Remove only what this run left on its hosts.",
 )
 @click.pass_obj
 def clean(
@@ -313,8 +305,8 @@ def clean(
 ) -> None:
     """Remove what envcompare keeps on every host: venvs, wheels, SIFs, data and images.
 
-    What killed runs left behind is removed too. A host that a run is using is left alone, and
-    locked meanwhile, so that no run begins on it.
+    Also remove what killed runs left behind. A host that a run is using is left alone; others are
+    locked meanwhile, so that no run begins there.
     """
     from envcompare.cli.planning import places_of, resolved
     from envcompare.config.settings import Settings
@@ -333,7 +325,7 @@ def clean(
         folder = RunFolder.open(run_folder)
         experiment, hosts, run_id = places_of(folder, again)
         if jobs := jobs_of(folder.read_events().events):
-            with locked(folder.path, by="run"):  # a client that lives is not robbed of its job
+            with locked(folder.path, by="run"):  # a live client keeps its job
                 forget(run_id, jobs)
         outcome = preparing.clean_everywhere(experiment, hosts, display, run_id=run_id)
     else:

@@ -36,7 +36,7 @@ def _help(option: Option) -> str:
 
 
 class _NumberOrWord(click.ParamType[int | str]):
-    """A whole number, or one of some words that stand for none."""
+    """A whole number, or one of some words instead."""
 
     name = "number"
 
@@ -49,7 +49,7 @@ class _NumberOrWord(click.ParamType[int | str]):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> int | str:
-        """Return the value as it is meant; click says what it cannot be."""
+        """Return the parsed value; fail as click does for anything else."""
         if value in self._words:
             return str(value)
         try:
@@ -60,7 +60,7 @@ class _NumberOrWord(click.ParamType[int | str]):
 
 
 def _flag(name: str, option: Option, types: tuple[Any, ...]) -> _Decorator[Any]:
-    """Return the flag of a setting; None, or no item at all, is what was not given."""
+    """Return the flag of a setting; None or no items means not given."""
     word, text = name.replace("_", "-"), _help(option)
     kind = next((each for each in types if get_origin(each) is Literal), types[0])
     if kind is bool:
@@ -86,7 +86,7 @@ def _flag(name: str, option: Option, types: tuple[Any, ...]) -> _Decorator[Any]:
 
 
 def _presets() -> tuple[_Decorator[Any], ...]:
-    """Return a flag for each preset but the default one."""
+    """Return a flag for each preset except the default one."""
     usual, flags = PRESETS["default"], []
     for name, preset in PRESETS.items():
         if preset is usual:
@@ -117,7 +117,7 @@ _CONFIG = click.option(
 _STUDY = click.option(
     "--study",
     metavar="NAME",
-    help="Repeat an earlier study, from a ready configuration file; `envcompare list` names them.",
+    help="Repeat an earlier study; `envcompare list` names them.",
 )
 _COMMAND = (
     click.option(
@@ -125,15 +125,14 @@ _COMMAND = (
         "commands",
         metavar="'PROGRAM ARG …'",
         multiple=True,
-        help="Any program of your own, timed as a whole process; may be repeated. The "
-        "report shows it, with what looks like a secret masked.",
+        help="Any program, timed as a whole process; repeatable.",
     ),
     click.option(
         "--measure",
         "measures",
         metavar="NAME=REGEX",
         multiple=True,
-        help="Read a number from the command's output: the first group of the last match.",
+        help="Read a number from the output: first group of the last match.",
     ),
     click.option(
         "--command-dir",
@@ -166,7 +165,7 @@ IMPORT = (
         "--steps",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Steps of the workload that the files cover; needed for per-step figures.",
+        help="Steps that the files cover; needed for per-step figures.",
     ),
     click.option(
         "--workload",
@@ -206,7 +205,7 @@ LOOKING = (*_flags("where", "what"), *_REACHING)
 
 
 def command_line() -> tuple[str, ...]:
-    """Return the command as typed but for secrets, without the folder of its program here."""
+    """Return the command as typed, without secrets and the folder of its program."""
     return "envcompare", *masked_words(tuple(sys.argv[1:]))
 
 

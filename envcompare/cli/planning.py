@@ -31,8 +31,8 @@ from envcompare.transport.hosts import HostSpec, host_groups, parse_hosts
 from envcompare.version import __version__
 
 PROFILES: dict[ProfileChoice, str] = {
-    "auto": "after the timing of a cell, outside its budget; on a GPU with nsys and ncu if there",
-    "trace": "after the timing of a cell, outside its budget; without GPU hardware counters",
+    "auto": "after timing, outside the budget; on a GPU with nsys and ncu if available",
+    "trace": "after timing, outside the budget; without GPU hardware counters",
     "none": "none",
 }
 _SHOWN_CELLS = 20
@@ -41,9 +41,9 @@ _SHOWN_ROUNDS = 3
 
 
 def resolved(flags: Settings, file: Settings) -> tuple[Experiment, tuple[HostSpec, ...]]:
-    """Return the experiment that the flags ask for over the file, and its hosts.
+    """Return the experiment of flags over file, and its hosts.
 
-    An allocation is for measuring alone: without one, this machine stands for its nodes.
+    Ignores an allocation, which is only for measuring, and returns this machine for its nodes.
     """
     without = (msgspec.structs.replace(each, allocation=None) for each in (flags, file))
     return _resolved(*without)
@@ -81,7 +81,7 @@ def standalone(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> Experimen
 
 
 def _named(hosts: tuple[HostSpec, ...]) -> tuple[str, ...] | dict[str, HostTable]:
-    """Return the hosts that take part; with names, tags and groups where there are some."""
+    """Return the hosts of the run, as a table if they have names, tags or groups."""
     if not any(host.tags is not None or host.group for host in hosts):
         return tuple(map(str, hosts))
     return {
@@ -91,7 +91,7 @@ def _named(hosts: tuple[HostSpec, ...]) -> tuple[str, ...] | dict[str, HostTable
 
 
 def _table_of(program: Program) -> WorkloadTable:
-    """Return the table that says the same in any working directory."""
+    """Return the table that means the same in any working directory."""
     return WorkloadTable(
         command=program.argv,
         measures=dict(program.measures),
@@ -103,7 +103,7 @@ def _table_of(program: Program) -> WorkloadTable:
 def planned(
     flags: Settings, file: Settings, *, accept_many: bool
 ) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
-    """Return experiment, plan and hosts of a new run; raises ConfigError for what cannot be."""
+    """Return experiment, plan and hosts of a new run; raises ConfigError for an invalid one."""
     experiment, made, hosts = _planned(flags, file, accept_many=accept_many)
     if experiment.allocation:
         cells = len(made.cells) // len(hosts)
@@ -130,12 +130,11 @@ def _planned(
 
 
 def resumed(folder: RunFolder, again: Settings) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
-    """Return experiment, plan and hosts of a run to go on with.
+    """Return experiment, plan and hosts of a run to resume.
 
-    The settings `again` are of this resumption alone; all others come from the run.
-
-    Raises ConfigError where this envcompare would plan another run, and RunFolderError where
-    samples were lost: their cells have ended, and would not be measured again.
+    Only the settings `again` apply to this resumption; all others come from the run. Raises
+    ConfigError if this version would plan another run, and RunFolderError if samples were lost:
+    their cells have ended and would not be measured again.
     """
     record = folder.read_run()
     if not any(arm.is_timed for arm in record.arms):
@@ -157,16 +156,16 @@ def resumed(folder: RunFolder, again: Settings) -> tuple[Experiment, Plan, tuple
             raise ConfigError(
                 f"{folder.path} cannot be resumed: {what} differs",
                 details=f"{before!r} then, {now!r} now",
-                hint="start a new run; what was measured stays readable",
+                hint="start a new run; this one stays readable",
             )
     return experiment, made, hosts
 
 
 def session_run(experiment: Experiment, *, is_seeded: bool) -> RunFolder | None:
-    """Return the run that a command with --sessions goes on with; None where it begins one.
+    """Return the run that a command with --sessions continues; None to begin one.
 
-    Of several in `--out` with these settings it is the last. Where the user gave no seed, that of
-    the run counts. Raises ConfigError where a run in `--out` has sessions left of other settings.
+    Picks the last one in `--out` with these settings. Without a given seed, that of the run counts.
+    Raises ConfigError if a run in `--out` has sessions left with other settings.
     """
     wanted = _compared_settings(settings_toml(experiment.settings), is_seeded=is_seeded)
     unlike: list[tuple[RunFolder, dict[str, Any]]] = []
@@ -175,7 +174,7 @@ def session_run(experiment: Experiment, *, is_seeded: bool) -> RunFolder | None:
         try:
             record = folder.read_run()
             events = folder.read_events().events
-        except RunFolderError:  # of another version, or damaged: it is not gone on with
+        except RunFolderError:  # of another version, or damaged: not continued
             continue
         if record.design.sessions == 1:
             continue
@@ -190,26 +189,26 @@ def session_run(experiment: Experiment, *, is_seeded: bool) -> RunFolder | None:
         raise ConfigError(
             f"{folder.path} has sessions left to measure, with other settings",
             details="; ".join(dict.fromkeys(texts)),
-            hint="repeat the command of that run, or name another folder with --out",
+            hint="repeat the command of that run, or change --out",
         )
     return None
 
 
 def _compared_settings(configuration: str, *, is_seeded: bool) -> dict[str, Any]:
-    """Return what makes two commands the same run: not where it is written, nor how it waits."""
+    """Return the settings that must match for a command to continue a run."""
     content = parse_toml(configuration)
-    beside = {"out", "wait", "allow-mismatch", *(() if is_seeded else ("seed",))}
-    return {key: value for key, value in content.items() if key not in beside}
+    ignored = {"out", "wait", "allow-mismatch", *(() if is_seeded else ("seed",))}
+    return {key: value for key, value in content.items() if key not in ignored}
 
 
 def places_of(folder: RunFolder, again: Settings) -> tuple[Experiment, tuple[HostSpec, ...], str]:
-    """Return experiment, hosts and ID of a run, whatever became of it, `again` as in `resumed`."""
+    """Return experiment, hosts and ID of a run in any state, `again` as in `resumed`."""
     run_id = folder.run_id
     return *resolved(again, _settings_of(folder)), run_id
 
 
 def _settings_of(folder: RunFolder) -> Settings:
-    """Return what a run was asked for; raises as `configuration_of`."""
+    """Return the settings of a run; raises as `configuration_of`."""
     content = configuration_of(folder.read_run())
     return parse_settings(content, source=str(folder.path / "run.json"))
 
@@ -220,9 +219,8 @@ def _check_whole(folder: RunFolder) -> None:
     if held < written:
         raise RunFolderError(
             f"{folder.path} cannot be resumed: some of its samples were lost",
-            details=f"samples.jsonl holds {held} of the {written} that events.jsonl counts",
-            hint="restore samples.jsonl from a copy, or start a new run; "
-            "`envcompare report` shows what there is",
+            details=f"samples.jsonl holds {held} of {written} samples",
+            hint="restore samples.jsonl from a copy, or start a new run",
         )
 
 
@@ -235,10 +233,10 @@ def _gpu_lines(experiment: Experiment, design: Design) -> tuple[str, ...]:
 
 
 def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
-    """Return the plan as lines of text; the experiment stands in it as a configuration file."""
+    """Return the plan as lines of text, with the experiment as a configuration file."""
     design = plan.design
     besides = (experiment.search is not None) * ("search",) + bool(design.until) * ("training",)
-    turns = f"where hosts take turns, without {', '.join((*besides, 'profiles and waiting'))}"
+    turns = f"if hosts take turns, without {', '.join((*besides, 'profiles and waiting'))}"
     longest_s = design.budget_s * len(plan.cells)
     margin, target = (f"{100 * fraction:.4g} %" for fraction in (design.margin, design.target))
     lines = [
@@ -251,7 +249,7 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
         f"design: margin ±{margin}, half-width target {target},",
         f"  budget {design.budget_s:.0f} s a cell, at least {design.min_restarts} restarts",
         *_gpu_lines(experiment, design),
-        "  (where these do not fit, up to half of the budget more)",
+        "  (if these do not fit, up to half of the budget more)",
         *_session_lines(design),
         *_thread_lines(plan),
         f"profiles: {PROFILES[design.profile]}",
@@ -271,25 +269,25 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
 
 
 def _thread_lines(plan: Plan) -> list[str]:
-    """Say how many threads compute; nothing of plain commands, which are told no number."""
+    """Return the number of compute threads; nothing for plain commands, which choose their own."""
     if all(cell.workload.program is not None for cell in plan.cells):
         return []
     number = plan.design.threads
     if number is None:
-        return ["threads: as-run; variables, CPU set and quota of each arm decide their number"]
+        return ["threads: as-run; each arm's variables, CPU set and quota decide"]
     return [f"threads: {number} in every arm"]
 
 
 def _compiler_lines(plan: Plan) -> list[str]:
-    """Say what the compiled models of bundled workloads need; nothing where there are none."""
+    """Return what compiled models of bundled workloads need; nothing without such models."""
     cells = [cell for cell in plan.cells if cell.workload.path is None]
     values = [dict(cell.parameters) for cell in cells]
     values += [arm.parameters for arm in plan.arms] if cells else []
     if not any(each.get("compile") is True for each in values):
         return []
     return [
-        "compiled models: g++ and Python.h are needed in every environment, and the usual base",
-        "  image has neither: --base-image names one that has (docs/guide/software.md)",
+        "compiled models: g++ and Python.h are needed, which the default base image lacks: give",
+        "  another with --base-image (docs/guide/software.md)",
     ]
 
 
@@ -304,8 +302,8 @@ def _search_lines(experiment: Experiment) -> list[str]:
     if experiment.search is None:
         return []
     return [
-        f"search: tried in every arm before the timing, within {experiment.search.limit};",
-        "  a batch that does not fit in all of them is not measured",
+        f"search: in every arm before timing, within {experiment.search.limit};",
+        "  only batches that fit in all arms are measured",
     ]
 
 
@@ -313,12 +311,12 @@ def _until_lines(plan: Plan) -> list[str]:
     goal = plan.design.until
     if goal is None:
         return []
-    most = f"{counted(goal.epochs, 'epoch')}, and as long again as the budget"
-    return [f"training: after the timing, to {goal.metric} {goal.value:g} within {most} at most"]
+    most = f"{counted(goal.epochs, 'epoch')}, and within the budget once more"
+    return [f"training: after timing, to {goal.metric} {goal.value:g}, at most {most}"]
 
 
 def _host_lines(experiment: Experiment) -> list[str]:
-    """Return the hosts with what the file calls them; nothing where that adds nothing."""
+    """Return the hosts with their addresses and tags; nothing if the file has no table of them."""
     tables = experiment.settings.hosts
     if not isinstance(tables, dict):
         return []
@@ -369,9 +367,9 @@ def _orders(plan: Plan, cell: Cell, refused: Collection[str]) -> list[str]:
 
 
 def _leading(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> tuple[HostSpec, ...]:
-    """Return the hosts, that of the first rank first where ranks are spread over them.
+    """Return the hosts, that of the first rank first if ranks are spread over them.
 
-    Raises ConfigError where --rendezvous names none of several hosts, or these are in groups.
+    Raises ConfigError if --rendezvous names none of several hosts, or these are in groups.
     """
     if experiment.rendezvous is None:
         return hosts
@@ -385,7 +383,6 @@ def _leading(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> tuple[HostS
     if any(one.group for one in hosts):
         raise ConfigError(
             "--rendezvous and groups of hosts exclude each other",
-            details="the ranks of all hosts are measured as one: no group is left to compare",
-            hint="name the hosts without a group, and take `group` out of [hosts.NAME]",
+            hint="name the hosts without groups",
         )
     return (*named, *(one for one in hosts if one not in named))

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 _PATH: Final = click.Path(path_type=Path, readable=False)
-"""A path as it was typed: whoever opens it says what is wrong with it, by its own exit code."""
+"""A path as typed: the code that opens it reports what is wrong, with its own exit code."""
 _OWN: Final = ("run.json", "samples.jsonl", "events.jsonl", "fingerprints", "logs", "profiles")
-"""What a run folder cannot be made again from without."""
+"""Files without which a run folder is lost."""
 _STATES: Final = {"not-begun": "not begun", "going-on": "being measured"}
 
 
@@ -54,8 +54,7 @@ _STATES: Final = {"not-begun": "not begun", "going-on": "being measured"}
     "--figures",
     type=_PATH,
     metavar="DIR",
-    help="Write every chart as SVG, PNG and PDF; characters that no installed font has become "
-    "boxes in PNG and PDF.",
+    help="Write every chart as SVG, PNG and PDF.",
 )
 @click.pass_obj
 def report(display: Display, /, run_folder: Path, figures: Path | None, **asked: Any) -> None:  # noqa: ANN401
@@ -84,7 +83,7 @@ def report(display: Display, /, run_folder: Path, figures: Path | None, **asked:
 
 
 def _check(form: str, output: Path | None, figures: Path | None, *, is_opened: bool) -> None:
-    """Refuse what cannot end well before anything is analysed."""
+    """Refuse impossible options before anything is analysed."""
     if is_opened and form != "html":
         raise ConfigError(f"--open is for the page, not for {form}", hint="leave one of them out")
     if output is not None:
@@ -103,12 +102,12 @@ def _check(form: str, output: Path | None, figures: Path | None, *, is_opened: b
 
 
 def _check_output(output: Path) -> None:
-    """Raise ConfigError where a file cannot be written, before anything is analysed for it."""
+    """Raise ConfigError, before the analysis, for a file that cannot be written."""
     folder = output.parent
     if output.is_dir():
         raise ConfigError(
             f"--output {str(output)!r} is a folder",
-            hint="name a file, in this folder or in another one",
+            hint="name a file in it",
         )
     if not folder.is_dir():
         raise ConfigError(
@@ -118,28 +117,27 @@ def _check_output(output: Path) -> None:
         )
     if not (irregular(output) or os.access(folder, os.W_OK)):
         raise ConfigError(
-            f"--output {str(output)!r} cannot be written",
-            details=f"this user cannot write into {folder}",
-            hint="name a file in a folder that can be written to",
+            f"--output {str(output)!r} cannot be written: no permission for {folder}",
+            hint="name a file in a folder that you can write to",
         )
     if _is_part(_real_path(output)):
         raise ConfigError(
             f"--output {str(output)!r} would replace a part of a run",
-            hint="name a file outside of run folders, or another name in it",
+            hint="choose another name or folder",
         )
 
 
 def _check_figures(folder: Path) -> None:
-    """Raise ConfigError where figures would stand among what a run was measured as."""
+    """Raise ConfigError if figures would be written among the files of a run."""
     if _is_part(_real_path(folder)):
         raise ConfigError(
             f"--figures {str(folder)!r} is a part of a run",
-            hint="name another folder; a separate one inside the run folder is fine",
+            hint="name another folder",
         )
 
 
 def _check_terminal(form: str) -> None:
-    """Raise ConfigError where bytes that are no text would go to a terminal."""
+    """Raise ConfigError for binary output to a terminal."""
     if is_terminal():
         raise ConfigError(
             f"{form} is binary and is not written to a terminal",
@@ -148,9 +146,9 @@ def _check_terminal(form: str) -> None:
 
 
 def _put(content: bytes, output: Path | None) -> None:
-    """Write to the file, or to stdout where none is named.
+    """Write to the file, or to stdout if none is named.
 
-    Raises RunFolderError where the disk refuses; a file that was there then stays as it was.
+    Raises RunFolderError if writing fails; an existing file then stays as it was.
     """
     if output is None:
         print_bytes(content)
@@ -165,12 +163,12 @@ def _put(content: bytes, output: Path | None) -> None:
 
 
 def _real_path(path: Path) -> Path:
-    """Return what a path leads to; links that lead to each other stay as they are."""
+    """Return the resolved path; links that form a loop stay as they are."""
     return Path(os.path.realpath(path))
 
 
 def _is_part(output: Path) -> bool:
-    """Tell whether a file is what the run folder around it, be it of another run, cannot lose."""
+    """Return whether a file is an essential part of the run folder that contains it."""
     return any(
         output.relative_to(folder).parts[0] in _OWN and (folder / "run.json").is_file()
         for folder in output.parents
@@ -178,7 +176,7 @@ def _is_part(output: Path) -> bool:
 
 
 def _page(folder: RunFolder, output: Path | None, *, is_opened: bool) -> RunComparison:
-    """Draw the page, in the run folder unless told otherwise, and say what it says."""
+    """Draw the page, by default in the run folder, and print where it is."""
     from envcompare.cli.conclusion import conclude, show_summary
 
     if output is None:
@@ -188,17 +186,17 @@ def _page(folder: RunFolder, output: Path | None, *, is_opened: bool) -> RunComp
         from envcompare.report.page import render
 
         comparison, path = compare_run(folder), output
-        is_beside = _real_path(output).parent == _real_path(folder.path)
-        names = tuple(name for name in folder.file_names() if is_beside and name != output.name)
+        is_in_run = _real_path(output).parent == _real_path(folder.path)
+        names = tuple(name for name in folder.file_names() if is_in_run and name != output.name)
         _put(render(comparison, files=names).encode(), output)
     show_summary(comparison, path)
     if is_opened and click.launch(str(path)):
-        print_lines(["the page was not opened: no program to open it was found here"])
+        print_lines(["the page was not opened: no program to open it was found"])
     return comparison
 
 
 def _data(folder: RunFolder, form: str, output: Path | None) -> RunComparison:
-    """Write a run in a format that is no page; nothing is written into its folder."""
+    """Write a run in a format other than a page; its folder stays unchanged."""
     from envcompare.analysis.compare import compare_run
 
     comparison = compare_run(folder)
@@ -221,7 +219,7 @@ def _data(folder: RunFolder, form: str, output: Path | None) -> RunComparison:
 
 
 def _draw(comparison: RunComparison, figures: Path, display: Display) -> None:
-    """Write the charts; what is said of them goes to stderr, since stdout may hold a table."""
+    """Write the charts; messages go to stderr, since stdout may hold a table."""
     from envcompare.report.charts.rendering import ChartsError
     from envcompare.report.exports import charts_of, left_out_sentence, write_figures
 
@@ -260,7 +258,7 @@ def import_(display: Display, /, **values: Any) -> None:  # noqa: ANN401
     done = Import(**values, command_line=command_line()).run()
     for line in done.lines:
         display.say(line)
-    with locked(done.folder.path, by="import"):  # else it may replace the report of a later one
+    with locked(done.folder.path, by="import"):  # a later import may write a newer report
         comparison, report = conclude(done.folder)
     show_summary(comparison, report)
     if done.is_alone:
@@ -282,13 +280,13 @@ def list_() -> None:
         lines.append(f"  {info.name}: {info.summary}{bottleneck}")
         parameters = ", ".join(f"{name}={value}" for name, value in info.parameters.items())
         lines.append(f"      --set {info.name}.…: {parameters}")
-    lines.append("  --command 'PROGRAM ARG …': any program of your own, timed as a whole process")
+    lines.append("  --command 'PROGRAM ARG …': any program, timed as a whole process")
     lines.append("studies, for --study:")
     for name, path in bundled.studies().items():
         first = path.read_text(encoding="utf-8").partition("\n")[0]
         lines.append(f"  {name}: {first.removeprefix('# ')}")
     lines += ["environments:", *(f"  {name}" for name in ENVIRONMENTS)]
-    lines.append(f"  {LADDER}: six arms, from a plain process up, each of which adds one thing")
+    lines.append(f"  {LADDER}: six arms, from a plain process up, each adding one thing")
     print_lines(lines)
 
 
@@ -309,14 +307,14 @@ _for_comments = click.option(
     "texts",
     multiple=True,
     metavar="GATE",
-    help="Exit 1 if this applies: slower:2%, unproven:2%, faster:2%, inconclusive, confounded, "
-    "failed; separate several with commas, or repeat the option.",
+    help="Exit 1 if one applies: slower:2%, unproven:2%, faster:2%, inconclusive, confounded, "
+    "failed.",
 )
 @_for_comments
 @click.option(
     "--allow-mismatch",
     is_flag=True,
-    help="Compare two runs even if their reference, code or settings differ; the output says so.",
+    help="Compare two runs even if their reference, code or settings differ.",
 )
 def compare(
     runs: tuple[Path, ...], *, texts: tuple[str, ...], form: str, allow_mismatch: bool
@@ -327,9 +325,9 @@ def compare(
     envcompare compare results/RUN --fail-on unproven:2%  exit 1 unless shown to be less than 2 %
     envcompare compare results/BEFORE results/AFTER       did docker ÷ vm change in between?
 
-    slower:2% applies if the whole interval lies beyond 2 %, slower alone if that is the verdict,
-    unproven:2% unless the whole interval lies below 2 %: use it where an upgrade has to show that
-    it costs nothing. An inconclusive comparison passes slower:2%.
+    slower:2% applies if the whole interval lies beyond 2 %, slower alone if that is the verdict.
+    unproven:2% applies unless the whole interval lies below 2 %: use it if an upgrade must prove
+    that it costs nothing. An inconclusive comparison passes slower:2%.
     With two runs, gates judge the change of each ratio to the reference, never a time, because
     conditions change from run to run. Exit 3 or 4 if a gate could not judge everything, for
     example what only BEFORE contains, or if a run is incomplete.
@@ -347,14 +345,13 @@ def compare(
     if allow_mismatch:
         raise ConfigError(
             "--allow-mismatch is for two runs",
-            details="a single run has nothing to mismatch with",
             hint="name a second run, or omit the option",
         )
     sys.exit(_judge_one(runs[0], gates, form=form))
 
 
 def _judge_one(path: Path, gates: tuple[Gate, ...], *, form: str) -> int:
-    """Print the verdicts of a run and what the gates say of them; return the exit code."""
+    """Print the verdicts of a run and of its gates; return the exit code."""
     from envcompare.analysis.compare import compare_run
     from envcompare.analysis.model.changes import GatedRun
     from envcompare.analysis.two_runs.gates import claims_of_run, gates_exit_code, judge_gates
@@ -381,7 +378,7 @@ def _judge_one(path: Path, gates: tuple[Gate, ...], *, form: str) -> int:
 def _compare_two(
     before: Path, after: Path, gates: tuple[Gate, ...], *, form: str, allow_mismatch: bool
 ) -> int:
-    """Print how two runs differ and what the gates say of it; return the exit code."""
+    """Print how two runs differ and the verdicts of the gates; return the exit code."""
     import msgspec
 
     from envcompare.analysis.two_runs.changes import compare_runs, read_run
@@ -406,8 +403,7 @@ def _compare_two(
 def _nothing_to_judge(run: RunComparison) -> ConfigError:
     return ConfigError(
         f"--fail-on has nothing to judge in {run.run_id}",
-        details="no environment was timed against a reference in it",
-        hint="name a run of `envcompare run` with two environments or more",
+        hint="name a run of `envcompare run` with at least two environments",
     )
 
 
@@ -417,16 +413,16 @@ def _nothing_to_judge(run: RunComparison) -> ConfigError:
 @click.option(
     "--allow-mismatch",
     is_flag=True,
-    help="Combine runs even if their reference, code or settings differ; the output says so.",
+    help="Combine runs even if their reference, code or settings differ.",
 )
 def combine(runs: tuple[Path, ...], *, form: str, allow_mismatch: bool) -> None:
-    """Pool runs of several days or hosts, and say how far they differ; write nothing.
+    """Pool runs of several days or hosts, and show how far they differ; write nothing.
 
     \b
     envcompare combine results/MONDAY results/TUESDAY results/FRIDAY
     envcompare combine results/*/ --format json > combined.json
 
-    The interval of a run holds for its host and its time. That of combined runs is for hosts like
+    The interval of one run holds for its host and time. That of combined runs is for hosts like
     these, or for other days on the same host.
     """
     from envcompare.analysis.two_runs.combining import combine_runs, read_combinable
@@ -447,15 +443,14 @@ def combine(runs: tuple[Path, ...], *, form: str, allow_mismatch: bool) -> None:
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="json is for a RUN, with the intervals as log ratios.",
+    help="json is only for a RUN, with the intervals as log ratios.",
 )
 @taking(PLACES)
 @click.pass_obj
 def status(display: Display, /, *, run_folder: Path | None, form: str, **values: Any) -> None:  # noqa: ANN401
-    """Say how far a run is, or without RUN which run holds each host; change nothing.
+    """Show how far a run is, or without RUN which run holds each host; change nothing.
 
-    The exit code is 0 whether the run is going on, was interrupted or has ended, and whoever holds
-    a host.
+    The exit code is 0 whatever the state of the run or host.
     """
     from envcompare.analysis.progress import status_of
     from envcompare.run_folder.results import RunFolder, json_bytes
@@ -464,8 +459,8 @@ def status(display: Display, /, *, run_folder: Path | None, form: str, **values:
         _tell_holders(display, form, values)
     if any(value not in (None, ()) for value in values.values()):
         raise ConfigError(
-            "status of a RUN reads its folder alone",
-            hint="leave out the RUN, to ask the hosts, or all other options",
+            "status of a RUN takes no other options",
+            hint="leave out the RUN to ask the hosts, or all other options",
         )
     state = status_of(RunFolder.open(run_folder))
     if form == "json":
@@ -475,7 +470,7 @@ def status(display: Display, /, *, run_folder: Path | None, form: str, **values:
 
 
 def _tell_holders(display: Display, form: str, values: dict[str, Any]) -> NoReturn:
-    """Ask the hosts who holds them, and exit."""
+    """Ask the hosts which client holds them, and exit."""
     from envcompare.cli.planning import resolved
     from envcompare.runner.preparing import tell_holders
 
@@ -501,7 +496,7 @@ def _headline(run: RunStatus) -> str:
 
 
 def _progress(cell: CellStatus) -> str:
-    """Say the state of a cell, what it has, and what it may still take."""
+    """Return the state of a cell, its results, and its remaining budget."""
     parts = [_STATES.get(cell.state, cell.state)]
     parts += [cell.reason] if cell.reason else []
     if cell.restarts and cell.is_program:

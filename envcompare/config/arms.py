@@ -16,7 +16,7 @@ from envcompare.text import closest, listed
 _ARM_ID = re.compile(r"[a-z0-9-]+")
 _STACKS = ("image", "host")
 LADDER = "ladder"
-"""The word of `--envs` for arms of which each adds one thing to the arm below."""
+"""The word of `--envs` for arms that each add one thing to the arm below."""
 
 # The grammar of names, tags and digests of the OCI distribution specification 1.1, "Pulling
 # manifests", with host and port before the name as docker pull takes them.
@@ -30,23 +30,23 @@ _IMAGE = re.compile(
 _NETWORK = {"--network", "--net"}
 
 CounterAccess = Literal["login", "root", "granted"]
-"""Who may read a GPU's counters in an environment where the driver restricts them: a login that is
-an administrator, root of the host alone, or whoever may use the engine, which grants the right."""
+"""Who may read a GPU's counters in an environment if the driver restricts them: an administrator's
+login, only root of the host, or anyone who may use the engine, which grants the right."""
 SoftwareKind = Literal["venv", "image", "sif"]
 Compression = Literal["zstd", "gzip", "none", "sandbox"]
 Variant = Literal["auto", "cpu", "cuda", "cu130", "cu128", "cu126"]
 Place = Literal["bind", "image", "overlay", "tmpfs", "sif"]
 PLACES: tuple[Place, ...] = get_args(Place)
 IN_IMAGE: frozenset[Place] = frozenset({"image", "sif"})
-"""Places that are in the image of an arm: all data are at one path there, and can only be read."""
+"""Places inside the image of an arm: all data have one path there and are read-only."""
 
 
 class Placing(NamedTuple):
-    """How an environment has data at a place, or why it cannot.
+    """How an environment holds data at a place, or why it cannot.
 
-    They lie in `folder` inside, where `{run}` and `{arm}` stand for the names of both; without one
-    they stay in the folder of the host. What is not `is_held` by the image is copied by the worker.
-    `private` is the folder around it that is made for this login alone, beside those of others.
+    Data are in `folder` inside; `{run}` and `{arm}` are their names. Without a folder they
+    stay in the folder of the host. The worker copies what the image does not hold (`is_held`).
+    `private` is the enclosing folder, which only this login may enter.
     """
 
     folder: str = ""
@@ -60,39 +60,39 @@ class Rung(NamedTuple):
 
     place: int
     adds: str
-    arm: str = ""  # the name of its arm; empty where the usual one is as short
+    arm: str = ""  # the name of its arm; empty to use the usual one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """What is special to an environment, for those that plan, profile and explain."""
+    """What is special about an environment, for planning, profiling and explaining."""
 
     aliases: tuple[str, ...] = ()  # other names that a user may write
-    reference: Literal["none", "image", "file"] = "none"  # what of the user's own it can run
-    is_default: bool = False  # compared where --envs is not given
-    is_isolated: bool = True  # from the host, by anything at all
-    is_daemons: bool = False  # a daemon starts it, not the login: no job of a scheduler holds it
+    reference: Literal["none", "image", "file"] = "none"  # which of the user's own it can run
+    is_default: bool = False  # compared if --envs is not given
+    is_isolated: bool = True  # from the host, in any way
+    is_daemons: bool = False  # started by a daemon, not the login: no scheduler job holds it
     has_client: bool = False  # of an engine: stdin passes through it, and it stays busy for a while
     software: Literal["image", "venv"] = "image"  # of the stack `image`; a venv is the host's
     has_network: bool = True
     counters: CounterAccess = "login"
     limit_command: str = ""  # whose options limit CPUs and memory, as in `docker run`
-    fixed_options: tuple[str, ...] | None = None  # of it, no user's choice; None: none is taken
-    short_switches: tuple[str, ...] = ()  # further short options of it that take no value
-    programs: tuple[str, ...] = ()  # of which one starts it; empty where that tells nothing
-    helpers: tuple[str, ...] = ()  # processes that work for it beside the worker, by /proc/PID/comm
+    fixed_options: tuple[str, ...] | None = None  # not the user's choice; None: takes no options
+    short_switches: tuple[str, ...] = ()  # further short options that take no value
+    programs: tuple[str, ...] = ()  # any of which starts it; empty if that proves nothing
+    helpers: tuple[str, ...] = ()  # processes that serve the worker, by /proc/PID/comm
     rung: Rung | None = None  # of the ladder, on the host's own files
-    places: Mapping[Place, Placing] = field(default_factory=dict)  # of data, beside `bind`
-    temporary: str = ""  # folder of a run (`{run}`) in the login's TMPDIR, where that is seen
+    places: Mapping[Place, Placing] = field(default_factory=dict)  # of data, in addition to `bind`
+    temporary: str = ""  # folder of a run (`{run}`) in the login's TMPDIR, if /tmp is the host's
 
     def placing(self, place: Place) -> Placing:
-        """Return how data lie at a place; every environment shows a folder of the host."""
+        """Return how data are held at a place; every environment can bind a folder of the host."""
         usual = Placing() if place == "bind" else Placing(refusal=f"it has no place `{place}`")
         return self.places.get(place, usual)
 
     @property
     def made_as(self) -> SoftwareKind:
-        """Return as what the software of the stack `image` is made for it."""
+        """Return what the software of the stack `image` is built as."""
         if self.software == "venv":
             return "venv"
         return "sif" if self.reference == "file" else "image"
@@ -100,9 +100,9 @@ class Traits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """One environment × stack, and where values are compared, the one of the parameter.
+    """One environment × stack, and one value of a compared parameter.
 
-    `reference` is an image or SIF the user named.
+    `reference` is an image or SIF that the user named.
     """
 
     id: str
@@ -111,15 +111,15 @@ class Arm:
     stack: str = "image"
     reference: str = ""
     options: tuple[str, ...] = ()  # the user's, of the command that starts it
-    parameters: tuple[tuple[str, Scalar], ...] = ()  # beside those of the cell
-    rung: str = ""  # what it adds as a rung of the ladder; empty where it is none
-    within: str = ""  # the arm of `--envs` whose values are compared, where it has several
+    parameters: tuple[tuple[str, Scalar], ...] = ()  # in addition to those of the cell
+    rung: str = ""  # what it adds as a rung of the ladder; empty if it is no rung
+    within: str = ""  # the arm of `--envs` whose values are compared, if there are several
 
 
 def expand_stacks(items: tuple[str, ...], stacks: tuple[str, ...]) -> tuple[str, ...]:
     """Return the arms with each plain environment in every stack, stack after stack.
 
-    What names its stack or its image itself stays as it is, and stands once.
+    Items that name a stack or image are kept, once.
     """
     plain = tuple(item for item in items if item != LADDER and not set("@:=") & set(item))
     ends = {stack: "" if stack == "image" else f"@{stack}" for stack in stacks}
@@ -128,7 +128,7 @@ def expand_stacks(items: tuple[str, ...], stacks: tuple[str, ...]) -> tuple[str,
 
 
 def chosen_stacks(given: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    """Return the stacks of `--stacks`, each once; raises ConfigError for one that is none."""
+    """Return the stacks of `--stacks`, each once; raises ConfigError for an unknown one."""
     stacks = tuple(dict.fromkeys(listed(given)))
     if not stacks:
         raise ConfigError("--stacks names no stack", hint="for example --stacks image,host")
@@ -139,9 +139,9 @@ def chosen_stacks(given: str | tuple[str, ...] | None) -> tuple[str, ...]:
 
 
 def parse_places(text: str | None) -> tuple[Place, ...]:
-    """Parse `data=PLACE[,PLACE…]`; empty where nothing was asked for.
+    """Parse `data=PLACE[,PLACE…]`; empty if nothing was given.
 
-    Raises ConfigError for what is no place, or named twice.
+    Raises ConfigError for an unknown or repeated place.
     """
     if text is None:
         return ()
@@ -150,8 +150,7 @@ def parse_places(text: str | None) -> tuple[Place, ...]:
     if kind != "data" or not names:
         raise ConfigError(
             f"--place {text} is not understood",
-            details="the form is data=PLACE[,PLACE…]",
-            hint="for example --place data=bind,tmpfs",
+            hint="the form is data=PLACE[,PLACE…], for example --place data=bind,tmpfs",
         )
     known = {str(place): place for place in PLACES}
     for name in names:
@@ -178,7 +177,7 @@ def parse_arms(items: tuple[str, ...], environments: Mapping[str, Traits]) -> tu
         if arm.id in seen:
             raise ConfigError(
                 f"the arm {arm.id} is named twice",
-                details="the reference is automatically measured a second time, as the control",
+                details="the reference is already measured a second time, as the control",
                 hint="give each arm its own name, as in old=docker:app:1,new=docker:app:2",
             )
         seen.add(arm.id)
@@ -188,8 +187,8 @@ def parse_arms(items: tuple[str, ...], environments: Mapping[str, Traits]) -> tu
 def with_options(arms: tuple[Arm, ...], items: tuple[str, ...]) -> tuple[Arm, ...]:
     """Return the arms with the options `[ARM=]--OPTION …` of the command that starts a container.
 
-    Those without the name of an arm are for every arm that takes options. Raises ConfigError for an
-    arm that takes none, and for what is no option or not the user's to choose.
+    Options without an arm apply to every arm that takes options. Raises ConfigError for an arm that
+    takes none, and for options that are malformed or fixed.
     """
     by_arm: dict[str, tuple[str, ...]] = {}
     traits = {arm.id: arm.traits for arm in arms}
@@ -200,8 +199,8 @@ def with_options(arms: tuple[Arm, ...], items: tuple[str, ...]) -> tuple[Arm, ..
         if not ids or any(taking.get(each) is None for each in ids):
             able = ", ".join(id_ for id_, fixed in taking.items() if fixed is not None) or "none"
             raise ConfigError(
-                f"--docker-options {item}: no arm of this run takes these options",
-                details=f"arms that are started by docker run: {able}",
+                f"--docker-options {item}: no arm takes these options",
+                details=f"arms started by docker run: {able}",
                 hint="for example --docker-options 'docker=--cap-add SYS_NICE'",
             )
         words = _option_words(item, text)
@@ -212,9 +211,9 @@ def with_options(arms: tuple[Arm, ...], items: tuple[str, ...]) -> tuple[Arm, ..
 
 
 def on_network(arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
-    """Return the arms with the network of the host, where a container has none unless asked for.
+    """Return the arms with the host's network if their containers have none by default.
 
-    Raises ConfigError for an arm that cannot be given one.
+    Raises ConfigError for an arm that cannot have one.
     """
     without = [
         arm.id for arm in arms if not arm.traits.has_network and arm.traits.fixed_options is None
@@ -222,8 +221,7 @@ def on_network(arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
     if without:
         raise ConfigError(
             f"--rendezvous: {', '.join(without)} cannot reach another host",
-            details="its processes are started without a network",
-            hint="leave it out of --envs: vm, docker and singularity have one, for example",
+            hint="leave it out; vm, docker and singularity have a network",
         )
     return tuple(
         arm
@@ -236,7 +234,7 @@ def on_network(arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
 def with_values(arms: tuple[Arm, ...], name: str, values: tuple[Scalar, ...]) -> tuple[Arm, ...]:
     """Return each arm once for each value of a parameter, named as in `vm-bf16` or `vm-hidden-64`.
 
-    Raises ConfigError where two of them get the same name.
+    Raises ConfigError if two get the same name.
     """
     made: dict[str, Arm] = {}
     for arm, value in itertools.product(arms, values):
@@ -244,11 +242,10 @@ def with_values(arms: tuple[Arm, ...], name: str, values: tuple[Scalar, ...]) ->
         if identity in made:
             raise ConfigError(
                 f"two values of {name} would both be called {identity}",
-                details="arms are named by lowercase letters, digits and hyphens",
-                hint="leave one of them out, or compare them in a run of their own",
+                hint="leave one of them out",
             )
         within = arm.id if len(arms) > 1 else ""
-        # its values are compared with each other, and no rung with the one below
+        # its values are compared with each other; there is no ladder
         made[identity] = replace(
             arm, id=identity, parameters=((name, value),), within=within, rung=""
         )
@@ -256,7 +253,7 @@ def with_values(arms: tuple[Arm, ...], name: str, values: tuple[Scalar, ...]) ->
 
 
 def _value_word(name: str, value: Scalar) -> str:
-    """Return a value as a part of an arm's name: numbers behind the parameter, signs as words."""
+    """Return a value as part of an arm's name: numbers after the parameter, signs as words."""
     if isinstance(value, str):
         text = value
     else:
@@ -276,8 +273,7 @@ def _option_words(item: str, text: str) -> tuple[str, ...]:
     if not words or not words[0].startswith("-"):
         raise ConfigError(
             f"--docker-options {item} names no option",
-            details="the form is [ARM=]--OPTION [VALUE] …",
-            hint="for example --docker-options '--shm-size 1g'",
+            hint="the form is [ARM=]--OPTION [VALUE] …, as in --docker-options '--shm-size 1g'",
         )
     return words
 
@@ -295,7 +291,7 @@ def _refuse_fixed(item: str, words: tuple[str, ...], traits: Traits) -> None:
 
 
 def _separated(name: str, switches: tuple[str, ...]) -> Iterator[str]:
-    """Yield the options of a word: short ones may stand together, until one takes the rest."""
+    """Yield the options of a word: short ones may be combined, until one takes the rest."""
     if not re.fullmatch(r"-[A-Za-z]+", name):
         yield name
         return
@@ -306,17 +302,17 @@ def _separated(name: str, switches: tuple[str, ...]) -> Iterator[str]:
 
 
 def check_image(name: str, *, flag: str) -> None:
-    """Raise ConfigError for what can be the name or the ID of no image."""
+    """Raise ConfigError for an invalid image name or ID."""
     if not _IMAGE.fullmatch(name):
         raise ConfigError(
             f"{flag}: `{name}` is not a valid image name",
-            details="a name has lowercase letters and digits, as in [HOST[:PORT]/]NAME[:TAG]",
+            details="the form is [HOST[:PORT]/]NAME[:TAG], in lowercase",
             hint="`docker images` lists the available names",
         )
 
 
 def _ladder(environments: Mapping[str, Traits]) -> tuple[Arm, ...]:
-    """Return the rungs from the plain process up, all of them with the host's own files."""
+    """Return the rungs from the plain process up, all with the host's own files."""
     rungs = sorted((its.rung, name) for name, its in environments.items() if its.rung)
     return tuple(
         replace(_arm(f"{rung.arm and f'{rung.arm}='}{name}@host", environments), rung=rung.adds)
@@ -336,19 +332,19 @@ def _arm(item: str, environments: Mapping[str, Traits]) -> Arm:
         raise ConfigError(f"unknown stack `{stack}` in --envs {item}", hint=closest(stack, _STACKS))
     if stack == "host" and reference:
         raise ConfigError(
-            f"--envs {item}: an image cannot be named for the stack host",
-            details="there a container shows the host's own files",
+            f"--envs {item}: the stack host takes no image",
+            details="it shows the host's own files in the container",
             hint=f"use {environment}@host, or {name or 'mine'}={environment}:{reference}",
         )
     if colon and not reference:
-        raise ConfigError(f"--envs {item} names no image after the colon", hint="docker:app:1")
+        raise ConfigError(f"--envs {item} names no image", hint="docker:app:1")
     if reference:
         _check_reference(item, name, environment, reference, environments)
     identity = name or (f"{environment}-{stack}" if stack == "host" else environment)
     if not _ARM_ID.fullmatch(identity):
         raise ConfigError(
             f"the arm name `{identity}` is not usable",
-            details="arm names are used in file names: lowercase letters, digits and hyphens",
+            details="arm names consist of lowercase letters, digits and hyphens",
             hint="for example new=docker:app:2",
         )
     return Arm(
@@ -361,7 +357,7 @@ def _arm(item: str, environments: Mapping[str, Traits]) -> Arm:
 
 
 def _known(item: str, name: str, environments: Mapping[str, Traits]) -> str:
-    """Return the environment of that name or alias; raises ConfigError where there is none."""
+    """Return the environment with that name or alias; raises ConfigError for an unknown one."""
     aliases = {alias: known for known, its in environments.items() for alias in its.aliases}
     environment = aliases.get(name, name)
     if environment not in environments:
@@ -375,7 +371,7 @@ def _known(item: str, name: str, environments: Mapping[str, Traits]) -> str:
 def _check_reference(
     item: str, name: str, environment: str, reference: str, environments: Mapping[str, Traits]
 ) -> None:
-    """Refuse an image that no arm is named for, or that the environment cannot run."""
+    """Refuse an image without an arm name, or one that the environment cannot run."""
     if not name:
         raise ConfigError(
             f"--envs {item} names an image but no arm", hint=f"give it a name: mine={item}"
@@ -397,7 +393,7 @@ def _check_reference(
 
 
 def chosen_reference(name: str | None, arms: tuple[Arm, ...]) -> str:
-    """Return the arm that all are compared with, the first unless named."""
+    """Return the arm that all others are compared with, by default the first."""
     if name is None:
         return arms[0].id
     ids = tuple(arm.id for arm in arms)

@@ -1,4 +1,4 @@
-"""The frozen experiment: what settings mean once they are checked against each other."""
+"""The frozen experiment: settings, checked against each other."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ from envcompare.config.workloads import (
     Workload,
     choose_workloads,
     info_of,
-    writes_beside_data,
+    writes_into_data,
 )
 from envcompare.errors import ConfigError
 from envcompare.run_folder.records import Goal, ProfileChoice
 from envcompare.text import listed
 from envcompare.transport.hosts import Inventory, KnownHost
 
-_MAX_CPUS = 8192  # the most a Linux kernel is built for (NR_CPUS)
+_MAX_CPUS = 8192  # NR_CPUS of the largest Linux kernels
 _CPUS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
-_SHORT_S = 120.0  # of budget; a longer one holds more launches
+_SHORT_S = 120.0  # of budget; a longer one allows more launches
 # On a GPU that waits for the host, intervals of two restarts cover too rarely
 # (docs/benchmarks/estimator.md).
 _GPU_RESTARTS = 4
@@ -72,11 +72,11 @@ class Experiment:
 
     arms: tuple[Arm, ...]
     reference: str
-    hosts: tuple[str, ...]  # as they are named, which may be a group or a file
+    hosts: tuple[str, ...]  # as they are named, possibly a group or a file
     inventory: Inventory
     allocation: Allocation | None  # whose nodes are the hosts
     jobs: int
-    rendezvous: str | None  # the host of the first rank, where ranks are spread over all hosts
+    rendezvous: str | None  # the host of the first rank, if ranks are spread over all hosts
     workloads: tuple[Workload, ...]
     search: BatchSearch | None  # whose sizes are values of the workloads
     until: Goal | None
@@ -92,7 +92,7 @@ class Experiment:
     sessions: int
     screen: bool
     seed: int
-    threads: int | None  # None: as many as each arm itself has
+    threads: int | None  # None: as many as each arm has by itself
     pin: tuple[int, ...] | None
     generation: Generation
     device: Device
@@ -109,12 +109,12 @@ class Experiment:
     title: str
     out: Path
     data: str | None
-    places: tuple[Place, ...]  # of the data; empty where nothing was asked for
+    places: tuple[Place, ...]  # of the data; empty if not given
     download: bool
     base_image: str | None
     variant: Variant
     sif_compression: Compression
-    python: str | None  # the host's own where None
+    python: str | None  # None: the host's own
     vm_python: str | None
     host_python: str | None
     allow_mismatch: bool
@@ -127,7 +127,7 @@ class Experiment:
 
     @property
     def may_use_gpu(self) -> bool:
-        """Say whether a GPU is to be used where there is one."""
+        """Return whether a GPU is used if there is one."""
         return self.device != "cpu"
 
 
@@ -138,11 +138,11 @@ _SAME = (
     *("reference", "hosts", "allocation", "workloads", "preset", "margin", "target", "pin", "out"),
     *("device", "search", "threads", "until"),
 }
-"""What an experiment takes from the settings as it is."""
+"""Settings that an experiment takes over as they are."""
 
 
 def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
-    """Merge flags over file over defaults and check all of it.
+    """Merge flags over file over defaults, and check everything.
 
     Raises ConfigError for unknown names and impossible combinations.
     """
@@ -171,8 +171,7 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
     if settings.restarts is not None and any(one.program is not None for one in workloads):
         raise ConfigError(
             "--restarts and --rounds are not for plain commands",
-            details="a command has no rounds within a restart: each process is a fresh start",
-            hint="leave them out, or measure the command in a run of its own",
+            hint="leave them out",
         )
     _check_placed(rest["places"], workloads, settings, known)
     allocation = parse_allocation(settings.allocation, os.environ, now_s=time.time())
@@ -196,12 +195,11 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
 def _check_placed(
     places: tuple[Place, ...], workloads: tuple[Workload, ...], settings: Settings, known: Known
 ) -> None:
-    """Raise ConfigError where data would be placed for what has none, or could not write there."""
+    """Raise ConfigError for --place with workloads without data, or that could not write there."""
     if places and any(one.program is not None for one in workloads):
         raise ConfigError(
             "--place is not for plain commands",
-            details="only a workload is told where its data lie",
-            hint="leave it out, or make the command a class",
+            hint="leave it out, or write the command as a class",
         )
     without = [
         one.name
@@ -211,18 +209,15 @@ def _check_placed(
     if places and without:
         raise ConfigError(
             f"--place: {', '.join(without)} loads no data",
-            details="its cells would be the same at every place",
-            hint="leave --place out, or measure the workloads that load data in a run of their own",
+            hint="leave --place out, or choose workloads that load data",
         )
     for workload in workloads if IN_IMAGE & {*places} else ():
-        # of the settings: values that are compared are no parameters of the workload any more
+        # From the settings: compared values are no longer parameters of the workload.
         given = (settings.set or {}).get(workload.name, {})
-        if writing := writes_beside_data(info_of(workload, known), given):
+        if writing := writes_into_data(info_of(workload, known), given):
             raise ConfigError(
                 f"{workload.name}.{writing} cannot write into an image or a SIF",
-                details="the places `image` and `sif` can only be read",
-                hint="leave them out, or measure writing in a run of its own with "
-                "--place data=overlay",
+                hint="leave both places out; --place data=overlay can be written to",
             )
 
 
@@ -234,31 +229,27 @@ def _check_spread(workloads: tuple[Workload, ...], settings: Settings, known: Kn
     if others:
         raise ConfigError(
             f"--rendezvous: {', '.join(others)} has no ranks on several hosts",
-            details=f"{names} is the workload whose ranks may lie on several hosts",
-            hint=f"give --workloads {names}, and measure the others in a run of their own",
+            hint=f"give only --workloads {names}",
         )
     if settings.search is not None:
         raise ConfigError(
             "--rendezvous and --search exclude each other",
-            details="a try runs on one host, and the ranks are spread over several",
-            hint=f"find the batch of a rank on one host, and give it with --set {names}.batch=N",
+            hint=f"find the batch on one host, then give --set {names}.batch=N",
         )
     if settings.place is not None:
         raise ConfigError(
             "--rendezvous and --place exclude each other",
-            details="ranks on other hosts are given no data, which could lie anywhere",
             hint="leave one of them out",
         )
     if settings.allocation is not None:
         raise ConfigError(
             "--rendezvous and --allocation exclude each other",
-            details="which nodes a scheduler gives is not known before",
             hint="name the hosts with --hosts",
         )
 
 
 def _without_others(file: Settings, flags: Settings, known: Known) -> Settings:
-    """Return the file without parameters of bundled workloads that flags leave out of it."""
+    """Return the file without parameters of bundled workloads that flags exclude."""
     if flags.workloads is None or isinstance(flags.workloads, dict) or not file.set:
         return file
     left_out = known.workloads.keys() - set(listed(flags.workloads))
@@ -271,7 +262,7 @@ def _by_values(
 ) -> tuple[tuple[Arm, ...], tuple[Workload, ...]]:
     """Return each arm once for each value of the parameter, and the workloads without it.
 
-    Raises ConfigError where there is nothing to compare, or more than one thing.
+    Raises ConfigError if not exactly one thing is compared.
     """
     kind, _, name = choice.partition("=")
     if kind != "parameter" or not name.isidentifier():
@@ -282,8 +273,7 @@ def _by_values(
     if name == "batch":
         raise ConfigError(
             "--compare parameter=batch: steps of different batches are different work",
-            details="a larger batch takes longer a step and may still be faster a sample",
-            hint="leave --compare out: each batch is then a cell with its own samples per second",
+            hint="leave --compare out: each batch is then a cell",
         )
     for workload in workloads:
         _require_values(choice, name, workload, known)
@@ -292,8 +282,7 @@ def _by_values(
     if any(each != values for each in given.values()):
         raise ConfigError(
             f"--compare {choice}: the workloads have different values of {name}",
-            details="each value is an arm, and all workloads run in every arm",
-            hint="give all workloads the same values in the same order, or run each on its own",
+            hint="give all workloads the same values in the same order",
         )
     without = tuple(
         replace(one, parameters=tuple(each for each in one.parameters if each[0] != name))
@@ -303,11 +292,11 @@ def _by_values(
 
 
 def _require_values(choice: str, name: str, workload: Workload, known: Known) -> None:
-    """Raise ConfigError for a workload that has no values of the parameter to compare."""
+    """Raise ConfigError for a workload without several values of the parameter."""
     if workload.program is not None:
         raise ConfigError(
             f"--compare {choice}: the command {workload.name} has no parameters",
-            hint="make it a class, or give each variant as a --command of its own",
+            hint="write it as a class, or give several --command",
         )
     values = dict(workload.parameters).get(name, ())
     info = known.workloads.get(workload.name)
@@ -316,13 +305,13 @@ def _require_values(choice: str, name: str, workload: Workload, known: Known) ->
         raise ConfigError(
             f"--compare {choice}: {workload.name} has no parameter `{name}`",
             details=f"workloads that have it: {', '.join(able) or 'none'}",
-            hint="`envcompare list` names the parameters; choose by --workloads",
+            hint="`envcompare list` names the parameters; choose with --workloads",
         )
     if len(values) < 2:
         raise ConfigError(
             f"--compare {choice}: {workload.name} has nothing to compare",
             details=f"--set gives {workload.name}.{name} {len(values) or 'no'} value",
-            hint=f"give it two or more, the reference first: --set {workload.name}.{name}=A,B",
+            hint=f"give two or more: --set {workload.name}.{name}=A,B",
         )
 
 
@@ -330,14 +319,12 @@ def _hosts(settings: Settings) -> tuple[str, ...]:
     named = tuple(settings.hosts) if isinstance(settings.hosts, dict) else listed(settings.hosts)
     hosts = ("local",) if settings.hosts is None else named
     if not hosts:
-        raise ConfigError(
-            "--hosts names no host", hint="leave it out for this machine, or give user@host"
-        )
+        raise ConfigError("--hosts names no host", hint="give user@host, or leave it out")
     return hosts
 
 
 def _inventory(*layers: Settings) -> Inventory:
-    """Return the hosts and groups that the file describes, whichever of them take part."""
+    """Return all hosts and groups that the file describes."""
     tables = (layer.hosts for layer in layers if isinstance(layer.hosts, dict))
     return Inventory(
         hosts={
@@ -367,13 +354,13 @@ def _measuring(settings: Settings) -> dict[str, Any]:
         "gpu_restarts": settings.restarts or max(restarts, _GPU_RESTARTS),
         "threads": None if settings.threads == "as-run" else settings.threads,
         "pin": parse_cpus(settings.pin),
-        # wheels without CUDA are asked for to measure on the CPU, also in arms that have other ones
+        # Wheels without CUDA are chosen to measure on the CPU, also in arms with other wheels.
         "device": "cpu" if settings.variant == "cpu" else settings.device,
     }
 
 
 def check_ranges(settings: Settings) -> None:
-    """Refuse numbers out of the range of their option; raises ConfigError naming the flag."""
+    """Raise ConfigError, naming the flag, for a number outside the range of its option."""
     for name, (option, _) in options().items():
         value = getattr(settings, name)
         if option.range is None or value is None or isinstance(value, str):
@@ -384,12 +371,12 @@ def check_ranges(settings: Settings) -> None:
         raise ConfigError(
             f"{flag} {value} is out of range",
             details=f"it must be {option.range.text}",
-            hint=f"give {flag} a number in this range, or leave it out",
+            hint=f"give a {flag} in this range, or leave it out",
         )
 
 
 def restarts_of(preset: Preset, budget_s: float) -> int:
-    """Return how many restarts a cell has at least before it may be decided."""
+    """Return the minimum number of restarts of a cell before it may be decided."""
     if preset == "strict":
         return PRESETS["strict"].min_restarts
     return PRESETS["quick" if budget_s < _SHORT_S else "default"].min_restarts
@@ -399,32 +386,27 @@ def _check_together(settings: Settings) -> None:
     if settings.variant == "cpu" and settings.device == "cuda":
         raise ConfigError(
             "--variant cpu and --device cuda exclude each other",
-            details="the wheels of the variant cpu have no CUDA",
             hint="leave one of them out",
         )
     if settings.search is not None and settings.place is not None:
         raise ConfigError(
             "--search and --place exclude each other",
-            details="a try reads the data where they are without a place",
-            hint="find the batch first, and give it with --set W.batch=N beside --place",
+            hint="find the batch first, then give --place and --set W.batch=N",
         )
     if (settings.restarts is None) != (settings.rounds is None):
         raise ConfigError(
             "--restarts and --rounds belong together",
-            details="only both fix the size of a cell",
-            hint="give both, or leave the one out",
+            hint="give both, or neither",
         )
     if settings.restarts is not None and settings.restarts < (settings.sessions or 1):
         raise ConfigError(
             f"--sessions {settings.sessions} needs as many restarts, and --restarts plans "
             f"{settings.restarts}",
-            details="a session without a restart would measure nothing",
             hint="give more --restarts, or fewer --sessions",
         )
     if settings.cold_start and not settings.startup:
         raise ConfigError(
             "--cold-start and --no-startup exclude each other",
-            details="the cold start is a part of the start-up pass, which would not run",
             hint="leave one of them out",
         )
 
@@ -432,7 +414,7 @@ def _check_together(settings: Settings) -> None:
 def parse_cpus(value: str | tuple[int, ...] | None) -> tuple[int, ...] | None:
     """Parse a CPU list such as `0,2-3`; None stays None.
 
-    Raises ConfigError for what is no list of CPU numbers below the most a kernel counts.
+    Raises ConfigError for anything else, and for CPU numbers above the kernel's limit.
     """
     if value is None:
         return None
@@ -444,14 +426,12 @@ def parse_cpus(value: str | tuple[int, ...] | None) -> tuple[int, ...] | None:
         if not first <= last < _MAX_CPUS:
             raise ConfigError(
                 f"--pin {value} is not a CPU list",
-                details=f"`{item}` is neither a CPU nor a range of CPUs from 0 to {_MAX_CPUS - 1}",
+                details=f"`{item}` is no CPU or range of CPUs from 0 to {_MAX_CPUS - 1}",
                 hint="for example --pin 0,2-3",
             )
         cpus.update(range(first, last + 1))
     if not cpus:
-        raise ConfigError(
-            "--pin names no CPU", details="the list is empty", hint="for example --pin 0,2-3"
-        )
+        raise ConfigError("--pin names no CPU", hint="for example --pin 0,2-3")
     return tuple(sorted(cpus))
 
 
@@ -465,12 +445,12 @@ def _rest(settings: Settings) -> dict[str, Any]:
     if settings.data is not None and settings.download:
         raise ConfigError(
             "--data and --download exclude each other",
-            hint="--data uses the data you have, --download fetches them",
+            hint="leave one of them out",
         )
     if settings.download and settings.workload:
         raise ConfigError(
-            "--download is for the bundled workloads alone",
-            hint="give your own workload a static make(folder), or use --data",
+            "--download is only for bundled workloads",
+            hint="give your workload a static make(folder), or use --data",
         )
     return {
         **{name: getattr(settings, name) for name in _SAME},

@@ -1,7 +1,7 @@
-"""What travels with a user's workload: its file, and its folder where the file needs it.
+"""Find which files are sent with a user's workload: its file, or its folder if the file needs it.
 
-Git says which files of a folder count, where it is there. Hidden files, byte code, virtual
-environments and run folders stay behind in any case.
+Git, if available, decides which files of a folder count. Hidden files, byte code, virtual
+environments and run folders are never sent.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _LISTING_S: Final = 60.0
 _MODULES: Final = frozenset({".py", ".pyc", ".so"})
 _UNNEEDED: Final = frozenset({"__pycache__", "node_modules"})
 _MARKS: Final = frozenset({"pyvenv.cfg", "samples.jsonl"})
-"""A folder with one of these is a virtual environment or a run folder."""
+"""A folder with one of these files is a virtual environment or a run folder."""
 _FINDS_FILES: Final = frozenset({"__file__", "__import__", "importlib", "pkgutil", "runpy"})
-"""Names by which a file may reach others beside it without an `import` that can be read."""
-# A hook of Git that starts envcompare names its own repository by these.
+"""Names by which a file may reach neighbouring files without an `import` statement."""
+# A Git hook that starts envcompare sets these to its own repository.
 _GIT: Final = ("env", "-u", "GIT_DIR", "-u", "GIT_WORK_TREE", "-u", "GIT_INDEX_FILE", "git")
 _LIST: Final = ("ls-files", "-z", "--others", "--exclude-standard")
 
 
 def travelling(path: Path) -> tuple[str, ...]:
-    """Return the names, relative to its folder, of what travels with a workload file.
+    """Return the names, relative to its folder, of the files sent with a workload file.
 
-    That is the file alone where it needs nothing beside it, or may only read what is there and the
-    folder is too large. Raises ConfigError where it imports something of such a folder.
+    Only the file itself is sent if it needs no other, or if it may only read others and the folder
+    is too large. Raises ConfigError if it imports from a folder that is too large.
     """
     try:
         imports, may_read = _needs_of(path)
@@ -73,8 +73,8 @@ def _files_of_folder(path: Path) -> tuple[str, ...]:
 
 
 def _needs_of(path: Path) -> tuple[bool, bool]:
-    """Tell whether a file imports what stands beside it, and whether it may find it otherwise."""
-    beside = {
+    """Return whether a file imports its neighbours, and whether it may reach them otherwise."""
+    neighbours = {
         entry.name.partition(".")[0]
         for entry in path.parent.iterdir()
         if entry.name != path.name and (entry.is_dir() or entry.suffix in _MODULES)
@@ -87,11 +87,11 @@ def _needs_of(path: Path) -> tuple[bool, bool]:
             used.add((node.module or "").partition(".")[0])
         elif isinstance(node, ast.Name | ast.Attribute):
             used |= {node.id if isinstance(node, ast.Name) else node.attr} & _FINDS_FILES
-    return bool((used - {""}) & beside), bool(used & _FINDS_FILES)
+    return bool((used - {""}) & neighbours), bool(used & _FINDS_FILES)
 
 
 def _below(folder: Path, above: frozenset[Path], *, needed: str = "") -> Iterator[str]:
-    """Yield the names of regular files in a folder, those behind links and submodules too."""
+    """Yield the names of regular files in a folder, including those behind links and submodules."""
     here = above | {folder.resolve()}
     for name in _listed(folder, needed):
         path = folder / name
@@ -106,8 +106,8 @@ def _below(folder: Path, above: frozenset[Path], *, needed: str = "") -> Iterato
 def _listed(folder: Path, needed: str) -> Iterator[str]:
     """Yield what Git has or would add, without virtual environments and run folders.
 
-    Where a repository ignores the needed file, the folder counts as one by itself; where there is
-    no Git, everything is yielded.
+    If a repository ignores the needed file, the folder is searched as if outside it; without Git
+    everything is yielded.
     """
     names = _asked("-C", str(folder), *_LIST, "--cached")
     if names is None or (needed and needed not in names):
@@ -119,7 +119,7 @@ def _listed(folder: Path, needed: str) -> Iterator[str]:
 
 
 def _asked(*words: str) -> list[str] | None:
-    """Return what Git answers, None where it refuses or is not installed."""
+    """Return the lines Git prints; None if it fails or is not installed."""
     done = run(LOCAL, Command(argv=(*_GIT, *words)), timeout_s=_LISTING_S)
     return list(filter(None, done.stdout.split("\0"))) if done.succeeded else None
 
@@ -142,7 +142,7 @@ def _walked(folder: Path) -> Iterator[str]:
 
 
 def _largest(amounts: dict[str, int]) -> list[tuple[str, int]]:
-    """Return what has most of it in a folder: files and folders right below it."""
+    """Return the largest files and folders directly below a folder."""
     tops: Counter[str] = Counter()
     for name, amount in amounts.items():
         top, slash, _ = name.partition("/")
@@ -157,9 +157,9 @@ def _size(size_bytes: int) -> str:
 
 def _unlisted(path: Path, error: OSError) -> ConfigError:
     return ConfigError(
-        f"the files in {path.parent}, which {path.name} needs, cannot be listed",
+        f"{path.name} needs the files in {path.parent}, which cannot be listed",
         details=str(error),
-        hint="make them readable, or move the file to a folder of its own with what it imports",
+        hint="make them readable, or move the file and its imports",
     )
 
 
@@ -167,6 +167,5 @@ def _too_large(path: Path, why: str) -> ConfigError:
     return ConfigError(
         f"{path.name} needs other files of its folder, and {path.parent} is too large to send",
         details=f"{why}; at most {_size(MOST_BYTES)} and {MOST_FILES} files are sent",
-        hint="name what is large in a .gitignore there, or move the file into a folder of its own "
-        "with what it imports; --data names data on each host",
+        hint="list large files in a .gitignore there, or give data with --data",
     )

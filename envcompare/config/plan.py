@@ -32,7 +32,7 @@ _MOST_CELLS = 200
 class Cell:
     """Host × workload × parameters × place of the data; all arms are compared inside it.
 
-    Where values are compared within several arms of `--envs`, each of these has cells of its own.
+    If values are compared within several arms of `--envs`, each of these has its own cells.
     """
 
     id: str
@@ -41,7 +41,7 @@ class Cell:
     parameters: tuple[tuple[str, Scalar], ...]
     within: str = ""
     hosts: tuple[str, ...] = ()  # over which its ranks are spread
-    place: Place | None = None  # of the data; None where --place was not given
+    place: Place | None = None  # of the data; None if --place was not given
 
     def record(self) -> CellRecord:
         """Return the cell as run.json keeps it."""
@@ -49,7 +49,7 @@ class Cell:
             id=self.id,
             host=self.host,
             workload=self.workload.name,
-            parameters=dict(_told(self.parameters, self.place)),
+            parameters=dict(_named_parameters(self.parameters, self.place)),
             is_program=self.workload.program is not None,
             within=self.within,
             hosts=self.hosts,
@@ -67,13 +67,13 @@ class Plan:
     groups: tuple[HostGroup, ...] = ()  # of hosts that are compared
 
     def of(self, cell: Cell) -> Plan:
-        """Return the plan with the arms that are compared in a cell alone."""
+        """Return the plan with only the arms that are compared in a cell."""
         return replace(self, arms=arms_within(self.arms, cell.within))
 
     def in_session(self, number: int) -> Plan:
-        """Return what a session measures, from 1: an equal part of the budget.
+        """Return the plan of a session, counted from 1, with an equal part of the budget.
 
-        Restarts are those of all sessions until then, since they are counted over the whole run.
+        Restarts are those of all sessions so far, since they are counted over the whole run.
         """
         design = self.design
         part = number / design.sessions
@@ -88,23 +88,23 @@ class Plan:
 
     @property
     def controls(self) -> dict[str, str]:
-        """Return the reference of each control arm; one of each where values are compared."""
+        """Return the reference of each control arm; several if values are compared."""
         references = {arm.within: arm.id for arm in self.arms if arm.is_reference}
         return {arm.id: references[arm.within] for arm in self.arms if arm.is_control}
 
     @property
     def reference(self) -> str:
-        """Return the id of the reference arm, the first where a plan has several."""
+        """Return the id of the reference arm, the first if a plan has several."""
         return next(arm.id for arm in self.arms if arm.is_reference)
 
     @property
     def comparisons(self) -> int:
-        """Count m, what the intervals are widened for."""
+        """Return m, the number of comparisons for which the intervals are widened."""
         return count_comparisons(self.arms, len(self.cells))
 
     @property
     def control(self) -> str:
-        """Return the id of the control arm, the first likewise."""
+        """Return the id of the control arm, the first if a plan has several."""
         return next(arm.id for arm in self.arms if arm.is_control)
 
 
@@ -117,9 +117,8 @@ def make_plan(experiment: Experiment, hosts: tuple[str, ...], *, accept_many: bo
     if len(cells) > _MOST_CELLS and not accept_many:
         raise ConfigError(
             f"the plan has {len(cells)} cells",
-            details=f"more than {_MOST_CELLS} cells need --yes, since each takes up to "
-            f"{experiment.budget_s:.0f} s",
-            hint="give fewer values to --set, or add --yes",
+            details=f"each takes up to {experiment.budget_s:.0f} s",
+            hint=f"give fewer values to --set, or add --yes to accept more than {_MOST_CELLS}",
         )
     arms = planned_arms(experiment)
     design = msgspec.convert(experiment, Design, from_attributes=True)
@@ -147,8 +146,8 @@ def _cells(experiment: Experiment, hosts: tuple[str, ...]) -> list[Cell]:
         given = itertools.product(*(values for _, values in workload.parameters))
         for values, place in itertools.product(given, experiment.places or (None,)):
             parameters = tuple(zip(names, values, strict=True))
-            told = _told(parameters, place)
-            text = ",".join(f"{name}={value}" for name, value in told) or "default"
+            named = _named_parameters(parameters, place)
+            text = ",".join(f"{name}={value}" for name, value in named) or "default"
             name = f"{workload.name}@{within}" if within else workload.name
             cell = Cell(
                 id=f"{host}/{name}/{text}",
@@ -163,16 +162,16 @@ def _cells(experiment: Experiment, hosts: tuple[str, ...]) -> list[Cell]:
     return cells
 
 
-def _told(
+def _named_parameters(
     parameters: tuple[tuple[str, Scalar], ...], place: Place | None
 ) -> tuple[tuple[str, Scalar], ...]:
-    """Return the parameters as a cell is named by them: the place of the data is one of them."""
+    """Return the parameters that name a cell, including the place of the data."""
     placed = () if place is None else ((PLACE_OF_DATA, place),)
     return tuple(sorted((*parameters, *placed)))
 
 
 def not_placed(experiment: Experiment, place: Place | None) -> dict[str, str]:
-    """Return the arms that cannot have data at a place, each with the reason."""
+    """Return the arms that cannot hold data at a place, each with the reason."""
     if place is None:
         return {}
     reasons = {arm.id: arm.traits.placing(place).refusal for arm in experiment.arms}
@@ -182,7 +181,7 @@ def not_placed(experiment: Experiment, place: Place | None) -> dict[str, str]:
 def planned_arms(experiment: Experiment) -> tuple[ArmRecord, ...]:
     """Return the arms as run.json keeps them, the A/A controls last.
 
-    Where values are compared within several arms, the reference of each has the same value.
+    If values are compared within several arms, the reference of each has the same value.
     """
     chosen = next(arm for arm in experiment.arms if arm.id == experiment.reference)
     planned = [

@@ -1,4 +1,4 @@
-"""The allocation an experiment asks a scheduler for: its text or table, checked; pure."""
+"""Check the allocation that an experiment requests from a scheduler; pure."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from envcompare.text import closest, counted
 
 SLURM = "slurm"
 _INSIDE = "inside"
-_RUN = "{run}"  # in the folder of a place that is the host's, and not inside of an environment
+_RUN = "{run}"  # in the folder of a place on the host, not inside the environment
 _MOST = 10_000  # nodes, CPUs or GB
 _TIME = re.compile(r"(?:([0-9]{1,3})-)?([0-9]{1,4}):([0-5][0-9]):([0-5][0-9])")
-_WORD = re.compile(r"[A-Za-z0-9_.:@+&|*-]+")  # each stands in the script that sbatch reads
-PATH = re.compile(r"/[A-Za-z0-9_.:@+/-]*")  # Parsl hands it to a shell as it is
-# A type may begin with a digit, as in gpu:1g.10gb:7, and a count may end with a letter, as in 2K.
+_WORD = re.compile(r"[A-Za-z0-9_.:@+&|*-]+")  # each goes into the script that sbatch reads
+PATH = re.compile(r"/[A-Za-z0-9_.:@+/-]*")  # Parsl passes it to a shell unquoted
+# A type may begin with a digit, as in gpu:1g.10gb:7; a count may end with a letter, as in 2K.
 _GRES = re.compile(
     r"(?P<name>[A-Za-z_][\w-]*)(?::(?P<type>(?![0-9]+[KMGTP]?$)[\w.-]+(?=:|$)))?"
     r"(?::(?P<count>[0-9]+)(?P<unit>[KMGTP]?))?"
@@ -31,7 +31,7 @@ _FORM = (
     "the form is slurm:OPTION=VALUE,…, as in slurm:partition=gpu,gres=gpu:1,time=01:00:00,nodes=2"
 )
 _JOB, _NODES, _END = "SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", "SLURM_JOB_END_TIME"
-# Parsl has, or had, a provider for each.
+# Schedulers for which Parsl has, or had, a provider.
 _NOT_TRIED = ("pbs", "lsf", "gridengine", "cobalt", "kubernetes")
 
 
@@ -43,7 +43,7 @@ class AllocationTable(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """`[allocation]` of the file: the nodes that a scheduler is asked for."""
+    """`[allocation]` of the file: the nodes to request from a scheduler."""
 
     scheduler: str
     time: str
@@ -61,7 +61,7 @@ class AllocationTable(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gres:
-    """A generic resource of a node, such as `gpu:a100:2`; the type is empty where any will do."""
+    """A generic resource of a node, such as `gpu:a100:2`; an empty type means any."""
 
     name: str
     type: str
@@ -71,14 +71,14 @@ class Gres:
         return ":".join(filter(None, (self.name, self.type, str(self.count))))
 
     def is_met_by(self, node: tuple[Gres, ...]) -> bool:
-        """Tell whether a node has this much or more, of all types together where any will do."""
+        """Return whether a node has at least this much, of all types together if any will do."""
         kinds = (each for each in node if each.name == self.name and self.type in {"", each.type})
         return sum(each.count for each in kinds) >= self.count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """The nodes that are asked for, or with `job` those of a job that is there already."""
+    """The nodes to request, or with `job` those of the current job."""
 
     nodes: int
     time_s: float = math.inf
@@ -87,17 +87,17 @@ class Allocation:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Return what the plan calls the nodes, whose names are known only once they are given."""
+        """Return the names of the nodes in the plan; their real names are known once granted."""
         return tuple(f"{SLURM}-{number}" for number in range(1, self.nodes + 1))
 
     @property
     def gres(self) -> Gres | None:
-        """Return the generic resource that each node is to have; None where none is asked for."""
+        """Return the generic resource that each node must have; None if none is requested."""
         return parse_gres(self.request.gres) if self.request and self.request.gres else None
 
     @property
     def wish(self) -> str:
-        """Say what is asked for: "2 nodes with gres=gpu:1"."""
+        """Describe the request: "2 nodes with gres=gpu:1"."""
         gres = self.request.gres if self.request else None
         nodes = counted(self.nodes, "node") if self.nodes > 1 else "a node"
         return f"{nodes} with gres={gres}" if gres else nodes
@@ -106,9 +106,9 @@ class Allocation:
 def parse_allocation(
     value: str | AllocationTable | None, environ: Mapping[str, str], *, now_s: float
 ) -> Allocation | None:
-    """Read `--allocation` or the table; `environ` and the time are of the job for `inside`.
+    """Read `--allocation` or the table; `environ` and `now_s` describe the job for `inside`.
 
-    Raises ConfigError for a scheduler or key that is not known, and for a value that is malformed.
+    Raises ConfigError for an unknown scheduler or key, and for a malformed value.
     """
     if value is None:
         return None
@@ -120,7 +120,7 @@ def parse_allocation(
 
 
 def parse_gres(text: str) -> Gres:
-    """Read what each node is to have, as in `gpu:a100:2`; raises ConfigError for another form."""
+    """Read what each node must have, as in `gpu:a100:2`; raises ConfigError for another form."""
     match = _GRES.fullmatch(text)
     if match is None:
         raise _wrong(f"gres={text}", "the form is NAME, NAME:COUNT, NAME:TYPE or NAME:TYPE:COUNT")
@@ -128,7 +128,7 @@ def parse_gres(text: str) -> Gres:
 
 
 def offered_gres(text: str) -> tuple[Gres, ...]:
-    """Return what a node has, as `sinfo` writes it: `gpu:a100:2(S:0-1),tmp:1`, or `(null)`."""
+    """Return the resources of a node as `sinfo` prints them: `gpu:a100:2(S:0-1),tmp:1`."""
     items = re.sub(r"\([^)]*\)", "", text).split(",")
     return tuple(_gres(match) for match in map(_GRES.fullmatch, items) if match)
 
@@ -139,24 +139,22 @@ def _gres(match: re.Match[str]) -> Gres:
 
 
 def check_allocation(arms: Sequence[Arm], *, hosts: object, places: Sequence[Place]) -> None:
-    """Refuse what no allocation can hold.
+    """Refuse what an allocation cannot hold.
 
-    Raises ConfigError for hosts that are named beside it, for an environment whose processes a
-    daemon starts, since they would outlive the job and escape its limits, and for data in the
-    memory of a node that outlive it.
+    Raises ConfigError for --hosts, for an environment whose processes a daemon starts, since they
+    would outlive the job and escape its limits, and for data in a node's memory that would outlive
+    the job.
     """
     if hosts is not None:
         raise ConfigError(
             "--hosts and --allocation exclude each other",
-            details="the hosts of an allocation are the nodes that the scheduler gives",
             hint="leave one of them out",
         )
     of_daemons = [arm.id for arm in arms if arm.traits.is_daemons]
     if of_daemons:
         raise ConfigError(
             f"{of_daemons[0]} cannot be measured in an allocation",
-            details="a daemon starts its processes outside of the job: they would escape its CPUs, "
-            "memory and GPUs, and go on after its end",
+            details="a daemon starts its processes outside the job, beyond its limits",
             hint="choose other environments, for example --envs vm,singularity",
         )
     pairs = ((arm, place) for arm in arms for place in places)
@@ -165,8 +163,7 @@ def check_allocation(arms: Sequence[Arm], *, hosts: object, places: Sequence[Pla
             continue
         raise ConfigError(
             f"{arm.id} cannot have its data at `{place}` in an allocation",
-            details="it has no such place of its own: the data would lie in /dev/shm of the node, "
-            "and take up its memory after a job that is cancelled",
+            details="a cancelled job would leave them in /dev/shm of the node",
             hint="leave the place or the arm out",
         )
 
@@ -174,10 +171,10 @@ def check_allocation(arms: Sequence[Arm], *, hosts: object, places: Sequence[Pla
 def check_time(
     allocation: Allocation, *, cells: int, budget_s: float, jobs: int, has_search: bool = False
 ) -> None:
-    """Refuse a time that is shorter than the budgets of the cells of a node, in seconds.
+    """Raise ConfigError for a time shorter than the budgets of a node's cells.
 
-    How long a search for batches takes is not known before. Of more nodes than are worked on at
-    once (`jobs`) the last wait for the first.
+    The duration of a batch search is not known in advance. If there are more nodes than `jobs`,
+    the last ones wait for the first.
     """
     turns = math.ceil(allocation.nodes / jobs)
     on_top = "making the software ready" + " and the search for batches" * has_search
@@ -210,7 +207,7 @@ def _parsed(text: str) -> AllocationTable:
     if len(given) < len(pairs) or not colon:
         raise _wrong(text, "a key is given twice" if colon else "it names no key")
     if "time" not in given:
-        raise _wrong(text, "it names no time, after which the scheduler ends the job")
+        raise _wrong(text, "it names no time limit for the job")
     try:
         return msgspec.convert({"scheduler": scheduler, **given}, AllocationTable, strict=False)
     except msgspec.ValidationError as error:
@@ -236,8 +233,8 @@ def _require_scheduler(name: str) -> None:
     if name in _NOT_TRIED:
         raise ConfigError(
             f"--allocation: the scheduler {name} is not supported yet",
-            details="envcompare asks Slurm alone for nodes; no other scheduler was tried",
-            hint="start a job there by hand, and measure its nodes with --hosts or as `local`",
+            details="only Slurm is",
+            hint="start a job by hand, and measure its nodes with --hosts or as `local`",
         )
     if name != SLURM:
         raise ConfigError(f"--allocation: unknown scheduler `{name}`", hint=_FORM)
@@ -247,9 +244,9 @@ def _of_job(environ: Mapping[str, str], now_s: float) -> Allocation:
     job, nodes, end = (environ.get(name, "") for name in (_JOB, _NODES, _END))
     if not (job.isdecimal() and nodes.isdecimal()):
         raise ConfigError(
-            "--allocation inside is given outside of a job",
-            details=f"Slurm sets {_JOB} and {_NODES} in a job, and they are not set here",
-            hint="run it within salloc or sbatch, or ask for nodes with --allocation slurm:…",
+            "--allocation inside is given outside a job",
+            details=f"{_JOB} or {_NODES} is not set",
+            hint="run it within salloc or sbatch, or use --allocation slurm:…",
         )
     left_s = float(end) - now_s if end.isdecimal() else math.inf
     return Allocation(nodes=int(nodes), time_s=left_s, job=job)

@@ -1,4 +1,4 @@
-"""What is looked for beside times: batches that fit (`--search`), and a goal (`--until`)."""
+"""Parse the searches other than timing: batches that fit (`--search`), and a goal (`--until`)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from envcompare.errors import ConfigError
 from envcompare.run_folder.records import Goal, Scalar
 
 BATCH = "batch"
-DOUBLINGS = 6  # from the first size, where no last one is named
-CPU_MEMORY_MIB = 1024  # of a try on a CPU, where no limit is named; a GPU has its own
-_MOST = 1 << 20  # samples of a batch that is named
+DOUBLINGS = 6  # from the first size, if no last one is given
+CPU_MEMORY_MIB = 1024  # of a try on a CPU, if no limit is given; a GPU has its own
+_MOST = 1 << 20  # samples of a given batch
 _MEMORY = re.compile(r"memory=([0-9]{1,9})")
 _LEAST_MIB = 16
 _SIZES = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 _GOAL = re.compile(r"(\w+)=([0-9.eE+-]+)(?:,\s*epochs=([0-9]{1,5}))?")
-EPOCHS = 20  # at most, where no number is named
+EPOCHS = 20  # limit, if none is given
 _FORM = "the form is batch, batch=FIRST-LAST or batch=FIRST-LAST,memory=MIB"
 
 
@@ -32,13 +32,13 @@ class BatchSearch:
     memory_mib: int | None = None
 
     def sizes(self, own: int) -> tuple[int, ...]:
-        """Return the sizes that are tried, by doubling; `own` is the batch of the workload."""
+        """Return the sizes to try, by doubling; `own` is the batch of the workload."""
         first = self.first or own
         return tuple(_doubled(first, self.last or first << DOUBLINGS))
 
     @property
     def limit(self) -> str:
-        """Say within what memory a try runs."""
+        """Describe the memory limit of a try."""
         if self.memory_mib:
             return f"{self.memory_mib} MiB of a GPU, or of private memory on a CPU"
         return f"the memory of a GPU, or {CPU_MEMORY_MIB} MiB of private memory on a CPU"
@@ -53,7 +53,7 @@ def _doubled(size: int, last: int) -> Iterator[int]:
 def parse_search(text: str | None) -> BatchSearch | None:
     """Parse `batch[=FIRST-LAST][,memory=MIB]`; None stays None.
 
-    Raises ConfigError for anything else, and for sizes of which there are not two.
+    Raises ConfigError for anything else, and if the range holds fewer than two sizes.
     """
     if text is None:
         return None
@@ -61,7 +61,7 @@ def parse_search(text: str | None) -> BatchSearch | None:
     kind, equals, span = what.partition("=")
     sizes = _SIZES.fullmatch(span) if equals else None
     if kind != BATCH or bool(equals) != bool(sizes):
-        raise _not_understood(text, f"{_FORM}; nothing but batch can be searched for")
+        raise _not_understood(text, _FORM)
     search = BatchSearch(memory_mib=_memory(text, rest))
     if sizes is None:
         return search
@@ -95,7 +95,7 @@ def with_sizes(
 ) -> tuple[Workload, ...]:
     """Return the workloads with the sizes of the search as values of their batch.
 
-    Raises ConfigError for a workload without a batch, and for one whose batch is set already.
+    Raises ConfigError for a workload without a batch, or with one that is already set.
     """
     if search is None:
         return workloads
@@ -110,20 +110,18 @@ def _with_sizes(search: BatchSearch, workload: Workload, known: Known) -> Worklo
         raise ConfigError(
             f"--search batch: {workload.name} has no parameter `{BATCH}`",
             details=f"bundled workloads that have it: {', '.join(able)}",
-            hint="choose with --workloads, or declare `batch` in the PARAMS of your class",
+            hint="choose with --workloads, or declare `batch` in PARAMS",
         )
     if BATCH in dict(workload.parameters):
         raise ConfigError(
             f"--search batch and --set {workload.name}.batch exclude each other",
-            details="the search chooses the sizes",
-            hint="leave --set out and name the sizes as in --search batch=16-1024, or leave "
-            "--search out: the report of several batches has their throughput and knee as well",
+            hint="give sizes as in --search batch=16-1024, or only --set, which finds the knee too",
         )
     if workload.path is None and True in dict(workload.parameters).get("compile", ()):
         raise ConfigError(
             f"--search batch and {workload.name}.compile=true exclude each other",
-            details="within the limit of a try, the compiler's memory would decide what fits",
-            hint=f"leave --search out and name the batches, as in --set {workload.name}.batch=8,16",
+            details="the compiler's memory would decide what fits",
+            hint=f"give batches instead, as in --set {workload.name}.batch=8,16",
         )
     sizes = search.sizes(own)
     _check_range(info, sizes)
@@ -132,13 +130,13 @@ def _with_sizes(search: BatchSearch, workload: Workload, known: Known) -> Worklo
 
 
 def _check_range(info: WorkloadInfo, sizes: tuple[int, ...]) -> None:
-    """Refuse sizes that the workload does not take."""
+    """Refuse sizes that the workload does not accept."""
     accepted = info.ranges.get(BATCH, (None, None))
     for size in (sizes[0], sizes[-1]):
         if wanted := out_of_range(size, accepted):
             raise ConfigError(
-                f"--search batch: {info.name} does not take a batch of {size}",
-                details=f"it declares that it takes {wanted}",
+                f"--search batch: {info.name} does not accept a batch of {size}",
+                details=f"it accepts {wanted}",
                 hint="name sizes in that range, as in --search batch=16-1024",
             )
 
@@ -156,8 +154,7 @@ def parse_until(text: str | None) -> Goal | None:
     if parts is None or not math.isfinite(value) or epochs < 1:
         raise ConfigError(
             f"--until {text} is not understood",
-            details="the form is METRIC=VALUE or METRIC=VALUE,epochs=N, with at least one epoch",
-            hint="for example --until accuracy=0.95, or --until accuracy=0.95,epochs=40",
+            hint="the form is METRIC=VALUE[,epochs=N], as in --until accuracy=0.95,epochs=40",
         )
     return Goal(metric=parts[1], value=value, epochs=epochs)
 
@@ -173,7 +170,7 @@ def require_metric(goal: Goal | None, workloads: tuple[Workload, ...], known: Kn
         able = [name for name, one in known.workloads.items() if goal.metric in one.metrics]
         raise ConfigError(
             f"--until {goal.metric}: {workload.name} does not report `{goal.metric}`",
-            details=f"it reports {', '.join(metrics) or 'no metric of held-out data'}; bundled "
-            f"workloads that report `{goal.metric}`: {', '.join(able) or 'none'}",
-            hint="choose with --workloads; a class of your own needs METRICS and `evaluate`",
+            details=f"it reports {', '.join(metrics) or 'no metric'}; bundled workloads "
+            f"that report `{goal.metric}`: {', '.join(able) or 'none'}",
+            hint="choose with --workloads; your class needs METRICS and `evaluate`",
         )

@@ -1,4 +1,4 @@
-"""The options of an experiment, each declared once: flags, TOML keys, defaults, ranges and help."""
+"""The options of an experiment, each declared once: flag, TOML key, default, range and help."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from envcompare.text import closest
 
 _MAX_THREADS = 4096  # what a worker accepts
 _MAX_JOBS = 1024  # threads, and connections
-LONGEST_S = 30 * 86_400.0  # nobody waits longer, and clocks and timers hold it
+LONGEST_S = 30 * 86_400.0  # the longest time that any option accepts
 Preset = Literal["quick", "default", "strict"]
 Generation = Literal["auto", "fork", "rebuild"]
 Device = Literal["auto", "cpu", "cuda"]
 Group = Literal["where", "allocation", "what", "how", "stack", "ssh", "lock"]
-"""Environments and hosts; what hosts do together; workloads; how they are measured; software;
-connections; whose turn."""
+"""Environments and hosts; what hosts do together; workloads; measuring; software; connections;
+waiting for a host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumberRange:
-    """The numbers that an option takes, above its lower end; `text` says so in an error."""
+    """The numbers that an option accepts; `text` describes them in an error."""
 
     text: str
     above: float = 0
     most: float = math.inf
 
     def holds(self, number: float) -> bool:
-        """Tell whether a number is in range; nan and infinity never are."""
+        """Return whether a number is in range; nan and infinity never are."""
         return math.isfinite(number) and self.above < number <= self.most
 
 
@@ -53,17 +53,17 @@ _PERCENT = NumberRange(text="a percentage above 0 and below 100", most=math.next
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """How an option is given and what it means; flags, defaults and checks are made of it."""
+    """How an option is given and what it means; flags, defaults and checks derive from it."""
 
     help: str
     metavar: str | None = None
     _: KW_ONLY
     group: Group = "how"
     default: Any = None
-    default_text: str = ""  # where the default is found later
-    off: str = ""  # the flag that turns it off, where that is not --no-NAME
+    default_text: str = ""  # if the default is determined later
+    off: str = ""  # the flag that turns it off, if not --no-NAME
     is_repeated: bool = False
-    bare: float | None = None  # what the flag alone means, where its number may be left out
+    bare: float | None = None  # the value of the flag without a number, if that is allowed
     range: NumberRange | None = None
 
 
@@ -106,13 +106,13 @@ class HostTable(
 class Settings(
     msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True
 ):
-    """What flags and file may hold; a key is spelt as its flag, `None` means not given."""
+    """Settings of flags and file; a key is spelled as its flag, and None means not given."""
 
     envs: Annotated[
         _Words | None,
         _of_where(
             "Arms to compare: ENV, ENV@STACK or NAME=ENV:REFERENCE; the first is the reference. "
-            "`ladder` stands for six, from a plain process to docker by one change each.",
+            "`ladder` means six arms, from a plain process to docker, one change each.",
             "ARM,…",
             default_text="vm,docker,singularity",
         ),
@@ -125,9 +125,7 @@ class Settings(
             default=("image",),
         ),
     ] = None
-    reference: Annotated[str | None, _of_what("The arm all others are compared with.", "ARM")] = (
-        None
-    )
+    reference: Annotated[str | None, _of_what("Arm to compare all others with.", "ARM")] = None
     hosts: Annotated[
         _Words | dict[str, HostTable] | None,
         _of_where(
@@ -137,27 +135,26 @@ class Settings(
             default_text="this machine",
         ),
     ] = None
-    groups: dict[str, tuple[str, ...]] | None = None  # in a file alone
+    groups: dict[str, tuple[str, ...]] | None = None  # only in a file
     allocation: Annotated[
         str | AllocationTable | None,
         _of_allocation(
-            "Ask Slurm for nodes and measure on them, as in slurm:partition=gpu,gres=gpu:a100:1,"
-            "time=01:00:00,nodes=2; `inside` measures on the nodes of the job it runs in.",
+            "Request Slurm nodes, as in slurm:partition=gpu,gres=gpu:a100:1,"
+            "time=01:00:00,nodes=2; `inside` uses the nodes of the current job.",
             "slurm:OPTION=VALUE,…",
         ),
     ] = None
     rendezvous: Annotated[
         str | None,
         _of_allocation(
-            "Spread the ranks of `ddp` over all --hosts; this one has the first rank, and is "
-            "measured.",
+            "Spread the ranks of `ddp` over --hosts; this one has the first, measured rank.",
             "HOST",
         ),
     ] = None
     jobs: Annotated[
         int | None,
         _of_where(
-            "Hosts to work at at once, each over one SSH connection.",
+            "Number of hosts to measure on at once.",
             default=32,
             range=NumberRange(text=f"a whole number from 1 to {_MAX_JOBS}", most=_MAX_JOBS),
         ),
@@ -168,12 +165,12 @@ class Settings(
     ] = None
     workload: Annotated[
         _Words | None,
-        _of_what("A workload of your own; may be repeated.", "FILE.py:CLASS", is_repeated=True),
+        _of_what("Your own workload; repeatable.", "FILE.py:CLASS", is_repeated=True),
     ] = None
     set: Annotated[
         ParameterValues | None,
         _of_what(
-            "Set a parameter, as in rnn.hidden=64,128; several values make several cells.",
+            "Set a parameter, as in rnn.hidden=64,128; each value makes a cell.",
             "W.NAME=V,…",
             is_repeated=True,
         ),
@@ -181,63 +178,59 @@ class Settings(
     compare: Annotated[
         str | None,
         _of_what(
-            "Judge the values that --set gives a parameter, in each environment by itself.",
+            "Compare the --set values of a parameter, separately in each environment.",
             "parameter=NAME",
         ),
     ] = None
     search: Annotated[
         str | None,
         _of_what(
-            "Find the largest batch that fits and the smallest that is fast: sizes that double "
-            "from the workload's own, each a cell.",
+            "Find the largest batch that fits and the smallest fast one.",
             "batch[=FIRST-LAST][,memory=MIB]",
         ),
     ] = None
     until: Annotated[
         str | None,
         _of_what(
-            "After the timing, train until a metric of held-out data is reached, and report epochs "
-            "and seconds.",
+            "After timing, train until a held-out metric reaches a value.",
             "accuracy=VALUE[,epochs=N]",
         ),
     ] = None
     preset: Annotated[Preset | None, Option("", default="default")] = None
     margin: Annotated[
         float | None,
-        Option("Differences smaller than this count as equal.", "PERCENT", range=_PERCENT),
+        Option("Smallest difference that matters.", "PERCENT", range=_PERCENT),
     ] = None
     target: Annotated[
         float | None,
         Option(
-            "Half-width that each interval should reach.",
+            "Target half-width of each interval.",
             "PERCENT",
             range=_PERCENT,
             default_text="margin/2",
         ),
     ] = None
-    budget: Annotated[float | None, Option("Time limit for a cell.", "SECONDS", range=_SECONDS)] = (
+    budget: Annotated[float | None, Option("Time limit per cell.", "SECONDS", range=_SECONDS)] = (
         None
     )
     restarts: Annotated[
         int | None,
         Option(
-            "Measure exactly this many restarts, each of --rounds rounds, unless the budget ends.",
+            "Exact number of restarts, within the budget.",
             "N",
             range=_COUNT,
         ),
     ] = None
-    rounds: Annotated[
-        int | None, Option("Rounds of each of --restarts restarts.", "N", range=_COUNT)
-    ] = None
+    rounds: Annotated[int | None, Option("Rounds per restart.", "N", range=_COUNT)] = None
     steps: Annotated[
         int | None,
-        Option("Steps of a block.", "N", range=_STEPS, default_text="as many as last 20 ms"),
+        Option("Steps per block.", "N", range=_STEPS, default_text="as many as last 20 ms"),
     ] = None
     sessions: Annotated[
         int | None,
         Option(
-            "Measure in so many sessions, as on several days: each call of the same command with "
-            "the same --out measures the next one, with its part of the budget.",
+            "Sessions; each call of the same command measures the next, with its share of the "
+            "budget.",
             "N",
             default=1,
             range=NumberRange(text="a whole number from 1 to 100", most=100),
@@ -246,15 +239,12 @@ class Settings(
     seed: Annotated[int | None, Option("Seed for every random choice.")] = None
     screen: Annotated[
         bool | None,
-        Option(
-            "Screen many comparisons for differences: Benjamini-Hochberg at 5 %.", default=False
-        ),
+        Option("Control the false discovery rate at 5 % (Benjamini-Hochberg).", default=False),
     ] = None
     threads: Annotated[
         int | Literal["as-run"] | None,
         Option(
-            "Compute threads in every arm. `as-run` sets no number: variables, CPU set and quota "
-            "of each arm decide, as in your own runs.",
+            "Compute threads in every arm; `as-run` leaves the number to each arm.",
             "N|as-run",
             default=1,
             range=NumberRange(text=f"a whole number from 1 to {_MAX_THREADS}", most=_MAX_THREADS),
@@ -264,35 +254,32 @@ class Settings(
         str | tuple[int, ...] | None, Option("CPU set for all arms, as in 0,2-3.", "CPUS")
     ] = None
     generation: Annotated[
-        Generation | None, Option("How each generation gets a fresh start.", default="auto")
+        Generation | None, Option("How each restart gets a fresh process.", default="auto")
     ] = None
-    device: Annotated[
-        Device | None, Option("Device that the workload computes on.", default="auto")
-    ] = None
+    device: Annotated[Device | None, Option("Device to compute on.", default="auto")] = None
     startup: Annotated[bool | None, Option("Also measure the start-up.", default=True)] = None
     cold_start: Annotated[
         bool | None,
         Option(
-            "Also measure the start-up with a cold page cache; only root can empty it.",
+            "Also measure start-up with a cold page cache (needs root).",
             default=False,
         ),
     ] = None
     profile: Annotated[
         ProfileChoice | None,
         Option(
-            "What to profile after the timing, in separate workers: everything that the host "
-            "allows, everything except hardware counters, or nothing.",
+            "What to profile: everything possible, all but hardware counters, or nothing.",
             default="auto",
         ),
     ] = None
     quiet_gate: Annotated[
         bool | None,
-        Option("Wait for a quiet machine, for at most a fifth of the budget.", default=True),
+        Option("Wait for a quiet machine.", default=True),
     ] = None
     quiet_pressure: Annotated[
         float | None,
         Option(
-            "Treat the machine as busy above this CPU pressure.",
+            "CPU pressure above which the machine counts as busy.",
             "PERCENT",
             default=10.0,
             range=NumberRange(text="a finite percentage above 0"),
@@ -301,7 +288,7 @@ class Settings(
     quiet_load: Annotated[
         float | None,
         Option(
-            "Treat the machine as busy if this many tasks want a CPU.",
+            "Runnable tasks at which the machine counts as busy.",
             "N",
             default_text="CPUs + 1",
             range=NumberRange(text="a finite number above 0"),
@@ -309,19 +296,19 @@ class Settings(
     ] = None
     stabilise: Annotated[
         bool | None,
-        Option("Fix the allocator's thresholds and the hash seed in every arm.", default=True),
+        Option("Fix allocator thresholds and hash seed.", default=True),
     ] = None
     same_cpu: Annotated[
         bool | None,
-        Option("Run all arms of a round on the same CPU if each has one thread.", default=True),
+        Option("Run single-threaded arms of a round on one CPU.", default=True),
     ] = None
     noise_memory: Annotated[
         bool | None,
-        Option("Remember the noise of a host from its A/A controls for later runs.", default=True),
+        Option("Use a host's noise from its earlier A/A controls.", default=True),
     ] = None
     marks: Annotated[
         bool | None,
-        Option("Time the phases and operators of PyTorch in some rounds.", default=True),
+        Option("Time PyTorch's phases and operators in some rounds.", default=True),
     ] = None
     title: Annotated[str | None, Option("Title of the report.", default="")] = None
     out: Annotated[str | None, Option("Parent of run folders.", "DIR", default="results")] = None
@@ -329,7 +316,7 @@ class Settings(
     place: Annotated[
         str | None,
         _of_what(
-            "Where the data lie in each arm: bind, image, overlay, tmpfs, sif; each is a cell.",
+            "Where the data are: bind, image, overlay, tmpfs, sif; each is a cell.",
             "data=PLACE,…",
         ),
     ] = None
@@ -342,15 +329,13 @@ class Settings(
     variant: Annotated[
         Variant | None,
         _of_stack(
-            "Build of torch in the wheels; auto picks what fits each host's driver and GPU.",
+            "Build of torch; auto fits each host's driver and GPU.",
             default="auto",
         ),
     ] = None
     sif_compression: Annotated[
         Compression | None,
-        _of_stack(
-            "Compression of a SIF. It changes import time, so it is recorded.", default="zstd"
-        ),
+        _of_stack("Compression of the SIF; it affects import time.", default="zstd"),
     ] = None
     python: Annotated[
         str | None,
@@ -365,8 +350,7 @@ class Settings(
     docker_options: Annotated[
         _Words | None,
         _of_stack(
-            "Options of docker run for all docker arms, or for ARM. They win over those that "
-            "envcompare adds; may be repeated.",
+            "Options of docker run, for all docker arms or for ARM; repeatable.",
             "[ARM=]'--OPTION …'",
             is_repeated=True,
         ),
@@ -374,8 +358,7 @@ class Settings(
     allow_mismatch: Annotated[
         bool | None,
         _of_stack(
-            "Continue, and say so in the report, if software that should be the same differs "
-            "between environments or changed while the run was interrupted.",
+            "Continue if software that should be equal differs or changed.",
             default=False,
             off="refuse-mismatch",
         ),
@@ -386,7 +369,7 @@ class Settings(
     accept_new_host_keys: Annotated[
         bool | None,
         _of_ssh(
-            "Accept the key of an unknown host; a changed key is never accepted.",
+            "Accept keys of unknown hosts, but no changed key.",
             default=False,
             off="check-host-keys",
         ),
@@ -394,7 +377,7 @@ class Settings(
     host_patience: Annotated[
         float | None,
         _of_ssh(
-            "How long to try to reach a host again whose connection was lost.",
+            "How long to try to reconnect to a lost host.",
             "SECONDS",
             default=300.0,
             range=_PATIENCE,
@@ -403,8 +386,7 @@ class Settings(
     wait: Annotated[
         float | None,
         _of_lock(
-            "Wait for a host on which another client measures, for at most so many seconds; "
-            "without a number for as long as it takes.",
+            "Wait for busy hosts, at most this long; without a number, forever.",
             "SECONDS",
             default=0.0,
             default_text="not at all",
@@ -419,7 +401,7 @@ class Settings(
 
 @cache
 def options() -> dict[str, tuple[Option, tuple[Any, ...]]]:
-    """Return each setting's option by its name, and the types that its value may have."""
+    """Return each setting's option by name, with the types that its value may have."""
     hints = get_type_hints(Settings, include_extras=True)
     return {
         name: (hint.__metadata__[0], get_args(hint.__origin__)[:-1])
@@ -432,7 +414,7 @@ def options() -> dict[str, tuple[Option, tuple[Any, ...]]]:
 class PresetValues:
     """Margin and target as fractions, budget of a cell in seconds.
 
-    The target is half the margin: at a target of the margin itself, two equal environments would
+    The target is half the margin: with a target equal to the margin, two equal environments would
     end as equivalent in only a fifth to a third of the runs.
     """
 
@@ -479,18 +461,18 @@ def _refused(message: str, content: dict[str, object], source: str) -> ConfigErr
     return ConfigError(
         f"{source}: the value of `{key}` has the wrong type",
         details=f"{what}; found {value!r}",
-        hint=f"correct `{key}`; `envcompare run --help` shows what each key takes",
+        hint="`envcompare run --help` shows what each key takes",
     )
 
 
 def settings_toml(settings: Settings) -> str:
-    """Return settings as the text of a configuration file that says the same."""
+    """Return settings as the text of an equivalent configuration file."""
     content = msgspec.to_builtins(settings)
     return tomli_w.dumps({key: value for key, value in content.items() if value is not None})
 
 
 def merge(*layers: Settings) -> Settings:
-    """Lay settings over each other, the first wins; `set` is merged by workload and parameter."""
+    """Merge settings, the first layer wins; `set` is merged by workload and parameter."""
     merged: dict[str, Any] = {}
     parameters: ParameterValues = {}
     for layer in reversed(layers):

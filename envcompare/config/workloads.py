@@ -1,6 +1,6 @@
-"""Which workloads run, with which values of their parameters: bundled, a class, or a command.
+"""Choose the workloads that run, with their parameter values: bundled, a class, or a command.
 
-What a workload declares is read from its source, which is not imported.
+A workload's declarations are read from its source, which is not imported.
 """
 
 from __future__ import annotations
@@ -28,64 +28,64 @@ COMMAND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 VARIABLE_SETTING = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _SHELL_WORDS = frozenset({"|", "||", "&&", "&", ";", ">", ">>", "<", "2>", "2>&1"})
 _Given = dict[str, Scalar | tuple[Scalar, ...]]
-# Shown from the host, these would hide what a container is made of.
+# Mounting one of these from the host would hide the container's own files.
 _SYSTEM_FOLDERS = frozenset({
     "/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/run", "/sbin",
     "/sys", "/tmp", "/usr", "/usr/local", "/var",  # noqa: S108 — nothing is written there
 })  # fmt: skip
 
 Range = tuple[float | None, float | None] | tuple[str, ...] | tuple[bool, ...]
-"""Least and most of a number, None for no such end; or the choices of a text or a bool."""
+"""Least and most of a number, None for no limit; or the choices of a text or a bool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadInfo:
-    """A workload as its class declares it; a parameter without a range takes any value."""
+    """A workload as its class declares it; a parameter without a range accepts any value."""
 
     name: str
     summary: str
     parameters: dict[str, Scalar]
     ranges: dict[str, Range] = field(default_factory=dict)
-    bottleneck: str = ""  # what most of its time goes to
+    bottleneck: str = ""  # where most of its time is spent
     metrics: tuple[str, ...] = ()  # that its `evaluate` returns
     loads_data: bool = True
-    spreads_ranks: bool = False  # which may lie on several hosts
+    spreads_ranks: bool = False  # which may be on several hosts
     writing: dict[str, tuple[Scalar, ...]] = field(default_factory=dict)
-    """Values of parameters with which, all together, it writes where its data lie."""
+    """Parameter values with which, all together, it writes to the folder of its data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What runs in every arm, where, for how long at most, and what is read from its output."""
+    """What runs in every arm, where, its time limit, and what is read from its output."""
 
     argv: tuple[str, ...]
-    cwd: str  # on the host; shown read-only to containers at the same path
+    cwd: str  # on the host; mounted read-only in containers at the same path
     measures: tuple[tuple[str, str], ...] = ()  # name, regular expression with one group
     timeout_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A workload and its parameter values; several values of one parameter make several cells."""
+    """A workload and its parameter values; each value of a parameter makes a cell."""
 
     name: str
     path: Path | None = None  # of the user's own file
     class_name: str = ""
-    files: tuple[str, ...] = ()  # of the folder of that file, which travel with it
+    files: tuple[str, ...] = ()  # of the folder of that file, sent with it
     program: Program | None = None  # a plain command
     parameters: tuple[tuple[str, tuple[Scalar, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """The names an experiment may use: environments, and what each workload declares."""
+    """The names an experiment may use: environments, and workloads with their declarations."""
 
     environments: Mapping[str, Traits]
     workloads: dict[str, WorkloadInfo]
 
     @property
     def default_environments(self) -> tuple[str, ...]:
-        """Return the environments that are compared where none is named."""
+        """Return the environments that are compared by default."""
         return tuple(name for name, traits in self.environments.items() if traits.is_default)
 
 
@@ -101,9 +101,9 @@ def catalogue() -> dict[str, WorkloadInfo]:
 
 
 def _classes(path: Path) -> dict[str, ast.ClassDef]:
-    """Return the classes at the top of a file by name.
+    """Return the top-level classes of a file by name.
 
-    Raises OSError, ValueError and SyntaxError for what is no Python.
+    Raises OSError, ValueError and SyntaxError for a file that is not Python.
     """
     try:
         body = ast.parse(read_text(path), filename=str(path)).body
@@ -123,14 +123,14 @@ def _shared_classes() -> dict[str, ast.ClassDef]:
 
 
 def _lineage(node: ast.ClassDef, shared: Mapping[str, ast.ClassDef]) -> list[ast.ClassDef]:
-    """Return a class after those of the harness that it extends, the highest first."""
+    """Return a class after those of the harness that it extends, base classes first."""
     names = [base.id for base in node.bases if isinstance(base, ast.Name)]
     above = [part for name in names if name in shared for part in _lineage(shared[name], shared)]
     return [*above, node]
 
 
 def _merged(lineage: list[ast.ClassDef], attribute: str) -> dict[str, Any]:
-    """Return what a class declares, with what those above it do."""
+    """Return what a class and its base classes declare."""
     parts: dict[str, Any] = {}
     for node in lineage:
         parts |= _declared(node, attribute)
@@ -138,7 +138,7 @@ def _merged(lineage: list[ast.ClassDef], attribute: str) -> dict[str, Any]:
 
 
 def _workload_info(lineage: list[ast.ClassDef], *, name: str) -> WorkloadInfo:
-    """Return what a class declares; raises ValueError where that is no literal."""
+    """Return what a class declares; raises ValueError unless that is a literal."""
     return WorkloadInfo(
         name=name,
         summary=(ast.get_docstring(lineage[-1]) or "").split("\n")[0],
@@ -160,7 +160,7 @@ def _names(declared: object) -> tuple[str, ...]:
 
 
 def _writing(declared: object) -> dict[str, tuple[Scalar, ...]]:
-    """Return the names of a dict with their tuples or lists of values; nothing else in it."""
+    """Return the names in a dict with their tuples or lists of values, and nothing else."""
     if not isinstance(declared, dict):
         return {}
     return {
@@ -182,7 +182,7 @@ def _declared(node: ast.ClassDef, attribute: str) -> Any:  # noqa: ANN401 — an
 
 
 def choose_workloads(settings: Settings, known: Known) -> tuple[Workload, ...]:
-    """Return the workloads that run; raises ConfigError for what cannot."""
+    """Return the workloads that run; raises ConfigError for those that cannot."""
     names = tuple(known.workloads)
     given = settings.set or {}
     chosen: list[Workload] = []
@@ -228,7 +228,7 @@ def _command(
     if has_values:
         raise ConfigError(
             f"--set names {name}, but a command has no parameters",
-            hint="write its arguments into the command; each command makes a separate cell",
+            hint="write its arguments into the command",
         )
     return Workload(name=name, program=parse_program(name, table))
 
@@ -236,7 +236,7 @@ def _command(
 def _parameters(
     info: WorkloadInfo, given: _Given, *, is_complete: bool = True
 ) -> tuple[tuple[str, tuple[Scalar, ...]], ...]:
-    """Return the values that are given, checked against what a workload declares.
+    """Return the given values, checked against what a workload declares.
 
     A class that takes parameters from another one does not declare them all.
     """
@@ -260,14 +260,12 @@ def _values(key: str, value: Scalar | tuple[Scalar, ...]) -> tuple[Scalar, ...]:
     values = value if isinstance(value, tuple) else (value,)
     if not values or len(set(values)) < len(values):
         raise ConfigError(
-            f"{key} has no value, or the same value twice",
-            hint="each value makes a cell: give each value once",
+            f"{key} has no value, or the same value twice", hint="give each value once"
         )
     for each in values:
         if isinstance(each, float) and not math.isfinite(each):
             raise ConfigError(
                 f"{key}={each} is not a finite number",
-                details="the run folder is JSON, which has no other numbers",
                 hint="give a finite number",
             )
     return values
@@ -278,13 +276,12 @@ def _check_type(key: str, value: Scalar, default: Scalar) -> None:
     if isinstance(value, bool) != isinstance(default, bool) or not isinstance(value, accepted):
         raise ConfigError(
             f"{key}={value} has the wrong type",
-            details=f"it is {type(value).__name__}; the default is {default!r}",
             hint=f"give a value like {default!r}",
         )
 
 
 def out_of_range(value: Scalar, accepted: Range) -> str:
-    """Return what a workload takes, as in "at least 2", where the value is none of it; else ""."""
+    """Return what a workload accepts, as in "at least 2", if the value is not accepted; else ""."""
     least, most = accepted[0], accepted[-1]
     if isinstance(least, str | bool) or isinstance(most, str | bool):
         names = ", ".join(f"{each}".lower() for each in accepted)
@@ -299,11 +296,11 @@ def out_of_range(value: Scalar, accepted: Range) -> str:
 
 
 def _check_range(key: str, value: Scalar, accepted: Range) -> None:
-    """Refuse a value that the workload could not run with, before anything is made for it."""
+    """Refuse a value that the workload does not accept, before anything is built for it."""
     if wanted := out_of_range(value, accepted):
         raise ConfigError(
             f"{key}={value} is out of range",
-            details=f"the workload declares that it takes {wanted}",
+            details=f"the workload accepts {wanted}",
             hint=f"give a value in that range, as in --set {key}={_suggestion(accepted)}",
         )
 
@@ -327,10 +324,10 @@ def _own_workload(item: str, given: dict[str, _Given]) -> Workload:
         raise ConfigError(
             f"the workload file {path} cannot be read",
             details=str(error),
-            hint="check the path and the syntax of the file",
+            hint="check its path and syntax",
         ) from error
     if class_name not in declared:
-        hint = closest(class_name, tuple(declared)) if declared else "it defines no class at all"
+        hint = closest(class_name, tuple(declared)) if declared else "it defines no class"
         raise ConfigError(f"{path} has no class {class_name}", hint=hint)
     return Workload(
         name=name,
@@ -344,10 +341,10 @@ def _own_workload(item: str, given: dict[str, _Given]) -> Workload:
 
 
 def _own_info(declared: dict[str, ast.ClassDef], class_name: str, name: str) -> WorkloadInfo:
-    """Return what a class of the user's declares; nothing where that is computed."""
+    """Return what the user's class declares; nothing if that is computed."""
     try:
         return _workload_info(_lineage(declared[class_name], _shared_classes()), name=name)
-    except ValueError:  # computed as the class is made: the worker checks them
+    except ValueError:  # computed when the class is created: the worker checks it
         return WorkloadInfo(name=name, summary="", parameters={})
 
 
@@ -359,8 +356,8 @@ def info_of(workload: Workload, known: Known) -> WorkloadInfo:
     return nothing if workload.program is not None else known.workloads[workload.name]
 
 
-def writes_beside_data(info: WorkloadInfo, given: _Given) -> str:
-    """Return the parameter by which a workload writes where its data lie, as in "pattern=write"."""
+def writes_into_data(info: WorkloadInfo, given: _Given) -> str:
+    """Return the parameter by which a workload writes next to its data, as in "pattern=write"."""
     values = {name: given.get(name, info.parameters.get(name)) for name in info.writing}
     asked = {
         name: value if isinstance(value, tuple) else (value,) for name, value in values.items()
@@ -384,14 +381,13 @@ def parse_program(name: str, table: WorkloadTable) -> Program:
     if not argv or not argv[0]:
         raise ConfigError(
             f"the command of the workload `{name}` is empty",
-            details="its first word must be a program",
             hint="name a program and its arguments",
         )
     if table.timeout is not None and not 0 < table.timeout <= LONGEST_S:
         raise ConfigError(
             f"the timeout {table.timeout:g} of {name} is out of range",
             details=f"it must be seconds above 0, {LONGEST_S:.0f} (30 days) at most",
-            hint="give --command-timeout, or `timeout` in the file, such a number",
+            hint="change --command-timeout, or `timeout` in the file",
         )
     return Program(
         argv=argv,
@@ -402,7 +398,7 @@ def parse_program(name: str, table: WorkloadTable) -> Program:
 
 
 def command_words(text: str) -> tuple[str, ...]:
-    """Split a command line as a shell would; NAME=VALUE in front of it sets a variable."""
+    """Split a command line as a shell would; a leading NAME=VALUE sets a variable."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -438,7 +434,7 @@ def _folder(name: str, given: str | None) -> str:
     if folder in _SYSTEM_FOLDERS:
         raise ConfigError(
             f"the command {name} cannot run in {folder}",
-            details="shown inside, that folder would hide the container's own",
-            hint="change into the folder of the program, or name it with --command-dir",
+            details="mounted there, that folder would hide the container's own",
+            hint="name another folder with --command-dir",
         )
     return folder

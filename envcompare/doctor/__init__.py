@@ -1,6 +1,6 @@
-"""What `envcompare doctor` does: ask every host, and compare the stacks that are made there.
+"""Implement `envcompare doctor`: check every host, and compare the stacks already built there.
 
-A step in each arm tells whether the arms have the software they should; nothing is measured.
+A step in each arm shows whether its software is as expected; nothing is measured.
 """
 
 from __future__ import annotations
@@ -48,29 +48,28 @@ _DEFAULT_ENVIRONMENTS = tuple(name for name, traits in all_traits().items() if t
 
 
 class _NotComparedError(UnusableError):
-    """The stacks cannot be compared without making one first, or without measuring."""
+    """Comparing the stacks would require building one, or measuring."""
 
 
 def examine(
     experiment: Experiment, hosts: tuple[HostSpec, ...], command_line: tuple[str, ...] = ()
 ) -> Iterator[HostExamination]:
-    """Give what is known of each host in their order, whether it can be reached or not.
+    """Yield an examination of each host, in order, including hosts that cannot be reached.
 
-    Several hosts are asked at the same time.
-
-    A second one of a host says how the stacks there differ as well: it takes longer. What it says
-    to run has the options of the command line.
+    Hosts are examined concurrently, at most `experiment.jobs` at a time. A host with several arms
+    yields a second, slower examination that adds how its stacks differ. Suggested commands keep the
+    options of `command_line`.
     """
-    beside = other_options(command_line)
+    flags = other_options(command_line)
     has_several = len(_arms(experiment)) > 1
     with ThreadPoolExecutor(experiment.jobs) as pool:
         asked = [pool.submit(_examined, experiment, host) for host in hosts]
 
         def compare(number: int) -> HostExamination:
             first = asked[number].result()
-            return first if first.exit_code else _compared(experiment, hosts[number], beside, first)
+            return first if first.exit_code else _compared(experiment, hosts[number], flags, first)
 
-        # behind all the first ones in the queue: none waits for one that was not begun
+        # Queued after all first examinations, so that none waits for a comparison.
         later = [pool.submit(compare, number) for number in range(len(hosts) * has_several)]
         try:
             for number, first in enumerate(asked):
@@ -84,7 +83,7 @@ def examine(
 def _examined(experiment: Experiment, host: HostSpec) -> HostExamination:
     try:
         return _diagnosed(experiment, host)
-    except Exception as fault:  # noqa: BLE001 — told; what one host says ends no other
+    except Exception as fault:  # noqa: BLE001 — recorded; one host must not stop the others
         error = as_known(fault)
         return HostExamination(
             host=host.label,
@@ -120,14 +119,14 @@ def _diagnosed(experiment: Experiment, host: HostSpec) -> HostExamination:
 
 
 def _cluster(host: HostSpec) -> tuple[Finding, ...]:
-    """Return what `--allocation` may ask for, where this machine is one to submit jobs from."""
+    """Return what `--allocation` may request if this machine can submit jobs, else nothing."""
     if shutil.which("sinfo") is None:
         return ()
     checks: dict[str, Check] = {}
     try:
         for each in partitions():
-            said = f"{each.offer}; a job lasts at most {each.limit}"
-            checks[f"Slurm partition {each.name}"] = Check(version=said)
+            offer = f"{each.offer}; a job lasts at most {each.limit}"
+            checks[f"Slurm partition {each.name}"] = Check(version=offer)
     except UnusableError as error:
         checks["Slurm"] = Check(problem=error.problem)
     checks["container runtimes for jobs"] = _runtimes()
@@ -137,9 +136,9 @@ def _cluster(host: HostSpec) -> tuple[Finding, ...]:
 
 
 def _runtimes() -> Check:
-    """Say which environments of images are installed here that a job can hold.
+    """Report which container runtimes that can run in a job are installed on this machine.
 
-    None is started: a user who did not name it would keep what it leaves, as Podman's process.
+    None is started: Podman, for example, would leave a process behind.
     """
     held = [
         where
@@ -150,43 +149,43 @@ def _runtimes() -> Check:
     installed = [f"{name} ({program})" for name, program in programs.items() if program]
     if installed:
         return Check(version=f"{', '.join(installed)}; only those of --envs were tried")
-    hint = "load the module of a container runtime, and run doctor again"
+    hint = "load the module of a container runtime, then run doctor again"
     return Check(problem=Problem(brief="none is installed on this machine", hint=hint))
 
 
 def _compared(
-    experiment: Experiment, host: HostSpec, beside: tuple[str, ...], known: HostExamination
+    experiment: Experiment, host: HostSpec, flags: tuple[str, ...], known: HostExamination
 ) -> HostExamination:
-    """Return how the stacks of the host differ, where they are made already."""
-    said: list[str] = []
-    progress = Progress(said.append, may_make=False)
+    """Return how the stacks of the host differ, if they are already built."""
+    messages: list[str] = []
+    progress = Progress(messages.append, may_make=False)
     stacks: tuple[ComparedStack, ...] = ()
     problem, code = None, known.exit_code
     run_id = f"doctor-{uuid.uuid4().hex[:8]}"
     try:
         with closing(open_session(host, experiment, run_id, Interruption())) as session:
             arms = _arms(experiment)
-            stacks = compare_stacks(session, experiment, arms, progress, options=beside)
-    except _NotComparedError as error:  # that they are not made yet is no failure
+            stacks = compare_stacks(session, experiment, arms, progress, options=flags)
+    except _NotComparedError as error:  # a stack that is not built yet is no failure
         hint = error.hint or build_command(experiment, host)
         problem = Problem(brief=error.brief, hint=hint)
     except Exception as fault:  # noqa: BLE001 — as above
         known_as = as_known(fault)
         hint = known_as.hint
         if isinstance(fault, WorkloadError):
-            hint = "fix the workload or its data; `envcompare run` keeps the log of its workers"
+            hint = "fix the workload or its data; `envcompare run` keeps the worker logs"
         details = cause_line(known_as.details, brief=known_as.brief)
         problem = Problem(brief=known_as.brief, details=details, hint=hint)
         code = known_as.exit_code
     else:
         is_fine = experiment.allow_mismatch or all(stack.is_as_meant for stack in stacks)
         code = 0 if is_fine else UnusableError.exit_code
-    notes = tuple(dict.fromkeys(said))
+    notes = tuple(dict.fromkeys(messages))
     return replace(known, stacks=stacks, not_compared=problem, notes=notes, exit_code=code)
 
 
 def build_command(experiment: Experiment, host: HostSpec) -> str:
-    """Return the command that makes what the arms of the host need."""
+    """Return the `envcompare build` command for the arms of the host."""
     given = replace(
         experiment.settings, hosts=None if host.is_local else str(host), allow_mismatch=None
     )
@@ -205,7 +204,7 @@ def build_command(experiment: Experiment, host: HostSpec) -> str:
 
 
 def _as_flag(value: Any) -> str:  # noqa: ANN401 — whatever a setting holds
-    """Return a value as its flag takes it; a flag that is on or off takes none."""
+    """Return a value as its flag takes it; a boolean flag takes none."""
     if isinstance(value, bool):
         return ""
     return f"{value:g}" if isinstance(value, int | float) else ",".join(listed(value))
@@ -219,17 +218,16 @@ def compare_stacks(
     *,
     options: tuple[str, ...] = (),
 ) -> tuple[ComparedStack, ...]:
-    """Return how each arm differs from its reference, after a step of each workload in each.
+    """Run a step of each workload in each arm; return how each arm differs from its reference.
 
-    What else is to be known of the software goes to `progress`, which may forbid making any; a
-    command that would separate a difference has these options beside its own. Raises
-    NotComparedError where a stack is not there yet or only plain commands are to run, and
-    WorkloadError where a workload fails.
+    Notes on the software go to `progress`, which may forbid building any. Suggested commands keep
+    `options`. Raises NotComparedError if a stack is not built yet or only plain commands would run,
+    and WorkloadError if a workload fails.
     """
     cells = tuple(_cells(session, experiment))
     if not cells:
         raise _NotComparedError(
-            "a plain command is not run without measuring it",
+            "doctor does not run plain commands",
             hint="name a workload, as in --workloads cnn",
         )
     for text in session.claim():
@@ -243,12 +241,12 @@ def compare_stacks(
 
 
 def is_meant_same(arm: ArmRecord, other: ArmRecord) -> bool:
-    """Say whether two arms should have the same software: one stack, and no image of the user's."""
+    """Return whether two arms should have the same software: one stack, no image of the user."""
     return arm.stack == other.stack and not arm.reference and not other.reference
 
 
 def counterpart(arm: ArmRecord, arms: tuple[ArmRecord, ...]) -> ArmRecord:
-    """Return the arm to compare with: the reference, or the first that should be the same."""
+    """Return the arm to compare with: the first that should be the same, else the reference."""
     known = (one for one in arms if one.within == arm.within)
     ordered = sorted(known, key=lambda candidate: not candidate.is_reference)
     alike = next((one for one in ordered if is_meant_same(one, arm)), arm)
@@ -258,19 +256,19 @@ def counterpart(arm: ArmRecord, arms: tuple[ArmRecord, ...]) -> ArmRecord:
 def _make_ready(
     session: HostSession, experiment: Experiment, arms: tuple[ArmRecord, ...], progress: Progress
 ) -> None:
-    """Make the arms usable as far as nothing has to be made for them."""
-    # a mismatch is told with the other differences
+    """Prepare the arms without building anything."""
+    # A mismatch is reported with the other differences.
     tolerant = dataclasses.replace(experiment, allow_mismatch=True)
     for arm in arms:
         try:
             session.add_arm(arm, tolerant, progress)
         except NotMadeError as error:
-            brief = f"{arm.id}'s is not made yet"
+            brief = f"the stack of {arm.id} is not built yet"
             raise _NotComparedError(brief, details=error.details) from error
 
 
 def _cells(session: HostSession, experiment: Experiment) -> Iterator[Cell]:
-    """Give one cell of each workload that a worker can run."""
+    """Yield one cell of each workload that a worker can run."""
     planned = make_plan(experiment, (session.host.label,), accept_many=True).cells
     first: dict[str, Cell] = {}
     for cell in planned:
@@ -282,7 +280,7 @@ def _cells(session: HostSession, experiment: Experiment) -> Iterator[Cell]:
 def _fingerprints(
     session: HostSession, experiment: Experiment, cell: Cell
 ) -> dict[str, FingerprintRecord]:
-    """Run a step of a workload in every arm; return what each found around itself then."""
+    """Run a step of a workload in every arm and return the fingerprints."""
     folders = CellFolders(session=session)
     parameters = dict(cell.parameters)
     data = folders.prepare_data(cell.workload, parameters, experiment)
@@ -295,14 +293,14 @@ def _fingerprints(
             name = f"{arm}.log"
             log = Path(logs) / name
             worker = folders.launch(arm, log=log, log_name=name, variables=variables)
-            told = with_parameters(spec, session.arms[arm].arm.parameters)
-            facts = _facts(worker, told, seed=derive_seed(experiment.seed, "doctor", cell.id))
+            arm_spec = with_parameters(spec, session.arms[arm].arm.parameters)
+            facts = _facts(worker, arm_spec, seed=derive_seed(experiment.seed, "doctor", cell.id))
             prints[arm] = session.fingerprint(arm, cell.id, facts, taken="step")
     return prints
 
 
 def _facts(worker: Worker, spec: LaunchSpec, *, seed: int) -> dict[str, FingerprintValue]:
-    """Let a worker do its first step and another one, and say what is around it then."""
+    """Run two steps in a worker and return its facts."""
     try:
         worker.send_hello(spec)
         worker.await_hello()

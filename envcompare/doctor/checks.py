@@ -1,4 +1,4 @@
-"""What works on a host and what does not, and the line that mends it, as JSON and in lines."""
+"""Check what works on a host, and render findings and fixes as JSON and as lines."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from envcompare.transport import Transport, shell
 from envcompare.transport.local import LOCAL
 
 _NO_GPU = "nothing to do: the workloads run on the CPU"
-# Each fact is a line `name=value`; a fact the host does not have has no line.
+# Each line is `name=value`; a missing fact has no line.
 _FACTS = r"""
 fact() { [ -z "$2" ] || printf '%s=%s\n' "$1" "$2"; }
 fact schedstat "$(cat /proc/self/schedstat 2>/dev/null)"
@@ -53,17 +53,17 @@ elif [ -d /sys/fs/cgroup/cpu ]; then fact cgroup 1; fi
 _MARGIN = "      "
 _COUNTED: tuple[tuple[FactClass, str], ...] = (
     ("varied", "made by the environment on purpose"),
-    ("identity", "in names and IDs alone"),
+    ("identity", "in names and IDs"),
 )
 _NAMED: tuple[tuple[FactClass, str], ...] = (
     ("possible-influence", "possible influence"),
-    ("host", "differs though the host is one"),
+    ("host", "differs although the host is the same"),
 )
 _MOST_NAMES = 6
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing on one host; a run fails without what is needed and does with less otherwise."""
+    """A check of one thing on one host; a run fails if it is needed and not usable."""
 
     host: str
     subject: str
@@ -76,7 +76,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComparedStack(msgspec.Struct, frozen=True, kw_only=True):
-    """How the software around an arm differs from that around another one, after a step in each."""
+    """How the software of an arm differs from another arm's, after a step in each."""
 
     arm: str
     base: Annotated[str, Meta(description="the arm it is compared with")]
@@ -91,18 +91,18 @@ class ComparedStack(msgspec.Struct, frozen=True, kw_only=True):
     differences: tuple[FactDifference, ...] = ()
 
     def __post_init__(self) -> None:
-        """Find out whether all is as it should be."""
+        """Set whether everything is as expected."""
         is_as_meant = self.mismatch is None and not self.unexpected
         msgspec.structs.force_setattr(self, "is_as_meant", is_as_meant)
 
     @property
     def unexpected(self) -> tuple[FactDifference, ...]:
-        """Return the differences that should not be: other software, or another tree of it."""
+        """Return the unexpected differences: other software, or other installed files."""
         return tuple(one for one in self.differences if self.is_meant and _is_other_software(one))
 
 
 class HostExamination(msgspec.Struct, frozen=True, kw_only=True):
-    """What one host has and lacks, and how the stacks on it differ."""
+    """What a host has and lacks, and how its stacks differ."""
 
     host: str
     exit_code: int = 0
@@ -114,7 +114,7 @@ class HostExamination(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Examination(msgspec.Struct, frozen=True, kw_only=True):
-    """All hosts, and the exit code that is the answer for them together."""
+    """All hosts, and the overall exit code."""
 
     hosts: tuple[HostExamination, ...]
     allow_mismatch: bool = False
@@ -123,7 +123,7 @@ class Examination(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def finding(host: str, subject: str, check: Check, *, is_needed: bool = True) -> Finding:
-    """Return what a check found of something on a host."""
+    """Return the result of a check as a finding."""
     return Finding(
         host=host,
         subject=subject,
@@ -135,12 +135,12 @@ def finding(host: str, subject: str, check: Check, *, is_needed: bool = True) ->
 
 
 def overall_exit_code(hosts: tuple[HostExamination, ...]) -> int:
-    """Return the smallest of the codes that tell of a lack; 0 where nothing needed is missing."""
+    """Return the smallest nonzero exit code; 0 if nothing needed is missing."""
     return min({host.exit_code for host in hosts} - {0}, default=0)
 
 
 def _is_other_software(difference: FactDifference) -> bool:
-    """Tell whether a difference is one of software; a hash that could not be taken says nothing."""
+    """Return whether the software differs; a hash that could not be computed does not count."""
     if difference.key in {TREE, INSTALLED_PARTS}:
         return None not in (difference.reference, difference.value)
     return difference.fact_class == "confounder" and not difference.part_of
@@ -153,9 +153,9 @@ def diagnose(
     options: Options,
     may_use_gpu: bool = True,
 ) -> tuple[Finding, ...]:
-    """Return what a comparison of these arms on the host needs, and what helps it.
+    """Return findings on what comparing these arms needs, and on what is optional.
 
-    An arm is its environment and its stack; a GPU is left out where it is not to be used.
+    Each arm is a pair of environment and stack; the GPU is skipped unless `may_use_gpu`.
     """
     first = None if options.python else first_python(transport, chosen=options.vm_python)
     python = options.python or (first or FirstPython()).version
@@ -194,7 +194,7 @@ def diagnose(
 
 
 def _helpful(transport: Transport, checks: dict[str, Check]) -> list[Finding]:
-    """Return the findings of what a comparison can do without."""
+    """Return the findings on what is optional."""
     return [finding(transport.name, name, check, is_needed=False) for name, check in checks.items()]
 
 
@@ -220,7 +220,7 @@ def _host_python(transport: Transport, options: Options) -> Finding:
 
 
 def _interpreter(transport: Transport, subject: str, find: Callable[[], str]) -> Finding:
-    """Say which interpreter `find` tells of, or why there is none that can be used."""
+    """Return the interpreter that `find` reports, or why none is usable."""
     try:
         check = Check(version=find())
     except TransportError:
@@ -231,7 +231,7 @@ def _interpreter(transport: Transport, subject: str, find: Callable[[], str]) ->
 
 
 def _choose(transport: Transport, options: Options, gpus: HostGpus | None) -> Choice | StackError:
-    """Return the wheels that the host gets, or why none fit."""
+    """Return the wheels for the host, or why none fit."""
     try:
         return choose(options.variant, gpus, python=options.python, host=transport.name)
     except StackError as error:
@@ -239,7 +239,7 @@ def _choose(transport: Transport, options: Options, gpus: HostGpus | None) -> Ch
 
 
 def _wheels(transport: Transport, options: Options, wheels: Choice | StackError) -> Finding:
-    """Say which PyTorch the host gets, and by what; nothing is resolved yet."""
+    """Report which PyTorch the host gets and why; nothing is resolved yet."""
     if isinstance(wheels, Choice):
         check = Check(version=wheels.sentence)
     else:
@@ -248,7 +248,7 @@ def _wheels(transport: Transport, options: Options, wheels: Choice | StackError)
 
 
 def _builder() -> Finding:
-    """Say whether the image can be built here; a host that holds it already does without."""
+    """Report whether the image can be built here; a host that already has it needs no builder."""
     check = IMAGE_BUILDER.check(LOCAL)
     return finding(LOCAL.name, f"{IMAGE_BUILDER.name}, to build the image", check, is_needed=False)
 
@@ -259,7 +259,7 @@ def _facts(transport: Transport) -> dict[str, str]:
 
 
 def _gpu(transport: Transport, gpus: HostGpus, environments: tuple[str, ...]) -> list[Finding]:
-    """Say whether there is a GPU; where one is, every environment has to reach it."""
+    """Report whether there is a GPU; if so, every environment must reach it."""
     if not gpus.is_expected:
         none = Check(problem=Problem(brief="no NVIDIA GPU was found on the PCI bus", hint=_NO_GPU))
         return _helpful(transport, {"gpu": none})
@@ -271,8 +271,8 @@ def _gpu(transport: Transport, gpus: HostGpus, environments: tuple[str, ...]) ->
     if not driver.is_usable:
         return findings
     findings.append(finding(transport.name, "gpu setup", check_setup(gpus)))
-    said = {"gpu in use": check_choice(gpus), "gpu clocks": check_clocks(gpus)}
-    findings += _helpful(transport, {name: check for name, check in said.items() if check})
+    checks_of_gpu = {"gpu in use": check_choice(gpus), "gpu clocks": check_clocks(gpus)}
+    findings += _helpful(transport, {name: check for name, check in checks_of_gpu.items() if check})
     files = find(transport, driver)
     for name in environments:
         check = environment(name).check_gpu(transport, files)
@@ -281,7 +281,7 @@ def _gpu(transport: Transport, gpus: HostGpus, environments: tuple[str, ...]) ->
 
 
 def _profilers(transport: Transport, driver: str | None = None) -> list[Finding]:
-    """Say which of NVIDIA's profilers the host has; what they tell is missing without them."""
+    """Report which of NVIDIA's profilers the host has."""
     tools = {name: profiler.discover(transport) for name, profiler in PROFILERS.items()}
     checks = {
         name: tool if isinstance(tool, Check) else tool_check(tool, driver)
@@ -291,19 +291,19 @@ def _profilers(transport: Transport, driver: str | None = None) -> list[Finding]
 
 
 def tool_check(tool: Tool, driver: str | None) -> Check:
-    """Return the check of a tool, with a caution where it is older than the CUDA of the driver."""
+    """Return the check of a tool, with a caution if it is older than the driver's CUDA."""
     if not driver or not tool.cuda or int(tool.cuda.partition(".")[0]) >= newest_major(driver):
         return tool.check
     caution = Problem(
-        brief=f"{tool.name} {tool.version} traces CUDA up to {tool.cuda}, and driver {driver} "
-        f"brings CUDA {newest_major(driver)}: kernels may be missing from its traces",
+        brief=f"{tool.name} {tool.version} traces CUDA up to {tool.cuda}, but driver {driver} "
+        f"has CUDA {newest_major(driver)}: kernels may be missing",
         hint=f"install a newer version of {tool.name}",
     )
     return replace(tool.check, caution=caution)
 
 
 def _counters(transport: Transport, environments: tuple[str, ...]) -> list[Finding]:
-    """Say for each environment whether a GPU's counters can be read in it."""
+    """Report for each environment whether GPU counters can be read in it."""
     rights = find_rights(transport)
     checks = {
         f"gpu counters in {name}": rights
@@ -320,10 +320,10 @@ def _room(
     options: Options,
     wheels: Choice | StackError,
 ) -> Iterator[Finding]:
-    """Say of each disk what is free, and whether a stack fits whose wheels are not there yet.
+    """Report the free space of each disk, and whether a stack fits if its wheels are not there yet.
 
-    What is made of wheels that are there is known only to the steps that make it; where none fit,
-    another finding says why.
+    Once the wheels are there, only the build knows what else is missing. If no wheels fit, another
+    finding says why.
     """
     request = Request(
         transport=transport,
@@ -346,7 +346,7 @@ def _room(
 def _waits(facts: dict[str, str]) -> Check:
     lack = Problem(
         brief="the kernel does not count the wait for a CPU",
-        hint="nothing to do: verdicts on this host are on wall time",
+        hint="nothing to do: this host is judged on wall time",
     )
     has_waits = len(facts.get("schedstat", "").split()) == 3
     return Check(problem=None if has_waits else lack)
@@ -368,13 +368,13 @@ def _cgroup(facts: dict[str, str]) -> Check:
     version = facts.get("cgroup")
     lack = Problem(
         brief="no cgroups are mounted at /sys/fs/cgroup",
-        hint="nothing to do: limits and peaks of cgroups stay empty",
+        hint="nothing to do: cgroup limits and peaks stay empty",
     )
     return Check(version=f"v{version}") if version else Check(problem=lack)
 
 
 def diagnosis_lines(host: HostExamination) -> tuple[str, ...]:
-    """Say what a host has and lacks, each with the line that mends it."""
+    """Return what a host has and lacks, each problem with its fix."""
     if host.trouble is not None:
         error, *rest = host.trouble.lines()
         return (f"{host.host}:", f"  ✕ {error}", *(f"  {line}" for line in rest))
@@ -382,39 +382,39 @@ def diagnosis_lines(host: HostExamination) -> tuple[str, ...]:
 
 
 def comparison_lines(host: HostExamination, *, allow_mismatch: bool = False) -> tuple[str, ...]:
-    """Say how the stacks of a host differ, or why they were not compared."""
+    """Return how the stacks of a host differ, or why they were not compared."""
     notes = (f"  – {note}" for note in host.notes)
     if host.not_compared is not None:
         problem = host.not_compared
-        mark = "✕" if host.exit_code else "–"  # that they are not made yet is no failure
+        mark = "✕" if host.exit_code else "–"  # a stack that is not built yet is no failure
         why = (f"{_MARGIN}why: {problem.details}",) if problem.details else ()
         head = f"  {mark} stacks: not compared, {problem.brief}"
         return (*notes, head, *why, *_try(problem.hint))
     is_allowed = allow_mismatch and not all(stack.is_as_meant for stack in host.stacks)
-    allowed = "  – stacks differ and are compared all the same (--allow-mismatch)"
+    allowed = "  – stacks differ and are compared anyway (--allow-mismatch)"
     lines = (line for stack in host.stacks for line in _stack_lines(stack))
     return (*notes, *lines, *((allowed,) * is_allowed))
 
 
 def _stack_lines(stack: ComparedStack) -> tuple[str, ...]:
-    """Say how an arm differs from the one it is compared with, what matters first."""
+    """Return how an arm differs from its base, the most important first."""
     where = f"in a step of {', '.join(stack.workloads)}"
     leading = [one for one in stack.differences if one.fact_class == "confounder"]
-    told = [one for one in leading if not one.part_of]
-    head = f"  {_head(stack, is_other=bool(told))}"
+    leaders = [one for one in leading if not one.part_of]
+    head = f"  {_head(stack, is_other=bool(leaders))}"
     broken: tuple[str, ...] = ()
     if stack.mismatch:
         broken = (f"{_MARGIN}⚠ {stack.mismatch.details}", *_try(stack.mismatch.hint))
-    others = [one for one in stack.unexpected if one not in told and not one.part_of]
+    others = [one for one in stack.unexpected if one not in leaders and not one.part_of]
     more = (f"{_MARGIN}⚠ {describe(one)}: {one.sentence}" for one in others)
     counts = _counts(stack.differences)
-    return (f"{head}, {where}", *broken, *_confounders(told), *more, *counts)
+    return (f"{head}, {where}", *broken, *_confounders(leaders), *more, *counts)
 
 
-def _confounders(told: list[FactDifference]) -> Iterator[str]:
-    """Give their sentences, and once what separates those that one command separates."""
-    for remedy in dict.fromkeys(one.remedy for one in told):
-        for difference in told:
+def _confounders(leaders: list[FactDifference]) -> Iterator[str]:
+    """Yield their sentences; a command that separates several is given once."""
+    for remedy in dict.fromkeys(one.remedy for one in leaders):
+        for difference in leaders:
             if difference.remedy == remedy:
                 yield f"{_MARGIN}⚠ {difference.sentence}"
         if remedy:
@@ -422,23 +422,23 @@ def _confounders(told: list[FactDifference]) -> Iterator[str]:
 
 
 def _head(stack: ComparedStack, *, is_other: bool) -> str:
-    """Say whether an arm has the software it should have, as far as that was seen."""
+    """Return whether an arm has the expected software, as far as that was checked."""
     if not stack.is_as_meant:
-        return f"✕ stack of {stack.arm}: not the software of {stack.base}, as it should be"
+        return f"✕ stack of {stack.arm}: software differs from {stack.base}'s, but should not"
     if is_other:
         why = "your own image" if stack.is_given else "another stack"
-        return f"✓ stack of {stack.arm}: other software than {stack.base}'s, as expected of {why}"
+        return f"✓ stack of {stack.arm}: software differs from {stack.base}'s, expected of {why}"
     if not stack.is_meant:
         return f"✓ stack of {stack.arm}: no confounder against {stack.base}"
     if not stack.is_proven:
-        return f"– stack of {stack.arm}: like {stack.base}'s, but not all of it could be hashed"
-    return f"✓ stack of {stack.arm}: the software of {stack.base}"
+        return f"– stack of {stack.arm}: like {stack.base}'s, but not everything could be hashed"
+    return f"✓ stack of {stack.arm}: same software as {stack.base}"
 
 
 def _counts(differences: tuple[FactDifference, ...]) -> Iterator[str]:
     for fact_class, words in _NAMED:
-        told = [one for one in differences if not one.part_of]
-        keys = [one.key for one in told if one.fact_class == fact_class]
+        leaders = [one for one in differences if not one.part_of]
+        keys = [one.key for one in leaders if one.fact_class == fact_class]
         names = list(dict.fromkeys(fact(key).name for key in keys))
         if names:
             yield f"{_MARGIN}{words}: {first_few(names, most=_MOST_NAMES)}"

@@ -1,6 +1,6 @@
-"""Compare two fingerprints fact by fact; pure, the facts come from the workers.
+"""Compare two fingerprints fact by fact; pure, since workers collect the facts.
 
-Differences that have one cause are told as one: the first of a group speaks for the others.
+Differences with one cause are reported as one: the first of a group represents the others.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from envcompare.fingerprint.facts import (
     THROTTLED,
     classify,
     fact,
+    facts_of_library,
     is_first,
     is_without_effect,
-    tellers_of_library,
 )
 from envcompare.fingerprint.sentences import worded_difference
 from envcompare.masking import masked
@@ -70,12 +70,12 @@ _FELT_LIBRARIES: Final = (
     "libnccl", "_multiarray_umath", "libjemalloc", "libtcmalloc", "libmimalloc",
 )  # fmt: skip
 _INSTALLED_FILE: Final = re.compile(r"/(?:site|dist)-packages/(\w+)")
-_TOLD_WITH_OTHERS: Final = frozenset({CHANGED_FILES, THROTTLED})
+_REPORTED_WITH_OTHERS: Final = frozenset({CHANGED_FILES, THROTTLED})
 _UNSEEN: Final = Evidence(
-    text="Seen in only one arm: a command is looked at now and then, and what is brief escapes.",
+    text="Seen in only one arm: a command is inspected only now and then.",
 )
 _CALLS_UNKNOWN: Final = Evidence(
-    text="The workload loaded them; how much of its work they do was not measured."
+    text="The workload loaded them; how much it uses them was not measured."
 )
 
 
@@ -84,9 +84,9 @@ def compare_fingerprints(
 ) -> tuple[FactDifference, ...]:
     """Return the facts in which `other` differs from `reference`, confounders first.
 
-    What `context` knows of the two arms beside their facts is evidence, and shapes the remedy. Arms
-    that compare values of a parameter, or images, stacks or options of one environment, have no
-    confounders: what else differs may follow from that.
+    `context` adds evidence and shapes the remedy. Arms that compare values of a parameter, or
+    images, stacks or options of one environment, have no confounders: other differences may follow
+    from the compared one.
     """
     pair = FingerprintPair(reference=reference, other=other, context=context or ArmsContext())
     keys = sorted(reference.facts.keys() | other.facts.keys())
@@ -106,12 +106,12 @@ def _place(difference: FactDifference) -> tuple[int, bool, str]:
 
 
 def _given(pair: FingerprintPair) -> Iterator[_Part]:
-    """Give what the command line asked of one of the arms: the options and the image."""
+    """Yield what the command line asks for in one of the arms: its options and image."""
     arms = pair.context.arms
     if arms is None:
         return
     options = tuple(masked(shlex.join(arm.options)) or None for arm in arms)
-    is_same = pair.is_one_environment  # images of one environment are what a run compares
+    is_same = pair.is_one_environment  # a run may compare images of one environment
     images = tuple(None if is_same else arm.reference or None for arm in arms)
     for key, (before, after) in ((GIVEN_OPTIONS, options), (GIVEN_IMAGE, images)):
         if before != after:
@@ -119,7 +119,7 @@ def _given(pair: FingerprintPair) -> Iterator[_Part]:
 
 
 def _compare_something_else(first: ArmRecord, second: ArmRecord) -> bool:
-    """Tell whether two arms compare something else than environments."""
+    """Return whether the arms compare something other than environments."""
     if first.parameters != second.parameters:
         return True
     asked = [(arm.reference, arm.stack, arm.options) for arm in (first, second)]
@@ -133,12 +133,12 @@ def _following_that(difference: FactDifference) -> FactDifference:
 
 
 def is_overwritten(difference: FactDifference) -> bool:
-    """Say whether envcompare set its own value in every arm in place of what differs."""
+    """Return whether envcompare replaced the differing values by its own in every arm."""
     return difference.key in OVERWRITTEN and difference.is_felt is False
 
 
 def each_once(by_cell: dict[str, tuple[FactDifference, ...]]) -> tuple[FactDifference, ...]:
-    """Return the differences of all cells; of one that several share the one that weighs most."""
+    """Return the differences of all cells, each once, with its most serious class."""
     every = [one for found in by_cell.values() for one in found]
     ordered = sorted(every, key=lambda difference: -CLASS_ORDER.index(difference.fact_class))
     strongest = {(one.host, one.arm, one.key): one for one in ordered}
@@ -149,7 +149,7 @@ def each_once(by_cell: dict[str, tuple[FactDifference, ...]]) -> tuple[FactDiffe
 def changed_software(
     before: FingerprintRecord, after: FingerprintRecord
 ) -> tuple[FactDifference, ...]:
-    """Return the confounders in which an arm is not what an earlier fingerprint of it says."""
+    """Return the confounders in which an arm no longer matches its earlier fingerprint."""
     differences = compare_fingerprints(before, after)
     software = (one for one in differences if one.fact_class == "confounder" and not one.part_of)
     return tuple(one for one in measured_alike(before, after, software) if not _is_chance(one))
@@ -158,9 +158,9 @@ def changed_software(
 def measured_alike(
     before: FingerprintRecord, after: FingerprintRecord, differences: Iterable[FactDifference]
 ) -> tuple[FactDifference, ...]:
-    """Return the differences but those that come of looking before any work, and after steps.
+    """Leave out differences caused by taking one fingerprint before any work, one after steps.
 
-    What is loaded late stands only in the one that was taken after steps.
+    Lazily loaded files appear only in the fingerprint taken after steps.
     """
     if before.taken == after.taken:
         return tuple(differences)
@@ -172,7 +172,7 @@ def measured_alike(
 
 
 def _is_chance(difference: FactDifference) -> bool:
-    """Tell whether a list differs only in what was loaded by the moment of looking."""
+    """Return whether a list differs only in what was loaded when it was inspected."""
     names = [
         {stem(entry) for entry in entries(side)}
         for side in (difference.reference, difference.value)
@@ -181,11 +181,11 @@ def _is_chance(difference: FactDifference) -> bool:
 
 
 def _parts(pair: FingerprintPair, key: str) -> Iterator[_Part]:
-    """Give what differs of a fact: nothing, the fact, or the parts of a list of software."""
+    """Yield how a fact differs: nothing, the fact, or the parts of a list of software."""
     before, after = pair.values(key)
-    if before == after or key in _TOLD_WITH_OTHERS:
+    if before == after or key in _REPORTED_WITH_OTHERS:
         return
-    if key == INTERPOSED and not (before or after):  # none, and an arm that cannot look
+    if key == INTERPOSED and not (before or after):  # empty, or the arm could not look
         return
     if before is None or after is None or key not in _LISTS:
         yield key, (before, after), evidence_of(pair, key)
@@ -194,15 +194,15 @@ def _parts(pair: FingerprintPair, key: str) -> Iterator[_Part]:
 
 
 def _lacking(before: FingerprintValue, after: FingerprintValue) -> _Lists:
-    """Return of each list only the entries the other side lacks."""
+    """Return of each list only the entries that the other lacks."""
     mine, theirs = set(entries(before)), set(entries(after))
     return sorted(mine - theirs), sorted(theirs - mine)
 
 
 def _packages(pair: FingerprintPair, lists: _Lists) -> Iterator[_Part]:
-    """Give what is imported and what is not; torch and numpy have facts of their own."""
-    told = {name for name in OWN_PACKAGES if pair.differ((f"{name}.version",))}
-    rest = [[one for one in side if entry_name(one) not in told] for side in lists]
+    """Yield imported and unimported packages; torch and numpy have their own facts."""
+    reported = {name for name in OWN_PACKAGES if pair.differ((f"{name}.version",))}
+    rest = [[one for one in side if entry_name(one) not in reported] for side in lists]
     felt = tuple(tuple(one for one in side if _is_package_felt(pair, one)) for side in rest)
     others = tuple(
         tuple(one for one in side if one not in kept) for side, kept in zip(rest, felt, strict=True)
@@ -224,24 +224,24 @@ def _unused(pair: FingerprintPair) -> Evidence:
     if runs_python(pair) is False:
         return NO_PYTHON
     if pair.context.is_program or pair.names("loaded_packages") is None:
-        return Evidence(is_felt=False, text="They install software and compute nothing.")
-    return Evidence(is_felt=False, text="They were not imported by this workload.")
+        return Evidence(is_felt=False, text="They only install software.")
+    return Evidence(is_felt=False, text="This workload did not import them.")
 
 
 def _installed(pair: FingerprintPair, lists: _Lists) -> Iterator[_Part]:
-    """Give the packages whose files differ though their version does not, and files of none.
+    """Yield packages whose files differ although the version does not, and files of no package.
 
-    A package is told by the files that were found to differ, where somebody looked into it.
+    A package is reported by its differing files if these are known.
     """
     names = [{part_name(one) for one in side} for side in lists]
-    told = {one for one in names[0] | names[1] if "==" not in one or one in names[0] & names[1]}
+    reported = {one for one in names[0] | names[1] if "==" not in one or one in names[0] & names[1]}
     changed = _lacking(*pair.values(CHANGED_FILES))
     looked_into = {part_name(one) for side in changed for one in side}
     first, second = (
         tuple(
             one
             for one in (*files, *(part for part in parts if part_name(part) not in looked_into))
-            if part_name(one) in told
+            if part_name(one) in reported
         )
         for files, parts in zip(changed, lists, strict=True)
     )
@@ -250,7 +250,7 @@ def _installed(pair: FingerprintPair, lists: _Lists) -> Iterator[_Part]:
 
 
 def _modules(pair: FingerprintPair, lists: _Lists) -> Iterator[_Part]:
-    """Give the modules of other content; of what one arm alone imported only where none is."""
+    """Yield modules with different content; if none, modules that only one arm imported."""
     common = {entry_name(one) for one in lists[0]} & {entry_name(one) for one in lists[1]}
     first, second = (
         tuple(one for one in side if not common or entry_name(one) in common) for side in lists
@@ -259,9 +259,9 @@ def _modules(pair: FingerprintPair, lists: _Lists) -> Iterator[_Part]:
 
 
 def _libraries(pair: FingerprintPair, lists: _Lists) -> Iterator[_Part]:
-    """Give the loaded libraries that no other fact tells of; all of them where none is left."""
+    """Yield the loaded libraries that no other fact covers; all of them if none is left."""
     first, second = (
-        [one for one in side if not pair.differ(_tellers(pair, one))] for side in lists
+        [one for one in side if not pair.differ(_facts_of_library(pair, one))] for side in lists
     )
     shown = (first, second) if first or second else lists
     if pair.is_watched:
@@ -271,7 +271,7 @@ def _libraries(pair: FingerprintPair, lists: _Lists) -> Iterator[_Part]:
 
 
 def _loaded(pair: FingerprintPair, shown: _Lists) -> _Part:
-    """Return the loaded libraries, those that compute before the others."""
+    """Return the loaded libraries, computing ones first."""
     felt = {entry for side in shown for entry in side if _is_computing(pair, entry)}
     first, second = (
         tuple(sorted(side, key=lambda entry: (entry not in felt, entry))) for side in shown
@@ -281,15 +281,15 @@ def _loaded(pair: FingerprintPair, shown: _Lists) -> _Part:
 
 
 def _programs(pair: FingerprintPair, lists: _Lists) -> Iterator[_Part]:
-    """Give the programs that a command runs; the arm's Python has facts of its own."""
+    """Yield the programs that a command runs; the Python of an arm has its own facts."""
     named = interpreters(pair) if pair.differ(("python.sha256",)) else ()
     first, second = ([one for one in side if entry_name(one) not in named] for side in lists)
     if first or second:
-        yield _watched("programs", (first, second), what="They are what the command runs.")
+        yield _watched("programs", (first, second), what="The command runs them.")
 
 
 def _watched(key: str, lists: _Lists, *, what: str) -> _Part:
-    """Return what has its name in both arms: of that alone another build was seen."""
+    """Return entries whose name is in both arms: only these can be different builds."""
     common = {stem(one) for one in lists[0]} & {stem(one) for one in lists[1]}
     first, second = (tuple(one for one in side if stem(one) in common) for side in lists)
     if common:
@@ -304,7 +304,7 @@ _LISTS: Final[dict[str, Callable[[FingerprintPair, _Lists], Iterator[_Part]]]] =
     "loaded_libraries": _libraries,
     "programs": _programs,
 }
-"""Lists of software, of which only the entries that differ are told."""
+"""Lists of software, reported by their differing entries."""
 
 
 def _difference(pair: FingerprintPair, part: _Part) -> FactDifference:
@@ -331,33 +331,33 @@ def _difference(pair: FingerprintPair, part: _Part) -> FactDifference:
 
 
 def _of_purpose(key: str) -> Evidence:
-    """Return who feels what an environment does, where two arms of one environment differ in it."""
+    """Return what the difference affects if both arms belong to one environment."""
     purpose = fact(key).purpose
     text = purpose.felt_by if purpose else ""
     return Evidence(text=f"{text[:1].upper()}{text[1:]}." if text else "")
 
 
 def _can_confound(key: str, values: _Values, evidence: Evidence) -> bool:
-    """Say whether the difference is known (None is not measured) and can be felt."""
+    """Return whether the difference is known (None is not measured) and can have an effect."""
     if evidence.is_felt is False:
         return False
     return None not in values or fact(key).is_absent is True
 
 
 def _is_computing(pair: FingerprintPair, entry: str) -> bool:
-    """Say whether a library takes part in computing: by its name, or as a part of a package."""
+    """Return whether a library computes, judging by its name or package."""
     path = pair.path(entry_name(entry))
     is_first = entry_name(entry) in pair.interposers
     return is_first or entry.startswith(_FELT_LIBRARIES) or bool(_INSTALLED_FILE.search(path))
 
 
-def _tellers(pair: FingerprintPair, entry: str) -> tuple[str, ...]:
-    """Return the facts that tell of another build of a library, by where it lies and its name."""
+def _facts_of_library(pair: FingerprintPair, entry: str) -> tuple[str, ...]:
+    """Return the facts that reveal another build of a library, by its path and name."""
     path = pair.path(entry_name(entry))
     package = _INSTALLED_FILE.search(path)
     if entry_name(entry) in pair.interposers:
         return (INTERPOSED,)
-    return tellers_of_library(
+    return facts_of_library(
         entry, package[1] if package else "", is_of_python="/lib-dynload/" in path
     )
 
@@ -365,7 +365,7 @@ def _tellers(pair: FingerprintPair, entry: str) -> tuple[str, ...]:
 def _following(
     pair: FingerprintPair, difference: FactDifference, classes: dict[str, FactClass]
 ) -> FactDifference:
-    """Return a difference, with the key of another one where that speaks for it."""
+    """Return a difference, with the key of the one that represents it."""
     leader = _leader_of_libraries(pair, difference, classes) or _leader(difference.key, classes)
     if leader:
         return replace(difference, part_of=leader)
@@ -373,13 +373,13 @@ def _following(
         return replace(difference, part_of=INSTALLED_PARTS, fact_class=classes[INSTALLED_PARTS])
     is_explained = fact(difference.key).group == INSTALLED and "packages.not_imported" in classes
     if is_explained and difference.fact_class == "confounder":
-        text = "Packages differ that this workload does not import, which may be all of it."
+        text = "Packages differ that this workload does not import; that may be the only cause."
         return replace(difference, fact_class="possible-influence", evidence=text)
     return difference
 
 
 def _leader(key: str, classes: dict[str, FactClass]) -> str:
-    """Return what tells of this one as well; empty where it speaks for itself."""
+    """Return the fact that represents this one; empty if it represents itself."""
     group = fact(key).group
     before = group[: group.index(key)] if group else ()
     enough = {"confounder", classes[key]}
@@ -389,13 +389,13 @@ def _leader(key: str, classes: dict[str, FactClass]) -> str:
 def _leader_of_libraries(
     pair: FingerprintPair, difference: FactDifference, classes: dict[str, FactClass]
 ) -> str:
-    """Return the first fact that tells of loaded libraries, where some tell of them all."""
+    """Return the first fact that represents loaded libraries, if facts cover all of them."""
     if difference.key != "loaded_libraries":
         return ""
     both = entries(difference.reference) + entries(difference.value)
     enough = {"confounder", difference.fact_class}
     leaders = [
-        next((key for key in _tellers(pair, entry) if classes.get(key) in enough), "")
+        next((key for key in _facts_of_library(pair, entry) if classes.get(key) in enough), "")
         for entry in both
         if _is_computing(pair, entry)
     ]

@@ -1,7 +1,4 @@
-"""The two arms that are compared, and whether a workload there can feel a difference.
-
-What it was seen to load, to use and to need tells that.
-"""
+"""Decide whether a difference can affect a workload, from what it loaded, used and needed."""
 
 from __future__ import annotations
 
@@ -29,26 +26,26 @@ _TUNABLE: Final = re.compile(
 )
 # What `site` runs as Python starts; of a .pth file at least the lines that begin with import.
 _RUN_ALWAYS: Final = re.compile(r"(?:sitecustomize|usercustomize)\.py|[^/]+\.pth")
-_ENOUGH: Final = 1.25  # a peak this far below a limit is not held back by it
+_ENOUGH: Final = 1.25  # a limit this far above the peak has no effect
 _THREADS: Final = ("torch.threads", "threads.omp", "threads.mkl", "threads.openblas")
-_SHOWN_IN_S: Final = 1e9  # ns, from which a time is told in seconds
+_SHOWN_IN_S: Final = 1e9  # ns, from which a time is shown in seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmsContext:
-    """What is known of two arms beside their facts: how they were asked for, and how they ran."""
+    """What is known of two arms in addition to their facts."""
 
     arms: tuple[ArmRecord, ArmRecord] | None = None  # the reference first
-    is_program: bool = False  # a plain command, which its launcher tells of
+    is_program: bool = False  # a plain command, described by its launcher
     running: int | None = None  # threads that ran in a block; None: not measured
     throttled_ns: int | None = None  # of both while measuring; None: not measured
     peak_bytes: int | None = None  # the larger peak of memory; None: not measured
-    options: tuple[str, ...] = ()  # of the command line, beside those that a remedy gives
+    options: tuple[str, ...] = ()  # of the command line, in addition to those of a remedy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FingerprintPair:
-    """The fingerprints of the reference and of an arm, and what is known beside them."""
+    """The fingerprints of the reference and of an arm, with their context."""
 
     reference: FingerprintRecord
     other: FingerprintRecord
@@ -72,7 +69,7 @@ class FingerprintPair:
         return ""
 
     def names(self, key: str) -> tuple[frozenset[str], frozenset[str]] | None:
-        """Return the names in a list of software of both sides; None where one has no list."""
+        """Return the names in a list of software of both sides; None if one has no list."""
         before, after = self.values(key)
         if before is None or after is None:
             return None
@@ -83,34 +80,34 @@ class FingerprintPair:
 
     @property
     def is_watched(self) -> bool:
-        """Say whether these are programs, which were looked at a few times while they ran."""
+        """Return whether these are programs, inspected a few times while they ran."""
         return None not in self.values("programs")
 
     def path(self, library: str) -> str:
-        """Return where a loaded library lies in the one or the other arm; empty if not known."""
+        """Return the path of a loaded library in either arm; empty if unknown."""
         both = (place for value in self.values("loaded_paths") for place in _loaded_from(value))
         return next((path for name, path in both if name == library), "")
 
     def arms_with(self, has: tuple[bool, bool]) -> tuple[str, ...]:
-        """Return the names of the arms for which it holds."""
+        """Return the names of the arms for which `has` is true."""
         pairs = zip(self.records, has, strict=True)
         return tuple(record.arm for record, holds in pairs if holds)
 
     @property
     def is_one_environment(self) -> bool:
-        """Say whether both arms are of one environment, which then does the same in both."""
+        """Return whether both arms have one environment and stack."""
         arms = self.context.arms
         return arms is not None and _isolated(arms[0]) == _isolated(arms[1])
 
     @property
     def threads(self) -> int:
-        """Return how many threads were asked for, else how many ran: at least one."""
+        """Return the requested number of threads, else the number that ran; at least 1."""
         asked = _counts(self, _THREADS)
         return max(1, *asked) if asked else max(1, self.context.running or 1)
 
     @property
     def counted_threads(self) -> int | None:
-        """Return how many threads were seen to live; None where none were counted."""
+        """Return how many threads were seen alive; None if they were not counted."""
         return max(_counts(self, ("threads.alive",)), default=None)
 
     @property
@@ -148,7 +145,7 @@ def entry_name(entry: str) -> str:
 
 
 def stem(entry: str) -> str:
-    """Return a library's name without its version: the map of a process shows no links."""
+    """Return a library's name without its version: /proc/PID/maps shows no links."""
     return entry_name(entry).partition(".so")[0]
 
 
@@ -158,7 +155,7 @@ def part_name(entry: str) -> str:
 
 
 def part_file(entry: str) -> str:
-    """Return the file in "part file digest"; empty where a part is told as a whole."""
+    """Return the file in "part file digest"; empty if the part is reported as a whole."""
     part, _, rest = entry.partition(" ")
     file = rest.rpartition(" ")[0]
     return "" if file == part else file
@@ -166,23 +163,23 @@ def part_file(entry: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Whether a difference is felt (None: it cannot be known), and the sentence that says why."""
+    """Whether a difference has an effect (None: unknown), and the sentence that says why."""
 
     is_felt: bool | None = None
     text: str = ""
 
 
 _ALWAYS: Final[dict[Sign | None, Evidence]] = {
-    "compiler": Evidence(is_felt=True, text="The kernels of torch.compile are compiled by it."),
+    "compiler": Evidence(is_felt=True, text="torch.compile compiles its kernels with it."),
     "every program": Evidence(is_felt=True, text="Every program loads it."),
-    "outside": Evidence(is_felt=True, text="No proof of a stack covers what is imported so."),
-    "priority": Evidence(text="It matters only where other processes compete for the same CPUs."),
+    "outside": Evidence(is_felt=True, text="The proof of the stack does not cover them."),
+    "priority": Evidence(text="It matters only if other processes compete for the same CPUs."),
 }
 NO_PYTHON: Final = Evidence(is_felt=False, text="The command was not seen to run Python.")
 
 
 def evidence_of(pair: FingerprintPair, key: str) -> Evidence:
-    """Return what was seen of a workload that tells whether it feels a difference in a fact."""
+    """Return whether a difference in a fact affects the workload, from what was observed."""
     sign = fact(key).seen_by
     if overwritten := _overwritten(pair, key):
         return overwritten
@@ -197,7 +194,7 @@ def evidence_of(pair: FingerprintPair, key: str) -> Evidence:
 
 
 def _of_a_command(pair: FingerprintPair, key: str) -> Evidence | None:
-    """Return what a command's own processes lack to tell of a fact, or to feel it."""
+    """Return why a command cannot show or use a fact; None if it can."""
     if pair.context.is_program and not pair.is_watched:
         return Evidence(text="What the command itself loads was not seen.")
     if fact(key).of_python and runs_python(pair) is False:
@@ -214,16 +211,16 @@ def _lock(pair: FingerprintPair, _key: str) -> Evidence:
     before, after = pair.values("site_packages.sha256")
     if before is None or before != after:
         return Evidence()
-    return Evidence(is_felt=False, text="The installed files are the same all the same.")
+    return Evidence(is_felt=False, text="The installed files are equal anyway.")
 
 
 def interpreters(pair: FingerprintPair) -> tuple[str, ...]:
-    """Return what the interpreters of both arms are called."""
+    """Return the names of the interpreters of both arms."""
     return tuple(str(one or "").rpartition("/")[2] for one in pair.values("python.executable"))
 
 
 def runs_python(pair: FingerprintPair) -> bool | None:
-    """Say whether a command runs the Python of an arm; None where its programs were not seen."""
+    """Return whether a command runs the Python of an arm; None if its programs were not seen."""
     seen = pair.names("programs")
     if seen is None:
         return None
@@ -232,36 +229,36 @@ def runs_python(pair: FingerprintPair) -> bool | None:
 
 def _python(pair: FingerprintPair, _key: str) -> Evidence:
     who = "the command's" if runs_python(pair) else "the workload's"
-    text = f"It runs {who} Python code, with modules of its own such as bz2, ssl and sqlite3."
+    text = f"It runs {who} Python code, with its own modules such as bz2, ssl and sqlite3."
     return Evidence(is_felt=True, text=text)
 
 
 def modules_evidence(pair: FingerprintPair, *, is_in_both: bool) -> Evidence:
-    """Say whether Python imported the modules of the standard library in which arms differ."""
+    """Return whether Python imported the standard-library modules that differ."""
     if not pair.context.is_program:
         where = "both arms" if is_in_both else "only one arm"
         return Evidence(is_felt=is_in_both or None, text=f"Python imported them in {where}.")
     if runs_python(pair) is False:
         return NO_PYTHON
-    return Evidence(text="Which of them the command imports was not seen.")
+    return Evidence(text="Whether the command imports them was not seen.")
 
 
 def _byte_code(pair: FingerprintPair, key: str) -> Evidence:
-    """Say which arm compiles more modules at each start; only a command's start is measured."""
+    """Report which arm compiles more modules at each start; only commands are timed with it."""
     counts = _counts(pair, (key,))
     if len(counts) < len(pair.records):
         return Evidence()
     before, after = counts
     arm = pair.records[after > before].arm
     text = (
-        f"{arm} has {counted(abs(after - before), 'more module')} of Python without byte code: "
-        "such modules are compiled at each start, and envcompare lets no arm write any byte code."
+        f"{arm} has {counted(abs(after - before), 'more module')} without byte code, which Python "
+        "compiles at each start: envcompare lets no arm write byte code."
     )
     return Evidence(is_felt=runs_python(pair) or None, text=text)
 
 
 def _installed(pair: FingerprintPair, _key: str) -> Evidence:
-    """Say what a workload imports of the installed files, of which some differ."""
+    """Report which of the installed files a workload imports."""
     names = pair.names("loaded_packages")
     if names is None:
         return Evidence(text="What this workload imports was not measured.")
@@ -272,13 +269,13 @@ def _installed(pair: FingerprintPair, _key: str) -> Evidence:
 
 
 def imported(pair: FingerprintPair, entry: str) -> bool | None:
-    """Say whether a package was imported in either arm; None where that was not measured."""
+    """Return whether either arm imported a package; None if that was not measured."""
     names = None if pair.context.is_program else pair.names("loaded_packages")
     return None if names is None else entry_name(entry) in names[0] | names[1]
 
 
 def packages_evidence(pair: FingerprintPair, packages: tuple[str, ...]) -> Evidence:
-    """Say in which arms a workload imports the packages that differ."""
+    """Report in which arms a workload imports the packages that differ."""
     names = tuple(dict.fromkeys(entry_name(one) for one in packages))
     if not names or pair.context.is_program or pair.names("loaded_packages") is None:
         return Evidence()
@@ -287,7 +284,7 @@ def packages_evidence(pair: FingerprintPair, packages: tuple[str, ...]) -> Evide
 
 
 def parts_evidence(pair: FingerprintPair, parts: tuple[str, ...]) -> Evidence:
-    """Say whether a workload uses packages, or files of none, whose content differs."""
+    """Return whether a workload uses packages, or files of no package, that differ."""
     names = tuple(dict.fromkeys(part_name(one) for one in parts))
     if unseen := _of_a_command(pair, INSTALLED_PARTS):
         return unseen
@@ -298,11 +295,11 @@ def parts_evidence(pair: FingerprintPair, parts: tuple[str, ...]) -> Evidence:
         return packages_evidence(pair, used)
     if pair.names("loaded_packages") is None or any("==" not in one for one in names):
         return Evidence(text="Whether this workload uses them was not measured.")
-    return Evidence(is_felt=False, text="They were not imported by this workload.")
+    return Evidence(is_felt=False, text="This workload did not import them.")
 
 
 def _having(pair: FingerprintPair, key: str, prefixes: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return the arms whose list holds such a name; None where a list was not measured."""
+    """Return the arms whose list has such a name; None if a list was not measured."""
     names = pair.names(key)
     if names is None:
         return None
@@ -329,7 +326,7 @@ def _used(name: str, arms: tuple[str, ...] | None, *, verb: str) -> Evidence:
 
 
 def _preload(pair: FingerprintPair, key: str) -> Evidence:
-    """Say which of the libraries to be loaded first was loaded, and what it replaces."""
+    """Report which preloaded library was loaded, and what it replaces."""
     mapped = pair.names("loaded_libraries")
     if mapped is None:
         return Evidence(text="Whether its library was loaded was not measured.")
@@ -350,7 +347,7 @@ def _preload(pair: FingerprintPair, key: str) -> Evidence:
 
 
 def _library_path(pair: FingerprintPair, key: str) -> Evidence:
-    """Say whether a library was loaded from the folders that differ."""
+    """Return whether a library was loaded from the folders that differ."""
     before, after = (set(str(one or "").split(":")) - {""} for one in pair.values(key))
     paths = pair.values("loaded_paths")
     if None in paths:
@@ -361,7 +358,7 @@ def _library_path(pair: FingerprintPair, key: str) -> Evidence:
     if used:
         return Evidence(text=f"{used[0]} was loaded from there.")
     is_engines = before ^ after == {_ENGINE_LIBRARIES}
-    text = "No library was loaded from there; each folder still slows the search for every library."
+    text = "No library was loaded from there, but each folder slows the search."
     return Evidence(is_felt=False if is_engines else None, text=text)
 
 
@@ -369,7 +366,7 @@ def _allocator(pair: FingerprintPair, key: str) -> Evidence:
     if fact(key).with_what == "GLIBC_TUNABLES":
         before, after = (set(_TUNABLE.findall(str(one or ""))) for one in pair.values(key))
         if before == after:
-            return Evidence(is_felt=False, text="glibc knows no tunable that differs in it.")
+            return Evidence(is_felt=False, text="glibc ignores the tunables that differ.")
     names = pair.values("allocator.name")
     if "glibc" in names:
         return Evidence(is_felt=True, text="The allocator is glibc's, which reads it.")
@@ -380,11 +377,11 @@ def _allocator(pair: FingerprintPair, key: str) -> Evidence:
 
 
 def _quota(pair: FingerprintPair, key: str) -> Evidence:
-    """Say whether a quota stopped the work, or is below the threads that were counted."""
+    """Return whether a quota stopped the work, or is below the counted threads."""
     quota = min((one for one in pair.values(key) if isinstance(one, int | float)), default=None)
     if quota is None:
         return Evidence()
-    # those of a class only live, but for the ones that were asked for
+    # Threads of a class may be idle, except those that were asked for.
     lived = pair.counted_threads if pair.context.is_program else None
     threads = max(pair.threads, lived or 1)
     ran = f"{counted(threads, 'thread')} ran on a quota of {_cpus(quota)}"
@@ -402,17 +399,17 @@ def _quota(pair: FingerprintPair, key: str) -> Evidence:
     if stops_ns:
         unknown = "it did not stop the one process that was watched"
     if pair.context.is_program and pair.counted_threads is None:
-        return Evidence(text="How many threads the command runs was not counted.")
+        return Evidence(text="The threads of the command were not counted.")
     return Evidence(text=f"{ran}; {unknown}.")
 
 
 def _cpu_set(pair: FingerprintPair, key: str) -> Evidence:
-    """Say whether an arm has fewer CPUs than threads; enough of them prove nothing."""
+    """Return whether an arm has fewer CPUs than threads; enough CPUs prove nothing."""
     cpus = min((count for one in pair.values(key) if (count := _count_cpus(one))), default=None)
     if cpus is None:
         return Evidence()
     if pair.context.is_program and pair.counted_threads is None:
-        return Evidence(text="How many threads the command runs was not counted.")
+        return Evidence(text="The threads of the command were not counted.")
     threads = max(pair.threads, (pair.counted_threads or 1) if pair.context.is_program else 1)
     text = f"The workload uses {counted(threads, 'thread')}, and one arm has {_cpus(cpus)}."
     return Evidence(is_felt=True if cpus < threads else None, text=text)
@@ -427,7 +424,7 @@ def _time(ns: int) -> str:
 
 
 def _interposed(pair: FingerprintPair, key: str) -> Evidence:
-    """Name the functions of the C library that other libraries replace, and in which arm."""
+    """Name the C library functions that other libraries replace, and in which arm."""
     if None in pair.values(key):
         return Evidence()
     before, after = (set(entries(value)) for value in pair.values(key))
@@ -441,7 +438,7 @@ def _interposed(pair: FingerprintPair, key: str) -> Evidence:
 
 
 def _overwritten(pair: FingerprintPair, key: str) -> Evidence | None:
-    """Say what envcompare set in every arm in place of a variable; None where it set nothing."""
+    """Report what envcompare set in every arm instead of a variable; None if it set nothing."""
     if key not in OVERWRITTEN:
         return None
     in_effect = OVERWRITTEN[key]
@@ -465,12 +462,12 @@ def _memory(pair: FingerprintPair, key: str) -> Evidence:
     peak = pair.context.peak_bytes
     if not limits or peak is None:
         return Evidence()
-    text = f"The workload's peak is {_megabytes(peak)} and the limit {_megabytes(min(limits))}."
+    text = f"Its peak is {_megabytes(peak)} and the limit {_megabytes(min(limits))}."
     return Evidence(is_felt=peak * _ENOUGH > min(limits), text=text)
 
 
 def _count_cpus(value: FingerprintValue) -> int | None:
-    """Count the CPUs of a list of numbers, or of a text such as 0-3,8."""
+    """Count the CPUs in a list of numbers, or in a text such as 0-3,8."""
     if isinstance(value, tuple):
         return len(value)
     try:

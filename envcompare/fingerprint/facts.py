@@ -1,6 +1,6 @@
-"""The table of facts: what is known of a fact by its key alone, whatever the arms.
+"""The table of facts: what is known of a fact from its key alone.
 
-*Identity* tells the arms apart, *host* cannot differ on one host, *varied* is what an environment
+*Identity* distinguishes arms, *host* cannot differ on one host, *varied* is what an environment
 does on purpose, a *confounder* is software or a setting that can change the speed by itself, and a
 *possible influence* is everything else.
 """
@@ -18,26 +18,26 @@ CLASS_ORDER: Final[tuple[FactClass, ...]] = (
 )  # fmt: skip
 
 EXPLAINING: Final[tuple[FactClass, ...]] = CLASS_ORDER[:2]
-"""What may explain a difference in speed, beside what an environment does on purpose."""
+"""What may explain a difference in speed, apart from what an environment does on purpose."""
 
 MEANINGS: Final[dict[FactClass, str]] = {
     "identity": "Identifies the arm; it cannot change the speed.",
-    "host": "Cannot differ on one host: this arm sees something other than the host itself.",
+    "host": "Cannot differ on one host: this arm sees something else.",
     "varied": "The environment does this on purpose; it is part of what is compared.",
     "confounder": "A difference in speed is then real, but its cause cannot be determined.",
-    "possible-influence": "It may change the speed; whether it does here is not known.",
+    "possible-influence": "It may change the speed; whether it does here is unknown.",
 }
 NOT_SET: Final = "not set"
 INSTALLED_PARTS: Final = "site_packages.parts"
-"""Packages and files of none, each with its digest."""
+"""Packages, and files of no package, each with its digest."""
 CHANGED_FILES: Final = "site_packages.changed"
-"""The files in which arms differ, each after its package; they are told with the packages."""
+"""The files in which arms differ, each after its package; reported with the packages."""
 INTERPOSED: Final = "preload.replaces"
-"""Libraries that come before the C library, each with the functions that it replaces there."""
+"""Libraries loaded before the C library, each with the functions that it replaces."""
 MODULES: Final = "python.modules"
-"""The modules of the standard library that were imported, each with its digest."""
+"""The imported modules of the standard library, each with its digest."""
 THROTTLED: Final = "cgroup.throttled_ns"
-"""For how long a quota stopped a command that was watched; it is told with the quota."""
+"""How long a quota stopped an inspected command; reported with the quota."""
 GIVEN_IMAGE: Final = "given.image"
 GIVEN_OPTIONS: Final = "given.options"
 OVERWRITTEN: Final[dict[str, str]] = {
@@ -46,9 +46,9 @@ OVERWRITTEN: Final[dict[str, str]] = {
     "env.OPENBLAS_NUM_THREADS": "threads.openblas",
     "env.PYTHONDONTWRITEBYTECODE": "",
 }
-"""Variables in whose place envcompare sets its own, with the fact of what is then in effect."""
+"""Variables that envcompare overwrites, each with the fact of the value in effect."""
 OWN_PACKAGES: Final = frozenset({"torch", "torchvision", "numpy"})
-"""Packages with facts of their own."""
+"""Packages that have their own facts."""
 LOADED: Final = ("loaded_libraries", "loaded_packages")
 
 Sign = Literal[
@@ -56,17 +56,17 @@ Sign = Literal[
     "library path", "lock", "memory", "outside", "package", "preload", "priority", "python",
     "quota",
 ]  # fmt: skip
-"""What tells whether a workload feels a difference, where it is no library that it loads."""
+"""What shows whether a difference affects a workload, other than a library that it loads."""
 Way = Literal[
     "threads", "thread variable", "variable", "gpu", "limit", "code", "start", "options",
     "preload file",
 ]  # fmt: skip
-"""How a fact is made the same in every arm; by other software where there is none."""
+"""How to make a fact equal in every arm; None: by other software."""
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A library that reads a setting, or is the fact itself: its name, and those of its files."""
+    """A library that reads a setting, or is the fact itself: its name and file prefixes."""
 
     name: str
     files: tuple[str, ...]
@@ -74,7 +74,7 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """What an environment does on purpose, who feels it, and what tells its part from the rest."""
+    """What an environment does on purpose, what it affects, and how to separate its effect."""
 
     what: str
     felt_by: str
@@ -83,7 +83,7 @@ class Purpose:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What is known of a fact; most of it holds for the facts below its key too."""
+    """What is known of a fact; most fields also hold for the facts below its key."""
 
     key: str
     fact_class: FactClass | None = None
@@ -93,15 +93,15 @@ class Fact:
     is_plural: bool | None = None  # of the name
     is_whole: bool | None = None  # its values are never cut in a sentence
     is_absent: bool | None = None  # None says that it is not there, and not that it is not known
-    missing: str = ""  # what it means that there is no value
-    group: tuple[str, ...] = ()  # facts of one cause, of which the first that differs is told
+    missing: str = ""  # why there is no value
+    group: tuple[str, ...] = ()  # facts with one cause; only the first that differs is reported
     seen_by: Library | Sign | None = None
-    is_limit: bool = False  # a possible influence, and a confounder once it was seen to be felt
-    of_python: bool | None = None  # nothing but the interpreter of an arm has the use of it
+    is_limit: bool = False  # a possible influence; a confounder once an effect was observed
+    of_python: bool | None = None  # matters only to the interpreter of an arm
     way: Way | None = None
     with_what: str = ""  # what limits or starts it
     purpose: Purpose | None = None
-    restore: str = ""  # what undoes a change since a run was begun; {before} is its value then
+    restore: str = ""  # how to undo a change since the run began; {before} is the original value
 
 
 _OPENMP: Final = ("libgomp", "libiomp", "libomp")
@@ -111,7 +111,7 @@ _MKL: Final = Library("MKL", ("libmkl", "libtorch_cpu"))
 _ONEDNN: Final = Library("oneDNN", ("libdnnl", "libtorch_cpu"))
 _RUNTIME: Final = Library("an OpenMP runtime", _OPENMP)
 THREADED: Final = (*_OPENMP, *_OPENBLAS.files, *_MKL.files)
-"""The first letters of libraries that run threads of their own."""
+"""File prefixes of libraries that run their own threads."""
 _CUDNN: Final = Library("cuDNN", ("libcudnn",))
 _CUBLAS: Final = Library("cuBLAS", ("libcublas",))
 _NCCL: Final = Library("NCCL", ("libnccl",))
@@ -140,20 +140,20 @@ INSTALLED: Final = (
     "packages", "torch.version", "numpy.version", "torchvision.version", INSTALLED_PARTS,
     "site_packages.sha256", "site_packages.files", "lock.sha256", "loaded_packages",
 )  # fmt: skip
-"""What is installed: the last four differ where one of the first does."""
+"""What is installed: the last four differ if one of the first does."""
 
 _BUILD: Final = "the build of Python"
 _CLOCK: Final = "the kernel shows no clock control, as in many virtual machines"
 _NOT_LOADED: Final = "the inspected process loaded no such library"
 _NOT_IMPORTED: Final = "the inspected process did not import it"
 _NOT_SEEN: Final = "the command could not be inspected while it ran"
-_OF_A_COMMAND: Final = "it cannot be seen for a plain command"
+_OF_A_COMMAND: Final = "not visible for a plain command"
 _ULIMIT: Final = "`--docker-options '--ulimit {}'` gives docker arms the same limit"
-_UNFILTERED: Final = "also measure an arm without a filter, as in `--envs vm,docker,singularity`"
+_UNFILTERED: Final = "add an arm without a filter, as in `--envs vm,docker,singularity`"
 _COMPARE: Final = "compare the data with the original"
 
 FACTS: Final[tuple[Fact, ...]] = (
-    # what tells arms and hosts apart, and what is noted of them before the first measurement
+    # identifies arms and hosts, or is recorded before the first measurement
     Fact("batch", name="the batch size"),
     Fact("boot.id", name="the boot ID"),
     Fact("code", name="the code of the workload"),
@@ -174,7 +174,7 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("program.sha256", name="the program"),
     Fact("python.executable", "identity"),
     Fact("sif.sha256", "identity", "the SIF", restore="restore the original SIF"),
-    # what cannot differ on one host
+    # cannot differ on one host
     Fact("arch", "host", "the architecture"),
     Fact("cgroup.version", "host"),
     Fact("cpu", "host", way="limit", with_what="CPUs"),
@@ -199,27 +199,26 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("vulnerabilities", "host"),
     # what environments do on purpose
     Fact("capabilities", "varied", is_plural=True, purpose=Purpose(
-        "A container has fewer privileges than the user outside",
-        "this affects no step, unless the workload makes a privileged call that is refused",
+        "A container has fewer privileges",
+        "this affects only privileged calls",
     )),
     Fact("capabilities.effective", name="capabilities"),
     Fact("cgroup", "varied", missing="no such control group is shown", way="limit",
          with_what="CPUs", purpose=Purpose(
         "A container has its own control group",
-        "this affects a workload when others want the same CPUs, or at a limit",
+        "this matters at a limit, or if others want the same CPUs",
     )),
     Fact("cgroup.pids_limit", name="the limit of processes"),
     Fact("engine", "varied", missing="no engine starts it", is_whole=True, purpose=Purpose(
-        "envcompare starts containers without a network and with few rights, and with what "
-        "`--docker-options` asks for",
-        "no effect of the rights on the time of a step was found; other options can have one",
-        "`--docker-options` gives an arm the options of the container that you use",
+        "envcompare starts containers with few privileges and the `--docker-options`",
+        "no effect of privileges on step time was found; options can have one",
+        "`--docker-options` gives an arm the options of your container",
     )),
     Fact("engine.options", name="the options of the engine", group=_GIVEN),
     Fact("engine.requests", name="how requests reach the worker", missing="directly",
          purpose=Purpose(
-        "Requests pass through the client of an engine whose containers open no pipe of the host",
-        "this can slow steps of a few milliseconds by some percent where CPUs are few",
+        "Requests pass through the engine's client",
+        "with few CPUs this can slow steps of a few milliseconds by some percent",
     )),
     Fact("env.HOME", "varied"),
     Fact("env.NVIDIA", "varied"),
@@ -233,68 +232,67 @@ FACTS: Final[tuple[Fact, ...]] = (
          is_whole=True, group=_GIVEN, way="options"),
     Fact("limits", "varied", below="the limit {}", purpose=Purpose(
         "The engine and the login set different resource limits",
-        "this affects a workload that reaches a limit, or does work for each unit of it",
+        "this affects a workload that reaches a limit",
         _ULIMIT.format("NAME=VALUE"),
     )),
     Fact("limits.nofile", purpose=Purpose(
-        "The engine and the login set different limits of open files",
-        "a program that closes every possible descriptor takes longer where more are possible",
+        "The engine and the login set different limits on open files",
+        "a program that closes every possible descriptor takes longer with a higher limit",
         _ULIMIT.format("nofile=VALUE"),
     )),
     Fact("lsm", "varied", missing="no security module sets one", purpose=Purpose(
         "A container has its own security label (AppArmor, SELinux)",
         "this affects a workload that opens many files or sockets",
-        "`docker run --security-opt apparmor=unconfined` by hand, around the same command",
+        "`docker run --security-opt apparmor=unconfined` around the same command",
     )),
     Fact("lsm.label", name="the security label"),
     Fact("mount", "varied", purpose=Purpose(
-        "A container sees the data and scratch folders through its own mounts",
+        "A container has its own mounts of the data and scratch folders",
         "this affects a workload that reads or writes many files",
         "`--stacks image,host` shows every arm the same files",
     )),
     Fact("mount.data", name="the file system of the data", missing="no data was given"),
     Fact("mount.packages", name="the file system of the packages", group=_FILES, purpose=Purpose(
         "A container reads its Python packages from layers or a packed image",
-        "this affects the start-up, and a workload that reads many of their files",
+        "this affects start-up, and reading many of their files",
         "`--stacks image,host` shows every arm the same files",
     )),
     Fact("mount.python", name="the file system of the interpreter", group=_FILES, purpose=Purpose(
         "A container reads its interpreter from layers or a packed image",
-        "this affects the start-up, above all with a cold page cache, and no step after it",
+        "this affects start-up, above all with a cold page cache",
         "`--sif-compression none` or `sandbox` for a SIF, `--cold-start` to see it",
     )),
     Fact("mount.scratch", name="the file system of the scratch folder"),
     Fact("network", "varied", purpose=Purpose(
-        "A container has network devices of its own: here the loopback device alone, unless "
-        "`--docker-options` gives it others",
+        "A container has its own network devices: only loopback by default",
         "this affects processes that exchange data, such as the ranks of `ddp`",
-        "`--docker-options '--network host'` gives docker arms those of the host",
+        "`--docker-options '--network host'` gives docker arms the host's devices",
     )),
     Fact("network.interfaces", name="the network devices", is_plural=True, is_whole=True),
     Fact("no_new_privs", "varied", purpose=Purpose(
-        "Apptainer, and Docker with `no-new-privileges`, do not let a process gain privileges",
-        "this affects no step of a workload",
+        "Apptainer, and Docker with `no-new-privileges`, let no process gain privileges",
+        "this affects no step",
     )),
     Fact("os", "varied", purpose=Purpose(
-        "Each arm sees the files of its own distribution",
-        "only its interpreter and libraries can affect the speed; they are listed separately",
+        "Each arm has its own distribution's files",
+        "only its interpreter and libraries matter; they are listed separately",
     )),
     Fact("os.release", name="the distribution"),
     Fact("seccomp", "varied", purpose=Purpose(
         "Docker filters system calls (seccomp); a plain process and Apptainer by default do not",
-        "this affects a workload that does little but small system calls",
-        f"{_UNFILTERED}, or let the engine start with `dockerd --seccomp-profile unconfined`",
+        "this affects a workload of mostly small system calls",
+        f"{_UNFILTERED}, or start the engine with `dockerd --seccomp-profile unconfined`",
     )),
     Fact("seccomp.filters", name="the number of seccomp filters", group=_SECCOMP),
     Fact("seccomp.mode", name="seccomp", group=_SECCOMP),
     Fact("shm", "varied", purpose=Purpose(
-        "Docker gives a container 64 MB at /dev/shm unless configured otherwise",
-        "when it is full, data loaders fail; others (joblib, Ray) use slower files instead",
-        "set `default-shm-size` of the engine (daemon.json) to the host's size",
+        "Docker gives a container 64 MB at /dev/shm by default",
+        "when it is full, data loaders fail; others (joblib, Ray) use slower files",
+        "set the engine's `default-shm-size` (daemon.json) to the host's size",
     )),
     Fact("shm.bytes", name="the size of /dev/shm"),
     Fact("speculation", "varied", purpose=Purpose(
-        "Before Linux 5.16 a seccomp filter turns on controls of speculative execution",
+        "Before Linux 5.16, a seccomp filter turns on speculative execution controls",
         "this affects code with many indirect branches, such as an interpreter",
         _UNFILTERED,
     )),
@@ -365,7 +363,7 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("torch.build_sha256", name="the build of torch", group=_TORCH),
     Fact("torch.cpu_capability", group=_CAPABILITY),
     Fact("torch.cuda", name="the CUDA that torch is built for", group=_TORCH,
-         missing="torch is built without it, or was not imported in the inspected process"),
+         missing="torch was built without it, or not imported"),
     Fact("torch.cudnn", seen_by=_CUDNN, way="code"),
     Fact("torch.deterministic", way="code"),
     Fact("torch.float32_precision", way="code"),
@@ -407,8 +405,8 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("env.GOMP", "confounder", seen_by=_RUNTIME),
     Fact("env.KMP", "confounder", seen_by=_RUNTIME),
     Fact("env.LD_LIBRARY_PATH", seen_by="library path", purpose=Purpose(
-        "Apptainer adds its own folder to the loader's path, for the driver's libraries",
-        "no library was loaded from there; the search for each library takes a little longer",
+        "Apptainer adds a folder for the driver's libraries to the loader's path",
+        "no library was loaded from there; each search takes a little longer",
     )),
     Fact("env.LD_PRELOAD", "confounder", seen_by="preload", group=_ALLOCATOR),
     Fact("env.MALLOC", "confounder", seen_by="allocator"),
@@ -425,7 +423,7 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("env.PYTORCH", seen_by=_TORCH_FILES),
     Fact("env.TORCH", seen_by=_TORCH_FILES),
     Fact("gpu", "confounder", is_absent=True, way="gpu",
-         missing="the inspected process uses no GPU, or the driver does not report it",
+         missing="the inspected process uses no GPU",
          seen_by=Library("the library of the GPU driver", ("libcuda.",))),
     Fact("gpu.clock_sm_mhz", name="the clock of the GPU while it was measured (MHz)"),
     Fact("gpu.count", "possible-influence"),
@@ -448,14 +446,14 @@ FACTS: Final[tuple[Fact, ...]] = (
          seen_by=Library("an OpenMP runtime", THREADED)),
     Fact("threads.openblas", missing=NOT_SET, seen_by=_OPENBLAS, group=_BLAS_THREADS),
 )  # fmt: skip
-"""One row a fact, or for all facts below a key: `env.OMP` holds for `env.OMP_NUM_THREADS`."""
+"""A row per fact, or for all facts below a key: `env.OMP` holds for `env.OMP_NUM_THREADS`."""
 
 _OF_ONE_KEY: Final = frozenset({"name", "group", "is_limit", "restore"})
 _BELOW: Final = {row.key: row.below for row in FACTS if row.below}
 
 _WITHOUT_EFFECT: Final = frozenset({"engine", "env", "gid", "no_new_privs", "os", "uid"})
 
-_TOLD_BY_FILE: Final[tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = (
+_FACTS_BY_FILE: Final[tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = (
     (_LIBC, ("libc.", "libm.", "ld-linux", "libpthread.", "libdl.", "librt.", "libutil.")),
     (_PYTHON, ("libpython",)),
     (_TORCH, (*_TORCH_FILES.files, "libshm")),
@@ -470,23 +468,23 @@ _TOLD_BY_FILE: Final[tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = (
 
 
 def holds_for(rule: str, key: str) -> bool:
-    """Say whether a rule holds for a key: `env.OMP` for itself and for `env.OMP_NUM_THREADS`."""
+    """Return whether a rule holds for a key: `env.OMP` for itself and for `env.OMP_NUM_THREADS`."""
     return key == rule or key.startswith((f"{rule}.", f"{rule}_"))
 
 
 @cache
 def fact(key: str) -> Fact:
-    """Return what is known of a fact: by its row, and by the nearest row above it that says more.
+    """Return a fact, merged from its row and the nearest rows above it.
 
     Its name is the key where no row gives one, and `X.version` is the version of X.
     """
     known: dict[str, Any] = {}
     for row in sorted((row for row in FACTS if holds_for(row.key, key)), key=lambda row: row.key):
-        said = {field.name: getattr(row, field.name) for field in fields(row) if field.init}
+        values = {field.name: getattr(row, field.name) for field in fields(row) if field.init}
         is_own = row.key == key
         known |= {
             name: value
-            for name, value in said.items()
+            for name, value in values.items()
             if value not in (None, "") and (is_own or name not in _OF_ONE_KEY)
         }
     whole, _, rest = key.partition(".")
@@ -501,20 +499,20 @@ def classify(key: str) -> FactClass:
 
 
 def is_first(key: str) -> bool:
-    """Say whether a fact tells of a library before the C library: every call may go through it."""
+    """Return whether a fact concerns a library loaded before the C library."""
     return key in _ALLOCATOR
 
 
 def is_without_effect(key: str) -> bool:
-    """Say whether a property that is varied on purpose names software or rights, and no cause."""
+    """Return whether a fact varied on purpose only names software or privileges."""
     return key.partition(".")[0] in _WITHOUT_EFFECT
 
 
-def tellers_of_library(name: str, package: str, *, is_of_python: bool) -> tuple[str, ...]:
-    """Return the facts that tell of another build of a library, by its package or else its name."""
+def facts_of_library(name: str, package: str, *, is_of_python: bool) -> tuple[str, ...]:
+    """Return the facts that reveal another build of a library, by its package or else its name."""
     if package:
         version = f"{package}.version"
         return (fact(version).group or (version,)) if package in OWN_PACKAGES else ("packages",)
     if is_of_python:
         return _PYTHON
-    return next((facts for facts, names in _TOLD_BY_FILE if name.startswith(names)), ())
+    return next((facts for facts, names in _FACTS_BY_FILE if name.startswith(names)), ())

@@ -1,7 +1,7 @@
-"""What a run measures: hosts and arms by what they are, compared when the run is resumed.
+"""Identify the hosts and arms of a run, and compare them when the run is resumed.
 
-What identifies a host or an arm is noted before the first measurement, as events of the run. The
-first note of each counts; a later one is kept with it where another was allowed.
+Identities are recorded as events before the first measurement. The first record of each counts;
+accepted later ones are kept with it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from envcompare.run_folder.records import Event, Failure, IdentityChange, Scalar
 
 Identity = dict[str, Scalar]
 Place = tuple[str, str]
-"""A host, and an arm on it; the arm is empty where the host itself is meant."""
+"""A host, and an arm on it; the arm is empty for the host itself."""
 
 BOOT: Final = "boot.id"
-"""The one property that may change: a restart keeps software and settings, or those differ too."""
+"""The one property that may change: a reboot with other software also changes other properties."""
 
-_GO_ON: Final = "start a new run, or use --allow-mismatch to continue; the report then states that"
+_GO_ON: Final = "start a new run, or continue with --allow-mismatch; the report then states that"
 
 
 class DataIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """What shows that data are the same; of those that were prepared the hash alone."""
+    """What identifies data; for prepared data only the hash."""
 
     hash: str
     modified: str | None = None
@@ -35,7 +35,7 @@ class DataIdentity(msgspec.Struct, frozen=True, kw_only=True):
     files: str | None = None
 
     def facts(self) -> Identity:
-        """Return it as a run notes it, without what is not known."""
+        """Return it as recorded in an event, without unknown values."""
         times = {"modified": self.modified, "changed": self.changed, "files": self.files}
         return {"data": self.hash, **{f"data.{key}": one for key, one in times.items() if one}}
 
@@ -43,7 +43,7 @@ class DataIdentity(msgspec.Struct, frozen=True, kw_only=True):
 def changes(
     before: Mapping[str, Scalar], after: Mapping[str, Scalar], *, host: str, arm: str
 ) -> tuple[IdentityChange, ...]:
-    """Return the properties that are not the same; None is one that is not known."""
+    """Return the properties that differ; None means unknown."""
     return tuple(
         IdentityChange(host=host, arm=arm, key=key, before=before.get(key), after=after.get(key))
         for key in (*before, *(key for key in after if key not in before))
@@ -61,7 +61,7 @@ def first_identities(events: Iterable[Event]) -> dict[Place, Identity]:
 
 
 def noted_changes(events: tuple[Event, ...]) -> tuple[IdentityChange, ...]:
-    """Return what a resumed run found changed and was measured on, each once."""
+    """Return the changes that a resumed run accepted, each once."""
     first = first_identities(events)
     noted = (
         change
@@ -75,12 +75,12 @@ def noted_changes(events: tuple[Event, ...]) -> tuple[IdentityChange, ...]:
 
 
 def refused(noted: Iterable[IdentityChange]) -> tuple[IdentityChange, ...]:
-    """Return the changes that a run is not resumed with."""
+    """Return the changes with which a run is not resumed."""
     return tuple(change for change in noted if change.key != BOOT)
 
 
 def subject(change: IdentityChange) -> str:
-    """Return the host, or the arm and its host, that a change is of."""
+    """Return the host, or the arm and its host, that changed."""
     return f"{change.arm} on {change.host}" if change.arm else change.host
 
 
@@ -96,12 +96,12 @@ def change_text(change: IdentityChange) -> str:
 
 
 def resumed_text(change: IdentityChange) -> str:
-    """Return what is said of a change with which a run goes on."""
+    """Return the message on a change that a resumed run accepts."""
     if change.key == BOOT:
         return f"{change.host} was restarted since the run began"
-    said = "cannot be verified" if is_unverified(change) else "changed since the run began"
+    verb = "cannot be verified" if is_unverified(change) else "changed since the run began"
     return (
-        f"{subject(change)} {said}: {change_text(change)}; continuing because of --allow-mismatch"
+        f"{subject(change)} {verb}: {change_text(change)}; continuing because of --allow-mismatch"
     )
 
 
@@ -115,8 +115,8 @@ def refusal(folder: Path, noted: tuple[IdentityChange, ...]) -> ConfigError:
         return ConfigError(
             f"{folder} cannot be resumed: {what} cannot be verified",
             details=details,
-            hint=f"make sure that envcompare can read what is not known on {first.host} and "
-            f"resume again, {_GO_ON} it could not be verified",
+            hint=f"make it readable on {first.host} and resume again, {_GO_ON} it could not be "
+            "verified",
         )
     return ConfigError(
         f"{folder} cannot be resumed: {what} changed since it was started",

@@ -1,4 +1,4 @@
-"""The sentences of a difference: what differs, who feels it, and what separates its part."""
+"""Describe a difference: what differs, what it affects, and how to separate its effect."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from envcompare.fingerprint.facts import (
 from envcompare.run_folder.records import ArmRecord, FactDifference, FingerprintValue
 from envcompare.text import first_few, visible_line
 
-SEPARATE: Final = "To separate the causes: "  # what a remedy follows in a sentence
+SEPARATE: Final = "To separate the causes: "  # precedes a remedy in a sentence
 _DIGESTS: Final = frozenset(
     {"sha256", "flags", "git", "flags_sha256", "build_sha256", "libpython_sha256"}
 )
@@ -32,24 +32,24 @@ _SHOWN_OF_DIGEST: Final = 12
 _MOST_PARTS: Final = 2
 _LONGEST: Final = 60  # of a value in a sentence
 _STABILISED: Final = ("env.MALLOC_MMAP_THRESHOLD_", "env.MALLOC_TRIM_THRESHOLD_")
-# What a remedy says itself, and what only doctor has.
+# Options that a remedy gives itself, and those that only doctor has.
 _GIVEN: Final = ("--envs", "--stacks", "--reference", "--hosts", "--format")
 _BY_HAND: Final[dict[Way, str]] = {
     "gpu": "give every arm the same GPU; `envcompare doctor` names what is missing",
-    "code": "set it to the same value in the code of the workload",
+    "code": "set it to the same value in the workload's code",
     "options": "give every arm the same options, or remove them",
     "start": "start every arm without {}: check the image's `python3`, the engine and the login",
 }
 _FEWER_THREADS: Final = "`OPENBLAS_NUM_THREADS=1` or `OMP_NUM_THREADS=1`, or `--cpuset-cpus`"
 _THREADS_OF_COMMAND: Final = (
-    "set the threads in the command itself, as in `--command 'env OMP_NUM_THREADS=1 …'`"
+    "set the threads in the command, as in `--command 'env OMP_NUM_THREADS=1 …'`"
 )
 _SINGLE: Final = ("variable", "thread variable", "limit", "start", "options", "preload file")
-"""What makes a property the same by itself, without another stack."""
+"""How a fact can be made equal without another stack."""
 
 
 def describe(difference: FactDifference) -> str:
-    """Return the difference in a few words: "cuDNN 9.1 → 9.5", "the build of Python"."""
+    """Describe the difference in a few words: "cuDNN 9.1 → 9.5", "the build of Python"."""
     name = fact(difference.key).name
     if difference.key.rpartition(".")[2] in _DIGESTS:
         return name
@@ -68,7 +68,7 @@ def describe(difference: FactDifference) -> str:
 
 
 def value_text(key: str, value: FingerprintValue) -> str:
-    """Return the value of a fact in a few words: "0-3", "32768 MiB", "seven, eight and 2 more"."""
+    """Describe the value of a fact: "0-3", "32768 MiB", "seven, eight and 2 more"."""
     if key == "cpu.affinity":
         return _spans(value)
     if key.rpartition(".")[2] in _DIGESTS:
@@ -95,11 +95,11 @@ def _of_part(part: str, names: tuple[str, ...]) -> str:
 
 
 def _changes(before: tuple[str, ...], after: tuple[str, ...]) -> str:
-    """Name the first three entries, with both versions where there are versions."""
+    """Name the first three entries, with both versions if known."""
     versions = [dict(one.partition("==")[::2] for one in side) for side in (before, after)]
     names = list(dict.fromkeys(entry_name(one) for one in before + after))
     both = {name: (versions[0].get(name), versions[1].get(name)) for name in names}
-    # of what only one side has, the name is enough and short
+    # The name is enough for what only one side has.
     words = [f"{name} {old} → {new}" if old and new else name for name, (old, new) in both.items()]
     return visible_line(first_few(words, most=3))
 
@@ -131,7 +131,7 @@ def _word(value: FingerprintValue) -> str:
 
 
 def worded_difference(pair: FingerprintPair, difference: FactDifference) -> FactDifference:
-    """Return a difference with its sentence, and with what separates its part."""
+    """Return a difference with its sentence and remedy."""
     match difference.fact_class:
         case "confounder":
             return replace(
@@ -162,31 +162,31 @@ def _confounded(difference: FactDifference) -> str:
 
 
 def _given_remedy(difference: FactDifference) -> str:
-    """Return how a property that the environment sets on purpose is made the same; else nothing."""
+    """Return how to make equal what the environment sets on purpose; empty if unknown."""
     purpose = fact(difference.key).purpose
     return purpose.remedy if purpose and difference.is_felt is not False else ""
 
 
 def _possible(pair: FingerprintPair, difference: FactDifference) -> str:
-    """Say of a possible influence why it is no more, and what is known of it."""
+    """Return why a difference is only a possible influence, and what is known about it."""
     missing = pair.arms_with((difference.reference is None, difference.value is None))
     if missing and not fact(difference.key).is_absent:
         verb, they = ("were", "they") if fact(difference.key).is_plural else ("was", "it")
         name = fact(difference.key).name
-        return f"{name} {verb} not measured in {missing[0]}, so {they} may or may not differ."
+        return f"{name} {verb} not measured in {missing[0]}, so {they} may differ."
     if difference.evidence:
         return f"{difference.evidence} This is only a possible influence."
     return MEANINGS["possible-influence"]
 
 
 def other_options(command_line: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what a run or doctor was told beside hosts and arms, which a remedy names itself."""
+    """Return the options of a run or doctor, except those that a remedy gives itself."""
     start = next((n for n, word in enumerate(command_line) if word in {"run", "doctor"}), None)
     return without_option(() if start is None else command_line[start + 1 :], *_GIVEN)
 
 
 def without_option(words: tuple[str, ...], *names: str) -> tuple[str, ...]:
-    """Return the words of a command line without options that take a value, and their values."""
+    """Return a command line without the named options, which take values, and those values."""
     left = iter(words)
     kept = []
     for word in left:
@@ -199,12 +199,12 @@ def without_option(words: tuple[str, ...], *names: str) -> tuple[str, ...]:
 
 
 def _remedy(pair: FingerprintPair, key: str) -> str:
-    """Return what separates a confounder from the environment, for this very pair."""
+    """Return the action that separates a confounder from the environment for this pair."""
     match fact(key).way:
         case "threads" | "thread variable" if pair.context.is_program:
             return _THREADS_OF_COMMAND
         case "threads" | "thread variable":
-            return f"`{_command(pair, '--threads N')}`, which sets it in every arm"
+            return f"`{_command(pair, '--threads N')}` sets it in every arm"
         case "variable" | "limit" | "preload file" | None as way:
             return _REMEDIES[way](pair, key)
         case way:
@@ -214,10 +214,10 @@ def _remedy(pair: FingerprintPair, key: str) -> str:
 def _same_variable(pair: FingerprintPair, key: str) -> str:
     name = fact(key).with_what
     if key in _STABILISED:
-        return f"`{_command(pair, '--stabilise')}`, which sets {name} in every arm"
+        return f"`{_command(pair, '--stabilise')}` sets {name} in every arm"
     same = f"set {name} to the same value in every arm, or remove it"
     named = [arm for arm in pair.context.arms or () if arm.reference]
-    if named and (text := _beside_built(pair)):
+    if named and (text := _against_usual_software(pair)):
         return f"{same}; {text}"
     return f"{same}: `export {name}=VALUE` in the login of vm, `ENV {name}=VALUE` in the image"
 
@@ -237,26 +237,23 @@ def _same_limit(pair: FingerprintPair, key: str) -> str:
     how = "".join(f"`{command} {flag}`, or " for command in commands if command)
     return (
         f"give every arm the same {what}, or remove it: it comes from {how}the control group "
-        "that the engine or the login puts a process in"
+        "of the engine or the login"
         + ", or from `taskset` around its Python" * (key == "cpu.affinity")
-        + f"; or run no more threads than it has CPUs: {_FEWER_THREADS}" * (what == "quota")
+        + f"; or run no more threads than CPUs: {_FEWER_THREADS}" * (what == "quota")
     )
 
 
 def _software(pair: FingerprintPair, key: str) -> str:
-    """Return the command that measures software and environment apart, and how to make it same."""
+    """Return the command that separates software from environment, and how to make both equal."""
     if key == "packages.outside":
-        return "install them in every arm, or unset PYTHONPATH where they come from"
+        return "install them in every arm, or unset their PYTHONPATH"
     arms = pair.context.arms
     if arms and arms[0].environment == arms[1].environment and arms[0].stack == arms[1].stack:
-        return (
-            f"both arms are {arms[0].environment}, so the difference is in their software: compare "
-            "images that differ only in this"
-        )
-    if arms and (text := _beside_built(pair)):
+        return "compare images that differ only in this"
+    if arms and (text := _against_usual_software(pair)):
         return text
     if key.startswith("site_packages."):
-        return "remove the venv, image or SIF that was changed; `envcompare build` builds it again"
+        return "remove the changed venv, image or SIF; `envcompare build` builds it again"
     split = f"`{_command(pair, '--stacks image,host')}`"
     return f"{split} measures how much is the software{_made_same(pair, key)}"
 
@@ -269,8 +266,8 @@ _REMEDIES: Final[dict[Way | None, Callable[[FingerprintPair, str], str]]] = {
 }
 
 
-def _beside_built(pair: FingerprintPair) -> str:
-    """Return how an image that the user named is compared in one environment; empty if it is."""
+def _against_usual_software(pair: FingerprintPair) -> str:
+    """Return how to measure the user's image against the usual software; empty if it is."""
     arms = pair.context.arms or ()
     references = [arm for arm in arms if arm.reference]
     if not references or len({arm.environment for arm in arms}) == 1:
@@ -286,7 +283,7 @@ def _made_same(pair: FingerprintPair, key: str) -> str:
     arms = pair.context.arms
     may_be_plain = not arms or any(arm.is_plain is not False for arm in arms)
     if key.startswith("python.") and may_be_plain:
-        return "; `--vm-python PATH` gives vm the interpreter of the image, where the host has it"
+        return "; `--vm-python PATH` gives vm the interpreter of the image, if the host has it"
     if key.startswith("libc.") or key == "loaded_libraries":
         return "; `--base-image IMAGE` builds the image on the host's own distribution"
     if key.startswith("python."):
@@ -304,7 +301,7 @@ def _command(pair: FingerprintPair, flags: str) -> str:
 
 
 def _envcompare(pair: FingerprintPair, envs: str, *, replaced: str = "") -> str:
-    """Return the command of the run with these arms; the option that is replaced is left out."""
+    """Return the command of the run with these arms, without the option `replaced`."""
     host = pair.other.host
     where = f" --hosts {shlex.quote(host)}" if host not in {"", "local"} else ""
     words = pair.context.options

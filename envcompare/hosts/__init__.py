@@ -1,4 +1,4 @@
-"""Hosts: how each is got, opened and held for a run; here, the arms that are ready on one."""
+"""Hosts: get, open and hold each for a run; this file: the arms that are ready on one."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ class ReadyArm:
     arm: ArmRecord
     prepared: Prepared
     check: Check
-    mismatch: StackError | None = None  # what its proof is at odds with, where that is allowed
-    has_pipes: bool | None = None  # of the host, in place of stdin; None: not tried, or no need
+    mismatch: StackError | None = None  # how it contradicts its proof, if that is allowed
+    has_pipes: bool | None = None  # of the host, instead of stdin; None: not tried, or not needed
 
     @property
     def gpu(self) -> Gpu:
-        """Return how the arm reaches the GPU, by the software it has."""
+        """Return how the arm's software reaches the GPU."""
         return self.check.gpu.with_host_files if self.arm.stack == "host" else self.check.gpu
 
     @property
     def engine_version(self) -> dict[str, Scalar]:
-        """Return `ENVIRONMENT.version`, of what isolates the arm; empty where it is not known."""
+        """Return `ENVIRONMENT.version`, of what isolates the arm; empty if unknown."""
         version = self.check.version
         return {f"{self.arm.environment}.version": version} if version else {}
 
     @property
     def way_of_requests(self) -> dict[str, FingerprintValue]:
-        """Return `engine.requests` where requests pass through the client of an engine."""
+        """Return `engine.requests` if requests pass through the client of an engine."""
         return {"engine.requests": "through its client"} if self.has_pipes is False else {}
 
     @property
@@ -49,19 +49,19 @@ class ReadyArm:
 
 
 def kinds_of_software(experiment: Experiment) -> tuple[SoftwareKind, ...]:
-    """Return as what the software of the stack `image` is made for the arms, each kind once."""
+    """Return the kinds of software that the stack `image` is built as, each once."""
     made = (arm for arm in experiment.arms if is_of_wheels(arm))
     return tuple(dict.fromkeys(arm.traits.made_as for arm in made))
 
 
 def is_of_wheels(arm: Arm | ArmRecord) -> bool:
-    """Say whether the software of an arm is made of the wheels that its host gets."""
+    """Return whether the software of an arm is built from the wheels chosen for its host."""
     return arm.stack == "image" and not arm.reference
 
 
 def stack_options(experiment: Experiment) -> Options:
     """Return what the experiment asks of the software."""
-    # what a workload of the user's own imports is known only once it runs
+    # What the user's own workload imports is known only once it runs.
     is_bundled = any(w.path is None and w.program is None for w in experiment.workloads)
     return Options(
         python=experiment.python or "",

@@ -1,7 +1,7 @@
-"""Ask Slurm for nodes, by Parsl's execution provider, and give them back at the end.
+"""Request nodes from Slurm through Parsl's execution provider, and release them at the end.
 
-One job holds all nodes of a run, and all arms of their cells; `granting.py` measures on them. What
-Slurm says of its state starts nothing and ends nothing by itself.
+One job holds all nodes of a run and all arms of their cells; `granting.py` measures on them. The
+job state that Slurm reports never starts or ends anything by itself.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 _EXTRA: Final = "envcompare-bench[allocation]"
 PATIENCE_S: Final = 300  # more than the longest pause, a roll call and the answer of the keeper
 FIRST_PAUSE_S: Final = 1.0
-_TICK_S: Final = 0.2  # in which Ctrl-C is noticed
+_TICK_S: Final = 0.2  # how often Ctrl-C is checked
 _COMMAND_S: Final = 60  # of Parsl
 _END_S: Final = 60.0
 _SAY_EVERY_S: Final = 60.0
-_MISSING_S: Final = 20.0  # a job may be listed late
-_CLAIM: Final = "allocation"  # among the folders of hosts in that of a run
+_MISSING_S: Final = 20.0  # Slurm may list a job late
+_CLAIM: Final = "allocation"  # next to the folders of hosts in that of a run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a run asks for; `nodes` and `jobs` are those of earlier parts of it.
+    """What a run requests; `nodes` and `jobs` are those of its earlier parts.
 
     `note_job` is called with the job once it is submitted.
     """
@@ -69,7 +69,7 @@ class Request:
 
     @property
     def claim(self) -> str:
-        """Return the folder whose claim keeps a `clean` away as long as this client lives."""
+        """Return the folder whose claim keeps a `clean` away while this client lives."""
         return f"{self.leftovers}/{_CLAIM}"
 
     def job(self, number: str) -> SlurmJob:
@@ -77,30 +77,30 @@ class Request:
         return SlurmJob(id=number, on_loss=self.lose)
 
     def lose(self, why: str) -> None:
-        """Say that the job has ended too early, and end the run as interrupted."""
+        """Report that the job ended too early, and end the run as interrupted."""
         self.say(f"the allocation has ended: {why}; the run ends as interrupted")
         if not self.interruption.is_requested:
             self.interruption.request()
 
     def keep_claim(self) -> None:
-        """Let the claim look alive on other hosts, which cannot see the process that holds it."""
+        """Keep the claim fresh for other hosts, which cannot see the process that holds it."""
         claims.refresh(self.claim)
 
     def kept(self, job: str = "") -> str:
-        """Return the file by which a job sees that this client has taken its nodes."""
+        """Return the file that shows a job that this client has taken its nodes."""
         return f"{self.script_dir}/kept-{job}"
 
 
 @contextmanager
 def submitted(request: Request, pilot: str) -> Iterator[SlurmJob]:
-    """Submit a job that does what `pilot` says, and which is given back at the end.
+    """Submit a job that runs `pilot`, and cancel it at the end.
 
-    Raises UnusableError where it is not accepted.
+    Raises UnusableError if Slurm does not accept it.
     """
     job, provider, claim = _submitted(request, pilot)
     try:
         request.note_job(job)
-        request.say(f"asked Slurm for {request.allocation.wish}: job {job.id}")
+        request.say(f"requested {request.allocation.wish} from Slurm: job {job.id}")
         yield job
     finally:
         _give_back(job, provider, request)
@@ -110,8 +110,8 @@ def submitted(request: Request, pilot: str) -> Iterator[SlurmJob]:
 def check_available(allocation: Allocation | None) -> None:
     """Refuse what the cluster does not have, before anything is submitted.
 
-    Raises ConfigError for an unknown partition, for a time that it does not allow, and for nodes or
-    GPUs that it does not have; UnusableError where Parsl or Slurm is missing.
+    Raises ConfigError for an unknown partition, too long a time, and missing nodes or GPUs;
+    UnusableError if Parsl or Slurm is missing.
     """
     table = allocation.request if allocation else None
     if allocation is None or table is None:
@@ -119,23 +119,23 @@ def check_available(allocation: Allocation | None) -> None:
     _require_parsl()
     if not (table.script_dir or PATH.fullmatch(str(local_cache()))):
         raise ConfigError(
-            f"the path {local_cache()} holds characters that the job's script cannot",
-            hint="name another folder that the nodes share with the key script-dir",
+            f"the job's script cannot use the path {local_cache()}",
+            hint="give a path of letters, digits and _.:@+- with script-dir",
         )
     check_partition(allocation, table)
 
 
 def jobs_of(events: Iterable[Event]) -> tuple[SlurmJob, ...]:
-    """Return the jobs that a run asked for or was measured in."""
+    """Return the jobs that a run submitted or was measured in."""
     named = (e.values for e in events if e.what in {"submitted", "allocated"})
     numbers = dict.fromkeys(str(each.get("job", "")) for each in named)
     return tuple(SlurmJob(id=number, on_loss=lambda _: None) for number in numbers)
 
 
 def forget(run_id: str, jobs: tuple[SlurmJob, ...]) -> None:
-    """Cancel the jobs of a run whose client was killed, and remove what it left in the cache.
+    """Cancel the jobs of a run whose client was killed, and remove its files from the cache.
 
-    Raises UnusableError while its client lives, and where a job of it stays.
+    Raises UnusableError while its client lives, or if a job remains.
     """
     for claim in claims.survey(LOCAL, str(local_cache())):
         if (claim.run_id, claim.host, claim.state) == (run_id, _CLAIM, "live"):
@@ -144,17 +144,16 @@ def forget(run_id: str, jobs: tuple[SlurmJob, ...]) -> None:
     for job in jobs:
         if job.state():
             raise UnusableError(
-                f"the run {run_id} may still be measuring: its job {job.id} is there",
-                details="envcompare did not submit it, or it does not end",
+                f"the run {run_id} may still be measuring in job {job.id}",
                 hint=f"wait, or end it with: {' '.join(job.ending)}",
             )
     remove_folder(LOCAL, _folder(run_id))
 
 
 def _cancel_left(run_id: str, jobs: tuple[SlurmJob, ...]) -> None:
-    """Cancel jobs that a client which was killed left, by their name too, and await their end.
+    """Cancel jobs of a killed client, found by their name too, and wait for their end.
 
-    Raises TransportError where Slurm does not answer.
+    Raises TransportError if Slurm does not answer.
     """
     for job in jobs:
         if job.state(name=_job_name(run_id)):
@@ -184,7 +183,7 @@ def _require_parsl() -> None:
 def _provider(request: Request) -> ClusterProvider:
     """Return Parsl's provider for the request; the user chooses whether nodes are shared.
 
-    That of another scheduler would be chosen here, by the request's `scheduler`.
+    Providers of other schedulers would be chosen here, by the request's `scheduler`.
     """
     from parsl.launchers import SimpleLauncher  # noqa: PLC0415 — slow to import, and optional
     from parsl.providers import SlurmProvider  # noqa: PLC0415
@@ -217,7 +216,7 @@ def _provider(request: Request) -> ClusterProvider:
 
 
 def _submitted(request: Request, pilot: str) -> tuple[SlurmJob, ClusterProvider, Process]:
-    """Return the job, who submitted it, and the claim; where that fails nothing of it is left."""
+    """Return the job, its provider, and the claim; clean up if that fails."""
     _cancel_left(request.run_id, request.jobs)
     claim = _claimed(request)
     try:
@@ -230,7 +229,7 @@ def _submitted(request: Request, pilot: str) -> tuple[SlurmJob, ClusterProvider,
 
 
 def _claimed(request: Request) -> Process:
-    """Make the folders anew, and claim them: `clean` would remove those of a run in the queue."""
+    """Create the folders again and claim them: `clean` would remove those of a queued run."""
     if request.script_dir == request.claim:
         make_folder(LOCAL, request.leftovers)
     make_new_folder(LOCAL, request.script_dir)
@@ -238,7 +237,7 @@ def _claimed(request: Request) -> Process:
 
 
 def _asked(request: Request, pilot: str) -> tuple[ClusterProvider, str]:
-    """Submit the job by a provider, and return both; raises UnusableError where that fails."""
+    """Submit the job through a provider, and return both; raises UnusableError on failure."""
     from parsl.providers.errors import SubmitException  # noqa: PLC0415 — as above
 
     try:
@@ -249,20 +248,20 @@ def _asked(request: Request, pilot: str) -> tuple[ClusterProvider, str]:
         lines = [line.strip() for line in said if line.strip()]
         raise UnusableError(
             "Slurm does not accept the job",
-            details=lines[-1] if lines else "it gave no message",
-            hint="change what --allocation asks for; `sinfo` and `sacctmgr show assoc` list limits",
+            details=lines[-1] if lines else "no message",
+            hint="change --allocation; `sinfo` and `sacctmgr show assoc` list limits",
         ) from error
     except subprocess.TimeoutExpired as error:
         raise UnusableError(
             "Slurm does not answer",
             details=f"`{error.cmd}` did not end within {error.timeout:g} s",
-            hint="try again later, and list your jobs with `squeue --me`: one that was submitted "
-            f"all the same ends by itself within {PATIENCE_S} s of its start",
+            hint="try again later; a submitted job (`squeue --me`) ends by itself "
+            f"within {PATIENCE_S} s of its start",
         ) from error
 
 
 def state_of(job: SlurmJob) -> str | None:
-    """Return the state of a job, empty where it is gone; None where Slurm is silent."""
+    """Return the state of a job, empty if it is gone; None if Slurm does not answer."""
     try:
         return job.state()
     except TransportError:
@@ -271,37 +270,37 @@ def state_of(job: SlurmJob) -> str | None:
 
 @dataclass(slots=True)
 class Watch:
-    """What Slurm lists of a job that waits in the queue."""
+    """What Slurm reports about a job in the queue."""
 
     job: SlurmJob
     began: float = field(default_factory=time.monotonic)
     said: float = field(default_factory=time.monotonic)
-    state: str | None = None  # as it was asked last; None where Slurm did not answer
+    state: str | None = None  # the last known; None if Slurm did not answer
     was_listed: bool = False
 
     def ask(self) -> str | None:
-        """Return the state, empty where the job is not listed; None where nobody answers."""
+        """Return the state, empty if the job is not listed; None if Slurm does not answer."""
         self.state = state_of(self.job)
         self.was_listed = self.was_listed or bool(self.state)
         return self.state
 
     @property
     def is_gone(self) -> bool:
-        """Tell whether the job is listed no more, or never came."""
+        """Return whether the job is no longer listed, or never was."""
         is_late = time.monotonic() - self.began > _MISSING_S
         return self.state == "" and (self.was_listed or is_late)
 
     def tell(self, request: Request) -> None:
-        """Say now and then that the job waits."""
+        """Report now and then that the job is waiting."""
         now = time.monotonic()
         if now - self.said > _SAY_EVERY_S:
             self.said = now
             waited = age_text(now - self.began)
-            request.say(f"job {self.job.id} waits in the queue, for {waited} so far")
+            request.say(f"job {self.job.id} has been in the queue for {waited}")
 
 
 def _has_ended(job: SlurmJob) -> bool:
-    """Wait until Slurm does not list the job any more; False where that takes too long."""
+    """Wait until Slurm no longer lists the job; False if that takes too long."""
     until = time.monotonic() + _END_S
     while not (is_gone := state_of(job) == "") and time.monotonic() < until:
         time.sleep(FIRST_PAUSE_S)
@@ -309,7 +308,7 @@ def _has_ended(job: SlurmJob) -> bool:
 
 
 def pause(request: Request, pause_s: float) -> None:
-    """Wait for so long; raises InterruptedRunError when the user stops before there are nodes."""
+    """Wait for `pause_s`; raises InterruptedRunError if the user stops."""
     request.keep_claim()
     until = time.monotonic() + pause_s
     while time.monotonic() < until:
@@ -318,18 +317,18 @@ def pause(request: Request, pause_s: float) -> None:
 
 
 def check_stop(request: Request) -> None:
-    """Raise InterruptedRunError when the user stops before anything is measured."""
+    """Raise InterruptedRunError if the user stops before anything is measured."""
     if request.interruption.is_requested:
-        what = "" if request.allocation.job else "the job was taken back; "
+        what = "" if request.allocation.job else "the job was cancelled; "
         raise InterruptedRunError(
-            "the run was interrupted before it had its nodes",
-            details=f"{what}nothing was measured in this part of the run",
+            "the run was interrupted before it had nodes",
+            details=f"{what}this part of the run measured nothing",
             hint="start the run again, or continue it with --resume",
         )
 
 
 def _give_back(job: SlurmJob, provider: ClusterProvider, request: Request) -> None:
-    """Cancel the job, wait until it is gone, and remove what is left of the run in the cache."""
+    """Cancel the job, wait until it is gone, and remove the run's files from the cache."""
     with suppress(subprocess.TimeoutExpired):
         provider.cancel([job.id])
     if _has_ended(job):

@@ -1,9 +1,9 @@
-"""What runs have on a host: a claim tells the live from the dead, and what dead ones left goes.
+"""Track what each run owns on a host, and clean up after runs that died.
 
-A run that has something on a host holds a process there, which ends with the connection or with the
-client; its number and start stand in the folder of the run. A claim whose process is gone is dead,
-and all that carries the mark of its run may go. Claims stand in the cache of one login, so that no
-other's run is ever judged.
+A run that owns something on a host holds a process there, which ends with the connection or the
+client. The run's folder records the process's number and start time: the claim. If the process is
+gone, everything marked with the run may be removed. Claims are in the cache of one login, so that
+runs of other logins are never judged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from envcompare.stack.storage import OPEN_FOLDERS
 from envcompare.transport import FOLDER_S, Drain, Process, Transport, shell
 
 State = Literal["live", "dead", "elsewhere", "unknown"]
-"""Of a claim: elsewhere is on another host with the same home; unknown has no claim in it."""
+"""Of a claim: elsewhere is on another host with the same home; unknown is a folder without one."""
 
 _BEGIN_S = 30.0
 _ANSWER_BYTES = 100
@@ -51,7 +51,7 @@ _IS_RUNNING = """is_running() {
 }"""
 _END = f'{_IS_RUNNING}; ! is_running "$1" "$2" 2>/dev/null || kill -s KILL "$1"'
 _NOTE = 'umask 077; printf "%s " "$2" >>"$1/.environments"'
-# What cannot be judged counts as dead after a week. No link is followed: neither are made here.
+# What cannot be judged counts as dead after a week. Links are not followed: none is created here.
 _SURVEY = rf"""
 {_BOOT}
 node=$(uname -n)
@@ -77,7 +77,7 @@ for run in *; do
 done 2>/dev/null
 """
 _NOT_THERE = 3
-_KILLED = 137  # 128 + SIGKILL: nothing is known then
+_KILLED = 137  # 128 + SIGKILL: the result is unknown
 _REMOVE = (
     OPEN_FOLDERS
     + r"""
@@ -95,15 +95,15 @@ class Claim:
 
     run_id: str
     state: State = "dead"
-    host: str = ""  # as the folder of a host is called; empty where there is none in the run's
+    host: str = ""  # the name of the host's folder; empty if the run's folder has none
     pid: int = 0  # of the process that holds it
     start: int = 0  # of that process, in clock ticks since the host booted
     node: str = ""  # the host's own name
-    environments: tuple[str, ...] | None = None  # that it used, where that is known
+    environments: tuple[str, ...] | None = None  # that it used, if known
 
     @property
     def is_live(self) -> bool:
-        """Tell whether a client is at the run, or may be."""
+        """Return whether a client is, or may be, using the run."""
         return self.state in {"live", "elsewhere"}
 
 
@@ -121,9 +121,9 @@ class Removal:
 
 
 def hold(transport: Transport, folder: str) -> Process:
-    """Claim the folder of a run for as long as the process lives that is returned.
+    """Claim the folder of a run for as long as the returned process lives.
 
-    Raises UnusableError where the claim cannot be written.
+    Raises UnusableError if the claim cannot be written.
     """
     process = transport.spawn(Command(argv=("sh", "-c", _HOLD, "sh", folder)))
     patience = threading.Timer(_BEGIN_S, process.kill)
@@ -137,32 +137,32 @@ def hold(transport: Transport, folder: str) -> Process:
     why = said.last_line()
     raise UnusableError(
         f"{folder} cannot be made on {transport.name}",
-        details=why or "it gave no message",
-        hint="set XDG_CACHE_HOME there to a folder that can be written",
+        details=why or "no message",
+        hint="set XDG_CACHE_HOME there to a writable folder",
     )
 
 
 def refresh(folder: str) -> None:
-    """Let a claim of this machine not grow old: another host can judge it only by its age."""
+    """Keep a claim of this machine fresh: another host can judge it only by its age."""
     with suppress(OSError):  # of a network file system
         os.utime(f"{folder}/.owner")
 
 
 def note_use(transport: Transport, folder: str, environment: str) -> None:
-    """Note in a claim that something is going to be started in an environment."""
+    """Record in a claim that something will be started in an environment."""
     shell(transport, _NOTE, folder, environment)
 
 
 def survey(transport: Transport, cache: str) -> tuple[Claim, ...]:
-    """Return the runs that have a folder in the cache of a host; several names of it have each.
+    """Return the runs that have a folder in the cache of a host, one for each name of the host.
 
-    Raises UnusableError where the search was killed.
+    Raises UnusableError if the search was killed.
     """
     done = shell(transport, _SURVEY, cache)
     if done.exit_code == _KILLED:
         raise UnusableError(
             f"cannot see which runs use {cache} on {transport.name}",
-            details="the command that looks there was killed",
+            details="the search was killed",
             hint="run the same command again",
         )
     matches = (_LINE.fullmatch(line) for line in done.stdout.splitlines())
@@ -182,22 +182,22 @@ def survey(transport: Transport, cache: str) -> tuple[Claim, ...]:
 
 
 def end(transport: Transport, claim: Claim) -> bool:
-    """End the process that holds a claim of a client that is gone; tell whether it has ended."""
+    """End the process that holds a claim of a lost client; return whether it has ended."""
     return shell(transport, _END, str(claim.pid), str(claim.start)).succeeded
 
 
 def refusal(claim: Claim, host: str) -> UnusableError:
-    """Return the error where something is asked for that would harm a live run."""
+    """Return the error for an action that would harm a live run."""
     where = f"process {claim.pid} on {claim.node}"
     return UnusableError(
         f"the run {claim.run_id} is still running on {host}",
         details=f"{where} holds its folder",
-        hint=f"wait until it has ended; if it hangs, end {where}, then try again",
+        hint=f"wait for it; if it hangs, end {where}",
     )
 
 
 def remove_dead(transport: Transport, cache: str) -> Removal:
-    """Remove what dead runs left on a host; say what there was."""
+    """Remove what dead runs left on a host; return what there was."""
     known = survey(transport, cache)
     live = {claim.run_id for claim in known if claim.is_live}
     dead = [claim for claim in known if claim.state == "dead" and claim.run_id not in live]
@@ -209,10 +209,10 @@ def remove_dead(transport: Transport, cache: str) -> Removal:
 
 
 def remove(transport: Transport, cache: str, claim: Claim) -> Removal:
-    """End what a run has on a host, and remove its folder; say what there was.
+    """End the processes of a run on a host, and remove its folder; return what there was.
 
-    The folder stays where not all can be ended, so that a later search finds it again. Raises
-    ValueError for an ID that no run has: by it other things would be found.
+    The folder stays if not everything can be ended, so that a later search finds it again. Raises
+    ValueError for an invalid ID, which could match something else.
     """
     if not is_run_id(claim.run_id):
         raise ValueError(f"{claim.run_id!r} is no ID of a run")
@@ -222,7 +222,7 @@ def remove(transport: Transport, cache: str, claim: Claim) -> Removal:
         try:
             count = ENVIRONMENTS[name].sweep(transport, claim.run_id)
         except StillRunningError as error:
-            if claim.environments is not None:  # else nothing says that it was used
+            if claim.environments is not None:  # otherwise it may never have been used
                 failed.append(f"{name}: {error.brief}: {error.details}")
         else:
             removed += [f"{name} ({count})"] * bool(count)
@@ -232,8 +232,8 @@ def remove(transport: Transport, cache: str, claim: Claim) -> Removal:
         removed += ["its folder"] * done.succeeded
         if not done.succeeded and done.exit_code != _NOT_THERE:
             failed.append(f"{cache}/runs/{claim.run_id} cannot be removed: {done.tail(1)}")
-    told = f"removed what was left of the run {claim.run_id}: {', '.join(removed)}"
-    return Removal(removed=(told,) if removed else (), failed=tuple(failed))
+    text = f"removed what was left of the run {claim.run_id}: {', '.join(removed)}"
+    return Removal(removed=(text,) if removed else (), failed=tuple(failed))
 
 
 def _known(names: str) -> tuple[str, ...] | None:

@@ -1,4 +1,4 @@
-"""What the arms of one cell see of a host: the workloads, the cell's own files and its data."""
+"""Provide what the arms of a cell see of a host: the workloads, the cell's files and its data."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from envcompare.stack import Mount, Progress
 from envcompare.transport import make_folder, shell
 
 _PREPARE_LIMIT_S = 3600.0
-# Named pipes in place of stdin and stdout. Opening one blocks until its other end is opened:
-# descriptor 4 has both ends of the replies, so that their reader starts at once, and sees the end
-# even if the worker never opens them.
-# A client that fails may leave a container behind, whose worker has them open.
+# Named pipes replace stdin and stdout. Opening one blocks until its other end is opened: descriptor
+# 4 has both ends of the replies, so that their reader starts at once, and sees the end even if the
+# worker never opens them.
+# A client that fails may leave a container behind, whose worker keeps them open.
 _RELAY = r"""
 folder=$1
 shift
@@ -52,31 +52,28 @@ exit "$code"
 """
 _PIPES_LIMIT_S = 60.0
 _NO_PIPES_CODE = 76  # of the worker
-_NO_PIPES = (
-    "requests pass through the client of the engine, which can slow steps of a few milliseconds, "
-    "since its containers cannot open pipes of the host"
-)
+_NO_PIPES = "requests pass through the engine's client, which can slow steps of a few milliseconds"
 _CHANNEL = "ENVCOMPARE_CHANNEL"  # the folder of these pipes, which the worker opens
 WORKER = "harness/worker.py"
-# of a plain command, which finds the Python of the image by itself
+# of a plain command, which finds the image's Python by itself
 LAUNCHER = "harness/measuring.py"
 
 
 def relayed(command: Command, folder: str) -> Command:
-    """Return a command that speaks over named pipes in a folder that it makes and removes.
+    """Return a command that communicates over named pipes in a folder that it makes and removes.
 
-    Docker's and Podman's clients carry stdin in Go, whose runtime looks for work every 20 µs for a
-    while whenever something has passed (Go: runtime/proc.go, sysmon): 50 times in a block of 20 ms,
-    on the CPU of the worker where there are few. The pipes bypass them.
+    The clients of Docker and Podman carry stdin in Go, whose runtime polls for work every 20 µs for
+    a while after each message (Go: runtime/proc.go, sysmon): 50 times in a block of 20 ms, possibly
+    on the CPU of the worker. The pipes bypass them.
     """
     return replace(command, argv=("sh", "-c", _RELAY, "sh", folder, *command.argv))
 
 
 def find_pipes(session: HostSession, progress: Progress) -> None:
-    """Find out in which arms workers can open these pipes, and note it in the arms of the session.
+    """Find out in which arms workers can open these pipes, and record it in the session's arms.
 
-    They cannot under another kernel than the host's: in gVisor, and where the engine has a machine
-    of its own. What is alike but for its ID is asked once. Raises TransportError and
+    They cannot under a kernel other than the host's: in gVisor, or if the engine runs in a virtual
+    machine. Arms that differ only in their ID are tried once. Raises TransportError and
     StillRunningError.
     """
     known: dict[object, bool] = {}
@@ -94,7 +91,7 @@ def find_pipes(session: HostSession, progress: Progress) -> None:
 
 
 def _why_no_pipes(session: HostSession, arm: str) -> str:
-    """Return what a worker says that cannot open them; what else is wrong, a launch will tell."""
+    """Return why a worker cannot open them; any other problem shows at its launch."""
     ready, mark = session.arms[arm], new_worker_mark()
     channel = _channel(session, arm, mark)
     command = Command(
@@ -120,20 +117,20 @@ def _channel(session: HostSession, arm: str, mark: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class CellFolders:
-    """The folders of a host that a cell is shown, with those of cells that share its launches."""
+    """The folders of a host that a cell sees, with those of cells that share its launches."""
 
     session: HostSession
-    shown: tuple[Mount, ...] = ()  # beside those of every cell
+    shown: tuple[Mount, ...] = ()  # in addition to those of every cell
     place: Place | None = None  # of the data
     held: dict[str, str] = field(default_factory=dict)  # images with the data in them, by arm
 
     @property
     def mounts(self) -> tuple[Mount, ...]:
-        """Return what every cell is shown, then what this one is shown."""
+        """Return the mounts of every cell, then those of this one."""
         return (*self.session.mounts, *self.shown)
 
     def name_of(self, workload: Workload) -> str:
-        """Return what `hello` calls a workload; a user's files are sent to the host first."""
+        """Return a workload's name in `hello`; a user's files are sent to the host first."""
         if workload.path is None:
             return workload.name
         folder = self.session.send(workload, workload.path)
@@ -143,9 +140,9 @@ class CellFolders:
     def prepare_data(
         self, workload: Workload, parameters: dict[str, Scalar], experiment: Experiment
     ) -> str:
-        """Return the folder of a workload's data on the host, made or fetched if need be.
+        """Return the folder of a workload's data on the host, made or downloaded if needed.
 
-        Raises WorkloadError of the phase `data` when that fails.
+        Raises WorkloadError of the phase `data` if that fails.
         """
         if experiment.data is not None:
             self._require_readable(experiment.data)
@@ -153,7 +150,7 @@ class CellFolders:
             return experiment.data
         kind = "real" if experiment.download else "made"
         base = f"{self.session.cache if workload.path is None else self.session.folder}/data"
-        # An arm makes the data and may write to what is around it: nothing else stands there.
+        # An arm makes the data and may write to the enclosing folder: nothing else is in it.
         around = f"{base}/{workload.name}-{kind}"
         folder = f"{around}/data"
         name = self.name_of(workload)
@@ -164,14 +161,14 @@ class CellFolders:
         return folder
 
     def show_command(self, folder: str, data: str | None) -> str:
-        """Show the folder a plain command runs in, and its data; return the data's folder.
+        """Mount the folder of a plain command and its data; return the data's folder.
 
-        Raises WorkloadError where the host lacks either.
+        Raises WorkloadError if the host lacks either.
         """
         if not shell(self.session.transport, 'test -d "$1"', folder).succeeded:
             raise WorkloadError(
                 f"the folder {folder} of the command is not on {self.session.host.label}",
-                hint="copy it there, or name the folder of that host with --command-dir",
+                hint="copy it there, or give its path with --command-dir",
                 phase="data",
             )
         self._show(folder)
@@ -183,10 +180,10 @@ class CellFolders:
     def place_data(
         self, arm: Arm, data: str, experiment: Experiment, *, control: str = ""
     ) -> Placed | None:
-        """Return where the data lie in an arm, and put them into its image if that is the place.
+        """Return where an arm has the data, and put them into its image if that is the place.
 
-        A control starts from the image of its arm. None where no place was asked for. Raises
-        StackError or UnusableError where they cannot be.
+        A control starts from the image of its arm. None if no place was given. Raises StackError or
+        UnusableError if the place cannot be provided.
         """
         if self.place is None:
             return None
@@ -208,7 +205,7 @@ class CellFolders:
     def spec(
         self, workload: Workload, parameters: dict[str, Scalar], data: str, experiment: Experiment
     ) -> LaunchSpec:
-        """Return what a worker is told of its work, the data in a folder of the host."""
+        """Return the specification of a worker's work, with the data in a folder of the host."""
         return LaunchSpec(
             workload=self.name_of(workload),
             files=workload.files,
@@ -221,7 +218,7 @@ class CellFolders:
         )
 
     def _device(self, experiment: Experiment) -> str:
-        """Return the device for a worker: a GPU that is there is not given up silently."""
+        """Return the device for a worker: an existing GPU is never silently skipped."""
         is_expected = experiment.device == "auto" and self.session.has_gpu
         return "expected" if is_expected else experiment.device
 
@@ -236,7 +233,7 @@ class CellFolders:
         profiler: ProfilerRun | None = None,
         is_timed: bool = True,
     ) -> Worker:
-        """Start a worker of the arm, or another program of the workloads that speaks as one."""
+        """Start a worker of the arm, or another program of the workloads with its protocol."""
         mark = new_worker_mark()
         ready = self.session.arms[arm]
         python = ready.prepared.interpreter if program == LAUNCHER else ready.prepared.python
@@ -271,13 +268,11 @@ class CellFolders:
             self.shown = (*self.shown, mount)
 
     def _require_folder(self, folder: str) -> None:
-        """Refuse a link in the place of data: every arm would be shown what it leads to."""
+        """Refuse a link in place of the data: every arm would see its target."""
         if not shell(self.session.transport, '[ -d "$1" ] && [ ! -L "$1" ]', folder).succeeded:
             raise WorkloadError(
                 f"the data in {folder} on {self.session.host.label} is not a folder",
-                details="the program that made the data put something else there",
-                hint=f"remove {folder} on that host, and check what Python runs at startup in each "
-                "image, such as sitecustomize.py and .pth files",
+                hint="remove it there, and check the images for sitecustomize.py and .pth files",
                 phase="data",
             )
 
@@ -285,7 +280,7 @@ class CellFolders:
         if not shell(self.session.transport, 'test -r "$1"', path).succeeded:
             raise WorkloadError(
                 f"the data {path} cannot be read on {self.session.host.label}",
-                hint="name a folder or file of the host, by its absolute path, with --data",
+                hint="give an absolute path on the host with --data",
                 phase="data",
             )
 
@@ -314,7 +309,7 @@ class CellFolders:
 
 
 def _data_error(name: str, ready: ReadyArm, result: CommandResult) -> WorkloadError:
-    """Return why a program that makes data has failed: of an import, where it did."""
+    """Return why a program that makes data failed, distinguishing a failed import."""
     fault, work = fault_in(result.stdout), name.rpartition("/")[2]
     brief, hint = f"the data of {work} cannot be made", "give your own with --data"
     is_import = fault is not None and fault.phase == "import"
@@ -324,6 +319,6 @@ def _data_error(name: str, ready: ReadyArm, result: CommandResult) -> WorkloadEr
     return WorkloadError(
         brief + (f": {masked(fault.brief)}" if fault else ""),
         details=masked(fault.traceback) if fault else result.tail(),
-        hint=hint or "mend the file: the traceback names the place",
+        hint=hint or "fix the file at the place that the traceback names",
         phase="import" if is_import else "data",
     )

@@ -1,8 +1,8 @@
-"""Measure on the nodes of a job of Slurm, which are hosts of the run.
+"""Measure on the nodes of a Slurm job, which are hosts of the run.
 
-They are waited for, called, and kept as long as the client lives. What Slurm says of a job starts
-nothing and ends nothing by itself: nodes are there when they answer, and the job is over when none
-does and it is not listed as living.
+Wait for the nodes, contact them, and keep them while the client lives. The job state that Slurm
+reports decides nothing by itself: nodes are ready when they answer, and the job is over when none
+answers and Slurm does not list it as alive.
 """
 
 from __future__ import annotations
@@ -32,30 +32,29 @@ from envcompare.transport.hosts import HostSpec, InterruptibleTransport
 from envcompare.transport.jobs import STARTED, SlurmJob, SrunTransport
 from envcompare.transport.local import LOCAL
 
-# A client that is gone before it has taken the nodes must not hold them until their time is over.
+# A client that dies before taking the nodes must not hold them until the time limit.
 _PILOT: Final = """sleep {patience}
 if [ -e {kept}"$SLURM_JOB_ID" ]; then exec sleep 2147483647; fi
 echo "the nodes did not answer in time: nothing took them within {patience} s" >&2"""
 # The step ends with the client, however that ends, and then the job with it.
 _KEEP: Final = ': >"$1" || exit; echo kept; cat >/dev/null; exec scancel "$SLURM_JOB_ID"'
 _NAMES: Final = 'printf "%s\\n" "$SLURMD_NODENAME"'
-# What a job left as its last words, and what Slurm says of it
+# The last message of the job, and its state in Slurm.
 _WHY: Final = r"""
 cat -- "$1"/*.stderr 2>/dev/null | tail -n 1
 scontrol --oneliner show job "$2" 2>/dev/null | grep -o 'JobState=[A-Z_]* Reason=[^ ]*'
 """
 _LONGEST_PAUSE_S: Final = 30.0
-_TICK_S: Final = 0.2  # in which Ctrl-C is noticed
+_TICK_S: Final = 0.2  # how often Ctrl-C is checked
 _SHARED_S: Final = 30.0  # a network file system may show a new file late
 _ANSWER_S: Final = 60.0
 
 
 @contextmanager
 def granted(request: Request, hosts: tuple[HostSpec, ...]) -> Iterator[tuple[HostSpec, ...]]:
-    """Give the hosts as nodes of a job, and the job back to the scheduler at the end.
+    """Yield the hosts as nodes of a job, and return the job to the scheduler at the end.
 
-    Raises UnusableError where it is not granted, and InterruptedRunError when the user stops
-    meanwhile.
+    Raises UnusableError if it is not granted, and InterruptedRunError if the user stops.
     """
     if request.allocation.job:
         around = request.job(request.allocation.job)
@@ -75,7 +74,7 @@ def granted(request: Request, hosts: tuple[HostSpec, ...]) -> Iterator[tuple[Hos
 def _await_nodes(job: SlurmJob, request: Request) -> tuple[str, ...]:
     """Wait in the queue until all nodes answer, and return their names.
 
-    Raises UnusableError where the job is gone, and InterruptedRunError when the user stops.
+    Raises UnusableError if the job is gone, and InterruptedRunError if the user stops.
     """
     watch, pause_s = Watch(job), FIRST_PAUSE_S
     while True:
@@ -91,7 +90,7 @@ def _await_nodes(job: SlurmJob, request: Request) -> tuple[str, ...]:
 
 
 def _comes_true(condition: Callable[[], bool], request: Request, within_s: float) -> bool:
-    """Tell whether it comes true in time; raises InterruptedRunError when the user stops."""
+    """Return whether the condition holds in time; raises InterruptedRunError if the user stops."""
     until = time.monotonic() + within_s
     while not (is_true := condition()) and time.monotonic() < until:
         pause(request, _TICK_S)
@@ -103,36 +102,35 @@ def _not_granted(job: SlurmJob, request: Request) -> UnusableError:
     return UnusableError(
         f"job {job.id} ended before its nodes could be used",
         details="; ".join(line.strip() for line in said if line.strip())
-        or "Slurm does not know it any more, and it left no message",
-        hint=f"if nobody cancelled it, check that {request.script_dir} is on a file system that "
-        "the nodes share, or choose one with the key script-dir",
+        or "Slurm no longer lists it, and it left no message",
+        hint=f"check that all nodes share {request.script_dir}, or set script-dir",
     )
 
 
 def _roll_call(job: SlurmJob, count: int, request: Request) -> tuple[str, ...]:
-    """Return the names of the nodes of a job as each of them says.
+    """Return the names of a job's nodes, as each node reports its own.
 
-    Raises TransportError where not all answer, CommandTimeoutError where that takes too long, and
-    InterruptedRunError when the user stops meanwhile.
+    Raises TransportError if not all answer, CommandTimeoutError if that takes too long, and
+    InterruptedRunError if the user stops.
     """
     asked = InterruptibleTransport(LOCAL, request.interruption, ends_at_once=True)
     answer = run(asked, job.step("/bin/sh", "-c", _NAMES, nodes=count))
-    check_stop(request)  # what was killed while it was asked has said nothing
+    check_stop(request)  # a command killed by the user has no answer
     names = sorted(answer.stdout.split())
     if not answer.succeeded or len(names) != count:
         raise TransportError(
-            f"of {count} nodes of job {job.id}, {len(names)} answer",
-            details=answer.tail(1) or "the others gave no message",
+            f"{len(names)} of {count} nodes of job {job.id} answer",
+            details=answer.tail(1) or "no message",
             hint=f"see `scontrol show job {job.id}`",
         )
     return tuple(names)
 
 
 def _keep(job: SlurmJob, node: str, request: Request) -> Process:
-    """Let the job live as long as this client does.
+    """Keep the job alive as long as this client.
 
-    Raises UnusableError where it cannot, TransportError where the node does not answer, and
-    InterruptedRunError when the user stops meanwhile.
+    Raises UnusableError if that fails, TransportError if the node does not answer, and
+    InterruptedRunError if the user stops.
     """
     kept = request.kept(job.id)
     step = Command(argv=("/bin/sh", "-c", _KEEP, "sh", kept))
@@ -148,36 +146,36 @@ def _keep(job: SlurmJob, node: str, request: Request) -> Process:
         raise
     keeper.kill()
     state, complaint = state_of(job), errors.last_line()
-    if state is not None and state not in STARTED:  # it ended after the node gave its name
+    if state is not None and state not in STARTED:  # it ended after the node answered
         raise _not_granted(job, request)
     if not said.text() and kept not in complaint:
         if ends:
             transport.require_alive("the step that keeps the job")
         raise TransportError(
             f"{node} of job {job.id} " + ("gave no answer" if ends else "did not answer in time"),
-            details=complaint or "it gave its name just before",
+            details=complaint or "no message",
             hint=f"see `scontrol show job {job.id}`, and start the run again",
         )
     raise UnusableError(
         f"{request.script_dir} is not shared between this machine and {node}",
-        details=complaint or "what the node writes there is not seen here",
-        hint="name a folder on a file system that all of them share with the key script-dir",
+        details=complaint or "files that the node writes there are not visible here",
+        hint="set script-dir to a shared folder",
     )
 
 
 def _placed(
     hosts: tuple[HostSpec, ...], job: SlurmJob, nodes: tuple[str, ...], request: Request
 ) -> tuple[HostSpec, ...]:
-    """Return the hosts of the plan as nodes, each as before where the run was begun before.
+    """Return the hosts of the plan as nodes; a resumed run keeps its assignment.
 
-    Raises ConfigError where the job has other nodes than that run: a cell is of one machine.
+    Raises ConfigError if the job has other nodes: a cell belongs to one machine.
     """
     if request.nodes and set(request.nodes) != set(nodes):
         before = ",".join(request.nodes)
         raise ConfigError(
-            f"job {job.id} has other nodes than the run was begun on",
-            details=f"the run was begun on {before}, and the job has {','.join(nodes)}",
-            hint="ask for the same nodes, or start a new run",
+            f"job {job.id} has other nodes than the run",
+            details=f"the run began on {before}, and the job has {','.join(nodes)}",
+            hint="request the same nodes, or start a new run",
         )
     pairs = tuple(zip(hosts, request.nodes or nodes, strict=True))
     request.say(", ".join(f"{host.label} is {node}" for host, node in pairs) + f" of job {job.id}")
@@ -185,7 +183,7 @@ def _placed(
 
 
 def _end_keeper(keeper: Process | None) -> None:
-    """Let the step end that keeps the job, and the job by it: a second way beside `scancel`."""
+    """End the step that keeps the job, and so the job: a second way in addition to `scancel`."""
     if keeper is not None:
         with suppress(OSError):
             keeper.stdin.close()

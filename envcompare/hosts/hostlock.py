@@ -1,8 +1,8 @@
-"""The lock of a host: one client at a time measures or cleans there, whichever login it has.
+"""The lock of a host: one client at a time measures or cleans there, whatever its login.
 
-A process on the host holds an flock on an empty file for as long as the connection lives. Who holds
-it stands in the arguments of that process, so that nothing is ever written to a file that others
-may have put there, and nothing is left when client or connection die.
+A process on the host holds an flock on an empty file while the connection lives. The arguments of
+that process name the holder, so that nothing is written to a file that others may have created,
+and nothing is left when client or connection die.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from envcompare.transport import Drain, Process, Transport, shell
 Purpose = Literal["run", "clean"]
 
 _BEGIN_S: Final = 30.0
-_GRACE_S: Final = 2.0  # for a client that was just killed to be gone
+_GRACE_S: Final = 2.0  # for a client that was just killed to disappear
 _SAME_RUN_GRACE_S: Final = 10.0  # for the connection of a killed part of this run
 _PAUSE_S: Final = 1.0
-_TICK_S: Final = 0.2  # in which Ctrl-C is noticed
+_TICK_S: Final = 0.2  # how often Ctrl-C is checked
 _SAY_EVERY_S: Final = 60.0
 _END_S: Final = 5.0
 _ANSWER_BYTES: Final = 4096
@@ -41,8 +41,8 @@ _LINE: Final = re.compile(
     r"(?P<client_pid>[0-9]+)"
 )
 _FILE = "file=${ENVCOMPARE_LOCK_FOLDER:-/tmp}/envcompare-measuring.lock"
-# Another user may have put anything there: no link is followed and nothing is opened for writing,
-# since fs.protected_regular refuses that for files of others. O_EXCL (set -C) follows no link.
+# Another user may have created anything there: no link is followed and nothing is opened for
+# writing, which fs.protected_regular refuses for files of others. O_EXCL (set -C) follows no link.
 # A shell may close descriptors above 2 for its children, unless they are named.
 _TAKE = rf"""
 {_FILE}
@@ -76,8 +76,8 @@ id=$(stat -Lc %d:%i -- "$file")
 exec sh -c 'printf "locked\t%s\n" "$$"; while read -r line; do :; done' envcompare-host-lock \
   "$id" "$(date +%s)" "$@" 9<&9
 """
-# The brackets keep the question from matching itself. Containers show their processes to the host
-# around them, but their file is another one.
+# The brackets keep the search from matching itself. A host sees the processes of its containers,
+# but their file is a different one.
 _ASK = rf"""
 {_FILE}
 id=$(stat -Lc %d:%i -- "$file")
@@ -94,7 +94,7 @@ _IS_LOST = rf"""
 {_FILE}
 [ -e "/proc/$1/fd/9" ] && [ ! "/proc/$1/fd/9" -ef "$file" ]
 """
-# The number may be another process's by now.
+# By now the number may belong to another process.
 _END = r"""
 grep -qszx 'envcompare-host-loc[k]' "/proc/$1/cmdline" || exit 0
 kill -s KILL -- "$1" || exit
@@ -105,29 +105,29 @@ while [ -e "/proc/$1/fd/9" ] && [ "$tries" -lt 50 ]; do tries=$((tries + 1)); sl
 
 
 _KEEPERS: Final[set[str]] = set()
-"""The keepers that this client ever started, by their numbers on their hosts."""
+"""The keepers that this client ever started, by process number on their hosts."""
 _BROKEN: Final = (
-    "the lock of the host was broken meanwhile: another client may have measured at the same time; "
-    "measure again if one did"
+    "the lock of the host was broken: another client may have measured at the same time; if so, "
+    "measure again"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Who holds a host, as the arguments of a process there say."""
+    """The holder of a host, from the arguments of a process there."""
 
     pid: int
     login: str
     age_s: float
     purpose: Purpose
     run_id: str
-    label: str  # of the host, as its client calls it
+    label: str  # of the host, chosen by its client
     client: str  # the name of the client's machine
     client_pid: int
 
     @property
     def sentence(self) -> str:
-        """Say who it is, where it was started, and for how long it has held the host."""
+        """Describe the holder, where it was started, and how long it has held the host."""
         what = f"the run {self.run_id}" if self.purpose == "run" else "`envcompare clean`"
         return (
             f"{what}, started by process {self.client_pid} on {self.client} with the login "
@@ -137,7 +137,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asker:
-    """Who wants a host, and under which name it is known to this client."""
+    """A client that requests a host, and its name for the host."""
 
     host: str
     purpose: Purpose
@@ -145,27 +145,27 @@ class Asker:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Return what others are shown of it."""
+        """Return what others see of it."""
         here = (platform.node() or "unknown", str(os.getpid()))
         return tuple(_safe(word) for word in (self.purpose, self.run_id, self.host, *here))
 
     def is_this_client(self, holder: Holder) -> bool:
-        """Tell whether a holder is this process at the same run, as its arguments say.
+        """Return whether a holder is this process at the same run, judging by its arguments.
 
-        Anybody on the host can imitate them, but not also be a process that this client started.
+        Anybody on the host can imitate them, but not the number of a process that it started.
         """
         _, run_id, _, client, pid = self.words
         there = (holder.run_id, holder.client, str(holder.client_pid))
         return there == (run_id, client, pid) and str(holder.pid) in _KEEPERS
 
     def is_same(self, holder: Holder) -> bool:
-        """Tell whether a holder is this client's, of this very host."""
+        """Return whether a holder is this client's, of this very host."""
         return self.is_this_client(holder) and holder.label == _safe(self.host)
 
 
 @dataclass(slots=True, kw_only=True)
 class HostLock:
-    """A host that is locked; without a keeper it is not, and `why_not` says why."""
+    """A locked host; without a keeper it is not locked, and `why_not` says why."""
 
     keeper: Process | None = None
     pid: str = ""  # of the keeper, on the host
@@ -174,9 +174,9 @@ class HostLock:
     is_shared: bool = False  # held by this client under another name of the same host
 
     def loss(self) -> str:
-        """Say that the host is not held any more: somebody ended its keeper, or removed its file.
+        """Return how the lock was lost: somebody ended its keeper, or removed its file.
 
-        Empty where it is held, and where the connection is lost.
+        Empty if it is held, or if the connection is lost.
         """
         if self.keeper is None or self.transport is None:
             return ""
@@ -189,7 +189,7 @@ class HostLock:
         return _BROKEN
 
     def _has_another_file(self, transport: Transport) -> bool:
-        """Tell whether the file that is held has lost its name, as far as the host answers."""
+        """Return whether the locked file was replaced; False if the host does not answer."""
         try:
             return shell(transport, _IS_LOST, self.pid).succeeded
         except (CommandTimeoutError, TransportError):
@@ -197,19 +197,19 @@ class HostLock:
 
     @property
     def doubt(self) -> str:
-        """Say why another client may measure at the same time; empty where none can."""
+        """Return why another client may measure at the same time; empty if none can."""
         if not self.why_not:
             return ""
         return (
-            f"the host cannot be locked ({self.why_not}): another client could measure at the same "
-            "time; make sure that none does, or set ENVCOMPARE_LOCK_FOLDER there to another folder"
+            f"the host cannot be locked ({self.why_not}): make sure that no other client measures "
+            "there, or set ENVCOMPARE_LOCK_FOLDER there to another folder"
         )
 
     def release(self) -> None:
         """Free the host; safe to repeat, and after the connection has ended."""
         if self.keeper is not None:
             with suppress(OSError, TransportError):
-                self.keeper.stdin.close()  # it ends by itself, where the connection still stands
+                self.keeper.stdin.close()  # it ends by itself if the connection is alive
             try:
                 self.keeper.wait(_END_S)
             except UnusableError:
@@ -225,10 +225,10 @@ def take(
     interruption: Interruption,
     say: Callable[[str], None],
 ) -> HostLock:
-    """Lock a host, waiting for whoever holds it; one that cannot be locked says why.
+    """Lock a host, waiting for its holder; a host that cannot be locked says why.
 
-    Raises HostHeldError, which names the holder, where it is still held after `wait_s`, and
-    InterruptedRunError when the user asks to stop meanwhile.
+    Raises HostHeldError, naming the holder, if the host is still held after `wait_s`, and
+    InterruptedRunError if the user stops.
     """
     begun, said, unseen = time.monotonic(), float("-inf"), 0
     while True:
@@ -239,7 +239,7 @@ def take(
         if holder is not None and asker.is_this_client(holder):
             return HostLock(is_shared=True)
         unseen = unseen + 1 if holder is None else 0
-        if unseen == 1:  # it may be changing hands: who has it next is to be seen in a moment
+        if unseen == 1:  # it may be changing hands: look again in a moment
             _pause(interruption)
             continue
         waited_s = time.monotonic() - begun
@@ -260,7 +260,7 @@ def held(
     interruption: Interruption,
     say: Callable[[str], None],
 ) -> Iterator[None]:
-    """Keep a host locked meanwhile, and say where it cannot be; raises as `take`."""
+    """Keep a host locked inside the block, and report if it cannot be; raises as `take`."""
     lock = take(transport, asker, wait_s=wait_s, interruption=interruption, say=say)
     if lock.doubt:
         say(lock.doubt)
@@ -271,23 +271,23 @@ def held(
 
 
 def holder_of(transport: Transport) -> Holder | None:
-    """Return who holds a host, as far as this login can see it."""
+    """Return the holder of a host, if this login can see it."""
     return _holder(transport)[0]
 
 
 def end(transport: Transport, holder: Holder) -> None:
-    """End the process that holds a host; raises UnusableError where this login may not."""
+    """End the process that holds a host; raises UnusableError if this login may not."""
     done = shell(transport, _END, str(holder.pid))
     if not done.succeeded:
         raise UnusableError(
-            f"the lock of {transport.name} cannot be broken by this login",
+            f"this login cannot break the lock of {transport.name}",
             details=f"{holder.sentence}; {done.tail(1)}",
             hint=f"log in there as {holder.login} or root: kill {holder.pid}",
         )
 
 
 def end_lost(transport: Transport, asker: Asker) -> None:
-    """End what this client itself began on a host over a connection that it has lost."""
+    """End this client's own holder on a host whose connection was lost."""
     holder = holder_of(transport)
     if holder is not None and asker.is_same(holder):
         end(transport, holder)
@@ -307,7 +307,7 @@ def _refusal(host: str, holder: Holder | None, file: str) -> HostHeldError:
     return HostHeldError(
         f"{host} is in use by another {what}",
         details=holder.sentence,
-        hint=f"{wait}; if it hangs, free the host with `{break_it}`, or `kill {holder.pid}` there",
+        hint=f"{wait}; if it hangs, free the host with `{break_it}`",
     )
 
 
@@ -315,7 +315,7 @@ def _who(holder: Holder | None, file: str) -> str:
     return (
         holder.sentence
         if holder
-        else f"{file} is locked by another program, or by a process that this login cannot see"
+        else f"another program, or a process that this login cannot see, has locked {file}"
     )
 
 
@@ -349,7 +349,7 @@ def _try(transport: Transport, asker: Asker) -> HostLock | None:
 
 
 def _holder(transport: Transport) -> tuple[Holder | None, str]:
-    """Return who holds a host, and the file that is locked."""
+    """Return the holder of a host, and the locked file."""
     lines = shell(transport, _ASK).stdout.splitlines()
     if len(lines) < 2 or not lines[1].isdecimal():
         return None, "its lock"
@@ -379,5 +379,5 @@ def _pause(interruption: Interruption) -> None:
 
 
 def _safe(word: str) -> str:
-    """Return a word as all logins of a host may see it, without what a terminal would obey."""
+    """Return a word that every login may see, without characters that a terminal interprets."""
     return _UNSAFE.sub("_", word)[:100] or "unknown"

@@ -1,4 +1,4 @@
-"""Open hosts: connect to them, and learn facts of the host and of its ready arms."""
+"""Open hosts: connect to them, and collect facts of the host and its arms."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ from envcompare.transport.hosts import HostSpec, InterruptibleTransport, connect
 from envcompare.transport.local import LOCAL, LocalTransport
 from envcompare.transport.openssh import SshOptions
 
-_APPLICATION: Final = b"envcompare"  # what is derived from a machine's ID is no other program's
-# A file that is not there has no line; a value stands on one.
+_APPLICATION: Final = b"envcompare"  # makes the derived ID of a machine specific to this program
+# Each value is one line; a missing file has none.
 _DESCRIBE = r"""
-tell() {
+show() {
   value=$(cat -- "$2" 2>/dev/null | head -c 256 | tr -s '[:space:]' ' ')
   [ -z "$value" ] || printf '%s\t%s\n' "$1" "${value% }"
 }
@@ -56,16 +56,16 @@ printf 'kernel.release\t%s\n' "$(uname -r)"
 printf 'kernel.version\t%s\n' "$(uname -v)"
 printf 'cpu.model\t%s\n' "$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1)"
 printf 'cpu.microcode\t%s\n' "$(sed -n 's/^microcode[[:space:]]*: //p' /proc/cpuinfo | head -n 1)"
-tell machine.id /etc/machine-id
-tell boot.id /proc/sys/kernel/random/boot_id
-tell cpu.online /sys/devices/system/cpu/online
-tell cpu.governor /sys/devices/system/cpu/cpu0/cpufreq/scaling_governor
-tell cpu.boost /sys/devices/system/cpu/cpufreq/boost
-tell cpu.no_turbo /sys/devices/system/cpu/intel_pstate/no_turbo
-tell smt /sys/devices/system/cpu/smt/control
-tell thp /sys/kernel/mm/transparent_hugepage/enabled
-tell kernel.clocksource /sys/devices/system/clocksource/clocksource0/current_clocksource
-tell gpu.driver /proc/driver/nvidia/version
+show machine.id /etc/machine-id
+show boot.id /proc/sys/kernel/random/boot_id
+show cpu.online /sys/devices/system/cpu/online
+show cpu.governor /sys/devices/system/cpu/cpu0/cpufreq/scaling_governor
+show cpu.boost /sys/devices/system/cpu/cpufreq/boost
+show cpu.no_turbo /sys/devices/system/cpu/intel_pstate/no_turbo
+show smt /sys/devices/system/cpu/smt/control
+show thp /sys/kernel/mm/transparent_hugepage/enabled
+show kernel.clocksource /sys/devices/system/clocksource/clocksource0/current_clocksource
+show gpu.driver /proc/driver/nvidia/version
 exit 0
 """
 _DATA_LIMIT_S: Final = 600.0
@@ -76,7 +76,7 @@ _IDENTITY = re.compile(r"(?P<uid>[0-9]+)\n(?P<gid>[0-9]+)\n(?:(?P<boot>[0-9a-f-]
 
 @contextmanager
 def hosts_at_once(display: Display, jobs: int) -> Iterator[ThreadPoolExecutor]:
-    """Give the threads in which hosts are worked at, while their progress is shown."""
+    """Yield the threads that work on hosts, while their progress is shown."""
     with display.showing_progress(), ThreadPoolExecutor(jobs) as pool:
         yield pool
 
@@ -84,10 +84,10 @@ def hosts_at_once(display: Display, jobs: int) -> Iterator[ThreadPoolExecutor]:
 def open_session(
     host: HostSpec, experiment: Experiment, run_id: str, interruption: Interruption
 ) -> HostSession:
-    """Connect to a host and learn what must be known of it.
+    """Connect to a host and collect what must be known about it.
 
-    Raises TransportError when it cannot be reached, CommandTimeoutError where it does not answer,
-    and InterruptedRunError when the user asks to stop meanwhile.
+    Raises TransportError if it cannot be reached, CommandTimeoutError if it does not answer, and
+    InterruptedRunError if the user stops.
     """
     bare = connect(host, options=ssh_options(experiment))
     asked = InterruptibleTransport(bare, interruption, ends_at_once=True)
@@ -107,7 +107,7 @@ def open_session(
             unused_gpus=None if experiment.may_use_gpu else gpu.glance(asked),
             machine=_machine(asked),
         )
-        interruption.check()  # what was killed while it was asked has said nothing
+        interruption.check()  # a command killed by the user has no answer
     except BaseException:
         bare.close()
         interruption.check()
@@ -116,9 +116,9 @@ def open_session(
 
 
 def require_free(hosts: tuple[HostSpec, ...], experiment: Experiment) -> None:
-    """Raise HostHeldError where other clients hold every host, or one of those with ranks.
+    """Raise HostHeldError if other clients hold every host, or one of those with ranks.
 
-    One that cannot be asked is left to the run, as is whoever takes a host in the meantime.
+    A host that cannot be asked, or is taken later, is left to the run.
     """
     held: HostHeldError | None = None
     for host in hosts:
@@ -161,12 +161,12 @@ def _has_built(host: HostSpec, experiment: Experiment, base: str) -> bool:
 
 
 def _refusal(host: HostSpec, experiment: Experiment) -> HostHeldError | None:
-    """Return that another client holds a host; None where it is free or cannot be asked."""
+    """Return the error for a held host; None if it is free or cannot be asked."""
     asker = Asker(host=host.label, purpose="run", run_id="new")
     try:
         transport = connect(host, options=ssh_options(experiment))
         try:
-            waiting = Interruption()  # nobody asks it to stop: it gives up by itself
+            waiting = Interruption()  # never requested: the attempt has its own time limit
             lock = hostlock.take(
                 transport, asker, wait_s=0, interruption=waiting, say=lambda _: None
             )
@@ -181,32 +181,32 @@ def _refusal(host: HostSpec, experiment: Experiment) -> HostHeldError | None:
 
 
 def boot_id(transport: Transport) -> str:
-    """Return the ID of the boot of a kernel; empty where it tells none."""
+    """Return the boot ID of a kernel; empty if it has none."""
     return shell(transport, _BOOT).stdout.strip()
 
 
 def _identity(host: HostSpec, asked: Transport) -> re.Match[str]:
-    """Return the numbers of the login and the ID of the boot."""
+    """Return the user and group IDs of the login, and the boot ID."""
     answer = shell(asked, _IDENTIFY)
     identity = _IDENTITY.match(answer.stdout)
     if identity is None:
         raise UnusableError(
             f"{host.label} does not answer as a POSIX host",
-            details=f"to `id -u` and `id -g` it answered: {spoken(answer.stdout + answer.stderr)}",
+            details=f"`id -u` and `id -g` printed: {spoken(answer.stdout + answer.stderr)}",
             hint="the login shell there must run `id -u` and print nothing else",
         )
     return identity
 
 
 def _machine(transport: Transport) -> Identity:
-    """Return what tells a host from another, and what of it a restart or a user may set."""
+    """Return what identifies a host, and settings that a reboot or user may change."""
     lines = shell(transport, _DESCRIBE).stdout.splitlines()
     pairs = (line.partition("\t")[::2] for line in lines)
     return {name: _KEPT_AS.get(name, str)(value) for name, value in pairs if value}
 
 
 def _hidden(machine_id: str) -> str:
-    """Return what tells machines apart without their IDs, which machine-id(5) asks to conceal."""
+    """Return a derived machine ID, since machine-id(5) asks to conceal the original."""
     return hmac.new(machine_id.encode(), _APPLICATION, hashlib.sha256).hexdigest()[:32]
 
 
@@ -217,9 +217,9 @@ _KEPT_AS: Final[dict[str, Callable[[str], Scalar]]] = {
 
 
 def identify(session: HostSession, data: str | None) -> None:
-    """Find out what a resumed run knows a host and its arms by, once they are staged.
+    """Determine the identity of a host and its arms for a resumed run, once they are staged.
 
-    `data` is the user's, a file or a folder of the host.
+    `data` is the user's file or folder on the host.
     """
     if not session.arms:
         return  # nothing can be measured
@@ -231,14 +231,14 @@ def identify(session: HostSession, data: str | None) -> None:
 
 def _identity_of(session: HostSession, ready: ReadyArm) -> Identity:
     identity: Identity = dict(ready.prepared.software)
-    # a plain process has no engine but the kernel, which the host tells of
+    # The engine of a plain process is the kernel, which belongs to the host's facts.
     if ready.check.version != session.machine.get("kernel.release"):
         identity |= ready.engine_version
     return identity
 
 
 def _data_facts(session: HostSession, path: str) -> Identity:
-    """Return the hash of the user's data, and the times of its files; empty if not read."""
+    """Return the hash of the user's data and the times of its files; empty if unreadable."""
     ready = session.nearest_arms[0]
     program = f"{session.workloads}/harness/formats/data.py"
     command = Command(argv=(ready.prepared.interpreter, program, path))
@@ -254,7 +254,7 @@ def _data_facts(session: HostSession, path: str) -> Identity:
 def note_differing_files(session: HostSession, progress: Progress) -> None:
     """Find the files in which the software of the arms differs, once all of them are usable.
 
-    The arms of the session are replaced by ones whose software tells of these files.
+    Replaces the arms of the session by ones that list these files.
     """
     arms = {
         arm: (
@@ -273,7 +273,7 @@ def note_differing_files(session: HostSession, progress: Progress) -> None:
 
 
 def ssh_options(experiment: Experiment) -> SshOptions:
-    """Return how hosts of this experiment are connected to."""
+    """Return the SSH options of this experiment."""
     return SshOptions(
         config=Path(experiment.ssh_config).expanduser() if experiment.ssh_config else None,
         accept_new_host_keys=experiment.accept_new_host_keys,

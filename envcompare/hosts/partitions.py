@@ -1,4 +1,4 @@
-"""What a cluster has, as its login node lists it: partitions, their nodes and limits."""
+"""Read the partitions of a cluster, with their nodes and limits, on its login node."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from envcompare.transport.local import LOCAL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """A partition of a cluster: the longest time, and what each of its nodes has."""
+    """A partition of a cluster: its time limit, and what each of its nodes has."""
 
     name: str
     is_default: bool
-    limit: str  # as Slurm writes it: [DAYS-][HH:]MM:SS, or a word where none is set
+    limit: str  # as Slurm prints it: [DAYS-][HH:]MM:SS, or a word if there is no limit
     nodes: tuple[tuple[Gres, ...], ...]
 
     @property
@@ -34,13 +34,13 @@ class Partition:
 
     @property
     def offer(self) -> str:
-        """Say what it has: "2 nodes, up to gpu:a100:4 each"."""
+        """Describe the nodes: "2 nodes, up to gpu:a100:4 each"."""
         most = max(self.nodes, key=lambda node: sum(gres.count for gres in node))
         each = f", up to {','.join(map(str, most))} each" if most else ", without GRES"
         return counted(len(self.nodes), "node") + each
 
     def has_room(self, allocation: Allocation) -> bool:
-        """Tell whether so many of its nodes have what is asked for."""
+        """Return whether enough nodes have the requested resources."""
         wanted = allocation.gres
         fitting = [node for node in self.nodes if wanted is None or wanted.is_met_by(node)]
         return len(fitting) >= allocation.nodes
@@ -49,7 +49,7 @@ class Partition:
 def partitions() -> tuple[Partition, ...]:
     """Return the partitions of the cluster that this machine is a login node of.
 
-    Raises UnusableError where there is none.
+    Raises UnusableError if there is none.
     """
     argv = ("sinfo", "--noheader", "--Node", "--format=%P|%l|%G")
     listing = run(LOCAL, Command(argv=argv))
@@ -58,7 +58,7 @@ def partitions() -> tuple[Partition, ...]:
         raise UnusableError(
             "Slurm does not answer on this machine",
             details=listing.tail(1) or "it lists no partition",
-            hint="run envcompare on a login node of the cluster, where `sinfo` lists partitions",
+            hint="run envcompare on a login node of the cluster",
         )
     limits = {name: limit for name, limit, _ in lines}
     return tuple(
@@ -79,14 +79,13 @@ def check_partition(allocation: Allocation, table: AllocationTable) -> None:
         raise ConfigError(
             f"--allocation time={table.time} is longer than the partition allows",
             details=f"a job in {partition.name} may last {partition.limit}",
-            hint="ask for less time, or for another partition; `sinfo -o '%R %l'` lists limits",
+            hint="request less time, or another partition (`sinfo -o '%R %l'`)",
         )
     if not partition.has_room(allocation):
         raise ConfigError(
             f"--allocation: the partition {partition.name} does not have {allocation.wish}",
             details=f"it has {partition.offer}",
-            hint="ask for fewer nodes or GPUs, or for another partition; `sinfo -o '%R %D %G'` "
-            "lists them",
+            hint="request fewer nodes or GPUs, or another partition (`sinfo -o '%R %D %G'`)",
         )
 
 

@@ -1,4 +1,4 @@
-"""A session with a host: its connection, the arms that are ready there, staged files and data."""
+"""A session with a host: its connection, its ready arms, staged files and data."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from envcompare.stack.wheelhouse import is_filled
 from envcompare.transport import FOLDER_S, Process, Transport, make_folder, put_tree, shell
 from envcompare.transport.hosts import HostSpec, InterruptibleTransport
 
-_CLAIM_S = 10.0  # for a client that was just killed to be gone
-_SCRATCH = "ENVCOMPARE_SCRATCH"  # what the harness reads too
-# The folder of the run above it goes with the last of its hosts: several may share one home.
+_CLAIM_S = 10.0  # for a client that was just killed to disappear
+_SCRATCH = "ENVCOMPARE_SCRATCH"  # also read by the harness
+# The enclosing folder of the run goes with its last host: several hosts may share one home.
 _REMOVE = (
     OPEN_FOLDERS
     + """
@@ -58,59 +58,59 @@ _LONGEST_TEMPORARY = 75
 
 @dataclass(slots=True)
 class HostSession:
-    """One host during a run; made by `open_session`, left by `close`."""
+    """One host during a run; opened by `open_session`, closed by `close`."""
 
     host: HostSpec
-    transport: Transport  # its commands die when the user insists; those that clean up are bare
-    local: Transport  # interruptible; wheels and image are made on this machine
+    transport: Transport  # an insistent interruption kills its commands, except for clean-up
+    local: Transport  # interruptible; wheels and image are built on this machine
     boot_id: str
     run_id: str
     cache: str
     uid: int
     gid: int
     python: str  # the minor version that wheels are for, such as "3.11"
-    gpus: HostGpus | None  # None where none is to be used
-    unused_gpus: HostGpus | None = None  # that are there where none is to be used
+    gpus: HostGpus | None  # None if none is to be used
+    unused_gpus: HostGpus | None = None  # present, but not to be used
     arms: dict[str, ReadyArm] = field(default_factory=dict)
     machine: Identity = field(default_factory=dict)
     identities: dict[str, Identity] = field(default_factory=dict)  # by arm; empty is the host
     workloads: str = ""
     mounts: tuple[Mount, ...] = ()  # of every cell
-    on_gpu: set[str] = field(default_factory=set)  # arms in which a worker has had the GPU
+    on_gpu: set[str] = field(default_factory=set)  # arms in which a worker has used the GPU
     _sent: set[str] = field(default_factory=set)
-    _entered: set[str] = field(default_factory=set)  # environments that something was started in
+    _entered: set[str] = field(default_factory=set)  # environments in which something was started
     _keeper: Process | None = None  # holds the claim of this run
-    _is_untouched: bool = True  # by this client; what is there is another's
+    _is_untouched: bool = True  # by this client; existing files belong to another
     _privileged: set[str] = field(default_factory=set)  # arms that were given a capability
-    _going_on: dict[str, str] = field(default_factory=dict)  # environments of workers not ended
+    _going_on: dict[str, str] = field(default_factory=dict)  # environments of unfinished workers
     # images with data in them, by engine, image and data
     _held: dict[tuple[str, str, str], str] = field(default_factory=dict)
     _temporary: dict[str, str] = field(default_factory=dict)  # the TMPDIR of each arm
-    _said: set[str] = field(default_factory=set)  # of the host, not of one of its arms
-    _driver: Check | None = None  # with its files, once a GPU is looked for
-    _wheels: Choice | None = None  # once an arm is made of them
+    _said: set[str] = field(default_factory=set)  # messages on the host, not on one of its arms
+    _driver: Check | None = None  # with its files, once a GPU is needed
+    _wheels: Choice | None = None  # once an arm is built from them
 
     @property
     def has_gpu(self) -> bool:
-        """Say whether there is a GPU to use, so that nothing may run on the CPU in its place."""
+        """Return whether there is a GPU to use, so that nothing may run on the CPU instead."""
         return self.gpus is not None and self.gpus.is_expected
 
     @property
     def wheels(self) -> Choice | None:
-        """Return the wheels that its arms were made from; None where no arm was."""
+        """Return the wheels that the arms were built from; None if no arm was."""
         is_used = any(is_of_wheels(ready.arm) for ready in self.arms.values())
         return self._wheels if is_used else None
 
     @property
     def folder(self) -> str:
-        """Return the folder of this run on the host; it goes when the session is closed."""
+        """Return the folder of this run on the host; closing the session removes it."""
         return f"{self.cache}/runs/{self.run_id}/{distinct_name(self.host.label)}"
 
     def claim(self, *, is_regained: bool = False) -> tuple[str, ...]:
-        """Remove what dead runs left on the host, then claim it for this run; say what there was.
+        """Remove what dead runs left on the host, then claim it; return what there was.
 
-        With `is_regained` a claim of this run is that of this client's lost connection: it ends.
-        Raises UnusableError where another client is at this very run.
+        With `is_regained`, end a claim of this run, which belongs to the client's lost connection.
+        Raises UnusableError if another client holds this run.
         """
         if is_regained:
             for own in filter(self._is_own, claims.survey(self.transport, self.cache)):
@@ -129,9 +129,9 @@ class HostSession:
         return left.lines
 
     def add_arm(self, arm: ArmRecord, experiment: Experiment, progress: Progress) -> ReadyArm:
-        """Make an arm usable; raises UnusableError or StackError saying why it is not.
+        """Make an arm usable; raises UnusableError or StackError with the reason if it is not.
 
-        A ready whose software is at odds with its proof, where that is allowed, says so.
+        An arm whose software contradicts its proof says so, if that is allowed.
         """
         where = environment(arm.environment)
         check = where.check(self.transport)
@@ -143,7 +143,7 @@ class HostSession:
         self._enter(arm.environment)
         prepared = where.prepare(self._request(arm, experiment, progress))
         built = {o.arm.id: o.prepared for o in self.arms.values() if not o.arm.reference}
-        # an image of the user's is what it is, whatever it was made from
+        # The user's image is accepted as it is, whatever it was built from.
         host = self.host.label
         error = None if arm.reference else mismatch(arm.id, prepared, built, host=host)
         if error and not experiment.allow_mismatch:
@@ -161,7 +161,7 @@ class HostSession:
         return (claim.run_id, claim.host, claim.state) == (self.run_id, host, "live")
 
     def _enter(self, name: str) -> None:
-        """Note that something is going to be started in an environment, to be found again."""
+        """Record that something will be started in an environment, so that it can be found."""
         self._is_untouched = False
         if name not in self._entered and self._keeper is not None:
             claims.note_use(self.transport, self.folder, name)
@@ -176,27 +176,27 @@ class HostSession:
             )
 
     def _require_setup(self, arm: ArmRecord, progress: Progress) -> None:
-        """Refuse a GPU that only one arm could use, and say which of several is measured."""
+        """Refuse a GPU that only one arm could use, and report which of several is measured."""
         if self.gpus is None:
             return
         self._require(gpu.check_setup(self.gpus), arm)
         if (choice := gpu.check_choice(self.gpus)) is not None:
-            self._say_once(progress, f"measured is {choice.version}; {choice.hint}")
+            self._say_once(progress, f"measuring on {choice.version}; {choice.hint}")
 
     def _say_once(self, progress: Progress, text: str) -> None:
-        """Say what holds for the host with the first arm that it matters to."""
+        """Report what holds for the host with the first arm that it concerns."""
         if text not in self._said:
             self._said.add(text)
             progress.say(text)
 
     def _ask_driver(self) -> Check:
-        """Say whether the driver of the host works, and which files it has; asked once."""
+        """Check whether the driver of the host works, and which files it has; once."""
         if self._driver is None:
             self._driver = gpu.find(self.transport, gpu.check_driver(self.transport))
         return self._driver
 
     def _choose_wheels(self, experiment: Experiment, progress: Progress) -> Choice:
-        """Return the wheels that the host gets, chosen once; say them where that is news."""
+        """Return the wheels for the host, chosen once; report them if that is news."""
         if self._wheels is None:
             name = self.transport.name
             self._wheels = choose(experiment.variant, self.gpus, python=self.python, host=name)
@@ -228,7 +228,7 @@ class HostSession:
 
     @property
     def nearest_arms(self) -> list[ReadyArm]:
-        """Return the arms, the nearest to the host first: a plain process, then with a network."""
+        """Return the arms nearest to the host first: a plain process, then those with a network."""
 
         def distance(ready: ReadyArm) -> tuple[bool, bool]:
             traits = environment(ready.arm.environment).traits
@@ -244,7 +244,7 @@ class HostSession:
         self.arms[control] = replace(ready, arm=arm)
 
     def stage(self) -> None:
-        """Put the workloads on the host, in a folder named after their content."""
+        """Copy the workloads to the host, into a folder named after their content."""
         source = bundled.workloads()
         self.workloads = f"{self.cache}/workloads-{bundled.tree_key(source)}"
         self._is_untouched = False
@@ -268,20 +268,20 @@ class HostSession:
             self._temporary[arm] = own
 
     def make_private(self, folder: str) -> None:
-        """Make a folder that this login alone may enter, where it is not there from before.
+        """Create a folder that only this login may enter, unless it exists.
 
-        Raises UnusableError where another user has made it.
+        Raises UnusableError if another user has created it.
         """
         made = shell(self.transport, _MAKE_PRIVATE, folder)
         if not made.succeeded:
             raise UnusableError(
-                f"{folder} on {self.host.label} cannot be made for this login alone",
-                details=made.tail(1) or "another user has made it, or it is not a folder",
+                f"a private folder {folder} cannot be created on {self.host.label}",
+                details=made.tail(1) or "another user owns it, or it is not a folder",
                 hint="remove it there, or start a new run",
             )
 
     def send(self, workload: Workload, path: Path) -> str:
-        """Return the folder of the host that a user's file and its others are in, sent once."""
+        """Send a user's file and its others once; return their folder on the host."""
         folder = f"{self.folder}/own-{workload.name}"
         if folder not in self._sent:
             names = workload.files or (path.name,)
@@ -290,10 +290,10 @@ class HostSession:
         return folder
 
     def spawn(self, wrapped: Command) -> Process:
-        """Start a command that `wrapped` has given.
+        """Start a command that `wrapped` returned.
 
-        Who starts it ends it, with `end` and the mark of its worker. Raises StillRunningError
-        where an earlier one goes on: nothing is measured beside it.
+        The caller ends it with `end` and the mark of its worker. Raises StillRunningError if an
+        earlier one is still running, since nothing may run during a measurement.
         """
         self._require_ended()
         return self.transport.spawn(wrapped)
@@ -309,8 +309,8 @@ class HostSession:
     ) -> CommandResult:
         """Run the command in the environment of an arm to its end, as `spawn` starts it.
 
-        Nothing that it started goes on afterwards. The first request of an `interruption` kills it.
-        Raises CommandTimeoutError after `timeout_s`.
+        Nothing that it started survives. The first request of an `interruption` kills it. Raises
+        CommandTimeoutError after `timeout_s`.
         """
         self._require_ended()
         worker = new_worker_mark()
@@ -323,20 +323,20 @@ class HostSession:
         )
 
     def end(self, arm: str, worker: str) -> None:
-        """End what a start in an arm has left on the host, and see that it is gone.
+        """End what a start in an arm left on the host, and verify that it is gone.
 
-        Raises StillRunningError where it cannot be shown, as every later start does until it is.
+        Raises StillRunningError if that cannot be proven; later starts raise it until it can.
         """
         self._going_on[worker] = self.arms[arm].arm.environment
         self._sweep_worker(worker)
 
     def _require_ended(self) -> None:
-        """See that nothing is measured beside a worker that was given up."""
+        """Ensure that nothing is measured next to an abandoned worker."""
         for worker in tuple(self._going_on):
             self._sweep_worker(worker)
 
     def _sweep_worker(self, worker: str) -> None:
-        """Sweep what goes on of a worker, and forget it once it is shown to have ended."""
+        """Sweep the processes of a worker, and forget it once it is proven to have ended."""
         name = self._going_on[worker]
         environment(name).sweep(self.transport.bare, self.run_id, worker=worker)
         del self._going_on[worker]
@@ -355,8 +355,8 @@ class HostSession:
     ) -> Command:
         """Return the command as it runs in the environment of an arm, which sees these mounts.
 
-        A profiler stands around the command, inside the environment. What is started with it is
-        found again by the mark of the worker. A `reference` is of an image with the data in it.
+        A profiler wraps the command inside the environment. All it starts carries the mark of the
+        worker. A `reference` names an image with the data in it.
         """
         needed = profiler.mounts if profiler else ()
         scratch = self.scratch(ready.arm.id)
@@ -374,15 +374,15 @@ class HostSession:
         if isolation.capabilities:
             self._privileged.add(ready.arm.id)
         command = profiler.wrap(command) if profiler else command
-        own = (_SCRATCH, scratch)  # HOME is this folder in a container, and the login's without one
+        own = (_SCRATCH, scratch)  # HOME is this folder in a container, otherwise the login's
         command = replace(command, env=(*ready.prepared.variables, own, *command.env))
         return environment(ready.arm.environment).wrap(command, isolation)
 
     def hold(self, arm: str, data: str, experiment: Experiment) -> str:
-        """Return the reference of an image of an arm that has the data in it, where it can have.
+        """Return the reference of an image of an arm with the data in it, if possible.
 
-        It is made once for all arms that run the same image of an engine. Raises StackError or
-        UnusableError where it cannot be made.
+        It is built once for all arms with the same image of an engine. Raises StackError or
+        UnusableError if it cannot be built.
         """
         where = environment(self.arms[arm].arm.environment)
         if not isinstance(where, HoldsData):
@@ -416,7 +416,7 @@ class HostSession:
     def fingerprint(
         self, arm: str, cell: str, facts: dict[str, FingerprintValue], *, taken: Taken
     ) -> FingerprintRecord:
-        """Return what a worker of an arm found around itself, with the proof of its stack."""
+        """Return the fingerprint from a worker of an arm, with the proof of its stack."""
         ready = self.arms[arm]
         identity: Identity = {**dict(ready.prepared.identity), **ready.engine_version}
         return FingerprintRecord(
@@ -435,21 +435,21 @@ class HostSession:
         )
 
     def _engine_options(self, ready: ReadyArm) -> dict[str, FingerprintValue]:
-        """Return in which options a worker's start differs from the engine's defaults."""
+        """Return the options in which a worker's start differs from the engine's defaults."""
         isolation = replace(self._isolation(ready), is_timed=True)
         options = environment(ready.arm.environment).engine_options(isolation)
         return {"engine.options": masked(shlex.join(options))} if options else {}
 
     def ask(self, script: str) -> CommandResult:
-        """Run a fixed script of sh on the host itself, outside every environment."""
+        """Run a fixed sh script on the host itself, outside every environment."""
         return shell(self.transport, script)
 
     def explain(self, arm: str, exit_code: int, stderr: str) -> Problem | None:
-        """Say why the engine of an arm could not start its worker; None when it did."""
+        """Return why the engine of an arm could not start its worker; None if it did."""
         return environment(self.arms[arm].arm.environment).explain(exit_code, stderr)
 
     def sweep(self) -> tuple[str, ...]:
-        """Remove every process and container of this run from the host; say what there was."""
+        """Remove every process and container of this run from the host; return what there was."""
         said: list[str] = []
         used = {ready.arm.environment for ready in self.arms.values()} | self._entered
         for name in sorted(used):
@@ -463,9 +463,9 @@ class HostSession:
         return tuple(said)
 
     def close(self) -> tuple[str, ...]:
-        """Sweep, remove the run's folder from the host, end the connection; say what was left.
+        """Sweep, remove the run's folder from the host, end the connection; return what was left.
 
-        Where not all could be ended the folder stays, by which a later run finds the rest.
+        If not everything could be ended, the folder stays, so that a later run finds the rest.
         """
         said: tuple[str, ...] = ()
         if not self._is_untouched:
@@ -477,24 +477,24 @@ class HostSession:
         return said
 
     def abandon(self) -> None:
-        """End a connection that was lost; what it left on the host is removed on return to it."""
+        """Close a lost connection; a later session removes what it left on the host."""
         self.transport.bare.close()
 
     def _remove_folder(self) -> tuple[str, ...]:
-        """Remove the run's folder; a counter pass that was killed leaves files of root in it."""
+        """Remove the run's folder; a killed counter pass leaves files of root in it."""
         try:
             removed = shell(self.transport.bare, _REMOVE, self.folder, timeout_s=FOLDER_S)
             if not removed.succeeded and self._privileged:
                 self._take_back()
                 removed = shell(self.transport.bare, _REMOVE, self.folder, timeout_s=FOLDER_S)
-            why = "" if removed.succeeded else removed.tail(1) or "it gave no message"
+            why = "" if removed.succeeded else removed.tail(1) or "no message"
         except EnvcompareError as error:
             why = error.brief
         remedy = f"remove it with: sudo rm -rf {shlex.quote(self.folder)}"
         return (f"{self.folder} could not be removed: {why}; {remedy}",) if why else ()
 
     def _take_back(self) -> None:
-        """Give this login what root has left in a container; no program of an arm runs for it."""
+        """Give this login the files of root, by a container that runs no program of an arm."""
         owner = f"{self.uid}:{self.gid}"
         for arm in sorted(self._privileged):
             engine = environment(self.arms[arm].arm.environment).engine
@@ -503,9 +503,9 @@ class HostSession:
                 give_back(store, self.scratch(arm), owner=owner)
 
     def taken(self, arm: str) -> str:
-        """Return the folder for what an arm has left in its scratch; no arm is shown this one."""
+        """Return the folder for what an arm left in its scratch; no arm sees this one."""
         return f"{self.folder}/taken-{distinct_name(arm)}"
 
     def scratch(self, arm: str) -> str:
-        """Return the folder of the host that an arm, and nothing else, may write to."""
+        """Return the folder of the host that only an arm may write to."""
         return f"{self.folder}/scratch-{distinct_name(arm)}"

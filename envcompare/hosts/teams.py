@@ -1,4 +1,4 @@
-"""Ranks on several hosts: what computes along on the others, for each worker of the first."""
+"""Run ranks on several hosts: for each worker of the first host, start its peers on the others."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from envcompare.stack import Mount
 from envcompare.transport import make_folder, run, shell
 
 PROGRAM: Final = "ddp.py"
-_FIRST_PORT, _PORTS = 20_000, 12_000  # below those that Linux gives to connections by itself
-# The address by which the client reached the host, else the first of its own.
+_FIRST_PORT, _PORTS = 20_000, 12_000  # below Linux's ephemeral ports
+# The address by which the client reached the host, else the host's first.
 _ADDRESS: Final = """set -- $SSH_CONNECTION
 if [ -n "$3" ]; then printf '%s' "$3"; else set -- $(hostname -I); printf '%s' "$1"; fi
 """
@@ -32,10 +32,10 @@ Log = Callable[[str, str], tuple[Path, str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTeam:
-    """The host of the first rank, at an address that the others reach, and those others.
+    """The host of the first rank, its address for the other hosts, and those hosts.
 
-    Each has a file with a secret of the run, by which their ranks know each other. It is sent over
-    the transport: what stands in a command line every user of a host can read.
+    Each has a file with a secret of the run, by which the ranks recognize each other. It is sent
+    over the transport, since every user of a host can read a command line.
     """
 
     leader: HostSession
@@ -44,22 +44,22 @@ class HostTeam:
 
     @classmethod
     def of(cls, leader: HostSession, others: tuple[HostSession, ...]) -> HostTeam:
-        """Find the address of the leader, and send all of them a secret.
+        """Find the address of the leader, and send a secret to all hosts.
 
-        Raises UnusableError where the leader has no address of IPv4 that others can reach, or a
-        secret cannot be written.
+        Raises UnusableError if the leader has no IPv4 address that others can reach, or if a secret
+        cannot be written.
         """
         address = shell(leader.transport, _ADDRESS).stdout.strip()
-        unfit = "an IPv6 address" if ":" in address else "the loopback device of the host itself"
+        unfit = "an IPv6 address" if ":" in address else "a loopback address"
         if ":" in address or address.startswith("127."):
             raise UnusableError(
                 f"the ranks of other hosts cannot join at {address}: it is {unfit}",
-                hint=f"name {leader.host.label} by an IPv4 address that the other hosts reach",
+                hint=f"give {leader.host.label} by an IPv4 address that the others reach",
             )
         if not address:
             raise UnusableError(
-                f"{leader.host.label} tells no address that other hosts could reach",
-                hint="reach it over SSH by the address that the other hosts use",
+                f"{leader.host.label} has no address that others could reach",
+                hint="give it by an address that the others reach",
             )
         secret = secrets.token_hex(_SECRET_BYTES).encode()
         for session in (leader, *others):
@@ -68,17 +68,17 @@ class HostTeam:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Return the names of the hosts, that of the first rank first."""
+        """Return the names of the hosts, the one of the first rank first."""
         return tuple(one.host.label for one in (self.leader, *self.others))
 
     def lacks(self, arm: str) -> UnusableError | None:
-        """Return why an arm of the leader cannot have ranks on the others; None where it can."""
+        """Return why an arm of the leader cannot have ranks on the others; None if it can."""
         own = dict(self.leader.arms[arm].prepared.software)
         for other in self.others:
             label = other.host.label
             if arm not in other.arms:
                 return UnusableError(
-                    f"{arm} is not usable on {label}, where ranks of it are to lie",
+                    f"{arm} is not usable on {label}, where it needs ranks",
                     hint=f"see what failed on {label}, or leave {arm} out of --envs",
                 )
             theirs = dict(other.arms[arm].prepared.software)
@@ -87,7 +87,7 @@ class HostTeam:
                 return StackError(
                     f"{arm} has other software on {label} than on {self.leader.host.label}",
                     details=f"they differ in {', '.join(unlike)}",
-                    hint="give both hosts the same, or --allow-mismatch to go on all the same",
+                    hint="give both hosts the same, or --allow-mismatch to continue anyway",
                 )
         return None
 
@@ -100,10 +100,10 @@ class HostTeam:
         variables: Variables,
         log_of: Log,
     ) -> Worker:
-        """Start what computes along, then a worker of the leader, with which all of it ends.
+        """Start the peers on the other hosts, then the leader's worker; they end with it.
 
-        A host beyond the number of ranks has none of them, and nothing is started there. They find
-        each other by the variables that torchrun sets.
+        Hosts beyond the number of ranks are not used. The ranks find each other by torchrun's
+        variables.
         """
         others = self.others[: ranks - 1]
         if not others:
@@ -117,16 +117,16 @@ class HostTeam:
             ("ENVCOMPARE_TEAM_HOSTS", ",".join(self.labels[: 1 + len(others)])),
         )
         with ExitStack() as undoing:
-            beside: list[Worker] = []
+            peers: list[Worker] = []
             for number, other in enumerate(others, start=1):
                 log, log_name = log_of(other.host.label, arm)
-                told = (*shared, *_place_of(other, number))
+                own = (*shared, *_place_of(other, number))
                 folders = CellFolders(session=other)
-                worker = folders.launch(arm, PROGRAM, variables=told, log=log, log_name=log_name)
+                worker = folders.launch(arm, PROGRAM, variables=own, log=log, log_name=log_name)
                 undoing.callback(worker.kill)
-                beside.append(worker)
+                peers.append(worker)
             first = start((*shared, *_place_of(self.leader, 0)))
-            first.beside = tuple(beside)
+            first.beside = tuple(peers)
             undoing.pop_all()
         return first
 
@@ -140,15 +140,15 @@ def _folder(session: HostSession) -> str:
 
 
 def _hand(secret: bytes, session: HostSession) -> None:
-    """Write the secret to a file of the host that its owner alone can read; show it to all arms."""
+    """Write the secret to a file that only its owner can read, and show it to all arms."""
     folder = _folder(session)
     make_folder(session.transport, folder)
     write = Command(argv=("sh", "-c", _WRITE, "sh", f"{folder}/secret"))
     written = run(session.transport, write, stdin=secret)
     if not written.succeeded:
         raise UnusableError(
-            f"the ranks of {session.host.label} cannot be given the secret of this run",
-            details=written.tail(1) or f"{folder}/secret could not be written",
-            hint="check that the disk there has room, and that its cache can be written",
+            f"the secret of this run cannot be written on {session.host.label}",
+            details=written.tail(1) or f"{folder}/secret",
+            hint="check that the cache there has room and is writable",
         )
     session.mounts = (*session.mounts, Mount(path=folder))

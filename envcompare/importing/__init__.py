@@ -94,7 +94,6 @@ class _Addition:
             if (now.st_size, now.st_mtime_ns) != (file.state.st_size, file.state.st_mtime_ns):
                 raise ProfileError(
                     f"{file.path} changed while it was read",
-                    details="a program still writes to it",
                     hint="import the file again when the profiler has ended",
                 )
 
@@ -343,7 +342,7 @@ def _refuse_irregular(path: Path) -> None:
         raise ConfigError(
             f"{path} is not a regular file",
             details=what,
-            hint="write the profiler's output to a file, and import that",
+            hint="write the output to a file, and import that",
         )
 
 
@@ -431,7 +430,7 @@ def _refuse_like(name: str, run: RunRecord) -> None:
     for arm in run.arms:
         if arm.id.casefold() == name.casefold():
             raise ConfigError(
-                f"{name} differs from {arm.id} of this run only in upper and lower case",
+                f"{name} differs from {arm.id} only in case",
                 hint=f"use --env {arm.id}, or another name",
             )
 
@@ -468,8 +467,8 @@ def _sentence(record: ProfileRecord) -> str:
     assert profile is not None
     if not _has_content(record):
         return (
-            f"⚠ {record.arm}: {', '.join(record.sha256)} has nothing to compare: no kernel, no "
-            "copy, no operator and no call"
+            f"⚠ {record.arm}: {', '.join(record.sha256)} has nothing to compare: no kernel, copy, "
+            "operator or call"
         )
     operators = len(profile.operators)
     hiding = hidden_graphs(profile)

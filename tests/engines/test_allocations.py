@@ -39,7 +39,7 @@ def test_cell_is_measured_on_both_nodes_and_they_are_given_back(cluster: Cluster
     """Submit, queue, run: all arms of a node's cell share it, and its GPUs are those of the job."""
     allocation = "slurm:partition=main,gres=gpu:fake:1,time=00:10:00,nodes=2"
     output = cluster.measure("both", *SHORT, "--allocation", allocation)
-    assert "asked Slurm for 2 nodes with gres=gpu:fake:1: job" in output
+    assert "requested 2 nodes with gres=gpu:fake:1 from Slurm: job" in output
     placed = {event["host"]: event["values"] for event in cluster.events("both", "allocated")}
     assert sorted(values["node"] for values in placed.values()) == list(NODES)
     ended = {(event["host"], event["state"]) for event in cluster.events("both", "cell-ended")}

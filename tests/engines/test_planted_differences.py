@@ -146,7 +146,7 @@ def test_arms_of_one_stack_have_the_same_software(small: Small) -> None:
     """Nothing but isolation differs, and doctor ends well."""
     done = small.run("doctor", *BOTH, *small.arrays)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "✓ stack of docker: the software of vm, in a step of arrays-Arrays" in done.stdout
+    assert "✓ stack of docker: same software as vm, in a step of arrays-Arrays" in done.stdout
     assert "⚠" not in done.stdout
 
 
@@ -154,7 +154,7 @@ def test_what_is_not_made_yet_is_not_compared(small: Small) -> None:
     """Doctor builds nothing: it names the command that does, and ends as it would without."""
     done = small.run("doctor", *BOTH, "--python", "3.11", "--sif-compression", "none",
                      "--envs", "vm,singularity", *small.arrays)  # fmt: skip
-    assert "– stacks: not compared, singularity's is not made yet" in done.stdout
+    assert "– stacks: not compared, the stack of singularity is not built yet" in done.stdout
     assert "try: envcompare build --envs vm,singularity" in done.stdout
     assert "--sif-compression none" in done.stdout
     assert done.returncode == 0, done.stdout
@@ -218,7 +218,7 @@ def test_a_variable_of_the_allocator_in_an_image_is_found(
     tuned = build_image(host, "planted:malloc", {"Dockerfile": recipe.encode()})
     done = small.run("doctor", "--envs", f"vm,docker,tuned=docker:{tuned}", *small.plain)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "✓ stack of docker: the software of vm" in done.stdout
+    assert "✓ stack of docker: same software as vm" in done.stdout
     assert "Besides the environment, MALLOC_ARENA_MAX none → 1 differs. " in done.stdout
     assert "The allocator is glibc's, which reads it." in done.stdout
     assert "set MALLOC_ARENA_MAX to the same value in every arm" in done.stdout
@@ -240,12 +240,12 @@ def test_another_build_of_python_is_not_the_software_that_was_asked_for(
     allowed = small.run("doctor", *flags, *small.plain, "--allow-mismatch")
     shell(host, "rm -r ~/planted")
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "✕ stack of docker: not the software of vm, as it should be" in done.stdout
+    assert "✕ stack of docker: software differs from vm's, but should not" in done.stdout
     assert "the build of Python differs. It runs the workload's Python code, with " in done.stdout
     assert f"--envs vm,docker --base-image {BASE} --vm-python {path}" in done.stdout
     assert "--stacks image,host` measures how much is the software" in done.stdout
     assert allowed.returncode == 0
-    assert "compared all the same (--allow-mismatch)" in allowed.stdout
+    assert "compared anyway (--allow-mismatch)" in allowed.stdout
 
 
 def test_a_file_changed_after_it_was_installed_is_found(small: Small, host: Transport) -> None:
@@ -257,12 +257,12 @@ def test_a_file_changed_after_it_was_installed_is_found(small: Small, host: Tran
     unused = small.run("doctor", *BOTH, *small.plain)
     shell(host, script.format("sed -i '/# planted/d' \"$file\""), folder)
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "✕ stack of docker: not the software of vm, as it should be" in done.stdout
+    assert "✕ stack of docker: software differs from vm's, but should not" in done.stdout
     files = f"the installed files (numpy {small.numpy}: numpy/version.py)"
     assert f"{files} differ. numpy was imported by this workload in both arms." in done.stdout
     assert f"try: rm -r {folder}/venv-" in done.stdout
     assert unused.returncode == 3
-    assert f"⚠ {files}: They were not imported by this workload." in unused.stdout
+    assert f"⚠ {files}: This workload did not import them." in unused.stdout
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_a_file_changed_after_it_was_installed_is_found(small: Small, host: Tran
         (("--cpus", "1.5"), "cgroup.cpu_quota", "possible-influence",
          "1 thread ran on a quota of 1.5 CPUs"),
         (("--security-opt", "seccomp=unconfined"), "seccomp.mode", "possible-influence",
-         "This affects a workload that does little but small system calls"),
+         "This affects a workload of mostly small system calls"),
         (("--shm-size", "128m"), "shm.bytes", "possible-influence", "data loaders"),
     ],
 )  # fmt: skip

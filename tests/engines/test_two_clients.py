@@ -77,7 +77,7 @@ def test_another_login_sees_the_lock_of_the_first(lab: Lab, tmp_path: Path) -> N
     assert f"the run {id_of(tmp_path / 'first')}, started by" in second.stderr
     assert "with the login bench" in second.stderr
     assert broken.returncode == 3
-    assert "cannot be broken by this login" in broken.stderr
+    assert "this login cannot break the lock" in broken.stderr
     assert "log in there as bench or root: kill " in broken.stderr
 
 

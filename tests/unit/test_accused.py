@@ -40,7 +40,7 @@ def test_another_build_of_a_library_is_a_possible_cause_whatever_its_name(librar
     assert candidates(found, "b") == ("loaded_libraries",)
     assert (found[0].fact_class, found[0].is_felt) == ("possible-influence", None)
     assert describe(found[0]) == f"loaded libraries ({library})"
-    assert "how much of its work they do was not measured" in found[0].sentence
+    assert "how much it uses them was not measured" in found[0].sentence
 
 
 SLOW_MALLOC: Facts = {
@@ -134,7 +134,7 @@ def test_a_higher_limit_of_open_files_says_who_takes_longer() -> None:
     """With the option that makes it the same."""
     (found,) = of_images({"limits.nofile": 1024}, {"limits.nofile": 20000})
     assert found.evidence == (
-        "A program that closes every possible descriptor takes longer where more are possible."
+        "A program that closes every possible descriptor takes longer with a higher limit."
     )
     assert "--ulimit nofile=VALUE" in found.remedy
 
@@ -182,6 +182,6 @@ def test_modules_without_byte_code_are_counted() -> None:
     """Python compiles them at each start, which a command pays each time."""
     (found,) = of_images({"python.uncompiled": 0}, {"python.uncompiled": 563})
     assert found.evidence == (
-        "b has 563 more modules of Python without byte code: such modules are compiled at each "
-        "start, and envcompare lets no arm write any byte code."
+        "b has 563 more modules without byte code, which Python compiles at each start: envcompare "
+        "lets no arm write byte code."
     )

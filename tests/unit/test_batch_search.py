@@ -118,7 +118,7 @@ def test_sizes_out_of_range_are_refused_with_the_range(tmp_path: Path) -> None:
     path.write_text(OWN.format(parameters="{'batch': 8}") + "    RANGES = {'batch': (4, None)}\n")
     with pytest.raises(ConfigError) as refused:
         experiment(workload=f"{path}:Net", search="batch=2-8")
-    assert refused.value.details == "it declares that it takes at least 4"
+    assert refused.value.details == "it accepts at least 4"
 
 
 def test_first_last_and_memory_are_taken_as_named() -> None:

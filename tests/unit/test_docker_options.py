@@ -30,8 +30,8 @@ def test_options_are_for_every_arm_that_takes_them_or_for_one() -> None:
 @pytest.mark.parametrize(
     ("item", "words"),
     [
-        ("vm=--privileged", "no arm of this run takes these options"),
-        ("other=--privileged", "no arm of this run takes these options"),
+        ("vm=--privileged", "no arm takes these options"),
+        ("other=--privileged", "no arm takes these options"),
         ("docker=--env 'A", "cannot be split into words"),
         ("docker=ubuntu", "names no option"),
         ("docker=", "names no option"),

@@ -43,7 +43,7 @@ def test_a_package_confounds_where_it_was_imported() -> None:
     assert found["packages"].evidence == "pillow was imported by this workload in both arms."
     assert found["packages.not_imported"].fact_class == "possible-influence"
     assert found["packages.not_imported"].sentence == (
-        "They were not imported by this workload. This is only a possible influence."
+        "This workload did not import them. This is only a possible influence."
     )
 
 
@@ -164,7 +164,7 @@ def test_what_a_plain_command_loads_is_not_known_where_it_was_not_seen() -> None
     ("program", "fact_class", "evidence"),
     [
         ("python3.11 1", "confounder",
-         "It runs the command's Python code, with modules of its own such as bz2, ssl and sqlite3."
+         "It runs the command's Python code, with its own modules such as bz2, ssl and sqlite3."
          ),
         ("ffmpeg 1", "possible-influence", "The command was not seen to run Python."),
     ],
@@ -193,7 +193,7 @@ def test_another_build_of_a_command_is_told_by_what_was_seen_in_both_arms() -> N
     )
     assert found["programs"].fact_class == "confounder"
     assert found["programs"].reference == ("ffmpeg 1",)
-    assert found["programs"].evidence == "They are what the command runs."
+    assert found["programs"].evidence == "The command runs them."
     assert found["loaded_libraries"].fact_class == "possible-influence"
     assert "Seen in only one arm" in found["loaded_libraries"].evidence
 
@@ -317,9 +317,9 @@ def test_an_image_of_the_users_is_measured_beside_the_tools_own() -> None:
         ),
         ("allocator.tunables", "set GLIBC_TUNABLES to the same value in every arm, or remove it"),
         ("torch.threads", "`envcompare run --envs vm,docker --threads N`"),
-        ("torch.deterministic", "in the code of the workload"),
-        ("torch.cudnn_benchmark", "in the code of the workload"),
-        ("torch.interop_threads", "in the code of the workload"),
+        ("torch.deterministic", "in the workload's code"),
+        ("torch.cudnn_benchmark", "in the workload's code"),
+        ("torch.interop_threads", "in the workload's code"),
         ("gpu.uuid", "give every arm the same GPU"),
         ("cgroup.cpu_quota", "give every arm the same quota, or remove it: it comes from"),
         ("given.options", "give every arm the same options, or remove them"),
@@ -337,13 +337,13 @@ def test_the_remedy_of_a_setting_sets_it_everywhere(key: str, expected: str) -> 
 @pytest.mark.parametrize(
     ("key", "who"),
     [
-        ("seccomp.mode", "little but small system calls"),
+        ("seccomp.mode", "mostly small system calls"),
         ("speculation.ssb", "indirect branches"),
         ("mount.python", "start-up"),
         ("shm.bytes", "data loaders"),
         ("limits.nofile", "closes every possible descriptor"),
-        ("limits.stack", "does work for each unit of it"),
-        ("shm.bytes", "use slower files instead"),
+        ("limits.stack", "reaches a limit"),
+        ("shm.bytes", "use slower files"),
         ("lsm.label", "opens many files"),
     ],
 )
@@ -407,7 +407,7 @@ def test_one_cpu_for_one_thread_is_no_proof_that_nothing_is_felt() -> None:
     ("loaded", "fact_class", "evidence"),
     [
         (("torch==2.13.0",), "confounder", "torch was imported by this workload in both arms."),
-        ((), "possible-influence", "They were not imported by this workload."),
+        ((), "possible-influence", "This workload did not import them."),
     ],
 )
 def test_changed_files_are_named_with_their_package(

@@ -300,7 +300,7 @@ def test_data_are_put_into_no_folder_of_another_user(
     vm = Arm(id="vm", environment="vm", traits=all_traits()["vm"])
     private.symlink_to(tmp_path)
     try:
-        with pytest.raises(UnusableError, match="cannot be made for this login alone"):
+        with pytest.raises(UnusableError, match="a private folder"):
             CellFolders(session=session, place="tmpfs").place_data(vm, "/data", experiment)
     finally:
         private.unlink()

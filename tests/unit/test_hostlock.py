@@ -193,7 +193,7 @@ def test_what_others_put_there_is_said_and_never_waited_for(why: str, place: Pat
     lock = taken()
     assert lock.keeper is None
     assert lock.why_not.endswith(why), lock.why_not
-    assert "another client could measure at the same time" in lock.doubt
+    assert "no other client measures there" in lock.doubt
     kept = place / "of-the-user"
     assert not kept.exists() or kept.read_text() == "kept"
 
@@ -209,7 +209,10 @@ def test_a_lock_of_an_unknown_program_is_one_all_the_same(place: Path) -> None:
         finally:
             other.kill()
     assert caught.value.brief == "local is in use"
-    assert "is locked by another program, or by a process that this login" in caught.value.details
+    assert (
+        "another program, or a process that this login cannot see, has locked"
+        in caught.value.details
+    )
     assert f"sudo fuser -v {place / NAME}" in caught.value.hint
 
 

@@ -116,7 +116,7 @@ def test_a_workload_without_a_name_is_refused(tmp_path: Path) -> None:
 def test_an_arm_that_differs_in_case_alone_is_refused(tmp_path: Path) -> None:
     """Some disks would give both one folder."""
     folder = two_arms(tmp_path)
-    with pytest.raises(ConfigError, match="upper and lower case"):
+    with pytest.raises(ConfigError, match="only in case"):
         request(tmp_path, log(tmp_path, "x.log"), arm="VM", into=folder.path).run()
 
 

@@ -106,12 +106,12 @@ def test_the_lines_begin_with_the_answer_and_what_matters() -> None:
         mismatch=BROKEN,
     )
     assert likeness_lines(found) == (
-        "  ✕ stack of docker: not the software of vm, as it should be, in a step of cnn",
+        "  ✕ stack of docker: software differs from vm's, but should not, in a step of cnn",
         "      ⚠ another hash",
         "      try: rm -r VENV",
         "      ⚠ numpy.version differs.",
         "      possible influence: transparent huge pages",
-        "      other differences: 2 made by the environment on purpose, 1 in names and IDs alone",
+        "      other differences: 2 made by the environment on purpose, 1 in names and IDs",
     )
 
 
@@ -124,7 +124,7 @@ def test_other_software_that_was_asked_for_is_told_and_expected(
 ) -> None:
     """Nothing is wrong with an image of the user's."""
     found = likeness(difference(), arm=arm, is_meant=False, is_given=is_given)
-    head = f"  ✓ stack of {arm}: other software than vm's, as expected of {why}"
+    head = f"  ✓ stack of {arm}: software differs from vm's, expected of {why}"
     assert likeness_lines(found)[:2] == (
         f"{head}, in a step of cnn",
         "      ⚠ numpy.version differs.",
@@ -134,12 +134,12 @@ def test_other_software_that_was_asked_for_is_told_and_expected(
 @pytest.mark.parametrize(
     ("found", "head"),
     [
-        (likeness(), "✓ stack of docker: the software of vm"),
+        (likeness(), "✓ stack of docker: same software as vm"),
         (
             likeness(
                 difference(TREE, value=None, fact_class="possible-influence"), is_proven=False
             ),
-            "– stack of docker: like vm's, but not all of it could be hashed",
+            "– stack of docker: like vm's, but not everything could be hashed",
         ),
         (
             likeness(arm="new", is_meant=False),
@@ -201,10 +201,10 @@ def test_what_a_run_tells_of_an_arm_doctor_tells_too(monkeypatch: pytest.MonkeyP
     note = "app:2 is 1 here and 2 on lab: the one there is taken"
     lines = comparison_lines(said)
     assert lines[0] == f"  – {note}"
-    assert "not compared, vm's is not made yet" in lines[1]
+    assert "not compared, the stack of vm is not built yet" in lines[1]
     assert (said.notes, said.exit_code) == ((note,), 0)
     assert said.not_compared == Problem(
-        brief="vm's is not made yet", hint="envcompare build --envs vm,docker"
+        brief="the stack of vm is not built yet", hint="envcompare build --envs vm,docker"
     )
 
 

@@ -22,7 +22,7 @@ from envcompare.config.workloads import (
     Workload,
     catalogue,
     info_of,
-    writes_beside_data,
+    writes_into_data,
 )
 from envcompare.environments import HoldsData, Isolation
 from envcompare.environments.registry import ENVIRONMENTS, all_traits, environment
@@ -186,7 +186,7 @@ def test_an_own_class_says_with_which_values_it_writes(
     path = tmp_path / "own.py"
     path.write_text(OWN.format(declared=declared))
     own = Workload(name="own-Mine", path=path, class_name="Mine")
-    assert writes_beside_data(info_of(own, known()), {}) == writing
+    assert writes_into_data(info_of(own, known()), {}) == writing
 
 
 def test_ranks_on_several_hosts_have_no_place_for_data() -> None:

@@ -59,7 +59,7 @@ def test_arm_is_read_in_each_of_its_forms(item: str, expected: tuple[str, ...]) 
     [
         (("dokcer",), "unknown environment `dokcer`"),
         (("vm@hots",), "unknown stack `hots`"),
-        (("x=docker@host:app:2",), "an image cannot be named for the stack host"),
+        (("x=docker@host:app:2",), "the stack host takes no image"),
         (("docker:app:2",), "names an image but no arm"),
         (("x=vm:app",), "vm has no image"),
         (("docker:",), "names no image"),
@@ -96,7 +96,7 @@ def test_wrong_arm_is_named_with_its_remedy(items: tuple[str, ...], message: str
         ({"variant": "cpu", "device": "cuda"}, "exclude each other"),
         ({"workloads": "rnn", "set": {"rnn": {"hidden": (64, 64)}}}, "the same value twice"),
         ({"workloads": "rnn", "set": {"rnn": {"hidden": ()}}}, "has no value"),
-        ({"download": True, "workload": "x.py:Net"}, "bundled workloads alone"),
+        ({"download": True, "workload": "x.py:Net"}, "only for bundled workloads"),
         ({"python": "2.7"}, "not a minor version"),
         ({"workload": "nowhere.py:Net"}, "cannot be read"),
         ({"workload": "nowhere.py"}, "not understood"),

@@ -65,7 +65,7 @@ def test_page_that_nothing_opens_is_said(
     monkeypatch.setenv("PATH", str(tmp_path))
     done = envcompare("report", "run", "--open", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("the page was not opened: no program to open it was found here\n")
+    assert done.stdout.endswith("the page was not opened: no program to open it was found\n")
 
 
 def test_page_elsewhere_links_to_nothing_that_is_not_beside_it(run: Path, tmp_path: Path) -> None:

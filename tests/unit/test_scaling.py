@@ -257,7 +257,7 @@ def session(run: str, *, cache: str = "") -> HostSession:
     ("connection", "why"),
     [
         ("fd00::1 50000 fd00::2 22", "fd00::2: it is an IPv6 address"),
-        ("127.0.0.1 50000 127.0.0.1 22", "127.0.0.1: it is the loopback device of the host itself"),
+        ("127.0.0.1 50000 127.0.0.1 22", "127.0.0.1: it is a loopback address"),
     ],
 )
 def test_leader_whose_address_other_hosts_cannot_use_is_refused_in_a_sentence(
@@ -267,7 +267,7 @@ def test_leader_whose_address_other_hosts_cannot_use_is_refused_in_a_sentence(
     monkeypatch.setenv("SSH_CONNECTION", connection)
     with pytest.raises(UnusableError, match=why) as refused:
         HostTeam.of(session("r"), ())
-    assert "an IPv4 address that the other hosts reach" in refused.value.hint
+    assert "an IPv4 address that the others reach" in refused.value.hint
 
 
 def test_each_host_gets_the_secret_of_the_run_in_a_file_of_its_owner(

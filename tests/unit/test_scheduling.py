@@ -151,7 +151,7 @@ def test_job_around_gives_its_nodes_and_the_time_it_has_left() -> None:
 
 def test_inside_of_no_job_is_refused() -> None:
     """Outside of a job there are no nodes to be measured."""
-    with pytest.raises(ConfigError, match="outside of a job"):
+    with pytest.raises(ConfigError, match="outside a job"):
         parsed("inside")
 
 
@@ -191,7 +191,7 @@ def test_environment_of_a_daemon_is_refused() -> None:
     """Its containers would run outside of the job."""
     with pytest.raises(ConfigError, match="docker cannot be measured in an allocation") as caught:
         resolved(envs="vm,docker", allocation=FULL)
-    assert "outside of the job" in caught.value.details
+    assert "outside the job" in caught.value.details
 
 
 def test_data_in_the_memory_of_a_node_are_refused_where_they_outlive_the_job() -> None:

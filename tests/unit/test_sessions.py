@@ -153,7 +153,7 @@ def test_the_same_command_measures_the_next_session_until_there_is_none(place: P
     first = envcompare(*words, "--budget", "8", cwd=place)
     assert first.returncode == 0, first.stderr
     assert "session 1 of 2, 1 cell with 4 s each" in first.stderr
-    assert "next: session 2 of 2, by the same command" in first.stderr
+    assert "next: session 2 of 2, with the same command" in first.stderr
     assert f"0 3 * * * cd {place} && " in first.stderr
     assert f"--working-directory={place} " in first.stderr
     other = envcompare(*words, "--budget", "10", cwd=place)
