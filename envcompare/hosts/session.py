@@ -277,7 +277,7 @@ class HostSession:
             raise UnusableError(
                 f"{folder} on {self.host.label} cannot be made for this login alone",
                 details=made.tail(1) or "another user has made it, or it is not a folder",
-                hint="remove it there, or start a new run",
+                hint="start a new run, whose folder has another name",
             )
 
     def send(self, workload: Workload, path: Path) -> str:
