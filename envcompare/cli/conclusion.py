@@ -113,7 +113,8 @@ def _print_indented(out: Console, texts: Iterable[str], style: str = "") -> None
 
 
 def _table(block: Table) -> rich.table.Table:
-    heads = (rich.table.Column(_text(column.head)) for column in block.columns)
+    # folded, since the end of a path or an image is what tells it from others
+    heads = (rich.table.Column(_text(column.head), overflow="fold") for column in block.columns)
     drawn = rich.table.Table(*heads, box=None, padding=(0, 2, 0, 0), header_style="bold")
     for row in block.rows:
         drawn.add_row(*(_text(plain(cell)) for cell in row.cells), style=_STYLES.get(row.style, ""))

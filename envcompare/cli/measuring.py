@@ -66,7 +66,7 @@ def run(
     **values: Any,  # noqa: ANN401
 ) -> None:
     """Measure the workloads in every arm and write a run folder with its report."""
-    from envcompare.cli.planning import resumed
+    from envcompare.cli.planning import file_lines, resumed
     from envcompare.config.settings import Settings
     from envcompare.run_folder.disk import locked
     from envcompare.run_folder.history import next_session
@@ -102,6 +102,8 @@ def run(
         )
         part = f"session {session} of {experiment.sessions}, " if session else ""
         display.say(f"run {run_id}: {part}{_size(job.plan)}")
+        for line in file_lines(job.plan):
+            display.say(f"  {line}")
         exit_code = _measured(job)
         if session is not None:
             _tell_sessions(job, experiment.sessions)

@@ -11,6 +11,7 @@ import msgspec
 
 from envcompare.command import shown_text
 from envcompare.config.experiment import Experiment, resolve
+from envcompare.config.ownfiles import left_behind
 from envcompare.config.plan import Cell, Plan, derive_seed, make_plan, not_placed, shuffled
 from envcompare.config.scheduling import check_time
 from envcompare.config.settings import (
@@ -252,6 +253,7 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
         "  (if these do not fit, up to half of the budget more)",
         *_session_lines(design),
         *_thread_lines(plan),
+        *file_lines(plan),
         f"profiles: {PROFILES[design.profile]}",
         *_compiler_lines(plan),
         *_search_lines(experiment),
@@ -276,6 +278,24 @@ def _thread_lines(plan: Plan) -> list[str]:
     if number is None:
         return ["threads: as-run; each arm's variables, CPU set and quota decide"]
     return [f"threads: {number} in every arm"]
+
+
+def file_lines(plan: Plan) -> list[str]:
+    """Say of each file of the user's what is sent with it, where that is more or less than it."""
+    own = {one.path: one.files for one in (cell.workload for cell in plan.cells)}
+    return [text for path, files in own.items() if path is not None for text in _sent(path, files)]
+
+
+def _sent(path: Path, files: tuple[str, ...]) -> list[str]:
+    if len(files) > 1:
+        others = counted(len(files) - 1, "other file")
+        return [f"files: {path.name} is sent with {others} of its folder"]
+    if why := left_behind(path):
+        return [
+            f"files: {path.name} is sent alone, since its folder is too large: {why}",
+            "  if it reads other files there, name what is large in a .gitignore",
+        ]
+    return []
 
 
 def _compiler_lines(plan: Plan) -> list[str]:

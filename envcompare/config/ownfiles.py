@@ -54,6 +54,18 @@ def travelling(path: Path) -> tuple[str, ...]:
         return (path.name,)
 
 
+def left_behind(path: Path) -> str:
+    """Return why the folder of a file that may read others of it does not travel; empty if so."""
+    try:
+        if any(_needs_of(path)):
+            _files_of_folder(path)
+    except ConfigError as error:
+        return error.details
+    except OSError as error:
+        return str(error)
+    return ""
+
+
 def _files_of_folder(path: Path) -> tuple[str, ...]:
     try:
         found = islice(_below(path.parent, frozenset(), needed=path.name), MOST_FILES + 1)

@@ -37,7 +37,7 @@ _GIVEN: Final = ("--envs", "--stacks", "--reference", "--hosts", "--format")
 _BY_HAND: Final[dict[Way, str]] = {
     "gpu": "give every arm the same GPU; `envcompare doctor` names what is missing",
     "code": "set it to the same value in the workload's code",
-    "options": "give every arm the same options, or remove them",
+    "options": "give every arm the same options",
     "start": "start every arm without {}: check the image's `python3`, the engine and the login",
 }
 _FEWER_THREADS: Final = "`OPENBLAS_NUM_THREADS=1` or `OMP_NUM_THREADS=1`, or `--cpuset-cpus`"
@@ -215,7 +215,7 @@ def _same_variable(pair: FingerprintPair, key: str) -> str:
     name = fact(key).with_what
     if key in _STABILISED:
         return f"`{_command(pair, '--stabilise')}` sets {name} in every arm"
-    same = f"set {name} to the same value in every arm, or remove it"
+    same = f"set {name} to the same value in every arm"
     named = [arm for arm in pair.context.arms or () if arm.reference]
     if named and (text := _against_usual_software(pair)):
         return f"{same}; {text}"
@@ -225,9 +225,8 @@ def _same_variable(pair: FingerprintPair, key: str) -> str:
 def _same_preload(pair: FingerprintPair, key: str) -> str:
     name, (before, after) = fact(key).name, pair.values(key)
     arms = pair.arms_with((before is not None, after is not None))
-    if len(arms) != 1:
-        return f"write the same lines to {name} in every arm, or remove them"
-    return f"remove the line from {name} in {arms[0]}, or add it in every arm"
+    lines = f"the lines that {arms[0]} has" if len(arms) == 1 else "the same lines"
+    return f"write {lines} to {name} in every arm, or leave it empty in every arm"
 
 
 def _same_limit(pair: FingerprintPair, key: str) -> str:
@@ -236,8 +235,8 @@ def _same_limit(pair: FingerprintPair, key: str) -> str:
     commands = dict.fromkeys(arm.limit_command for arm in pair.context.arms or ())
     how = "".join(f"`{command} {flag}`, or " for command in commands if command)
     return (
-        f"give every arm the same {what}, or remove it: it comes from {how}the control group "
-        "of the engine or the login"
+        f"give every arm the same {what}: it comes from {how}the control group of the engine or "
+        "the login"
         + ", or from `taskset` around its Python" * (key == "cpu.affinity")
         + f"; or run no more threads than CPUs: {_FEWER_THREADS}" * (what == "quota")
     )

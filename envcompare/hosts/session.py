@@ -277,7 +277,7 @@ class HostSession:
             raise UnusableError(
                 f"a private folder {folder} cannot be created on {self.host.label}",
                 details=made.tail(1) or "another user owns it, or it is not a folder",
-                hint="remove it there, or start a new run",
+                hint="start a new run, whose folder has another name",
             )
 
     def send(self, workload: Workload, path: Path) -> str:

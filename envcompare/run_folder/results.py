@@ -501,7 +501,7 @@ def _refuse_irregular(path: Path) -> None:
         raise RunFolderError(
             f"{path} is not a regular file",
             details=what,
-            hint="remove it, or restore the file from a copy",
+            hint="restore the file from a copy",
         )
 
 

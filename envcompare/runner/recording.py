@@ -187,7 +187,8 @@ class CellRecorder:
         restarts = max((one.restarts for one in intervals.values() if one), default=0)
         is_program = self.cell.workload.program is not None
         words = ("process", "processes") if is_program else ("restart",)
-        text = f"{counted(restarts, *words)}, {live_text(intervals)}; at most {left_s:.0f} s left"
+        known = ", ".join(filter(None, (counted(restarts, *words), live_text(intervals))))
+        text = f"{known}; at most {left_s:.0f} s left"
         whole_s = context.design.budget_s + context.budget.given_s
         done = 1 - left_s / max(left_s, whole_s)  # after an interruption gifts are not known
         self.job.display.cell(self.cell.id, done=done, text=text)

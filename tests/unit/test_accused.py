@@ -66,7 +66,10 @@ def test_a_library_before_the_c_library_comes_first() -> None:
     assert first.evidence == (
         "libslow.so was loaded only in b. libslow.so replaces malloc, free of the C library in b."
     )
-    assert first.remedy == "remove the line from /etc/ld.so.preload in b, or add it in every arm"
+    assert first.remedy == (
+        "write the lines that b has to /etc/ld.so.preload in every arm, or leave it empty in every "
+        "arm"
+    )
     assert told_with["preload.replaces"] == "preload.file"
     assert told_with["loaded_libraries"] == "preload.replaces"
 

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from commandline import envcompare
 
 from envcompare.config.ownfiles import MOST_BYTES, MOST_FILES, travelling
 from envcompare.errors import ConfigError
@@ -122,6 +123,20 @@ def test_a_file_that_only_may_read_others_travels_alone_from_a_large_folder(
     with (tmp_path / "runs/1/a").open("wb") as file:
         file.truncate(3 << 30)
     assert travelling(path) == ("work.py",)
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_a_folder_that_stays_behind_is_said(tmp_path: Path, command: str) -> None:
+    """Else a file that the workload reads is missing on the host, and nothing tells why."""
+    source = "text = open(__file__)\n\n\nclass Work:\n    pass\n"
+    made(tmp_path, {"work.py": source, "runs/1/a": ""})
+    with (tmp_path / "runs/1/a").open("wb") as file:
+        file.truncate(3 << 30)
+    words = ("--workload", "work.py:Work", "--envs", "vm", "--hosts", "no-such-host.invalid")
+    done = envcompare(command, *words, cwd=tmp_path)
+    said = "files: work.py is sent alone, since its folder is too large: 3.0 GiB in all"
+    assert said in done.stdout + done.stderr
+    assert "name what is large in a .gitignore" in done.stdout + done.stderr
 
 
 def test_too_many_files_are_refused(tmp_path: Path) -> None:

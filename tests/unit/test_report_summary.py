@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 from summaries import SummaryLine, markdown, terminal_lines
 
-from envcompare.analysis.model.comparison import FailureRow, RunComparison
+from envcompare.analysis.model.comparison import FailureRow, Reason, RunComparison
 from envcompare.cli.conclusion import show
 from envcompare.report.page import render
 from envcompare.report.summary import summary
@@ -49,6 +49,21 @@ def test_page_terminal_and_markdown_say_the_same_sentences() -> None:
         for found in one.verdicts:
             assert found.text in text
             assert found.text.replace("'", "&#39;") in plain
+
+
+def test_no_word_of_a_table_is_cut_off_on_a_narrow_terminal() -> None:
+    """A reason of an engine may hold a path that is longer than its column."""
+    path = "/dev/" + "-".join(map(str, range(60)))
+    reason = Reason(kind="failed", brief=f"docker could not start the container: no {path}")
+    failed = [
+        msgspec.structs.replace(one, reason=reason) if one.outcome == "failed" else one
+        for one in EXAMPLE.comparisons
+    ]
+    failed = [msgspec.structs.replace(one, failure=None) for one in failed]
+    out = io.StringIO()
+    run = msgspec.structs.replace(EXAMPLE, comparisons=tuple(failed))
+    show(summary(run), Console(file=out, width=80, highlight=False))
+    assert "…" not in out.getvalue()
 
 
 def test_no_line_of_a_terminal_ends_between_a_number_and_its_unit() -> None:
