@@ -437,9 +437,7 @@ class Marking:
         """
         began = time.monotonic()
         wanted_s = min(rounds_s * self.share / (1 - _MARKED_SHARE), workers.context.remaining_s)
-        # a shorter turn would rather use up what was in flight while its arm was stopped
-        fewer = 1 if stops else _FEWER_STEPS
-        marked = {arm: max(1, one // fewer) for arm, one in steps.items()}
+        marked = {arm: max(1, one // _FEWER_STEPS) for arm, one in steps.items()}
         most = max(marked.values(), default=1)
         longest_s = block_limit_s(limit_s(_MARKED_START_S, most, step_s))
         arms, number, round_s = workers.arms, -1, most * step_s * len(workers.arms)

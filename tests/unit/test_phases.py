@@ -233,6 +233,29 @@ def test_workers_mark_rounds_that_show_a_slower_operator(
     assert slower - part(phases["docker"], "operator", "aten::addmm").log_ratio > 1
 
 
+@pytest.mark.nightly  # a marked round needs a long restart
+def test_phases_are_marked_where_arms_are_stopped_too(tmp_path: Path) -> None:
+    """A child of the workload makes nothing ahead, in marked rounds as in the others."""
+    need("torch")
+    child = "        import subprocess; subprocess.Popen(['sleep', '600'])\n"
+    text = SOURCE.replace(
+        "        torch.manual_seed(seed)\n", f"{child}        torch.manual_seed(seed)\n"
+    )
+    (tmp_path / "own.py").write_text(text)
+    found = measure(
+        replace(
+            bench(
+                tmp_path, f"{tmp_path}/own.py:Small", budget_s=60.0, min_restarts=2, target=1e-4,
+                marks=True,
+            ),
+            launch=partial(_launch_with_torch, tmp_path),
+        )
+    )  # fmt: skip
+    assert found.comparison.cells[0].stops
+    assert [one.text for one in found.events if one.what == "not-marked"] == []
+    assert {one.arm for one in found.comparison.phases[0].arms} == {"docker", "vm~control"}
+
+
 def test_workers_without_pytorch_say_so_once(tmp_path: Path) -> None:
     """The first answer ends the marking of the cell; its rounds are measured all the same."""
     (tmp_path / "own.py").write_text(
