@@ -312,7 +312,7 @@ class GpuPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuParts(msgspec.Struct, frozen=True, kw_only=True):
-    """A step on a GPU in two parts: what the GPU works, and the rest, in which the host decides."""
+    """A step on a GPU in two parts: the GPU is busy, or it waits for the host."""
 
     arm: str
     steps: Annotated[tuple[int, int], Meta(description="traced of the reference and of the arm")]

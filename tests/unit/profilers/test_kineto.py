@@ -106,6 +106,7 @@ def test_kernels_copies_and_calls_of_a_step(tmp_path: Path) -> None:
     assert copies == [("HtoD", 2, 80_000, 8192), ("memset", 2, 5_000, 128)]
     assert [(one.name, one.calls) for one in profile.api_calls] == [("cudaLaunchKernel", 4)]
     assert profile.steps == 2
+    assert profile.step_busy_ns == ()  # no call is known to have begun the copies
 
 
 def test_busy_time_is_the_union_over_streams(tmp_path: Path) -> None:
