@@ -100,14 +100,15 @@ _MARGIN = """
 ## At the margin
 
 {cells} cells of environments whose mean is exactly the margin slower. At most 5 % may be called
-equivalent: {most} of {cells}, with the error of the simulation.
+equivalent, up to {most} of {cells} with the error of the simulation.
 
 | what an environment does | equivalent |
 |---|---|
 """
 _RARE = """
-Few slow steps that are very long are beyond that goal: a cell has some six of them, and in one that
-met fewer by chance the mean looks shorter and steadier than it is.
+The last row is beyond that goal, as 26 times is above the 20 that the rule of rare slow steps is
+for: a cell has some five of them, and the mean of one that met fewer looks shorter and steadier
+than it is.
 """
 _KEPT = """
 ## The kept runs
@@ -283,7 +284,7 @@ CALIBRATED = (
         change=_slow_launches(one_in=SELDOM, by=0.2),
     ),
 )
-RARE = "one step in 400 takes 21 times"
+RARE = "one step in 500 takes 26 times"
 AT_THE_MARGIN = (
     Scenario(name="every step 5 % slower", truth=1.05, change=_slower(0.05)),
     Scenario(
@@ -299,7 +300,12 @@ AT_THE_MARGIN = (
         truth=1.05,
         change=_slow_steps(one_in=50, times=3.5),
     ),
-    Scenario(name=RARE, truth=1.05, change=_slow_steps(one_in=400, times=21)),
+    Scenario(
+        name="one step in 400 takes 21 times",
+        truth=1.05,
+        change=_slow_steps(one_in=400, times=21),
+    ),
+    Scenario(name=RARE, truth=1.05, change=_slow_steps(one_in=500, times=26)),
 )
 
 
