@@ -49,7 +49,8 @@ def conclude(folder: RunFolder) -> tuple[RunComparison, Path]:
             error.brief,
             details=error.details,
             hint=f"the run is kept in {folder.path}; once it is writable, draw the report with "
-            f"`envcompare report {shlex.quote(str(folder.path))}`",
+            f"`envcompare report {shlex.quote(str(folder.path))}`, or elsewhere with "
+            "`--output FILE`",
         ) from error
     return comparison, folder.path / "report.html"
 

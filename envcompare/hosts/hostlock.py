@@ -307,7 +307,7 @@ def _refusal(host: str, holder: Holder | None, file: str) -> HostHeldError:
     return HostHeldError(
         f"{host} is in use by another {what}",
         details=holder.sentence,
-        hint=f"{wait}; if it hangs, free the host with `{break_it}`",
+        hint=f"{wait}; if it hangs, free the host with `{break_it}`, or `kill {holder.pid}` there",
     )
 
 

@@ -174,7 +174,7 @@ def test_jobs_that_a_killed_client_left_are_cancelled(slurm: Slurm) -> None:
 def test_job_that_the_run_did_not_ask_for_is_not_cancelled(slurm: Slurm) -> None:
     """It is that of the user around it, or has got its number since then."""
     slurm.listing("7|RUNNING|interactive")
-    with pytest.raises(UnusableError, match="its job 7 is there"):
+    with pytest.raises(UnusableError, match="in job 7"):
         allocation.forget(RUN, (job("7"),))
     assert slurm.cancelled == ""
 

@@ -247,4 +247,5 @@ def test_a_host_is_asked_for_its_driver_once_and_says_once_what_is_measured(
                 opened.add_arm(arm, experiment, Progress(said.append))
             assert "does not reach the GPU: " in caught.value.details
     assert asked.read_text() == "asked\n"
-    assert [line.partition(";")[0] for line in said] == ["measured is GPU 0 of 2: Tesla T4 (GPU-0)"]
+    heads = [line.partition(";")[0] for line in said]
+    assert heads == ["measuring on GPU 0 of 2: Tesla T4 (GPU-0)"]

@@ -87,7 +87,7 @@ def test_a_run_that_lost_samples_is_not_resumed(tmp_path: Path) -> None:
     assert (cut.is_complete, cut.lost) == (False, 2)
     with pytest.raises(RunFolderError, match="some of its samples were lost") as raised:
         resumed(RunFolder.open(tmp_path / cut.run.run_id), Settings())
-    assert "holds 1 of the 3" in raised.value.details
+    assert "holds 1 of 3" in raised.value.details
 
 
 def test_what_a_run_writes_is_read(tmp_path: Path) -> None:

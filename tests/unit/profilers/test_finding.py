@@ -72,7 +72,7 @@ def test_a_tool_older_than_the_cuda_of_the_driver_is_named(
     tool = Tool(name="nsys", program="/nsys", folder="/", version="2022.4.2", cuda=cuda)
     check = tool_check(tool, driver)
     assert check.is_usable
-    assert (f"traces CUDA up to {cuda}, and driver {driver}" in check.reason) == is_behind
+    assert (f"traces CUDA up to {cuda}, but driver {driver}" in check.reason) == is_behind
 
 
 def test_a_link_on_path_leads_to_the_program_itself(tmp_path: Path, path: Path) -> None:
