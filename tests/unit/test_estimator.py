@@ -95,7 +95,7 @@ def test_waiting_counts_only_beyond_that_of_a_control_that_failed(
     step, noise = np.ones(120), 0.001 * (np.arange(120) % 7)
 
     def rows(share: float) -> tuple[np.ndarray, ...]:
-        return step, share + noise, noise[::-1]
+        return step, step, share + noise, noise[::-1]
 
     assert own_waiting(rows(0.1), None).is_counted
     assert own_waiting(rows(0.1), rows(of_control)).is_counted == is_counted
