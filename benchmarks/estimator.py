@@ -616,7 +616,7 @@ def _page(found: Mapping[str, Any]) -> str:
 @click.option("--runs", type=int, help="Judge so many of the kept runs anew.  [default: all]")
 def main(places: Places, repeats: int, cells: int, runs: int | None) -> None:
     """Draw and judge every scenario, then the kept runs; write the page."""
-    found = _begun(places, {**commit(), "repeats": repeats, "cells": cells})
+    found = begun(places, {**commit(), "repeats": repeats, "cells": cells})
     tables: tuple[tuple[str, tuple[Scenario, ...], Callable[[Scenario], object]], ...] = (
         ("rows", SCENARIOS, lambda one: row(one, repeats=repeats)),
         ("calibration", CALIBRATED, lambda one: calibrate(one, cells=cells)),
@@ -637,7 +637,7 @@ def main(places: Places, repeats: int, cells: int, runs: int | None) -> None:
     write_page(places)
 
 
-def _begun(places: Places, head: Mapping[str, Scalar]) -> dict[str, Any]:
+def begun(places: Places, head: Mapping[str, Scalar]) -> dict[str, Any]:
     """Return what is kept of a run at this very commit that was stopped, or nothing yet."""
     path = places.results / RAW
     kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

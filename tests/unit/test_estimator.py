@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from estimator import (
     REFERENCE,
     SCENARIOS,
     bands,
+    begun,
     draw,
     judged,
     missed_goals,
@@ -24,7 +27,7 @@ from estimator import (
 )
 from msgspec.structs import replace
 
-from bookkeeping import RESULTS
+from bookkeeping import RESULTS, Places
 from envcompare.analysis.model.comparison import Comparison
 from envcompare.report.wording.verdicts import verdict
 from envcompare.stats.headline import least_steps, own_waiting
@@ -219,3 +222,14 @@ def test_z_is_that_of_the_level_at_which_an_interval_reaches_the_truth() -> None
     evidence = Evidence(mean=-0.03, error=0.02, count=10**9)
     z = reach(lambda level: evidence.interval(level=level), 0.01)
     assert z == pytest.approx(-2.0, abs=1e-6)
+
+
+def test_a_stopped_run_goes_on_at_its_own_commit_alone(tmp_path: Path) -> None:
+    """Rows of other code, or of code that is not committed, are simulated again."""
+    places, found = Places.below(tmp_path), kept()
+    places.results.mkdir()
+    shutil.copy(RESULTS / RAW, places.results)
+    head = {key: found[key] for key in ("commit", "is_dirty", "repeats", "cells")}
+    assert begun(places, head) == found
+    for other in ({"commit": "a" * 40}, {"is_dirty": True}, {"cells": 1}):
+        assert begun(places, {**head, **other})["rows"] == {}
