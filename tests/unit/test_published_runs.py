@@ -72,6 +72,30 @@ def test_the_table_of_environments_has_the_numbers_of_its_run() -> None:
         assert cells == [told[name, workload] for workload in ("files", "cnn")]
 
 
+def test_the_first_page_has_the_numbers_of_these_runs() -> None:
+    """Rounded, and those of the headline."""
+    text = " ".join((RESULTS.parent / "README.md").read_text(encoding="utf-8").split())
+    ratios = {
+        (run, one["arm"], one["workload"]): one
+        for run in ("environments", "gvisor", "ladder")
+        for one in envcompare.read(RESULTS / run).comparisons.to_dict("records")
+        if one["is_primary"] and not one["is_control"]
+    }
+    assert f"{_decided(ratios['gvisor', 'gvisor', 'cnn'], 0.05)[1:]} longer in" in text
+    overlays = [
+        round(100 * ratios["environments", arm, "files"]["ratio"] - 100)
+        for arm in ("charliecloud", "docker", "podman")
+    ]
+    assert f"{min(overlays)} to {max(overlays)} % longer from an overlay" in text
+    assert f"{ratios['environments', 'singularity', 'files']['ratio']:.1f} times as long" in text
+    rows = _STEP.findall((RESULTS / "README.md").read_text(encoding="utf-8"))
+    calls, files = (
+        round(float(cell[1:].partition(" ")[0]))
+        for cell in next(cells for name, *cells in rows if name == "seccomp")[:2]
+    )
+    assert f"added {calls} % to bare system calls and {files} % to reading files" in text
+
+
 def test_the_text_of_environments_tells_what_serves_the_files() -> None:
     """The CPU time of the helper, and the median step beside it."""
     text = " ".join((RESULTS / "README.md").read_text(encoding="utf-8").split())
