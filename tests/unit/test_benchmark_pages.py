@@ -33,6 +33,7 @@ import precision
 import report
 import simulation
 from bookkeeping import DOCS, RESULTS, Places
+from envcompare.stats.verdicts import verdict
 
 WRITERS: dict[str, Callable[[Places], object]] = {
     "allocations": allocations_page.write_page,
@@ -154,3 +155,13 @@ def test_the_readme_tells_how_many_first_runs_decided() -> None:
         f"all were decided in [{decided} of {runs} such runs](docs/benchmarks/first-run.md)"
         in readme
     )
+
+
+def test_the_readme_tells_how_many_equal_containers_were_equivalent() -> None:
+    """Of the runs with the present design."""
+    trials = live._read(Places(), "trial-*.json.gz")
+    found = [one for one in live._found_in_turn(trials) if not live._is_earlier(trials[one.run])]
+    outcomes = [verdict(one.printed.low, one.printed.high, margin=live.MARGIN) for one in found]
+    text = " ".join((DOCS.parents[1] / "README.md").read_text(encoding="utf-8").split())
+    equal = outcomes.count("equivalent")
+    assert f"Of the last {len(found)}, at a load of 1 to 2.5 on two cores, {equal} ended" in text
