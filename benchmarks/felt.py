@@ -392,7 +392,7 @@ def write_page(places: Places) -> str:
         f"{len(records)} cases; its own interval meets the printed one in "
         f"{sum(r.may_be_covered for r in records)}.",
         f"- The estimate is close in {sum(r.is_close for r in records)} of {len(records)}.",
-        f"- A difference above {MARGIN:.0%} was called *equivalent* in "
+        f"- A difference above {100 * MARGIN:.0f} % was called *equivalent* in "
         f"{sum(r.is_wrongly_equivalent for r in records)}.",
         "",
         f"CPU: {', '.join(dict.fromkeys(record.cpu for record in records))}. Measured "

@@ -41,6 +41,7 @@ from envcompare.run_folder.records import (
     Taken,
     event_now,
 )
+from envcompare.stats.headline import least_steps
 from envcompare.stats.intervals import Interval
 from envcompare.stats.metrics import Readings, look
 from envcompare.stats.typical import Spread, is_look, restarts_before_a_look
@@ -307,7 +308,8 @@ class Roster:
 
         Processes are looked at after each round: their rule holds at all looks together. Restarts
         that scatter far end nothing before there are six: how far is not known sooner. Nothing
-        ends a session early: each is to have its share of the time.
+        ends a session early: each is to have its share of the time. In the first half of the budget
+        narrow intervals end nothing while rare slow steps that matter may not have shown.
         """
         if self.context.reference in self.failed or not self.compared:
             return "failure"
@@ -317,7 +319,12 @@ class Roster:
         if not (readings.is_program or is_look(readings.restarts, min_restarts)):
             return None
         intervals = self.intervals(readings).values()
-        return stop_reason(intervals, design=self.context.design, min_restarts=min_restarts)
+        design = self.context.design
+        reason = stop_reason(intervals, design=design, min_restarts=min_restarts)
+        steps = min((readings.steps(arm) for arm in self.arms), default=0)
+        is_short = not readings.is_program and steps < least_steps(design.margin)
+        is_early = self.context.remaining_s > design.budget_s / 2
+        return None if is_short and is_early and reason in {"target", "equivalent"} else reason
 
     def is_wide(self, readings: Readings) -> bool:
         """Tell whether restarts scatter so far that they are the units of an interval."""

@@ -10,6 +10,7 @@ takes, and would make an arm slower that gives up the CPU more often.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Literal
@@ -276,6 +277,7 @@ class Readings:
         self._by_cpu: tuple[_ByArm, _ByArm] | None = ({}, {})
         self._kinds: set[_Kind] = set()
         self._restarts: set[int] = set()
+        self._steps: Counter[str] = Counter()
         self._processes: list[ProcessRun] = []
         self._groups: dict[tuple[str, str, MetricName], Groups] = {}
         for sample in samples:
@@ -291,6 +293,8 @@ class Readings:
         self._restarts.add(sample.restart)
         if isinstance(sample, ProcessRun):
             self._processes.append(sample)
+        else:
+            self._steps[sample.arm] += sample.k
         for metric in self._metrics:
             whole = net_ns(sample, by_clock=True) if metric == "net" else METRICS[metric](sample)
             places = self._typical.setdefault(metric, {}), self._sums.setdefault(metric, {})
@@ -319,6 +323,10 @@ class Readings:
     def restarts(self) -> int:
         """Return how many restarts, or passes of processes, were read."""
         return len(self._restarts)
+
+    def steps(self, arm: str) -> int:
+        """Return how many steps of an arm were read, 0 of a program."""
+        return self._steps[arm]
 
     @property
     def is_program(self) -> bool:

@@ -141,6 +141,23 @@ def why_done(path: Path, found: tuple[Block, ...], *, min_restarts: int = 2) -> 
 
 
 @pytest.mark.parametrize(
+    ("steps", "spent", "expected"), [(1, 0.4, None), (1, 0.6, "target"), (100, 0.4, "target")]
+)
+def test_narrow_intervals_end_nothing_while_rare_slow_steps_may_not_have_shown(
+    tmp_path: Path, steps: int, spent: float, expected: str | None
+) -> None:
+    """A narrow interval of a few hundred steps leaves a sleep in one of 500 out."""
+    found = blocks({"vm": 1.0, "docker": 1.0, "vm~control": 1.0}, restarts=2, noise=0.001)
+    longer = (
+        replace(one, k=steps, wall_ns=steps * one.wall_ns[:1], cpu_ns=steps * one.cpu_ns[:1])
+        for one in found
+    )
+    made = bench(tmp_path, "own.py:Steady", target=0.05)
+    made.budget.give(-spent * made.design.budget_s)
+    assert Roster(made).why_done(Readings(longer), min_restarts=2) == expected
+
+
+@pytest.mark.parametrize(
     ("restarts", "expected"),
     [(1, None), (2, "decided"), (3, None), (4, "decided"), (5, None), (8, "decided")],
 )

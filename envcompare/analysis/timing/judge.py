@@ -27,7 +27,7 @@ from envcompare.analysis.model.comparison import (
     TurnTrend,
 )
 from envcompare.analysis.timing.cells import CellData
-from envcompare.run_folder.records import ArmRecord, Block, Design, Measured
+from envcompare.run_folder.records import ArmRecord, Design, Measured
 from envcompare.stats.headline import Decision, Headline, decide
 from envcompare.stats.intervals import (
     ALPHA,
@@ -343,8 +343,7 @@ def _steps_of_both(data: CellData, arm: ArmRecord) -> int | None:
     """Return how many steps the arm of the two took that took fewer; None of a program."""
     if data.is_program:
         return None
-    both = (data.arm_blocks(one) for one in (arm.id, data.reference.id))
-    return min(sum(block.k for block in one if isinstance(block, Block)) for one in both)
+    return min(data.readings.steps(one) for one in (arm.id, data.reference.id))
 
 
 def _is_mean_firm(data: CellData, mean: Interval | None, *, end: float | None) -> bool:
