@@ -9,8 +9,9 @@ import pytest
 from builders import blocks, design, run_record
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model.comparison import OwnWaiting, RunComparison
 from envcompare.report.wording.methodwords import (
+    guard_cautions,
     level_sentence,
     method_rules,
     replication_sentence,
@@ -97,3 +98,18 @@ def test_nothing_is_said_of_intervals_where_there_are_none() -> None:
     run = of_units(low=None, high=None)
     assert replication_sentence(run) == "There is no interval: too little was measured for one."
     assert level_sentence(run) == ""
+
+
+def test_waiting_that_an_equivalent_arm_may_have_is_a_caution() -> None:
+    """The verdict leaves it out; within the margin it says nothing."""
+    for high, is_said in ((0.3, True), (0.01, False)):
+        waiting = OwnWaiting(share=0.0, low=-high, high=high, is_counted=False)
+        comparisons = tuple(
+            msgspec.structs.replace(one, outcome="equivalent", own_waiting=waiting)
+            for one in EXAMPLE.comparisons
+            if one.arm == "docker"
+        )
+        run = msgspec.structs.replace(EXAMPLE, comparisons=comparisons)
+        text = " ".join(guard_cautions(run))
+        said = "docker: up to 30.0 % more waiting for a CPU cannot be excluded"
+        assert (said in text) == is_said

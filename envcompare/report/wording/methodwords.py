@@ -35,6 +35,7 @@ from envcompare.report.wording.labels import (
 )
 from envcompare.report.wording.profilewords import ONE_PROFILE
 from envcompare.report.wording.threadwords import threads_sentence
+from envcompare.report.wording.verdicts import unseen_waiting
 from envcompare.run_folder.records import CONTROL_SUFFIX, FingerprintValue
 from envcompare.stats.headline import EQUAL_LEVEL
 from envcompare.stats.intervals import MIN_PROCESSES
@@ -330,7 +331,12 @@ def guard_cautions(run: RunComparison) -> tuple[str, ...]:
         for drift in _detected(cell, is_ratio=True)
     )
     noted = ((cell.id, sentence(one_line(text))) for cell in run.cells for text in cell.cautions)
-    texts = of_cells(run, (*_gaps(run), *drifts, *noted), among=len(run.cells))
+    waiting = (
+        (one.cell, f"{one.arm}: {text}; measure on a quieter machine.")
+        for one in run.compared
+        if (text := unseen_waiting(one, run.margin))
+    )
+    texts = of_cells(run, (*_gaps(run), *drifts, *waiting, *noted), among=len(run.cells))
     return tuple(f"⚠ {text}" for text in texts)
 
 
