@@ -231,7 +231,7 @@ class RunFolder:
         return self.made(self._profiles_of(cell, arm) / safe_name(name))
 
     def imported_path(self, record: ProfileRecord, name: str) -> Path:
-        """Return the path of a profile's source file; a JSON trace there is not a profile record."""
+        """Return the path of a profile's source file; JSON traces there are not records."""
         return self._profiles_of(record.cell, record.arm) / safe_name(record.name) / name
 
     def profile_path(self, record: ProfileRecord) -> Path:
