@@ -113,7 +113,7 @@ class _HostTask:
     session: HostSession | None = None
 
     def run(self, action: _Action, run_id: str) -> None:
-        """Run it and keep its errors."""
+        """Run `action` on the host and keep its errors."""
         try:
             self.interruption.check()
             self.session = open_session(self.host, self.experiment, run_id, self.interruption)
