@@ -62,7 +62,7 @@ class _Lasting:
             yield
         except OSError as error:
             # What is buffered would fail again, at the latest when the interpreter ends.
-            with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:  # noqa: PTH123
+            with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:  # noqa: PTH123 — a name as text
                 os.dup2(nowhere.fileno(), self._stream.fileno())
             if not (self._always or error.errno in _READER_GONE):
                 raise RunFolderError(

@@ -305,7 +305,7 @@ def _start(
         *_START,
         *options,
         *_root(isolation.reference, is_overlay=is_overlay),
-        *(("--bind", isolation.scratch, "/tmp") if isolation.scratch else ()),  # noqa: S108
+        *(("--bind", isolation.scratch, "/tmp") if isolation.scratch else ()),  # noqa: S108 — inside
         *(
             word
             for mount in isolation.mounts

@@ -88,7 +88,7 @@ _VERSIONS = re.compile(r"(\d+\.\d\S*) (\d+\.\d\S*)(?:\n|$)")
 # processes of the smallest kernel (32768) do. --threads takes half of the limit.
 _FEW_RIGHTS = (("--cap-drop", "ALL"), ("--security-opt", "no-new-privileges"))
 _FEW_PROCESSES = ("--pids-limit", "8192")
-_READ_ONLY = (("--read-only",), ("--tmpfs", "/tmp:exec"), ("--tmpfs", "/var/tmp:exec"))  # noqa: S108
+_READ_ONLY = (("--read-only",), ("--tmpfs", "/tmp:exec"), ("--tmpfs", "/var/tmp:exec"))  # noqa: S108 — inside
 PLACES: dict[Place, Placing] = {
     "image": Placing(folder=HELD, is_held=True),
     "overlay": Placing(folder="/var/tmp/envcompare-data"),  # noqa: S108 — inside

@@ -366,7 +366,6 @@ def _reader_version() -> str | None:
 
 
 def _labels(sif: Path) -> dict[str, str]:
-    """Return the labels of a SIF; empty without labels or a reader."""
     if not _has_reader():
         return {}
     from spython.main import Client  # noqa: PLC0415, TID251 - loaded on demand

@@ -73,6 +73,7 @@ def replace_file(target: Path, content: bytes, *, mode: int = 0o666) -> None:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content)
             stream.flush()
+            # rename(2) is atomic, but without this a crash could leave an empty file
             os.fsync(stream.fileno())
         partial.replace(target)
     except OSError:
@@ -90,7 +91,7 @@ def write_whole(stream: BinaryIO, line: bytes) -> None:
     except OSError:
         os.truncate(stream.fileno(), before)
         raise
-    if written != len(line):
+    if written != len(line):  # write(2) may be short on a nearly full disk
         os.truncate(stream.fileno(), before)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -176,6 +177,7 @@ def locked(folder: Path, *, by: Writer, limit_s: float | None = None) -> Iterato
     """
     usual_s = _RUN_LIMIT_S if by == "run" else _IMPORT_LIMIT_S
     path = folder / LOCK_NAME
+    # opening a named pipe in place of the lock must not wait (open(2), O_NONBLOCK)
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
     try:
         descriptor = os.open(path, flags, 0o666)
@@ -219,7 +221,7 @@ def _wait(descriptor: int, folder: Path, *, limit_s: float) -> str:
             is_run = owner is not None and owner.command == "run"
             if time.monotonic() - begun > (min(limit_s, _RUN_LIMIT_S) if is_run else limit_s):
                 raise _refusal(folder, owner) from error
-            time.sleep(_PAUSE_S)
+            time.sleep(_PAUSE_S)  # flock(2) has no time limit, so poll
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise write_error(folder / LOCK_NAME, error) from error

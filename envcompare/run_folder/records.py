@@ -33,7 +33,7 @@ Scalar = str | int | float | bool | None
 FingerprintValue = Scalar | tuple[Scalar, ...]
 Count = Annotated[int, Meta(ge=-(10**18), le=10**18)]
 """What a clock or a counter may say, 30 years in ns; below 0 are clocks that jumped, of a block
-that was dropped, and sums over threads of which some have ended."""
+that was dropped, and sums over threads, some of which have ended."""
 Taken = Literal["start", "step"]
 ProfileChoice = Literal["auto", "trace", "none"]
 StepPhase = Literal["data", "forward", "backward", "optimizer", "other"]

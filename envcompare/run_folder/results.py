@@ -506,7 +506,6 @@ def _refuse_irregular(path: Path) -> None:
 
 
 def _why_none(path: Path) -> str:
-    """Return why a path is not a run folder."""
     if path.is_dir():
         what = irregular(path / "run.json")
         return f"its run.json is no file: {what}" if what else "it has no run.json"

@@ -103,8 +103,6 @@ def tell_holders(experiment: Experiment, hosts: tuple[HostSpec, ...], display: D
 
 @dataclass(slots=True, kw_only=True)
 class _HostTask:
-    """The work on one host, and its results."""
-
     host: HostSpec
     experiment: Experiment
     display: Display

@@ -192,7 +192,7 @@ def _label(wanted: Recipe, base: Image, tag: str, local: ImageStore) -> Image:
         output = client.containers.run(
             tag, program, entrypoint="", network_disabled=True, remove=True
         )
-        facts = client.api.inspect_image(tag)  # type: ignore[no-untyped-call]
+        facts = client.api.inspect_image(tag)  # type: ignore[no-untyped-call]  # so in docker's stubs
         given = {
             **wanted.labels,
             TREE_LABEL: json.loads(output)["sha256"],

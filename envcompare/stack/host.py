@@ -99,7 +99,7 @@ print(json.dumps({
 """
 # The skeleton has these itself, writable, filled by the engine, or without anyone's files.
 _NEVER_BOUND = frozenset(
-    ("/", "/dev", "/etc", "/home", "/proc", "/root", "/run", "/sys", "/tmp", "/var", "/var/tmp")  # noqa: S108
+    ("/", "/dev", "/etc", "/home", "/proc", "/root", "/run", "/sys", "/tmp", "/var", "/var/tmp")  # noqa: S108 — inside
 )
 REPOSITORY = "envcompare-skeleton"
 _FOLDERS = ("dev", "etc", "home", "mnt", "opt", "proc", "root", "run", "sys", "usr", "var")

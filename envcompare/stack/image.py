@@ -236,7 +236,7 @@ def _facts(client: DockerClient, reference: str) -> dict[str, Any] | None:
     from docker.errors import ImageNotFound  # noqa: PLC0415, TID251 - loaded with the client
 
     try:
-        facts: dict[str, Any] = client.api.inspect_image(reference)  # type: ignore[no-untyped-call]
+        facts: dict[str, Any] = client.api.inspect_image(reference)  # type: ignore[no-untyped-call]  # so in docker's stubs
     except ImageNotFound:
         return None
     return facts

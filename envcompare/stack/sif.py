@@ -206,7 +206,7 @@ def _check_length(transport: Transport, path: str) -> None:
 
 
 def _key(wanted: Wanted) -> str:
-    """Return the name of a SIF in all caches."""
+    """Return the relative path of a SIF, the same in every cache."""
     ending = "sandbox" if wanted.compression == "sandbox" else "sif"
     return f"{wanted.image.key}/{wanted.compression}.{ending}"
 

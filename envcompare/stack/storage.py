@@ -40,12 +40,12 @@ printf '%s\n' "${root:-/tmp}"
 """
 # The folder may not exist yet: the disk is that of its first existing parent.
 _FREE = 'dir=$1; while [ ! -e "$dir" ]; do dir=$(dirname -- "$dir"); done; df -Pk -- "$dir"'
-# Closed folders are opened before the search enters them; no link is followed.
+# Folders closed to their owner get permissions before the search enters them; no link is followed.
 OPEN_FOLDERS = r"""
 open_folders() { find "$1" -type d ! -perm -700 -exec chmod u+rwx {} \; ; }
 """
-# A sandbox image may hold folders that its owner cannot write to. Where the cache is a link, link
-# and folder are the user's, and what else lies in the folder may be as well.
+# A sandbox image may hold folders that its owner cannot write to. If the cache is a link, link and
+# folder are the user's, and so may be other content of the folder.
 _REMOVE = (
     OPEN_FOLDERS
     + """
@@ -136,8 +136,8 @@ def put(
 def remove_cache(transport: Transport) -> bool:
     """Remove the cache folder from the host; tell whether there was anything to remove.
 
-    If it is a link, its target is emptied. Raises StackError if part of the cache remains, and at
-    the start if a link's target has other content.
+    If it is a link, its target is emptied. Raises StackError if part of the cache remains, and,
+    before removing anything, if a link's target has other content.
     """
     path = host_cache(transport)
     result = shell(transport, _REMOVE, path, _OUR_NAMES, timeout_s=CONTENT_S)

@@ -110,8 +110,6 @@ def _unpacked_bytes(wheel: Path) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
-    """A request to pip."""
-
     requirements: Path
     python: str
     variant: Variant

@@ -96,7 +96,7 @@ def screen(evidence: Sequence[AnyEvidence], *, planned: int) -> tuple[Screened, 
         return ()
     padded = [*(each.p_value for each in evidence), *[1.0] * (planned - len(evidence))]
     # takes a second to import, and is rarely needed
-    from scipy.stats import false_discovery_control  # noqa: PLC0415
+    from scipy.stats import false_discovery_control  # noqa: PLC0415 — see above
 
     adjusted = false_discovery_control(padded, method="bh")[: len(evidence)]
     selected = [float(value) <= ALPHA for value in adjusted]

@@ -111,7 +111,7 @@ class Tail(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OwnWaiting(msgspec.Struct, frozen=True, kw_only=True):
-    """The share of a step spent waiting for a CPU, minus that of the reference.
+    """The stretch of an arm's steps by waiting for a CPU, beyond that of the reference.
 
     The interval is at 99 % and not widened.
     """

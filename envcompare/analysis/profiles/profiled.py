@@ -427,6 +427,5 @@ def _side(cell: _ProfiledCell, arm: str, records: Records) -> Side:
 
 
 def _fingerprint_gpu(cell: _ProfiledCell, arm: str) -> frozenset[str]:
-    """Return the GPU name in the fingerprint of an arm."""
     name = cell.facts(arm).get(GPU)
     return frozenset({str(name)} if name else ())

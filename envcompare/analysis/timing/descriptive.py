@@ -101,7 +101,7 @@ def _part(phase: str, launches: list[Startup], against: list[Startup]) -> Startu
     difference = interval(differences, level=LEVEL)
     values = tuple(seconds.values())
     return StartupPart(
-        phase=phase,  # type: ignore[arg-type]
+        phase=phase,  # type: ignore[arg-type]  # one of _PARTS
         median_s=float(np.median(values)),
         low_s=min(values),
         high_s=max(values),

@@ -253,7 +253,7 @@ def down(field: str, height: float) -> alt.Y:
 def row_texts(
     records: Iterable[Row], y: alt.Y, colour: str, *, text: str = "text", x: float = -LABEL_GAP
 ) -> alt.Chart:
-    """Return the text of each row at `y`, starting `x` px from the left, or ending at the data."""
+    """Return the text of each row at `y`, from `x` px on; with a negative `x` it ends there."""
     look = {"align": "right" if x < 0 else "left", "baseline": "middle", "color": colour}
     return marks(records, "text", look, x=alt.value(x), y=y, text=text)
 

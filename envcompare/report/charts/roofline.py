@@ -114,7 +114,6 @@ def _declared(
 
 
 def _axes(frame: _Frame) -> dict[str, alt.X | alt.Y]:
-    """Return both axes, for the fields x and y."""
     return {
         "x": alt.X(
             "x:Q",

@@ -111,8 +111,6 @@ class _Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Segment:
-    """One part of one bar."""
-
     size: float
     text: str
     tip: str

@@ -434,7 +434,7 @@ def _host_blocks(run: RunComparison, rows: list[ComparedRow]) -> tuple[Block, ..
     return (Line(text=intro), table)
 
 
-def _urgency(is_odd: bool, rows: list[ComparedRow]) -> tuple[bool, int, float]:  # noqa: FBT001
+def _urgency(is_odd: bool, rows: list[ComparedRow]) -> tuple[bool, int, float]:  # noqa: FBT001 — a sort key
     first = min(_ORDER.index(row.verdict.outcome) for row in rows)
     return not is_odd, first, -max(row.size for row in rows)
 

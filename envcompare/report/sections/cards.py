@@ -83,7 +83,6 @@ def _item(text: str, *, link: str = "", href: str = "") -> Line:
 
 
 def _with_link(items: list[Line], *, link: str, href: str) -> list[Line]:
-    """Return the items, with a link after the last one."""
     return [*items[:-1], replace(items[-1], after=(Link(text=link, href=href),))]
 
 

@@ -176,7 +176,6 @@ def comparison_blocks(
 
 
 def _comparison_fold(run: RunComparison, row: ComparedRow, sheet: Sheet, *, is_open: bool) -> Fold:
-    """Return one comparison with its known causes."""
     comparison, words = row.comparison, row.verdict
     cell = next((one for one in run.cells if one.id == comparison.cell), None)
     place = (comparison.cell, comparison.arm)

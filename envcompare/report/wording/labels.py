@@ -90,7 +90,7 @@ def fold_anchor(cell: str, arm: str) -> str:
 def varied_parameters(
     cells: Iterable[CellSummary | Comparison | Scaling],
 ) -> set[tuple[str, str]]:
-    """Return workload and name of each parameter with several values, and always the data."""
+    """Return workload and name of each parameter that varies, and always of the place of data."""
     seen: dict[tuple[str, str], set[Scalar]] = {}
     for cell in cells:
         for name, value in cell.parameters.items():
