@@ -38,10 +38,10 @@ UPPER = "upper"
 HELD = "/envcompare-data"
 """Where an image holds data; Docker and Podman also mount their tmpfs for data there."""
 _AWAY_S = 60.0  # an engine may restart
-# The marks are looked for in the environment of each process, never in its arguments, so that the
-# search does not find itself. Descendants of a marked process may have dropped the marks, so they
-# are killed too. They are remembered by number and start, since the kernel reuses numbers. A killed
-# process may just have forked: look again until none is left.
+# The search looks for marks in the environment of each process, never in its arguments, or it would
+# find itself. Descendants of a marked process may have dropped the marks, so they are killed too.
+# They are remembered by number and start, since the kernel reuses numbers. A killed process may
+# just have forked: look again until none is left.
 _KILL_MARKED = r"""
 run=$1 environment=$2 worker=$3 me=$(id -u) seen=' ' rounds=0
 
@@ -123,7 +123,7 @@ done 3>&2 2>/dev/null
 set -- $seen
 echo "$#"
 """
-# By a CDI description, by the engine's own option, or by the driver's files themselves.
+# By a CDI description, by the engine's own option, or by the driver's files.
 GpuWay = Literal["none", "cdi", "engine", "devices"]
 
 

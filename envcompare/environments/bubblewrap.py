@@ -111,7 +111,7 @@ _SCOPE = (
     *("systemd-run", "--user", "--scope", "--quiet", "--collect"),
     *("-p", "CPUWeight=100", "-p", "MemoryAccounting=yes", "-p", "TasksAccounting=yes", "--"),
 )
-# The bus of the user's systemd is found by this; a session without a login does not have it.
+# The address of the user's systemd bus, which a session without a login lacks.
 _WITH_BUS = 'export XDG_RUNTIME_DIR="${XDG_RUNTIME_DIR:-/run/user/$(id -u)}"; exec "$@"'
 _SCOPE_FAILED = re.compile(r"Failed to (?:start transient scope|connect to (?:user scope )?bus)")
 _CGROUP_PROBE = r"""
@@ -124,10 +124,10 @@ sh -c "$with_bus" sh "$@" cat /proc/self/cgroup
 """
 
 _PROFILE = "/usr/share/containers/seccomp.json"
-# Compiles the profile for a process without capabilities by libseccomp, whose functions and
-# numbers are those of seccomp.h of 2.5, as runc does: libcontainer/seccomp, `matchCall`, makes a
-# rule for each condition where several are of one argument. What the library does not know is not
-# in the kernel's table of this architecture.
+# Compiles the profile for a process without capabilities by libseccomp, with the functions and
+# numbers of seccomp.h 2.5. It follows runc (libcontainer/seccomp, `matchCall`): several conditions
+# on one argument become one rule each. A call unknown to the library is not in the kernel's table
+# of this architecture.
 _COMPILE = r"""
 import ctypes, hashlib, json, os, platform, sys
 
@@ -191,7 +191,7 @@ os.replace(partial, path)
 print(path, rules)
 """
 _COMPILED = re.compile(r"(/.+/seccomp-([0-9a-f]{64})) (\d+)")
-# $1: what compiles the profile $2; then the start in namespaces.
+# $1: the compiler of the profile $2; then the start in namespaces.
 _SECCOMP_PROBE = r"""
 compile=$1 profile=$2
 shift 2

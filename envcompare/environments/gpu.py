@@ -39,7 +39,7 @@ ls /dev/nvidia[0-9]* >/dev/null || exit 4
 } || { printf '%s\n' "$listed" >&2; exit 5; }
 ! command -v python3 >/dev/null || env -u CUDA_VISIBLE_DEVICES python3 -c "$1" || exit 6
 """
-# Lines for the device files, their groups and the variables, then what ldconfig shows of its cache.
+# Lines for the device files, their groups and the variables, then the cache of ldconfig.
 _FILES = r"""
 for path in "$1"/nvidia[0-9]* "$1"/nvidiactl "$1"/nvidia-uvm "$1"/nvidia-uvm-tools \
     "$1"/nvidia-modeset "$1"/nvidia-caps/*; do

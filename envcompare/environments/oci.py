@@ -47,8 +47,8 @@ from envcompare.transport.local import LOCAL
 RUN_LABEL = "envcompare.run"
 ARM_LABEL = "envcompare.arm"
 WORKER_LABEL = "envcompare.worker"
-# A container that removes itself is still listed for a moment. A daemon that is restarted does not
-# answer for some seconds, and is asked once a second.
+# A container that removes itself is still listed for a moment. A restarting daemon does not answer
+# for some seconds, and is asked once a second.
 _REMOVE = r"""
 label=$1 tries=$2 program=$3 removed=' ' rounds=0 failures=0
 command -v "$program" >/dev/null || { echo 0; exit; }
@@ -84,8 +84,8 @@ _TRIES_OF_WORKER = 60  # a worker's daemon was running a moment ago, so it will 
 _OLDEST = (20, 10)  # the first version with `docker run --pull`
 _FORMAT = "{{.Client.Version}} {{.Server.Version}}"
 _VERSIONS = re.compile(r"(\d+\.\d\S*) (\d+\.\d\S*)(?:\n|$)")
-# No process inside gets more rights than its user has, and a fork bomb ends before the numbers of
-# processes of the smallest kernel (32768) do. --threads takes half of the limit.
+# No process inside gets more rights than its user has. A fork bomb hits the limit before the
+# smallest kernel runs out of process numbers (32768). --threads takes half of the limit.
 _FEW_RIGHTS = (("--cap-drop", "ALL"), ("--security-opt", "no-new-privileges"))
 _FEW_PROCESSES = ("--pids-limit", "8192")
 _READ_ONLY = (("--read-only",), ("--tmpfs", "/tmp:exec"), ("--tmpfs", "/var/tmp:exec"))  # noqa: S108 — inside

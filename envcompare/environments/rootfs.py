@@ -20,8 +20,8 @@ from envcompare.transport import CONTENT_S, make_folder, not_understood, read_js
 
 # As Docker sets it for an image without one; an image's own one comes later.
 PATH = ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
-# The first word is what is done. The container that is needed to export files never starts, devices
-# are the host's own, and what fails before a pipe is noticed by the file it leaves. Several may
+# The first word is the action. The container for the export never starts, and devices are the
+# host's own. A failure before a pipe is detected by the file it leaves. Several processes may
 # unpack at the same time, each into its own folder; the first to finish wins.
 _FILES: Final = r"""
 export_files() {

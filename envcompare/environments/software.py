@@ -30,9 +30,9 @@ from envcompare.transport import Transport
 PYTHON = "python3"
 """How a user of an image starts Python, through the image's PATH."""
 
-# A login may lead every Python and its libraries with these to files outside the compared
-# software. No container sees them; those of a stack or a user are in the command's own
-# variables and stays.
+# With these a login may lead every Python and its libraries to files outside the compared
+# software. No container sees them. Those of a stack or a user are in the command's own variables
+# and stay.
 _LEADING = (
     "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONSAFEPATH",
     "PYTHONPLATLIBDIR", "PYTHONPYCACHEPREFIX", "PYTHONEXECUTABLE", *LOADING,

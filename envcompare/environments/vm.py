@@ -27,8 +27,8 @@ open_folders "$1"
 rm -rf -- "$1" && echo 0
 """
 )
-# $@: the variables that lead the loader. A folder of the driver counts where the loader finds no
-# libcuda.so.1 by itself, as on Container-Optimized OS.
+# $@: the variables that lead the loader. A folder of the driver counts if the loader finds no
+# libcuda.so.1 without it, as on Container-Optimized OS.
 _LOGIN = r"""
 libcuda='libcuda\.so\.1 \(libc6,(x86-64|AArch64)'
 for name; do

@@ -33,8 +33,7 @@ LOADING = ("LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_HOME", "CUDA_PATH")
 """Variables of a login that lead the loader, or a search for CUDA, to other libraries."""
 
 _CARRIED = ("PYTHONPATH", "PYTHONHOME", *LOADING)
-# A login shell, since that is where a user's PATH, conda or modules come from; fish and csh do not
-# read what follows.
+# A login shell, which sets up a user's PATH, conda or modules; fish and csh cannot read the rest.
 _ASK = """
 case "${SHELL##*/}" in
     sh|bash|dash|ksh|zsh) login=$SHELL ;;
@@ -110,7 +109,7 @@ _FILES = {
     "etc/hosts": b"127.0.0.1 localhost\n",
     "etc/resolv.conf": b"",
 }
-# An engine gives its ID back, so that a second call makes nothing.
+# An engine returns its ID, so a second call makes nothing.
 _IMPORT = r"""
 "$1" image inspect --format '{{.Id}}' "$2" 2>/dev/null || "$1" import --change "LABEL $3" - "$2"
 """

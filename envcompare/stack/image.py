@@ -46,7 +46,7 @@ PYTHON = "/opt/envcompare/venv/bin/python"
 """The interpreter of the workload image."""
 
 HELD_LABEL = f"{LOCK_LABEL}=data"  # the label of images with data, which are not workload images
-# All of an image's configuration that changes what runs in it, by the names of the engine.
+# The parts of an image's configuration that change what runs in it, by the engine's names.
 _CONFIG = (
     "Cmd", "Entrypoint", "Env", "ExposedPorts", "Healthcheck", "OnBuild", "Shell", "StopSignal",
     "User", "Volumes", "WorkingDir",
@@ -60,9 +60,9 @@ echo "$output"
 [ -z "$2" ] || "$1" tag "${output##* }" "$2"
 """
 # $1: the program; $2: the image; $3: the data; $4: their path inside; the rest: options.
-# A container that is never started is copied to, and kept as an image with the same labels. A link
-# would be copied as one; a file is given a folder around it, where it keeps its name. Podman before
-# 4.3 removes such an image only together with an unnamed one below it.
+# The data are copied to a container that never starts, which becomes an image with the same labels.
+# `cp` would copy a link as a link. A file gets a folder around it, where it keeps its name. Podman
+# before 4.3 removes such an image only together with an unnamed one below it.
 _HOLD = r"""
 program=$1 image=$2 data=$3 inside=$4
 shift 4

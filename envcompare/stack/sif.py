@@ -26,7 +26,7 @@ sha256sum <"$1" | cut -d ' ' -f 1
 """
 _WHOLE = f'[ "$(cat "$1.sha256")" = "$({_SUM.strip()})" ] && cat "$1.sha256"'
 _NOTE = 'umask 022; echo "$2" >"$1.sum.$$" && mv -f -- "$1.sum.$$" "$1.sha256"'
-# Compression decides how long an import takes, so it is part of what is compared.
+# Compression affects the time of imports, so it is part of the comparison.
 _BUILD_FLAGS: dict[Compression, tuple[str, ...]] = {
     "zstd": ("--mksquashfs-args", "-comp zstd -Xcompression-level 3"),
     "gzip": ("--mksquashfs-args", "-comp gzip"),
@@ -64,8 +64,8 @@ digest "$target" >"$work/sum" && mv "$work/sum" "$target.sha256" && cat "$target
 """
 _HEADER = 'head -c 128 -- "$1" | od -An -v -tx1 && wc -c <"$1"'
 # $1: the new SIF; $2: the image; $3: the data; $4: their path inside; the rest: the build command.
-# A definition file cannot quote a path, so it names a link, which the engine follows. A file is
-# put into a folder, where it keeps its name.
+# A definition file cannot quote a path, so it names a link, which the engine follows. A file
+# goes into a folder, where it keeps its name.
 _HOLD = r"""
 umask 022
 target=$1 image=$2 data=$3 inside=$4

@@ -48,7 +48,7 @@ _NO_LOCK_HINT = (
     "make an arm of the stack image, as in --envs vm; the host's own software has no lock"
 )
 _NAMED_CUDA = {"cu130", "cu128", "cu126"}
-# pip takes wheels for another Python, but judges environment markers by the one that it runs on
+# pip takes wheels for another Python, but evaluates environment markers for its own
 # (pypa/pip issue 6117). torch needs setuptools from Python 3.12 on: a lock made on 3.11 lacked it.
 _PIP = """
 import platform, runpy, sys

@@ -117,7 +117,7 @@ class CellTraining(msgspec.Struct, frozen=True, kw_only=True):
     cell: str
     is_net: bool = False  # epochs are compared without waits for a CPU that others held
     arms: tuple[ArmTraining, ...]
-    # epochs that all trained arms with the parameters of the reference ended, the control left out:
-    # those in which they had the same value, and the others
+    # epochs that all trained arms with the reference's parameters completed, without the control:
+    # those with equal values, and the others
     same_values: int = 0
     other_values: int = 0

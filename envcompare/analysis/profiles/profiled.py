@@ -240,7 +240,7 @@ def _ledger(cell: _ProfiledCell, arm: str) -> Ledger | str | None:
         return made
     if arm in cell.timed and any(map(_is_imported, pair)):
         return replace(made, notes=(*made.notes, _UNKNOWN_ORIGIN))
-    # the change of a mean step as the headline has it, if one was timed
+    # the change of a mean step as in the headline, if one was timed
     data, step = cell.data, _steps_ns(cell).get(cell.reference)
     mean = data.mean_estimate(arm, data.metric[0], level=EQUAL_LEVEL)
     if mean is None or step is None or not made.is_per_step:

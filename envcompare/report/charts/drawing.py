@@ -199,7 +199,7 @@ def marks(
     the rows unchanged. Marks without a description are hidden from screen readers.
     """
     # as one text, which Altair need not copy with every mark and encoding; the keys of rows are
-    # names of ours, for Vega reads dots in them
+    # our own names, since Vega treats dots in names as paths
     text = json.dumps([dict(row) for row in records])
     chart = alt.Chart(alt.InlineData(values=text, format=alt.JsonDataFormat(type="json")))
     unsaid = {} if "description" in channels else {"aria": False}

@@ -52,7 +52,7 @@ _REFERENCE: Final = Span(text="● reference", style="badge reference")
 _FEW_HOSTS: Final = 8  # up to this many hosts, the overview has a symbol for each
 _MOST_HOSTS: Final = 100
 _MOST_COLUMNS: Final = 8
-# what needs a look first
+# the order in which outcomes need attention
 _ORDER: Final[tuple[Outcome, ...]] = (
     "failed",
     "not-run",

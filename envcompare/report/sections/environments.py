@@ -219,7 +219,7 @@ def _differing_row(
     values: list[Words] = [fact_text(key, next(iter(by_arm.values())).reference)]
     for arm in arms[1:]:
         unlike = by_arm.get(arm.arm)
-        # no worker answered in an arm without facts
+        # an arm without facts had no worker that answered
         alike = _SAME if arm.facts else NOT_MEASURED
         values.append(fact_text(key, unlike.value) if unlike else alike)
     note = f"explained with {fact(strongest.part_of).name}" if strongest.part_of else ""

@@ -333,7 +333,7 @@ def _lines(
 ) -> tuple[QuantityLine, ...]:
     rows = [[row for row in arm.quantities if wanted(row)] for arm in profiles.arms]
     counts = [Counter(map(_key, arm_rows)) for arm_rows in rows]
-    # several tools report on one arm: compare each tool with the same tool only
+    # several tools may report on one arm: compare a tool only with itself
     crowded = {key for count in counts for key, times in count.items() if times > 1}
     tables = [_table(arm_rows, crowded) for arm_rows in rows]
     keys = dict.fromkeys(key for table in tables for key in table)

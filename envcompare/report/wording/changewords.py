@@ -267,7 +267,7 @@ def change_blocks(run: RunChange, labels: dict[str, str]) -> tuple[PlainBlock, .
 
 
 def _run_name(side: RunSide) -> str:
-    # one title is likely that of both
+    # both runs usually have the same title
     return f"{side.title} ({side.run_id})" if side.title else f"run {side.run_id}"
 
 
