@@ -270,7 +270,7 @@ def digest_of(facts: Mapping[str, Any], name: str) -> str:
 
 
 def _repository(name: str) -> str:
-    """Return a name without tag and digest, with Docker Hub's short names expanded."""
+    """Return a name without tag and digest, and without Docker Hub's optional prefixes."""
     from docker.utils import parse_repository_tag  # noqa: PLC0415, TID251 - loaded with the client
 
     # the part before a digest may also have a tag

@@ -424,7 +424,7 @@ def _without_comparison(run: RunComparison, arm: str) -> Headline:
 
 
 def _untimed(run: RunComparison, arm: str) -> Headline:
-    """Summarise the profiles of an arm that was only imported, and that it has no verdict."""
+    """Summarise the profiles of an arm that was only imported and has no verdict."""
     lead, rest = _untimed_words(run, arm)
     differences = tuple(one for one in run.differences if one.arm == arm)
     return Headline(
