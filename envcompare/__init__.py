@@ -1,6 +1,6 @@
 """Compare the speed of the same ML work in different environments, honestly.
 
-What `__all__` names is to be relied on; all else is internal and may change.
+Only the names in `__all__` are a public interface; everything else may change.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ __all__ = ("RunFolderError", "__version__", "read")
 
 
 def read(run: str | PathLike[str]) -> RunFrames:
-    """Return a run folder, such as results/<run id>, as pandas frames; nothing is written.
+    """Return a run folder, such as results/<run id>, as pandas frames; writes nothing.
 
     The frames are `comparisons` (a row for each comparison and metric: outcome, ratio, interval),
     `samples` (a row for each timed step: `wall_s`, `cpu_s`, `gpu_s`), `differences` (a row for each
     property in which an environment differs from the reference) and `quantities` (a row for each
     number of a profile). Columns in seconds end in `_s`; a ratio is time in the arm ÷ time in the
-    reference, above 1 is slower; what is not known is missing, never 0.
+    reference, above 1 is slower; unknown values are missing, never 0.
 
-    Raises RunFolderError where the folder cannot be read.
+    Raises RunFolderError if the folder cannot be read.
     """
-    from pathlib import Path  # noqa: PLC0415 — nothing is imported before it is asked for
+    from pathlib import Path  # noqa: PLC0415 — imports happen only on demand
 
     from envcompare.analysis.frames import read_frames  # noqa: PLC0415 — pandas is slow to import
 

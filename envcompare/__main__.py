@@ -1,4 +1,4 @@
-"""Let `python -m envcompare` be the command."""
+"""Run the command line as `python -m envcompare`."""
 
 from envcompare.cli import main
 

@@ -11,9 +11,9 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def root() -> Path:
-    """Return the folder that holds `workloads/`, `studies/`, `containers/` and `Dockerfile`.
+    """Return the folder with `workloads/`, `studies/`, `containers/` and `Dockerfile`.
 
-    The checkout comes first, so that an editable install never sees a stale copy.
+    The checkout comes first, so an editable install never uses a stale copy.
     """
     for folder in (_PACKAGE.parent, _PACKAGE / "_files"):
         parts = (folder / "workloads" / "harness" / "worker.py", folder / "Dockerfile")
@@ -32,17 +32,17 @@ def workloads() -> Path:
 
 
 def studies() -> dict[str, Path]:
-    """Return the configuration files that repeat a study, by its name."""
+    """Return the configuration files that repeat studies, by name."""
     return {path.stem: path for path in sorted((root() / "studies").glob("*.toml"))}
 
 
 def tree_program() -> str:
-    """Return the program that says what is installed beside an interpreter."""
+    """Return the program that lists the packages of its interpreter."""
     return (workloads() / "harness" / "tree.py").read_text(encoding="utf-8")
 
 
 def tree_key(folder: Path) -> str:
-    """Return a name for what a folder holds, byte code left out."""
+    """Return a name for the content of a folder, without byte code."""
     digest = hashlib.sha256()
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         if "__pycache__" not in path.parts:

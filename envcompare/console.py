@@ -1,4 +1,4 @@
-"""What the user sees while something runs: progress, colours, errors in three sentences."""
+"""Terminal output during a command: progress, colours, errors in three sentences."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 _LINE_EVERY_S = 15.0
 _MOVING_LINE_EVERY_S = 5.0
 _SHOWN_EVERY_S = 0.1  # bytes come in pieces much smaller than an eye can follow
-_LINES_BELOW_BARS = 2  # the line that counts the others, and the cursor's
-_SPEED_AFTER_S = 0.5  # before that the speed is that of the buffers
+_LINES_BELOW_BARS = 2  # the line that counts the others, and the cursor's line
+_SPEED_AFTER_S = 0.5  # before that, the speed is that of the buffers
 _READER_GONE = frozenset({errno.EPIPE, errno.EIO})  # of a pipe, of a terminal
 
 
 class _Lasting:
     """A standard stream that goes quiet when its reader or its terminal is gone.
 
-    Rich would end the process, and a measurement must not end because nobody watches it.
+    Rich would end the process, but a measurement must not end because nobody watches it.
     """
 
     def __init__(self, stream: IO[Any], *, always: bool = False) -> None:
         self._stream = stream
-        self._always = always  # a full disk too is no reason to stop
+        self._always = always  # a full disk is not a reason to stop either
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 — whatever the stream has
         return getattr(self._stream, name)
 
     def write(self, text: str | bytes) -> int:
-        """Write text or bytes, to nowhere once nobody reads them.
+        """Write text or bytes, or discard them once there is no reader.
 
-        Raises RunFolderError where the disk behind results refuses them.
+        Raises RunFolderError if results cannot be written to disk.
         """
         with self._bearing():
             self._stream.write(text)
@@ -62,7 +62,7 @@ class _Lasting:
             yield
         except OSError as error:
             # What is buffered would fail again, at the latest when the interpreter ends.
-            with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:  # noqa: PTH123
+            with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:  # noqa: PTH123 — a name as text
                 os.dup2(nowhere.fileno(), self._stream.fileno())
             if not (self._always or error.errno in _READER_GONE):
                 raise RunFolderError(
@@ -78,10 +78,10 @@ def _progress_stream() -> IO[str]:
 
 
 def result_stream() -> IO[str]:
-    """Return stdout; a closed reader is no error, a full disk is.
+    """Return stdout; a closed reader is not an error, a full disk is.
 
-    Characters that its encoding lacks are written as escapes: an ASCII terminal must not cost the
-    result of a long run.
+    Characters outside its encoding are escaped: an ASCII terminal must not cost the result of a
+    long run.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -94,7 +94,7 @@ def is_terminal() -> bool:
 
 
 def _bars(console: Console) -> Progress:
-    """Return progress bars, as many as the terminal has room for."""
+    """Return progress bars, as many as fit on the terminal."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.text import Text
 
@@ -106,7 +106,7 @@ def _bars(console: Console) -> Progress:
             if len(tasks) > room:
                 yield Text(f"and {len(tasks) - room} more")
 
-    # many bars are read as a table: the share of the budget as a number takes less room
+    # many bars form a table, in which a number takes less room than a bar
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=12),
@@ -119,7 +119,7 @@ def _bars(console: Console) -> Progress:
 
 @dataclass(slots=True)
 class Display:
-    """Progress goes to stderr, so that stdout holds the result alone."""
+    """Progress output on stderr, so that stdout has only the result."""
 
     is_quiet: bool = False
     _console: Console | None = None
@@ -130,7 +130,7 @@ class Display:
 
     @property
     def console(self) -> Console:
-        """Return the Rich console on stderr, made when it is first needed."""
+        """Return the Rich console on stderr, created on first use."""
         if self._console is None:
             from rich.console import Console
 
@@ -140,19 +140,19 @@ class Display:
         return self._console
 
     def say(self, text: str) -> None:
-        """Print one line; newlines in it, which a host may send, become spaces."""
+        """Print one line; newlines, which a host may send, become spaces."""
         if not self.is_quiet:
             self.console.print(flat(masked(text)), markup=False)
 
     def saying(self, label: str, check: Callable[[], None] = lambda: None) -> Saying:
-        """Return what prints lines about one thing; `check` may end it by raising."""
+        """Return an object that prints lines about one subject; `check` may raise to end it."""
         return Saying(self, label, check)
 
     def error(self, error: EnvcompareError) -> None:
         """Print the three sentences of an error."""
         from rich.text import Text
 
-        message = Text()  # printed as a whole: hosts may fail at the same time
+        message = Text()  # printed at once, since several hosts may fail at the same time
         for name, text in error.problem.parts():
             message.append(f"{name}: ", style="bold red" if name == "error" else "bold")
             message.append(f"{visible(masked(text))}\n")
@@ -173,7 +173,7 @@ class Display:
                 self._tasks.clear()
 
     def cell(self, name: str, *, done: float, text: str) -> None:
-        """Show how far a cell is: `done` is the share of its budget that is spent."""
+        """Show the progress of a cell; `done` is the spent share of its budget."""
         with self._lock:
             if self._progress is not None:
                 self._update_bar(self._progress, name, done=done, text=text)
@@ -182,13 +182,13 @@ class Display:
                 self.say(f"  {name}: {min(done, 1.0):.0%} of the budget, {text}")
 
     def cell_done(self, name: str, text: str) -> None:
-        """Take a cell's bar away and print how it ended."""
+        """Remove a cell's bar and print how it ended."""
         with self._lock:
             self._drop_bar(name)
         self.say(f"  {name}: {text}")
 
     def moving(self, name: str, *, done: float, text: str) -> None:
-        """Show how far a long transfer is: `done` is the share that has gone."""
+        """Show the progress of a long transfer; `done` is the completed share."""
         with self._lock:
             if self._progress is not None:
                 self._update_bar(self._progress, name, done=done, text=text)
@@ -199,7 +199,7 @@ class Display:
                 self.say(f"  {name}: {text}")
 
     def moved(self, name: str) -> None:
-        """Take a transfer's bar away."""
+        """Remove a transfer's bar."""
         with self._lock:
             self._last_line.pop(name, None)
             self._drop_bar(name)
@@ -220,7 +220,7 @@ class Display:
 
 @dataclass(frozen=True, slots=True)
 class Saying:
-    """Prints what happens to one thing, and how far its long transfers are."""
+    """Prints messages about one subject, and the progress of its long transfers."""
 
     _display: Display
     _label: str
@@ -233,7 +233,7 @@ class Saying:
 
     @contextmanager
     def moving(self, what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
-        """Yield a function to call with the number of bytes sent; it raises what `check` raises."""
+        """Yield a function that takes the number of bytes sent; it raises what `check` raises."""
         name = f"{self._label}: {what}"
         speed = Speed()
         last_s = float("-inf")
@@ -262,7 +262,7 @@ class Speed:
         self._start: tuple[float, int] | None = None
 
     def text(self, done_bytes: int) -> str:
-        """Return `, 85.3 MB/s`, or nothing while that cannot be known."""
+        """Return `, 85.3 MB/s`, or an empty text while unknown."""
         now = self._clock()
         if self._start is None:
             self._start = (now, done_bytes)
@@ -275,7 +275,7 @@ class Speed:
 def print_lines(lines: Iterable[str]) -> None:
     """Write result lines to stdout, with control characters of hosts made visible.
 
-    A reader that has closed the pipe is no error.
+    A reader that has closed the pipe is not an error.
     """
     stream = result_stream()
     stream.write("".join(f"{visible(line)}\n" for line in lines))
@@ -283,14 +283,14 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def print_event(line: bytes) -> None:
-    """Write one line for a program that follows a run; no failure to write ends the run."""
+    """Write one line for a program that follows a run; a failed write does not end the run."""
     stream = _Lasting(sys.stdout.buffer, always=True)
     stream.write(escaped_json(line) + b"\n")
     stream.flush()
 
 
 def print_bytes(content: bytes) -> None:
-    """Write a file to stdout as it is: in UTF-8, whatever the terminal's characters are."""
+    """Write a file to stdout unchanged, in UTF-8 whatever the terminal's encoding."""
     stream = _Lasting(sys.stdout.buffer)
     stream.write(content)
     stream.flush()

@@ -10,7 +10,7 @@ Phase = Literal[
     "connect", "environment", "stack", "launch", "import", "data", "setup", "step", "process",
     "protocol", "checksum", "plan", "results", "fault",
 ]  # fmt: skip
-"""Where something failed; `results` is the run folder, `fault` one of envcompare itself."""
+"""The phase of a failure; `results` is the run folder, `fault` is a bug in envcompare."""
 
 _OF_THE_WORKLOAD: Final = frozenset(
     {"import", "data", "setup", "step", "process", "protocol", "checksum"}
@@ -43,7 +43,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class EnvcompareError(Exception):
     """An error in three sentences; `cli` prints it and exits with `exit_code`."""
 
-    exit_code: ClassVar[int] = 70  # EX_SOFTWARE of sysexits.h: a fault; 1 is a gate that was hit
+    exit_code: ClassVar[int] = 70  # EX_SOFTWARE of sysexits.h: a bug; 1 is a hit gate
 
     def __init__(self, brief: str, *, details: str = "", hint: str = "") -> None:
         super().__init__(brief)
@@ -53,7 +53,7 @@ class EnvcompareError(Exception):
 
     @property
     def problem(self) -> Problem:
-        """Its three sentences as a record."""
+        """The three sentences as a record."""
         return Problem(brief=self.brief, details=self.details, hint=self.hint)
 
     def lines(self) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ class WorkloadError(EnvcompareError):
 
     exit_code = 4
 
-    def __init__(  # noqa: PLR0913 — each part is kept by the run folder
+    def __init__(  # noqa: PLR0913 — the run folder stores each part
         self,
         brief: str,
         *,
@@ -135,7 +135,7 @@ class ProfileError(EnvcompareError):
 
 
 class NothingTracedError(ProfileError):
-    """A profiler saw no work of the GPU, though the workload runs on one."""
+    """A profiler recorded no GPU work, though the workload runs on a GPU."""
 
 
 class InterruptedRunError(EnvcompareError):
@@ -145,9 +145,9 @@ class InterruptedRunError(EnvcompareError):
 
 
 def exit_code_of(phase: Phase) -> int:
-    """Return 4 where the workload failed, 3 where its host or environment was not usable.
+    """Return 4 for a failed workload, 3 for an unusable host or environment.
 
-    5 is for a run folder that cannot be used, and 70 for a fault of envcompare.
+    5 is for an unusable run folder, and 70 for a bug in envcompare.
     """
     if phase in _OF_THE_WORKLOAD:
         return WorkloadError.exit_code
@@ -166,12 +166,12 @@ def phase_of(error: Exception, usual: Phase) -> Phase:
 
 
 def as_known(error: Exception) -> EnvcompareError:
-    """Return an EnvcompareError as it is, and any other error as a fault of envcompare."""
+    """Return an EnvcompareError unchanged, and any other error as a bug in envcompare."""
     return error if isinstance(error, EnvcompareError) else unexpected(error)
 
 
 def unexpected(error: Exception) -> EnvcompareError:
-    """Return the error that reports a fault in envcompare itself."""
+    """Return the error that reports a bug in envcompare."""
     return EnvcompareError(
         f"unexpected {type(error).__name__}: {error}",
         details="this is a fault of envcompare",

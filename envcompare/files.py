@@ -1,7 +1,7 @@
-"""Files that may be anybody's, read within bounds: what is no file, or is too large, is refused.
+"""Read untrusted files within limits; irregular and large files are refused.
 
-A run folder or a profile may be of another machine, or made to do harm. Nothing here waits for a
-writer, goes on without an end, or holds more than its limit in memory.
+A run folder or a profile may come from another machine, or be malicious. Nothing here waits for a
+writer, reads without end, or holds more than its limit in memory.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 MIB: Final = 1 << 20
-SETTINGS_BYTES: Final = 16 * MIB  # what a person writes: settings, hosts, a workload
-RECORD_BYTES: Final = 256 * MIB  # one JSON file of a run folder; the largest of ours has 0.1 MiB
-PRINTED_BYTES: Final = 1024 * MIB  # what a profiler printed
+SETTINGS_BYTES: Final = 16 * MIB  # files written by a person: settings, hosts, a workload
+RECORD_BYTES: Final = 256 * MIB  # one JSON file of a run folder; our largest has 0.1 MiB
+PRINTED_BYTES: Final = 1024 * MIB  # the output of a profiler
 JOURNAL_BYTES: Final = 2048 * MIB  # samples.jsonl grows by some 10 MiB an hour
 LINE_BYTES: Final = 64 * MIB  # one line of a journal
 _CHUNK_BYTES: Final = MIB
-_HOLES_BYTES: Final = 1024 * MIB  # of a file that nobody wrote; less is read as zeros in a moment
+_HOLES_BYTES: Final = 1024 * MIB  # holes in a file; smaller ones are read as zeros in a moment
 _HOLLOW: Final = 0.9
 _MOST_EXTENTS: Final = 10_000
 _KINDS: Final = (
@@ -34,7 +34,7 @@ _KINDS: Final = (
 
 
 class UnfitFileError(OSError):
-    """What lies at a path is no file that can be read, or is larger than its limit."""
+    """A path is not a readable file, or is larger than its limit."""
 
     def __init__(self, number: int, why: str, path: Path) -> None:
         super().__init__(number, why, str(path))
@@ -44,9 +44,9 @@ class UnfitFileError(OSError):
 
 
 def irregular(path: Path) -> str:
-    """Return what a path is that is no regular file; empty where it is one or is not there.
+    """Return the kind of an irregular path; empty for a regular or missing file.
 
-    It is asked before a file is opened: a named pipe waits for a writer, a device never ends.
+    Call it before opening a file: a named pipe waits for a writer, and a device never ends.
     """
     try:
         return _other_kind(path.stat().st_mode)
@@ -63,8 +63,8 @@ def _other_kind(mode: int) -> str:
 
 @contextmanager
 def opened(path: Path, *, most: int | None = None) -> Iterator[BinaryIO]:
-    """Open a regular file to be read; raises OSError for anything else, and above a limit."""
-    # a named pipe may have come since anybody looked, and would wait for a writer
+    """Open a regular file for reading; raises OSError for anything else, and above a limit."""
+    # a named pipe may have appeared since the check, and would wait for a writer
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         state = os.fstat(descriptor)
@@ -76,24 +76,24 @@ def opened(path: Path, *, most: int | None = None) -> Iterator[BinaryIO]:
 
 
 def read_whole(path: Path, *, most: int) -> bytes:
-    """Return what a file holds; raises OSError where it is none, or holds more than a limit."""
+    """Return the content of a file; raises OSError for irregular or too large files."""
     with opened(path, most=most) as file:
         content = file.read(most + 1)
-    if len(content) > most:  # it grows, or does not tell its size
+    if len(content) > most:  # it grows, or does not report its size
         raise too_large(path, len(content), most)
     return content
 
 
 def read_text(path: Path, *, encoding: str = "utf-8", errors: str = "strict") -> str:
-    """Return a text that a person wrote, as `Path.read_text`; raises OSError and UnicodeError."""
+    """Return a text written by a person, as `Path.read_text`; raises OSError and UnicodeError."""
     text = read_whole(path, most=SETTINGS_BYTES).decode(encoding, errors)
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a journal with their ends, one at a time; the last may have none.
+    """Yield the lines of a journal with their line ends, which the last line may lack.
 
-    Raises OSError where it is no file, or a line or the whole is above its limit.
+    Raises OSError for an irregular file, or if a line or the file is above its limit.
     """
     read = 0
     with opened(path, most=JOURNAL_BYTES) as file:
@@ -107,7 +107,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 
 def read_chunks(path: Path) -> Iterator[bytes]:
-    """Yield what a file holds as it is opened; what is added meanwhile is left out."""
+    """Yield the content of a file at its opening, without later additions."""
     with opened(path) as file:
         left = os.fstat(file.fileno()).st_size
         while left and (chunk := file.read(min(left, _CHUNK_BYTES))):
@@ -116,9 +116,9 @@ def read_chunks(path: Path) -> Iterator[bytes]:
 
 
 def is_hollow(path: Path) -> bool:
-    """Tell whether a file is nearly all holes, of more than 1 GiB; raises OSError without one.
+    """Tell whether a file of over 1 GiB is nearly all holes; raises OSError without one.
 
-    Nothing of it is read. A file system that does not tell of holes has none.
+    Reads no content. A file system that does not report holes has none.
     """
     with opened(path) as file:
         descriptor = file.fileno()
@@ -129,7 +129,7 @@ def is_hollow(path: Path) -> bool:
         for _ in range(_MOST_EXTENTS):
             try:
                 start = os.lseek(descriptor, place, os.SEEK_DATA)
-            except OSError:  # a hole up to the end
+            except OSError:  # a hole at the end
                 place = size
                 break
             place = os.lseek(descriptor, start, os.SEEK_HOLE)
@@ -139,7 +139,7 @@ def is_hollow(path: Path) -> bool:
 
 
 def too_large(path: Path, size: int, most: int, *, what: str = "it") -> UnfitFileError:
-    """Return the error for what is above a limit."""
+    """Return the error for a file above a limit."""
     more = "over " * (size == most + 1)  # no more was read
     told = f"{what} has {more}{size / MIB:,.0f} MiB; at most {most // MIB} MiB can be read"
     return UnfitFileError(errno.EFBIG, told, path)

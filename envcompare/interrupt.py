@@ -1,6 +1,7 @@
-"""Stop a run in steps: the first Ctrl-C ends after the block, the second kills and sweeps.
+"""Stop a run in steps: the first Ctrl-C ends it after the block, the second kills and sweeps.
 
-A third exits immediately, in case the host no longer answers. A lost terminal counts as the first.
+A third exits immediately, in case the host no longer answers. Losing the terminal counts as the
+first.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from envcompare.errors import InterruptedRunError
 
 
 class _Killable(Protocol):
-    """Something that runs and can be killed."""
+    """A running process that can be killed."""
 
     def kill(self) -> None:
         """Kill it; safe to repeat."""
@@ -26,14 +27,14 @@ class _Killable(Protocol):
 
 
 class Interruption:
-    """Whether the user asked to stop, and the processes to kill when the user asks twice."""
+    """The user's request to stop, and the processes to kill on a second request."""
 
     def __init__(self) -> None:
         self._asked = threading.Event()
         self._killed = threading.Event()
         self._running: weakref.WeakSet[_Killable] = weakref.WeakSet()
-        self._questions: weakref.WeakSet[_Killable] = weakref.WeakSet()  # that may stay open
-        self._lock = threading.RLock()  # a signal may come while it is held
+        self._questions: weakref.WeakSet[_Killable] = weakref.WeakSet()  # these may stay open
+        self._lock = threading.RLock()  # a signal may arrive while it is held
 
     @property
     def is_requested(self) -> bool:
@@ -46,12 +47,12 @@ class Interruption:
         return self._killed.is_set()
 
     def check(self) -> None:
-        """Raise InterruptedRunError when the user asked to stop."""
+        """Raise InterruptedRunError if the user asked to stop."""
         if self.is_requested:
             raise InterruptedRunError("interrupted")
 
     def request(self) -> bool:
-        """Ask to stop; a second request kills all processes and returns True."""
+        """Request a stop; a second request kills all processes and returns True."""
         if self._asked.is_set():
             self._killed.set()
             self.kill_all()
@@ -61,9 +62,9 @@ class Interruption:
         return self._killed.is_set()
 
     def add(self, process: _Killable, *, at_once: bool = False) -> None:
-        """Have `process` killed on a second request, or `at_once` on the first.
+        """Kill `process` on a second request, or on the first if `at_once`.
 
-        If that request was made already, kills it now.
+        If that request was already made, kills it now.
         """
         with self._lock:
             self._running.add(process)
@@ -94,12 +95,12 @@ def handling_signals(
 ) -> Iterator[None]:
     """Turn SIGINT, SIGTERM and SIGHUP into requests while the context is open.
 
-    `after` names what still runs to its end.
+    `after` names the work that still finishes.
     """
 
     def handle(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGHUP and interruption.is_requested:
-            return  # shell and kernel both send one when a terminal goes
+            return  # shell and kernel each send one when a terminal closes
         if interruption.is_forced:
             say("leaving at once; what still runs ends with its connection")
             os._exit(InterruptedRunError.exit_code)
@@ -110,7 +111,7 @@ def handling_signals(
             say(f"{name}: ending after {after}; again to kill at once")
 
     numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup sets it
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as set by nohup
         numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, handle) for number in numbers}
     try:

@@ -1,4 +1,4 @@
-"""Masks secrets in output and files, by the same rule as the harness in the arms."""
+"""Mask secrets in output and files, by the same rule as the harness in the arms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from envcompare import bundled
 
-_EXPRESSIONS: Final = ("--measure",)  # whose value is often an expression for tokens
+_EXPRESSIONS: Final = ("--measure",)  # their value is often an expression for tokens
 _VARIABLES: Final = ("-e", "--env")  # their value is NAME=VALUE
 _NO_SECRETS: Final = frozenset({"true", "false", "none", "null"})
 _LONGEST_LINE: Final = 1 << 16
@@ -61,10 +61,10 @@ class LineMask:
     def __init__(self) -> None:
         self._rest = b""
         self._is_cut = False  # until the line has ended
-        self._key = ""  # a private key that has begun
+        self._key = ""  # a private key in progress
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return the lines that are complete, masked."""
+        """Return the complete lines, masked."""
         if self._is_cut:
             end = _first_end(chunk)
             if end < 0:
@@ -79,7 +79,7 @@ class LineMask:
         return self._masked(whole)
 
     def end(self) -> bytes:
-        """Return what is left after the last line."""
+        """Return the remainder after the last line."""
         rest, self._rest = self._rest, b""
         return self._masked(rest)
 

@@ -26,7 +26,7 @@ _THREADS: Final = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Return the tables of a TOML text; raise ValueError where it is none, or nested too deep."""
+    """Return the tables of a TOML text; raises ValueError if it is invalid or nested too deep."""
     try:
         tables: dict[str, Any] = tomllib.loads(text)
     except RecursionError as error:
@@ -54,7 +54,7 @@ def _masked_value(value: Any) -> Any:  # noqa: ANN401 — a table of TOML holds 
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """Return "1 failure", "2 failures"; the plural takes an s where none is given."""
+    """Return "1 failure", "2 failures"; the default plural adds an s."""
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 
@@ -70,7 +70,7 @@ def age_text(age_s: float) -> str:
 
 
 def first_few(words: Sequence[str], *, most: int, between: str = ", ") -> str:
-    """Return the first words, and how many more there are: "a, b and 3 more"."""
+    """Return the first words, and the number of others: "a, b and 3 more"."""
     more = f" and {len(words) - most} more" if len(words) > most else ""
     return between.join(words[:most]) + more
 
@@ -102,7 +102,7 @@ def visible(text: str) -> str:
 
 
 def escaped_json(content: bytes) -> bytes:
-    """Return JSON of the same values in which no character acts on a terminal or hides."""
+    """Return JSON of the same values, without characters that hide or control a terminal."""
     if content.isascii():
         return content
     text = content.decode()
@@ -115,12 +115,12 @@ def escaped_json(content: bytes) -> bytes:
 
 
 def flat(text: str) -> str:
-    """Return the text on one line with nothing hidden in it, spaces for new lines and tabs."""
+    """Return the text on one line with hidden characters visible, and spaces for whitespace."""
     return visible(text.replace("\t", " ").replace("\n", " "))
 
 
 def visible_line(text: str) -> str:
-    """Return the text as `visible` does, its new lines and tabs written out as well."""
+    """Return the text as in `visible`, with new lines and tabs also written out."""
     return visible(text).replace("\n", "⟨U+000A⟩").replace("\t", "⟨U+0009⟩")
 
 

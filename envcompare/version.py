@@ -1,4 +1,4 @@
-"""The version of envcompare, as pyproject.toml has it, and the commit that it was made of."""
+"""The version of envcompare from pyproject.toml, and the commit of its source."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _DESCRIBE: Final = (
 
 @cache
 def tool_commit() -> str:
-    """Return the commit of this envcompare: of its checkout, else of what it was installed from.
+    """Return the commit of this envcompare: of its checkout, else of its installation source.
 
-    `modified` follows it where files that git keeps were changed since. Empty where neither git nor
-    the metadata of the distribution (PEP 610) tell it.
+    With suffix `modified` if tracked files have changed since. Empty if neither git nor the
+    metadata of the distribution (PEP 610) has it.
     """
     return _of_checkout() if (_CHECKOUT / ".git").exists() else _of_distribution()
 
 
 def _of_checkout() -> str:
-    """Ask git, whose settings for another checkout may be among the variables."""
+    """Ask git, without variables that may point it to another checkout."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         done = subprocess.run(
@@ -47,7 +47,7 @@ def _of_checkout() -> str:
 
 
 def _of_distribution() -> str:
-    """Read from where pip, or another installer, took the distribution."""
+    """Read where pip, or another installer, took the distribution from."""
     try:
         origin = json.loads(distribution(_DISTRIBUTION).read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError):

@@ -1,1 +1,1 @@
-"""What a run folder says: comparisons, verdicts, differences; reads, never measures."""
+"""Read a run folder: comparisons, verdicts and differences, without measuring."""

@@ -1,6 +1,6 @@
-"""The columns of the frames and tables made of a run: the kind of their values, and their meaning.
+"""The columns of the frames and tables made from a run, with types and meanings.
 
-They are the promise: they keep their names and meaning, and new ones come at the end.
+They are a public interface: columns keep their name and meaning, and new ones go at the end.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ Kind = Literal["text", "whole number", "number", "yes or no"]
 
 
 class Column(NamedTuple):
-    """What a column holds: the kind of its values, and what they mean."""
+    """The type and the meaning of a column's values."""
 
     kind: Kind
     meaning: str
@@ -141,9 +141,9 @@ _TAIL: Final = {
     "slow_share_difference_high": Column("number", "Upper end of its interval, at 95 %"),
 }
 COMPARISONS: Final = {**_MEASURED, **_FAILED, **_WHY, **_ESTIMATE, **_TAIL, **_PLACED}
-"""A row for each comparison and metric; the reference is no row, its times are columns.
+"""A row for each comparison and metric; the reference's times are columns, not rows.
 
-Behind them stands a row for each step of the ladder, and for each statement on groups of hosts.
+The last rows are the steps of the ladder and the statements about groups of hosts.
 """
 
 SAMPLES: Final = {
@@ -165,7 +165,7 @@ SAMPLES: Final = {
     "cpu_s": Column("number", "CPU time in seconds"),
     "gpu_s": Column("number", "Time between CUDA events in seconds; missing without a GPU"),
 }
-"""A row for each step that was timed, or for each whole process of a plain command."""
+"""A row for each timed step, or for each whole process of a plain command."""
 
 DIFFERENCES: Final = {
     "run_id": _RUN["run_id"],
@@ -215,7 +215,7 @@ QUANTITIES: Final = {
     ),
     "value_page": Column("text", "The page of Nsight Compute: raw, details or summary"),
 }
-"""A row for each quantity that profiles, or readings beside the timing, tell of an arm."""
+"""A row for each quantity of an arm, from profiles or from GPU readings during timing."""
 
 SCALING: Final = {
     "run_id": _RUN["run_id"],
@@ -238,7 +238,7 @@ SCALING: Final = {
     "collective_share": Column("number", "Of the time of the steps that were profiled"),
     "collective_exposed_share": Column("number", "Likewise, of what is exposed"),
 }
-"""A row for each environment and number of ranks, of cells that set `ranks`."""
+"""A row for each environment and number of ranks, for cells that set `ranks`."""
 
 _OF_QUANTITY: Final = (
     "value", "value_per_step", "value_unit", "value_rule", "value_scope", "value_source",
@@ -260,4 +260,4 @@ TABLE: Final = {
     **_TAIL,
     **_PLACED,
 }
-"""The columns of the table that is written as CSV and Parquet; docs/schema/comparisons.md."""
+"""The columns of the CSV and Parquet table; docs/schema/comparisons.md lists them."""

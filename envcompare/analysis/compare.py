@@ -64,12 +64,12 @@ from envcompare.text import masked_toml
 
 
 def compare_run(folder: RunFolder) -> RunComparison:
-    """Analyse a run folder, complete or not; raises RunFolderError when it cannot be read."""
+    """Analyse a run folder, complete or not; raises RunFolderError if it cannot be read."""
     return compare_files(read_files(folder))
 
 
 def compare_files(read: RunFiles) -> RunComparison:
-    """Analyse what was read of a run folder."""
+    """Analyse the records of a run folder."""
     run, design, judged = read.timed, read.timed.design, _judged(read)
     data, cells, settled = judged.data, judged.cells, judged.settled
     sessions = measured_sessions(read.events) if design.sessions > 1 else {1: 0.0}
@@ -132,11 +132,11 @@ def compare_files(read: RunFiles) -> RunComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judged:
-    """The cells of a run with what differs in them, judged together."""
+    """The cells of a run with their differences, judged together."""
 
     data: tuple[CellData, ...]
     cells: tuple[CellSummary, ...]
-    planned: int  # comparisons
+    planned: int  # number of comparisons
     settled: Mapping[Key, Primary]
     around: Surroundings
     profiles: tuple[CellProfiles, ...]
@@ -198,7 +198,7 @@ def _explained(
     data: tuple[CellData, ...],
     around: Surroundings,
 ) -> tuple[tuple[CellProfiles, ...], dict[str, Differences]]:
-    """Return what profiles say, and by cell all in which arms differ, what profiles show too."""
+    """Return the profiles of each cell, and its differences including those in profiles."""
     differing = differences_by_cell(around)
     profiles = explain(read, data, differences=differing)
     for profiled in profiles:
@@ -220,7 +220,7 @@ def _comparisons(
     differing: Mapping[str, Differences],
     settled: Mapping[Key, Primary],
 ) -> tuple[Comparison, ...]:
-    """Judge every arm of every cell against the reference, and name what may explain it."""
+    """Judge every arm of every cell against the reference, and name likely causes."""
     known = {(one.cell, one.arm) for one in read.fingerprints}
     compared: list[Comparison] = []
     for data, summary in cells:
@@ -242,14 +242,14 @@ def _comparisons(
 
 
 def _references(cells: Iterable[CellData], arms: tuple[ArmRecord, ...]) -> dict[str, str]:
-    """Return the reference of each cell by its ID, where it is not the first of the run."""
+    """Return the reference of each cell by its ID if it is not the run's first reference."""
     first = next(arm.id for arm in arms if arm.is_reference)
     every = {one.cell.id: one.reference.id for one in cells}
     return {cell: reference for cell, reference in every.items() if reference != first}
 
 
 def _hosts(read: RunFiles) -> tuple[HostSummary, ...]:
-    """Return what the work ran on, host by host, in the order of the plan."""
+    """Return the hardware and software of each host, in the order of the plan."""
     timed = {arm.id for arm in read.run.arms if arm.is_timed}
     hosts = dict.fromkeys(cell.host for cell in read.run.cells) if timed else {}
     return tuple(
@@ -357,6 +357,6 @@ def _failures(events: tuple[Event, ...]) -> tuple[FailureRow, ...]:
             **msgspec.structs.asdict(event.failure),
         )
         for event in events
-        # what the plan said would not be run stands with the comparisons
+        # comparisons already show what the plan skipped
         if event.failure is not None and event.failure.phase != "plan"
     )

@@ -1,6 +1,6 @@
-"""A run folder as pandas frames: comparisons, samples, differences of fingerprints, quantities.
+"""A run folder as pandas frames: comparisons, samples, fingerprint differences, quantities.
 
-What is not known is missing (NaN, NA), never 0. Texts hold no control characters.
+Unknown values are missing (NaN, NA), never 0. Texts contain no control characters.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _DTYPES: Final[dict[Kind, str]] = {
     "number": "float64",
     "yes or no": "boolean",
 }
-_LARGEST_LOG: Final = 700.0  # e^700 is a number still, e^710 is none
+_LARGEST_LOG: Final = 700.0  # e^700 is still a finite double, e^710 overflows
 _LARGEST_WHOLE: Final = 2**63
 
 
@@ -77,9 +77,9 @@ class RunFrames:
 
 
 def read_frames(path: Path) -> RunFrames:
-    """Analyse a run folder, complete or not, and return it as frames; nothing is written.
+    """Analyse a run folder, complete or not, and return it as frames; writes nothing.
 
-    Raises RunFolderError where it cannot be read.
+    Raises RunFolderError if it cannot be read.
     """
     try:
         files = read_files(RunFolder.open(path))
@@ -100,9 +100,9 @@ def read_frames(path: Path) -> RunFrames:
 
 
 def comparison_frame(run: RunComparison) -> Frame:
-    """Return the comparisons, in the order of comparison.json; COMPARISONS has the columns.
+    """Return the comparisons in the order of comparison.json, with the columns COMPARISONS.
 
-    Steps of the ladder and groups of hosts follow, none of them primary.
+    Steps of the ladder and groups of hosts follow; none of them is primary.
     """
     rows = chain(_comparison_rows(run), _step_rows(run), _group_rows(run))
     frame = _frame(rows, COMPARISONS)
@@ -112,14 +112,14 @@ def comparison_frame(run: RunComparison) -> Frame:
 
 
 def _quantity_frame(run: RunComparison) -> Frame:
-    """Return the quantities of all arms, the reference's as well; QUANTITIES has the columns."""
+    """Return the quantities of all arms, reference included, with the columns QUANTITIES."""
     return _frame(_quantity_rows(run), QUANTITIES)
 
 
 def _difference_frame(run: RunComparison) -> Frame:
-    """Return how the fingerprints differ; DIFFERENCES has the columns.
+    """Return the fingerprint differences, with the columns DIFFERENCES.
 
-    Differences of which cells have other evidence follow those of the whole host.
+    Differences with other evidence in some cells follow those of the whole host.
     """
     of_cells = ((cell, one) for cell, found in run.cell_differences.items() for one in found)
     every = chain(((None, one) for one in run.differences), of_cells)
@@ -127,9 +127,9 @@ def _difference_frame(run: RunComparison) -> Frame:
 
 
 def table_frame(run: RunComparison) -> Frame:
-    """Return one tidy table: the comparisons, and the quantities of arms that nobody timed.
+    """Return one tidy table of comparisons, and of quantities of untimed arms.
 
-    TABLE has the columns.
+    The columns are TABLE.
     """
     quantities = _quantity_frame(run)
     untimed = quantities[~quantities["is_timed"]]
@@ -141,9 +141,9 @@ def table_frame(run: RunComparison) -> Frame:
 
 
 def _sample_frame(files: RunFiles) -> Frame:
-    """Return every timed step and process; SAMPLES has the columns.
+    """Return every timed step and process, with the columns SAMPLES.
 
-    Texts are of the type category, since a run may hold millions of steps.
+    Texts have the category type, since a run may have millions of steps.
     """
     cells = {cell.id: cell for cell in files.run.cells}
     samples = [one for one in files.samples if isinstance(one, Measured) and one.cell in cells]
@@ -195,7 +195,7 @@ def _comparison_rows(run: RunComparison) -> Iterator[Row]:
 
 
 def _step_rows(run: RunComparison) -> Iterator[Row]:
-    """Yield each measured step of the ladder, from the rung below, which is its reference."""
+    """Yield each measured step of the ladder, with the rung below as the reference."""
     arms = {(one.host, one.arm): one for one in run.arms}
     cells = {cell.id: cell for cell in run.cells}
     for step in run.ladder:
@@ -218,7 +218,7 @@ def _step_rows(run: RunComparison) -> Iterator[Row]:
 
 
 def _group_rows(run: RunComparison) -> Iterator[Row]:
-    """Yield what groups of hosts say against each other; it is of no single cell."""
+    """Yield the comparisons between groups of hosts, which belong to no single cell."""
     arms = {one.arm: one for one in run.arms}
     for estimate in run.group_estimates:
         arm = arms.get(estimate.arm)
@@ -288,7 +288,7 @@ def _of_tail(tail: Tail | None) -> Row:
 
 
 def _of_percentile(primary: Estimate, tail: Tail) -> Row:
-    """Return the 90th percentiles of the steps that the primary estimate rests on."""
+    """Return the 90th percentiles of the steps that the primary estimate uses."""
     return _of_estimate(primary) | {
         "log_ratio": tail.p90_log_ratio,
         "log_ratio_low": tail.p90_low,
@@ -361,26 +361,26 @@ def _difference_row(run: RunComparison, cell: str | None, difference: FactDiffer
 
 
 def _json_text(value: object) -> str | None:
-    """Return a text as it is, another value as JSON; None where it is not known."""
+    """Return a text unchanged, another value as JSON, or None if unknown."""
     if value is None or isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False)
 
 
 def _frame(rows: Iterable[Row], columns: Mapping[str, Column]) -> Frame:
-    """Return rows as a frame with these columns alone; what a row lacks is missing."""
+    """Return rows as a frame with exactly these columns; values that a row lacks are missing."""
     table = [tuple(map(row.get, columns)) for row in rows]
     return _typed(pd.DataFrame(table, columns=list(columns), dtype=object), columns)
 
 
 def _typed(frame: Frame, columns: Mapping[str, Column]) -> Frame:
-    """Return a frame with the types of its columns, and without what no reader can take."""
+    """Return a frame with typed columns, without values that readers cannot parse."""
     typed = {name: _values(frame[name], column.kind) for name, column in columns.items()}
     return pd.DataFrame(typed, columns=list(columns))
 
 
 def _values(values: pd.Series, kind: Kind) -> pd.Series:
-    """Return the values of a column; an empty text and what is not a finite number are missing."""
+    """Return the values of a column; empty texts and non-finite numbers are missing."""
     if kind == "text":
         shown = {text: visible(text) or None for text in values.dropna().unique()}
         return values.map(shown.get, na_action="ignore").astype(_DTYPES[kind])
@@ -400,7 +400,7 @@ def _category(texts: Sequence[str]) -> pd.Categorical:
 
 
 def _times_ns(sample: Measured, name: str) -> Sequence[int] | None:
-    """Return what a sample says of each of its steps; None where it does not say it."""
+    """Return the per-step values of a sample; None if it has none."""
     if isinstance(sample, Block):
         return {"wall_s": sample.wall_ns, "cpu_s": sample.cpu_ns, "gpu_s": sample.gpu_ns}[name]
     cpu = (sample.user_ns + sample.sys_ns,)
@@ -408,7 +408,7 @@ def _times_ns(sample: Measured, name: str) -> Sequence[int] | None:
 
 
 def _seconds(samples: Iterable[Sequence[int] | None], lengths: Sequence[int]) -> np.ndarray:
-    """Return the times of all steps in seconds; of a block without one for each step none."""
+    """Return the times of all steps in seconds; NaN for blocks without per-step values."""
     filled = (
         times if times is not None and len(times) == length else (math.nan,) * length
         for times, length in zip(samples, lengths, strict=True)

@@ -1,4 +1,4 @@
-"""Tell from a run folder alone how far the run is, whether it goes on or not."""
+"""Report the progress of a run from its folder alone, running or not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from envcompare.run_folder.records import SCHEMA, Event
 from envcompare.run_folder.results import RunFolder
 
 _OPEN = ("not-begun", "going-on", "interrupted")
-_STANDING_STILL = ("turn", "stopped", "interrupted", "cell-ended")  # after which others are served
+_STANDING_STILL = ("turn", "stopped", "interrupted", "cell-ended")  # others are served next
 RunState = Literal["going-on", "interrupted", "ended"]
 CellProgress = Literal[
     "not-begun", "going-on", "interrupted", "ok", "failed", "timeout", "skipped", "unreachable"
@@ -25,7 +25,7 @@ CellProgress = Literal[
 
 
 class ArmProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """An arm in a cell: its ratio to the reference so far, as log ratios; null while unknown."""
+    """The progress of an arm in a cell: its log ratio so far; null while unknown."""
 
     arm: str
     estimate: float | None = None
@@ -34,7 +34,7 @@ class ArmProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CellStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell: its state, what is measured of it, and what its budget has left."""
+    """The progress of a cell: its state, its measurements, and its remaining budget."""
 
     cell: str
     host: str
@@ -49,7 +49,7 @@ class CellStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A run: whether a process writes into its folder now, and how far each cell is."""
+    """The progress of a run: whether a process is writing to its folder, and each cell."""
 
     run_id: str
     state: RunState
@@ -63,7 +63,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def status_of(folder: RunFolder) -> RunStatus:
-    """Return how far a run is; raises RunFolderError where its folder cannot be read."""
+    """Return the progress of a run; raises RunFolderError if its folder cannot be read."""
     owner = owner_of(folder.path)
     if owner is not None and owner.command != "run":
         owner = None
@@ -84,7 +84,7 @@ def status_of(folder: RunFolder) -> RunStatus:
 def _cell(
     read: RunFiles, comparison: RunComparison, cell: CellSummary, *, now: float | None
 ) -> CellStatus:
-    """Return how far a cell is; `now` is None where nobody measures."""
+    """Return the progress of a cell; `now` is None if nothing is measuring."""
     events = tuple(event for event in read.events if event.cell == cell.id)
     state, reason = _state(events, is_going_on=now is not None)
     left_s = max(0.0, comparison.budget_s - _spent_s(events, now))
@@ -95,14 +95,14 @@ def _cell(
         reason=reason,
         restarts=cell.processes or cell.restarts,
         is_program=cell.is_program,
-        # a cell that goes on beyond its own budget has what others have left
+        # beyond its own budget, a cell uses what others have left
         budget_left_s=left_s or None if state in _OPEN else None,
         arms=tuple(_arms(comparison, cell.id)),
     )
 
 
 def _state(events: tuple[Event, ...], *, is_going_on: bool) -> tuple[CellProgress, str]:
-    """Return the state of a cell and its reason, by the last event that begins or ends it."""
+    """Return a cell's state and reason, by the last event that starts or ends it."""
     turning = ("cell-started", "cell-ended", "interrupted")
     last = next((event for event in reversed(events) if event.what in turning), None)
     if last is None:
@@ -115,7 +115,7 @@ def _state(events: tuple[Event, ...], *, is_going_on: bool) -> tuple[CellProgres
 
 
 def _spent_s(events: tuple[Event, ...], now: float | None) -> float:
-    """Return the seconds that a cell has had, those since its last event too while it goes on."""
+    """Return the seconds a cell has used, including those since its last event while it runs."""
     spent_s = elapsed_s(events)
     if now is None or not events or events[-1].what in _STANDING_STILL:
         return spent_s
@@ -140,7 +140,7 @@ def _arm(comparison: Comparison) -> ArmProgress:
 
 
 def _failures(read: RunFiles) -> list[str]:
-    """Return what ended a host or an environment; the failure of a cell stands with the cell."""
+    """Return the failures of hosts and environments; each cell reports its own failures."""
     return [
         f"{' '.join(filter(None, (event.host, event.arm)))}: {event.failure.brief}"
         for event in read.standing

@@ -1,6 +1,6 @@
-"""How a command is isolated on a host: the Environment seam, and how a command runs in any of them.
+"""Environments: the seam that isolates a command on a host, and how to run commands in it.
 
-Each environment is one file. What is started carries marks, by which the rest is swept.
+Each environment is one file. Started processes carry marks, by which leftovers are swept.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _ARM = "ENVCOMPARE_ARM"
 _WORKER = "ENVCOMPARE_WORKER"
 SWEEP_S = 60.0
 READS_ALL = "DAC_OVERRIDE"
-"""The capability that root inside keeps: it can read all mounted files, whoever owns them."""
+"""The capability that root inside keeps: it can read all mounted files of any owner."""
 UPPER = "upper"
-"""The folder of a scratch where an environment keeps what is written to its overlay."""
+"""The folder of a scratch that holds the upper layer of an overlay."""
 HELD = "/envcompare-data"
-"""Where an image holds data; where Docker and Podman mount a tmpfs for them, too."""
+"""Where an image holds data; Docker and Podman also mount their tmpfs for data there."""
 _AWAY_S = 60.0  # an engine may restart
-# The marks are looked for in the environment of each process, never in its arguments, so that the
-# search does not find itself. Descendants of a marked process may have dropped the marks, so they
-# are killed too. They are remembered by number and start, since the kernel reuses numbers. A killed
-# process may just have forked: look again until none is left.
+# The search looks for marks in the environment of each process, never in its arguments, or it would
+# find itself. Descendants of a marked process may have dropped the marks, so they are killed too.
+# They are remembered by number and start, since the kernel reuses numbers. A killed process may
+# just have forked: look again until none is left.
 _KILL_MARKED = r"""
 run=$1 environment=$2 worker=$3 me=$(id -u) seen=' ' rounds=0
 
@@ -123,17 +123,17 @@ done 3>&2 2>/dev/null
 set -- $seen
 echo "$#"
 """
-# By a CDI description, by the engine's own option, or by the driver's files themselves.
+# By a CDI description, by the engine's own option, or by the driver's files.
 GpuWay = Literal["none", "cdi", "engine", "devices"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """How a process in an environment reaches the NVIDIA GPUs of the host, and what they need."""
+    """How a process in an environment reaches the host's NVIDIA GPUs, and what they need."""
 
     way: GpuWay = "none"
     devices: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()  # of the devices, where the user is in them
+    groups: tuple[str, ...] = ()  # of the devices, if the user is a member
     libraries: tuple[tuple[str, str], ...] = ()  # of the driver: name and path on the host
     variables: tuple[tuple[str, str], ...] = ()  # by which the user chose among the GPUs
 
@@ -141,46 +141,46 @@ class Gpu:
     def with_host_files(self) -> Gpu:
         """Return the way into a container that shows the host's files, including the driver's.
 
-        Not by CDI or the NVIDIA toolkit: they rewrite the loader cache, which is the host's and
-        read-only there.
+        CDI and the NVIDIA toolkit are excluded: they rewrite the loader cache, which is the host's
+        and read-only there.
         """
         return self if self.way == "none" else replace(self, way="devices", libraries=())
 
 
 def new_worker_mark() -> str:
-    """Return a mark by which everything that one start leaves on a host is found again."""
+    """Return a mark that identifies everything a single start leaves on a host."""
     return uuid.uuid4().hex[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolation:
-    """All that `wrap` needs in addition to the command."""
+    """The inputs of `wrap` in addition to the command."""
 
     run_id: str
     arm: str
-    worker: str = field(default_factory=new_worker_mark)  # another one for each start
+    worker: str = field(default_factory=new_worker_mark)  # unique for each start
     reference: str = ""  # image ID or name, SIF path; empty for vm
-    engine: str = ""  # the program that `check` found, where it has several names
+    engine: str = ""  # the program that `check` found, if it has several names
     uid: int = 0
     gid: int = 0
     gpu: Gpu = Gpu()
     mounts: tuple[Mount, ...] = ()
-    scratch: str = ""  # a writable folder of the host: HOME inside, and /tmp where that is needed
-    temporary: str = ""  # its TMPDIR on the host; empty where that is what is usual inside
-    capabilities: tuple[str, ...] = ()  # as Docker names them; only root has the use of them
-    options: tuple[str, ...] = ()  # of the engine's command, that the user has given
-    layers: tuple[tuple[str, str], ...] = ()  # as `Prepared` names them
-    place: Place | None = None  # of the data, where it was asked for
-    is_timed: bool = False  # what is timed gets the file system that a user's own start has
+    scratch: str = ""  # a writable folder of the host: HOME inside, and /tmp if needed
+    temporary: str = ""  # its TMPDIR on the host; empty for the usual one inside
+    capabilities: tuple[str, ...] = ()  # in Docker's notation; only root can use them
+    options: tuple[str, ...] = ()  # from the user, for the engine's command
+    layers: tuple[tuple[str, str], ...] = ()  # as in `Prepared`
+    place: Place | None = None  # of the data, if requested
+    is_timed: bool = False  # timed starts get the file system of a user's own start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """Whether something is usable on a host; where it is not, the problem with its remedy."""
+    """The result of a check on a host: a problem with its remedy, or none."""
 
-    problem: Problem | None = None  # of what is not usable
+    problem: Problem | None = None  # of something unusable
     version: str | None = None
-    caution: Problem | None = None  # of what is usable, and could be better
+    caution: Problem | None = None  # of something usable that could be better
     engine: str = ""
     gpu: Gpu = Gpu()
 
@@ -215,10 +215,10 @@ def judge_start(
     complaint: Callable[[str], Problem],
     refused: Problem | None = None,
 ) -> Check:
-    """Return whether an engine could start a program that is not there, which it then missed.
+    """Return whether an engine got as far as missing a program that does not exist.
 
-    `begun` matches what it says of that; `complaint` reads everything else that it says. What it is
-    `refused` for comes first.
+    `begun` matches its message on the missing program; `complaint` reads all other messages. A
+    `refused` problem comes first.
     """
     if refused is not None:
         return Check(problem=refused, version=version)
@@ -231,17 +231,17 @@ class Environment(Protocol):
 
     @property
     def name(self) -> str:
-        """Name the environment as the user writes it."""
+        """Return the name in the user's configuration."""
         ...
 
     @property
     def traits(self) -> Traits:
-        """Tell what planning, profiling and remedies need to know of it."""
+        """Return the properties for planning, profiling and remedies."""
         ...
 
     @property
     def engine(self) -> Engine | None:
-        """Return the engine that keeps its images; None where its software is in the cache."""
+        """Return the engine that stores its images; None if its software is in the cache."""
         ...
 
     def wrap(self, command: Command, isolation: Isolation) -> Command:
@@ -251,38 +251,39 @@ class Environment(Protocol):
     def engine_options(self, isolation: Isolation) -> tuple[str, ...]:
         """Return the options that make a start differ from the engine's defaults; pure.
 
-        Those for rights, network and logs, not those that name a user, a file, a device or a mark.
+        It includes options for rights, network and logs, but not for users, files, devices or
+        marks.
         """
         ...
 
     def check(self, transport: Transport) -> Check:
-        """Say whether this environment is usable on the host, and if not why and the remedy."""
+        """Check whether this environment is usable on the host; if not, give reason and remedy."""
         ...
 
     def check_gpu(self, transport: Transport, driver: Check) -> Check:
-        """Say whether a process in this environment can reach an NVIDIA GPU, and by which way.
+        """Check whether a process in this environment can reach an NVIDIA GPU, and how.
 
-        `driver` is what `gpu.find` says of the host, which is asked once for all environments.
+        `driver` is the result of `gpu.find`, which runs once for all environments.
         """
         ...
 
     def prepare(self, request: Request) -> Prepared:
-        """Return the software of an arm, made if needed, with the proof of what it is.
+        """Return the software of an arm, made if needed, with the proof of its content.
 
-        Raises UnusableError when the host lacks an interpreter or an engine, and StackError when
-        the software cannot be made, found or sent.
+        Raises UnusableError if the host lacks an interpreter or an engine, and StackError if the
+        software cannot be made, found or sent.
         """
         ...
 
     def explain(self, exit_code: int, stderr: str) -> Problem | None:
-        """Say why the environment itself could not start a command; None when it did start it."""
+        """Return why the environment failed to start a command; None if it started it."""
         ...
 
     def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
-        """End and remove what a run has on the host; return how many things there were.
+        """End and remove a run's leftovers on the host; return their number.
 
-        With the mark of a worker only what was started with it. Raises StillRunningError where it
-        cannot be shown within minutes that all of it has ended.
+        With a worker's mark, only those of that worker. Raises StillRunningError if not all of them
+        are known to have ended within minutes.
         """
         ...
 
@@ -294,9 +295,9 @@ class HoldsData(Protocol):
     def hold(
         self, transport: Transport, isolation: Isolation, data: str, *, compression: Compression
     ) -> str:
-        """Return the reference of an image with a folder of the host in it, at its own place.
+        """Return the reference of an image that contains a folder of the host, at its own place.
 
-        It is removed with the run. Raises StackError where it cannot be made.
+        It is removed with the run. Raises StackError if it cannot be made.
         """
         ...
 
@@ -309,12 +310,12 @@ def run_inside(
     isolation: Isolation,
     timeout_s: float,
 ) -> CommandResult:
-    """Run a command in an environment to its end; nothing that it started goes on inside.
+    """Run a command in an environment to its end, and kill all that it started inside.
 
     Raises as `run_wrapped` does.
     """
 
-    # an interruptible one kills all that is started after the user has insisted on an end
+    # an interruptible transport kills everything started after a second request to stop
     def end() -> int:
         return where.sweep(transport.bare, isolation.run_id, worker=isolation.worker)
 
@@ -331,10 +332,10 @@ def run_inside(
 def run_wrapped(
     transport: Transport, wrapped: Command, *, end: Callable[[], object], timeout_s: float
 ) -> CommandResult:
-    """Run what an environment is around; `end` ends what it left behind, however it ended.
+    """Run a wrapped command; `end` kills its leftovers, even after a normal exit.
 
-    Raises CommandTimeoutError after `timeout_s`, and StillRunningError where what goes on on a host
-    that answers cannot be ended. Whatever else stopped it is raised as it came.
+    Raises CommandTimeoutError after `timeout_s`, and StillRunningError if leftovers on a reachable
+    host cannot be killed. Other errors are raised unchanged.
     """
     try:
         result = run(transport, wrapped, timeout_s=timeout_s)
@@ -370,7 +371,7 @@ def ask(
 
 
 def silent(what: str, *, hint: str, limit_s: float = PATIENCE_S) -> Check:
-    """Return that `what` is unusable, since it gave no answer in time."""
+    """Return the check of a `what` that gave no answer in time."""
     return unusable(f"{what} did not answer within {limit_s:g} s", hint)
 
 
@@ -389,26 +390,26 @@ def variables_inside(
 ) -> tuple[tuple[str, str], ...]:
     """Return all variables of a command in a container: its own, marks, home, choice of GPUs.
 
-    Of two with one name the last counts: what an image sets hides nothing from a sweep.
+    If a name is repeated the last one counts, so an image's variables cannot hide it from a sweep.
     """
     home = (("HOME", isolation.scratch),) if isolation.scratch else ()
     return (*command.env, *marks(environment, isolation), *home, *isolation.gpu.variables)
 
 
 def kill_marked(transport: Transport, environment: str, *, run_id: str, worker: str) -> int:
-    """Kill the processes of this user that carry the marks, and what they started.
+    """Kill this user's marked processes, and what they started.
 
-    Returns how many there were when all are gone. Raises StillRunningError where they are not.
+    Returns their number once all are gone. Raises StillRunningError if some remain.
     """
     script = Command(argv=("sh", "-c", _KILL_MARKED, "sh", run_id, environment, worker))
     return swept(transport, script, hint=f"look for {_RUN}={run_id} in /proc/*/environ there")
 
 
 def swept(transport: Transport, script: Command, *, hint: str, more_s: float = 0.0) -> int:
-    """Return the number that a script of a sweep ends with when nothing is left.
+    """Return the number that a sweep script prints once nothing is left.
 
-    It has a minute and `more_s`. Raises StillRunningError where it fails, does not end or says
-    something else.
+    It has a minute and `more_s`. Raises StillRunningError if it fails, hangs or prints something
+    else.
     """
     brief = f"cannot confirm that everything the run started on {transport.name} has ended"
     try:

@@ -1,9 +1,8 @@
-"""Bubblewrap: namespaces around a process and nothing else, on a folder of files, without root.
+"""Bubblewrap: only namespaces around a process, on a folder of files, without root.
 
 Its rungs are the ladder between namespaces and Docker. A rung adds one layer to those below it that
-the host can give: its own control group, the filter of system calls that container engines
-load, an overlay as the root. Each is tried on the host before it is offered, and its effect is
-looked for in /proc.
+the host supports: its own control group, the system call filter of container engines, an overlay as
+the root. Each is tried on the host before use, and its effect is verified in /proc.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from envcompare.stack.storage import host_cache
 from envcompare.text import spoken
 from envcompare.transport import Transport, make_folder, not_understood, shell
 
-_HOST = "/"  # as the folder of an image: nothing but what is mounted, which is the host's own
+_HOST = "/"  # as the folder of an image: only the mounts, which show the host's files
 _START = (
     "bwrap",
     *("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"),
@@ -105,14 +104,14 @@ _SYMPTOMS = (
 _CGROUP, _SECCOMP, _OVERLAY = "cgroup", "seccomp", "overlay"
 _UPPER_LAYER = Placing(folder="/var/tmp/envcompare-data")  # noqa: S108 — inside
 Layers = tuple[tuple[str, str], ...]
-"""Layers around the namespaces from the lowest on: name, and the file or folder that it needs."""
+"""Layers around the namespaces from the lowest on: name, and the file or folder it needs."""
 
 # As Docker gives a container one, with all controllers that an ordinary user gets.
 _SCOPE = (
     *("systemd-run", "--user", "--scope", "--quiet", "--collect"),
     *("-p", "CPUWeight=100", "-p", "MemoryAccounting=yes", "-p", "TasksAccounting=yes", "--"),
 )
-# The bus of the user's systemd is found by this; a session without a login does not have it.
+# The address of the user's systemd bus, which a session without a login lacks.
 _WITH_BUS = 'export XDG_RUNTIME_DIR="${XDG_RUNTIME_DIR:-/run/user/$(id -u)}"; exec "$@"'
 _SCOPE_FAILED = re.compile(r"Failed to (?:start transient scope|connect to (?:user scope )?bus)")
 _CGROUP_PROBE = r"""
@@ -125,10 +124,10 @@ sh -c "$with_bus" sh "$@" cat /proc/self/cgroup
 """
 
 _PROFILE = "/usr/share/containers/seccomp.json"
-# Compiles the profile for a process without capabilities by libseccomp, whose functions and
-# numbers are those of seccomp.h of 2.5, as runc does: libcontainer/seccomp, `matchCall`, makes a
-# rule for each condition where several are of one argument. What the library does not know is not
-# in the kernel's table of this architecture.
+# Compiles the profile for a process without capabilities by libseccomp, with the functions and
+# numbers of seccomp.h 2.5. It follows runc (libcontainer/seccomp, `matchCall`): several conditions
+# on one argument become one rule each. A call unknown to the library is not in the kernel's table
+# of this architecture.
 _COMPILE = r"""
 import ctypes, hashlib, json, os, platform, sys
 
@@ -192,7 +191,7 @@ os.replace(partial, path)
 print(path, rules)
 """
 _COMPILED = re.compile(r"(/.+/seccomp-([0-9a-f]{64})) (\d+)")
-# $1: what compiles the profile $2; then the start in namespaces.
+# $1: the compiler of the profile $2; then the start in namespaces.
 _SECCOMP_PROBE = r"""
 compile=$1 profile=$2
 shift 2
@@ -216,7 +215,7 @@ mkdir "$folder/dev" "$folder/proc"
 class Bubblewrap:
     """Runs the command in its own namespaces: users, mounts, processes, IPC, network, host name.
 
-    It has no cgroup, no seccomp filter and no overlay, so that it shows what namespaces alone cost.
+    It has no cgroup, no seccomp filter and no overlay, so it shows the cost of namespaces alone.
     """
 
     name: ClassVar[str] = "bubblewrap"
@@ -238,8 +237,8 @@ class Bubblewrap:
     def wrap(self, command: Command, isolation: Isolation) -> Command:
         """Return a `bwrap` that shows the mounts and the files of the image, and takes no variable.
 
-        The root is a tmpfs, in which mount points are made. Variables are set by `env` inside, so
-        that a missing program ends with 127.
+        The root is a tmpfs that holds the mount points. `env` sets the variables inside, so a
+        missing program ends with 127.
         """
         return _start(self.name, command, isolation)
 
@@ -248,7 +247,7 @@ class Bubblewrap:
         return _START[1:]
 
     def check(self, transport: Transport) -> Check:
-        """Say whether this user can start a program in namespaces."""
+        """Check whether this user can start a program in namespaces."""
         hint = "start any program by hand there with bwrap, and see where it waits"
         probe = Command(argv=("sh", "-c", _PROBE, "sh", *_START))
         result = ask(transport, probe, what="bwrap", hint=hint)
@@ -265,11 +264,11 @@ class Bubblewrap:
         return judge_start(result.stderr, match[1], begun=_STARTED, complaint=_complaint)
 
     def check_gpu(self, transport: Transport, driver: Check) -> Check:  # noqa: ARG002 — the host was asked
-        """Say whether the driver works; its devices and libraries are shown as they are."""
+        """Check the driver; its devices and libraries are shown unchanged."""
         return driver
 
     def prepare(self, request: Request) -> Prepared:
-        """Return the files of the workload image, a folder of the user's, or the host's own."""
+        """Return the files of the workload image, a user's folder, or the host's own files."""
         if request.is_host_stack:
             return _of_host(request)
         if request.reference:
@@ -280,11 +279,11 @@ class Bubblewrap:
         return with_proof(self, request, prepared)
 
     def explain(self, exit_code: int, stderr: str) -> Problem | None:
-        """Say what `bwrap` complained about; it ends with 1."""
+        """Return the complaint of `bwrap`, which ends with 1."""
         return _complaint(stderr) if exit_code == 1 and stderr.startswith("bwrap: ") else None
 
     def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
-        """Kill what a run or a worker left; its namespaces and mounts end with it."""
+        """Kill the leftovers of a run or a worker; its namespaces and mounts end with it."""
         return kill_marked(transport, self.name, run_id=run_id, worker=worker)
 
 
@@ -298,7 +297,7 @@ def _start(
 ) -> Command:
     """Return the `bwrap` of an environment of that name, with further options.
 
-    As an overlay the files of the image are the root, and what is written goes to a tmpfs.
+    With an overlay, the image's files are the root and writes go to a tmpfs.
     """
     inside = variables_inside(name, command, isolation)
     variables = (PATH, ("USER", "envcompare"), *inside, *_search(inside, isolation.gpu))
@@ -306,7 +305,7 @@ def _start(
         *_START,
         *options,
         *_root(isolation.reference, is_overlay=is_overlay),
-        *(("--bind", isolation.scratch, "/tmp") if isolation.scratch else ()),  # noqa: S108
+        *(("--bind", isolation.scratch, "/tmp") if isolation.scratch else ()),  # noqa: S108 — inside
         *(
             word
             for mount in isolation.mounts
@@ -322,7 +321,7 @@ def _start(
 
 
 def _of_host(request: Request) -> Prepared:
-    """Return the host's interpreter; what is a link there, such as /bin, is shown as a folder."""
+    """Return the host's interpreter; links such as /bin are shown as folders."""
     links: list[str] = []
 
     def take_links(layout: Layout) -> str:
@@ -342,7 +341,7 @@ def _root(folder: str, *, is_overlay: bool) -> tuple[str, ...]:
     """Return the options for the files of an image, and for those of the kernel."""
     kernel = ("--dev", "/dev", "--proc", "/proc", "--ro-bind", "/sys", "/sys")
     if is_overlay:
-        # by its end a complaint tells an image from what is mounted
+        # its end distinguishes complaints about an image from those about mounts
         return ("--overlay-src", f"{folder}/.", "--tmp-overlay", "/", *kernel)
     empty = ("--tmpfs", "/root", "--tmpfs", "/tmp")  # noqa: S108 - inside
     if folder == _HOST:
@@ -357,9 +356,9 @@ def _root(folder: str, *, is_overlay: bool) -> tuple[str, ...]:
 
 
 def _require_closed(transport: Transport, folder: str) -> None:
-    """Raise StackError where a link at the top of an image leads out of it.
+    """Raise StackError if a link at the top of an image leads out of it.
 
-    bwrap follows it on the host, and would show what lies there.
+    bwrap follows it on the host, and would show its target.
     """
     links = shell(transport, _OPEN, folder, *_TOPS).stdout.strip()
     if links:
@@ -371,7 +370,7 @@ def _require_closed(transport: Transport, folder: str) -> None:
 
 
 def _search(variables: tuple[tuple[str, str], ...], reached: Gpu) -> tuple[tuple[str, str], ...]:
-    """Return where the loader finds the driver's libraries, before where it looked otherwise."""
+    """Return the loader's path with the driver's libraries first."""
     if not reached.libraries:
         return ()
     others = dict(variables).get("LD_LIBRARY_PATH", "")
@@ -395,9 +394,9 @@ _BUBBLEWRAP = Bubblewrap()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayeredBubblewrap:
-    """Runs the command as `bubblewrap` does, with one layer more and those of the rungs below.
+    """Runs the command as `bubblewrap` does, with its own layer and those of the rungs below.
 
-    A layer below that the host cannot give is left out, in this rung as in all above it.
+    A lower layer that the host does not support is missing in this rung and all above it.
     """
 
     layer: str
@@ -406,12 +405,12 @@ class LayeredBubblewrap:
 
     @property
     def name(self) -> str:
-        """Return the name of the layer after that of what it is laid around."""
+        """Return the name of the wrapped environment, with the name of the layer."""
         return f"{_BUBBLEWRAP.name}-{self.layer}"
 
     @property
     def traits(self) -> Traits:
-        """Return those of `bubblewrap`, on another rung."""
+        """Return the traits of `bubblewrap`, on another rung."""
         plain = _BUBBLEWRAP.traits
         overlay: dict[Place, Placing] = {"overlay": _UPPER_LAYER} if self.layer == _OVERLAY else {}
         return replace(plain, aliases=(), rung=self.rung, places={**plain.places, **overlay})
@@ -437,12 +436,12 @@ class LayeredBubblewrap:
         return (*_BUBBLEWRAP.engine_options(isolation), *made)
 
     def check(self, transport: Transport) -> Check:
-        """Say whether this user can start a program in namespaces and in the layer."""
+        """Check whether this user can start a program in namespaces and in the layer."""
         below = _BUBBLEWRAP.check(transport)
         return below if below.problem else _PROBES[self.layer](transport, below)
 
     def check_gpu(self, transport: Transport, driver: Check) -> Check:
-        """Say what `bubblewrap` says."""
+        """Return the check of `bubblewrap`."""
         return _BUBBLEWRAP.check_gpu(transport, driver)
 
     def prepare(self, request: Request) -> Prepared:
@@ -460,9 +459,9 @@ class LayeredBubblewrap:
         return replace(prepared, layers=layers, identity=identity)
 
     def find_layers(self, transport: Transport) -> tuple[Layers, tuple[tuple[str, str], ...]]:
-        """Return the layers up to its own that the host can give, and what the filter is.
+        """Return the layers up to its own that the host supports, and a description of the filter.
 
-        Raises UnusableError where its own is not among them.
+        Raises UnusableError if its own is not supported.
         """
         below = _BUBBLEWRAP.check(transport)
         order = tuple(_PROBES)
@@ -479,13 +478,13 @@ class LayeredBubblewrap:
         return tuple((layer, path if layer == _SECCOMP else "") for layer in usable), identity
 
     def explain(self, exit_code: int, stderr: str) -> Problem | None:
-        """Say what `bwrap` complained about, or the user's systemd, which ends with 1 as well."""
+        """Return the complaint of `bwrap`, or of the user's systemd, which also ends with 1."""
         if exit_code == 1 and _SCOPE_FAILED.match(stderr):
             return Problem(brief=f"no control group was made: {last_line(stderr)}")
         return _BUBBLEWRAP.explain(exit_code, stderr)
 
     def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
-        """Kill what a run or a worker left; namespaces, mounts and control group end with it."""
+        """Kill leftovers of a run or a worker, with namespaces, mounts and control group."""
         return kill_marked(transport, self.name, run_id=run_id, worker=worker)
 
 
@@ -511,7 +510,7 @@ def _check_cgroup(transport: Transport, below: Check) -> Check:
 
 
 def _check_seccomp(transport: Transport, below: Check) -> Check:
-    """Say whether the profile can be compiled there, and a process is filtered by it."""
+    """Check whether the profile compiles on the host, and filters a process."""
     result = _probe(transport, _SECCOMP_PROBE, _COMPILE, _PROFILE, *_START)
     if isinstance(result, Check):
         return result
@@ -531,7 +530,7 @@ def _check_seccomp(transport: Transport, below: Check) -> Check:
 
 
 def _check_overlay(transport: Transport, below: Check) -> Check:
-    """Say whether bwrap can mount an overlay as the root file system."""
+    """Check whether bwrap can mount an overlay as the root file system."""
     result = _probe(transport, _OVERLAY_PROBE, *_START)
     if isinstance(result, Check):
         return result
@@ -554,7 +553,7 @@ def _probe(transport: Transport, script: str, *words: str) -> CommandResult | Ch
 
 
 def _keep_filter(transport: Transport) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Return the path of the compiled profile in the cache of the host, and what it is."""
+    """Return the path of the compiled profile in the host's cache, and its description."""
     cache = host_cache(transport)
     make_folder(transport, cache)
     output = shell(transport, 'python3 -I -c "$@"', _COMPILE, _PROFILE, cache).stdout
@@ -576,4 +575,4 @@ RUNGS = (
     LayeredBubblewrap(layer=_SECCOMP, rung=Rung(4, "+ seccomp", "seccomp")),
     LayeredBubblewrap(layer=_OVERLAY, rung=Rung(5, "+ overlay root", "overlay")),
 )
-"""From the lowest on; below them are a plain process and namespaces, above them is Docker."""
+"""From the lowest on; below them are a plain process and namespaces, above them Docker."""

@@ -1,6 +1,6 @@
 """Charliecloud: `ch-run` on a folder with the files of an image, without privileges.
 
-An engine has made the image; its files are unpacked into a folder of the host's cache.
+An engine makes the image; its files are unpacked into a folder of the host's cache.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from envcompare.stack.host import make_root
 from envcompare.text import spoken
 from envcompare.transport import Transport
 
-_OLDEST = (0, 33)  # the first with `--write-fake`
-# A program that is not there is missed only where namespaces and the overlay could be made.
+_OLDEST = (0, 33)  # the first version with `--write-fake`
+# Only a start with namespaces and the overlay gets as far as missing the program.
 _PROBE = r"""
 command -v ch-run >/dev/null || exit 127
 ch-run --version || exit 4
@@ -94,10 +94,10 @@ _SYMPTOMS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charliecloud:
-    """Runs the command in a folder of an image's files, with a tmpfs laid over it.
+    """Runs the command in a folder of an image's files, with a tmpfs over it.
 
-    Network, processes and devices are the host's. What is shown of the host can be written to as
-    far as the user may: `ch-run` has no read-only mounts.
+    Network, processes and devices are the host's. Mounts of the host are writable with the user's
+    rights, since `ch-run` has no read-only mounts.
     """
 
     name: ClassVar[str] = "charliecloud"
@@ -140,11 +140,11 @@ class Charliecloud:
         return Command(argv=argv, env=marks(self.name, isolation))
 
     def engine_options(self, isolation: Isolation) -> tuple[str, ...]:  # noqa: ARG002 — all alike
-        """Return what keeps variables and /tmp of the host out, and lets mount points be made."""
+        """Return the options that hide the host's variables and /tmp, and create mount points."""
         return ("--write-fake", "--private-tmp", "--unset-env=*")
 
     def check(self, transport: Transport) -> Check:
-        """Say whether this user can start a program in a folder."""
+        """Check whether this user can start a program in a folder."""
         hint = "start any program by hand there with ch-run, and see where it waits"
         probe = Command(argv=("sh", "-c", _PROBE))
         result = ask(transport, probe, what="ch-run", hint=hint)
@@ -170,7 +170,7 @@ class Charliecloud:
         )
 
     def check_gpu(self, transport: Transport, driver: Check) -> Check:  # noqa: ARG002 — the host was asked
-        """Say that GPUs are not given: `ch-fromhost` would change the image for it."""
+        """Refuse GPUs, for which `ch-fromhost` would change the image."""
         if driver.gpu.way == "none":
             return driver
         return unusable(
@@ -180,7 +180,7 @@ class Charliecloud:
         )
 
     def prepare(self, request: Request) -> Prepared:
-        """Return the files of the workload image, a folder of the user's, or an empty root."""
+        """Return the files of the workload image, a user's folder, or an empty root."""
         transport = request.transport
         if request.is_host_stack:
             return show_host(request, lambda layout: make_root(transport, layout))
@@ -189,12 +189,12 @@ class Charliecloud:
         return with_proof(self, request, files_of_workloads(request))
 
     def explain(self, exit_code: int, stderr: str) -> Problem | None:
-        """Say what `ch-run` complained about; its exit codes differ between versions."""
+        """Return the complaint of `ch-run`, whose exit codes differ between versions."""
         is_its_own = exit_code in _EXIT_CODES and "ch-run[" in stderr
         return _complaint(stderr) if is_its_own else None
 
     def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
-        """Kill what a run or a worker left; its namespaces and mounts end with it."""
+        """Kill the leftovers of a run or a worker; its namespaces and mounts end with it."""
         return kill_marked(transport, self.name, run_id=run_id, worker=worker)
 
 

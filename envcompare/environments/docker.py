@@ -1,4 +1,4 @@
-"""Docker: `docker run` around the command, on an image that the host's engine keeps."""
+"""Docker: `docker run` around the command, with an image in the host's engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from envcompare.environments.oci import DOCKER_TRAITS, DockerEngine
 
 
 class Docker(DockerEngine):
-    """Runs the command in a container under the runtime that is the engine's default."""
+    """Runs the command in a container under the engine's default runtime."""
 
     name: ClassVar[str] = "docker"
     traits: ClassVar[Traits] = replace(DOCKER_TRAITS, is_default=True, rung=Rung(6, "docker"))

@@ -1,6 +1,6 @@
-"""The NVIDIA driver of a host: whether it works, its files, and how processes reach it.
+"""The NVIDIA driver of a host: its state, its files, and how processes reach it.
 
-That is also by which way an engine gives a container the GPUs.
+This includes the way in which an engine gives a container the GPUs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ls /dev/nvidia[0-9]* >/dev/null || exit 4
 } || { printf '%s\n' "$listed" >&2; exit 5; }
 ! command -v python3 >/dev/null || env -u CUDA_VISIBLE_DEVICES python3 -c "$1" || exit 6
 """
-# Lines for the device files, their groups and the variables, then what ldconfig shows of its cache.
+# Lines for the device files, their groups and the variables, then the cache of ldconfig.
 _FILES = r"""
 for path in "$1"/nvidia[0-9]* "$1"/nvidiactl "$1"/nvidia-uvm "$1"/nvidia-uvm-tools \
     "$1"/nvidia-modeset "$1"/nvidia-caps/*; do
@@ -54,7 +54,7 @@ done
 PATH=$PATH:/usr/sbin:/sbin ldconfig -p
 exit 0
 """
-# What computing needs of the driver; its libraries for graphics are left out.
+# The driver's libraries for computing; those for graphics are left out.
 _LIBRARY = re.compile(
     r"\s*(lib(?:cuda|cudadebugger|nvidia-(?:ml|ptxjitcompiler|nvvm\d*|gpucomp|pkcs11\S*))\.so\S*)"
     r" \(libc6,(?:x86-64|AArch64)[^)]*\) => (/.+)"
@@ -68,7 +68,7 @@ if code:
     raise SystemExit(f"{(text.value or b'').decode()} (CUDA error {code})")
 raise SystemExit(None if count.value else "CUDA counts no device")
 """
-# A host may keep the driver's libraries for its containers alone.
+# A host may keep the driver's libraries only for its containers.
 _ON_HOST = f"""
 import ctypes
 try:
@@ -79,7 +79,7 @@ except OSError:
 RELOAD = "sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia; sudo nvidia-smi"
 """Reloads the kernel module if no process uses the GPU; nvidia-smi loads it as root."""
 MAKE_CDI = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
-"""Describes the GPUs of a host for the engines that give them to containers by CDI."""
+"""Describes the GPUs of a host for engines that use CDI."""
 _ON_CPU = "or measure on the CPU with --device cpu"
 _NO_MODULE = "no NVIDIA driver is loaded (/proc/driver/nvidia/version is missing)"
 _SILENT = "the NVIDIA driver does not answer"
@@ -101,7 +101,7 @@ _REASONS = {
     ),
 }
 _CAUSE = re.compile(r"^.*(?:Failed to initialize NVML|NVIDIA-SMI has failed).*$", re.MULTILINE)
-# What the driver's programs and libraries print; the remedy, where it is known.
+# Messages of the driver's programs and libraries, with the remedy if known.
 _SYMPTOMS = (
     Symptom(
         pattern=r"Driver/library version mismatch|CUDA error 803",
@@ -127,8 +127,8 @@ _SYMPTOMS = (
     ),
 )
 _ONE_PROCESS = frozenset(("Exclusive_Thread", "Exclusive_Process", "Prohibited"))
-# How PyTorch, CUDA and NVML say that a device is not there any more: NVIDIA Container Toolkit,
-# Troubleshooting, "Containers losing access to GPUs".
+# How PyTorch, CUDA and NVML report a lost device: NVIDIA Container Toolkit, Troubleshooting,
+# "Containers losing access to GPUs".
 _LOST = re.compile(
     r"Failed to initialize NVML: Unknown Error|no CUDA-capable device is detected"
     r"|CUDA error: unknown error|CUDA unknown error"
@@ -159,11 +159,11 @@ stat -c 'node %n %t %T' /dev/nvidia* 2>/dev/null
 def survey(transport: Transport) -> HostGpus:
     """Return the driver and the GPUs of a host, by nvidia-smi or by its PCI bus.
 
-    Raises CommandTimeoutError where nvidia-smi never ends and nothing else tells of a GPU.
+    Raises CommandTimeoutError if nvidia-smi hangs and nothing else reports a GPU.
     """
     try:
         return read_survey(shell(transport, SURVEY, timeout_s=PATIENCE_S).stdout)
-    except CommandTimeoutError:  # of a GPU whose driver hangs `check_driver` says so
+    except CommandTimeoutError:  # `check_driver` reports a GPU with a hanging driver
         known = glance(transport)
         if not known.is_expected:
             raise
@@ -171,12 +171,12 @@ def survey(transport: Transport) -> HostGpus:
 
 
 def glance(transport: Transport) -> HostGpus:
-    """Return driver and GPUs where none is to be used: nothing asks the driver itself."""
+    """Return driver and GPUs if none is used: nothing queries the driver itself."""
     return read_survey(shell(transport, ON_BUS, timeout_s=PATIENCE_S).stdout)
 
 
 def check_driver(transport: Transport) -> Check:
-    """Say whether driver, device files and nvidia-smi are in order."""
+    """Check driver, device files and nvidia-smi."""
     what, hint = "the NVIDIA driver", "run nvidia-smi on the host and fix what it reports"
     probe = Command(argv=("sh", "-c", _PROBE, "sh", _ON_HOST))
     result = ask(transport, probe, what=what, hint=hint)
@@ -194,7 +194,7 @@ def check_driver(transport: Transport) -> Check:
 
 
 def check_setup(gpus: HostGpus) -> Check:
-    """Say whether several processes can compute on the GPU that is measured, as arms do."""
+    """Check whether several processes can compute on the measured GPU, as arms do."""
     if gpus.is_choice_unknown:
         return unusable(
             f"CUDA_VISIBLE_DEVICES of the login is {spoken(gpus.visible or '')}, and the first GPU "
@@ -221,7 +221,7 @@ def check_setup(gpus: HostGpus) -> Check:
 
 
 def check_choice(gpus: HostGpus) -> Check | None:
-    """Say which of several GPUs or MIG devices is measured; None where there is no choice."""
+    """Return which of several GPUs or MIG devices is measured; None without a choice."""
     state = gpus.measured
     is_number = gpus.visible is None or gpus.visible[:1].isdecimal()
     if state is None and is_number and not gpus.is_order_known:
@@ -242,7 +242,7 @@ def check_choice(gpus: HostGpus) -> Check | None:
 
 
 def check_clocks(gpus: HostGpus) -> Check | None:
-    """Say what holds down the clocks of the GPU that is measured; None where it is not known."""
+    """Return what lowers the clocks of the measured GPU; None if unknown."""
     state = gpus.measured
     if state is None:
         return None
@@ -260,14 +260,14 @@ def _remedy(output: str) -> str:
 
 
 def lost_hint(output: str) -> str:
-    """Return what to try if the output of a worker says that its GPU was lost; else nothing."""
+    """Return what to try if a worker's output reports a lost GPU; otherwise empty."""
     return _LOST_HINT if _LOST.search(output) else ""
 
 
 def find(transport: Transport, driver: Check) -> Check:
-    """Return what `check_driver` said of a host, with the files that a container would need.
+    """Return the result of `check_driver`, with the files that a container needs.
 
-    A driver that does not work is returned as it is.
+    A broken driver's result is returned unchanged.
     """
     if not driver.is_usable:
         return driver
@@ -286,14 +286,14 @@ def find(transport: Transport, driver: Check) -> Check:
 
 
 def files_command(folder: str) -> Command:
-    """Return the command that lists the driver's files, its devices those in the folder."""
+    """Return the command that lists the driver's files, with devices from the folder."""
     return Command(argv=("sh", "-c", _FILES, "sh", folder))
 
 
 def read_files(text: str) -> Gpu:
-    """Read what the command of `files_command` wrote.
+    """Parse the output of the command of `files_command`.
 
-    There is no way to a GPU where the user's own CUDA_VISIBLE_DEVICES hides them all.
+    There is no way to a GPU if the user's own CUDA_VISIBLE_DEVICES hides them all.
     """
     entries = [line.split(" ", 1) for line in text.splitlines() if " " in line]
     pairs = [tuple(rest[0].split(" ", 1)) for word, *rest in entries if word == "variable"]
@@ -314,9 +314,9 @@ def read_files(text: str) -> Gpu:
 
 
 def gpu_way(probed: str, driver: Check, *, missing: Problem) -> Check:
-    """Return by which way an engine gives a container the GPUs, from what the probe printed.
+    """Return how an engine gives a container the GPUs, from the output of the probe.
 
-    The problem `missing` is of an engine that has none.
+    The problem `missing` is for an engine without a way.
     """
     description = _cdi(probed)
     stale = _stale(description, probed, driver.version or "")
@@ -331,9 +331,9 @@ def gpu_way(probed: str, driver: Check, *, missing: Problem) -> Check:
 
 
 def _cdi(text: str) -> str:
-    """Return the CDI descriptions of GPUs in what the probe printed; those of the last folder win.
+    """Return the CDI descriptions in the probe's output; those of the last folder win.
 
-    An engine takes a device from the folder that it names last, and each file is whole there.
+    An engine takes a device from the folder that it names last, and each file there is complete.
     """
     by_folder: dict[str, str] = {}
     for match in _CDI_FOLDER.finditer(text):
@@ -342,7 +342,7 @@ def _cdi(text: str) -> str:
 
 
 def _stale(description: str, text: str, driver: str) -> str:
-    """Return how a CDI description differs from the host; empty where it does not."""
+    """Return how a CDI description differs from the host; empty if it does not."""
     described = set(_CDI_DRIVER.findall(description))
     if driver and described and driver not in described:
         versions = ", ".join(sorted(described))
@@ -363,9 +363,9 @@ def _stale(description: str, text: str, driver: str) -> str:
 def check_inside(
     transport: Transport, where: Environment, command: Command, isolation: Isolation
 ) -> Check:
-    """Say whether the interpreter that `command` starts reaches a GPU in the environment.
+    """Check whether the interpreter that `command` starts reaches a GPU in the environment.
 
-    Engines may give a container none and say nothing, so CUDA itself is asked.
+    Engines may provide none without a message, so CUDA itself is asked.
     """
     program = replace(command, argv=(*command.argv, "-c", _PROGRAM))
     what, hint = "CUDA", "run nvidia-smi there, and see what the kernel's log says"

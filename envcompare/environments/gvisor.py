@@ -34,9 +34,9 @@ _SYMPTOMS = (
 
 
 class GVisor(DockerEngine):
-    """Runs the command as `docker` does, on the system calls of gVisor's kernel.
+    """Runs the command as `docker` does, with gVisor's kernel for system calls.
 
-    That kernel tells no run-queue wait, so that a cell with such an arm is judged on wall time.
+    That kernel reports no run-queue wait, so cells with such an arm use wall time.
     """
 
     name: ClassVar[str] = "gvisor"
@@ -45,13 +45,13 @@ class GVisor(DockerEngine):
         aliases=("runsc",),
         counters="root",
         fixed_options=(*(DOCKER_TRAITS.fixed_options or ()), "--runtime"),
-        # not the kernel itself, `exe`: its clock counts its work as that of the workload
+        # not the kernel itself, `exe`: its CPU time includes the workload's
         helpers=(*DOCKER_TRAITS.helpers, "runsc-gofer"),
     )
     runtime: ClassVar[tuple[str, ...]] = ("--runtime", "runsc")
 
     def check(self, transport: Transport) -> Check:
-        """Say whether Docker is usable there, and knows the runtime."""
+        """Check whether Docker is usable, and has the runtime."""
         check = super().check(transport)
         if not check.is_usable:
             return check
@@ -65,7 +65,7 @@ class GVisor(DockerEngine):
         return replace(check, version=f"{version or 'unknown'} in Docker {check.version}")
 
     def check_gpu(self, transport: Transport, driver: Check) -> Check:  # noqa: ARG002 — the host was asked
-        """Say that GPUs are not given: nvproxy is for some drivers and not set up here."""
+        """Refuse GPUs: nvproxy supports only some drivers and is not set up here."""
         if driver.gpu.way == "none":
             return driver
         return unusable(
@@ -74,6 +74,6 @@ class GVisor(DockerEngine):
         )
 
     def explain(self, exit_code: int, stderr: str) -> Problem | None:
-        """Say what the runtime or `docker run` complained about."""
+        """Return the complaint of the runtime or of `docker run`."""
         problem = super().explain(exit_code, stderr)
         return problem and (recognise(_SYMPTOMS, stderr) or problem)

@@ -1,6 +1,6 @@
-"""What engines with Docker's command line share: containers, their options and labels, and images.
+"""Shared parts of engines with Docker's command line: containers, options, labels, images.
 
-`DockerEngine` is Docker's own engine, under whichever runtime. A container gets the GPUs by CDI, by
+`DockerEngine` is Docker's own engine, with any runtime. A container gets the GPUs by CDI, by
 NVIDIA's hook, or as the driver's own files.
 """
 
@@ -43,12 +43,12 @@ from envcompare.text import spoken
 from envcompare.transport import FOLDER_S, Transport
 from envcompare.transport.local import LOCAL
 
-# A container outlives its client, and an image has no process: both are found by these.
+# A container outlives its client, and an image has no process: labels find both.
 RUN_LABEL = "envcompare.run"
 ARM_LABEL = "envcompare.arm"
 WORKER_LABEL = "envcompare.worker"
-# A container that removes itself is still listed for a moment. A daemon that is restarted does not
-# answer for some seconds, and is asked once a second.
+# A container that removes itself is still listed for a moment. A restarting daemon does not answer
+# for some seconds, and is asked once a second.
 _REMOVE = r"""
 label=$1 tries=$2 program=$3 removed=' ' rounds=0 failures=0
 command -v "$program" >/dev/null || { echo 0; exit; }
@@ -80,22 +80,22 @@ images=$("$program" image ls --quiet --no-trunc --filter "label=$label") || exit
 echo 0
 """
 _TRIES = 20
-_TRIES_OF_WORKER = 60  # one that ran a moment ago: its daemon restarts, and will answer again
-_OLDEST = (20, 10)  # the first with `docker run --pull`
+_TRIES_OF_WORKER = 60  # a worker's daemon was running a moment ago, so it will answer again
+_OLDEST = (20, 10)  # the first version with `docker run --pull`
 _FORMAT = "{{.Client.Version}} {{.Server.Version}}"
 _VERSIONS = re.compile(r"(\d+\.\d\S*) (\d+\.\d\S*)(?:\n|$)")
-# No process inside gets more rights than its user has, and a fork bomb ends before the numbers of
-# processes of the smallest kernel (32768) do. --threads takes half of the limit.
+# No process inside gets more rights than its user has. A fork bomb hits the limit before the
+# smallest kernel runs out of process numbers (32768). --threads takes half of the limit.
 _FEW_RIGHTS = (("--cap-drop", "ALL"), ("--security-opt", "no-new-privileges"))
 _FEW_PROCESSES = ("--pids-limit", "8192")
-_READ_ONLY = (("--read-only",), ("--tmpfs", "/tmp:exec"), ("--tmpfs", "/var/tmp:exec"))  # noqa: S108
+_READ_ONLY = (("--read-only",), ("--tmpfs", "/tmp:exec"), ("--tmpfs", "/var/tmp:exec"))  # noqa: S108 — inside
 PLACES: dict[Place, Placing] = {
     "image": Placing(folder=HELD, is_held=True),
     "overlay": Placing(folder="/var/tmp/envcompare-data"),  # noqa: S108 — inside
     "tmpfs": Placing(folder=f"{HELD}/data"),
     "sif": Placing(refusal="it runs no SIF"),
 }
-"""The places of engines with Docker's command line: `/var/tmp` is in the container's own layer."""
+"""The places of engines with Docker's command line: `/var/tmp` is in the container's layer."""
 _TMPFS = ("--mount", f"type=tmpfs,destination={HELD},tmpfs-mode=1777")
 _ADVICE = ("See 'docker", "Run 'docker")  # the client ends its complaints with one of these
 _USAGE = "\nUsage:"  # after a complaint about an option
@@ -105,9 +105,9 @@ _NO_GPU_HINT = (
     "install nvidia-container-toolkit and run: sudo nvidia-ctk runtime configure --runtime=docker; "
     "sudo systemctl restart docker"
 )
-# Images made for NVIDIA's runtime look for the driver's libraries here as well.
+# Images for NVIDIA's runtime look for the driver's libraries here as well.
 _LIBRARIES = "/usr/local/nvidia/lib64"
-# An engine that does not know CDI, or has it switched off, names no folders.
+# An engine without CDI, or with CDI switched off, names no folders.
 _GPU_PROBE = rf"""
 docker info --format '{{{{range .CDISpecDirs}}}}{{{{println .}}}}{{{{end}}}}' 2>/dev/null |
 {CDI_PROBE}
@@ -124,7 +124,7 @@ _SYMPTOMS = (
         brief="permission denied on the engine's socket",
         hint='sudo usermod -aG docker "$USER", then log in again',
     ),
-    Symptom(  # at another address than the usual one, which somebody named
+    Symptom(  # at an explicitly configured address
         pattern=r"(?:Cannot connect to the Docker daemon|failed to connect to the docker API) at "
         r"(?!unix:///var/run/docker\.sock)([^\s;]+?)[.;]?(?:\s|$)",
         brief="no Docker daemon answers at {match}",
@@ -133,12 +133,12 @@ _SYMPTOMS = (
     ),
     Symptom(
         pattern=r"Cannot connect to the Docker daemon|failed to connect to the docker API"
-        r"|Connection aborted[^\n]+(?:Refused|NotFound|Disconnected)",  # as the SDK says it
+        r"|Connection aborted[^\n]+(?:Refused|NotFound|Disconnected)",  # the SDK's wording
         brief="the Docker daemon is not running",
         hint="sudo systemctl start docker",
         passes=True,
     ),
-    Symptom(  # what a client says whose daemon goes away or comes up
+    Symptom(  # a client's message while its daemon stops or starts
         pattern=r"daemon is shutting down|error waiting for container: [^\n]*EOF"
         r"|error during connect: [^\n]+|Error response from daemon: [^\n]*"
         r"(?:containerd\.sock|connection refused|transport is closing|ttrpc: closed"
@@ -193,7 +193,7 @@ ENGINE = Engine(
 )
 """Docker's own engine, which also builds the workload image on this machine."""
 
-# Where a process had to be root, what it wrote goes to the caller, and its exit code stays.
+# After a process that had to be root, its files go to the caller, and its exit code stays.
 _AS_ROOT = r"""
 owner=$1 folder=$2
 shift 2
@@ -220,13 +220,13 @@ DOCKER_TRAITS = Traits(
     helpers=("dockerd", "containerd", "containerd-shim"),
     places=PLACES,
 )
-"""What is special to every environment of Docker's own engine."""
+"""The traits of all environments with Docker's own engine."""
 
 
 class DockerEngine:
-    """Runs the command in a fresh container of an image that Docker's engine holds.
+    """Runs the command in a fresh container from an image in Docker's engine.
 
-    An environment names itself and its traits, and the options that choose another runtime.
+    Each environment has its own name, traits and runtime options.
     """
 
     name: ClassVar[str]
@@ -237,9 +237,9 @@ class DockerEngine:
     def wrap(self, command: Command, isolation: Isolation) -> Command:
         """Return a labelled `docker run` without network, logs or pulls, under the caller's ids.
 
-        It has as few rights as can be, unless the user's own options, which come later, say more.
-        No init process is added: the worker ends with its stdin, and a killed one is reaped by it.
-        With a capability it is root inside, and gives the caller what it leaves in the scratch.
+        It has minimal rights, unless the user's own options, which come later, grant more. It has
+        no init process: the worker ends with its stdin, and docker reaps a killed one. With a
+        capability it is root inside, and returns its files in the scratch to the caller.
         """
         # An id without a passwd entry has no name, and getpass.getuser() would fail.
         variables = (("USER", "envcompare"), *variables_inside(self.name, command, isolation))
@@ -259,7 +259,7 @@ class DockerEngine:
         return (*_own_options(isolation), *self.runtime, *isolation.options)
 
     def check(self, transport: Transport) -> Check:
-        """Say whether client and daemon answer, are recent enough, and run as root there."""
+        """Check whether client and daemon answer, are recent enough, and run as root there."""
         result = _ask(transport, "version", "--format", _FORMAT)
         if isinstance(result, Check):
             return result
@@ -282,7 +282,7 @@ class DockerEngine:
         return _check_security(transport, server)
 
     def check_gpu(self, transport: Transport, driver: Check) -> Check:
-        """Say whether the driver works, and by which way the engine gives a container the GPUs."""
+        """Check the driver, and how the engine gives a container the GPUs."""
         if driver.gpu.way == "none":
             return driver
         probe = Command(argv=("sh", "-c", _GPU_PROBE))
@@ -304,11 +304,11 @@ class DockerEngine:
         *,
         compression: Compression,  # noqa: ARG002 — layers have none
     ) -> str:
-        """Return the ID of the image with the data in a layer of their own."""
+        """Return the ID of the image with the data in a separate layer."""
         return held_in_layer(image_store(transport), isolation, data)
 
     def explain(self, exit_code: int, stderr: str) -> Problem | None:
-        """Say what `docker run` complained about; 125 to 127 are its own exit codes."""
+        """Return the complaint of `docker run`, whose own exit codes are 125 to 127."""
         if exit_code not in {125, 126, 127}:
             return None
         if symptom := recognise(_SYMPTOMS, stderr):
@@ -320,13 +320,13 @@ class DockerEngine:
     def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
         """Remove the containers of a run or a worker in any state, and wait until all are gone.
 
-        The client is asked that started them: killing it does not stop a container.
+        It asks the client that started them, since killing the client does not stop a container.
         """
         return remove_labelled(transport, ENGINE.program, run_id=run_id, worker=worker)
 
 
 def prepared_image(where: Environment, request: Request) -> Prepared:
-    """Return an image of the host's engine, proven as `where` starts it; raises as `prepare`."""
+    """Return an image of the host's engine, proven through `where`; raises as `prepare`."""
     store = image_store(request.transport)
     if request.is_host_stack:
         return show_host(request, lambda layout: make_image(store, layout))
@@ -334,7 +334,7 @@ def prepared_image(where: Environment, request: Request) -> Prepared:
     if request.reference:
         image = _users_image(request, store, local)
         there = deliver(store, image, local=local, progress=progress)
-        given = replace(there, digest=image.digest)  # as its given name says
+        given = replace(there, digest=image.digest)  # of the name that was given
         return user_software(where, request, given)
     recipe = images.recipe(wheelhouse(request), base=request.options.base, local=local)
     built = images.find_built(store, recipe)
@@ -346,9 +346,9 @@ def prepared_image(where: Environment, request: Request) -> Prepared:
 def held_in_layer(
     store: ImageStore, isolation: Isolation, data: str, *, options: tuple[str, ...] = ()
 ) -> str:
-    """Return the ID of an image with data in a layer, which goes with the run.
+    """Return the ID of an image with data in a layer, which is removed with the run.
 
-    `options` make them the caller's. Raises StackError.
+    `options` make the data the caller's. Raises StackError.
     """
     labels = (
         *("--label", f"{RUN_LABEL}={isolation.run_id}"),
@@ -360,7 +360,7 @@ def held_in_layer(
 def visibility_options(
     command: Command, isolation: Isolation, variables: tuple[tuple[str, str], ...]
 ) -> tuple[str, ...]:
-    """Return the options of `run` for what a container sees: folders, GPUs and variables."""
+    """Return the `run` options for what a container sees: folders, GPUs and variables."""
     return (
         *("--workdir", command.cwd or isolation.scratch or "/"),
         *mount_options(isolation.mounts, isolation.scratch),
@@ -371,9 +371,9 @@ def visibility_options(
 
 
 def image_and_command(command: Command, isolation: Isolation) -> tuple[str, ...]:
-    """Return the end of `run`: labels, image, and what is started in it."""
+    """Return the end of `run`: labels, image, and the started command."""
     return (
-        # of labels with one name the engine takes the last: by these a container is removed
+        # with repeated labels the engine takes the last; the sweep relies on these
         *("--label", f"{RUN_LABEL}={isolation.run_id}"),
         *("--label", f"{ARM_LABEL}={isolation.arm}"),
         *("--label", f"{WORKER_LABEL}={isolation.worker}"),
@@ -396,7 +396,7 @@ def _ask(transport: Transport, *words: str) -> CommandResult | Check:
 
 
 def user_option(isolation: Isolation) -> tuple[str, ...]:
-    """Return the user inside: the caller, or root where a capability is needed.
+    """Return the option for the user inside: the caller, or root if a capability is needed.
 
     A process that is not started as root does not get what `--cap-add` allows.
     """
@@ -404,7 +404,7 @@ def user_option(isolation: Isolation) -> tuple[str, ...]:
 
 
 def _own_options(isolation: Isolation) -> tuple[str, ...]:
-    """Return the options for network, logs and rights that the user does not overrule."""
+    """Return the options for network, logs and rights that the user does not override."""
     options = limits(isolation, more=(_FEW_PROCESSES,))
     kept = (option for option in options if not _is_overruled(option, isolation.options))
     return tuple(word for option in kept for word in option)
@@ -417,7 +417,7 @@ def limits(
 
     `more` are those of an engine.
     """
-    # root that was given a capability gives the caller what it has left in the scratch folder
+    # root with a capability returns its files in the scratch folder to the caller
     needed = isolation.capabilities and (*isolation.capabilities, "CHOWN")
     is_root = isolation.uid == 0 or bool(needed)
     return (
@@ -430,20 +430,20 @@ def limits(
 
 
 def _may_be_read_only(isolation: Isolation) -> bool:
-    """Tell whether nothing but scratch folders and mounts need be written to in the container.
+    """Say whether only scratch folders and mounts must be writable in the container.
 
     A timed command may write where it could in a container that a user starts. CDI and the NVIDIA
-    toolkit rewrite the loader cache of the image.
+    toolkit rewrite the image's loader cache.
     """
     is_written = isolation.is_timed or isolation.place == "overlay"
     return not is_written and isolation.gpu.way in {"none", "devices"}
 
 
 def _is_overruled(option: tuple[str, ...], given: tuple[str, ...]) -> bool:
-    """Tell whether an option of envcompare gives way to those of the user.
+    """Say whether a user's option replaces an option of envcompare.
 
-    Of most the engine takes the last. It refuses two networks and two mounts at one path, and
-    `--privileged` does not undo all that goes before it.
+    For most options the engine takes the last one. It refuses two networks, or two mounts at one
+    path, and `--privileged` does not undo everything before it.
     """
     names = {"--network" if word == "--net" else word for word in _names(given)}
     match option:
@@ -458,7 +458,7 @@ def _is_overruled(option: tuple[str, ...], given: tuple[str, ...]) -> bool:
 
 
 def _names(options: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of options; a Boolean one that is set to false is not named."""
+    """Return the names of options, without Booleans that are set to false."""
     given = (word.partition("=") for word in options if word.startswith("-"))
     return tuple(name for name, _, value in given if value.lower() not in {"false", "0", "f"})
 
@@ -474,7 +474,7 @@ def _closing(isolation: Isolation) -> tuple[str, ...]:
 def _gpu_options(reached: Gpu) -> tuple[str, ...]:
     """Return the options of `docker run` that give a container the GPUs.
 
-    A container has none of the user's groups, and some hosts let one group alone have the GPUs.
+    A container has none of the user's groups, and some hosts restrict the GPUs to one group.
     """
     groups = tuple(word for group in reached.groups for word in ("--group-add", group))
     if reached.way == "cdi":
@@ -544,9 +544,9 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def remove_labelled(transport: Transport, program: str, *, run_id: str, worker: str) -> int:
-    """Remove the containers of a run or a worker from an engine; return how many there were.
+    """Remove the containers of a run or a worker from an engine; return their number.
 
-    The images that a run has put data into go with it. Raises as `swept`.
+    Also removes the images with the run's data. Raises as `swept`.
     """
     label = f"{WORKER_LABEL}={worker}" if worker else f"{RUN_LABEL}={run_id}"
     tries = _TRIES_OF_WORKER if worker else _TRIES

@@ -44,13 +44,13 @@ from envcompare.stack.host import make_image
 from envcompare.text import spoken
 from envcompare.transport import Transport
 
-_OLDEST = (3, 4)  # the first with `--pull never`
+_OLDEST = (3, 4)  # the first version with `--pull never`
 _FORMAT = (
     "{{.Version.Version}} {{.Host.OCIRuntime.Name}} {{.Store.GraphDriverName}} "
     "{{.Host.Security.Rootless}}"
 )
 _INFO = re.compile(r"(\d+)\.(\d+)(\S*) (\S+) (\S+) (true|false)")
-# It warns of old cgroups in each start, on the stderr that is the workload's alone.
+# It warns of old cgroups at each start, on the workload's stderr.
 _QUIET = (("PODMAN_IGNORE_CGROUPSV1_WARNING", "1"),)
 # Starts a missing program in an empty root: only an engine that can make a container reports that
 # the program is missing.
@@ -141,13 +141,13 @@ class Podman:
     def wrap(self, command: Command, isolation: Isolation) -> Command:
         """Return a labelled `podman run` without network, logs or pulls, under the caller's ids.
 
-        `--userns keep-id` gives the caller the same number inside and outside. The engine's limit
-        of processes stays: kernels with cgroups of version 1 refuse another one.
+        `--userns keep-id` gives the caller the same number inside and outside. The engine's process
+        limit stays: kernels with cgroups of version 1 refuse a different one.
         """
         variables = (("USER", "envcompare"), *variables_inside(self.name, command, isolation))
         argv = (
             *(ENGINE.program, "run", "--interactive", "--rm", "--pull", "never"),
-            # removing a container asks nothing of a process that ignores it
+            # removal does not wait for a process that ignores signals
             *("--stop-timeout", "0"),
             *self.engine_options(isolation),
             *user_option(isolation),
@@ -162,7 +162,7 @@ class Podman:
         return tuple(word for option in options for word in option)
 
     def check(self, transport: Transport) -> Check:
-        """Say whether this user, who is not root, can start a container, and by which runtime."""
+        """Check whether this user, without root, can start a container, and with which runtime."""
         probe = Command(argv=("sh", "-c", _PROBE))
         result = ask(transport, probe, what="Podman", hint=ENGINE.silent_hint)
         if isinstance(result, Check):
@@ -177,7 +177,7 @@ class Podman:
         return _check_start(match, result.stderr)
 
     def check_gpu(self, transport: Transport, driver: Check) -> Check:
-        """Say whether the driver works, and by which way a container gets the GPUs."""
+        """Check the driver, and how a container gets the GPUs."""
         if driver.gpu.way == "none":
             return driver
         probe = Command(argv=("sh", "-c", _FOLDERS + CDI_PROBE))
@@ -208,9 +208,9 @@ class Podman:
         *,
         compression: Compression,  # noqa: ARG002 — layers have none
     ) -> str:
-        """Return the ID of the image with the data in a layer of their own.
+        """Return the ID of the image with the data in a separate layer.
 
-        Raises StackError also for a path that `podman cp` takes for a pattern.
+        Also raises StackError for a path that `podman cp` takes for a pattern.
         """
         if set(data) & set("*?[\\"):
             raise StackError(
@@ -223,7 +223,7 @@ class Podman:
         return held_in_layer(store, isolation, data, options=owner)
 
     def explain(self, exit_code: int, stderr: str) -> Problem | None:
-        """Say what `podman run` complained about; 125 to 127 are its own exit codes."""
+        """Return the complaint of `podman run`, whose own exit codes are 125 to 127."""
         return _complaint(stderr) if exit_code in {125, 126, 127} else None
 
     def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:

@@ -39,5 +39,5 @@ def environment(name: str) -> Environment:
 
 
 def all_traits() -> dict[str, Traits]:
-    """Return what is special to each environment, for parsing `--envs`."""
+    """Return the traits of each environment, for parsing `--envs`."""
     return {name: where.traits for name, where in ENVIRONMENTS.items()}

@@ -1,4 +1,4 @@
-"""The files of an image as a folder of the host, for environments that have no engine."""
+"""The files of an image in a folder of the host, for environments without an engine."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from envcompare.stack.image import Image, Piped, pipe
 from envcompare.stack.storage import host_cache
 from envcompare.transport import CONTENT_S, make_folder, not_understood, read_json, shell
 
-# As Docker gives it to an image that sets none; one that is set comes after it.
+# As Docker sets it for an image without one; an image's own one comes later.
 PATH = ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
-# The first word is what is done. The container that is needed to export files never starts, devices
-# are the host's own, and what fails before a pipe is noticed by the file it leaves. Several may
+# The first word is the action. The container for the export never starts, and devices are the
+# host's own. A failure before a pipe is detected by the file it leaves. Several processes may
 # unpack at the same time, each into its own folder; the first to finish wins.
 _FILES: Final = r"""
 export_files() {
@@ -83,7 +83,7 @@ def files_of_workloads(request: Request) -> Prepared:
 
 
 def of_given_files(where: Environment, request: Request) -> Prepared:
-    """Return the files of an image that the user named; raises StackError where there are none."""
+    """Return the files of an image that the user named; raises StackError if there are none."""
     path, host = request.reference, request.transport.name
     if not shell(request.transport, '[ -e "$1" ]', path).succeeded:
         raise StackError(
@@ -96,9 +96,9 @@ def of_given_files(where: Environment, request: Request) -> Prepared:
 
 
 def unpack(request: Request, store: ImageStore, image: Image) -> str:
-    """Return the folder of the host's cache with the files of an image; unpacked where it is not.
+    """Return the folder of the host's cache with the files of an image; unpacked if missing.
 
-    They come from the engine of `store`, there or here. Raises StackError where that fails.
+    They come from the engine of `store`, there or here. Raises StackError if that fails.
     """
     transport = request.transport
     parent = f"{host_cache(transport)}/{image.key}"
@@ -125,7 +125,7 @@ def unpack(request: Request, store: ImageStore, image: Image) -> str:
 def _piped(
     request: Request, store: ImageStore, image: Image, *, label: str, folder: str
 ) -> CommandResult | Piped:
-    """Unpack the files of an image into a new folder of the host; return how that ended."""
+    """Unpack the files of an image into a new folder of the host; return the result."""
     transport = request.transport
     export = (store.engine.program, image.id, label)
     if store.transport is transport:
@@ -139,7 +139,7 @@ def _piped(
 
 
 def _image_variables(store: ImageStore, image: Image) -> tuple[tuple[str, str], ...]:
-    """Return the variables that an image sets, which its files do not tell."""
+    """Return the variables that an image sets, which are not in its files."""
     output = store.ask("image", "inspect", "--format", _VARIABLES, image.id).stdout
     try:
         variables = read_json(output, list[str]) if output.strip() != "null" else []

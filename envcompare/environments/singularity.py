@@ -136,7 +136,7 @@ _SYMPTOMS = (
 def find_engine(transport: Transport) -> str:
     """Return the name of the program on the host, apptainer or singularity.
 
-    Raises UnusableError when it has neither.
+    Raises UnusableError if it has neither.
     """
     result = run(transport, Command(argv=("sh", "-c", _FIND)))
     if not result.succeeded:
@@ -152,7 +152,7 @@ def find_engine(transport: Transport) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Singularity:
-    """Runs the command in an image file, with nothing of the host but the mounts."""
+    """Runs the command in an image file that sees only the mounts of the host."""
 
     name: ClassVar[str] = "singularity"
     traits: ClassVar[Traits] = Traits(
@@ -172,11 +172,11 @@ class Singularity:
     engine: ClassVar[None] = None
 
     def wrap(self, command: Command, isolation: Isolation) -> Command:
-        """Return an `exec` that shows the mounts alone and takes nothing from the caller's shell.
+        """Return an `exec` that shows only the mounts and takes nothing from the caller's shell.
 
-        Variables are set by `env` inside: the engine's own `--env` splits values at commas, lets a
-        shell evaluate them, and refuses HOME. The scratch folder is mounted at /tmp too: the one
-        of `--containall` holds 64 MB.
+        `env` sets the variables inside: the engine's own `--env` splits values at commas, lets a
+        shell evaluate them, and refuses HOME. The scratch folder is also mounted at /tmp, since the
+        one of `--containall` holds 64 MB.
         """
         variables = variables_inside(self.name, command, isolation)
         is_overlay = isolation.place == "overlay"
@@ -197,10 +197,10 @@ class Singularity:
         return Command(argv=argv, env=marks(self.name, isolation))
 
     def engine_options(self, isolation: Isolation) -> tuple[str, ...]:
-        """Return what isolates the container from the caller, and drops what only root has.
+        """Return the options that isolate the container, and drop what only root has.
 
-        Of any other user the engine itself drops all capabilities and allows no new ones, and the
-        image is always read-only. Only root could limit the number of processes there.
+        For other users the engine drops all capabilities and allows no new ones, and the image is
+        always read-only. Only root could limit the number of processes there.
         """
         separate = ("--containall", "--no-home", "--cleanenv")
         if isolation.uid and not isolation.capabilities:
@@ -209,7 +209,7 @@ class Singularity:
         return (*separate, "--no-privs", "--add-caps", kept)
 
     def check(self, transport: Transport) -> Check:
-        """Say whether an image can be made and started by this user, and by which program."""
+        """Check whether this user can make and start an image, and with which program."""
         hint = "build and start any image there by hand, and see where it waits"
         probe = Command(argv=("sh", "-c", _PROBE))
         result = ask(transport, probe, what="Apptainer", hint=hint, times=2)
@@ -237,7 +237,7 @@ class Singularity:
         return replace(check, engine=engine, caution=slow if unpacks else None)
 
     def check_gpu(self, transport: Transport, driver: Check) -> Check:  # noqa: ARG002 — the host was asked
-        """Say whether the driver works; `--nv` itself is silent where there is none."""
+        """Check the driver; `--nv` itself gives no message without one."""
         is_there = driver.gpu.way != "none"
         return replace(driver, gpu=replace(driver.gpu, way="engine")) if is_there else driver
 
@@ -302,7 +302,7 @@ class Singularity:
         return sif.with_data(transport, target, source, program=program, compression=compression)
 
     def explain(self, exit_code: int, stderr: str) -> Problem | None:
-        """Say what the engine complained about: it ends with 255, or 1 before it has begun."""
+        """Return the engine's complaint: it ends with 255, or 1 before it has started."""
         if exit_code not in {1, 255} or not re.search(r"FATAL|ERROR\s*:", stderr):
             return None
         if symptom := recognise(_SYMPTOMS, stderr):
@@ -310,12 +310,12 @@ class Singularity:
         return Problem(brief=f"singularity could not start the container: {last_line(stderr)}")
 
     def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
-        """Kill what a run or a worker left: the engine, what serves its image, and the workload."""
+        """Kill the leftovers of a run or a worker: engine, image server and workload."""
         return kill_marked(transport, self.name, run_id=run_id, worker=worker)
 
 
 def make_sif(request: Request, image: images.Image, *, program: str) -> sif.Sif:
-    """Return the SIF of an image on the host of a request, made by that program there or here."""
+    """Return the SIF of an image on the request's host, made by that program there or here."""
     store, local = _image_stores(request)
     wanted = sif.Wanted(
         image=image,
@@ -330,7 +330,7 @@ def make_sif(request: Request, image: images.Image, *, program: str) -> sif.Sif:
 
 
 def _image_stores(request: Request) -> tuple[ImageStore, ImageStore]:
-    """Return what the engine that builds images keeps on the host, and here."""
+    """Return the stores of the engine that builds images, on the host and here."""
     there = ImageStore(engine=request.builder, transport=request.transport)
     return there, replace(there, transport=request.local)
 
@@ -349,7 +349,7 @@ def _sif_identity(made: sif.Sif) -> tuple[tuple[str, str], ...]:
 
 
 def _origin(transport: Transport, path: str) -> tuple[tuple[str, str], ...]:
-    """Say from what a SIF on this machine was made and what reads it, where they tell."""
+    """Return a local SIF's source and the version of its reader, if known."""
     if transport.name != LOCAL.name:
         return ()
     facts = (("sif.from", origin(Path(path))), ("sif.reader", _reader_version()))
@@ -357,7 +357,7 @@ def _origin(transport: Transport, path: str) -> tuple[tuple[str, str], ...]:
 
 
 def _reader_version() -> str | None:
-    """Return the version of Singularity or Apptainer on this machine; None where there is none."""
+    """Return the version of Singularity or Apptainer on this machine; None without one."""
     if not _has_reader():
         return None
     from spython.utils import get_singularity_version  # noqa: PLC0415, TID251 - loaded on demand
@@ -366,12 +366,11 @@ def _reader_version() -> str | None:
 
 
 def _labels(sif: Path) -> dict[str, str]:
-    """Return the labels of a SIF; empty where it has none or nothing here can read it."""
     if not _has_reader():
         return {}
     from spython.main import Client  # noqa: PLC0415, TID251 - loaded on demand
 
-    # A failed call gives a dict with `message` and `return_code` in place of the SIF's own facts.
+    # A failed call returns a dict with `message` and `return_code` instead of the SIF's facts.
     facts: Any = Client.inspect(str(sif))
     given = facts.get("attributes", {}).get("labels") if isinstance(facts, dict) else None
     return {str(name): str(value) for name, value in (given or {}).items()}
@@ -383,7 +382,7 @@ def origin(sif: Path) -> str | None:
 
 
 def _has_reader() -> bool:
-    """Tell whether spython can work: it knows the one name `singularity`."""
+    """Tell whether spython can work: it only knows the name `singularity`."""
     return shutil.which("singularity") is not None
 
 

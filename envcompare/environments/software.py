@@ -28,20 +28,20 @@ from envcompare.text import spoken
 from envcompare.transport import Transport
 
 PYTHON = "python3"
-"""How a user of an image starts Python, by the PATH of the image."""
+"""How a user of an image starts Python, through the image's PATH."""
 
-# A login may lead every Python and its libraries to other files by these, past the software that
-# is compared. No container sees them; what a stack or a user gives is in the command's own
-# variables and stays.
+# With these a login may lead every Python and its libraries to files outside the compared
+# software. No container sees them. Those of a stack or a user are in the command's own variables
+# and stay.
 _LEADING = (
     "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONSAFEPATH",
     "PYTHONPLATLIBDIR", "PYTHONPYCACHEPREFIX", "PYTHONEXECUTABLE", *LOADING,
 )  # fmt: skip
-_OWN_PYTHON = "ENVCOMPARE_PYTHON"  # tells it to what runs inside (workloads/harness/pinning.py)
-_LOGIN = "login"  # marks a plain process that is of no arm
+_OWN_PYTHON = "ENVCOMPARE_PYTHON"  # read by the harness inside (workloads/harness/pinning.py)
+_LOGIN = "login"  # marks a plain process that belongs to no arm
 _NOBODY = 65534
 _START_S = 300.0
-# Docker's words, and those of `env`, by which other environments start it.
+# The wording of Docker, and of `env`, which starts it in other environments.
 _NO_PYTHON = re.compile(r'"python3": executable file not found|env: \W?python3\W')
 _VERSION = re.compile(r"[0-9]+\.[0-9]+\S*")
 _WHICH = "import sys; print(sys.executable); print(sys.version.split()[0])"
@@ -50,8 +50,8 @@ _WHICH = "import sys; print(sys.executable); print(sys.version.split()[0])"
 def wheelhouse(request: Request) -> Wheelhouse:
     """Return the wheelhouse of the bundled workloads for a host.
 
-    Raises StackError where its machine has no wheels, or a disk has no room for all that is to be
-    made of them, before anything is downloaded.
+    Before downloading, raises StackError if the machine has no wheels, or a disk lacks the room for
+    everything made from them.
     """
     python, variant = request.options.python, request.wheels.variant
     check_machine(request.transport)
@@ -67,7 +67,7 @@ def wheelhouse(request: Request) -> Wheelhouse:
 
 
 def needs(request: Request) -> tuple[storage.Need, ...]:
-    """Return what room the software of all arms of a host needs, here and there."""
+    """Return the room that the software of all arms of a host needs, here and there."""
     here, there, kinds = request.local, request.transport, request.kinds
     is_remote = here.name != there.name
     cache = host_cache(there)
@@ -87,7 +87,7 @@ def needs(request: Request) -> tuple[storage.Need, ...]:
         store = ImageStore(engine=request.builder, transport=there)
         steps += storage.image_needs(store, "received image")
     if "sif" in kinds:
-        if is_remote and "image" not in kinds:  # else it is made from the engine of the host
+        if is_remote and "image" not in kinds:  # otherwise it is made from the host's engine
             steps.append(storage.Need(step="archive", transport=there, path=cache))
         steps.append(storage.Need(step="sif", transport=there, path=cache))
     return tuple(steps)
@@ -96,7 +96,7 @@ def needs(request: Request) -> tuple[storage.Need, ...]:
 def inside(
     where: Environment, transport: Transport, prepared: Prepared, *, run_id: str = ""
 ) -> Inside:
-    """Return what runs the arm's interpreter once, in its environment without any of the host."""
+    """Return a function that runs the arm's interpreter once, without the host's variables."""
 
     def start(*words: str) -> CommandResult:
         isolation = Isolation(
@@ -115,7 +115,7 @@ def inside(
 
 
 def with_proof(where: Environment, request: Request, prepared: Prepared) -> Prepared:
-    """Return the software with the proof of what is installed, taken from inside."""
+    """Return the software with the proof of its installed content, taken from inside."""
     start = inside(where, request.transport, prepared, run_id=request.run_id)
     return prove(request.transport, prepared, start, name=where.name, progress=request.progress)
 
@@ -123,9 +123,9 @@ def with_proof(where: Environment, request: Request, prepared: Prepared) -> Prep
 def started(
     where: Environment, request: Request, prepared: Prepared, identity: tuple[tuple[str, str], ...]
 ) -> Prepared:
-    """Start the user's image once, to see that it starts and which interpreter it has.
+    """Start the user's image once, to check that it starts and to find its interpreter.
 
-    Raises StackError where it does not start, or has no Python.
+    Raises StackError if it does not start, or has no Python.
     """
     name = dict(identity).get("image.name", prepared.reference)
     brief = f"{name} cannot be used on {request.transport.name}"
@@ -162,7 +162,7 @@ def started(
 
 
 def workload_software(image: images.Image, *, name: str) -> Prepared:
-    """Return the software that the workload image of an engine holds."""
+    """Return the software in an engine's workload image."""
     return Prepared(
         interpreter=images.PYTHON,
         reference=image.id,
@@ -175,7 +175,7 @@ def workload_software(image: images.Image, *, name: str) -> Prepared:
 
 
 def user_software(where: Environment, request: Request, image: images.Image) -> Prepared:
-    """Return the software that a user's image holds, with its proof; raises as `started`."""
+    """Return the software in a user's image, with its proof; raises as `started`."""
     prepared = Prepared(
         interpreter=PYTHON,
         reference=image.id,
@@ -188,7 +188,7 @@ def user_software(where: Environment, request: Request, image: images.Image) -> 
 
 
 def without_leading(command: Command) -> Command:
-    """Return a command without the variables of the login that lead to other software."""
+    """Return a command without the login's variables that lead to other software."""
     given = {name for name, _ in command.env}
     dropped = (word for name in _LEADING if name not in given for word in ("-u", name))
     return replace(command, argv=("env", *dropped, *command.argv))
@@ -197,8 +197,8 @@ def without_leading(command: Command) -> Command:
 def show_host(request: Request, make_root: Callable[[Layout], str]) -> Prepared:
     """Return the host's own interpreter, in a container with the host's files bound read-only.
 
-    Reports the folders of Python that the container does not show. Raises UnusableError when a
-    needed import fails, and StackError when the container's empty root cannot be made.
+    Reports the folders of Python that the container does not show. Raises UnusableError if a needed
+    import fails, and StackError if the container's empty root cannot be made.
     """
     plain, shown = host_python(request, is_shown=True)
     root = make_root(shown)
@@ -208,7 +208,7 @@ def show_host(request: Request, make_root: Callable[[Layout], str]) -> Prepared:
 
 
 def host_python(request: Request, *, is_shown: bool = False) -> tuple[Prepared, Layout]:
-    """Return the interpreter of a login, and what a container has to show of the host for it."""
+    """Return the interpreter of a login, and the parts of the host that a container must show."""
     options = request.options
     python = find_python(
         request.transport, python=options.host_python, imports=options.host_imports
@@ -218,7 +218,7 @@ def host_python(request: Request, *, is_shown: bool = False) -> tuple[Prepared, 
         identity=(("stack", "host"), ("python", python.version), *python.imported.items()),
         variables=tuple(python.variables.items()),
     )
-    # a container is shown these very files; nobody promised anything of what is installed there
+    # a container sees the same files; their content is not promised
     start = _by_login(request, plain)
     silent = Progress(lambda _text: None)
     packages = prove(request.transport, plain, start, name=_LOGIN, progress=silent).software
@@ -231,7 +231,7 @@ def host_python(request: Request, *, is_shown: bool = False) -> tuple[Prepared, 
 
 
 def _by_login(request: Request, prepared: Prepared) -> Inside:
-    """Return what runs the interpreter of a login once, as a plain process."""
+    """Return a function that runs the interpreter of a login once, as a plain process."""
     transport = request.transport
 
     def start(*words: str) -> CommandResult:

@@ -1,4 +1,4 @@
-"""A plain process on the host, isolated by nothing: what the others are compared with."""
+"""A plain process on the host without isolation, the usual reference."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from envcompare.stack.storage import OPEN_FOLDERS, host_temporary
 from envcompare.text import spoken
 from envcompare.transport import Transport, shell
 
-_TMPFS = "/dev/shm/envcompare-"  # noqa: S108 — a folder there is the user's alone
+_TMPFS = "/dev/shm/envcompare-"  # noqa: S108 — a folder there is private to the user
 _TEMPORARY = "envcompare-{run}"
-# What another user has put there is no part of the run.
+# Files of another user there are not part of the run.
 _DROP = (
     OPEN_FOLDERS
     + r"""
@@ -27,8 +27,8 @@ open_folders "$1"
 rm -rf -- "$1" && echo 0
 """
 )
-# $@: the variables that lead the loader. A folder of the driver counts where the loader finds no
-# libcuda.so.1 by itself, as on Container-Optimized OS.
+# $@: the variables that lead the loader. A folder of the driver counts if the loader finds no
+# libcuda.so.1 without it, as on Container-Optimized OS.
 _LOGIN = r"""
 libcuda='libcuda\.so\.1 \(libc6,(x86-64|AArch64)'
 for name; do
@@ -48,7 +48,7 @@ exit 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vm:
-    """Runs the command as it is, but for variables that lead Python or the loader elsewhere."""
+    """Runs the command unchanged, without variables that lead Python or the loader elsewhere."""
 
     name: ClassVar[str] = "vm"
     traits: ClassVar[Traits] = Traits(
@@ -56,7 +56,7 @@ class Vm:
         is_isolated=False,
         software="venv",
         rung=Rung(1, "plain process"),
-        # its files are the host's own: on the disk wherever a container has them
+        # its files are the host's own, on the disk for every place of a container
         places={
             "image": Placing(),
             "overlay": Placing(),
@@ -68,20 +68,20 @@ class Vm:
     engine: ClassVar[None] = None
 
     def wrap(self, command: Command, isolation: Isolation) -> Command:
-        """Return the command with the run's marks, without what leads its Python elsewhere.
+        """Return the command with the run's marks, without variables that redirect its Python.
 
-        Each arm has its own TMPDIR, so that no arm finds files of another there.
+        Each arm has its own TMPDIR, so arms do not find each other's files there.
         """
         temporary = (("TMPDIR", isolation.temporary),) if isolation.temporary else ()
         env = (*marks(self.name, isolation), *temporary, *command.env)
         return without_leading(replace(command, env=env))
 
     def engine_options(self, isolation: Isolation) -> tuple[str, ...]:  # noqa: ARG002 — no engine
-        """Return nothing: the process has what the login has."""
+        """Return nothing: the process has the login's settings."""
         return ()
 
     def check(self, transport: Transport) -> Check:
-        """Say whether the host runs Linux; the interpreter is the business of the stack."""
+        """Check whether the host runs Linux; the stack checks the interpreter."""
         hint = "log in there and see what keeps it busy"
         result = ask(transport, Command(argv=("uname", "-sr")), what="the host", hint=hint)
         if isinstance(result, Check):
@@ -95,11 +95,11 @@ class Vm:
         )
 
     def check_gpu(self, transport: Transport, driver: Check) -> Check:  # noqa: ARG002 — the host was asked
-        """Say whether the NVIDIA driver is loaded and its devices are there."""
+        """Check whether the NVIDIA driver is loaded and its devices exist."""
         return driver
 
     def prepare(self, request: Request) -> Prepared:
-        """Return a venv of the locked wheels, or the interpreter that a login has."""
+        """Return a venv of the locked wheels, or the login's interpreter."""
         if request.is_host_stack:
             return host_python(request)[0]
         transport, options = request.transport, request.options
@@ -111,14 +111,14 @@ class Vm:
         return with_proof(self, request, without_login(request, made))
 
     def explain(self, exit_code: int, stderr: str) -> Problem | None:
-        """Say that the program is missing or cannot be run."""
+        """Return that the program is missing or cannot be run."""
         if exit_code not in {126, 127}:
             return None
         line = (stderr.strip().splitlines() or ["no message"])[-1]
         return Problem(brief=f"the program cannot be started on the host: {line}")
 
     def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
-        """Kill the processes of this user that a run or a worker left; drop a run's folders."""
+        """Kill this user's processes that a run or a worker left, and remove a run's folders."""
         count = kill_marked(transport, self.name, run_id=run_id, worker=worker)
         if not worker:
             temporary = f"{host_temporary(transport)}/{_TEMPORARY.format(run=run_id)}"

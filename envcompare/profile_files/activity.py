@@ -56,7 +56,7 @@ def union_ns(starts: Numbers, ends: Numbers) -> int:
         return 0
     order = np.argsort(starts, kind="stable")
     begin, reach = starts[order], np.maximum.accumulate(ends[order])
-    # An interval adds only what lies after the end of all earlier ones.
+    # An interval adds only its part after the end of all earlier ones.
     covered_until = np.concatenate((begin[:1], reach[:-1]))
     added = reach - np.maximum(begin, covered_until)
     return int(np.maximum(added, 0).sum())

@@ -91,7 +91,7 @@ def _unopened(path: Path, error: OSError) -> ProfileError:
     )
 
 
-def convert(  # noqa: PLR0913 — a command, its bound, and what is said where it fails
+def convert(  # noqa: PLR0913 — a command, its limit, and the parts of its error
     argv: Sequence[str],
     *,
     file: str,
@@ -127,7 +127,7 @@ class _PrintedTooMuchError(Exception):
 def _run_bounded(
     argv: Sequence[str], env: Mapping[str, str] | None, *, most: int
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, and end it with its children where that is too long or too much."""
+    """Run a program to its end; kill it and its children beyond a limit of time or output."""
     with (
         subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -142,6 +142,7 @@ def _run_bounded(
                 done.result()
             process.wait(timeout=_CONVERTED_WITHIN_S)
         except BaseException as error:
+            # the whole group, since a child that holds a pipe would keep its reader waiting
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             if isinstance(error, FutureTimeoutError):

@@ -1,1 +1,1 @@
-"""The report: plain view data, the sentences, and the page drawn from comparison.json."""
+"""The report: view data, sentences, and the page drawn from comparison.json."""

@@ -1,8 +1,8 @@
-"""What a page is made of, as plain data: texts, tables, lists, folds and small drawings.
+"""The parts of a page as plain data: texts, tables, lists, folds and small drawings.
 
-One template draws each of them on the page; the summary of a run is made of a few of them, which
-the terminal and `markdown` draw too. Every text is as it is read: whoever draws it escapes it.
-The positions of interval marks and bars are computed here.
+One template draws each of them on the page. The terminal and `markdown` draw a few of them for the
+summary of a run. Texts are unescaped; the renderer escapes them. The positions of interval marks
+and bars are computed here.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _CHANGE_WIDTH: Final = 120.0
 _LEAST_SEEN: Final = 0.5
 _PAD: Final = 8.0
 _LEAST_BANDS: Final = 2.0  # the axis reaches at least twice the margin to each side
-_MOST_BANDS: Final = 15.0  # what lies beyond is drawn at the edge with an arrow
+_MOST_BANDS: Final = 15.0  # an arrow at the edge marks anything beyond
 Kind = Literal[
     "text", "name", "number", "figure", "word", "value", "property", "kernel", "verdict", "notes",
     "interval", "bar",
 ]  # fmt: skip
-"""What a column holds: texts, numbers, or drawings on an axis that the column shares."""
+"""The content of a column: texts, numbers, or drawings on a shared axis."""
 _CLASSES: Final[dict[Kind, str]] = {
     "text": "",
     "name": "name",
@@ -64,7 +64,7 @@ class Axis:
     band: float  # ln(1 + margin)
 
     def x(self, log_ratio: float) -> float:
-        """Return the place of a log ratio, at the edge where it lies outside."""
+        """Return the position of a log ratio, at the edge if it is outside."""
         share = (log_ratio - self.low) / (self.high - self.low)
         return _PAD + min(1.0, max(0.0, share)) * (_WIDTH - 2 * _PAD)
 
@@ -79,11 +79,11 @@ class Axis:
         return 100 * change(-self.band), 100 * change(self.band)
 
     def percent(self, log_ratio: float) -> float:
-        """Return a change in percent, at the edge where it lies outside."""
+        """Return a change in percent, at the edge if it is outside."""
         return 100 * change(min(self.high, max(self.low, log_ratio)))
 
     def beyond(self, estimate: Estimate) -> tuple[bool, bool]:
-        """Say whether an estimate or its interval leaves the axis to the left, to the right."""
+        """Say whether an estimate or its interval leaves the axis on the left, and on the right."""
         figures = (estimate.log_ratio, estimate.low, estimate.high)
         places = [one for one in figures if one is not None]
         return min(places) < self.low, max(places) > self.high
@@ -91,7 +91,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """One interval as drawn: places from 0 to _WIDTH, one decimal."""
+    """One drawn interval, with positions from 0 to _WIDTH and one decimal."""
 
     outcome: Outcome
     band_x: str
@@ -101,12 +101,12 @@ class Mark:
     low_x: str
     high_x: str
     has_interval: bool
-    beyond: tuple[bool, bool]  # whether the interval leaves the axis to the left, to the right
+    beyond: tuple[bool, bool]  # whether the interval leaves the axis on the left, and on the right
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """One part of a start-up bar, places from 0 to 100."""
+    """One part of a start-up bar, with positions from 0 to 100."""
 
     phase: str
     x: str
@@ -115,9 +115,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A signed bar from the middle: left is less, right is more; places from 0 to _CHANGE_WIDTH."""
+    """A signed bar from the middle: left is less, right is more; positions 0 to _CHANGE_WIDTH."""
 
-    way: str  # "less", "more", or empty where it is too short to be seen
+    way: str  # "less", "more", or empty if it is too short to see
     x: str
     width: str
 
@@ -131,7 +131,7 @@ def signed_bar(change: float, *, largest: float) -> Change:
 
 
 def shared_axis(comparisons: Iterable[Comparison | LadderStep], *, margin: float) -> Axis:
-    """Return an axis that holds all intervals, within reason, and the band."""
+    """Return an axis with the band and all intervals, up to a limit."""
     band = math.log1p(max(margin, 1e-4))
     ends = [0.0]
     for comparison in comparisons:
@@ -154,7 +154,7 @@ def shared_axis(comparisons: Iterable[Comparison | LadderStep], *, margin: float
 
 
 def mark(estimate: Estimate | None, outcome: Outcome, *, on: Axis) -> Mark | None:
-    """Return the drawing of an estimate, None where nothing was measured."""
+    """Return the drawing of an estimate, None if nothing was measured."""
     if estimate is None:
         return None
     low = estimate.log_ratio if estimate.low is None else estimate.low
@@ -182,7 +182,7 @@ def _place(value: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A text that leads somewhere; without `href` it is a name alone, set as code."""
+    """A text that links somewhere; without `href` it is just a name, set as code."""
 
     text: str
     href: str = ""
@@ -191,7 +191,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Some words of a line in a style of their own, or as they are."""
+    """Words of a line with their own style, or none."""
 
     text: str
     style: str = ""
@@ -199,25 +199,25 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A paragraph, an item of a list or a cell of a table: a text and what surrounds it."""
+    """A paragraph, list item or table cell: a text and its surroundings."""
 
     form: ClassVar[str] = "line"
 
     text: str = ""
     strong: str = ""  # in bold, before the text
-    href: str = ""  # where the text and what is bold lead
+    href: str = ""  # the target of the text and the bold words
     style: str = ""
     before: tuple[Span, ...] = ()  # badges
     after: tuple[Span | Link, ...] = ()
     below: tuple[str, ...] = ()  # small lines of a cell
     last: tuple[Span | Link, ...] = ()  # below them
     items: tuple[Line | str, ...] = ()  # a list inside an item
-    codes: tuple[str, ...] = ()  # names set as code, each in the place of the one before
+    codes: tuple[str, ...] = ()  # names set as code, each replacing the one before
     marks: tuple[Mark, ...] = ()
     is_overlaid: bool = False  # many marks in one drawing, without their intervals
     change: Change | None = None
     segments: tuple[Segment, ...] = ()
-    phase: str = ""  # whose colour stands before the text
+    phase: str = ""  # its colour precedes the text
     attributes: Attributes = ()
 
 
@@ -226,12 +226,12 @@ Words = Line | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column of a table; in `head` a line break begins a new line."""
+    """A column of a table; a line break in `head` starts a new line."""
 
     head: str = ""
     kind: Kind = "text"
     note: str = ""  # small, below the head
-    group: str = ""  # a head above this and its neighbours of the same group
+    group: str = ""  # a head above neighbouring columns of the same group
     axis: Axis | None = None
     is_row_head: bool = False
     is_sorted: bool = False  # whether the script may sort by it
@@ -248,13 +248,13 @@ class Column:
 
     @property
     def is_prose(self) -> bool:
-        """Say whether figures in its texts are to stay on one line."""
+        """Say whether figures in its texts must stay on one line."""
         return self.kind in {"text", "verdict", "notes"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A row of a table; a single cell spans all columns that are left."""
+    """A row of a table; a single cell spans all remaining columns."""
 
     cells: tuple[Words, ...]
     anchor: str = ""
@@ -264,7 +264,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table with its name for those who do not see it."""
+    """A table with an accessible name."""
 
     form: ClassVar[str] = "table"
 
@@ -280,7 +280,7 @@ class Table:
 
     @property
     def groups(self) -> tuple[tuple[str, int], ...]:
-        """Return the heads above others, each with how many columns it spans."""
+        """Return the heads above others, each with the number of columns it spans."""
         groups: list[tuple[str, int]] = []
         for column in self.columns if any(one.group for one in self.columns) else ():
             if groups and column.group and groups[-1][0] == column.group:
@@ -312,7 +312,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """Names and what they mean; a text of several lines is set as it is."""
+    """Names and their meanings; a text of several lines keeps its layout."""
 
     form: ClassVar[str] = "pairs"
 
@@ -322,7 +322,7 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verbatim:
-    """A text as it was written, such as a command."""
+    """Preformatted text, such as a command."""
 
     form: ClassVar[str] = "verbatim"
 
@@ -341,7 +341,7 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fold:
-    """What is shown when its summary is opened."""
+    """Blocks that appear when the summary is opened."""
 
     form: ClassVar[str] = "fold"
 
@@ -354,7 +354,7 @@ class Fold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Blocks that belong together, such as cards beside each other."""
+    """Blocks that belong together, such as cards side by side."""
 
     form: ClassVar[str] = "group"
 
@@ -365,7 +365,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """What the script shows above the table of all comparisons to choose rows and a metric."""
+    """The controls above the table of all comparisons that choose rows and a metric."""
 
     form: ClassVar[str] = "filter"
 
@@ -375,7 +375,7 @@ class Filter:
 
 
 PlainBlock = Heading | Line | Table | Items
-"""What the terminal and Markdown draw as well."""
+"""The blocks that the terminal and Markdown draw too."""
 Block = Line | Table | Heading | Items | Pairs | Verbatim | Drawing | Fold | Group | Filter
 
 
@@ -386,7 +386,7 @@ class Section:
     anchor: str
     title: str
     blocks: tuple[Block, ...]
-    link: str = ""  # its name in the navigation, the title unless given
+    link: str = ""  # its name in the navigation, by default the title
     is_title_hidden: bool = False
 
 
@@ -396,13 +396,13 @@ def texts(*paragraphs: str, style: str = "") -> tuple[Line, ...]:
 
 
 def linked(links: Iterable[Link], *, separator: str = ", ") -> tuple[Span | Link, ...]:
-    """Return links one after the other, what separates them as plain words."""
+    """Return links in sequence, with the separators as plain words."""
     parts = [part for link in links for part in (Span(text=separator), link)]
     return tuple(parts[1:])
 
 
 def plain(words: Words) -> str:
-    """Return what a cell says as one text without markup."""
+    """Return a cell as one text without markup."""
     if isinstance(words, str):
         return visible(words)
     after = (part.text for part in words.after)
@@ -411,7 +411,7 @@ def plain(words: Words) -> str:
 
 
 def markdown(blocks: Iterable[PlainBlock]) -> str:
-    """Return headings, lines, tables and lists; lists that follow each other become one."""
+    """Return headings, lines, tables and lists as Markdown, merging adjacent lists."""
     parts: list[str] = []
     for form, group in groupby(blocks, key=lambda block: block.form):
         drawn = map(_drawn, group)
@@ -437,7 +437,7 @@ def _drawn(block: PlainBlock) -> str:
 
 
 def _escape(text: str) -> str:
-    """Return the text on one line, every mark of Markdown and HTML as it is read."""
+    """Return the text on one line, with Markdown and HTML characters escaped."""
     escaped = "".join(f"\\{char}" if char in _MARKS else char for char in flat(text).strip())
     return "".join(_ENTITIES.get(char, char) for char in escaped)
 
@@ -453,7 +453,7 @@ def table_of(
     style: str = "",
     named: int = 0,
 ) -> Table:
-    """Return a row for each record, with a column for each field; the one `named` heads the row."""
+    """Return a row for each record and a column for each field; `named` is the row head."""
     columns = (
         Column(head=head, kind=kind, is_row_head=place == named)
         for place, (head, kind, _) in enumerate(fields)
@@ -470,7 +470,7 @@ def grid_of(
     caption: str = "",
     style: str = "",
 ) -> Table:
-    """Return a table of these heads and cells; of bare heads the first heads the row."""
+    """Return a table of these heads and cells; if heads are plain, the first one heads the row."""
     return Table(
         label=label,
         caption=caption,

@@ -1,4 +1,4 @@
-"""A run as files: its table as CSV and Parquet, and every chart as SVG, PNG and PDF."""
+"""Export of a run: its table as CSV and Parquet, and charts as SVG, PNG and PDF."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from envcompare.run_folder.disk import replace_file, write_error
 from envcompare.text import counted, visible
 
 FORMULAS: Final = ("=", "+", "-", "@", "\t", "'")
-"""What begins a formula in a spreadsheet, and the apostrophe that says there is none."""
+"""Characters that start a formula in a spreadsheet, and the apostrophe that prevents it."""
 
 
 def csv_text(run: RunComparison) -> str:
-    """Return the table as CSV (RFC 4180), with a header; what is not there is an empty cell.
+    """Return the table as CSV (RFC 4180), with a header and empty cells for missing values.
 
-    Flags are true and false. A text that a spreadsheet would take for a formula, or that begins
-    with an apostrophe, has an apostrophe before it.
+    Flags are true and false. Texts that a spreadsheet would read as a formula, or that begin with
+    an apostrophe, get an apostrophe before them.
     """
     frame = _table(run)
     for name, column in TABLE.items():
@@ -44,10 +44,10 @@ def csv_text(run: RunComparison) -> str:
 
 
 def parquet_bytes(run: RunComparison) -> bytes:
-    """Return the table as a Parquet file; what is not there is null.
+    """Return the table as a Parquet file, with null for missing values.
 
-    The metadata hold the run, and those of each column what it means. Raises ConfigError where
-    pyarrow is not installed.
+    The metadata contain the run, and the meaning of each column. Raises ConfigError if pyarrow is
+    not installed.
     """
     check_parquet()
     import pyarrow as pa  # noqa: PLC0415, TID251 — its home, and an extra
@@ -73,7 +73,7 @@ def parquet_bytes(run: RunComparison) -> bytes:
 
 
 def _table(run: RunComparison) -> Frame:
-    """Return the table of docs/schema/comparisons.md, each reason as a sentence."""
+    """Return the table of docs/schema/comparisons.md, with reasons as sentences."""
     frame = table_frame(run)
     told = {
         (visible(one.cell), visible(one.arm)): reasons_text((one.reason,))
@@ -95,7 +95,7 @@ def _table(run: RunComparison) -> Frame:
 
 
 def check_parquet() -> None:
-    """Raise ConfigError where no Parquet can be written, before a run is analysed for it."""
+    """Raise ConfigError if Parquet files cannot be written, before a long analysis."""
     if find_spec("pyarrow") is None:
         raise ConfigError(
             "no Parquet can be written here",
@@ -115,8 +115,8 @@ _OPTION: Final = "--figures"
 def write_figures(charts: Sequence[Chart], folder: Path) -> tuple[Path, ...]:
     """Write the first charts, each as NAME.svg, NAME.png and NAME.pdf, and return the paths.
 
-    The folder is made where it is missing. Files of these names are replaced, each as a whole.
-    Raises ConfigError where a file is in the way, RunFolderError where the disk refuses.
+    Creates the folder if missing, and replaces existing files atomically. Raises ConfigError if a
+    file is in the way, RunFolderError if writing fails.
     """
     check_folder(folder)
     try:
@@ -136,7 +136,7 @@ def write_figures(charts: Sequence[Chart], folder: Path) -> tuple[Path, ...]:
 
 
 def left_out_sentence(charts: Sequence[Chart]) -> str:
-    """Say how many charts `write_figures` leaves out, empty where it draws all."""
+    """State how many charts `write_figures` leaves out; empty if it draws all."""
     count = len(charts) - MOST_FIGURES
     if count <= 0:
         return ""
@@ -159,7 +159,7 @@ def charts_of(run: RunComparison) -> tuple[Chart, ...]:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise ConfigError where a file stands in the place of the folder for figures."""
+    """Raise ConfigError if a file is in the place of the folder for figures."""
     if folder.exists() and not folder.is_dir():
         raise ConfigError(
             f"{_OPTION} {str(folder)!r} is not a folder",

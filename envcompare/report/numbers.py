@@ -1,4 +1,4 @@
-"""How the report prints numbers, times and quantities: few digits, a true minus, a unit."""
+"""Formats of numbers, times and quantities: few digits, a true minus, a unit."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from typing import Final
 MINUS: Final = "−"
 NOT_MEASURED: Final = "not measured"
 ONE_RESTART: Final = "one restart: no size"
-_LARGEST_CHANGE: Final = 10.0  # as a fraction; beyond +1000 % a size is a factor, as in "×24"
+_LARGEST_CHANGE: Final = 10.0  # as a fraction; a larger change is printed as a factor, as in "×24"
 _HARDLY_KNOWN: Final = math.log(2)
 _SMALLEST_PERCENT: Final = 0.01
-_ONE_DECIMAL: Final = 1.0  # of percent, from which on one decimal tells enough
-_LARGEST_LOG: Final = 50.0  # e^50; nothing real is beyond, and e^710 has no number
-FIGURE: Final = re.compile(  # what stands on one line: "−7.1 to +5.7 %", "41.3 → 44.8 ms"
+_ONE_DECIMAL: Final = 1.0  # of percent; from here on, one decimal is enough
+_LARGEST_LOG: Final = 50.0  # e^50; no real ratio is larger, and e^710 overflows
+FIGURE: Final = re.compile(  # kept on one line: "−7.1 to +5.7 %", "41.3 → 44.8 ms"
     r"[+−±]?\d[\d.]*(?: to [+−]?\d[\d.]*| → \d[\d.]*)? (?:%|ms|µs|ns|s|min|MiB|GiB|samples/s)(?!\w)"
     r"|×\d[\d.]* to ×\d[\d.]*"
 )
-NS: Final = 1e9  # of a second
-_MINUTES: Final = 600  # s, from which on a time is given in minutes
+NS: Final = 1e9  # in a second
+_MINUTES: Final = 600  # s; longer times are given in minutes
 _TIMES: Final = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 _PREFIXES: Final = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _BINARY: Final = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
-_SCALED: Final = ("FLOP", "FLOP/s", "B", "B/s", "Hz")  # what takes a prefix
-_COUNTS: Final = (  # the name of the quantity says what is counted
+_SCALED: Final = ("FLOP", "FLOP/s", "B", "B/s", "Hz")  # units that take a prefix
+_COUNTS: Final = (  # their name says what is counted
     "transactions of 32 B", "faults", "switches", "calls", "migrations", "cycles",
     "instructions", "events",
 )  # fmt: skip
-_COUNTED: Final = 1_000_000  # below it a whole number is printed with all its digits
+_COUNTED: Final = 1_000_000  # smaller whole numbers are printed with all their digits
 _NEAR: Final = 0.1  # ratios nearer to 1 get four decimals
 
 
@@ -41,7 +41,7 @@ def change(log_ratio: float) -> float:
 
 
 def percent(fraction: float) -> str:
-    """Return the size of a change in percent without its sign, such as "8.4"."""
+    """Return a fraction in percent without its sign, such as "8.4"."""
     return f"{abs(100 * fraction):.1f}"
 
 
@@ -54,29 +54,29 @@ def _signed(log_ratio: float) -> str:
 
 
 def is_factor(log_ratio: float) -> bool:
-    """Tell whether a change is so large that it is printed as a factor."""
+    """Tell whether a change is large enough to be printed as a factor."""
     return change(log_ratio) >= _LARGEST_CHANGE
 
 
 def factor_text(log_ratio: float) -> str:
-    """Return what the time is multiplied by: "×24", "×1.20"."""
+    """Return the factor of the time: "×24", "×1.20"."""
     text = ratio_text(1 + change(log_ratio))
     return text.removesuffix(".0")
 
 
 def signed_percent(log_ratio: float | None) -> str:
-    """Return "+8.4 %", and of a change beyond 1000 % the factor: "×24"."""
+    """Return "+8.4 %", or the factor of a change beyond 1000 %: "×24"."""
     if log_ratio is None:
         return NOT_MEASURED
     return factor_text(log_ratio) if is_factor(log_ratio) else f"{_signed(log_ratio)} %"
 
 
 def signed_interval(low: float | None, high: float | None) -> str:
-    """Return "+8.0 to +8.7 %", or that there is no interval.
+    """Return "+8.0 to +8.7 %", or a note that there is no interval.
 
-    An end near 0 has as many digits as tell that the interval excludes 0: "+0.03 to +7.1 %". What
-    is not known to a factor of 2 either way has no digits worth reading. Where an end is printed as
-    a factor both are.
+    An end near 0 gets enough digits to show that the interval excludes 0: "+0.03 to +7.1 %". If the
+    interval exceeds a factor of 2 in both directions, the result only says so. If the upper end is
+    printed as a factor, both ends are.
     """
     if low is None or high is None:
         return "no interval"
@@ -92,7 +92,7 @@ def signed_interval(low: float | None, high: float | None) -> str:
 
 
 def ends_text(low: float | None, high: float | None, say: Callable[[float], str]) -> str:
-    """Return "1.20 s to 1.31 s" of numbers above 0, or that there is no interval worth reading."""
+    """Return "1.20 s to 1.31 s" for positive numbers, or that there is no useful interval."""
     if low is None or high is None:
         return "no interval"
     if low <= 0 or math.log(high / low) > 2 * _HARDLY_KNOWN:
@@ -101,14 +101,14 @@ def ends_text(low: float | None, high: float | None, say: Callable[[float], str]
 
 
 def unsigned_percent(log_ratio: float) -> str:
-    """Return "8.4 %" or "×24", where words say which way."""
+    """Return "8.4 %" or "×24", for use where words give the direction."""
     if is_factor(log_ratio):
         return factor_text(log_ratio)
     return f"{percent(change(log_ratio))} %"
 
 
 def slower_text(log_ratio: float, than: str = "") -> str:
-    """Return "8.4 % slower than vm" or "24 times as slow as vm", or both without the name."""
+    """Return "8.4 % slower than vm" or "24 times as slow as vm", or either without the name."""
     if is_factor(log_ratio):
         words, joint = f"{factor_text(log_ratio).lstrip('×')} times as slow", "as"
     else:
@@ -117,7 +117,7 @@ def slower_text(log_ratio: float, than: str = "") -> str:
 
 
 def unsigned_interval(low: float | None, high: float | None) -> str:
-    """Return "8.0 to 8.7 %", the smaller change first, or that there is no interval."""
+    """Return "8.0 to 8.7 %", the smaller change first, or a note that there is no interval."""
     if low is None or high is None:
         return "no interval"
     if is_factor(max(low, high)):
@@ -146,7 +146,7 @@ def points_interval(low: float | None, high: float | None) -> str:
 
 
 def _near_zero(log_ratio: float, *, sign: str = "") -> str:
-    """Return a change that one decimal would print as 0, empty where it is none such."""
+    """Return a change that one decimal would round to 0; empty for any other change."""
     fraction = change(log_ratio)
     if fraction == 0 or percent(fraction) != "0.0":
         return ""
@@ -156,7 +156,7 @@ def _near_zero(log_ratio: float, *, sign: str = "") -> str:
 
 
 def margin_percent(margin: float) -> str:
-    """Return a margin or a level as it was chosen: "2 %", "0.5 %", and no "100 %" below it."""
+    """Return a margin or level without rounding up to 100 %: "2 %", "0.5 %"."""
     texts = (f"{100 * margin:.{digits}g}" for digits in (4, 7, 10, 17))
     return f"{next((text for text in texts if text != '100'), '100')} %"
 
@@ -167,7 +167,7 @@ def three_digits(value: float | None) -> str:
 
 
 def told_apart(*values: float) -> tuple[str, ...]:
-    """Return numbers with three significant digits, or one more than tells them apart (to 17)."""
+    """Return numbers with three significant digits, or enough to distinguish them (up to 17)."""
     digits, distinct = 3, len(set(values))
     while digits < 17 and len({_rounded(value, digits) for value in values}) < distinct:
         digits += 1
@@ -181,7 +181,7 @@ def _rounded(value: float, digits: int) -> str:
 
 
 def rough_time(seconds: float) -> str:
-    """Return a forecast as nobody should read more into it: "70 s", "12 min", "3 h"."""
+    """Return a forecast with the precision it deserves: "70 s", "12 min", "3 h"."""
     if seconds < 120:
         return f"{max(10, round(seconds, -1)):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
@@ -206,7 +206,7 @@ def listed(words: Sequence[str], *, most: int = 3) -> str:
 
 
 def time_text(ns: float | None) -> str:
-    """Return a time in the unit that suits it, such as "12.3 µs"."""
+    """Return a time in a suitable unit, such as "12.3 µs"."""
     if ns is None:
         return NOT_MEASURED
     return f"{three_digits(ns / _unit(ns)[0])} {_unit(ns)[1]}"
@@ -220,7 +220,7 @@ def duration(seconds: float | None) -> str:
 
 
 def quantity_text(value: float | None, unit: str) -> str:
-    """Return a value with its unit: times in a unit that suits them, FLOP and bytes prefixed."""
+    """Return a value with its unit, scaling times and adding prefixes to FLOP and bytes."""
     if value is None:
         return NOT_MEASURED
     if unit == "ns":
@@ -241,7 +241,7 @@ def bytes_text(count: float | None) -> str:
 
 
 def number_text(value: float | None) -> str:
-    """Return whole numbers with all their digits while those are few, others with three.
+    """Return small whole numbers with all their digits, others with three.
 
     Large ones get a prefix, as in "198 M".
     """
@@ -255,7 +255,7 @@ def number_text(value: float | None) -> str:
 
 
 def ratio_text(ratio: float | None) -> str:
-    """Return "×1.0013" near 1, "×3.16" further away, empty where there is none."""
+    """Return "×1.0013" near 1, "×3.16" further away, empty without a ratio."""
     if ratio is None or not math.isfinite(ratio):
         return ""
     return f"×{ratio:.4f}" if abs(ratio - 1) < _NEAR else f"×{three_digits(ratio)}"
@@ -265,7 +265,7 @@ def ratio_text(ratio: float | None) -> str:
 class TimeScale:
     """One unit for all times of a table, a row or an axis.
 
-    Where parts are to add up they have one number of decimals too, else three digits each.
+    Times that add up share a number of decimals; others have three digits.
     """
 
     unit: str
@@ -280,21 +280,21 @@ class TimeScale:
         return cls(unit=unit, size_ns=size, decimals=0 if unit == "ns" else max(0, 4 - digits))
 
     def number(self, ns: float | None) -> str:
-        """Return a time without its unit, which stands in the head of its column."""
+        """Return a time without its unit, for a column whose head has the unit."""
         if ns is None:
             return NOT_MEASURED
         return f"{ns / self.size_ns:.{self.decimals}f}".replace("-", MINUS)
 
     def digits(self, seconds: float | None) -> str:
-        """Return a time by itself, with three significant digits and without its unit."""
+        """Return a time with three significant digits and without its unit."""
         return NOT_MEASURED if seconds is None else three_digits(NS * seconds / self.size_ns)
 
     def signed_digits(self, seconds: float) -> str:
-        """Return a difference by itself, such as "+1.42", "−0.753" and "0"."""
+        """Return a difference without its unit, such as "+1.42", "−0.753" and "0"."""
         return f"{'+' if seconds > 0 else ''}{self.digits(seconds)}"
 
     def signed(self, ns: float) -> str:
-        """Return a change with its sign, a bare 0 where it rounds to nothing."""
+        """Return a change with its sign, or "0" if it rounds to 0."""
         text = self.number(abs(ns))
         if not float(text):
             return text
@@ -302,7 +302,7 @@ class TimeScale:
 
 
 def paired_times(before_s: float | None, after_s: float | None) -> str:
-    """Return "41.3 → 44.8 ms", or what there is of the two."""
+    """Return "41.3 → 44.8 ms", or the one time that is known."""
     if before_s is None or after_s is None:
         ends = (duration(before_s), duration(after_s))
         return NOT_MEASURED if before_s is after_s else " → ".join(ends)
@@ -315,7 +315,7 @@ def _unit(ns: float) -> tuple[float, str]:
 
 
 def _prefixed(value: float) -> str:
-    """Return "4.58 G", "0" and "12", to be followed by the unit."""
+    """Return "4.58 G", "0" or "12", to be followed by the unit."""
     for size, prefix in _PREFIXES:
         if abs(value) >= size:
             return f"{three_digits(value / size)} {prefix}"

@@ -1,4 +1,4 @@
-"""Draw the page: one HTML file with its style and script inside, nothing fetched from anywhere."""
+"""Draw the page: one HTML file with its style and script inside, which loads nothing else."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from envcompare.report.wording.profilewords import is_timed
 from envcompare.report.wording.threadwords import threads_text
 from envcompare.text import counted, one_line, visible
 
-_MOST_HOSTS = 3  # named at the top
+_MOST_HOSTS = 3  # named at the top of the page
 _CODE: Final = re.compile(r"`([^`]+)`")
 _WHOLE: Final = re.compile(rf"{FIGURE.pattern}|(?<![\w-])--[a-z][a-z-]*[a-z]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What the template prints: the head of the page and its sections, in their order."""
+    """The template's data: the head of the page, and its sections in order."""
 
     title: str
     run_id: str
@@ -53,7 +53,7 @@ class Page:
 
 
 def page(run: RunComparison, files: tuple[str, ...]) -> Page:
-    """Turn a comparison into the data of its page; `files` are those that lie beside it."""
+    """Turn a comparison into the data of its page; `files` are the files next to it."""
     charts = ChartBudget()
     sections = _sections(run, files, charts)
     lacking = (f"Charts are left out: {charts.why_none}.",) * bool(charts.why_none)
@@ -69,11 +69,11 @@ def page(run: RunComparison, files: tuple[str, ...]) -> Page:
 def _sections(
     run: RunComparison, files: tuple[str, ...], charts: ChartBudget
 ) -> tuple[Section, ...]:
-    """Return the sections of the page; where nothing was timed, those of profiles alone."""
+    """Return the sections of the page; only those of profiles if nothing was timed."""
     axis = shared_axis(run.comparisons, margin=run.margin)
     rows, hosts = comparison_rows(run, axis), hosts_facts(run)
     folds, cells = fold_anchors(rows), cells_beside_folds(run, rows)
-    # charts are drawn in this order, until there are enough of them
+    # charts are drawn in this order, until the budget is used up
     ladder = ladder_section(run, charts)
     sweeps = sweeps_section(run, charts)
     roofline = roofline_section(run, tuple(cell.profiles for cell in cells), charts)
@@ -145,14 +145,14 @@ def _pieces(run: RunComparison) -> str:
 
 def _moment(created: str) -> str:
     try:
-        moment = datetime.fromisoformat(created.replace("Z", "+00:00"))  # Python 3.10 reads no Z
+        moment = datetime.fromisoformat(created.replace("Z", "+00:00"))  # Python 3.10 parses no Z
         return f"{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M} UTC"
     except (ValueError, OverflowError):
         return created
 
 
 def render(comparison: RunComparison, *, files: tuple[str, ...] = ()) -> str:
-    """Return the report as HTML; `files` are the names, beside the page, that it may link to."""
+    """Return the report as HTML; it may link to `files`, the names next to the page."""
     style, script = _bundled("report.css"), _bundled("report.js")
     return (
         _templates()
@@ -167,7 +167,7 @@ def render(comparison: RunComparison, *, files: tuple[str, ...] = ()) -> str:
 
 
 def _policy(style: str, script: str) -> str:
-    """Return a content security policy that allows this style, this script and nothing else."""
+    """Return a content security policy that allows only this style and this script."""
     return (
         f"default-src 'none'; style-src 'sha256-{_digest(style)}'; "
         f"script-src 'sha256-{_digest(script)}'; base-uri 'none'; form-action 'none'"
@@ -199,17 +199,17 @@ def _bundled(name: str) -> str:
 
 
 def _printed(value: object) -> object:
-    """Make hidden characters visible in everything that is printed."""
+    """Make hidden characters visible in all printed text."""
     return visible(value) if type(value) is str else value
 
 
 def _figures(text: str) -> Markup:
-    """Keep options, and numbers with their units, on one line; set backquoted text as code."""
+    """Keep options and numbers with units on one line, and set backquoted text as code."""
     safe = _WHOLE.sub(r'<span class="nw">\g<0></span>', str(escape(visible(text))))
     return Markup(_CODE.sub(r"<code>\1</code>", safe))  # noqa: S704 — escaped above
 
 
 def _attributes(pairs: tuple[tuple[str, str], ...]) -> Markup:
-    """Return attributes as they stand in a tag, each with a space before it."""
+    """Return attributes for a tag, each with a leading space."""
     made = (f' {escape(name)}="{escape(visible(value))}"' for name, value in pairs)
     return Markup("".join(made))  # noqa: S704 — escaped above

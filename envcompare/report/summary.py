@@ -1,4 +1,4 @@
-"""The run in a few lines, for the terminal and as Markdown for a pull-request comment."""
+"""A summary of the run, for the terminal and as Markdown for a pull-request comment."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _MOST_CELLS: Final = 6
 
 
 def summary(run: RunComparison) -> tuple[PlainBlock, ...]:
-    """Return what terminal and Markdown say of a run, in order; styles are outcomes and roles."""
+    """Return the summary's blocks in order; their styles are outcomes and roles."""
     leading = headlines(run)
     return (
         Heading(text=_title(run)),
@@ -101,7 +101,7 @@ def _verdict_text(verdict: Verdict) -> str:
 
 
 def _quantity_tables(run: RunComparison) -> Iterator[Table]:
-    """Yield the first quantities of each cell, and how many stand in the report alone."""
+    """Yield the first quantities of each cell, and the number of those only in the report."""
     labels = cell_labels(run)
     for cell in run.profiles:
         lines = quantity_lines(cell)
@@ -129,7 +129,7 @@ def _title(run: RunComparison) -> str:
 
 
 def warnings(run: RunComparison) -> tuple[str, ...]:
-    """Say what makes the whole run less than it should be."""
+    """Return the warnings that concern the whole run."""
     texts = []
     if not run.is_complete:
         texts.append(f"This run is not complete: {INCOMPLETE}. What there is of it is shown.")
@@ -144,14 +144,14 @@ def warnings(run: RunComparison) -> tuple[str, ...]:
 
 
 def _notes(run: RunComparison) -> tuple[str, ...]:
-    """Return margin, controls, cautions, what profiles say, and failures as sentences."""
+    """Return margin, controls, cautions, profiles and failures as sentences."""
     texts = _notes_of_times(run) if is_timed(run) else _unmeasured(run)
     texts += _notes_of_profiles(run)
     return (*texts, *_notes_of_failures(run))
 
 
 def _notes_of_failures(run: RunComparison) -> list[str]:
-    """Tell each failure once with its cells, however often it was met."""
+    """Return each failure once, with all its cells."""
     labels = cell_labels(run)
     cells: dict[FailureRow, dict[str, None]] = {}
     for failure in run.failures:
@@ -184,13 +184,13 @@ def _notes_of_times(run: RunComparison) -> list[str]:
 
 
 def _unmeasured(run: RunComparison) -> list[str]:
-    """Say why the tables of quantities have gaps, each reason once."""
+    """Return each reason for gaps in the tables of quantities once."""
     gaps = dict.fromkeys(gap for one in run.profiles for gap in partly_measured(one))
     return [f"{NOT_MEASURED}, {names}: {reason}" for names, reason in gaps][:_MOST_CAUTIONS]
 
 
 def _notes_of_profiles(run: RunComparison) -> list[str]:
-    """Say where the time goes, what kernel names show, and what to mind of the profiles."""
+    """State where the time goes, what kernel names show, and the cautions about profiles."""
     if not run.profiles:
         return []
     cautions = (*build_sentences(run), *profile_cautions(run))

@@ -1,1 +1,1 @@
-"""The waist of the house: what a run folder holds, and how it is read and written."""
+"""The run folder: the files of a run, and how they are read and written."""

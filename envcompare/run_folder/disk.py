@@ -1,6 +1,6 @@
-"""Files of a run on a disk: their names, writes that are whole or not at all, refusals, the lock.
+"""Files of a run on disk: names, atomic writes, errors, and the lock.
 
-One process at a time writes into a run folder, and others can see which one.
+One process at a time writes into a run folder, and other processes can identify it.
 """
 
 from __future__ import annotations
@@ -30,49 +30,50 @@ _CLOSED: Final = {errno.EACCES, errno.EPERM, errno.EROFS}
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._=,-]+")
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _MARKED: Final = re.compile(r".*-[0-9a-f]{10}", re.DOTALL)
-_LONGEST: Final = 150  # a file name has at most 255 bytes, and endings follow
+_LONGEST: Final = 150  # a file name has at most 255 bytes, and suffixes follow
 LOCK_NAME: Final = ".lock"
 Writer = Literal["run", "import"]
-_IMPORT_LIMIT_S: Final = 300.0  # imports of many ranks, given at once on a busy machine
-_RUN_LIMIT_S: Final = 2.0  # who asks for the state of a run holds its lock for a moment
+_IMPORT_LIMIT_S: Final = 300.0  # time for imports of many ranks that run at once on a busy machine
+_RUN_LIMIT_S: Final = 2.0  # a request for a run's state holds the lock for a moment
 _PAUSE_S: Final = 0.05
 _NO_LOCKS: Final = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP}
-"""What a network's file system without locks answers; there the user has to take turns."""
+"""The errors of a network file system without locks; there the user must take turns."""
 _MOST_BYTES: Final = 4096
 
 
 def missing_folders(path: Path) -> list[Path]:
-    """Return the folder and those above it that are not there, the lowest first."""
+    """Return the missing folders of a path, the lowest first."""
     return [one for one in (path, *path.parents) if not one.exists()]
 
 
 def remove_empty(folders: Iterable[Path]) -> None:
-    """Remove folders in this order; one that holds something stays."""
+    """Remove folders in this order; folders with content stay."""
     for folder in folders:
         with suppress(OSError):
             folder.rmdir()
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open a file as `open` asks its opener to; a new one is for this user alone.
+    """Open a file, as an `opener` of `open`; a new file is private to this user.
 
-    No link is followed: it may lead to a file of the user's that is none of the run's.
+    It does not follow links, which may lead to a user's file outside the run.
     """
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 def replace_file(target: Path, content: bytes, *, mode: int = 0o666) -> None:
-    """Write a file atomically: a temporary name beside it, sync, rename. Raises OSError.
+    """Write a file atomically: a temporary file next to it, sync, rename. Raises OSError.
 
-    The user's mask takes from the mode, as from that of any new file.
+    The user's umask applies to the mode, as for any new file.
     """
-    # a name of its own: two writers must not write into one partial file
+    # two writers must not write into the same partial file
     partial = target.with_name(f".{secrets.token_hex(8)}.partial")
     try:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content)
             stream.flush()
+            # rename(2) is atomic, but without this a crash could leave an empty file
             os.fsync(stream.fileno())
         partial.replace(target)
     except OSError:
@@ -82,7 +83,7 @@ def replace_file(target: Path, content: bytes, *, mode: int = 0o666) -> None:
 
 
 def write_whole(stream: BinaryIO, line: bytes) -> None:
-    """Write all of a line or nothing of it: a full disk must not leave half a line."""
+    """Write the whole line or none of it: a full disk must not leave half a line."""
     before = stream.tell()
     try:
         written = stream.write(line)
@@ -90,7 +91,7 @@ def write_whole(stream: BinaryIO, line: bytes) -> None:
     except OSError:
         os.truncate(stream.fileno(), before)
         raise
-    if written != len(line):
+    if written != len(line):  # write(2) may be short on a nearly full disk
         os.truncate(stream.fileno(), before)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -98,13 +99,13 @@ def write_whole(stream: BinaryIO, line: bytes) -> None:
 def write_error(
     path: Path, error: OSError, *, what: str = "written", option: str = "--out"
 ) -> RunFolderError:
-    """Return the error for a file that the disk refuses, with a hint that fits its cause."""
+    """Return the error for a failed write, with a hint that fits its cause."""
     hint = write_hint(error, option=option)
     return RunFolderError(f"{path} cannot be {what}", details=str(error), hint=hint)
 
 
 def write_hint(error: OSError, *, option: str = "--out") -> str:
-    """Return what to try where a disk refuses; the option is the one that names the place."""
+    """Return the hint for a failed write; `option` is the one that names the place."""
     if error.errno in _FULL:
         return f"free some disk space, or choose another place with {option}; what stands is kept"
     if error.errno in _CLOSED:
@@ -115,26 +116,26 @@ def write_hint(error: OSError, *, option: str = "--out") -> str:
 
 
 def is_run_id(text: str) -> bool:
-    """Tell whether a text can be the ID of a run: one name, of a file and of what is swept."""
+    """Tell whether a text is a valid run ID: a single name, for files and for the sweep."""
     return _RUN_ID.fullmatch(text) is not None
 
 
 def safe_name(text: str) -> str:
-    """Return a file name made of `text`; the same text gives the same name."""
+    """Return a file name made from `text`; equal texts give equal names."""
     return _UNSAFE.sub("_", text).strip(".") or "_"
 
 
 def distinct_name(text: str) -> str:
-    """Return a file name that no other text gives, as an arm or a host needs it.
+    """Return a file name that no other text gives, for an arm or a host.
 
-    What is safe stays as it is; elsewhere part of the text's SHA-256 tells it from all others.
+    A safe text stays unchanged; otherwise part of its SHA-256 makes the name unique.
     """
     is_plain = text == safe_name(text) and not _MARKED.fullmatch(text)
     return text if is_plain and len(text) <= _LONGEST else _marked(text)
 
 
 def cell_name(cell: str) -> str:
-    """Return a file name that no other cell gives; its slashes become underscores."""
+    """Return a file name that no other cell gives; slashes become underscores."""
     plain = cell.replace("/", "_")
     return plain if "_" not in cell and distinct_name(plain) == plain else _marked(cell)
 
@@ -145,7 +146,7 @@ def _marked(text: str) -> str:
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """Which process holds a run folder; `since` is UTC seconds since 1970."""
+    """The process that holds a run folder; `since` is UTC seconds since 1970."""
 
     command: Writer
     pid: int
@@ -154,28 +155,29 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> str:
-        """Say which process it is, as far as the lock tells."""
+        """Describe the process, from the fields of the lock."""
         if not self.pid:
             return "another process"
         return f"process {self.pid} on {visible_line(self.host)}"
 
     @property
     def age(self) -> str:
-        """Say for how long it has held the folder."""
+        """Return how long it has held the folder, in words."""
         return age_text(max(0.0, time.time() - self.since))
 
 
 @contextmanager
 def locked(folder: Path, *, by: Writer, limit_s: float | None = None) -> Iterator[str]:
-    """Keep all others that ask for it out of a folder; the system frees it when a process ends.
+    """Lock a folder against other processes; the system releases it when a process ends.
 
-    Yields a warning where the file system has no locks, as some of a network, else an empty text.
+    Yields an empty text, or a warning if the file system has no locks, as on some networks.
 
     An import waits for another import, which is short; nothing waits for a run. Raises
-    RunFolderError, which names the owner, where another holds it for longer than the limit.
+    RunFolderError with the owner if another process holds the lock beyond the limit.
     """
     usual_s = _RUN_LIMIT_S if by == "run" else _IMPORT_LIMIT_S
     path = folder / LOCK_NAME
+    # opening a named pipe in place of the lock must not wait (open(2), O_NONBLOCK)
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
     try:
         descriptor = os.open(path, flags, 0o666)
@@ -190,7 +192,7 @@ def locked(folder: Path, *, by: Writer, limit_s: float | None = None) -> Iterato
 
 
 def owner_of(folder: Path) -> Owner | None:
-    """Return who writes into a folder now; None where nobody does, or where nothing tells."""
+    """Return the process that writes into a folder now; None if there is none or it is unknown."""
     try:
         descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
@@ -209,7 +211,7 @@ def owner_of(folder: Path) -> Owner | None:
 
 
 def _wait(descriptor: int, folder: Path, *, limit_s: float) -> str:
-    """Lock a folder; return a warning where its file system has no locks."""
+    """Lock a folder; return a warning if its file system has no locks."""
     begun = time.monotonic()
     while True:
         try:
@@ -219,7 +221,7 @@ def _wait(descriptor: int, folder: Path, *, limit_s: float) -> str:
             is_run = owner is not None and owner.command == "run"
             if time.monotonic() - begun > (min(limit_s, _RUN_LIMIT_S) if is_run else limit_s):
                 raise _refusal(folder, owner) from error
-            time.sleep(_PAUSE_S)
+            time.sleep(_PAUSE_S)  # flock(2) has no time limit, so poll
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise write_error(folder / LOCK_NAME, error) from error
@@ -243,7 +245,7 @@ def _refusal(folder: Path, owner: Owner | None) -> RunFolderError:
 
 
 def _sign(descriptor: int, by: Writer) -> None:
-    """Write into the lock who holds it; a disk that refuses that is no reason to stop."""
+    """Write the owner into the lock; a failed write is no reason to stop."""
     owner = Owner(command=by, pid=os.getpid(), host=platform.node(), since=time.time())
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         with suppress(OSError):

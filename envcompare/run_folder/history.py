@@ -1,4 +1,4 @@
-"""What the events and samples of a run say: how long it took, and what of them still stands."""
+"""The durations in the events of a run, and which events and samples are still valid."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from collections.abc import Iterable, Iterator, Sequence
 from envcompare.run_folder.records import Block, Design, Event, EventKind, OfRestart, Sample
 
 EXPECTED_SPREAD = "expected_spread"
-"""Of a `calibrated` event: the standard deviation of log ratios that a restart was to add."""
+"""In a `calibrated` event: the standard deviation that a restart is expected to add."""
 
 STOPS = "stops"
-"""Of a `calibrated` event: arms are stopped between their turns."""
+"""In a `calibrated` event: arms are stopped between their turns."""
 
 LEFT_S = "left_s"
-"""Of a `turn` event: the seconds that were left of the budget of the cell."""
+"""In a `turn` event: the seconds left in the cell's budget."""
 
 SESSION = "session"
-"""Of an event with which a run begins or goes on: which of its sessions, from 1."""
+"""In an event that starts or resumes a run: the number of its session, from 1."""
 
-_ASIDES: tuple[EventKind, ...] = ("note", "caution")  # no work begins with them
+_ASIDES: tuple[EventKind, ...] = ("note", "caution")  # they do not mark the start of work
 
 
 def duration_s(events: Iterable[Event]) -> float:
     """Return the seconds between the events of a run.
 
-    Without the pauses before resumptions, and without the time in the queue of a scheduler.
+    Pauses before resumptions and time in a scheduler's queue are left out.
     """
     begun = (event for event in events if event.what != "submitted")
     return _sum_between_s(begun, after_pause="run-resumed")
 
 
 def elapsed_s(events: Iterable[Event]) -> float:
-    """Return the seconds that a cell has had, without the pause before a resumption.
+    """Return the seconds that a cell has used, without pauses before resumptions.
 
-    After its turn in a restart, and once it is decided, others are served: what follows is not its
-    own, even where something is noted of the cell before its next turn.
+    After its turn in a restart, and once it is decided, others are served. That time does not
+    count, even if a note on the cell comes before its next turn.
     """
     own = _without_asides(events)
     return _sum_between_s(own, after_pause="cell-started", left_out=("turn", "stopped"))
 
 
 def _without_asides(events: Iterable[Event]) -> Iterator[Event]:
-    """Yield the events but for the notes between two turns."""
+    """Yield the events without the notes between two turns."""
     is_between = False
     for event in events:
         if not (is_between and event.what in _ASIDES):
@@ -61,27 +61,27 @@ def _sum_between_s(
 
 
 def _between_s(before: Event, after: Event) -> float:
-    """Return the seconds between two events of one part; the time of day may be set meanwhile."""
+    """Return the seconds between two events of one part, despite changes of the system time."""
     if before.clock_s is None or after.clock_s is None:
         return after.t - before.t
     return max(0.0, after.clock_s - before.clock_s)
 
 
 def waited_s(events: Iterable[Event]) -> float:
-    """Return the seconds that a cell waited for a quiet machine, those before a resumption too."""
+    """Return the seconds that a cell waited for a quiet machine, over all resumptions."""
     waits = (e.values.get("seconds") for e in events if e.what == "waited")
     return float(sum(seconds for seconds in waits if isinstance(seconds, int | float)))
 
 
 def since_retry(events: Sequence[Event]) -> Sequence[Event]:
-    """Return the events of a cell without those of an earlier life, which had ended."""
+    """Return the events of a cell since its last retry."""
     ended = [i for i, e in enumerate(events) if e.what == "cell-ended" and e.state != "unreachable"]
     earlier = [i for i in ended if i < len(events) - 1]
     return events[earlier[-1] + 1 :] if earlier else events
 
 
 def own_left_s(events: Sequence[Event], *, whole_s: float) -> float:
-    """Return what is left of a cell's share: what its last turn noted, less the time since."""
+    """Return the rest of a cell's share: the value at its last turn, minus the time since."""
     turns = [i for i, e in enumerate(events) if e.what == "turn" and "restart" in e.values]
     if not turns:
         return max(0.0, whole_s - elapsed_s(events))
@@ -92,7 +92,7 @@ def own_left_s(events: Sequence[Event], *, whole_s: float) -> float:
 
 
 def since_session(events: Sequence[Event]) -> Sequence[Event]:
-    """Return the events since the last session began; all of a run without sessions."""
+    """Return the events since the last session started; all events of a run without sessions."""
     begins = [i for i, e in enumerate(events) if SESSION in e.values]
     if not begins:
         return events
@@ -101,7 +101,7 @@ def since_session(events: Sequence[Event]) -> Sequence[Event]:
 
 
 def next_session(events: Sequence[Event]) -> int:
-    """Return the session to measure next; one that was broken off, or measured nothing, again."""
+    """Return the session to measure next, which repeats one that was interrupted or empty."""
     numbers = [e.values[SESSION] for e in events if SESSION in e.values]
     begun = int(str(numbers[-1])) if numbers else 0
     session = since_session(events)
@@ -110,7 +110,7 @@ def next_session(events: Sequence[Event]) -> int:
 
 
 def measured_sessions(events: Sequence[Event]) -> dict[int, float]:
-    """Return when each session began that has measured a cell, in UTC seconds since 1970."""
+    """Return the start of each session that measured a cell, in UTC seconds since 1970."""
     begins = [i for i, e in enumerate(events) if SESSION in e.values]
     parts = itertools.zip_longest(begins, begins[1:])
     sessions: dict[int, float] = {}
@@ -125,16 +125,16 @@ def _has_measured(events: Iterable[Event]) -> bool:
 
 
 def written_samples(events: Iterable[Event]) -> int:
-    """Return how many samples a run held when it last ended; 0 where none was counted."""
+    """Return the number of samples when the run last ended; 0 without a count."""
     counts = (e.values.get("samples") for e in events if e.what == "run-ended")
     return max((count for count in counts if isinstance(count, int)), default=0)
 
 
 def standing(events: tuple[Event, ...]) -> tuple[Event, ...]:
-    """Return the events that a later resumption has not overtaken.
+    """Return the events that no later resumption has replaced.
 
-    Of a cell those since it was last started, of the run those since it was last resumed, and of a
-    host those since it was tried once more at the end of the run.
+    For a cell, those since its last start; for the run, those since its last resumption; for a
+    host, those since its retry at the end of the run.
     """
     starts = {e.cell: i for i, e in enumerate(events) if e.what == "cell-started"}
     begun = max((i for i, e in enumerate(events) if e.what == "run-resumed"), default=0)
@@ -147,11 +147,11 @@ def standing(events: tuple[Event, ...]) -> tuple[Event, ...]:
 
 
 def standing_samples(samples: Iterable[Sample], design: Design) -> tuple[Sample, ...]:
-    """Return the samples without those of a restart that was broken off and measured anew.
+    """Return the samples without those of interrupted restarts that were repeated.
 
-    That happens in a design of a fixed size alone. Such a restart is of the last part of the run
-    that has any of it. In one part, as where an arm fails, a block that comes a second time begins
-    its restart anew.
+    Only designs of a fixed size repeat them. A restart belongs to the last part of the run that has
+    samples of it. Within one part, as after an arm fails, the restart begins again at the first
+    repeated block.
     """
     if design.restarts is None:
         return tuple(samples)
@@ -171,8 +171,8 @@ def standing_samples(samples: Iterable[Sample], design: Design) -> tuple[Sample,
 
 def _without_overtaken(samples: Iterable[Sample]) -> tuple[Sample, ...]:
     kept: dict[int, Sample] = {}
-    places: dict[tuple[str, int], set[int]] = {}  # of what a restart has
-    blocks: dict[tuple[str, int], set[tuple[str, int]]] = {}  # of a restart: arm and round
+    places: dict[tuple[str, int], set[int]] = {}  # indices of a restart's samples
+    blocks: dict[tuple[str, int], set[tuple[str, int]]] = {}  # arm and round, by restart
     for place, sample in enumerate(samples):
         kept[place] = sample
         if not isinstance(sample, OfRestart):

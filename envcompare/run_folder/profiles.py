@@ -1,8 +1,8 @@
-"""What a profiler saw of one arm, as types: kernels, copies, API calls, operators, quantities.
+"""Types for a profile of one arm: kernels, copies, API calls, operators, quantities.
 
 Times are nanoseconds, sizes bytes; `None` means not measured, never 0. Readers of profiler files
-fill these types, the run folder keeps them, analysis compares them. Numbers that cannot be are
-refused, whoever wrote them: a tool, a worker or an editor.
+create these types, the run folder stores them, and the analysis compares them. Impossible numbers
+are refused, whether they come from a tool, a worker or an editor.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from envcompare.run_folder.records import SCHEMA
 from envcompare.text import counted
 
 Tool = Literal["nsys", "kineto", "torch", "nvprof", "ncu", "perf"]
-"""What made a profile; a tool that disturbs the time of kernels less comes first."""
+"""The tool of a profile; those that disturb kernel times less come first."""
 
 GPU_TOOLS: Final[tuple[Tool, ...]] = ("nsys", "ncu", "kineto", "nvprof")
-"""The tools whose files are read: a file of theirs shows what a GPU did."""
+"""The tools with readable files that show GPU activity."""
 
 RUN_KERNELS_ALONE: Final[frozenset[Tool]] = frozenset({"ncu"})
-"""The tools that run each kernel by itself: its time is not that in the program."""
+"""The tools that run each kernel alone, so that its time is not that in the program."""
 
 Rule = Literal["sum", "ratio of sums", "time-weighted", "maximum", "union", "difference"]
 Status = Literal["ok", "missing", "refused"]
@@ -33,14 +33,14 @@ CopyKind = Literal["HtoD", "DtoH", "DtoD", "HtoH", "PtoP", "unified", "memset", 
 Page = Literal["raw", "details", "summary"]
 Dim = tuple[int, int, int]
 _ROUNDING: Final = 1e-3  # tools print sums of rounded numbers
-_HELPER: Final = ("helper_", "_ns")  # around the name of a program
+_HELPER: Final = ("helper_", "_ns")  # before and after the name of a program
 HELPERS_WINDOW: Final = "helpers_window_ns"
-"""The quantity that is the time in which programs beside the worker were looked at."""
-_MOST: Final = 1e30  # far above all that was ever counted, far below what sums cannot hold
+"""The quantity with the time over which helper programs were observed."""
+_MOST: Final = 1e30  # far above any count, far below an overflow of sums
 
 
 class Quantity(msgspec.Struct, frozen=True, kw_only=True):
-    """One number with all that is needed to believe it; without a value there is a reason."""
+    """One number with its unit and origin; without a value there is a reason."""
 
     name: str
     value: float | None
@@ -59,12 +59,12 @@ class Quantity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def helper_quantity(program: str) -> str:
-    """Return the quantity that is the CPU time of a program beside the worker."""
+    """Return the quantity with the CPU time of a helper program."""
     return program.join(_HELPER)
 
 
 def helper_of(quantity: str) -> str:
-    """Return the program beside the worker whose CPU time a quantity is; empty for any other."""
+    """Return the helper program of a CPU time quantity; empty for any other quantity."""
     start, end = _HELPER
     is_helper = quantity.startswith(start) and quantity.endswith(end)
     return quantity[len(start) : -len(end)] if is_helper else ""
@@ -110,7 +110,7 @@ class ApiCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Operator(msgspec.Struct, frozen=True, kw_only=True):
-    """One operator as torch.profiler adds it up; `self` is without the operators it calls."""
+    """One operator with torch.profiler's sums; `self` excludes the operators it calls."""
 
     name: str
     calls: int
@@ -123,7 +123,7 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
-    """The GPU a profile is of, as far as the tool tells."""
+    """The GPU of a profile, if the tool reports it."""
 
     name: Annotated[str, Meta(description="empty where the tool tells none")] = ""
     chip: str = ""
@@ -147,7 +147,7 @@ NoteKind = Literal[
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What to know of the numbers of a profile; the report has a sentence for each kind."""
+    """A remark on the numbers of a profile; the report has a sentence for each kind."""
 
     kind: NoteKind
     values: Annotated[
@@ -156,7 +156,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """What one tool saw in one file or one pass."""
+    """The content of one file or one pass of one tool."""
 
     tool: Tool
     version: str = ""
@@ -196,44 +196,44 @@ _HIDING: Final[frozenset[NoteKind]] = frozenset({"whole-graphs", "untraced-graph
 
 
 def hidden_graphs(profile: Profile) -> Note | None:
-    """Return the note that kernels of CUDA graphs are hidden; None where all are told."""
+    """Return the note that CUDA graphs hide kernels; None if all kernels are visible."""
     return next((note for note in profile.notes if hides_kernels(note)), None)
 
 
 def hides_kernels(note: Note) -> bool:
-    """Say whether a note tells of CUDA graphs whose kernels are hidden."""
+    """Say whether a note reports CUDA graphs with hidden kernels."""
     return note.kind in _HIDING
 
 
 def graphs_of(note: Note) -> str:
-    """Return how many CUDA graphs a note is of, as "2 CUDA graphs"."""
+    """Return the number of CUDA graphs in a note, as "2 CUDA graphs"."""
     count = note.values.get("graphs")
     return counted(count, "CUDA graph") if isinstance(count, int) else "CUDA graphs"
 
 
 PassName = Literal["nsys", "torch", "ncu-memory", "ncu-flops", "imported", "flops", "host"]
-"""What a record is of; a pass that disturbs the time of kernels less comes first."""
+"""The pass of a record; those that disturb kernel times less come first."""
 
 TRACE: Final[PassName] = "nsys"
-"""The pass that takes the times of kernels as the program runs them."""
+"""The pass that records kernel times as the program runs."""
 
 
 Lack = Literal[
     "no-gpu", "not-requested", "no-steps", "not-usable", "arm-failed", "failed",
     "not-measured", "raw-not-kept", "launches-cut", "partial",
 ]  # fmt: skip
-"""Why a pass left no profile, or, from `raw-not-kept` on, what its profile lacks."""
+"""Why a pass has no profile, or, from `raw-not-kept` on, what its profile lacks."""
 
 
 class Lacking(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a profile is missing, or what it lacks: as data, and in words with what mends it."""
+    """Why a profile is missing or incomplete: as data, and in words with a remedy."""
 
     why: Lack
     problem: Problem
 
 
 class ProfileRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """profiles/<cell>/<arm>/<name>.json: one profile of one arm, or why there is none."""
+    """profiles/<cell>/<arm>/<name>.json: one profile of one arm, or the reason for its absence."""
 
     host: str
     cell: str
@@ -256,12 +256,12 @@ class ProfileRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_failure(self) -> bool:
-        """Tell whether it was tried in vain, so that a resumed run tries it again."""
+        """Tell whether the attempt failed, so that a resumed run repeats it."""
         return self.lacks is not None and self.lacks.why == "failed"
 
 
 class Roofs(msgspec.Struct, frozen=True, kw_only=True):
-    """profiles/roofs/<host>.json: the bounds of a device, measured there or from a table."""
+    """profiles/roofs/<host>.json: the limits of a device, measured or from a table."""
 
     host: str
     device: str
@@ -279,7 +279,7 @@ class Roofs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def impossible(profile: Profile) -> Iterator[str]:
-    """Say which numbers of a profile cannot be: negative, endless, a least above a most."""
+    """Yield the impossible numbers of a profile: negative, infinite, a minimum above a maximum."""
     yield from _counted(profile)
     yield from _whole(profile)
     called: tuple[Kernel | Copy | ApiCall, ...] = (
@@ -297,7 +297,7 @@ def impossible(profile: Profile) -> Iterator[str]:
 
 
 def impossible_record(record: ProfileRecord) -> Iterator[str]:
-    """Say which numbers of a record, or of the profile in it, cannot be."""
+    """Yield the impossible numbers of a record, including its profile."""
     yield from _at_least_one({"steps": record.steps})
     yield from _numbers({"samples in a step": record.batch}, "the record")
     if record.profile is not None:
@@ -305,7 +305,7 @@ def impossible_record(record: ProfileRecord) -> Iterator[str]:
 
 
 def impossible_roofs(roofs: Roofs) -> Iterator[str]:
-    """Say which roofs of a device cannot be."""
+    """Yield the impossible roofs of a device."""
     yield from _numbers({"bytes per second": roofs.bytes_per_s}, roofs.device)
     yield from _numbers(roofs.flops_per_s, roofs.device)
 
@@ -345,7 +345,7 @@ def _calls(call: Kernel | Copy | ApiCall) -> Iterator[str]:
 
 
 def _operator(operator: Operator, *, is_exact: bool) -> Iterator[str]:
-    """Look at an operator; PyTorch's own sums go below 0 where operators overlap."""
+    """Check an operator; PyTorch's own sums go below 0 if operators overlap."""
     what = f"operator {operator.name}"
     yield from _at_least_one({f"{what}: calls": operator.calls})
     times = {"self time": operator.self_cpu_ns, "time": operator.cpu_ns}
@@ -373,5 +373,5 @@ def _numbers(
 
 
 def _shown(value: float) -> str:
-    """Return a number as text; a whole one may be too large for that."""
+    """Return a number as text; whole numbers may be too large for that."""
     return f"{value:g}" if abs(value) < 1e300 else f"{'-' * (value < 0)}endless"

@@ -1,6 +1,6 @@
-"""What a run folder holds, as types: samples, events, fingerprints, and the run itself.
+"""Types for a run folder: samples, events, fingerprints, and the run itself.
 
-Integers are nanoseconds or bytes as the name says; `None` means not measured, never 0. The JSON
+Integers are nanoseconds or bytes, as their names show; `None` means not measured, never 0. The JSON
 Schemas in `docs/schema/` are generated from these types.
 """
 
@@ -18,7 +18,7 @@ from envcompare.errors import Phase
 SCHEMA: Literal[2] = 2
 CONTROL_SUFFIX = "~control"
 PLACE_OF_DATA = "place.data"
-"""Names the place of the data among the parameters of a cell; those of workloads have no dots."""
+"""The cell parameter with the place of the data; workload parameters have no dots."""
 
 CellState = Literal["ok", "failed", "timeout", "skipped", "unreachable"]
 EventKind = Literal[
@@ -33,7 +33,7 @@ Scalar = str | int | float | bool | None
 FingerprintValue = Scalar | tuple[Scalar, ...]
 Count = Annotated[int, Meta(ge=-(10**18), le=10**18)]
 """What a clock or a counter may say, 30 years in ns; below 0 are clocks that jumped, of a block
-that was dropped, and sums over threads of which some have ended."""
+that was dropped, and sums over threads, some of which have ended."""
 Taken = Literal["start", "step"]
 ProfileChoice = Literal["auto", "trace", "none"]
 StepPhase = Literal["data", "forward", "backward", "optimizer", "other"]
@@ -107,7 +107,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="bl
 
 
 class Startup(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="startup"):
-    """One launch, engine call to exit, on the controller's and the host's own clocks."""
+    """One launch, from engine call to exit, on the clocks of the controller and the host."""
 
     cell: str
     arm: str
@@ -132,7 +132,7 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="memory"):
-    """Peaks of one generation, as the worker's own process saw them."""
+    """Peaks of one generation, measured in the worker's process."""
 
     cell: str
     arm: str
@@ -149,7 +149,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="m
 class ProcessRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="process"):
     """One whole process of a plain command, timed by a launcher inside the arm.
 
-    To the statistics it is a restart of its own, with one generation of one round.
+    The statistics treat it as a restart with one generation of one round.
     """
 
     cell: str
@@ -170,7 +170,7 @@ class ProcessRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
     @property
     def restart(self) -> int:
-        """Return the number of its pass: each process is a fresh start."""
+        """Return its pass, since each process is a fresh start."""
         return self.number
 
     @property
@@ -185,9 +185,9 @@ class ProcessRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="gpu"):
-    """What NVIDIA's management library said of one GPU in a stretch of the timing or energy pass.
+    """Readings from NVIDIA's management library for one GPU in part of a timing or energy pass.
 
-    A list has an entry for each reading; None is what the library refused to say.
+    Lists have an entry for each reading; None is a value that the library refused.
     """
 
     cell: str
@@ -207,9 +207,9 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class EnergyBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="energy"):
-    """Steps of one arm in the energy pass, long enough for the power readings beside them.
+    """Steps of one arm in the energy pass, long enough for power readings.
 
-    Its time enters no comparison.
+    No comparison uses its time.
     """
 
     cell: str
@@ -223,9 +223,9 @@ class EnergyBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
 
 
 class Epoch(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="epoch"):
-    """One epoch of one arm on the way to a goal, with what the workload reached by its end.
+    """One epoch of one arm in training to a goal, with the metric at its end.
 
-    Its time enters no comparison of steps.
+    No comparison of steps uses its time.
     """
 
     cell: str
@@ -245,9 +245,9 @@ class Epoch(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="ep
 
 
 class MarkedBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="marked"):
-    """Steps of one arm with marks, after the rounds of a restart: where their time went.
+    """Steps of one arm with marks, after the rounds of a restart: where their time goes.
 
-    The marks take time themselves, so that no verdict rests on it; they are the same in all arms.
+    The marks cost time, so no verdict uses these steps; all arms have the same marks.
     """
 
     cell: str
@@ -269,14 +269,14 @@ class MarkedBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
 
 
 Measured = Block | ProcessRun
-"""What a verdict can rest on."""
+"""The samples that a verdict can use."""
 
 Sample = Block | Startup | Memory | ProcessRun | GpuReading | EnergyBlock | Epoch | MarkedBlock
 OfRestart = Block | Memory | MarkedBlock
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why something did not happen: the three sentences, the phase and where the log lies."""
+    """A failure: its three sentences, its phase and the path of its log."""
 
     phase: Phase
     brief: str
@@ -287,11 +287,11 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened to a host, a cell or an arm; `t` is UTC seconds since 1970.
+    """An event of a host, a cell or an arm; `t` is UTC seconds since 1970.
 
-    The values of `identity` are what a host, or an arm on it, is. The first such event of each
-    counts: a run is resumed where all but `boot.id` are still the same, else only with
-    --allow-mismatch, and then another event holds what it is since.
+    The values of `identity` describe a host, or an arm on it. The first such event of each counts:
+    a run resumes if all values but `boot.id` are unchanged. Otherwise it needs --allow-mismatch,
+    and a further event has the new values.
     """
 
     t: float
@@ -310,7 +310,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventParts(TypedDict, total=False):
-    """What may be said of an event of a cell, beside what happened."""
+    """Optional details of an event of a cell."""
 
     arm: str
     text: str
@@ -320,19 +320,19 @@ class EventParts(TypedDict, total=False):
 
 
 class PlacedEventParts(EventParts, total=False):
-    """The same with the place; without a host, a cell or an arm it is about all of them."""
+    """The same with the place; without a host, a cell or an arm it concerns all of them."""
 
     host: str
     cell: str
 
 
 def event_now(what: EventKind, **parts: Unpack[PlacedEventParts]) -> Event:
-    """Return an event that happens now."""
+    """Return an event with the current time."""
     return Event(t=time.time(), clock_s=time.monotonic(), what=what, **parts)
 
 
 class ArmRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An arm as planned: `reference` is an image or SIF named by the user, empty when built."""
+    """An arm as planned; `reference` is a user's image or SIF, empty if built."""
 
     id: str
     environment: str
@@ -380,7 +380,7 @@ class CellRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
-    """What the way to a goal ends with: a metric at a value or above, or so many epochs."""
+    """The end of training: a metric at or above a value, or a number of epochs."""
 
     metric: str
     value: float
@@ -393,7 +393,7 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     preset: Literal["quick", "default", "strict"]
     margin: Annotated[float, Meta(gt=0, lt=1)]
     target: Annotated[float, Meta(gt=0)]
-    budget_s: Annotated[float, Meta(ge=0)]  # 0, as all that follows, where nothing was timed
+    budget_s: Annotated[float, Meta(ge=0)]  # 0, like all that follows, if nothing was timed
     min_restarts: Annotated[int, Meta(ge=0)]
     gpu_restarts: Annotated[
         int, Meta(ge=0, description="likewise where a GPU works; 0: as many as elsewhere")
@@ -415,9 +415,9 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     cold_start: bool = False
     quiet_gate: bool = True
     quiet_pressure: float = 10.0  # percent of the time in which a task waits for a CPU
-    quiet_load: float | None = None  # tasks that want a CPU, ours included; None: CPUs + 1
+    quiet_load: float | None = None  # tasks that want a CPU, including ours; None: CPUs + 1
     stabilise: bool = False
-    same_cpu: bool = False  # of all arms of a round, where each has a single thread
+    same_cpu: bool = False  # for all arms of a round, if each has a single thread
     noise_memory: bool = False
     marks: Annotated[
         bool, Meta(description="phases and operators are timed in some rounds of each restart")
@@ -429,20 +429,20 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     ] = "none"
 
     def on_gpu(self) -> Design:
-        """Return the design of a cell whose work runs on a GPU."""
+        """Return the design of a cell with work on a GPU."""
         least = max(self.min_restarts, self.gpu_restarts)
         return msgspec.structs.replace(self, min_restarts=least)
 
 
 class HostGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Hosts of a run that stand together for one side of a comparison."""
+    """Hosts of a run that form one side of a comparison."""
 
     name: str
     hosts: tuple[str, ...]
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """run.json: everything that was decided before the first measurement."""
+    """run.json: all decisions before the first measurement."""
 
     run_id: str
     created: str
@@ -466,7 +466,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FingerprintRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """fingerprints/<host>/<arm>/<cell>.json: what a worker found, and the proof of its stack."""
+    """fingerprints/<host>/<arm>/<cell>.json: a worker's facts, and the proof of its stack."""
 
     host: str
     arm: str
@@ -490,7 +490,7 @@ class IdentityChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FactDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """One property in which an arm differs from the reference on a host."""
+    """One property of an arm that differs from the reference on a host."""
 
     host: str
     arm: str

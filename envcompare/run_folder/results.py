@@ -1,4 +1,4 @@
-"""The run folder: versioned, append-only, atomic; the waist between measuring and reading."""
+"""The run folder: versioned, append-only, atomic; it connects measuring and reading."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from envcompare.text import parse_toml, shortened, visible_line
 
 _PROFILES = "profiles"
 _ROOFS = "roofs"
-# What decoding raises for content that is no such record.
+# Errors from decoding content that is not such a record.
 _DAMAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _T = TypeVar("_T")
 _SAMPLES: msgspec.json.Decoder[Sample] = msgspec.json.Decoder(Sample)
@@ -71,8 +71,8 @@ def new_run_id(now: datetime | None = None) -> str:
 def count_comparisons(arms: tuple[ArmRecord, ...], cells: int) -> int:
     """Return m: cell × timed arm that is neither reference nor control, at least 1.
 
-    A rung of the ladder is compared with the rung below as well, where neither is the reference.
-    Where each cell has the arms of one reference, these are as many in all of them.
+    A rung of the ladder adds a comparison with the rung below, unless either is the reference. With
+    one reference per cell, all cells have the same number.
     """
     compared = (arm for arm in arms if arm.is_timed)
     with_reference = sum(not (arm.is_reference or arm.is_control) for arm in compared)
@@ -90,12 +90,12 @@ def references_of(run: RunRecord) -> dict[str, str]:
 
 
 def arms_within(arms: tuple[ArmRecord, ...], within: str) -> tuple[ArmRecord, ...]:
-    """Return the arms of a cell; what was imported beside them is of every cell."""
+    """Return the arms of a cell; arms that were only imported belong to every cell."""
     return tuple(arm for arm in arms if not within or arm.within in {"", within})
 
 
 def configuration_of(run: RunRecord) -> dict[str, Any]:
-    """Return the tables of what a run was asked for; raises RunFolderError where it is no TOML."""
+    """Return the tables of a run's configuration; raises RunFolderError for invalid TOML."""
     try:
         return parse_toml(run.configuration)
     except ValueError as error:
@@ -107,13 +107,13 @@ def configuration_of(run: RunRecord) -> dict[str, Any]:
 
 
 def json_bytes(content: object) -> bytes:
-    """Return a record as the text of a JSON file."""
+    """Return a record as JSON text in bytes."""
     return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journal:
-    """Lines read back from a .jsonl file; `torn` counts what could not be read at its end."""
+    """Lines read from a .jsonl file; `torn` counts the unreadable ones at its end."""
 
     samples: tuple[Sample, ...] = ()
     events: tuple[Event, ...] = ()
@@ -125,17 +125,17 @@ class RunFolder:
     """Write and read one run; every appended line is on disk when the call returns."""
 
     path: Path
-    listener: Callable[[bytes], None] | None = None  # is given each event's line once it is kept
+    listener: Callable[[bytes], None] | None = None  # receives each event's line once it is written
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _files: dict[str, BinaryIO] = field(default_factory=dict)
-    _held: list[Event] | None = None  # while they are held back
-    _run_id: str = ""  # once it is asked for
+    _held: list[Event] | None = None  # events held back; None if they are not
+    _run_id: str = ""  # set at the first request
 
     @classmethod
     def create(cls, out: Path, run: RunRecord) -> RunFolder:
-        """Make `out/<run id>/` with run.json in it, for this user alone.
+        """Create `out/<run id>/` with run.json in it, private to this user.
 
-        Raises RunFolderError when the folder cannot be made or is there already.
+        Raises RunFolderError if the folder exists or cannot be created.
         """
         folder = cls(out / run.run_id)
         missing = missing_folders(folder.path)
@@ -156,7 +156,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """Open a run folder that is there already; raises RunFolderError when it is none."""
+        """Open an existing run folder; raises RunFolderError if it is not one."""
         if not (path / "run.json").is_file():
             raise RunFolderError(
                 f"{path} is not a run folder",
@@ -167,9 +167,9 @@ class RunFolder:
 
     @property
     def run_id(self) -> str:
-        """Return the ID of the run, by which all that it left on hosts is found and removed.
+        """Return the ID of the run, which identifies all that it left on hosts.
 
-        Raises RunFolderError where run.json holds none that a run can have.
+        Raises RunFolderError if run.json has no valid ID.
         """
         if not self._run_id:
             run_id = self.read_run().run_id
@@ -187,7 +187,7 @@ class RunFolder:
         """Add one line to samples.jsonl and sync it."""
         line = msgspec.json.encode(sample)
         try:
-            _SAMPLES.decode(line)  # one that cannot be read back would cost the whole run
+            _SAMPLES.decode(line)  # an undecodable line would make the whole run unreadable
         except _DAMAGE as error:
             raise WorkloadError(
                 f"a measurement in {sample.cell} cannot be stored: {error}", phase="protocol"
@@ -195,7 +195,7 @@ class RunFolder:
         self._append("samples.jsonl", line)
 
     def append_event(self, event: Event) -> None:
-        """Add one line to events.jsonl and sync it, unless events are held back now."""
+        """Add one line to events.jsonl and sync it, unless events are held back."""
         if self._held is not None:
             self._held.append(event)
             return
@@ -206,7 +206,7 @@ class RunFolder:
 
     @contextmanager
     def holding_events(self) -> Iterator[None]:
-        """Write the events of a block once it has ended well; where it raises, none is written."""
+        """Write the events of a block once it has succeeded; if it raises, none is written."""
         held: list[Event] = []
         self._held = held
         try:
@@ -217,9 +217,9 @@ class RunFolder:
             self.append_event(event)
 
     def write_fingerprint(self, record: FingerprintRecord, *, part: int = 0) -> None:
-        """Write fingerprints/<host>/<arm>/<cell>.json: a workload decides what is loaded.
+        """Write fingerprints/<host>/<arm>/<cell>.json, since the workload decides what is loaded.
 
-        That of a later `part` of a resumed run goes beside it, to <arm>/later/<cell>-<part>.json.
+        A later `part` of a resumed run writes to <arm>/later/<cell>-<part>.json instead.
         """
         cell = cell_name(record.cell.removeprefix(f"{record.host}/"))
         folder = f"fingerprints/{distinct_name(record.host)}/{distinct_name(record.arm)}"
@@ -227,11 +227,11 @@ class RunFolder:
         self.write_json(f"{folder}/{name}.json", record)
 
     def raw_path(self, cell: str, arm: str, name: str) -> Path:
-        """Return the path of a file among the profiles of an arm, with its folder made."""
+        """Return the path of a file among the profiles of an arm, and create its folder."""
         return self.made(self._profiles_of(cell, arm) / safe_name(name))
 
     def imported_path(self, record: ProfileRecord, name: str) -> Path:
-        """Return the path of a file a profile was read from; a JSON trace there is no record."""
+        """Return the path of a profile's source file; JSON traces there are not records."""
         return self._profiles_of(record.cell, record.arm) / safe_name(record.name) / name
 
     def profile_path(self, record: ProfileRecord) -> Path:
@@ -242,7 +242,7 @@ class RunFolder:
         return self.path / _PROFILES / cell_name(cell) / distinct_name(arm)
 
     def write_profile(self, record: ProfileRecord) -> None:
-        """Write a profile; raises RunFolderError where it could not be read or is not written."""
+        """Write a profile; raises RunFolderError if it would be unreadable or writing fails."""
         path = self.profile_path(record)
         content = json_bytes(record)
         try:
@@ -255,7 +255,7 @@ class RunFolder:
         self.write_bytes(str(path.relative_to(self.path)), content)
 
     def write_roofs(self, roofs: Roofs) -> None:
-        """Write profiles/roofs/<host>.json; raises RunFolderError when the disk refuses."""
+        """Write profiles/roofs/<host>.json; raises RunFolderError if writing fails."""
         self.write_json(f"{_PROFILES}/{_ROOFS}/{distinct_name(roofs.host)}.json", roofs)
 
     def write_json(self, name: str, content: object) -> None:
@@ -263,7 +263,7 @@ class RunFolder:
         self.write_bytes(name, json_bytes(content))
 
     def write_bytes(self, name: str, content: bytes) -> None:
-        """Write bytes atomically; raises RunFolderError when the disk refuses."""
+        """Write bytes atomically; raises RunFolderError if writing fails."""
         target = self.path / name
         try:
             replace_file(self.made(target), content, mode=0o600)
@@ -271,20 +271,20 @@ class RunFolder:
             raise write_error(target, error) from error
 
     def log_path(self, host: str, cell: str, arm: str) -> Path:
-        """Return the path of an arm's log, with its folder made."""
+        """Return the path of an arm's log, and create its folder."""
         place = self.path / "logs" / distinct_name(host) / cell_name(cell)
         return self.made(place / f"{distinct_name(arm)}.log")
 
     def made(self, path: Path) -> Path:
-        """Return the path of a file of the run, with its folder made; raises as `check_place`."""
+        """Return the path of a file of the run, and create its folder; raises as `check_place`."""
         self.check_place(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
     def check_place(self, path: Path) -> None:
-        """Raise RunFolderError where a link leads from the run folder to what is not the run's.
+        """Raise RunFolderError if a link leads out of the run folder.
 
-        The folder may be anybody's, so that nothing is written through a link in it.
+        Others may write to the folder, so nothing is written through a link in it.
         """
         below = path.relative_to(self.path)
         for place in (path, *(self.path / up for up in below.parents if up.name)):
@@ -296,12 +296,12 @@ class RunFolder:
                 )
 
     def file_names(self) -> tuple[str, ...]:
-        """Return the relative names of all files in the folder but hidden ones, sorted."""
+        """Return the relative names of all visible files in the folder, sorted."""
         files = (p for p in self.path.rglob("*") if p.is_file() and not p.name.startswith("."))
         return tuple(sorted(str(path.relative_to(self.path)) for path in files))
 
     def read_run(self) -> RunRecord:
-        """Read run.json; raises RunFolderError for damage, another schema or arms in disorder."""
+        """Read run.json; raises RunFolderError for damage, another schema or inconsistent arms."""
         run = self.read_json("run.json", RunRecord)
         why = _disorder(run)
         if why:
@@ -317,7 +317,7 @@ class RunFolder:
         return self._read_fingerprints(_below(self.path / "fingerprints", levels=3))
 
     def read_later_fingerprints(self) -> tuple[FingerprintRecord, ...]:
-        """Read those that resumed runs took and found different, sorted by path."""
+        """Read the fingerprints that resumed runs found to be different, sorted by path."""
         paths = _below(self.path / "fingerprints", levels=4)
         return self._read_fingerprints(path for path in paths if path.parent.name == "later")
 
@@ -328,11 +328,11 @@ class RunFolder:
     def read_profiles(self, cell: str | None = None) -> tuple[ProfileRecord, ...]:
         """Read all profiles, or those of a cell, by path.
 
-        Raises RunFolderError for a record that is damaged or holds a number that cannot be.
+        Raises RunFolderError for a damaged record or an impossible number.
         """
         cells = "*" if cell is None else cell_name(cell)
         files = (self.path / _PROFILES).glob(f"{cells}/*/*.json")
-        # by name without its ending: `imported-nsys` comes before `imported-nsys-2`
+        # sort by name without its suffix: `imported-nsys` comes before `imported-nsys-2`
         paths = sorted(files, key=lambda path: (path.parent, path.stem))
         return tuple(self._read_plausible(p, ProfileRecord, impossible_record) for p in paths)
 
@@ -359,7 +359,7 @@ class RunFolder:
         return Journal(events=events, torn=torn)
 
     def count_samples(self) -> int:
-        """Return how many whole lines samples.jsonl has."""
+        """Return the number of complete lines in samples.jsonl."""
         path = self.path / "samples.jsonl"
         return sum(chunk.count(b"\n") for chunk in read_chunks(path)) if path.exists() else 0
 
@@ -379,7 +379,7 @@ class RunFolder:
                 raise write_error(self.path / name, error) from error
 
     def _open_journal(self, name: str) -> BinaryIO:
-        """Open for appending; a torn line is cut off first, so that no line merges with it."""
+        """Open for appending, after removing a torn line, so that no line merges with it."""
         path = self.path / name
         self.check_place(path)
         _refuse_irregular(path)
@@ -459,7 +459,7 @@ def _unreadable(path: Path, error: Exception) -> RunFolderError:
 
 
 def _end_of_lines(stream: BinaryIO) -> int:
-    """Return where the last whole line of a journal ends."""
+    """Return the end of the last complete line of a journal."""
     place = stream.seek(0, os.SEEK_END)
     while place:
         begin = max(0, place - MIB)
@@ -471,7 +471,7 @@ def _end_of_lines(stream: BinaryIO) -> int:
 
 
 def _below(path: Path, *, levels: int) -> Iterator[Path]:
-    """Yield what lies so many levels below a path; raises OSError where a folder is closed."""
+    """Yield the paths this many levels below a path; raises OSError for unreadable folders."""
     if not levels:
         yield path
     elif path.is_dir():
@@ -480,7 +480,7 @@ def _below(path: Path, *, levels: int) -> Iterator[Path]:
 
 
 def _disorder(run: RunRecord) -> str:
-    """Say why arms or cells of a run cannot be told apart or compared; empty where they can."""
+    """State why arms or cells of a run are ambiguous or not comparable; empty if they are fine."""
     references = Counter(arm.within for arm in run.arms if arm.is_reference)
     for what, ids in (
         ("environment", [arm.id for arm in run.arms]),
@@ -506,7 +506,6 @@ def _refuse_irregular(path: Path) -> None:
 
 
 def _why_none(path: Path) -> str:
-    """Say why a path is no run folder."""
     if path.is_dir():
         what = irregular(path / "run.json")
         return f"its run.json is no file: {what}" if what else "it has no run.json"

@@ -1,1 +1,1 @@
-"""Walk the plan over hosts and cells, record what happens, resume."""
+"""Execute the plan over hosts and cells, record what happens, resume."""

@@ -1,6 +1,6 @@
-"""The search for the largest batch before the cells of its sizes: once a host, in every arm.
+"""The search for the largest batch, before its cells: once per host, in every arm.
 
-A program inside the arm tries sizes in processes of their own.
+A program inside the arm tries each size in a separate process.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from envcompare.transport import read_json
 
 _PROGRAM = "harness/fitting.py"
 _LIMIT_S = 1800.0
-_ENV = (("MALLOC_MMAP_THRESHOLD_", str(1 << 16)),)  # what is freed leaves no holes
+_ENV = (("MALLOC_MMAP_THRESHOLD_", str(1 << 16)),)  # freed memory leaves no holes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeCheck:
-    """Says of a cell of a search whether its batch is to be measured."""
+    """Decides whether the batch of a cell in a search is measured."""
 
     search: BatchSearch
     cell: Cell
@@ -46,10 +46,10 @@ class SizeCheck:
     folders: CellFolders
 
     def why_not(self, context: CellContext) -> str:
-        """Return why the batch is not measured, empty where it is; search unless that was done.
+        """Return why the batch is not measured; empty if it is. Searches if necessary.
 
-        What does not fit in one arm is measured in none: there would be nothing to compare. Raises
-        WorkloadError where that leaves no size, or where nothing is known of any arm.
+        A size that does not fit in one arm is measured in none, since nothing could be compared.
+        Raises WorkloadError if no size is left, or if nothing is known of any arm.
         """
         known = self._known()
         fits = {arm: known.get(arm) for arm in context.arms if arm != context.control}
@@ -72,9 +72,9 @@ class SizeCheck:
         return [int(str(size)) for size in dict(self.cell.workload.parameters)[BATCH]]
 
     def _known(self) -> dict[str, Mapping[str, Scalar]]:
-        """Return what was found for the sizes of this workload, by arm.
+        """Return the sizes known for this workload, by arm.
 
-        A search that failed before the run was resumed is made again.
+        A search that failed before the run was resumed is repeated.
         """
         alike = {cell.id for cell in self.plan.cells if _work(cell) == _work(self.cell)}
         events = self.folder.read_events().events
@@ -86,7 +86,7 @@ class SizeCheck:
         }
 
     def _search(self, context: CellContext, arm: str) -> Mapping[str, Scalar]:
-        """Search in an arm and record what was found, or the reason why it is not known."""
+        """Search in an arm and record the result, or the reason for having none."""
         session, limit = self.folders.session, self.search.memory_mib
         ready = session.arms[arm]
         command = _fitting_command(
@@ -105,20 +105,20 @@ class SizeCheck:
             interruption=context.interruption,
         )
         fit = search_fit(command, inside)
-        context.check_interruption()  # what was killed has found nothing
+        context.check_interruption()  # a killed search has no result
         values: dict[str, Scalar] = fit.values() if isinstance(fit, Fit) else {"reason": fit}
         context.note("batch-fits", arm=arm, text=_told(arm, fit), values=values)
         return values
 
 
 def _work(cell: Cell) -> tuple[object, ...]:
-    """Return what cells of a search have in common."""
+    """Return the common key of the cells of a search."""
     others = tuple(one for one in cell.parameters if one[0] != BATCH)
     return cell.host, cell.workload.name, cell.within, others
 
 
 def _require_known(fits: Mapping[str, Mapping[str, Scalar]]) -> None:
-    """Raise WorkloadError where the search came to nothing in every arm."""
+    """Raise WorkloadError if the search failed in every arm."""
     if any("largest" in values for values in fits.values()):
         return
     reasons = [f"{arm}: {values.get('reason', '')}" for arm, values in fits.items()]
@@ -153,26 +153,26 @@ def _why_not(arm: str, values: Mapping[str, Scalar], batch: int) -> str:
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """What the program says: 0 where not even the first size fits.
+    """The program's result: 0 if not even the first size fits.
 
-    `measurable` is the largest of the sizes asked for of which every arm can hold one at a time.
+    `measurable` is the largest requested size of which every arm can hold one at a time.
     """
 
     largest: Amount
     measurable: Amount
-    beyond: Amount | None  # the smallest that was tried and does not fit
+    beyond: Amount | None  # the smallest tried that does not fit
     limited_by: Literal["memory", "workload", "cap"]
-    memory_mib: Amount  # of a process, or that PyTorch may have of a GPU; 0 is all of it
+    memory_mib: Amount  # of a process, or PyTorch's limit on a GPU; 0 is all of it
     device: Literal["cpu", "cuda"]
     tries: Amount
-    said: str = ""  # by the workload, of what it does not take
+    said: str = ""  # the workload's message on what it does not take
 
     def values(self) -> dict[str, Scalar]:
-        """Return it as the values of an event."""
+        """Return the values as those of an event."""
         return msgspec.structs.asdict(self)
 
 
-def _fitting_command(  # noqa: PLR0913 — what is tried, and within what
+def _fitting_command(  # noqa: PLR0913 — the sizes to try, and their limits
     interpreter: str,
     workloads: str,
     spec: LaunchSpec,
@@ -181,7 +181,7 @@ def _fitting_command(  # noqa: PLR0913 — what is tried, and within what
     memory_mib: dict[str, int],
     beside: int,
 ) -> Command:
-    """Return the command that searches; `memory_mib` is by device, 0 is all there is."""
+    """Return the search command; `memory_mib` is by device, 0 is no limit."""
     asked = {
         "workload": spec.workload,
         "params": {name: value for name, value in spec.params.items() if name != "batch"},
@@ -198,7 +198,7 @@ def _fitting_command(  # noqa: PLR0913 — what is tried, and within what
 
 
 def search_fit(command: Command, run_inside: Callable[[Command], CommandResult]) -> Fit | str:
-    """Return what fits, or why that is not known. Raises TransportError when the host is lost."""
+    """Return what fits, or why it is unknown. Raises TransportError if the host is lost."""
     try:
         done = run_inside(command)
     except CommandTimeoutError:

@@ -1,4 +1,4 @@
-"""The cells of a host that share their launches: begun together, measured in turns, each ended."""
+"""Cells of a host that share launches: started together, measured in turns, each ended."""
 
 from __future__ import annotations
 
@@ -32,12 +32,11 @@ _T = TypeVar("_T")
 def sharing(cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
     """Return the cells of a host in groups that share launches, in the order of the plan.
 
-    They have the same arms, and their data at the same place: in an image those of a single
-    workload, since all data are at the same path there.
+    Cells of a group have the same arms, and their data at the same place. In an image, data belong
+    to a single workload, since all data have the same path there.
 
-    A file of the user's is imported beside nothing else: what it sets is for itself alone. A plain
-    command is launched anew for each run of it, and a worker with ranks on other hosts for as many
-    of them as its cell has.
+    A user's file is imported alone, since its settings must not affect others. A plain command is
+    launched for each process, and a worker with ranks on other hosts for the ranks of its cell.
     """
     groups: dict[object, list[Cell]] = {}
     for cell in cells:
@@ -46,7 +45,7 @@ def sharing(cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
 
 
 def _shared(cell: Cell) -> object:
-    """Return what is the same for all cells that share launches."""
+    """Return the common key of cells that share launches."""
     workload = cell.workload
     if workload.program is not None or cell.hosts:
         return cell.id
@@ -55,11 +54,11 @@ def _shared(cell: Cell) -> object:
 
 
 def run_cells(job: Job, runs: Iterable[CellRun], *, ended: set[str]) -> None:
-    """Measure the cells of a group; what one of them meets ends no other.
+    """Measure the cells of a group; the failure of one does not end the others.
 
-    The ID of each cell that has ended is added to `ended`, whatever happens to the others. Raises
-    TransportError when the host is lost, InterruptedRunError when the user stops, whatever died of
-    that, and StillRunningError where something goes on computing there.
+    Adds the ID of each ended cell to `ended`, whatever happens to the others. Raises TransportError
+    if the host is lost, InterruptedRunError if the user stops, even as the cause of another error,
+    and StillRunningError if something keeps computing there.
     """
     group = _Group(job=job, runs=tuple(runs), ended=ended)
     try:
@@ -72,7 +71,7 @@ def run_cells(job: Job, runs: Iterable[CellRun], *, ended: set[str]) -> None:
 
 
 def give_up(job: Job, cell: Cell, error: TransportError) -> None:
-    """Record that a cell is not measured, since its host cannot be reached."""
+    """Record that a cell is not measured, since its host is unreachable."""
     job.fail("cell-failed", error, phase="connect", host=cell.host, cell=cell.id)
     _end(job, cell, "unreachable", error.brief)
 
@@ -112,20 +111,20 @@ class _Group:
         return lockstep
 
     def _wait_for_turn(self, run: CellRun) -> None:
-        """Let the time of a cell stand still: its budget pays for its own turns alone."""
+        """Stop a cell's clock, since its budget pays only for its own turns."""
         if run.cell.workload.program is None:
             self.job.note("turn", host=run.cell.host, cell=run.cell.id, text="waits for its turn")
 
     def _show_all_folders(self) -> None:
-        """Let a worker see what any of its cells needs: it serves them all."""
+        """Let a worker see the folders of all its cells, since it serves them all."""
         shown = tuple(dict.fromkeys(mount for run in self.unended for mount in run.folders.shown))
         for run in self.unended:
             run.folders.shown = shown
 
     def _measure_in_turns(self, timed: list[tuple[CellRun, Lockstep]]) -> StillRunningError | None:
-        """Measure all of them; return what goes on computing on the host where something does.
+        """Measure all cells; return the error if something keeps computing on the host.
 
-        What is no error of one cell ends those that are not decided.
+        An error that is not of one cell ends all undecided cells.
         """
         runs = {lockstep.context.cell: run for run, lockstep in timed}
 
@@ -154,18 +153,18 @@ class _Group:
         return None
 
     def _refuse_lost(self, error: Exception) -> None:
-        """Raise where the user stops, or where the error is that the host is lost."""
+        """Raise if the user stops, or if the error is that the host is lost."""
         self.job.interruption.check()
         if isinstance(error, TransportError) and not isinstance(error, CopyError):
             raise error
 
     def _survives(self, run: CellRun, act: Callable[[], _T]) -> _T | None:
-        """Do something for a cell; an error that ends the cell is recorded."""
+        """Act for a cell; record an error that ends the cell."""
         try:
             return act()
         except InterruptedRunError:
             raise
-        except Exception as error:  # noqa: BLE001 — recorded; what one cell meets ends no other
+        except Exception as error:  # noqa: BLE001 — recorded; the failure of one cell ends no other
             self._refuse_lost(error)
             self._fail(run, error)
             return None
@@ -184,6 +183,6 @@ class _Group:
 
 
 def _measure_startup(decided: Sequence[Lockstep]) -> None:
-    """Launch what the restarts of cells that were decided early were too few for."""
+    """Launch again for cells that were decided after too few restarts."""
     if decided and decided[0].context.design.has_startup:
         StartupPass([cell.launches for cell in decided]).measure_warm()

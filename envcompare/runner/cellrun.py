@@ -1,4 +1,4 @@
-"""One cell from its data to its end: the passes, and what they are given."""
+"""One cell from its data to its end: the passes and their inputs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _NO_STEPS = Lacking(
         hint="profile it by hand and give the file to envcompare import",
     ),
 )
-_ENOUGH_TO_LEARN = 2  # degrees of freedom: with two restarts an odd worker is not recognised
+_ENOUGH_TO_LEARN = 2  # degrees of freedom: two restarts cannot reveal an odd worker
 
 
 @dataclass(slots=True)
@@ -73,12 +73,12 @@ class CellRun:
     cell: Cell
     session: HostSession
     job: Job
-    prior: tuple[Sample, ...] = ()  # of the part measured before an interruption
+    prior: tuple[Sample, ...] = ()  # from the part measured before an interruption
     prior_events: tuple[Event, ...] = ()
     session_events: tuple[Event, ...] = ()  # of these, since the session began
     is_retried: bool = False  # it ended before, and has its whole budget again
-    team: HostTeam | None = None  # of hosts over which its ranks are spread
-    plan: Plan = field(init=False)  # with the arms of this cell alone
+    team: HostTeam | None = None  # hosts with its ranks
+    plan: Plan = field(init=False)  # with only the arms of this cell
     folders: CellFolders = field(init=False)
     _recorder: CellRecorder = field(init=False)
     _context: CellContext | None = None
@@ -87,7 +87,7 @@ class CellRun:
     _why_skipped: str = ""
 
     def __post_init__(self) -> None:
-        """Begin with what every cell is shown, and what an earlier part of the run found."""
+        """Start with the common inputs of cells, and the results of an earlier part of the run."""
         self.plan = self.job.plan.of(self.cell)
         self.folders = CellFolders(session=self.session, place=self.cell.place)
         self._recorder = CellRecorder.of(
@@ -96,9 +96,9 @@ class CellRun:
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether nothing is missing of a design whose size is fixed.
+        """Tell whether a design of a fixed size is complete.
 
-        An arm that failed in it is not measured again unless that is asked for.
+        An arm that failed in it is measured again only on request.
         """
         design = self.plan.design
         arms = {arm.id for arm in self.plan.arms} & self.session.arms.keys()
@@ -109,10 +109,10 @@ class CellRun:
         return design.restarts is None or restarts.are_done(arms)
 
     def prepare(self) -> Lockstep | None:
-        """Make the cell ready; return what is to be measured in turns with others, if anything.
+        """Prepare the cell; return what is measured in turns with other cells, if anything.
 
-        Raises TransportError when the host is lost, WorkloadError when the data cannot be made,
-        and InterruptedRunError when the user stops.
+        Raises TransportError if the host is lost, WorkloadError if the data cannot be made, and
+        InterruptedRunError if the user stops.
         """
         if self._unusable:
             return None
@@ -124,10 +124,10 @@ class CellRun:
         if self._why_skipped:
             return None
         self._lockstep = Lockstep(context, roster, self.prior, self._tuning())
-        # noted in each part of a run: only the last one stands
+        # each part of a run notes them; only the last note is valid
         context.note("calibrated", values={EXPECTED_SPREAD: math.sqrt(context.noise.variance)})
         if (stopped_by := self._stopped_by()) and self.is_whole:
-            # it takes no turn, and what it has left is for the others
+            # it takes no turn and leaves its remaining budget to the others
             self._lockstep.stopped_by = stopped_by
             context.note("stopped", text=stopped_by)
             return self._lockstep
@@ -142,7 +142,7 @@ class CellRun:
             lockstep.run_restart(pool)
 
     def finish(self) -> tuple[CellState, str]:
-        """Measure what is measured by a cell alone; return the state it ended in, and why.
+        """Run the passes that a cell runs alone; return its final state and the reason.
 
         Raises as `prepare`.
         """
@@ -162,7 +162,7 @@ class CellRun:
     def _finish_steps(
         self, context: CellContext, roster: Roster, lockstep: Lockstep
     ) -> tuple[CellState, str]:
-        if not self._stopped_by():  # else the host has learnt from it
+        if not self._stopped_by():  # otherwise the host has learnt from it
             self._learn(lockstep)
         if lockstep.stopped_by == "failure":
             return "failed", _why_failed(roster)
@@ -171,13 +171,13 @@ class CellRun:
         return "ok", f"stopped by {lockstep.stopped_by}: {live_text(lockstep.intervals())}"
 
     def close(self) -> None:
-        """Note what is lost of this cell, which has ended."""
+        """Note the lost samples of this cell, which has ended."""
         if self._context is not None:
             self._recorder.note_lost(self._context)
 
     @property
     def _unusable(self) -> str:
-        """Say why nothing can be compared on this host; empty where it can."""
+        """Return why nothing can be compared on this host; empty if it can."""
         if self.plan.reference not in self.session.arms:
             return f"the reference {self.plan.reference} is not usable here"
         planned = {arm.id for arm in self.plan.arms if not (arm.is_reference or arm.is_control)}
@@ -186,7 +186,7 @@ class CellRun:
         return ""
 
     def _why_not(self, context: CellContext) -> str:
-        """Say why a batch of a search is not measured; empty where it is, and of other cells."""
+        """Return why a batch of a search is not measured; empty if it is, and for other cells."""
         search = self.job.experiment.search
         if search is None:
             return ""
@@ -199,7 +199,7 @@ class CellRun:
         ).why_not(context)
 
     def _expected(self) -> Spread:
-        """Return how far restarts are expected to scatter on this host, the same when resumed."""
+        """Return the expected variation of restarts on this host, the same after a resumption."""
         if EXPECTED_SPREAD in self._tuning():
             return prior_of(self._tuning()[EXPECTED_SPREAD])
         if not self.plan.design.noise_memory:
@@ -207,10 +207,10 @@ class CellRun:
         return recall(self.session.transport, self.session.cache).spread
 
     def _learn(self, lockstep: Lockstep) -> None:
-        """Keep what the A/A control of this cell tells of the noise of the host."""
+        """Store what this cell's A/A control shows about the noise of the host."""
         noise = lockstep.noise()
         design = self.plan.design
-        # a later session has the restarts of those before it too
+        # a later session also has the restarts of earlier ones
         is_new = design.noise_memory and design.sessions == 1
         if is_new and noise.own_df >= _ENOUGH_TO_LEARN:
             known = recall(self.session.transport, self.session.cache)
@@ -232,7 +232,7 @@ class CellRun:
 
     @contextmanager
     def _sampling(self, context: CellContext) -> Iterator[None]:
-        """Read power and clocks of the host's GPUs beside a pass; without one nothing runs."""
+        """Read power and clocks of the host's GPUs during a pass; without a GPU nothing runs."""
         command = None
         if self.session.has_gpu:
             command = sampler_command(self._plain_interpreter, self.session.workloads)
@@ -245,7 +245,7 @@ class CellRun:
 
     @property
     def _plain_interpreter(self) -> str:
-        """Return the interpreter of an arm that the host has as well; else the host's `python3`."""
+        """Return the interpreter of an arm that the host has too; else the host's `python3`."""
         plain = (
             ready.prepared.interpreter
             for ready in self.session.arms.values()
@@ -254,7 +254,7 @@ class CellRun:
         return next(plain, "python3")
 
     def _stopped_by(self) -> CellEnd | None:
-        """Return why the timing ended before an interruption; None where it had not."""
+        """Return why the timing ended before an interruption; None if it had not ended."""
         stops = [event.text for event in self.session_events if event.what == "stopped"]
         ends: tuple[CellEnd, ...] = (*REASONS, "budget")
         if self.is_retried or not stops:
@@ -262,7 +262,7 @@ class CellRun:
         return next((end for end in ends if end == stops[-1]), None)
 
     def _train(self, context: CellContext, roster: Roster) -> None:
-        """Train the arms that were measured until they reach the goal, where there is one."""
+        """Train the measured arms until they reach the goal, if there is one."""
         goal = self.plan.design.until
         if goal is None:
             return
@@ -280,16 +280,16 @@ class CellRun:
         self.job.display.say(f"  {self.cell.id}: {training.measure()}")
 
     def _failed_before(self) -> set[str]:
-        """Return the arms that an earlier part of the run gave up, and that are not tried again."""
+        """Return the arms that an earlier part of the run gave up, without those to be retried."""
         if self.is_retried:
             return set()
         failed = {e.arm for e in self.prior_events if e.what == "training-failed"}
-        if self._stopped_by() and self.is_whole:  # else they were measured again
+        if self._stopped_by() and self.is_whole:  # otherwise they were measured again
             failed |= failed_for_good(standing(self.prior_events))
         return failed
 
     def _profile(self, context: CellContext, roster: Roster) -> None:
-        """Profile what was measured, unless nobody asked for it."""
+        """Profile the measured arms if requested."""
         choice = self.plan.design.profile
         if choice == "none":
             return
@@ -328,7 +328,7 @@ class CellRun:
             self._measure_roofs(context)
 
     def _measure_roofs(self, context: CellContext) -> None:
-        """Measure the bounds of the device that the reference ran on, once for a host."""
+        """Measure the limits of the reference's device, once per host."""
         empty = FingerprintRecord(host=self.cell.host, arm=context.reference, facts={})
         records = self.job.folder.read_fingerprints()
         place = (self.cell.id, context.reference)
@@ -361,7 +361,7 @@ class CellRun:
         return {k: v for values in noted for k, v in values.items() if isinstance(v, int | float)}
 
     def _make_roster(self, context: CellContext) -> Roster:
-        """Return the arms with what each did before an interruption."""
+        """Return the arms with their work before an interruption."""
         noted = (event for event in reversed(self.prior_events) if "code" in event.values)
         return Roster(
             context,
@@ -405,9 +405,9 @@ class CellRun:
         )
 
     def _place(self, data: str) -> dict[str, Placed]:
-        """Put the data at the place of the cell, in every arm that can have them there.
+        """Put the data at the cell's place, in every arm that can have them there.
 
-        Raises what stops the reference, and UnusableError where nothing is left to compare with it.
+        Raises what stops the reference, and UnusableError if no arm is left to compare with it.
         """
         reference, control = self.plan.reference, self.plan.control
         planned = {arm.id for arm in self.plan.arms} & self.session.arms.keys()
@@ -426,7 +426,7 @@ class CellRun:
         return placed
 
     def _place_in(self, arm: Arm, data: str) -> Placed | None:
-        """Put the data at the place in an arm; one that cannot have them there is not run."""
+        """Put the data at their place in an arm; without a place the arm does not run."""
         place = self.cell.place
         if place and arm.traits.placing(place).is_held:
             self.job.display.say(f"  {self.cell.id}: putting the data into the image of {arm.id}")
@@ -479,7 +479,7 @@ class CellRun:
         return self.team.launch(arm, start, ranks=ranks, variables=variables, log_of=self._log_on)
 
     def _ranks_of(self, arm: str) -> int:
-        """Return how many ranks a bundled workload has in an arm: its default unless it is set."""
+        """Return the ranks of a bundled workload in an arm: its default unless set."""
         own = next(one.parameters for one in self.plan.arms if one.id == arm)
         told = {**dict(self.cell.parameters), **own}
         if "ranks" not in told:

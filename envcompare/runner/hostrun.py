@@ -1,9 +1,10 @@
-"""One host of a run: made ready, measured cell by cell, gone on with after its connection was lost.
+"""One host of a run: prepared, measured cell by cell, and resumed after a lost connection.
 
-A host that was lost is connected to again, with growing pauses. Its cells then go on as they do
-when a run is resumed: what was measured stays, and what was left on the host is removed first.
+A lost host is reconnected with growing pauses. Its cells then continue as in a resumed run: samples
+stay, and leftovers on the host are removed first.
 
-Hosts may be containers of one machine: on a kernel several are prepared, or a single one measured.
+Hosts may be containers of one machine. On a kernel, either several hosts are prepared at once, or a
+single one is measured.
 """
 
 from __future__ import annotations
@@ -49,16 +50,16 @@ from envcompare.stack import Progress
 from envcompare.transport.hosts import HostSpec
 
 _MOST_LOSSES = 3
-"""A host that is lost more often than that in one run is left out: it would cost all the others."""
+"""A host that is lost more often in one run is left out, since it would delay the others."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
-_TICK_S = 0.2  # in which Ctrl-C is noticed
+_TICK_S = 0.2  # maximum delay in noticing Ctrl-C
 
 
 @dataclass(slots=True, kw_only=True)
 class KernelTurns:
-    """Keeps everything that would disturb a measurement off its kernel.
+    """Keep everything that would disturb a measurement off its kernel.
 
-    A kernel is known by the ID of its boot, or by another name that no other kernel has.
+    A kernel is identified by its boot ID, or by another unique name.
     """
 
     here: str  # the kernel of this machine, which sends and builds for all hosts
@@ -69,9 +70,9 @@ class KernelTurns:
 
     @contextmanager
     def preparing(self, kernel: str) -> Iterator[None]:
-        """Wait until nothing is measured on a kernel, and keep it so.
+        """Wait until nothing is measured on a kernel, and prevent measuring there.
 
-        Raises InterruptedRunError when the user stops meanwhile.
+        Raises InterruptedRunError if the user stops meanwhile.
         """
         with self._changed:
             while kernel in self._measured_on:
@@ -86,10 +87,10 @@ class KernelTurns:
 
     @contextmanager
     def measuring(self, kernel: str) -> Iterator[None]:
-        """Wait until a kernel has nothing else to do for this run, and keep it so.
+        """Wait until a kernel has nothing else to do for this run, and keep it free.
 
-        This machine steers what is measured elsewhere, and is measured while nothing is. Who waits
-        must prepare nothing: it would wait for itself. Raises as `preparing`.
+        This machine controls measurements elsewhere, and is measured only if there are none. The
+        caller must not be preparing, or it would wait for itself. Raises as `preparing`.
         """
         with self._changed:
             while self._is_disturbed(kernel):
@@ -112,12 +113,12 @@ class KernelTurns:
 
 
 class _MissingArmError(EnvcompareError):
-    """An environment that was usable is not, or not yet, on a host that answers again."""
+    """An environment that was usable is missing, perhaps for now, on a host that answers again."""
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: both are read where they are first asked for
+@dataclass(frozen=True, kw_only=True)  # no slots, for the cached properties
 class _Prior:
-    """What the run folder held of a host before it was measured; read once, since it grows."""
+    """The content of the run folder for a host before measuring; read once, since it grows."""
 
     folder: RunFolder
     design: Design
@@ -142,13 +143,13 @@ class _Prior:
 
 
 def open_host(job: Job, spec: HostSpec, turns: KernelTurns) -> HostRun | None:
-    """Connect to a host, while nothing is measured here; None when it failed, which is recorded."""
+    """Connect to a host while nothing is measured here; None if that failed and was recorded."""
     try:
         with turns.preparing(turns.here):
             session = open_session(spec, job.experiment, job.folder.run_id, job.interruption)
     except InterruptedRunError:
         return None
-    except Exception as error:  # noqa: BLE001 — recorded; what one host says ends no other
+    except Exception as error:  # noqa: BLE001 — recorded; the failure of one host ends no other
         _fail_host(job, spec, error)
         return None
     return HostRun(job=job, session=session)
@@ -156,15 +157,15 @@ def open_host(job: Job, spec: HostSpec, turns: KernelTurns) -> HostRun | None:
 
 @dataclass(slots=True, kw_only=True)
 class HostRun:
-    """A host that is open, and the cells that are measured on it once it is locked and ready."""
+    """An open host, and the cells to measure on it once it is locked and ready."""
 
     job: Job
     session: HostSession
-    others: tuple[HostRun, ...] = ()  # on which ranks of its cells lie
+    others: tuple[HostRun, ...] = ()  # with ranks of its cells
     team: HostTeam | None = None
     _lock: HostLock = field(default_factory=HostLock)
     _losses: int = 0
-    _ended: set[str] = field(default_factory=set)  # cells, since this run began or was resumed
+    _ended: set[str] = field(default_factory=set)  # cells ended since the start or resumption
 
     @property
     def label(self) -> str:
@@ -173,22 +174,22 @@ class HostRun:
 
     @property
     def place(self) -> tuple[str, ...]:
-        """Return what comes before another host in the same order for all clients.
+        """Return the sort key of a host's lock, in the same order for all clients.
 
-        Who locks hosts in this order never waits for a client that waits for this one.
+        Clients that lock in this order cannot deadlock.
         """
         return self.session.boot_id, str(self.session.machine.get("machine.id", "")), self.label
 
     def lock(self, *, is_retried: bool = False) -> bool:
-        """Keep all other clients off the host; False where one holds it, which is recorded."""
+        """Keep all other clients off the host; False if one holds it, which is recorded."""
         take = partial(self._take_lock, self.session, is_regained=is_retried)
         return self.survives_or_leaves(take)
 
     def prepare(self, turns: KernelTurns, *, is_retried: bool = False) -> bool:
-        """Make the arms of the plan usable; False where the host failed, which is recorded.
+        """Prepare the arms of the plan; False if the host failed, which is recorded.
 
-        Nothing is measured on this machine meanwhile, nor on a host that shares its kernel. With
-        `is_retried` a claim of this run is that of a lost connection, and is taken over.
+        Nothing is measured meanwhile on this machine, nor on a host with the same kernel. If
+        `is_retried`, a claim of this run is from a lost connection and is taken over.
         """
 
         def act() -> None:
@@ -198,7 +199,7 @@ class HostRun:
         return self.survives_or_leaves(act)
 
     def lead(self, others: tuple[HostRun, ...]) -> None:
-        """Take over hosts on which ranks of the cells of this one lie; arms that cannot are out.
+        """Take over the hosts with ranks of this host's cells, without arms that cannot run there.
 
         Raises as `HostTeam.of`.
         """
@@ -217,11 +218,11 @@ class HostRun:
 
     @property
     def kernel(self) -> str:
-        """Return what tells its kernel from those of other hosts."""
+        """Return the identification of its kernel."""
         return self.session.boot_id or self.label
 
     def measure(self, turns: KernelTurns) -> None:
-        """Measure all its cells in its turn, and leave it; what goes wrong is recorded."""
+        """Measure all its cells in its turn, then leave it; records failures."""
         try:
             self.survives(lambda: self._measure(turns))
         finally:
@@ -230,7 +231,7 @@ class HostRun:
     def _take_lock(
         self, session: HostSession, *, is_regained: bool = False, most_s: float = math.inf
     ) -> None:
-        """Lock the host, waiting as long as the user said and at most so long."""
+        """Lock the host, waiting as long as the user allowed, up to a maximum."""
         job, asker = self.job, Asker(host=self.label, purpose="run", run_id=session.run_id)
         if is_regained:
             hostlock.end_lost(session.transport, asker)
@@ -249,7 +250,7 @@ class HostRun:
             self._measure_until_lost()
 
     def _measure_until_lost(self) -> None:
-        if self._lock.is_shared:  # under its other name the host has been left by now
+        if self._lock.is_shared:  # its use under the other name has ended
             self._take_lock(self.session)
         while True:
             try:
@@ -274,7 +275,7 @@ class HostRun:
                 self._check_lock(runs)
 
     def _check_lock(self, runs: list[CellRun]) -> None:
-        """Note of cells that another client may have been beside them, and lock the host again."""
+        """Note on cells that another client may have disturbed them, and lock the host again."""
         loss = self._lock.loss()
         doubt = loss or self._lock.doubt
         for run in runs if doubt else ():
@@ -282,7 +283,7 @@ class HostRun:
         if loss and self._left:
             self.job.display.say(f"  {self.label}: {loss}")
             self._lock.release()
-            # others may wait for hosts that this run holds: it does not wait for them as long
+            # others may wait for hosts that this run holds, so it waits for a shorter time
             self._take_lock(self.session, most_s=self.job.experiment.host_patience_s)
 
     @property
@@ -291,11 +292,11 @@ class HostRun:
         return [cell for cell in cells if cell.host == self.label and cell.id not in self._ended]
 
     def _cell_run(self, cell: Cell, *, prior: _Prior) -> CellRun | None:
-        """Return what is to be done for a cell, None where it was done before an interruption."""
+        """Return the work to do for a cell, None if it was done before an interruption."""
         events = tuple(e for e in prior.events if e.cell == cell.id)
         session_events = tuple(e for e in prior.session_events if e.cell == cell.id)
         is_retried = self.job.retries_failed and _has_failed(session_events)
-        samples = prior.samples if events else ()  # only a cell that was begun before has some
+        samples = prior.samples if events else ()  # only a cell that was started before has samples
         run = CellRun(
             cell=cell,
             session=self.session,
@@ -317,7 +318,7 @@ class HostRun:
         return run
 
     def _is_back(self, error: TransportError) -> bool:
-        """Tell whether the host answers again before the patience with it is over."""
+        """Tell whether the host answers again within the patience."""
         self._losses += 1
         patience_s = self.job.experiment.host_patience_s
         if self._losses > _MOST_LOSSES or patience_s <= 0 or self.team is not None:
@@ -332,9 +333,9 @@ class HostRun:
         )
 
     def _is_regained(self, *, has_all: bool = True) -> bool:
-        """Try once to connect, and to make arms ready as they were; engines may start later.
+        """Try once to reconnect and to restore the arms; engines may start later.
 
-        With `has_all` no arm may be missing that was usable before.
+        With `has_all`, no arm that was usable before may be missing.
         """
         job, run_id = self.job, self.session.run_id
         try:
@@ -357,7 +358,7 @@ class HostRun:
         return True
 
     def _require_same(self, session: HostSession) -> None:
-        """Raise ConfigError where the host is not what was measured until now."""
+        """Raise ConfigError if the host differs from the one measured so far."""
         found = [
             change
             for arm, now in session.identities.items()
@@ -373,7 +374,7 @@ class HostRun:
             )
 
     def _give_up(self, error: TransportError) -> None:
-        """Record of every cell that is left that its host could not be reached any more."""
+        """Record for every remaining cell that its host became unreachable."""
         if self._losses > _MOST_LOSSES:
             text = f"{self.label} was lost {self._losses} times and is left out"
             self.job.note("caution", host=self.label, text=text)
@@ -382,28 +383,28 @@ class HostRun:
             give_up(self.job, cell, error)
 
     def survives(self, act: Callable[[], None]) -> bool:
-        """Do something on the host; an error that takes it out is recorded."""
+        """Act on the host; record an error that ends its use."""
         try:
             act()
         except InterruptedRunError:
             return False
-        except Exception as error:  # noqa: BLE001 — recorded; what one host says ends no other
+        except Exception as error:  # noqa: BLE001 — recorded; the failure of one host ends no other
             if not self.job.interruption.is_requested:
                 _fail_host(self.job, self.session.host, error)
             return False
         return True
 
     def survives_or_leaves(self, act: Callable[[], None]) -> bool:
-        """Do something on the host; one that does not survive that is left."""
+        """Act on the host, and leave it if that fails."""
         has_survived = self.survives(act)
         if not has_survived:
             self.leave()
         return has_survived
 
     def leave(self) -> None:
-        """Remove what is left on the host, and end the connection.
+        """Remove leftovers on the host, and close the connection.
 
-        The processes of a job end with it, where Slurm tracks them by cgroup.
+        The processes of a job end with it if Slurm tracks them by cgroup.
         """
         for other in self.others:
             other.leave()
@@ -417,9 +418,9 @@ class HostRun:
 
 
 def _has_failed(events: tuple[Event, ...]) -> bool:
-    """Tell whether a cell ended, and it or an arm in it failed since it was last started.
+    """Tell whether a cell ended, and it or one of its arms failed since its last start.
 
-    What the plan leaves out is no failure.
+    What the plan leaves out is not a failure.
     """
     since = standing(events)
     has_ended = any(e.what == "cell-ended" and e.state != "unreachable" for e in since)
@@ -427,9 +428,9 @@ def _has_failed(events: tuple[Event, ...]) -> bool:
 
 
 def _pauses(job: Job, patience_s: float) -> Iterator[None]:
-    """Wait before each try, ever longer, until the patience is over.
+    """Wait before each attempt, with growing pauses, until the patience is over.
 
-    Raises InterruptedRunError when the user stops.
+    Raises InterruptedRunError if the user stops.
     """
     end, pause_s = time.monotonic() + patience_s, _FIRST_PAUSE_S
     while (left_s := end - time.monotonic()) > 0:
@@ -457,10 +458,10 @@ def _prepare_host(
     is_regained: bool = False,
     needed: frozenset[str] = frozenset(),
 ) -> None:
-    """Claim a host and make the arms of the plan usable there; an arm that cannot is recorded.
+    """Claim a host and prepare the arms of the plan there; record arms that fail.
 
-    With `is_regained` a claim of this run is of the connection that was lost, and is taken over.
-    Raises _MissingArmError for one that is `needed`.
+    If `is_regained`, a claim of this run is from the lost connection and is taken over. Raises
+    _MissingArmError for a missing arm that is `needed`.
     """
     for text in session.claim(is_regained=is_regained):
         _tell_swept(job, session, text)
@@ -483,7 +484,7 @@ def _prepare_host(
 
 
 def _unused_gpus(session: HostSession) -> dict[str, Scalar]:
-    """Return what a run notes of GPUs that are there and not to be used."""
+    """Return what a run notes about GPUs that are present but must not be used."""
     unused = session.unused_gpus
     if unused is None or not unused.is_expected:
         return {}

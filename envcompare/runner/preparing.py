@@ -1,4 +1,4 @@
-"""Make ready without measuring: what `envcompare build` and `envcompare clean` do on all hosts."""
+"""Prepare without measuring: `envcompare build` and `envcompare clean` on all hosts."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _AFTER = "what is being made"
 
 @dataclass(slots=True)
 class Outcome:
-    """What was made where, and which errors there were."""
+    """What was made where, and the errors."""
 
     lines: list[str] = field(default_factory=list)
     errors: list[EnvcompareError] = field(default_factory=list)
-    locks: set[str] = field(default_factory=set)  # of the wheels that arms are made of
+    locks: set[str] = field(default_factory=set)  # of the wheels of the arms
 
     @property
     def exit_code(self) -> int:
@@ -50,9 +50,9 @@ def build_everywhere(
     *,
     sbom: Path | None = None,
 ) -> Outcome:
-    """Make every arm usable on every host at the same time, going on after an error.
+    """Make every arm usable on all hosts in parallel, continuing after errors.
 
-    Raises ConfigError or StackError where no bill of materials can be written, before all else.
+    Before that, raises ConfigError or StackError if no bill of materials can be written.
     """
     if sbom is not None:
         wheelhouse.check_sbom_tool()
@@ -64,7 +64,7 @@ def build_everywhere(
 
 
 def _write_bill(outcome: Outcome, sbom: Path, display: Display) -> None:
-    """Write it; an error is one beside what was made, which is told in any case."""
+    """Write the bill of materials; an error is reported in addition to the outcome."""
     try:
         wheelhouse.write_sbom(outcome.locks, sbom, local=LOCAL)
     except EnvcompareError as error:
@@ -81,9 +81,9 @@ def clean_everywhere(
     *,
     run_id: str | None = None,
 ) -> Outcome:
-    """Remove what envcompare keeps on every host, its images too, and what dead runs left.
+    """Remove envcompare's files and images on every host, and what dead runs left.
 
-    With a run, what that left on its hosts, and nothing else.
+    With a run ID, remove only what that run left on its hosts.
     """
     action = _clean if run_id is None else partial(_clean_run, run_id)
     return _everywhere(experiment, hosts, display, action)
@@ -92,19 +92,17 @@ def clean_everywhere(
 def unlock_everywhere(
     experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display
 ) -> Outcome:
-    """End what holds each host for another client, and what marks its run there as alive."""
+    """Release every host from other clients' locks and claims."""
     return _everywhere(experiment, hosts, display, _unlock)
 
 
 def tell_holders(experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display) -> Outcome:
-    """Say of each host which client holds it; nothing is changed there."""
+    """Name the client that holds each host, without changing anything there."""
     return _everywhere(experiment, hosts, display, _tell_holder)
 
 
 @dataclass(slots=True, kw_only=True)
 class _HostTask:
-    """What is done on one host, and what came of it."""
-
     host: HostSpec
     experiment: Experiment
     display: Display
@@ -113,14 +111,14 @@ class _HostTask:
     session: HostSession | None = None
 
     def run(self, action: _Action, run_id: str) -> None:
-        """Do it; its errors are its own."""
+        """Run `action` on the host and keep its errors."""
         try:
             self.interruption.check()
             self.session = open_session(self.host, self.experiment, run_id, self.interruption)
             action(self, self.session)
         except InterruptedRunError:
             pass
-        except Exception as error:  # noqa: BLE001 — told; what one host meets ends no other
+        except Exception as error:  # noqa: BLE001 — reported; the failure of one host ends no other
             self.keep(as_known(error))
 
     def locking(self, session: HostSession) -> AbstractContextManager[None]:
@@ -138,7 +136,7 @@ class _HostTask:
         self.outcome.lines.append(f"{self.host.label}: {text}")
 
     def tell_removal(self, removal: claims.Removal) -> None:
-        """Keep what was removed of a run, and as errors what could not be."""
+        """Keep what was removed of a run, and failed removals as errors."""
         for text in removal.removed:
             self.tell(text)
         for text in removal.failed:
@@ -146,7 +144,7 @@ class _HostTask:
             self.keep(UnusableError(f"{self.host.label} is not clean", details=text, hint=hint))
 
     def keep(self, error: EnvcompareError) -> None:
-        """Show an error and remember it; what dies of an interruption is none."""
+        """Show and keep an error, unless it is due to an interruption."""
         if not self.interruption.is_requested:
             self.display.error(error)
             self.outcome.errors.append(error)
@@ -168,7 +166,7 @@ def _everywhere(
         try:
             with hosts_at_once(display, experiment.jobs) as pool:
                 tuple(pool.map(lambda task: task.run(action, run_id), tasks))
-        finally:  # what one host made may be fetched for another until the end
+        finally:  # another host may fetch what this one made until the end
             for session in (task.session for task in tasks if task.session is not None):
                 session.close()
     if interruption.is_requested:
@@ -183,7 +181,7 @@ def _everywhere(
 
 
 def _clean(task: _HostTask, session: HostSession) -> None:
-    """Remove the cache, once what dead runs left is gone; a live run keeps both."""
+    """Remove the cache after sweeping dead runs; a live run keeps both."""
     with task.locking(session):
         for claim in claims.survey(session.transport, session.cache):
             if claim.is_live:
@@ -281,7 +279,7 @@ def _build(task: _HostTask, session: HostSession) -> None:
 
 
 def _proof(facts: dict[str, str]) -> str:
-    """Say what is installed; of the software of envcompare also that it could not be hashed."""
+    """Describe what is installed, and whether envcompare's software could not be hashed."""
     if TREE in facts:
         return f", site-packages {facts[TREE][:12]}"
     return ", not proven: what is installed could not be hashed" if LOCK in facts else ""

@@ -1,4 +1,4 @@
-"""A run that is carried out, and the record of what happens to it and to its cells."""
+"""A run in progress, and the record of what happens to it and to its cells."""
 
 from __future__ import annotations
 
@@ -42,28 +42,28 @@ from envcompare.stats.typical import MIN_RESTARTS
 from envcompare.text import counted
 from envcompare.transport.hosts import HostSpec
 
-_FACTOR = 10.0  # a change from which on it is shown as a factor, as in the report
-_LARGEST_LOG = 50.0  # nothing real is beyond
+_FACTOR = 10.0  # from this change on it is shown as a factor, as in the report
+_LARGEST_LOG = 50.0  # no real ratio is larger
 _UNSEEN = "ended before its software could be compared with that of the first part"
-# beside failures, and how generations of the reference begin; of what was calibrated, the plan
+# shown at once, in addition to failures and how the reference starts generations
 _SAID = ("caution", "waited", "calibrated", "batch-fits")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A run to be carried out, and the record of what happens to it."""
+    """A run to execute, and the record of what happens to it."""
 
     folder: RunFolder
     plan: Plan
     experiment: Experiment
     hosts: tuple[HostSpec, ...]
     display: Display
-    retries_failed: bool = False  # go back to what failed, once
-    session: int | None = None  # from 1, where the run is measured in several
+    retries_failed: bool = False  # retry failed parts once
+    session: int | None = None  # from 1, if the run has several sessions
     interruption: Interruption = field(default_factory=Interruption)
 
     def note(self, what: EventKind, **parts: Unpack[PlacedEventParts]) -> None:
-        """Record an event, its text without secrets."""
+        """Record an event, with secrets masked in its text."""
         event = event_now(what, **parts)
         self.folder.append_event(msgspec.structs.replace(event, text=masked(event.text)))
 
@@ -85,28 +85,27 @@ class Job:
 
 @dataclass(slots=True, kw_only=True)
 class CellRecorder:
-    """Keeps what happens to one cell, and shows of it what is worth a line.
+    """Records what happens to one cell, and shows the important parts.
 
-    What a resumed run measures in an arm is held back until its software is seen to be that of the
-    first part.
+    Samples of a resumed arm are held back until its software is seen to match the first part.
     """
 
     job: Job
     cell: Cell
     session: HostSession
     reference: str
-    _part: int  # how often the cell was begun before
+    _part: int  # how often the cell was started before
     _first: dict[str, FingerprintRecord]  # of the first part, by arm
-    _held: dict[str, list[Sample]]  # by arm, until it is known again
+    _held: dict[str, list[Sample]]  # by arm, until its software is known to match
 
     @classmethod
     def of(
         cls, job: Job, cell: Cell, session: HostSession, *, prior_events: tuple[Event, ...]
     ) -> CellRecorder:
-        """Begin with what an earlier part of the run found."""
+        """Start with the results of an earlier part of the run."""
         records = job.folder.read_fingerprints() if prior_events else ()
         first = {record.arm: record for record in records if record.cell == cell.id}
-        is_program = cell.workload.program is not None  # processes wait for it by themselves
+        is_program = cell.workload.program is not None  # processes wait for it themselves
         taken = () if is_program else (arm for arm, it in first.items() if it.taken == "step")
         return cls(
             job=job,
@@ -119,9 +118,9 @@ class CellRecorder:
         )
 
     def sample(self, sample: Sample) -> None:
-        """Keep one measurement; that of a resumed arm once it is seen to be what it was.
+        """Record a sample; for a resumed arm, once its software is known to match.
 
-        No fingerprint is taken in the energy pass and on the way to a goal, as in the profiles.
+        The energy pass, training and the profiles take no fingerprint.
         """
         if isinstance(sample, OfRestart):
             sample = msgspec.structs.replace(sample, part=self._part)
@@ -136,7 +135,7 @@ class CellRecorder:
             held.append(sample)
 
     def event(self, event: Event) -> None:
-        """Keep one event; a failure, a caution and a wait are shown at once."""
+        """Record an event; failures, cautions and waits are also shown at once."""
         self.job.folder.append_event(event)
         is_said = event.what in _SAID or (event.what == "arm-ready" and event.arm == self.reference)
         said = event.failure.brief if event.failure else event.text * is_said
@@ -144,10 +143,10 @@ class CellRecorder:
             self.job.display.say(f"  {event.cell}: {said}")
 
     def fingerprint(self, arm: str, facts: Facts, *, taken: Taken) -> tuple[IdentityChange, ...]:
-        """Keep what a worker found around itself, with the proof of its stack.
+        """Record the facts that a worker found, with the proof of its stack.
 
-        The first part of a resumed run keeps its own: what a later one finds is compared with it,
-        and kept with it where it differs. Return in what the software differs.
+        The first part of a resumed run keeps its own facts. Those of a later part are compared with
+        them, and recorded in addition if they differ. Returns the differences in software.
         """
         record = self.session.fingerprint(arm, self.cell.id, facts, taken=taken)
         first = self._first.get(arm)
@@ -165,7 +164,7 @@ class CellRecorder:
         return changed
 
     def _differs(self, first: FingerprintRecord, later: FingerprintRecord) -> bool:
-        """Tell whether two fingerprints of an arm differ in more than names and the run's seeds."""
+        """Tell whether two fingerprints of an arm differ in more than names and random seeds."""
         seeds = {"env.PYTHONHASHSEED"} if self.job.plan.design.stabilise else set()
         differences = compare_fingerprints(first, later)
         return any(
@@ -174,7 +173,7 @@ class CellRecorder:
         )
 
     def note_lost(self, context: CellContext) -> None:
-        """Note what is lost of arms that ended before they were seen to be what they were."""
+        """Note the lost samples of arms that ended before their software was known to match."""
         what = "the run" if self.job.interruption.is_requested else "its worker"
         for arm, samples in self._held.items():
             if samples:
@@ -182,7 +181,7 @@ class CellRecorder:
                 context.note("round-dropped", arm=arm, text=text)
 
     def progress(self, intervals: dict[str, Interval | None], context: CellContext) -> None:
-        """Show how far the cell is: the live intervals and the time left."""
+        """Show the progress of the cell: the current intervals and the time left."""
         left_s = max(0.0, context.remaining_s)
         restarts = max((one.restarts for one in intervals.values() if one), default=0)
         is_program = self.cell.workload.program is not None
@@ -190,12 +189,12 @@ class CellRecorder:
         known = ", ".join(filter(None, (counted(restarts, *words), live_text(intervals))))
         text = f"{known}; at most {left_s:.0f} s left"
         whole_s = context.design.budget_s + context.budget.given_s
-        done = 1 - left_s / max(left_s, whole_s)  # after an interruption gifts are not known
+        done = 1 - left_s / max(left_s, whole_s)  # a resumption loses time given by others
         self.job.display.cell(self.cell.id, done=done, text=text)
 
 
 def live_text(intervals: dict[str, Interval | None]) -> str:
-    """Say what is known of the arms of a cell so far."""
+    """Return the current estimates of a cell's arms in words."""
     return ", ".join(f"{arm} {_percent(interval)}" for arm, interval in intervals.items())
 
 
@@ -204,13 +203,13 @@ def _percent(interval: Interval | None) -> str:
         return "not yet known"
     change = math.expm1(min(interval.mean, _LARGEST_LOG))
     text = f"×{1 + change:.3g}" if change >= _FACTOR else f"{change:+.1%}"
-    if interval.half_width > 1:  # among it what is not finite: nothing is known
+    if interval.half_width > 1:  # including infinite ones: nothing is known
         return text
     return f"{text} ± {interval.half_width:.1%}"
 
 
 def _change(difference: FactDifference) -> IdentityChange:
-    """Return a difference between two fingerprints of an arm; a list has what the other lacks."""
+    """Return the change between two fingerprints of an arm; for lists, the missing entries."""
     return IdentityChange(
         host=difference.host,
         arm=difference.arm,

@@ -1,4 +1,4 @@
-"""Walk the plan: every host, every cell; save as it happens; survive what fails; resume."""
+"""Execute the plan: every host, every cell; save continuously, survive failures, resume."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from envcompare.transport.local import LocalTransport
 from envcompare.version import __version__, tool_commit
 
 _MOST_FAILURES = 3
-"""A host that failed or was lost as often in one run is not tried again at its end."""
+"""A host that failed or was lost this often in one run is not retried at its end."""
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -57,16 +57,16 @@ def run_record(plan: Plan, experiment: Experiment, *, command_line: tuple[str, .
 
 
 def run(job: Job) -> int:
-    """Carry out a run and return its exit code: 0, or the smallest that a failure has.
+    """Execute a run and return its exit code: 0, or the smallest of a failure.
 
-    The nodes of an allocation are asked for first, and given back whatever happens. Raises
-    ConfigError where a resumed run finds other software, hosts or data than it began with.
+    Requests the nodes of an allocation first, and always releases them. Raises ConfigError if a
+    resumed run finds other software, hosts or data than at its start.
     """
     events = job.folder.read_events().events
     asked = job.experiment.allocation
     if asked is None:
         return _walk(job, events)
-    prior = tuple(e for e in events if e.what != "submitted")  # of which alone nothing was begun
+    prior = tuple(e for e in events if e.what != "submitted")  # no work yet
     request = allocation.Request(
         allocation=asked,
         run_id=job.folder.run_id,
@@ -81,10 +81,10 @@ def run(job: Job) -> int:
 
 
 def _nodes_of(hosts: tuple[HostSpec, ...], prior: tuple[Event, ...]) -> tuple[str, ...]:
-    """Return the nodes that an earlier part of the run was measured on; a cell is of one node.
+    """Return the nodes of an earlier part of the run, since a cell belongs to one node.
 
-    None where those of some hosts are not known: then nothing was measured yet. Raises
-    RunFolderError for what is no name of a node: it would stand in the script of a job.
+    None if those of some hosts are unknown, which means that nothing was measured yet. Raises
+    RunFolderError for an invalid node name, since it becomes part of a job script.
     """
     known = {e.host: str(e.values["node"]) for e in prior if e.what == "allocated"}
     for node in known.values():
@@ -99,12 +99,12 @@ def _nodes_of(hosts: tuple[HostSpec, ...], prior: tuple[Event, ...]) -> tuple[st
 
 
 def _walk(job: Job, prior: tuple[Event, ...]) -> int:
-    """Work at all hosts of a run and return its exit code.
+    """Process all hosts of a run and return its exit code.
 
-    Several hosts are worked at, each prepared and then measured whatever the others do. Where that
-    would disturb a measurement they take turns: hosts that share a kernel, and this machine, which
-    sends and builds for the others. With `retries_failed` hosts that were given up are gone back to
-    once, at the end, but not where ranks lie on all of them.
+    Hosts are prepared and measured in parallel. If that would disturb a measurement they take
+    turns: hosts that share a kernel, and this machine, which sends and builds for the others. With
+    `retries_failed`, hosts that were given up get one retry at the end, unless all of them have
+    ranks.
     """
     here = boot_id(LocalTransport()) or LOCAL
     turns = KernelTurns(here=here, interruption=job.interruption)
@@ -135,7 +135,7 @@ def _walk(job: Job, prior: tuple[Event, ...]) -> int:
 
 
 def _note_begin(job: Job, what: EventKind) -> None:
-    """Record that the run begins or goes on, and on which nodes of an allocation."""
+    """Record that the run starts or resumes, and the nodes of an allocation."""
     session = {} if job.session is None else {SESSION: job.session}
     job.note(what, values={"run": job.folder.run_id, **session})
     for host in job.hosts:
@@ -144,7 +144,7 @@ def _note_begin(job: Job, what: EventKind) -> None:
 
 
 def _work_at(job: Job, turns: KernelTurns, spec: HostSpec) -> None:
-    """Lock, prepare and measure a host of a new run; nothing of it is kept here afterwards."""
+    """Lock, prepare and measure a host of a new run, then release its memory here."""
     host = open_host(job, spec, turns)
     if host is not None and host.lock() and host.prepare(turns):
         _check_identities(job, [host.session], ())
@@ -161,21 +161,21 @@ def _work_together(job: Job, turns: KernelTurns, pool: ThreadPoolExecutor) -> No
 
 
 def _prepared(turns: KernelTurns, pool: ThreadPoolExecutor, opened: list[HostRun]) -> list[HostRun]:
-    """Lock hosts, in an order that is the same for all clients, and prepare them; return those."""
+    """Lock hosts in the same order as all clients, prepare them, and return the ready ones."""
     locked = [host for host in sorted(opened, key=lambda host: host.place) if host.lock()]
     is_ready = pool.map(lambda host: host.prepare(turns), locked)
     return [host for host, is_well in zip(locked, is_ready, strict=True) if is_well]
 
 
 def _failures_of(host: str, events: tuple[Event, ...]) -> tuple[str, ...]:
-    """Return why a host failed or was lost, since the run was begun or resumed."""
+    """Return why a host failed or was lost, since the run was started or resumed."""
     begun = max((i for i, e in enumerate(events) if e.what == "run-resumed"), default=0)
     failed = (e for e in events[begun:] if e.what in {"host-lost", "host-failed"})
     return tuple(e.text for e in failed if e.host == host)
 
 
 def _retried_hosts(job: Job) -> list[HostSpec]:
-    """Return the hosts to try once more: given up, and not quarantined, which is said."""
+    """Return the hosts to retry: given up, with few failures; reports the other ones."""
     events = job.folder.read_events().events
     states = {e.cell: e.state for e in events if e.what == "cell-ended"}
     lost = {c.host for c in job.plan.cells if states.get(c.id) == "unreachable"}
@@ -198,7 +198,7 @@ def _failed_last(host: str, events: tuple[Event, ...]) -> bool:
 
 
 def _work_again_at(job: Job, turns: KernelTurns, spec: HostSpec) -> None:
-    """Go back to a host that was given up; it must be what it was before."""
+    """Retry a host that was given up; it must be unchanged."""
     job.note("host-retried", host=spec.label)
     job.display.say(f"  {spec.label}: trying it once more")
     host = open_host(job, spec, turns)
@@ -215,8 +215,8 @@ def _ready_again(
 ) -> list[HostRun]:
     """Open, lock and prepare all hosts.
 
-    One that is not what it was ends a resumption, which then wrote nothing. All are locked before
-    one is measured, in an order that is the same for all clients, so that none waits for another.
+    A changed host ends a resumption before it writes anything. All hosts are locked before one is
+    measured, in the same order for all clients, so that there is no deadlock.
     """
     with job.folder.holding_events():
         _note_begin(job, "run-resumed")
@@ -232,9 +232,9 @@ def _ready_again(
 
 
 def _led_by_first(job: Job, hosts: list[HostRun]) -> list[HostRun]:
-    """Return the hosts to measure on; of a run with spread ranks that of the first rank alone.
+    """Return the hosts to measure on; with spread ranks, only that of the first rank.
 
-    It leads those of all others; where one of them failed nothing is measured, which is recorded.
+    It leads the others. If one of them failed, nothing is measured, which is recorded.
     """
     measured = {cell.host for cell in job.plan.cells}
     if job.experiment.rendezvous is None:
@@ -260,7 +260,7 @@ def _led_by_first(job: Job, hosts: list[HostRun]) -> list[HostRun]:
 
 
 def _check_identities(job: Job, sessions: list[HostSession], prior: tuple[Event, ...]) -> None:
-    """Note what hosts and arms are; raise ConfigError where they are not what was measured."""
+    """Record the identity of hosts and arms; raise ConfigError if they changed."""
     known = first_identities(prior)
     changed: list[IdentityChange] = []
     for session in sessions:
@@ -278,7 +278,7 @@ def _check_identities(job: Job, sessions: list[HostSession], prior: tuple[Event,
 
 
 def _note_end(job: Job) -> None:
-    """Record that the run ended, with the number of its samples: a lost part is seen by it."""
+    """Record the end of the run and its number of samples, so that a loss is detectable."""
     if job.interruption.is_requested:
         job.note("interrupted")
     else:
@@ -286,6 +286,6 @@ def _note_end(job: Job) -> None:
 
 
 def _exit_code(events: tuple[Event, ...]) -> int:
-    """Return the smallest code of the failures; what is not run as planned is none."""
+    """Return the smallest exit code of the failures; planned omissions have none."""
     phases = (event.failure.phase for event in events if event.failure is not None)
     return min((exit_code_of(phase) for phase in phases if phase != "plan"), default=0)

@@ -21,12 +21,12 @@ from envcompare.transport.local import LOCAL
 
 LOCK_LABEL: Final = "envcompare.lock"
 """The label of every image that envcompare builds."""
-DISK_FULL: Final = r"no space left on device|disk quota exceeded"  # as every tool says it
+DISK_FULL: Final = r"no space left on device|disk quota exceeded"  # the wording of all tools
 USER_NAMESPACES: Final = (
     "sudo sysctl -w user.max_user_namespaces=15000 (and, where they exist, "
     "kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0)"
 )
-"""What lets ordinary users make namespaces."""
+"""Allows ordinary users to create namespaces."""
 ROOM_HINT = (
     "free some space, set XDG_CACHE_HOME there to another disk, or remove the cache "
     "with envcompare clean"
@@ -134,7 +134,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the user may choose about the software."""
+    """The user's choices about the software."""
 
     python: str = "3.11"
     base_image: str | None = None
@@ -158,13 +158,13 @@ class Request:
     progress: Progress
     builder: Engine  # builds the workload image on this machine
     options: Options = Options()
-    wheels: Choice = CPU  # that the host gets
-    is_host_stack: bool = False  # the host's own files, in place of software made for the arm
+    wheels: Choice = CPU  # sent to the host
+    is_host_stack: bool = False  # the host's own files, instead of software made for the arm
     reference: str = ""  # an image or SIF that the user named
     kinds: tuple[SoftwareKind, ...] = ()  # the kinds of software of all arms on the host
     run_id: str = ""  # the run that owns the processes of the proof
     local: Transport = LOCAL  # for every command on this machine
-    is_for_others: bool = False  # of several hosts, which may need what is made on this one
+    is_for_others: bool = False  # one of several hosts, which may need what is made on this one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,21 +172,21 @@ class Prepared:
     """Software that is ready: what `wrap` and the worker need, and the proof of its content."""
 
     interpreter: str  # the path of the real interpreter, not of a wrapper
-    started_as: str = ""  # how a user of the image starts Python; empty where it is made here
+    started_as: str = ""  # how a user of the image starts Python; empty for software made here
     reference: str = ""
     engine: str = ""
-    fixed_by: str = ""  # the hash that all of it hangs on; empty where files may be replaced
+    fixed_by: str = ""  # the hash that determines it; empty if files may be replaced
     identity: tuple[tuple[str, str], ...] = ()
     facts: tuple[tuple[str, str], ...] = ()  # compared between arms, with those of the worker
-    software: tuple[tuple[str, str], ...] = ()  # what must be the same when a run is resumed
-    parts: tuple[str, ...] = ()  # of what is installed: `name==version digest`, or a file's name
-    changed: tuple[str, ...] = ()  # `part name digest` of files that not all arms have alike
-    meant: str = ""  # the tree of what is installed, as the label of the image says
-    variables: tuple[tuple[str, str], ...] = ()  # by which Python and its packages are found
-    mounts: tuple[Mount, ...] = ()  # of the host's own files, where the stack is `host`
+    software: tuple[tuple[str, str], ...] = ()  # must be the same when a run is resumed
+    parts: tuple[str, ...] = ()  # of the installation: `name==version digest`, or a file's name
+    changed: tuple[str, ...] = ()  # `part name digest` of files that differ between arms
+    meant: str = ""  # the tree of the installation according to the image's label
+    variables: tuple[tuple[str, str], ...] = ()  # by which Python finds its packages
+    mounts: tuple[Mount, ...] = ()  # of the host's own files, if the stack is `host`
     layers: tuple[tuple[str, str], ...] = ()  # of a rung of the ladder: name, and its file there
 
     @property
     def python(self) -> str:
-        """Return what starts a workload: in an image of the user's its own `python3`."""
+        """Return the program that starts a workload: in a user's image its own `python3`."""
         return self.started_as or self.interpreter

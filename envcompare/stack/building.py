@@ -1,4 +1,4 @@
-"""Our images: built by the local engine, labelled with what is in them, and removed again."""
+"""Our images: built by the local engine, labelled with their contents, and removed again."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _OF_CLASSIC = re.compile(r"^ ---> Running in [0-9a-f]+$", re.MULTILINE)
 _END = ("{'errorDetail'", "The command '", " ---> ", "Removing intermediate", "Step ")
 _OCI = "org.opencontainers.image"
 _PART = "envcompare-part"
-_FAILED: dict[frozenset[tuple[str, str]], StackError] = {}  # in this process, by its labels
+_FAILED: dict[frozenset[tuple[str, str]], StackError] = {}  # of this process, by labels
 _OUR_NAMES = ("envcompare-workload:", "envcompare-skeleton:", "envcompare-part:")
 _NAME = "{{.Repository}}:{{.Tag}}"
 _BUILT_UPON = "has dependent child images"
@@ -65,9 +65,9 @@ def held_or_built(
 
 @one_at_a_time
 def require_base(base: str, *, local: ImageStore, progress: Progress) -> None:
-    """Pull a base that is not here; raises StackError where it cannot be pulled.
+    """Pull a missing base; raises StackError if it cannot be pulled.
 
-    An engine that cannot be used is left to `build`, as is one with an image built on the base.
+    An unusable engine is left to `build`, as is one with an image built on the base.
     """
     try:
         is_here = find(local, base) is not None or is_built_on(base, local)
@@ -79,10 +79,10 @@ def require_base(base: str, *, local: ImageStore, progress: Progress) -> None:
 
 @one_at_a_time
 def build(wanted: Recipe, *, local: ImageStore, progress: Progress) -> Image:
-    """Return the workload image in the local engine; built when it is not there.
+    """Return the workload image in the local engine, built if missing.
 
-    Raises StackError when the engine here cannot be used, the base is missing, a wheel is damaged,
-    or the disk is full.
+    Raises StackError if the engine here cannot be used, the base is missing, a wheel is damaged, or
+    the disk is full.
     """
     try:
         image = find_built(local, wanted)
@@ -100,7 +100,7 @@ def build(wanted: Recipe, *, local: ImageStore, progress: Progress) -> Image:
         base = _pull(local, wanted.base, progress)
     wanted = replace(wanted, base_id=base.id)
     if earlier := _FAILED.get(frozenset(wanted.labels.items())):
-        raise earlier  # for another arm or host; what failed a moment ago fails again
+        raise earlier  # for another arm or host, since it would fail again
     needs = storage.image_needs(local, "image")
     storage.require(needs, wanted.wheelhouse.amount, purpose=f"building {wanted.tag}")
     _check_python(wanted, base, local)
@@ -115,7 +115,7 @@ def build(wanted: Recipe, *, local: ImageStore, progress: Progress) -> Image:
 
 
 def revision(local: Transport) -> str:
-    """Return the commit of the checkout that envcompare runs from; empty where it is installed."""
+    """Return the commit of envcompare's checkout; empty if it is installed."""
     root = bundled.root()
     if not (root / ".git").exists():
         return ""
@@ -124,7 +124,7 @@ def revision(local: Transport) -> str:
 
 
 def _check_python(wanted: Recipe, base: Image, local: ImageStore) -> None:
-    """Raise StackError where the base has another Python than the wheels are for."""
+    """Raise StackError if the base's Python differs from that of the wheels."""
     program = ["python3", "-I", "-c", 'import sys; print("%d.%d" % sys.version_info[:2])']
     needed = wanted.wheelhouse.python
     try:
@@ -156,8 +156,8 @@ def _check_python(wanted: Recipe, base: Image, local: ImageStore) -> None:
 
 
 def _build(wanted: Recipe, base: Image, local: ImageStore) -> str:
-    """Build on the very base that was found, whatever its name means by then; return a tag."""
-    token = secrets.token_hex(4)  # another build may be on its way
+    """Build on exactly the base that was found, even if its name moves; return a tag."""
+    token = secrets.token_hex(4)  # another build may be running
     pinned, tag = base.digest or f"{PINNED}:{token}", f"{_PART}:{token}"
     if not base.digest:
         with local.connect() as client:
@@ -192,7 +192,7 @@ def _label(wanted: Recipe, base: Image, tag: str, local: ImageStore) -> Image:
         output = client.containers.run(
             tag, program, entrypoint="", network_disabled=True, remove=True
         )
-        facts = client.api.inspect_image(tag)  # type: ignore[no-untyped-call]
+        facts = client.api.inspect_image(tag)  # type: ignore[no-untyped-call]  # so in docker's stubs
         given = {
             **wanted.labels,
             TREE_LABEL: json.loads(output)["sha256"],
@@ -225,7 +225,7 @@ def _untag(local: ImageStore, name: str) -> None:
 
 
 def _pull(local: ImageStore, base: str, progress: Progress) -> Image:
-    """Pull a base that is not here, so that its ID is known before the build."""
+    """Pull a missing base, so that its ID is known before the build."""
     progress.begin(f"pulling {base}")
     result = local.run("pull", "--quiet", "--", base, timeout_s=CONTENT_S)
     message = result.tail(1)
@@ -296,11 +296,11 @@ def _output_of_step(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
-    """How many of our images were removed from an engine, and which stayed in use."""
+    """The number of our images removed from an engine, and those still in use."""
 
     count: int = 0
     kept: tuple[str, ...] = ()
-    unseen: str = ""  # why the engine could not be asked which it has
+    unseen: str = ""  # why the engine could not list them
 
 
 def remove_images(store: ImageStore, *, label: str = LOCK_LABEL) -> Removed:
@@ -326,7 +326,7 @@ def remove_images(store: ImageStore, *, label: str = LOCK_LABEL) -> Removed:
 
 
 def remove_pins(store: ImageStore) -> None:
-    """Take from base images the names that a build gave them and was killed before it ended."""
+    """Remove the names that an interrupted build left on base images."""
     ask = ("image", "ls", "--filter", f"reference={PINNED}", "--format", _NAME)
     with suppress(CommandTimeoutError):
         listed = store.run(*ask, timeout_s=ANSWER_S).stdout.split()
@@ -336,7 +336,7 @@ def remove_pins(store: ImageStore) -> None:
 
 
 def remove_held(store: ImageStore) -> int:
-    """Remove images with data that runs have left, but for named ones; return how many went."""
+    """Remove unnamed images with data that runs left; return their number."""
     filters = ("--filter", f"label={HELD_LABEL}", "--filter", "dangling=true")
     with suppress(CommandTimeoutError):
         listed = store.run("image", "ls", "--quiet", "--no-trunc", *filters, timeout_s=ANSWER_S)
@@ -347,9 +347,9 @@ def remove_held(store: ImageStore) -> int:
 
 
 def _ours(store: ImageStore, label: str) -> tuple[dict[str, str], str]:
-    """Return ID and name of each image with that label, but for those that were built on ours.
+    """Return ID and name of each image with that label, without those built on ours.
 
-    The second part says why an engine that is there could not tell.
+    The second part says why an existing engine gave no list.
     """
     ask = ("image", "ls", "--quiet", "--no-trunc", "--filter", f"label={label}")
     program = store.engine.program
@@ -374,9 +374,9 @@ def _ours(store: ImageStore, label: str) -> tuple[dict[str, str], str]:
 
 
 def _is_users_own(facts: Mapping[str, Any]) -> bool:
-    """Tell whether an image with our labels is a user's own, as the engine describes it.
+    """Tell whether an image with our labels is a user's own, from the engine's description.
 
-    What has no hash is ours by a name that we gave: a skeleton, or a build that was cut short.
+    An image without a hash is ours if we named it: a skeleton, or an interrupted build.
     """
     sha256 = labels(facts).get(CONFIG_LABEL)
     if sha256 is None:

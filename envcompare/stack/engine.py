@@ -1,4 +1,4 @@
-"""A container engine that keeps images: its client, its socket, and its `--mount` options."""
+"""A container engine that stores images: its client, its socket, and its `--mount` options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from envcompare.transport import Transport, run, shell
 if TYPE_CHECKING:
     from docker import DockerClient  # noqa: TID251 - the type of the client
 
-ANSWER_S: Final = 60.0  # for a client to say what its daemon answers
+ANSWER_S: Final = 60.0  # for a client to pass on its daemon's answer
 # The engine's own builder, whatever the user chose as default, and no attestations.
 _VARIABLES = (
     ("DOCKER_BUILDKIT", "1"),
@@ -36,28 +36,28 @@ _CONTAINERD_ROOT: Final = "/var/lib/containerd"
 AWAY_S: Final = 60.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
 _T = TypeVar("_T")
-# Engines that have answered, by program and host: only of these is it known that they come back.
+# Engines that have answered, by program and host: only these are known to come back.
 _ANSWERED: set[tuple[str, str]] = set()
 
 
 @runtime_checkable
 class _Answer(Protocol):
-    """How a client ended."""
+    """The result of a client's command."""
 
     @property
     def succeeded(self) -> bool:
-        """Tell whether it did what it was asked."""
+        """Tell whether it succeeded."""
         ...
 
     @property
     def stderr(self) -> str:
-        """Return its complaints."""
+        """Return its error output."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageStore:
-    """The images that an engine keeps on a host."""
+    """The images that an engine stores on a host."""
 
     engine: Engine
     transport: Transport
@@ -72,18 +72,18 @@ class ImageStore:
         return Command(argv=(self.engine.program, *words))
 
     def run(self, *words: str, timeout_s: float = ANSWER_S) -> CommandResult:
-        """Run the engine's client to its end, whatever its exit code is.
+        """Run the engine's client to its end, whatever its exit code.
 
-        It is run again while the engine restarts, so the words must be safe to repeat.
+        It is repeated while the engine restarts, so the command must be safe to repeat.
         """
         ask = partial(run, self.transport, self.command(*words), timeout_s=timeout_s)
         return retry_while_restarting(self.engine, self.transport, ask)
 
     def data_root(self) -> str:
-        """Return the folder of the host where images are; empty where that is not known.
+        """Return the host's folder with the images; empty if unknown.
 
-        An engine that keeps images in containerd has them in the folder of that. One that is
-        reached over a network keeps them on another machine.
+        An engine that uses containerd stores them in containerd's folder. One reached over a
+        network stores them on another machine.
         """
         script = 'uname -n && exec "$@"'
         words = (self.engine.program, "info", "--format", _ROOT)
@@ -97,7 +97,7 @@ class ImageStore:
         return _CONTAINERD_ROOT if "io.containerd." in kinds else root
 
     def ask(self, *words: str) -> CommandResult:
-        """Run the engine's client; raises UnusableError when its daemon does not answer in time."""
+        """Run the engine's client; raises UnusableError if its daemon does not answer in time."""
         try:
             return self.run(*words, timeout_s=ANSWER_S)
         except CommandTimeoutError as error:
@@ -110,9 +110,9 @@ class ImageStore:
 
     @contextmanager
     def connect(self) -> Iterator[DockerClient]:
-        """Give a client of the engine over its forwarded socket.
+        """Yield a client of the engine over its forwarded socket.
 
-        Raises UnusableError when the engine cannot be reached, refuses, or stops answering.
+        Raises UnusableError if the engine cannot be reached, refuses, or stops answering.
         """
         import docker  # noqa: PLC0415, TID251 - loads slowly, and only here
         from requests.exceptions import RequestException  # noqa: PLC0415 - the SDK lets it through
@@ -147,9 +147,9 @@ class ImageStore:
         return path
 
     def buildkit(self, *words: str) -> Command | None:
-        """Return the command for the first client on PATH that has BuildKit; None without one.
+        """Return the command for the first client on PATH with BuildKit; None without one.
 
-        Clients before 23 hold it in themselves, later ones need the plugin buildx.
+        Clients before 23 include it, later ones need the plugin buildx.
         """
         for folder in os.get_exec_path():
             client = Path(folder) / self.engine.program
@@ -182,7 +182,7 @@ def retry_while_restarting(engine: Engine, transport: Transport, ask: Callable[[
 
 
 def _is_away(engine: Engine, answer: object) -> bool:
-    """Tell whether a client failed only because its daemon goes away or comes up."""
+    """Tell whether a client failed only because its daemon is stopping or starting."""
     if not isinstance(answer, _Answer) or answer.succeeded:
         return False
     problem = recognise(engine.symptoms, answer.stderr)
@@ -190,10 +190,10 @@ def _is_away(engine: Engine, answer: object) -> bool:
 
 
 def bind(path: str, *, target: str = "", is_read_only: bool = True) -> str:
-    """Return the value of `--mount`, which Docker, Podman and Apptainer read alike.
+    """Return a `--mount` value that Docker, Podman and Apptainer all accept.
 
-    It is one CSV record, so that commas, colons and quotes stay in the path. A bind given so must
-    exist: engines refuse a missing source instead of creating it.
+    It is one CSV record, so commas, colons and quotes stay in the path. The source must exist: with
+    `--mount`, engines refuse a missing source instead of creating it.
     """
     fields = ["type=bind", f"source={path}", f"destination={target or path}"]
     text = io.StringIO()

@@ -1,6 +1,6 @@
-"""The stack `host`: a login's interpreter, and an empty root that shows the host's files it needs.
+"""The stack `host`: a login's interpreter, and an empty root with the host's files it needs.
 
-The root, here called skeleton, has mount points and links alone.
+The root, here called skeleton, only has mount points and links.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ from envcompare.transport import (
 )
 
 LOADING = ("LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_HOME", "CUDA_PATH")
-"""Variables of a login that lead the loader, and what looks for CUDA, to other libraries."""
+"""Variables of a login that lead the loader, or a search for CUDA, to other libraries."""
 
 _CARRIED = ("PYTHONPATH", "PYTHONHOME", *LOADING)
-# A login shell, since that is where a user's PATH, conda or modules come from; fish and csh do not
-# read what follows.
+# A login shell, which sets up a user's PATH, conda or modules; fish and csh cannot read the rest.
 _ASK = """
 case "${SHELL##*/}" in
     sh|bash|dash|ksh|zsh) login=$SHELL ;;
@@ -42,7 +41,7 @@ case "${SHELL##*/}" in
 esac
 exec "$login" -lc 'exec "$0" -c "$@"' "$@"
 """
-# What is asked for is imported first: the libraries it loads are found in the map of the process.
+# The requested packages are imported first, so that their libraries are in the process's map.
 _DESCRIBE = r"""
 import hashlib, json, os, pwd, site, subprocess, sys
 
@@ -99,7 +98,7 @@ print(json.dumps({
 """
 # The skeleton has these itself, writable, filled by the engine, or without anyone's files.
 _NEVER_BOUND = frozenset(
-    ("/", "/dev", "/etc", "/home", "/proc", "/root", "/run", "/sys", "/tmp", "/var", "/var/tmp")  # noqa: S108
+    ("/", "/dev", "/etc", "/home", "/proc", "/root", "/run", "/sys", "/tmp", "/var", "/var/tmp")  # noqa: S108 — inside
 )
 REPOSITORY = "envcompare-skeleton"
 _FOLDERS = ("dev", "etc", "home", "mnt", "opt", "proc", "root", "run", "sys", "usr", "var")
@@ -110,7 +109,7 @@ _FILES = {
     "etc/hosts": b"127.0.0.1 localhost\n",
     "etc/resolv.conf": b"",
 }
-# An engine gives its ID back, so that a second call makes nothing.
+# An engine returns its ID, so a second call makes nothing.
 _IMPORT = r"""
 "$1" image inspect --format '{{.Id}}' "$2" 2>/dev/null || "$1" import --change "LABEL $3" - "$2"
 """
@@ -119,7 +118,7 @@ _UNPACK = r"""
 umask 022
 mkdir -p "$1.partial" && tar -xof - -C "$1.partial" && mv "$1.partial" "$1"
 """
-# The folders that programs of the host live on, and where those that are links point.
+# The folders of the host's programs, and the targets of those that are links.
 _PROGRAMS = r"""
 for path in /usr /bin /sbin /lib*; do
     if [ -L "$path" ]; then printf '%s %s\n' "$path" "$(readlink "$path")"
@@ -152,8 +151,8 @@ class HostPython(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str = ""  # of the file there
     imported: dict[str, str] = {}
     system: tuple[tuple[str, str, str], ...] = ()  # path, kind and where a link points
-    own: tuple[str, ...] = ()  # folders that Python and what it loaded lie in
-    homes: tuple[str, ...] = ()  # of the user
+    own: tuple[str, ...] = ()  # folders of Python and of what it loaded
+    homes: tuple[str, ...] = ()  # of users
     variables: dict[str, str] = {}  # of the login, by which Python finds its packages
 
 
@@ -162,7 +161,7 @@ def find_python(
 ) -> HostPython:
     """Return the description of a login's interpreter on the host.
 
-    Raises UnusableError when it is missing or cannot import what is needed.
+    Raises UnusableError if it is missing or cannot import what is needed.
     """
     program = python or "python3"
     result = shell(
@@ -185,7 +184,7 @@ def find_python(
 
 
 def layout(python: HostPython) -> Layout:
-    """Return what a container has to show of the host; nothing is named twice."""
+    """Return the parts of the host that a container must show, each once."""
     links = tuple((path, target) for path, kind, target in python.system if kind == "link")
     folders = [path for path, kind, _ in python.system if kind == "folder"]
     covered = {*folders, *(path for path, _ in links)}
@@ -199,7 +198,7 @@ def layout(python: HostPython) -> Layout:
 
 
 def left_out(python: HostPython) -> tuple[str, ...]:
-    """Return the folders of Python that no container shows: whole homes, and what it has itself."""
+    """Return the folders of Python that no container shows: whole homes, and its own folders."""
     return tuple(path for path in sorted(python.own) if _is_kept_out(path, python.homes))
 
 
@@ -211,7 +210,7 @@ def _is_kept_out(path: str, homes: tuple[str, ...]) -> bool:
 
 
 def software_of(python: HostPython) -> tuple[tuple[str, str], ...]:
-    """Return what must be the same when a run is resumed: the interpreter, and what it imports."""
+    """Return what must not change before a resumption: the interpreter and its imports."""
     return (
         ("python.path", python.real_path),
         ("python.version", python.version),
@@ -244,7 +243,7 @@ def archive(layout: Layout) -> bytes:
 
 
 def make_image(store: ImageStore, layout: Layout) -> str:
-    """Return the ID of the skeleton in the host's engine; imported there when it is not."""
+    """Return the ID of the skeleton in the host's engine, imported if missing."""
     packed = archive(layout)
     words = (store.engine.program, f"{REPOSITORY}:{_key(packed)}", f"{LOCK_LABEL}=skeleton")
     command = Command(argv=("sh", "-c", _IMPORT, "sh", *words))
@@ -256,7 +255,7 @@ def make_image(store: ImageStore, layout: Layout) -> str:
 
 
 def make_root(transport: Transport, layout: Layout) -> str:
-    """Return the skeleton as a folder of the host's cache; unpacked there when it is not."""
+    """Return the skeleton as a folder of the host's cache, unpacked if missing."""
     packed = archive(layout)
     base = host_cache(transport)
     make_folder(transport, base)
@@ -269,7 +268,7 @@ def make_root(transport: Transport, layout: Layout) -> str:
 
 
 def give_back(store: ImageStore, folder: str, *, owner: str) -> None:
-    """Make `owner` the owner of all in a folder, by root in a container without an arm's program.
+    """Make `owner` the owner of everything in a folder, as root in a container.
 
     Runs the host's own `chown` with no other capability; it sees only the host's programs and the
     folder. Ignores failures: the later removal of the folder reports them.

@@ -1,7 +1,7 @@
-"""Images of an engine: the recipe of ours, what an engine knows of them, and how they are sent.
+"""Images of an engine: the recipe of ours, their description by the engine, and transfers.
 
-Nothing is compressed on the way: a core packs fewer bytes a second than a network of 1 Gbit/s
-carries, and an engine unpacks slower than both.
+Transfers are not compressed: a core compresses fewer bytes per second than a network of 1 Gbit/s
+carries, and an engine unpacks more slowly than both.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _RECIPE_LABEL = "envcompare.recipe"
 TREE_LABEL = "envcompare.tree"
 CONFIG_LABEL = "envcompare.config.settings"
 REPOSITORY = "envcompare-workload"
-PINNED = "envcompare-pinned"  # what a base image is called while something is built on it
+PINNED = "envcompare-pinned"  # name of a base image during a build
 PYTHON = "/opt/envcompare/venv/bin/python"
 """The interpreter of the workload image."""
 
-HELD_LABEL = f"{LOCK_LABEL}=data"  # the label of images with data, which are no workload images
-# All of an image's configuration that changes what runs in it, by the names of the engine.
+HELD_LABEL = f"{LOCK_LABEL}=data"  # the label of images with data, which are not workload images
+# The parts of an image's configuration that change what runs in it, by the engine's names.
 _CONFIG = (
     "Cmd", "Entrypoint", "Env", "ExposedPorts", "Healthcheck", "OnBuild", "Shell", "StopSignal",
     "User", "Volumes", "WorkingDir",
@@ -60,9 +60,9 @@ echo "$output"
 [ -z "$2" ] || "$1" tag "${output##* }" "$2"
 """
 # $1: the program; $2: the image; $3: the data; $4: their path inside; the rest: options.
-# A container that is never started is copied to, and kept as an image with the same labels. A link
-# would be copied as one; a file is given a folder around it, where it keeps its name. Podman before
-# 4.3 removes such an image only together with an unnamed one below it.
+# The data are copied to a container that never starts, which becomes an image with the same labels.
+# `cp` would copy a link as a link. A file gets a folder around it, where it keeps its name. Podman
+# before 4.3 removes such an image only together with an unnamed one below it.
 _HOLD = r"""
 program=$1 image=$2 data=$3 inside=$4
 shift 4
@@ -91,9 +91,9 @@ class Image:
     name: str
     layers: tuple[str, ...]
     size_bytes: int
-    lock: str = ""  # of the wheels in it; empty for an image the user named
-    digest: str = ""  # as `name@sha256:…`, where a registry gave it
-    tree: str = ""  # of what is installed in it, as its label says
+    lock: str = ""  # of its wheels; empty for an image the user named
+    digest: str = ""  # as `name@sha256:…`, if a registry provided it
+    tree: str = ""  # of its installation, from its label
 
     @property
     def key(self) -> str:
@@ -124,13 +124,13 @@ class Recipe:
     wheelhouse: Wheelhouse
     base: str
     dockerfile: Path
-    base_id: str = ""  # of the base in the local engine; empty while it is not there
+    base_id: str = ""  # of the base in the local engine; empty if missing
 
     @property
     def labels(self) -> dict[str, str]:
-        """Return the labels by which an image of this recipe is found again.
+        """Return the labels that identify an image of this recipe.
 
-        A base that is not here cannot have changed, so its ID is asked for only where it is known.
+        A base that is not here cannot have changed, so its ID is included only if known.
         """
         base = {_BASE_LABEL: self.base_id} if self.base_id else {}
         recipe = _recipe_label(self.base, self.dockerfile)
@@ -148,7 +148,7 @@ def _recipe_label(base: str, dockerfile: Path) -> dict[str, str]:
 
 
 def is_built_on(base: str, store: ImageStore) -> bool:
-    """Say whether an engine has a workload image on that base, whatever its wheels are."""
+    """Say whether an engine has a workload image on that base, with any wheels."""
     ((name, digest),) = _recipe_label(base, _dockerfile()).items()
     listed = store.ask("image", "ls", "--quiet", "--filter", f"label={name}={digest}")
     return bool(listed.stdout.strip())
@@ -159,11 +159,11 @@ def _dockerfile() -> Path:
 
 
 def recipe(wheelhouse: Wheelhouse, *, base: str, local: ImageStore) -> Recipe:
-    """Return the recipe of the bundled Dockerfile on that base as the local engine holds it now."""
+    """Return the recipe of the bundled Dockerfile on that base as it is in the local engine now."""
     try:
         image = find(local, base)
     except UnusableError:
-        image = None  # a host may hold the image already
+        image = None  # a host may already have the image
     return Recipe(
         wheelhouse=wheelhouse,
         base=base,
@@ -173,9 +173,9 @@ def recipe(wheelhouse: Wheelhouse, *, base: str, local: ImageStore) -> Recipe:
 
 
 def find(store: ImageStore, reference: str, *, name: str = "") -> Image | None:
-    """Return the image of that name or ID in the host's engine; None when it is not there.
+    """Return the image of that name or ID in the host's engine; None if missing.
 
-    `name` is what the image is called by, where `reference` is an ID: its digest is that name's.
+    If `reference` is an ID, `name` is the image's name, from which the digest is taken.
     """
     with store.connect() as client:
         facts = _facts(client, reference)
@@ -183,10 +183,10 @@ def find(store: ImageStore, reference: str, *, name: str = "") -> Image | None:
 
 
 def look_up(store: ImageStore, reference: str) -> Image | None:
-    """Return the image of that name or ID as the host's own client of the engine describes it.
+    """Return the image of that name or ID as the host's own client describes it.
 
-    It needs no second connection, which takes longer than all that is asked. Raises UnusableError
-    where the client describes nothing.
+    It needs no second connection, which would take longer than the query. Raises UnusableError if
+    the client gives no description.
     """
     answer = store.ask("image", "inspect", "--", reference)
     if answer.succeeded:
@@ -196,7 +196,7 @@ def look_up(store: ImageStore, reference: str) -> Image | None:
             hint = f"run {store.engine.program} image inspect {reference} there"
             what = "the facts of an image"
             raise not_understood(store.transport, what, answer.stdout, hint=hint) from error
-    if re.search("No such image|image not known", answer.stderr):  # Docker's words, and Podman's
+    if re.search("No such image|image not known", answer.stderr):  # Docker's, Podman's words
         return None
     raise UnusableError(
         f"{store.is_on} does not describe its images",
@@ -206,9 +206,9 @@ def look_up(store: ImageStore, reference: str) -> Image | None:
 
 
 def find_built(store: ImageStore, wanted: Recipe) -> Image | None:
-    """Return an image of this recipe in the host's engine; None when there is none.
+    """Return an image of this recipe in the host's engine; None if missing.
 
-    What a user builds on it has its labels as well, and is another image.
+    Users' images built on it have its labels too, but are different images.
     """
     with store.connect() as client:
         labelled = [f"{name}={value}" for name, value in wanted.labels.items()]
@@ -224,7 +224,7 @@ def find_built(store: ImageStore, wanted: Recipe) -> Image | None:
 
 
 def _name(client: DockerClient, identity: str, wanted: Recipe) -> None:
-    """Name an image that lost its name, since `docker image prune` removes what has none."""
+    """Name an image that lost its name, since `docker image prune` removes unnamed ones."""
     repository, _, tag = wanted.tag.partition(":")
     if _facts(client, wanted.tag):
         tag = f"{tag}-{identity.removeprefix('sha256:')[:12]}"
@@ -232,11 +232,11 @@ def _name(client: DockerClient, identity: str, wanted: Recipe) -> None:
 
 
 def _facts(client: DockerClient, reference: str) -> dict[str, Any] | None:
-    """Ask the engine of an image; None where it has none of that name, or no longer."""
+    """Ask the engine for an image's description; None if it has no such image, or no longer."""
     from docker.errors import ImageNotFound  # noqa: PLC0415, TID251 - loaded with the client
 
     try:
-        facts: dict[str, Any] = client.api.inspect_image(reference)  # type: ignore[no-untyped-call]
+        facts: dict[str, Any] = client.api.inspect_image(reference)  # type: ignore[no-untyped-call]  # so in docker's stubs
     except ImageNotFound:
         return None
     return facts
@@ -247,7 +247,7 @@ def _image(facts: Mapping[str, Any], reference: str, name: str) -> Image:
     given = labels(facts)
     digest = digest_of(facts, name)
     return Image(
-        id=f"sha256:{facts['Id'].removeprefix('sha256:')}",  # some engines leave it out
+        id=f"sha256:{facts['Id'].removeprefix('sha256:')}",  # some engines omit it
         name=names[0],
         layers=tuple(facts["RootFS"].get("Layers") or ()),
         size_bytes=facts["Size"],
@@ -258,9 +258,9 @@ def _image(facts: Mapping[str, Any], reference: str, name: str) -> Image:
 
 
 def digest_of(facts: Mapping[str, Any], name: str) -> str:
-    """Return the digest of that name's repository; of any for an ID, which belongs to none.
+    """Return the digest for that name's repository; for an ID, any digest.
 
-    A repository may have several for one image; the one that the name says comes first.
+    An image may have several digests in a repository; the one in the name has priority.
     """
     digests = tuple(facts.get("RepoDigests") or ())
     is_id = facts["Id"].removeprefix("sha256:").startswith(name.removeprefix("sha256:"))
@@ -270,10 +270,10 @@ def digest_of(facts: Mapping[str, Any], name: str) -> str:
 
 
 def _repository(name: str) -> str:
-    """Return a name without tag and digest, as Docker Hub's short names are meant."""
+    """Return a name without tag and digest, and without Docker Hub's optional prefixes."""
     from docker.utils import parse_repository_tag  # noqa: PLC0415, TID251 - loaded with the client
 
-    # the part before a digest may have a tag as well
+    # the part before a digest may also have a tag
     repository: str = parse_repository_tag(name.partition("@")[0])[0]
     return repository.removeprefix("docker.io/").removeprefix("library/")
 
@@ -302,7 +302,7 @@ class Piped:
 
     source_exit: int
     sink_exit: int
-    stderr: str  # of both, and the sink's stdout
+    stderr: str  # of both, and stdout of the sink
 
     @property
     def succeeded(self) -> bool:
@@ -337,9 +337,9 @@ def pipe(
 
 
 def deliver(store: ImageStore, image: Image, *, local: ImageStore, progress: Progress) -> Image:
-    """Return the image in the host's engine; sent from the local one when it is not there.
+    """Return the image in the host's engine, sent from the local one if missing.
 
-    Raises StackError when the stream breaks, or what arrived is another image.
+    Raises StackError if the stream breaks, or a different image arrives.
     """
     there = look_up(store, image.id)
     if there is None:
@@ -404,7 +404,7 @@ def _copy(writer: Process, reader: Process, on_progress: OnProgress, watch: Stal
             sent += len(chunk)
             on_progress(sent)
     except BrokenPipeError:
-        writer.kill()  # the reader ended early, and its exit code says why
+        writer.kill()  # the reader ended early; its exit code has the reason
     finally:
         reader.stdin.close()
 
@@ -414,8 +414,8 @@ def with_data(
 ) -> str:
     """Return the ID of an image on top of another, with a folder of the host in its last layer.
 
-    `options` are those of the container that is made for it and never started. Raises StackError,
-    before anything is copied where there is no room.
+    `options` are for the container that is created for it but never started. Raises StackError,
+    before copying if there is no room.
     """
     needs, amount = (
         storage.image_needs(store, "received image"),

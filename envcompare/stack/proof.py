@@ -1,4 +1,4 @@
-"""The proof of which software an arm has: a hash of what is installed, taken from inside it."""
+"""The proof of an arm's software: a hash of its installation, taken from inside."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ TREE = "site_packages.sha256"
 FILES = "site_packages.files"
 LOCK = "lock.sha256"
 UNPROVEN = "unproven"
-_MOST_PARTS: Final = 20  # packages that are looked into
-_MOST_FILES: Final = 50  # of each that are named
-_MOST_NAMED: Final = 3  # packages, in an error
-_MOST_NAME: Final = 1024  # a name has 255 bytes at most, and one byte is written as \\xff
+_MOST_PARTS: Final = 20  # packages to inspect
+_MOST_FILES: Final = 50  # named per package
+_MOST_NAMED: Final = 3  # packages named in an error
+_MOST_NAME: Final = 1024  # a name has at most 255 bytes, and one byte is written as \\xff
 _MOST_INSTALLED: Final = 20_000  # parts; the largest distributions of Python have some thousands
 _KEEP = 'cat >"$1.part-$$" && mv -f -- "$1.part-$$" "$1"'
 
 
 Inside = Callable[..., CommandResult]
-"""Runs the interpreter of an arm once, with these words, in its environment."""
+"""Runs an arm's interpreter once, with these words, in its environment."""
 
 
 class _NotReadError(Exception):
-    """What is installed in an arm could not be read."""
+    """The installation of an arm could not be read."""
 
 
 _UNREAD: Final = (_NotReadError, msgspec.DecodeError, CommandTimeoutError, OutputLimitError)
 _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
-# Names become words of a command, which can hold neither a NUL nor any length.
+# Names become words of a command, which allows no NUL and limits their length.
 _Name = Annotated[
     str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f]+\Z", min_length=1, max_length=_MOST_NAME)
 ]
@@ -66,9 +66,9 @@ def prove(
 ) -> Prepared:
     """Return the arm's software with the hash of its site-packages among the facts.
 
-    An image or a SIF cannot change under its hash, so that it is read once; a folder is read again
-    when a file in it was replaced. What cannot be read has no such facts; `progress` and the
-    identity say why. `name` is that of the environment.
+    An image or a SIF cannot change under its hash, so it is read once; a folder is read again if a
+    file in it was replaced. Unreadable software has no such facts; `progress` and the identity give
+    the reason. `name` is that of the environment.
     """
     try:
         key = prepared.fixed_by or read_json(_ask(inside, "--stamp"), _Stamp).stamp
@@ -82,7 +82,7 @@ def prove(
         progress.say(f"no packages are installed in {name}")
     facts = ((TREE, tree.sha256), (FILES, str(tree.files)))
     parts = tuple(f"{part} {digest}" for part, digest in tree.parts.items())
-    # what hangs on a hash is known by that
+    # a known hash identifies the content
     known_by = () if prepared.fixed_by else ((TREE, tree.sha256),)
     return replace(
         prepared,
@@ -95,10 +95,10 @@ def prove(
 def tell_files_apart(
     arms: Mapping[str, tuple[Inside, Prepared]], *, progress: Progress
 ) -> dict[str, Prepared]:
-    """Return the software of arms with the files in which they differ, by the names of the arms.
+    """Return the software of arms with the files that differ, by arm name.
 
-    An arm is given as what runs its interpreter and its software. Only packages whose version is
-    the same are looked into, and files that belong to none; of many only the first.
+    Each arm has a function that runs its interpreter, and its software. Only packages with equal
+    versions are inspected, and files outside packages; if there are many, only the first.
     """
     listed_arms = {arm: prepared for arm, (_, prepared) in arms.items() if prepared.parts}
     parts = [dict(map(_halves, prepared.parts)) for prepared in listed_arms.values()]
@@ -120,16 +120,16 @@ def tell_files_apart(
 
 
 def _unlike_parts(arms: list[dict[str, str]]) -> tuple[str, ...]:
-    """Return the first parts that differ: packages of one version, and files that some arms lack.
+    """Return the first parts that differ: packages of one version, and files some arms lack.
 
-    Files of no package come first: they are few, and no version number shows their difference.
+    Files outside packages come first: they are few, and no version number shows their difference.
     """
     names = sorted({name for arm in arms for name in arm}, key=lambda name: ("==" in name, name))
     return tuple(name for name in names if len(_digests(arms, name)) > 1)[:_MOST_PARTS]
 
 
 def _digests(arms: list[dict[str, str]], name: str) -> set[str]:
-    """Return the different digests of a part; to lack it is one where it is no package."""
+    """Return the different digests of a part; for files outside packages, absence counts too."""
     digests = {arm.get(name, "") for arm in arms}
     return digests - {""} if "==" in name else digests
 
@@ -139,7 +139,7 @@ def _unlike_files(
 ) -> tuple[tuple[str, str], ...]:
     """Return part and name of the files that differ, the first of each part.
 
-    Byte code is left out where its source differs as well.
+    Byte code is left out if its source differs too.
     """
     differing: list[tuple[str, str]] = []
     for part in parts:
@@ -156,12 +156,12 @@ def _unlike_files(
 
 
 def _source(name: str) -> str:
-    """Return the source of byte code; of all else its own name."""
+    """Return the source of byte code; for other files, their own name."""
     return re.sub(r"__pycache__/([^/]+?)\.[^/]*\.pyc$", r"\1.py", name)
 
 
 def _halves(entry: str) -> tuple[str, str]:
-    """Return name and digest of an entry; a name may hold blanks."""
+    """Return name and digest of an entry; names may contain blanks."""
     name, _, digest = entry.rpartition(" ")
     return name, digest
 
@@ -195,7 +195,7 @@ def mismatch(
 
 
 def _said_of(both: Mapping[str, Prepared]) -> str:
-    """Name the arms that are not what the label of the image says; nothing where none does."""
+    """Name the arms that differ from their image's label; empty if none does."""
     meant = _meant(both)
     wrong = _changed(both)
     if not meant or not wrong:
@@ -204,7 +204,7 @@ def _said_of(both: Mapping[str, Prepared]) -> str:
 
 
 def _which(both: Mapping[str, Prepared]) -> str:
-    """Name the packages whose files differ, and the files of none."""
+    """Name the packages whose files differ, and the files outside packages."""
     if not all(prepared.parts for prepared in both.values()):
         return ""
     names = _unlike_parts([dict(map(_halves, one.parts)) for one in both.values()])
@@ -213,7 +213,7 @@ def _which(both: Mapping[str, Prepared]) -> str:
 
 
 def _meant(both: Mapping[str, Prepared]) -> str:
-    """Return the tree that both should have; empty where no image or two images say it."""
+    """Return the expected tree of both; empty if no label has one, or two disagree."""
     trees = {prepared.meant for prepared in both.values() if prepared.meant}
     return trees.pop() if len(trees) == 1 else ""
 
@@ -224,7 +224,7 @@ def _changed(both: Mapping[str, Prepared]) -> dict[str, Prepared]:
 
 
 def _remedy(both: Mapping[str, Prepared]) -> str:
-    """Return the command that removes the changed software, or that which changes most easily."""
+    """Return the command that removes the changed software, or the one easier to change."""
     changed = tuple(_changed(both).values())
     likely = sorted(both.values(), key=_ease_of_change)[:1]
     removals = " && ".join(_removal(one) for one in changed or likely)
@@ -239,20 +239,20 @@ def _removal(prepared: Prepared) -> str:
 
 
 def _ease_of_change(prepared: Prepared) -> int:
-    """Order a venv before a SIF or a sandbox, and an image, which cannot be changed, last."""
+    """Order a venv before a SIF or a sandbox, and an image, which cannot change, last."""
     return 0 if not prepared.reference else 1 if prepared.reference.startswith("/") else 2
 
 
 def _kept(transport: Transport, inside: Inside, *, name: str, progress: Progress) -> _Tree:
-    """Return the tree that was found before under this name, else look and keep it."""
+    """Return the tree stored under this name, or read and store it."""
     folder = f"{host_cache(transport)}/proofs"
     before = shell(transport, 'cat -- "$1"', f"{folder}/{name}")
-    with suppress(msgspec.DecodeError):  # one that was damaged is taken again
+    with suppress(msgspec.DecodeError):  # a damaged one is read again
         if before.succeeded:
             return read_json(before.stdout, _Tree)
     tree = read_json(_ask(inside), _Tree)
     make_folder(transport, folder)
-    # on stdin, since a tree may be longer than a word of a command can be
+    # on stdin, since a tree may exceed the length of a command's word
     keep = Command(argv=("sh", "-c", _KEEP, "sh", f"{folder}/{name}"))
     kept = run(transport, keep, stdin=msgspec.json.encode(tree), timeout_s=CONTENT_S)
     if not kept.succeeded:

@@ -26,7 +26,7 @@ sha256sum <"$1" | cut -d ' ' -f 1
 """
 _WHOLE = f'[ "$(cat "$1.sha256")" = "$({_SUM.strip()})" ] && cat "$1.sha256"'
 _NOTE = 'umask 022; echo "$2" >"$1.sum.$$" && mv -f -- "$1.sum.$$" "$1.sha256"'
-# Compression decides how long an import takes, so it is part of what is compared.
+# Compression affects the time of imports, so it is part of the comparison.
 _BUILD_FLAGS: dict[Compression, tuple[str, ...]] = {
     "zstd": ("--mksquashfs-args", "-comp zstd -Xcompression-level 3"),
     "gzip": ("--mksquashfs-args", "-comp gzip"),
@@ -64,8 +64,8 @@ digest "$target" >"$work/sum" && mv "$work/sum" "$target.sha256" && cat "$target
 """
 _HEADER = 'head -c 128 -- "$1" | od -An -v -tx1 && wc -c <"$1"'
 # $1: the new SIF; $2: the image; $3: the data; $4: their path inside; the rest: the build command.
-# A definition file cannot quote a path, so it names a link, which the engine follows. A file is
-# put into a folder, where it keeps its name.
+# A definition file cannot quote a path, so it names a link, which the engine follows. A file
+# goes into a folder, where it keeps its name.
 _HOLD = r"""
 umask 022
 target=$1 image=$2 data=$3 inside=$4
@@ -95,25 +95,25 @@ class Sif:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The SIF of an image that is wanted on a host, and the programs that can make it."""
+    """The SIF of an image to make on a host, and the programs that can make it."""
 
     image: Image
     compression: Compression
-    local: ImageStore  # the engine here, which has the image where the host's lacks it
+    local: ImageStore  # the engine here, which has the image if the host's lacks it
     progress: Progress
     program: str  # of the host
-    find_program_here: Callable[[], str]  # empty where none here can pack and mount a SIF
-    is_for_others: bool  # that may want it while this host is measured
+    find_program_here: Callable[[], str]  # empty if none here can pack and mount a SIF
+    is_for_others: bool  # other hosts may need it while this host is measured
 
 
 _TURNS: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
 
 def make(store: ImageStore, wanted: Wanted) -> Sif:
-    """Return the SIF of that very image on the host of the store, whole.
+    """Return the SIF of exactly that image on the store's host, complete.
 
-    The same file goes to every host where that can be: it is kept on this machine once it was made
-    here, or made by the first host of several and fetched at once. Else the host makes its own.
+    If possible all hosts get the same file: it stays on this machine, made here, or fetched at once
+    from the first of several hosts. Otherwise the host makes its own.
     """
     transport = store.transport
     target = f"{host_cache(transport)}/{_key(wanted)}"
@@ -132,10 +132,10 @@ def with_data(
     program: str,
     compression: Compression,
 ) -> str:
-    """Make a SIF with a folder of the host in it, and return its path, the target.
+    """Make a SIF that contains a folder of the host, and return its path, the target.
 
-    The source is another SIF, the folder, and its path inside. Raises StackError, before it is made
-    where there is no room for the data.
+    The source is another SIF, the folder, and its path inside. Raises StackError, before making it
+    if there is no room for the data.
     """
     need = storage.Need(step="sif", transport=transport, path=target.rpartition("/")[0])
     storage.require((need,), storage.of_files(transport, source[1]), purpose="a SIF with the data")
@@ -163,7 +163,7 @@ def given(transport: Transport, path: str, *, local: Transport, progress: Progre
 
 
 def inspect(transport: Transport, path: str) -> Sif:
-    """Return a SIF the user named; raises StackError when it is missing or cut short."""
+    """Return a SIF the user named; raises StackError if it is missing or cut short."""
     there = shell(transport, _SUM, path, timeout_s=CONTENT_S)
     if there.exit_code == 3 or "denied" in there.stderr:
         raise StackError(
@@ -178,10 +178,10 @@ def inspect(transport: Transport, path: str) -> Sif:
 
 
 def promised_bytes(header: bytes) -> int | None:
-    """Return the length a SIF's header promises; None when it is no SIF header.
+    """Return the length in a SIF's header; None if it is not a SIF header.
 
-    Layout of the SIF global header: 32 bytes of launch script, the magic word, and at offsets
-    112 and 120 the start and length of the data as little-endian 64-bit numbers.
+    Layout of the SIF global header: 32 bytes of launch script, the magic word, and at offsets 112
+    and 120 the start and length of the data as little-endian 64-bit numbers.
     """
     if len(header) < 128 or header[32:41] != b"SIF_MAGIC":
         return None
@@ -206,7 +206,7 @@ def _check_length(transport: Transport, path: str) -> None:
 
 
 def _key(wanted: Wanted) -> str:
-    """Return where a SIF is in every cache."""
+    """Return the relative path of a SIF, the same in every cache."""
     ending = "sandbox" if wanted.compression == "sandbox" else "sif"
     return f"{wanted.image.key}/{wanted.compression}.{ending}"
 
@@ -229,15 +229,15 @@ def _send_or_make(store: ImageStore, wanted: Wanted, target: str) -> str:
 
 
 def _whole(transport: Transport, path: str) -> str:
-    """Return the hash of a SIF that is as it was when its hash was noted; nothing otherwise."""
+    """Return the hash of a SIF that is unchanged since its hash was noted; empty otherwise."""
     there = shell(transport, _WHOLE, path, timeout_s=CONTENT_S)
     return there.stdout.strip() if there.succeeded else ""
 
 
 def _kept_here(transport: Transport, wanted: Wanted) -> Sif | None:
-    """Return the SIF in the cache of this machine; made here, where that can be.
+    """Return the SIF in the cache of this machine, made here if possible.
 
-    What fails here is no reason to fail: the host may still make it itself.
+    Failures here are ignored, since the host may still make it itself.
     """
     local, path = wanted.local.transport, local_cache() / _key(wanted)
     digest = _whole(local, str(path))
@@ -256,7 +256,7 @@ def _program_here(wanted: Wanted) -> str:
 
 
 def _keep_here(transport: Transport, wanted: Wanted, made: str, digest: str) -> None:
-    """Fetch what a host made, before it is measured; what fails here leaves others to make it."""
+    """Fetch a SIF that a host made, before measuring; after a failure others make their own."""
     path = local_cache() / _key(wanted)
     count = shell(transport, 'wc -c <"$1"', made).stdout.strip()
     size_bytes = int(count) if count.isdecimal() else 0
@@ -281,10 +281,10 @@ def _send(transport: Transport, sif: Sif, target: str, *, progress: Progress) ->
 
 
 def _pack(store: ImageStore, wanted: Wanted, target: str, *, program: str) -> str:
-    """Make the SIF in a folder of the host that is there; return its SHA-256.
+    """Make the SIF in an existing folder of the host; return its SHA-256.
 
-    The image is taken from the engine of the host, else from the one here. Raises StackError when
-    there is no room, or the program fails.
+    The image comes from the engine of the host, else from the one here. Raises StackError if there
+    is no room, or the program fails.
     """
     image, compression, transport = wanted.image, wanted.compression, store.transport
     folder = target.rpartition("/")[0]
@@ -299,7 +299,7 @@ def _pack(store: ImageStore, wanted: Wanted, target: str, *, program: str) -> st
         return shell(transport, _MAKE, target, source, *build, timeout_s=CONTENT_S)
 
     if is_there:
-        # it may not speak with an engine that is much newer, so the archive is tried as well
+        # its client may be too old for the engine, so the archive is tried as well
         result = make_from(f"docker-daemon:{image.id}")
         if result.succeeded or is_full(result.stderr):
             return _digest(transport, result)

@@ -1,15 +1,15 @@
-"""What envcompare keeps on disks: the cache folder, and the room that software takes.
+"""What envcompare stores on disks: the cache folder, and the room that software takes.
 
-The cache folder, here and on hosts, is private, and removed as a whole. Software is only made or
-sent where each disk has the room for it, as it was measured.
+The cache folder, here and on hosts, is private and removed as a whole. Software is only made or
+sent if each disk has the measured room for it.
 
-The multiples are those of docs/benchmarks/building.md, rounded up. They are of the wheels as they
-are and of what they hold installed, which their directories tell: what is installed is four times
-the wheels for a CPU, and less than twice those with CUDA.
+The multiples are those of docs/benchmarks/building.md, rounded up. They refer to the packed and the
+unpacked size of the wheels, which their directories give: wheels for a CPU unpack to four times
+their size, and those with CUDA to less than twice.
 
-An image on its way and a SIF made from an archive were measured with all their copies on one disk.
-How an image on its way divides over two disks, and what a SIF takes that is made from the host's
-own engine, is reckoned from the copies that exist at once.
+An image in transfer and a SIF made from an archive were measured with all their copies on one disk.
+The split of a transfer over two disks, and the size of a SIF made from the host's own engine, are
+calculated from the copies that exist at the same time.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ case $TMPDIR in
 esac
 printf '%s\n' "${root:-/tmp}"
 """
-# The folder may not be there yet: the disk is that of the first parent that is.
+# The folder may not exist yet: the disk is that of its first existing parent.
 _FREE = 'dir=$1; while [ ! -e "$dir" ]; do dir=$(dirname -- "$dir"); done; df -Pk -- "$dir"'
-# What forbids its owner to look into it is opened before it is looked into; no link is followed.
+# Folders closed to their owner get permissions before the search enters them; no link is followed.
 OPEN_FOLDERS = r"""
 open_folders() { find "$1" -type d ! -perm -700 -exec chmod u+rwx {} \; ; }
 """
-# A sandbox image may hold folders that its owner cannot write to. Where the cache is a link, link
-# and folder are the user's, and what else lies in the folder may be as well.
+# A sandbox image may hold folders that its owner cannot write to. If the cache is a link, link and
+# folder are the user's, and so may be other content of the folder.
 _REMOVE = (
     OPEN_FOLDERS
     + """
@@ -72,7 +72,7 @@ open_folders "$folder"
 if [ -L "$1" ]; then rm -rf -- "$folder"/* "$folder"/.wheelhouse-*; else rm -rf -- "$folder"; fi
 """
 )
-# Names that people give their folders as well are ours by what is in them.
+# Names that users may also give to folders are ours only if the content matches.
 _OUR_NAMES = (
     r"[0-9a-f]{32}|[0-9a-f]{64}|given-[0-9a-f]{32}|(seccomp|skeleton|workloads)-[0-9a-f]{12,64}(\.partial)?"
     r"|\.wheelhouse-[a-z0-9_]+|data|proofs|resolved|roofs|runs|data/[A-Za-z0-9_.-]+-(made|real)"
@@ -98,13 +98,13 @@ def host_cache(transport: Transport) -> str:
 
 
 def host_temporary(transport: Transport) -> str:
-    """Return the TMPDIR of the login on a host, or /tmp where that is no folder to write to."""
+    """Return the login's TMPDIR on a host, or /tmp if that is not a writable folder."""
     return shell(transport, _TEMPORARY).stdout.partition("\n")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Disk:
-    """The file system of a path: where it is mounted and what is free; empty where not known."""
+    """The file system of a path: its mount point and free space; empty if unknown."""
 
     mounted_on: str = ""
     free_bytes: int | None = None
@@ -123,7 +123,7 @@ def _disk_of(transport: Transport, path: str) -> _Disk:
 def put(
     transport: Transport, source: Path, target: str, *, sha256: str, on_progress: OnProgress
 ) -> None:
-    """Send a file of that hash to the host; raises StackError where it has no room."""
+    """Send a file of that hash to the host; raises StackError without room for it."""
     try:
         put_file(transport, source, target, sha256=sha256, on_progress=on_progress)
     except TransportError as error:
@@ -134,10 +134,10 @@ def put(
 
 
 def remove_cache(transport: Transport) -> bool:
-    """Remove the cache folder from the host; tell whether there was something to remove.
+    """Remove the cache folder from the host; tell whether there was anything to remove.
 
-    A folder that it is a link to is emptied. Raises StackError when something of the cache stays,
-    and before all else where the folder behind a link holds what is not of the cache.
+    If it is a link, its target is emptied. Raises StackError if part of the cache remains, and,
+    before removing anything, if a link's target has other content.
     """
     path = host_cache(transport)
     result = shell(transport, _REMOVE, path, _OUR_NAMES, timeout_s=CONTENT_S)
@@ -151,7 +151,7 @@ def remove_cache(transport: Transport) -> bool:
 
 
 def _gigabytes(*sizes_bytes: int) -> tuple[str, ...]:
-    """Return sizes with as many digits as tell them apart."""
+    """Return sizes with enough digits to distinguish them."""
     texts: tuple[str, ...] = ()
     for digits in range(1, 10):
         texts = tuple(f"{size / 1e9:.{digits}f} GB" for size in sizes_bytes)
@@ -162,10 +162,10 @@ def _gigabytes(*sizes_bytes: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Multiple:
-    """What a step leaves on a disk and what it takes at most, by what the wheels hold."""
+    """What a step leaves on a disk and its peak use, as multiples of the size of the wheels."""
 
-    packed: float = 0  # left, of the wheels as they are
-    installed: float = 0  # left, of what they hold
+    packed: float = 0  # left, relative to the packed wheels
+    installed: float = 0  # left, relative to the unpacked wheels
     packed_at_most: float = 0
     installed_at_most: float = 0
 
@@ -177,11 +177,11 @@ _MULTIPLES: Final[dict[StepName, _Multiple]] = {
     "image": _Multiple(packed=2, installed=2.25, packed_at_most=2, installed_at_most=2.3),
     "sent image": _Multiple(installed_at_most=1.1),
     "received image": _Multiple(installed=1.1, installed_at_most=2.2),
-    "archive": _Multiple(installed=1.1, installed_at_most=1.1),  # until the SIF is made of it
+    "archive": _Multiple(installed=1.1, installed_at_most=1.1),  # until the SIF is made from it
     "sif": _Multiple(installed=0.6, installed_at_most=2.8),
 }
 _COMPILED_BYTES: Final = 250_000_000
-"""What byte code and the blocks of small files add, with CUDA and without."""
+"""The size of byte code and of small files' blocks, with CUDA and without."""
 
 _WORDS: Final[dict[StepName, str]] = {
     "wheels": "wheels",
@@ -203,12 +203,12 @@ class Amount:
     unpacked_bytes: int
 
     def kept_bytes(self, step: StepName) -> int:
-        """Return what a step leaves on its disk."""
+        """Return the bytes that a step leaves on its disk."""
         by = _MULTIPLES[step]
         return round(by.packed * self.packed_bytes + by.installed * self._installed_bytes)
 
     def peak_bytes(self, step: StepName) -> int:
-        """Return what a step takes on its disk at most."""
+        """Return the peak use of a step on its disk."""
         by = _MULTIPLES[step]
         packed = by.packed_at_most * self.packed_bytes
         return round(packed + by.installed_at_most * self._installed_bytes)
@@ -223,20 +223,20 @@ _CUDA: Final = Amount(packed_bytes=4_200_000_000, unpacked_bytes=7_300_000_000)
 
 
 def expected(variant: Variant) -> Amount:
-    """Return the size of a variant's wheels before they are asked for.
+    """Return the size of a variant's wheels before resolving them.
 
-    Of those with CUDA the one for CUDA 12.8 was measured, and the others are taken to be as large.
+    With CUDA, only the variant for CUDA 12.8 was measured; the others are assumed to be as large.
     """
     return _CPU if variant == "cpu" else _CUDA
 
 
 def of_image(size_bytes: int) -> Amount:
-    """Return what the steps after the build reckon with; of an image only its size is known."""
+    """Return the amount for the steps after the build, from the size of an image."""
     return Amount(packed_bytes=0, unpacked_bytes=max(1, size_bytes - _COMPILED_BYTES))
 
 
 def of_files(transport: Transport, path: str) -> Amount:
-    """Return what the steps reckon with that put a folder or file of a host into an image."""
+    """Return the amount for steps that put a folder or file of a host into an image."""
     fields = shell(transport, 'du -skH -- "$1"', path, timeout_s=CONTENT_S).stdout.split()
     return of_image(1024 * int(fields[0]) if fields and fields[0].isdecimal() else 0)
 
@@ -248,30 +248,30 @@ class Need:
     step: StepName
     transport: Transport
     path: str
-    what: str = "the cache"  # that is on this disk
+    what: str = "the cache"  # the contents on this disk
     hint: str = ROOM_HINT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskRoom:
-    """What a disk has free, and what the steps on it need."""
+    """The free space of a disk, and what the steps on it need."""
 
     transport: Transport
-    path: str  # on it, that of the first step
+    path: str  # on it, from the first step
     what: str
-    free_bytes: int | None  # where it is known
+    free_bytes: int | None  # None if unknown
     needed_bytes: int
     parts: tuple[str, ...]
     hint: str
 
     @property
     def is_enough(self) -> bool:
-        """Tell whether nothing is known to be lacking."""
+        """Tell whether the known space is sufficient."""
         return self.free_bytes is None or self.free_bytes >= self.needed_bytes
 
     @property
     def problem(self) -> Problem:
-        """Say what is needed and what is free."""
+        """Describe the needed and the free space."""
         needed, free = _gigabytes(self.needed_bytes, self.free_bytes or 0)
         return Problem(
             brief=f"{self.path} needs {needed}, {free} are free ({', '.join(self.parts)})",
@@ -282,12 +282,11 @@ class DiskRoom:
 def survey(needs: Iterable[Need], amount: Amount) -> tuple[DiskRoom, ...]:
     """Return for each disk what the steps need there.
 
-    That is all that they leave, and the most that one takes for a while: steps are made one after
-    another.
+    It is the sum of what they leave, plus the largest temporary use: steps run one after another.
     """
     by_disk: defaultdict[tuple[str, str], list[Need]] = defaultdict(list)
     free: dict[tuple[str, str], int | None] = {}
-    disks: dict[tuple[str, str], _Disk] = {}  # several steps take room in one folder
+    disks: dict[tuple[str, str], _Disk] = {}  # several steps use one folder
     for need in needs:
         place = (need.transport.name, need.path)
         disk = disks[place] = disks.get(place) or _disk_of(need.transport, need.path)
@@ -298,7 +297,7 @@ def survey(needs: Iterable[Need], amount: Amount) -> tuple[DiskRoom, ...]:
 
 
 def require(needs: Iterable[Need], amount: Amount, *, purpose: str) -> None:
-    """Raise StackError where a disk has less room than the steps on it need."""
+    """Raise StackError if a disk has less room than the steps on it need."""
     for disk in survey(needs, amount):
         if not disk.is_enough:
             raise StackError(
@@ -309,7 +308,7 @@ def require(needs: Iterable[Need], amount: Amount, *, purpose: str) -> None:
 
 
 def image_needs(store: ImageStore, *steps: StepName) -> tuple[Need, ...]:
-    """Return what steps need where an engine keeps its images; nothing where that is not known."""
+    """Return the needs on the disk of an engine's images; empty if the disk is unknown."""
     root = store.data_root()
     return tuple(
         Need(

@@ -1,4 +1,4 @@
-"""Which PyTorch a host gets: the newest whose wheels fit its driver, its GPUs and its Python."""
+"""The PyTorch for a host: the newest whose wheels fit its driver, its GPUs and its Python."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ deprecation schedule."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """One release of PyTorch, as its plain wheels on PyPI are built.
+    """One release of PyTorch, as in its plain wheels on PyPI.
 
-    The architectures are read from the wheel (the flags compiled into `libtorch_python.so`), the
-    Pythons are those that PyPI has wheels for.
+    The architectures come from the wheel (the flags compiled into `libtorch_python.so`), the
+    Pythons are those with wheels on PyPI.
     """
 
     name: Variant
-    torch: str  # as its requirements pin it
+    torch: str  # as pinned in its requirements
     cuda: Capability
     architectures: tuple[Capability, ...]
     pythons: tuple[str, ...]
@@ -47,11 +47,11 @@ class Tier:
         return _OLDEST_DRIVER[self.cuda[0]]
 
     def has_code_for(self, capability: Capability) -> bool:
-        """Say whether the wheels hold code that a GPU runs.
+        """Say whether the wheels have code for a GPU.
 
         Machine code of a lower minor version runs on a GPU of the same major version (NVIDIA, CUDA
-        C++ Programming Guide, Binary Compatibility). What the driver would compile of PTX is left
-        out: it needs a driver as new as the wheel's CUDA.
+        C++ Programming Guide, Binary Compatibility). Compiling PTX is left out: it needs a driver
+        as new as the wheel's CUDA.
         """
         return any(
             major == capability[0] and minor <= capability[1] for major, minor in self.architectures
@@ -83,15 +83,15 @@ TIERS: Final = (
         pythons=_SINCE_310,
     ),
 )
-"""From the newest PyTorch to the oldest; `script/wheel-facts` holds them against the index."""
+"""From the newest PyTorch to the oldest; `script/wheel-facts` compares them with the index."""
 PYTHONS: Final = TIERS[0].pythons
 FALLBACK: Final = "3.11"
-"""The Python of the wheels where the host has none that they are there for."""
+"""The Python of the wheels if the host has none that they support."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The wheels for a host, and the sentence that says why these."""
+    """The wheels for a host, and the sentence with the reason."""
 
     tier: Tier
     is_cpu: bool
@@ -104,15 +104,14 @@ class Choice:
 
 
 CPU: Final = Choice(tier=TIERS[0], is_cpu=True, sentence=f"torch {TIERS[0].torch} for the CPU")
-"""The wheels of software that is made for no session with a host."""
+"""The wheels of software made without a session on a host."""
 
 
 def choose(wish: Variant, gpus: HostGpus | None, *, python: str, host: str) -> Choice:
-    """Return the wheels for a host; `gpus` is None where none is to be used.
+    """Return the wheels for a host; `gpus` is None if no GPU is used.
 
-    Those of its GPUs are served that CUDA shows a workload.
-
-    Raises StackError where no wheels fit, before anything is downloaded.
+    They fit the GPUs that CUDA shows to a workload. Raises StackError if no wheels fit, before any
+    download.
     """
     by_name = {tier.name: tier for tier in TIERS}
     if wish == "cpu" or (wish == "auto" and (gpus is None or not gpus.is_expected)):
@@ -158,7 +157,7 @@ def newest_major(driver: str) -> int:
 
 
 def _lacks(tier: Tier, gpus: HostGpus, python: str) -> tuple[str, ...]:
-    """Return why wheels do not fit; what is not known is left to PyTorch itself."""
+    """Return why wheels do not fit; PyTorch itself checks unknown properties."""
     lacks = []
     if _is_driver_too_old(tier, gpus):
         lacks.append(
@@ -203,7 +202,7 @@ def _unfit(tiers: tuple[Tier, ...], gpus: HostGpus, *, python: str, host: str) -
 
 
 def _mend(served: list[Tier], gpus: HostGpus, python: str) -> str:
-    """Say which driver or Python, or both, these tiers need."""
+    """Name the driver or Python, or both, that these tiers need."""
     pythons = [tier for tier in served if python not in tier.pythons]
     is_python = len(pythons) == len(served)
     other = f"name another Python, such as --python {pythons[0].pythons[-1]}" if is_python else ""
@@ -218,7 +217,7 @@ def _mend(served: list[Tier], gpus: HostGpus, python: str) -> str:
 
 
 def _serve_another(tiers: tuple[Tier, ...], gpus: HostGpus) -> str:
-    """Say what to do where no tier has code for all the GPUs."""
+    """Return what to do if no tier has code for all the GPUs."""
     alone = (msgspec.structs.replace(gpus, gpus=(gpu,)) for gpu in gpus.gpus)
     if any(not _without_code(tier, gpu) for gpu in alone for tier in tiers):
         return (

@@ -91,12 +91,12 @@ class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """Return what tells one build from another."""
+        """Return the identification of the build."""
         return hashlib.sha256(f"{self.real_path}\n{self.sha256}\n{self.build}".encode()).hexdigest()
 
 
 class FirstPython(NamedTuple):
-    """The first Python of a host that wheels are there for; empty but for its version if none."""
+    """The first Python of a host with wheels; if none, only its version is set."""
 
     version: str = FALLBACK  # such as "3.10"
     release: str = ""
@@ -105,12 +105,12 @@ class FirstPython(NamedTuple):
 
     @property
     def is_the_systems(self) -> bool:
-        """Tell whether it is what `find_interpreter` looks for first, and can make a venv."""
+        """Tell whether `find_interpreter` would find it first, and it can make a venv."""
         return self.has_venv and self.real_path == f"/usr/bin/python{self.version}"
 
 
 def first_python(transport: Transport, *, chosen: str | None) -> FirstPython:
-    """Return the chosen interpreter of a host, else the first there that wheels are there for."""
+    """Return the chosen interpreter of a host, else its first one with wheels."""
     names = [f"python{version}" for version in reversed(PYTHONS)]
     candidates = [chosen] if chosen else ["/usr/bin/python3", "python3", *names]
     answer = shell(transport, _FIRST, " ".join(PYTHONS), _TELL, *candidates, timeout_s=FOLDER_S)
@@ -124,7 +124,7 @@ def first_python(transport: Transport, *, chosen: str | None) -> FirstPython:
 def find_interpreter(transport: Transport, *, python: str, chosen: str | None) -> Interpreter:
     """Return the chosen interpreter, else the system's of that version, else the one on PATH.
 
-    Raises UnusableError with what was found when none fits.
+    Raises UnusableError with the interpreters found if none fits.
     """
     candidates = [chosen] if chosen else [f"/usr/bin/python{python}", f"python{python}"]
     result = shell(transport, _LOOK, _DESCRIBE, python, *candidates, timeout_s=FOLDER_S)
@@ -146,7 +146,7 @@ def find_interpreter(transport: Transport, *, python: str, chosen: str | None) -
 def make(
     transport: Transport, wheelhouse: Wheelhouse, *, interpreter: Interpreter, progress: Progress
 ) -> Prepared:
-    """Return the venv of these wheels on the host; made when it is not there or was never done."""
+    """Return the venv of these wheels on the host, made if missing or incomplete."""
     folder = f"{host_cache(transport)}/{wheelhouse.key}"
     install = steps()["install.sh"]
     made_by = hashlib.sha256(f"{interpreter.digest}\n{install}".encode()).hexdigest()
@@ -187,7 +187,7 @@ def make(
 
 
 def ship(transport: Transport, wheelhouse: Wheelhouse, *, progress: Progress) -> str:
-    """Bring the wheels that a host lacks to its cache; return the folder there."""
+    """Send the wheels that a host lacks to its cache; return the folder there."""
     folder = f"{host_cache(transport)}/{wheelhouse.key}/wheelhouse"
     missing = _missing(transport, wheelhouse, folder)
     if missing:
@@ -212,7 +212,7 @@ def ship(transport: Transport, wheelhouse: Wheelhouse, *, progress: Progress) ->
 
 
 def _after(before_bytes: int, on_progress: OnProgress) -> OnProgress:
-    """Return what counts a file's bytes after those of the files before."""
+    """Return a callback that adds the bytes of earlier files."""
     return lambda done_bytes: on_progress(before_bytes + done_bytes)
 
 

@@ -38,17 +38,17 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 _SUM = re.compile(r"([0-9a-f]{64})  ([A-Za-z0-9][A-Za-z0-9._+!-]*\.whl)")
 _CPYTHON = re.compile(r"-cp3(\d+)-cp3\1-")
 _CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-"""Where PyTorch itself offers the builds without CUDA."""
+"""PyTorch's own index of builds without CUDA."""
 
 _PIN = re.compile(r"^(torch|torchvision)==([^\s;#+]+)", re.MULTILINE)
-_FOLDER = re.compile("[0-9a-f]{32,64}")  # as folders of the cache are called
+_FOLDER = re.compile("[0-9a-f]{32,64}")  # names of folders in the cache
 _ONE_VARIANT = "name one with --variant, or build for fewer hosts"
 _NO_LOCK = "no arm that could be made has them"
 _NO_LOCK_HINT = (
     "make an arm of the stack image, as in --envs vm; the host's own software has no lock"
 )
 _NAMED_CUDA = {"cu130", "cu128", "cu126"}
-# pip takes wheels for another Python, but judges environment markers by the one that it runs on
+# pip takes wheels for another Python, but evaluates environment markers for its own
 # (pypa/pip issue 6117). torch needs setuptools from Python 3.12 on: a lock made on 3.11 lacked it.
 _PIP = """
 import platform, runpy, sys
@@ -62,7 +62,7 @@ _SOURCES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")
 
 
 def one_at_a_time(make: Callable[P, R]) -> Callable[P, R]:
-    """Let the threads of this process make one after another; a later one finds what was made."""
+    """Serialise the threads of this process; a later one finds what was made."""
     lock = threading.Lock()
 
     @functools.wraps(make)
@@ -88,7 +88,7 @@ class Wheelhouse:
 
     @property
     def python(self) -> str:
-        """Return the minor version that the wheels are for; empty where any Python takes them."""
+        """Return the Python minor version of the wheels; empty if any Python can use them."""
         tags = (_CPYTHON.search(name) for name, _ in self.sums)
         return next((f"3.{tag[1]}" for tag in tags if tag), "")
 
@@ -100,18 +100,16 @@ class Wheelhouse:
 
 
 def _unpacked_bytes(wheel: Path) -> int:
-    """Return the size of what a wheel holds; nothing where it cannot be read."""
+    """Return the unpacked size of a wheel; 0 if unreadable."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             return sum(member.file_size for member in archive.infolist())
     except (OSError, zipfile.BadZipFile):
-        return 0  # `check_whole` says so
+        return 0  # `check_whole` reports it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
-    """A request to pip."""
-
     requirements: Path
     python: str
     variant: Variant
@@ -138,8 +136,8 @@ def fill(
 ) -> Wheelhouse:
     """Return the wheelhouse of these requirements for Python `python` ("3.11").
 
-    The variant `auto` is whatever pip prefers. The first call asks pip, with the user's own pip
-    configuration; a later one only reads. Raises StackError when pip is missing or cannot find the
+    The variant `auto` is whatever pip prefers. The first call runs pip, with the user's own
+    configuration; later ones only read. Raises StackError if pip is missing or cannot find the
     packages.
     """
     request = _Request(
@@ -173,7 +171,7 @@ def _fill(request: _Request, cache: Path) -> Wheelhouse:
 
 
 def is_filled(wheels: Choice, *, python: str) -> bool:
-    """Tell whether the wheels were resolved before and are there, so that `fill` only reads."""
+    """Tell whether the wheels were already resolved and exist, so that `fill` only reads."""
     silent = Progress(lambda _text: None)
     request = _Request(
         requirements=wheels.tier.requirements,
@@ -188,7 +186,7 @@ def is_filled(wheels: Choice, *, python: str) -> bool:
 
 
 def steps() -> dict[str, str]:
-    """Return the programs that install the wheels and say what came of it, by their names."""
+    """Return the programs that install the wheels and report the result, by name."""
     containers, workloads = bundled.root() / "containers", bundled.workloads()
     paths = (
         containers / "install.sh",
@@ -199,7 +197,7 @@ def steps() -> dict[str, str]:
 
 
 def check_whole(wheelhouse: Wheelhouse) -> None:
-    """Raise StackError when a wheel is no longer what was locked."""
+    """Raise StackError if a wheel differs from the lock."""
     for name, digest in wheelhouse.sums:
         path = wheelhouse.folder / name
         if not path.is_file() or file_sha256(path) != digest:
@@ -221,7 +219,7 @@ def lock_text(wheels: tuple[tuple[str, str], ...]) -> str:
 
 
 def _noted(note: Path) -> str:
-    """Return the key that was resolved before; nothing where none is noted, or something else."""
+    """Return the key resolved earlier; empty if there is no valid note."""
     try:
         text = note.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError):
@@ -230,7 +228,7 @@ def _noted(note: Path) -> str:
 
 
 def _known(cache: Path, key: str, progress: Progress) -> Wheelhouse | None:
-    """Return the wheelhouse that was resolved before; None if it does not match its key."""
+    """Return the wheelhouse resolved earlier; None if it does not match its key."""
     folder = cache / key / "wheelhouse"
     known = _read(folder, key)
     if known is None and folder.exists():
@@ -239,7 +237,7 @@ def _known(cache: Path, key: str, progress: Progress) -> Wheelhouse | None:
 
 
 def _read(folder: Path, key: str) -> Wheelhouse | None:
-    """Read a wheelhouse; None when a part of it is gone, or is not what its key says."""
+    """Read a wheelhouse; None if part of it is missing, or does not match its key."""
     try:
         lock = (folder / LOCK).read_bytes()
         lines = (folder / SUMS).read_text(encoding="ascii").splitlines()
@@ -256,7 +254,7 @@ def _read(folder: Path, key: str) -> Wheelhouse | None:
 
 
 def _lay_steps(folder: Path) -> None:
-    """Write the steps next to the wheels: an image is built from this folder alone."""
+    """Write the steps next to the wheels, since an image is built from this folder alone."""
     for name, text in steps().items():
         target = folder / name
         if not target.is_file() or target.read_bytes() != text.encode():
@@ -284,10 +282,10 @@ def _download(request: _Request, cache: Path) -> Wheelhouse:
 
 
 def _move_in(part: Path, target: Path, key: str) -> None:
-    """Give a filled folder its name, unless another process was first and uses what is there."""
+    """Rename a filled folder, unless another process was first; then use that one."""
     try:
         part.rename(target)
-    except OSError:  # a folder that holds something is not replaced
+    except OSError:  # a folder with content is not replaced
         if _read(target, key) is None:
             shutil.rmtree(target, ignore_errors=True)
             part.rename(target)
@@ -297,7 +295,7 @@ def _ask_pip(request: _Request, target: Path) -> None:
     result = _pip_download(request, target)
     if request.variant == "cpu" and not result.succeeded and _is_missing_build(result.stderr):
         request.progress.say(f"no CPU build of torch where pip looks, asking {_CPU_INDEX}")
-        # fail soon where the index cannot be reached
+        # fail early if the index cannot be reached
         more = ("--extra-index-url", _CPU_INDEX, "--retries=1", "--timeout=15")
         result = _pip_download(request, target, *more)
     elif (
@@ -344,7 +342,7 @@ def _pip_download(
 
 
 def _interpreter_with_pip(local: Transport, python: str) -> str:
-    """Return the interpreter that runs pip: preferably the Python that the wheels are for."""
+    """Return the interpreter that runs pip, preferably the Python of the wheels."""
     running = f"{sys.version_info.major}.{sys.version_info.minor}"
     has_pip = find_spec("pip") is not None
     if has_pip and running == python:
@@ -377,7 +375,7 @@ def constraints(requirements: str, variant: Variant, *, local_version: str = "")
 
 
 def check_machine(transport: Transport) -> None:
-    """Raise StackError where the host is of another architecture than the wheels resolved here."""
+    """Raise StackError if the host's architecture differs from that of the resolved wheels."""
     there, here = shell(transport, "uname -m").stdout.strip(), platform.machine()
     if there and there != here:
         raise StackError(
@@ -399,7 +397,7 @@ def _is_missing_build(stderr: str) -> bool:
 
 
 def check_sbom_tool() -> None:
-    """Raise StackError where cyclonedx-py is not installed, before anything is built."""
+    """Raise StackError if cyclonedx-py is not installed, before anything is built."""
     if find_spec("cyclonedx_py") is None:
         raise StackError(
             "no bill of materials can be written here",
@@ -409,7 +407,7 @@ def check_sbom_tool() -> None:
 
 
 def check_sbom(target: Path) -> None:
-    """Raise ConfigError where the file cannot be written, before anything is built."""
+    """Raise ConfigError if the file cannot be written, before anything is built."""
     try:
         is_new = not target.exists()
         with target.open("ab"):
@@ -427,7 +425,8 @@ def check_sbom(target: Path) -> None:
 def write_sbom(locks: Iterable[str], target: Path, *, local: Transport) -> None:
     """Write name, version and hash of each locked wheel as CycloneDX JSON.
 
-    The same lock gives the same bytes. Raises StackError unless there is one lock, and it is read.
+    The same lock gives the same bytes. Raises StackError unless there is exactly one lock, and it
+    is readable.
     """
     keys = sorted(set(locks))
     if len(keys) != 1:

@@ -1,1 +1,1 @@
-"""Estimates, intervals, tests and stopping mathematics on log ratios; pure, and said once."""
+"""Estimates, intervals, tests and stopping rules on log ratios; pure."""

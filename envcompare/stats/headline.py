@@ -1,21 +1,21 @@
-"""The mean time that a user feels beside the typical step, and which of the two decides.
+"""The mean time that a user feels, next to the typical step, and which of the two decides.
 
-The mean has every step of every launch in it, and what an arm waits for a CPU beyond the reference
-where that is not 0. A few slow steps make its interval far wider than that of the typical step. To
-call an arm equivalent the mean is therefore taken as the typical step and what the mean has above
-it, with the errors of both:
+The mean includes every step of every launch, and an arm's wait for a CPU beyond the reference's if
+that is not 0. A few slow steps make its interval far wider than that of the typical step. To call
+an arm equivalent, the mean is therefore the typical step plus the mean's excess over it, with the
+errors of both:
 
     half-width² = (half-width of the typical step)² + t² e²
 
-e being the jackknife error of the difference over stretches of time and t Student's factor. Both
-are at 90 %, that of the typical step widened for looks: an arm beyond either end of the margin is
-then called equivalent with an error of 5 % (two one-sided tests; Schuirmann 1987). Equivalence is
-claimed of each comparison by itself, and all of several are equivalent with no more error (an
+with e the jackknife error of the difference over time segments and t Student's factor. Both are at
+90 %, that of the typical step widened for looks: an arm beyond either end of the margin is then
+called equivalent with an error of 5 % (two one-sided tests; Schuirmann 1987). Equivalence is
+claimed for each comparison separately, and for all of several with no larger error (an
 intersection–union test; Berger 1982, Technometrics 24:295–300).
-The two are not correlated where the median is an efficient estimate of the middle (the covariance
-of an efficient estimate with what another differs from it is 0; Hausman 1978, Econometrica 46,
-lemma 2.1), and negatively where it is less efficient than the mean, so that the sum is too wide
-rather than too narrow. `benchmarks/estimator.py` says how often it is right.
+The two are uncorrelated if the median is an efficient estimate of the middle (the covariance of an
+efficient estimate with another one's difference from it is 0; Hausman 1978, Econometrica 46, lemma
+2.1). They are negatively correlated if it is less efficient than the mean, so the sum is too wide
+rather than too narrow. `benchmarks/estimator.py` measures the coverage.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from envcompare.stats.typical import (
 from envcompare.stats.verdicts import Verdict, verdict
 
 EQUAL_LEVEL = 1 - 2 * ALPHA  # of the intervals by which an arm is equivalent
-RARE_TIMES = 20  # as long as usual: a slow step for which it is said how rare it may be
-_NO_MORE = 3.0  # events that may still be expected of a kind of which none was seen (95 %)
+RARE_TIMES = 20  # times the usual; such slow steps get a statement on how rare they may be
+_NO_MORE = 3.0  # events still possible at 95 % after none was seen
 
 
 def least_steps(margin: float) -> int:
-    """Return in how many steps a rare slow one that matters would have shown.
+    """Return the number of steps that would show a rare slow step that matters.
 
     Of a kind not seen in n steps at most 3 ÷ n are expected at 95 % (the rule of three; Hanley and
     Lippman-Hand 1983, JAMA 249:1743), which lengthen the mean by 3 (20 − 1) ÷ n.
@@ -54,20 +54,21 @@ def least_steps(margin: float) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnWaiting:
-    """By how much more than the reference's a step of an arm is stretched by waiting for a CPU.
+    """The stretch of an arm's steps by waiting for a CPU, beyond that of the reference.
 
-    A slower arm waits longer where neighbors wait for the CPU too, but is not stretched more.
+    A slower arm waits longer if neighbours also wait for the CPU, but is not stretched more.
     """
 
     share: float  # (wall ÷ net) ÷ (wall ÷ net of the reference) − 1
     half_width: float  # at 99 %; infinite with fewer rounds than stretches
-    is_counted: bool  # it is not 0, nor the waiting of the control
+    is_counted: bool  # it differs from 0 and from the waiting of the control
 
 
 def own_waiting(rows: Sequence[Floats], of_control: Sequence[Floats] | None) -> OwnWaiting:
-    """Return it of an arm, from rows as `felt_ratio` takes them with the waits.
+    """Return an arm's own waiting, from rows as in `felt_ratio`, including waits.
 
-    `of_control` are the same rows for the control, whose truth is 0: it says what neighbors do.
+    `of_control` are the same rows for the control, whose true value is 0: it shows the effect of
+    neighbours.
     """
     waiting = _waiting(rows)
     half = _half_width(waiting)
@@ -93,10 +94,9 @@ def _half_width(contrast: Contrast) -> float:
 
 
 def felt_ratio(rows: Sequence[Floats]) -> Contrast:
-    """Return the log ratio of the means of steps, by round: of two arms, and then their waits.
+    """Return the log ratio of step means by round: of two arms, optionally with their waits.
 
-    With their waits it is that of the times on the clock: of what a neighbor takes, both have the
-    same share.
+    With waits it is the ratio of wall times: neighbours take the same share from both.
     """
     return stretched(np.vstack(rows), _felt)
 
@@ -108,10 +108,10 @@ def _felt(columns: Floats) -> float:
 
 
 def excess_of_mean(rows: Sequence[Floats]) -> Contrast:
-    """Return what the felt mean has above the typical step, as a log ratio.
+    """Return the felt mean minus the typical step, as a log ratio.
 
-    The rows are by round the logarithms of the typical steps of arm and reference, and then those
-    of `felt_ratio`.
+    The rows are by round: the logarithms of the typical steps of arm and reference, then those of
+    `felt_ratio`.
     """
 
     def excess(columns: Floats) -> float:
@@ -125,15 +125,15 @@ Decider = Literal["typical", "mean"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headline:
-    """What is printed of one comparison: its typical step, and the mean in two intervals."""
+    """The reported estimates of one comparison: its typical step, and the mean in two intervals."""
 
     typical: Interval
-    mean: Interval | None  # a difference rests on it
-    implied: Interval | None  # of the same mean: equivalence rests on it
-    excess: Interval | None  # of the mean above the typical step: at 95 %, not widened
+    mean: Interval | None  # for a difference
+    implied: Interval | None  # of the same mean, for equivalence
+    excess: Interval | None  # mean minus typical step: at 95 %, not widened
 
     @classmethod
-    def of(  # noqa: PLR0913 — each is a choice of its own
+    def of(  # noqa: PLR0913 — each is an independent choice
         cls,
         typical: Interval,
         mean: Contrast | None,
@@ -145,9 +145,9 @@ class Headline:
         level: float,
         widening: float,
     ) -> Headline:
-        """Return the headline of a typical step as printed, and of a mean at its own level.
+        """Return the headline of a reported typical step, and of a mean at its own level.
 
-        `equal` is the typical step at the level by which arms are equivalent.
+        `equal` is the typical step at the level for equivalence.
         """
         if mean is None or excess is None:
             return cls(typical=typical, mean=None, implied=None, excess=None)
@@ -176,7 +176,7 @@ class Headline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """A verdict, and the estimate with the interval that it rests on."""
+    """A verdict, and the estimate with the interval behind it."""
 
     verdict: Verdict
     by: Decider
@@ -186,8 +186,8 @@ class Decision:
 def decide(headline: Headline, typical: Verdict, *, margin: float, is_mean_firm: bool) -> Decision:
     """Return the verdict of typical step and mean together; `typical` is that of the former.
 
-    Either makes an arm slower or faster; the mean, where it is firm, goes first. Equivalent is what
-    the mean says alone.
+    Either makes an arm slower or faster; a firm mean has priority. Only the mean decides
+    equivalence.
     """
     mean = headline.mean
     if mean is None:
@@ -204,9 +204,9 @@ def decide(headline: Headline, typical: Verdict, *, margin: float, is_mean_firm:
 
 
 def deciding_interval(headline: Headline, *, margin: float, is_mean_firm: bool) -> Interval:
-    """Return the interval that says whether a cell has been measured for long enough.
+    """Return the interval that decides whether a cell has been measured long enough.
 
-    Where nothing is decided it is that of the mean by which equivalence would be.
+    Without a decision it is that of the mean for equivalence.
     """
     typical = headline.typical
     of_typical = verdict(typical.low, typical.high, margin=margin)

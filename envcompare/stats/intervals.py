@@ -1,4 +1,4 @@
-"""Intervals of a mean log ratio, looked at, forecast, and of several that hold together.
+"""Intervals of a mean log ratio: with interim looks, forecasts, and joint levels.
 
 Source: Kalibera and Jones 2013 (levels of repetition). The confidence sequence, an interval that
 holds at all looks together, is from Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, Time-uniform
@@ -22,13 +22,13 @@ from typing import Literal
 import numpy as np
 from scipy import special
 
-LOOK_FACTOR = 1.2  # the half-width of processes pays for looking after each round
-ALPHA = 0.05  # of all planned comparisons together
-SEQUENCE_SHARE = 0.2  # of alpha, for the confidence sequence; the rest is the printed interval's
+LOOK_FACTOR = 1.2  # widens the half-width for processes, for looking after each round
+ALPHA = 0.05  # for all planned comparisons together
+SEQUENCE_SHARE = 0.2  # of alpha, for the confidence sequence; the rest is for the reported interval
 CONTROL_LEVEL = 0.99
 MIN_PROCESSES = 8  # of a plain command in each arm, before the first look
-MAX_FORECAST = 10_000  # restarts; beyond that a forecast says nothing
-TUNED_FOR = 20  # values, where the sequence is narrowest
+MAX_FORECAST = 10_000  # restarts; a longer forecast is meaningless
+TUNED_FOR = 20  # number of values at which the sequence is narrowest
 
 Unit = Literal["round", "restart"]
 
@@ -43,23 +43,23 @@ class Interval:
     restarts: int
     generations: int
     level: float
-    more_df: float = 0.0  # degrees of freedom beside those of restarts that are the units
-    is_decided: bool = False  # the rule that ends a cell for a difference has found one
+    more_df: float = 0.0  # degrees of freedom in addition to those of restarts as units
+    is_decided: bool = False  # the rule that ends a cell found a difference
 
     @property
     def low(self) -> float | None:
-        """Return the lower end, None where there is no interval."""
+        """Return the lower end, None without an interval."""
         return self.mean - self.half_width if math.isfinite(self.half_width) else None
 
     @property
     def high(self) -> float | None:
-        """Return the upper end, None where there is no interval."""
+        """Return the upper end, None without an interval."""
         return self.mean + self.half_width if math.isfinite(self.half_width) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What processes say before a level is chosen: a mean, its standard error, and of how many."""
+    """The evidence of processes before choosing a level: mean, standard error, and number."""
 
     mean: float
     error: float
@@ -72,7 +72,7 @@ class Evidence:
 
     @property
     def p_value(self) -> float:
-        """Return the smallest error at which the printed interval still excludes 0, at most 1."""
+        """Return the smallest error at which the reported interval still excludes 0, at most 1."""
         if self.mean == 0:
             return 1.0
         if self.error == 0:
@@ -81,11 +81,10 @@ class Evidence:
         return min(1.0, 2 * float(special.stdtr(self.df, place)) / (1 - SEQUENCE_SHARE))
 
     def printed(self, *, alpha: float, sequence_alpha: float | None = None) -> Interval:
-        """Return the interval that holds with an error of `alpha` although it was looked at.
+        """Return the interval with an error of `alpha` over all interim looks.
 
-        Student t at level 1 − 0.8 α, its half-width × 1.2. Where the confidence sequence at
-        1 − 0.2 α excludes 0, which may have ended the cell, the union of both: they share their
-        middle.
+        Student t at level 1 − 0.8 α, its half-width × 1.2. If the confidence sequence at 1 − 0.2 α
+        excludes 0, which may have ended the cell, it is the union of both: they share their middle.
         """
         plain = self.interval(level=1 - (1 - SEQUENCE_SHARE) * alpha, factor=LOOK_FACTOR)
         share = SEQUENCE_SHARE * (sequence_alpha or alpha)
@@ -95,7 +94,7 @@ class Evidence:
         return replace(plain, half_width=max(plain.half_width, half), is_decided=True)
 
     def interval(self, *, level: float, factor: float = 1.0) -> Interval:
-        """Return a Student t interval, `factor` times as wide as one that pays for nothing."""
+        """Return a Student t interval, `factor` times as wide as an uncorrected one."""
         return Interval(
             mean=self.mean,
             half_width=factor * student_factor(self.df, level) * self.error,
@@ -108,17 +107,17 @@ class Evidence:
 
 @lru_cache(maxsize=256)
 def look_factor(alpha: float, share: float) -> float:
-    """Return how many times wider an interval at `share` of the error `alpha` is, if normal."""
+    """Return how many times wider a normal interval is at `share` of the error `alpha`."""
     return float(special.ndtri(share * alpha / 2) / special.ndtri(alpha / 2))
 
 
 def error_of_each(comparisons: int, *, is_screening: bool = False) -> float:
-    """Return the error of one of so many planned comparisons; a screen chooses its own later."""
+    """Return the error of one of this many planned comparisons; a screen sets its own later."""
     return ALPHA if is_screening else ALPHA / max(1, comparisons)
 
 
 def gather(values: Sequence[float]) -> Evidence | None:
-    """Return the evidence of processes, None without any; one alone tells no error."""
+    """Return the evidence of processes, None without any; a single one has no error."""
     if not values:
         return None
     data = np.asarray(values, dtype=float)
@@ -127,7 +126,7 @@ def gather(values: Sequence[float]) -> Evidence | None:
 
 
 def interval(values: Sequence[float], *, level: float) -> Interval | None:
-    """Return the mean with a Student t interval that pays for nothing, None without any value."""
+    """Return the mean with an uncorrected Student t interval, None without any value."""
     evidence = gather(values)
     return None if evidence is None else evidence.interval(level=level)
 
@@ -135,10 +134,10 @@ def interval(values: Sequence[float], *, level: float) -> Interval | None:
 def printed_interval(
     values: Sequence[float], *, comparisons: int, is_screening: bool = False
 ) -> Interval | None:
-    """Return the interval a verdict rests on, for one of so many planned comparisons.
+    """Return the interval for a verdict, for one of this many planned comparisons.
 
-    While screening it is widened for looking alone; the sequence still counts the comparisons, so
-    that what it decides is selected at the end.
+    While screening it is widened only for looks. The sequence still counts the comparisons, so that
+    what it decides is selected at the end.
     """
     evidence = gather(values)
     if evidence is None:
@@ -148,12 +147,13 @@ def printed_interval(
 
 
 def restarts_needed(so_far: Interval, *, margin: float) -> int | None:
-    """Forecast how many restarts in all would decide, at the spread seen so far.
+    """Forecast the total number of restarts that would decide, with the variation so far.
 
-    A verdict needs a printed half-width below the distance of the mean to 0, or to the far side of
-    the margin, whichever is longer. That of rounds and of what restarts add falls with the root of
-    the restarts; where it rests on restarts alone Student's factor falls too. The confidence
-    sequence, always wider, comes to it no sooner. None where nothing can be said, or beyond 10 000.
+    A verdict needs a reported half-width below the distance of the mean to 0, or to the far side of
+    the margin, whichever is longer. The half-widths of rounds and of restarts fall with the square
+    root of the restarts; if only restarts count, Student's factor falls too. The confidence
+    sequence is always wider, so it decides no sooner. None if there is no forecast, or beyond 10
+    000.
     """
     if so_far.restarts < 2 or not math.isfinite(so_far.half_width) or so_far.half_width <= 0:
         return None
@@ -169,7 +169,7 @@ def restarts_needed(so_far: Interval, *, margin: float) -> int | None:
 
 
 def _width(count: int, like: Interval) -> float:
-    """Return the half-width of a Student t interval over `count` values of spread 1."""
+    """Return the half-width of a Student t interval over `count` values of standard deviation 1."""
     return student_factor(count - 1 + like.more_df, like.level) / math.sqrt(count)
 
 
@@ -180,12 +180,12 @@ def student_factor(df: float, level: float) -> float:
 
 
 def level_together(count: int) -> float:
-    """Return the level of each of so many intervals that hold together at 95 % (Bonferroni)."""
+    """Return the level of each of several intervals with a joint level of 95 % (Bonferroni)."""
     return 1 - ALPHA / max(1, count)
 
 
 def _counts(first: int) -> Iterable[int]:
-    """Count up from `first`, in steps of 5 % so that far forecasts cost little."""
+    """Count up from `first` in steps of 5 %, which keeps long forecasts cheap."""
     count = first
     while count <= MAX_FORECAST:
         yield count

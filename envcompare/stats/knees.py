@@ -1,10 +1,11 @@
-"""The knee of a throughput: the smallest batch that is nearly as fast as the fastest, if proven.
+"""The knee of a throughput: the smallest batch proven to be nearly as fast as the fastest.
 
-A restart runs every batch in the same launch, so that batches are the treatments and restarts the
-blocks of a randomized block design (Montgomery, Design and Analysis of Experiments, chapter 4):
-log throughput = batch + restart + rest, by least squares, since cells that end early leave blocks
-incomplete. What a restart adds to all batches cancels. The intervals of the ratios of all pairs of
-batches hold together at 95 % (Bonferroni), since the fastest is chosen by the same numbers.
+A restart runs every batch in the same launch. Batches are the treatments and restarts the blocks of
+a randomized block design (Montgomery, Design and Analysis of Experiments, chapter 4):
+log throughput = batch + restart + rest. It is solved by least squares, since cells that end early
+leave incomplete blocks. The effect of a restart on all batches cancels. The intervals of the ratios
+of all pairs of batches have a joint level of 95 % (Bonferroni), since the same numbers choose the
+fastest.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from numpy.typing import NDArray
 from envcompare.stats.intervals import level_together, student_factor
 
 Floats = NDArray[np.float64]
-SHARE: Final = 0.95  # of the best throughput, that the knee has at least
+SHARE: Final = 0.95  # of the best throughput, which the knee reaches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knee:
-    """Between which batches the knee lies; `high` is None where no batch is proven to reach it."""
+    """The batches that enclose the knee; `high` is None if no batch is proven to reach it."""
 
     best: int
     low: int  # all smaller ones are proven to stay below the share
-    high: int | None  # the smallest that is proven to reach it, whatever is the fastest
-    restarts: int  # with two batches or more
+    high: int | None  # the smallest that is proven to reach it, whichever is the fastest
+    restarts: int  # with two or more batches
 
 
 def knee(rates: Mapping[int, Mapping[int, float]]) -> Knee | None:
@@ -60,10 +61,10 @@ def knee(rates: Mapping[int, Mapping[int, float]]) -> Knee | None:
 
 
 def _differences(values: Sequence[Sequence[float | None]]) -> tuple[Floats, Floats]:
-    """Return the differences of all pairs of rows and their half-widths, infinite if not known.
+    """Return the differences of all pairs of rows and their half-widths, infinite if unknown.
 
-    Rows are batches, columns restarts. The differences are nan where no chain of restarts joins
-    all rows.
+    Rows are batches, columns restarts. The differences are nan if no chain of restarts joins all
+    rows.
     """
     count, blocks = len(values), len(values[0]) if values else 0
     known = [

@@ -1,10 +1,10 @@
-"""The metrics of a block or a process: how each is read, and which one a verdict rests on.
+"""The metrics of a block or a process: how they are read, and which one a verdict uses.
 
-The lower one is the better throughout; all are nanoseconds but `stretch`, a ratio. A block has two
-values of each: its typical step, and the sum of its steps with everything in.
+Lower is better for all. All are nanoseconds except `stretch`, a ratio. A block has two values of
+each: its typical step, and the sum over all its steps.
 
-Net time is read in one way in all blocks of a comparison: two ways differ by what a hypervisor
-takes, and would make an arm slower that gives up the CPU more often.
+Net time is read in the same way in all blocks of a comparison. Two ways differ by the time that a
+hypervisor takes, so an arm that gives up the CPU more often would seem slower.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ MetricName = Literal["net", "wall", "stretch", "cpu", "gpu", "user", "sys", "rea
 
 Read = Callable[[Measured], float | None]
 Sums = Mapping[str, Mapping[Round, float]]
-"""arm → round → nanoseconds a step, over all steps of a block."""
+"""arm → round → nanoseconds per step, over all steps of a block."""
 _ByArm = dict[str, dict[Round, float]]
-LOWER = 0.25  # of the steps of a block: what most steps take, whatever a few of them met
-_MORE_THREADS = 1.02  # CPU time above the time on the clock: of other threads of the worker
+LOWER = 0.25  # quantile of a block's steps: typical, whatever a few of them encountered
+_MORE_THREADS = 1.02  # CPU time ÷ wall time; more means other threads of the worker
 
 
 def wall_ns(block: Measured) -> float:
     """Return the wall time of the block's steps, or of the process, in nanoseconds.
 
-    Of an arm that is stopped between its turns it is all the time in which it could work.
+    For an arm that is stopped between its turns it is the time in which it could work.
     """
     if isinstance(block, ProcessRun):
         return float(block.wall_ns)
@@ -78,9 +78,9 @@ def wall_ns(block: Measured) -> float:
 
 
 def goes_by_clock(block: Measured) -> bool:
-    """Tell whether the CPU time of a block is not all that its steps took: it gave up the CPU.
+    """Tell whether a block's steps took time without CPU time, since they gave up the CPU.
 
-    Also where nothing says whether it did, and where other threads computed.
+    It is also true if that is unknown, and if other threads computed.
     """
     if isinstance(block, ProcessRun):
         return True
@@ -91,8 +91,8 @@ def goes_by_clock(block: Measured) -> bool:
 def waited_ns(block: Measured) -> float | None:
     """Return how long the stepping thread waited for a CPU that others held, in nanoseconds.
 
-    None where it was not measured. A stop by a quota is left out: the scheduler counts it as a
-    wait too, and the group may have been stopped on other CPUs.
+    None if not measured. Stops by a quota are subtracted: the scheduler counts them as waits too,
+    and the group may have been stopped on other CPUs.
     """
     if isinstance(block, ProcessRun) or block.wait_ns is None:
         return None
@@ -100,12 +100,12 @@ def waited_ns(block: Measured) -> float | None:
 
 
 def net_steps_ns(block: Measured, *, by_clock: bool) -> Sequence[float] | None:
-    """Return what each step took without the wait for a CPU that others held, in nanoseconds.
+    """Return each step's time without waits for a CPU that others held, in nanoseconds.
 
-    By the clock it is the wall time less the wait in the run queue: a step that sleeps takes its
-    time. Else it is the CPU time, which leaves out what a hypervisor took as well (paravirtual
-    accounting of steal time; kernel: sched-stats.rst), and the time it was stopped by a quota, the
-    environment's own doing. None where the wait was not measured or leaves nothing.
+    By the clock it is wall time minus the wait in the run queue, so sleep counts. Otherwise it is
+    CPU time, without time that a hypervisor took (paravirtual accounting of steal time; kernel:
+    sched-stats.rst), plus stops by a quota, which the environment causes. None if the wait was not
+    measured or leaves nothing.
     """
     outside = waited_ns(block)
     if isinstance(block, ProcessRun) or block.wait_ns is None or outside is None:
@@ -119,7 +119,7 @@ def net_steps_ns(block: Measured, *, by_clock: bool) -> Sequence[float] | None:
 
 
 def net_ns(block: Measured, *, by_clock: bool) -> float | None:
-    """Return the net time of all steps of a block, in nanoseconds; None where it is not known."""
+    """Return the net time of all steps of a block, in nanoseconds; None if unknown."""
     steps = net_steps_ns(block, by_clock=by_clock)
     return None if steps is None else math.fsum(steps)
 
@@ -153,16 +153,16 @@ def _of_process(field: str) -> Read:
 
 
 METRICS: dict[MetricName, Read] = {
-    "net": _net_ns,  # wall time without the wait for a CPU that other processes held
+    "net": _net_ns,  # wall time without waits for a CPU that other processes held
     "wall": wall_ns,  # time on the clock
-    "stretch": _stretch,  # how much waiting for a CPU stretched the time
+    "stretch": _stretch,  # the factor by which waiting for a CPU stretched the time
     "cpu": _cpu_ns,
     "gpu": _gpu_ns,
-    "user": _of_process("user_ns"),  # CPU time of the whole process outside the kernel
-    "sys": _of_process("sys_ns"),  # and inside it
-    "real": _of_process("real_ns"),  # engine call to exit, environment and timer included
+    "user": _of_process("user_ns"),  # user-mode CPU time of the whole process
+    "sys": _of_process("sys_ns"),  # kernel-mode CPU time of the whole process
+    "real": _of_process("real_ns"),  # engine call to exit, including environment and timer
 }
-"""How each metric is read from a block or process alone; None where that did not measure it."""
+"""How to read each metric from one block or process; None if it was not measured."""
 
 
 def typical_ns(block: Measured, metric: MetricName, *, by_clock: bool = True) -> float | None:
@@ -190,7 +190,7 @@ def _keep(
     whole: float | None,
     places: tuple[_ByArm, _ByArm],
 ) -> None:
-    """Keep the typical step as a logarithm, and the mean step: a slower arm may have fewer."""
+    """Store the logarithm of the typical step, and the mean, since a slower arm has fewer steps."""
     if typical and typical > 0 and whole:
         step = whole / sample.k if isinstance(sample, Block) else whole
         for place, value in zip(places, (math.log(typical), step), strict=True):
@@ -198,29 +198,29 @@ def _keep(
 
 
 OUTSIDE_SHARE: Final = 0.02
-"""The most that an arm may do outside its turns: of its time in them, or of blocks with a child."""
-# A thread of a pool spins so long for further work; on busy x86 hosts OpenMP's took 7 ms a block.
+"""The limit of an arm's work outside its turns: share of time, or of blocks with a child."""
+# A pool's thread spins this long for more work; on busy x86 hosts OpenMP's took 7 ms per block.
 _SPINNING_NS: Final = 20_000_000
-_INTEL_SPINNING_NS: Final = 220_000_000  # 200 ms with libiomp5 (KMP_BLOCKTIME), and some more
+_INTEL_SPINNING_NS: Final = 220_000_000  # 200 ms with libiomp5 (KMP_BLOCKTIME), with a margin
 
 
 def spinning_ns(threads: int, *, is_long: bool = False) -> int:
-    """Return for how long the pools of an arm may spin after a block, in ns over its threads.
+    """Return the longest time that an arm's pools spin after a block, in ns over its threads.
 
-    The stepping thread is in no pool. `is_long` is for the OpenMP runtime of Intel.
+    The stepping thread is in no pool. `is_long` is for Intel's OpenMP runtime.
     """
     return (_INTEL_SPINNING_NS if is_long else _SPINNING_NS) * max(0, threads - 1)
 
 
 _Kind = Literal["process", "gpu", "blind", "plain", "helped"]
-"""What a sample is to the choice of the metric."""
+"""The kinds of samples for the choice of the metric."""
 
 
 def primary_metric(blocks: Iterable[Measured], *, threads: int | None) -> tuple[MetricName, str]:
-    """Choose the metric of the verdict and say why where it is not `net`.
+    """Return the metric of the verdict, and the reason if it is not `net`.
 
-    `net` is defined where one thread computes on a CPU and its run-queue wait is known. `threads`
-    is None where each arm has as many as it has.
+    `net` is defined if one thread computes on a CPU and its run-queue wait is known. `threads` is
+    None if each arm has its own number.
     """
     return _metric_of({_kind(block) for block in blocks}, threads=threads)
 
@@ -255,10 +255,10 @@ def _metric_of(kinds: set[_Kind], *, threads: int | None) -> tuple[MetricName, s
 
 
 class Readings:
-    """What the metrics read from the blocks or processes of one cell, and the estimates of it.
+    """The metrics of the blocks or processes of one cell, and estimates from them.
 
-    Each is read once as it is added, and its steps are not kept: thousands of short ones a block
-    would fill the memory.
+    Each sample is reduced when added, since thousands of short steps per block would fill the
+    memory.
     """
 
     def __init__(
@@ -273,7 +273,7 @@ class Readings:
         self._typical: dict[MetricName, dict[str, dict[Round, float]]] = {}
         self._sums: dict[MetricName, dict[str, dict[Round, float]]] = {}
         self._waits: dict[str, dict[Round, float]] = {}
-        # what is net of CPU time, as long as every block can be read so
+        # net by CPU time, while every block allows it
         self._by_cpu: tuple[_ByArm, _ByArm] | None = ({}, {})
         self._kinds: set[_Kind] = set()
         self._restarts: set[int] = set()
@@ -284,7 +284,7 @@ class Readings:
             self.add(sample)
 
     def add(self, sample: Measured) -> None:
-        """Read one more; what warms up and what was dropped is left out."""
+        """Add a sample, except warm-up and dropped ones."""
         if sample.warmup or sample.status != "ok":
             return
         self._groups.clear()
@@ -302,7 +302,7 @@ class Readings:
         self._add_net(sample, number)
 
     def _add_net(self, sample: Measured, number: Round) -> None:
-        """Keep the wait, and the CPU time while it is all that any block took."""
+        """Store the wait, and the CPU time while that is valid for all blocks."""
         waited = waited_ns(sample)
         if waited is not None and isinstance(sample, Block):
             self._waits.setdefault(sample.arm, {})[number] = waited / sample.k
@@ -316,12 +316,12 @@ class Readings:
 
     @property
     def goes_by_clock(self) -> bool:
-        """Tell whether net time is wall time less the wait, and not CPU time, in all blocks."""
+        """Tell whether net time is wall time minus the wait, not CPU time, in all blocks."""
         return self._by_cpu is None
 
     @property
     def restarts(self) -> int:
-        """Return how many restarts, or passes of processes, were read."""
+        """Return the number of restarts, or of passes of processes."""
         return len(self._restarts)
 
     def steps(self, arm: str) -> int:
@@ -330,12 +330,12 @@ class Readings:
 
     @property
     def is_program(self) -> bool:
-        """Tell whether processes of a plain command were read."""
+        """Tell whether the samples are processes of a plain command."""
         return bool(self._processes)
 
     @property
     def primary(self) -> tuple[MetricName, str]:
-        """Return the metric of the verdict, as `primary_metric` does."""
+        """Return the metric of the verdict, as in `primary_metric`."""
         return _metric_of(self._kinds, threads=self._threads)
 
     def logarithms(self, metric: MetricName) -> Logarithms:
@@ -350,7 +350,7 @@ class Readings:
         return self._sums.get(metric, {})
 
     def far_launches(self, arm: str) -> tuple[FarLaunch, ...]:
-        """Return the launches of an arm that took far more, or less, time than its others."""
+        """Return the launches of an arm that took much more, or less, time than its others."""
         metric, _ = self.primary
         return () if self.is_program else far_launches(self.logarithms(metric), arm)
 
@@ -362,7 +362,7 @@ class Readings:
         return restarts
 
     def _complete(self, *values: Mapping[Round, float] | None) -> list[Round]:
-        """Return the rounds that all of these have, in their order."""
+        """Return the rounds that all of these have, in order."""
         known = [one for one in values if one]
         if len(known) < len(values):
             return []
@@ -377,7 +377,7 @@ class Readings:
         return self._groups[key]
 
     def generations(self, arm: str, reference: str, metric: MetricName) -> int:
-        """Return in how many generations an arm and the reference have a complete round."""
+        """Return the number of generations with a complete round of an arm and the reference."""
         values = self.logarithms(metric)
         complete = self._complete(values.get(arm), values.get(reference))
         return len({number[:2] for number in complete})
@@ -385,12 +385,12 @@ class Readings:
     def spread(
         self, arm: str, reference: str, metric: MetricName, prior: Spread | None = None
     ) -> Spread:
-        """Return how far restarts scatter: pooled over all arms, or of this one where wider."""
+        """Return the variation of restarts: pooled over all arms, or that of this one if wider."""
         arms = (one for one in self.logarithms(metric) if one != reference)
         pooled = spread((self.groups(one, reference, metric) for one in arms), prior)
         return own_spread(self.groups(arm, reference, metric), pooled, prior)
 
-    def evidence(  # noqa: PLR0913 — each is a choice of its own
+    def evidence(  # noqa: PLR0913 — each is an independent choice
         self,
         arm: str,
         reference: str,
@@ -400,7 +400,7 @@ class Readings:
         is_strict: bool = False,
         widening: float = 1.0,
     ) -> RoundEvidence | None:
-        """Return what the rounds of an arm say; None without a complete one."""
+        """Return the evidence of an arm's rounds; None without a complete one."""
         groups = self.groups(arm, reference, metric)
         if not groups:
             return None
@@ -415,7 +415,7 @@ class Readings:
     def mean(self, arm: str, reference: str, metric: MetricName) -> Contrast | None:
         """Return the log ratio of the sums over all complete rounds, None without one.
 
-        That of `stretch` is the one of wall less the one of net, so that both add up to it.
+        For `stretch` it is wall minus net, so that the parts add up.
         """
         names: tuple[MetricName, ...] = ("wall", "net") if metric == "stretch" else (metric,)
         times = self._rows(
@@ -431,9 +431,9 @@ class Readings:
         return [np.asarray([one[key] for key in complete]) for one in values if one is not None]
 
     def own_waiting(self, arm: str, reference: str) -> OwnWaiting | None:
-        """Return what an arm waits for a CPU beyond the reference; None where that is not known.
+        """Return an arm's wait for a CPU beyond the reference's; None if unknown.
 
-        It is counted where it is more than the control's waiting, whose truth is 0.
+        It is counted if it exceeds the control's waiting, whose true value is 0.
         """
         metric, _ = self.primary
         if metric != "net" or self.is_program:
@@ -446,7 +446,7 @@ class Readings:
         return replace(waiting, is_counted=waiting.is_counted and arm != control)
 
     def felt(self, arm: str, reference: str, metric: MetricName) -> Contrast | None:
-        """Return the log ratio of the time a user feels, over all steps: own waiting is part of it.
+        """Return the log ratio of the time a user feels, over all steps, including own waiting.
 
         None without a complete round.
         """
@@ -462,7 +462,7 @@ class Readings:
         return self._rows(*known)
 
     def excess(self, arm: str, reference: str, metric: MetricName) -> Contrast | None:
-        """Return what the felt mean has above the typical step, as a log ratio; None: no round."""
+        """Return the felt mean minus the typical step, as a log ratio; None without a round."""
         waiting = self.own_waiting(arm, reference) if metric == "net" else None
         is_felt = waiting is not None and waiting.is_counted
         values, times = self.logarithms(metric), self._times(metric)
@@ -477,7 +477,7 @@ class Readings:
     ) -> float | None:
         """Return the seconds of the reference's step in the rounds that both arms have.
 
-        The mean of all steps, else the median over the rounds of the typical step.
+        It is the mean of all steps, or else the median over rounds of the typical step.
         """
         known = self._times(metric) if is_mean else self.logarithms(metric)
         rows = self._rows(known.get(reference), known.get(beside))
@@ -485,7 +485,7 @@ class Readings:
             return None
         return float(rows[0].mean() if is_mean else np.exp(np.median(rows[0]))) / 1e9
 
-    def headline(  # noqa: PLR0913 — each is a choice of its own
+    def headline(  # noqa: PLR0913 — each is an independent choice
         self,
         arm: str,
         reference: str,
@@ -497,7 +497,7 @@ class Readings:
         alpha: float,
         widening: float,
     ) -> Headline:
-        """Return the typical step as printed with the mean, which has the rest of its error."""
+        """Return the reported typical step and the mean, which has the rest of the error."""
         mean, excess = self.felt(arm, reference, metric), self.excess(arm, reference, metric)
         return Headline.of(
             typical,
@@ -516,10 +516,10 @@ class Readings:
         return tuple(self._complete(*(values.get(arm) for arm in arms)))
 
     def estimate(self, arm: str, reference: str, metric: MetricName) -> tuple[float, ...]:
-        """Return the paired log ratios of the processes of an arm.
+        """Return the paired log ratios of an arm's processes.
 
-        Nothing where a time was below one tick of the clock in a complete round: the rounds that
-        happened to meet a tick would be a biased choice.
+        Empty if a time in a complete round was below one tick of the clock: rounds with a tick by
+        chance would be a biased choice.
         """
         if _has_zeros(self._processes, {arm, reference}, METRICS[metric]):
             return ()
@@ -537,7 +537,7 @@ def _has_zeros(runs: Sequence[ProcessRun], arms: set[str], read: Read) -> bool:
 def widening_for_looks(
     alpha: float, design: Design, *, restarts: int, is_out_of_budget: bool
 ) -> float:
-    """Return the factor by which an interval of the error `alpha` pays for the looks of a cell."""
+    """Return the factor that widens an interval of error `alpha` for a cell's looks."""
     share = error_share(
         is_out_of_budget=is_out_of_budget,
         restarts=restarts,
@@ -547,7 +547,7 @@ def widening_for_looks(
     return look_factor(alpha, share)
 
 
-def look(  # noqa: PLR0913 — a look is at all of this
+def look(  # noqa: PLR0913 — all are inputs of a look
     readings: Readings,
     arms: tuple[str, ...],
     *,
@@ -557,7 +557,7 @@ def look(  # noqa: PLR0913 — a look is at all of this
     prior: Spread | None = None,
     is_out_of_budget: bool = False,
 ) -> dict[str, Interval | None]:
-    """Return the printed interval of each arm on the primary metric; m planned comparisons."""
+    """Return the reported interval of each arm on the primary metric, for m comparisons."""
     metric, _ = readings.primary
     is_strict = design.preset == "strict"
     if readings.is_program:

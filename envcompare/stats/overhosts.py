@@ -1,21 +1,21 @@
-"""One statement over several hosts, each of which compared for itself: the host is a random effect.
+"""One estimate over several hosts, each with its own comparison: the host is a random effect.
 
-The log ratio of host i is y_i with the standard error s_i. Its true value scatters between hosts
-with the standard deviation τ, since an environment does not cost the same on every machine. τ² is
+The log ratio of host i is y_i with the standard error s_i. Its true value varies between hosts with
+the standard deviation τ, since an environment costs more on some machines than on others. τ² is
 that of Paule and Mandel 1982 (Journal of Research of the National Bureau of Standards 87:377–385),
 the root of Σ w_i (y_i − μ)² = k − 1 with w_i = 1 / (s_i² + τ²) and μ = Σ w_i y_i / Σ w_i. The
 interval is μ ± t_{k−1} √(q / Σ w_i) with q = max(1, Σ w_i (y_i − μ)² / (k − 1)), after Hartung and
 Knapp 2001 (Statistics in Medicine 20:3875–3889) and Sidik and Jonkman 2002 (ibid. 21:3153–3159);
 that q is not below 1 is from Röver, Knapp and Friede 2015 (BMC Medical Research Methodology 15:99).
 
-Two groups of hosts differ by the difference of their means. Nothing pairs hosts of different
-groups, and each group scatters by a τ of its own, so that the half-widths of both add up as
-squares (Banerjee 1960, see `intervals`): in simulations of two hosts or more a group that covered
-97 % and more, where an interval after Welch covered 90 % with two hosts against six whose scatter
-is a fifth of theirs. Of a group of one host nothing tells how it scatters. It is taken to scatter
-as the other one does, which covers that host (99 % in simulations), and its group only where that
-scatters no more: 95 % for one host against three or six with the same τ, and 24 to 50 % where its
-group scatters by 5 % and the other by 0.5 % or not at all.
+Two groups of hosts are compared by the difference of their means. Hosts of different groups are not
+paired, and each group has its own τ, so the half-widths of both add in quadrature (Banerjee 1960,
+see `intervals`). In simulations with two or more hosts per group it covered at least 97 %; Welch's
+interval covered 90 % with two hosts against six with a fifth of the variation. A group of one host
+has an unknown variation, which is assumed to equal that of the other group. The interval then
+covers that host (99 % in simulations), and its group only if that varies no more: 95 % for one
+host against three or six with the same τ, and 24 to 50 % if its group varies by 5 % and the other
+by 0.5 % or not at all.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ from envcompare.stats.intervals import student_factor
 from envcompare.stats.verdicts import Ends, difference
 
 MIN_HOSTS = 2
-_MIN_TO_NAME_ODD = 5  # hosts; below that none can be told to be the odd one
-_FAR = 3.5  # standard deviations, of Iglewicz and Hoaglin 1993
-_NORMAL_MAD = 1.4826  # by which the median absolute deviation becomes a standard deviation
+_MIN_TO_NAME_ODD = 5  # hosts; fewer cannot show an odd one
+_FAR = 3.5  # standard deviations, from Iglewicz and Hoaglin 1993
+_NORMAL_MAD = 1.4826  # converts the median absolute deviation to a standard deviation
 _TINY = 1e-12  # of a log ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mean:
-    """A mean with its standard error, the degrees of freedom of that, and how far hosts differ."""
+    """A mean with its standard error, its degrees of freedom, and the variation of hosts."""
 
     mean: float
     error: float
     df: float
     tau: float = 0.0  # standard deviation between hosts
-    scale: float = 1.0  # q, by which hosts scatter more than their errors and τ tell
+    scale: float = 1.0  # q, the variation of hosts relative to their errors and τ
 
     def single(self, value: float, error: float) -> Mean:
-        """Return what one host of a further group tells if hosts scatter there as they do here."""
+        """Return the mean of one host in a further group, assuming the same variation of hosts."""
         spread = math.sqrt(self.scale * (max(error, _TINY) ** 2 + self.tau**2))
         return Mean(mean=value, error=spread, df=self.df)
 
     def ends(self, level: float) -> Ends:
-        """Return it with Student's interval."""
+        """Return the mean with Student's interval."""
         half = student_factor(self.df, level) * self.error
         return Ends(mean=self.mean, low=self.mean - half, high=self.mean + half)
 
 
 def over_hosts(values: Sequence[float], errors: Sequence[float]) -> Mean | None:
-    """Return what several hosts say together; None below two of them."""
+    """Return the mean over several hosts; None below two of them."""
     if len(values) < MIN_HOSTS:
         return None
     y = np.asarray(values, dtype=float)
@@ -82,11 +82,11 @@ HostValues = tuple[Sequence[float], Sequence[float]]
 
 
 def over_runs(hosts: Sequence[HostValues]) -> Mean | None:
-    """Return what several runs say together, given the runs of each host.
+    """Return the mean over several runs, given the runs of each host.
 
-    Of several hosts each is pooled over its own runs first, and the hosts are the units, so that
-    one that was measured on more days is no heavier. Of one host the runs are the units. None below
-    two units.
+    With several hosts each is first pooled over its own runs. Hosts are the units, so a host
+    measured on more days has no more weight. With one host the runs are the units. None below two
+    units.
     """
     if len(hosts) == 1:
         return over_hosts(*hosts[0])
@@ -98,9 +98,9 @@ def over_runs(hosts: Sequence[HostValues]) -> Mean | None:
 
 
 def error_of(low: float, high: float, *, level: float) -> float:
-    """Return the standard error of an interval, or more.
+    """Return the standard error of an interval, or a larger value.
 
-    The quantile is that of the normal distribution, which is below those that made the interval.
+    The normal quantile is below the quantiles that made the interval.
     """
     return (high - low) / 2 / student_factor(math.inf, level)
 
@@ -108,9 +108,9 @@ def error_of(low: float, high: float, *, level: float) -> float:
 def between_groups(first: HostValues, second: HostValues, *, level: float) -> Ends | None:
     """Return second − first with an interval whose unit is the host.
 
-    A group of one host is taken to scatter as the other group does, so that the interval is of that
-    host, and of its group only where that scatters no more. None where neither group has two hosts:
-    then nothing tells how hosts of a group differ.
+    A group of one host is assumed to vary like the other group. The interval then holds for that
+    host, and for its group only if that varies no more. None if neither group has two hosts, since
+    the variation of hosts is then unknown.
     """
     groups = first, second
     pooled = [over_hosts(*each) for each in groups]
@@ -125,7 +125,7 @@ def between_groups(first: HostValues, second: HostValues, *, level: float) -> En
 
 
 def _between(y: np.ndarray, variances: np.ndarray) -> float:
-    """Return the variance between hosts; 0 where their own errors explain how they scatter."""
+    """Return the variance between hosts; 0 if their own errors explain the variation."""
 
     def excess(tau_squared: float) -> float:
         weights = 1 / (variances + tau_squared)
@@ -134,16 +134,16 @@ def _between(y: np.ndarray, variances: np.ndarray) -> float:
 
     if excess(0.0) <= 0:
         return 0.0
-    # at this variance no weight exceeds 1 / Σ (y − ȳ)², so that the sum is 1 at most; a
-    # thousandth more, since both are rounded
+    # at this variance no weight exceeds 1 / Σ (y − ȳ)², so the sum is at most 1; a
+    # thousandth more allows for rounding
     highest = 1.001 * float(((y - y.mean()) ** 2).sum())
     return float(optimize.brentq(excess, 0.0, highest, xtol=_TINY**2))
 
 
 def odd_hosts(values: Sequence[float], errors: Sequence[float]) -> tuple[int, ...]:
-    """Return the places of hosts far from the median of all, the farthest first.
+    """Return the indices of hosts far from the median, the farthest first.
 
-    Far is beyond 3.5 standard deviations, which are those of the other hosts and of its own error.
+    Far is beyond 3.5 standard deviations, which combine those of the other hosts and its own error.
     """
     if len(values) < _MIN_TO_NAME_ODD:
         return ()

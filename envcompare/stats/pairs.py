@@ -1,17 +1,18 @@
-"""Log ratios of the rounds that two arms have, their drift, and launches far from the others.
+"""Log ratios of the rounds of two arms, their drift, and launches far from the others.
 
 A log ratio is ln(time in the arm ÷ time in the reference).
 
-Drift is a trend of the blocks inside a generation, after the discarded warm-up block. A generation
+Drift is a trend of the blocks within a generation, after the discarded warm-up block. A generation
 gives one least-squares slope. Without drift its rounds are exchangeable, so a slope is as likely as
-its negative, and Student t on slopes holds its level or stays below it, heavy tails included (Efron
-1969; Benjamini 1983).
+its negative, and Student t on slopes keeps its level or is conservative, even with heavy tails
+(Efron 1969; Benjamini 1983).
 
-Of some hundred forked workers a few take 20 to 50 % longer, or less, for as long as they live, for
-no reason that a counter shows. A user may meet such a launch too, so that every estimate takes it
-in, and the report names it. A launch is named where what an arm takes more than the others in a
-restart, less the median of that over restarts, is above 10 % and five times its own error. Of four
-launches one may be; where more are far off, that is how launches of this arm scatter.
+Of some hundred forked workers a few take 20 to 50 % longer, or less, for their whole life, without
+a reason in any counter. Users may meet such launches too, so every estimate includes them and the
+report names them. The offset of a launch is the arm's time relative to the others in a restart,
+minus its median over restarts. A launch is named if its offset is above 10 % and five times its own
+error. At most a quarter of the launches, or one, can be far; more show that the arm's launches vary
+in general.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ Round = tuple[int, int, int]
 
 Logarithms = Mapping[str, Mapping[Round, float]]
 """arm → round → logarithm of a time."""
-DRIFT_LEVEL = 0.01  # false alarms of all tests of a family together, by Bonferroni
-MIN_SLOPES = 4  # generations; below that even a strong drift cannot be told
-_ROUNDING = 1e-12  # a log ratio below it is what floating point leaves of equal numbers
+DRIFT_LEVEL = 0.01  # false-alarm rate of all tests of a family together, by Bonferroni
+MIN_SLOPES = 4  # generations; fewer cannot show even a strong drift
+_ROUNDING = 1e-12  # smaller log ratios are rounding errors between equal numbers
 LEAST_OFF = math.log(1.1)
-_ROUNDS_FOR_TREND = 12  # with two steps and more
+_ROUNDS_FOR_TREND = 12  # with two or more steps
 _FAR_ERRORS = 5.0
-_LEAST_RESTARTS = 3  # two tell only that they differ
+_LEAST_RESTARTS = 3  # two restarts only show that they differ
 _LEAST_ROUNDS = 6
 _MOST_FAR = 0.25  # of the restarts, and at least one
 
@@ -49,9 +50,9 @@ _MOST_FAR = 0.25  # of the restarts, and at least one
 def paired(values: Logarithms, *, arm: str, reference: str) -> Pairs:
     """Return the log ratios of an arm to the reference in the rounds where both have a value.
 
-    Where the control took part in a round, the time of the reference is the geometric mean of
-    both: its log ratio to the reference has mean 0 whatever an environment does, so that half of
-    it is a control variate, and the variance falls by a quarter (Glasserman 2003, section 4.1).
+    If the control took part in a round, the reference's time is the geometric mean of both. The
+    control's log ratio to the reference has mean 0 whatever an environment does, so half of it is a
+    control variate, and the variance falls by a quarter (Glasserman 2003, section 4.1).
     """
     twin = reference + CONTROL_SUFFIX
     compared, others = values.get(arm, {}), values.get(reference, {})
@@ -74,7 +75,7 @@ def grouped(values: Logarithms, *, arm: str, reference: str) -> tuple[tuple[floa
 
 
 def flat(pairs: Pairs) -> tuple[float, ...]:
-    """Return the log ratios of all rounds in their order."""
+    """Return the log ratios of all rounds in order."""
     return tuple(x for gens in pairs.values() for rounds in gens.values() for x in rounds)
 
 
@@ -91,7 +92,7 @@ class Trend:
 def trend(generations: Sequence[Sequence[float]]) -> Trend | None:
     """Test whether the mean slope over generations is 0, two-sided.
 
-    Each generation holds the logarithms of its rounds in order; those with one round say nothing.
+    Each generation has the logarithms of its rounds in order; those with one round are ignored.
     None below four generations.
     """
     usable = [np.asarray(rounds, dtype=float) for rounds in generations if len(rounds) >= 2]
@@ -111,11 +112,11 @@ def _slope(rounds: np.ndarray) -> float:
 
 
 def _p_value(slopes: np.ndarray) -> float:
-    if float(np.ptp(slopes)) < _ROUNDING:  # no spread: a drift of nothing, or one seen exactly
+    if float(np.ptp(slopes)) < _ROUNDING:  # no variance: no drift, or an exact one
         return 1.0 if abs(float(slopes.mean())) < _ROUNDING else 0.0
     mean, count = slopes.mean(), slopes.size
     error = np.sqrt(np.mean((slopes - mean) ** 2) * (count / (count - 1)) / count)
-    # as scipy.stats.ttest_1samp, which takes a hundred times as long for so few numbers
+    # like scipy.stats.ttest_1samp, which is a hundred times slower for so few numbers
     return float(2 * special.stdtr(count - 1, -abs(mean / error)))
 
 
@@ -123,7 +124,7 @@ def _p_value(slopes: np.ndarray) -> float:
 class TurnTrend:
     """How the ratio of two arms changes from the first step of a block to its last."""
 
-    first_log_ratio: float  # of the first steps of all blocks, with everything in
+    first_log_ratio: float  # of the first steps of all blocks
     last_log_ratio: float
     p_value: float
 
@@ -131,9 +132,9 @@ class TurnTrend:
 def turn_trend(rounds: Sequence[tuple[np.ndarray, np.ndarray]]) -> TurnTrend | None:
     """Test whether log ratios change with the position in a block; None below 12 rounds.
 
-    Each round has the steps of both arms, in order; positions that one lacks are left out. A round
-    gives one slope, and the signed ranks of slopes (Wilcoxon 1945) have mean 0 where a slope is as
-    likely as its negative; their sum is taken as normal.
+    Each round has the steps of both arms, in order; positions missing in one are left out. A round
+    gives one slope. The signed ranks of slopes (Wilcoxon 1945) have mean 0 if a slope is as likely
+    as its negative; their sum is approximated as normal.
     """
     pairs = [(ours[: len(theirs)], theirs[: len(ours)]) for ours, theirs in rounds]
     pairs = [
@@ -162,15 +163,15 @@ def turn_trend(rounds: Sequence[tuple[np.ndarray, np.ndarray]]) -> TurnTrend | N
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarLaunch:
-    """A launch of an arm that took far more, or less, time than its others."""
+    """A launch of an arm that took much more, or less, time than its others."""
 
     restart: int
     arm: str
-    log_ratio: float  # of its time to what it usually takes against the other arms
+    log_ratio: float  # log ratio of its time to the arm's usual time, relative to the other arms
 
 
 def far_launches(values: Logarithms, arm: str) -> tuple[FarLaunch, ...]:
-    """Return the launches of an arm that are far off; none below three, or where too many are."""
+    """Return the launches of an arm that are far off; empty below three, or with too many."""
     offsets = _offsets(values, arm) if len(values) > 1 and arm in values else {}
     far = _far(offsets)
     if len(far) > max(1, math.floor(_MOST_FAR * len(offsets))):
@@ -181,7 +182,7 @@ def far_launches(values: Logarithms, arm: str) -> tuple[FarLaunch, ...]:
 
 
 def _offsets(values: Logarithms, arm: str) -> dict[int, list[float]]:
-    """Return by restart how far an arm lies above the median of the others, round by round."""
+    """Return the arm's offset from the median of the others by restart, for each round."""
     others = [by_round for name, by_round in values.items() if name != arm]
     offsets: dict[int, list[float]] = {}
     for number, value in values[arm].items():
@@ -196,7 +197,7 @@ def _at(arms: list[Mapping[Round, float]], number: Round) -> list[float]:
 
 
 def _far(offsets: dict[int, list[float]]) -> dict[int, float]:
-    """Return the restarts in which an arm is far from where it usually is, and how far."""
+    """Return the restarts in which an arm is far from its usual offset, and the distance."""
     if len(offsets) < _LEAST_RESTARTS:
         return {}
     centres = {restart: centre(tuple(kept)) for restart, kept in offsets.items()}

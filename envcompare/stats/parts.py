@@ -1,8 +1,8 @@
-"""The parts of a step: which differ between two arms, by the log ratios of paired rounds.
+"""Compare the parts of a step between two arms by log ratios of paired rounds.
 
-A part is a set of times that are added up, such as an operator or a phase. Its estimate is that of
-a step (stats/typical.py), at 1 − 0.05 ÷ m for m parts that are tested together. A part is tested
-where it holds 1 % of the steps of the reference; how much it holds says nothing of how it differs.
+A part is a set of times that are summed, such as an operator or a phase. Its estimate is that of a
+step (stats/typical.py), at 1 − 0.05 ÷ m for m parts that are tested together. A part is tested if
+it has 1 % of the steps of the reference; its share is independent of its difference.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from envcompare.stats.typical import RoundEvidence, Spread, own_spread, spread
 Times = Mapping[str, Mapping[Round, float]]
 """arm → round → ns a step."""
 LEAST_SHARE: Final = 0.01  # of the steps of the reference
-_WIDEST: Final = 1.0  # half-width of a log ratio; a wider interval, of a few restarts, is none
+_WIDEST: Final = 1.0  # half-width of a log ratio; wider intervals, from few restarts, are dropped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairing:
-    """Two arms of a cell, and how far restarts are expected to vary."""
+    """Two arms of a cell, and the expected variation of restarts."""
 
     arm: str
     reference: str
@@ -35,7 +35,7 @@ class Pairing:
     def interval(self, times: Times, *, level: float) -> Interval | None:
         """Return the log ratio of a part with its interval, None without a complete round.
 
-        No look is taken at it while measuring, so that it pays for none.
+        There are no looks at it during measuring, so it needs no correction for them.
         """
         values = _logarithms(times)
         groups = self._groups(values, self.arm)
@@ -67,7 +67,7 @@ def _logarithms(times: Times) -> Logarithms:
 
 
 def added(parts: Iterable[Times]) -> Times:
-    """Return the sum of parts, in each round that any of them has."""
+    """Return the sum of parts, in each round with any of them."""
     sums: dict[str, dict[Round, float]] = {}
     for times in parts:
         for arm, by_round in times.items():
@@ -78,13 +78,13 @@ def added(parts: Iterable[Times]) -> Times:
 
 
 def usual_ns(times: Times, arm: str) -> float:
-    """Return the median over the rounds of an arm, 0 where it has none."""
+    """Return the median over the rounds of an arm, 0 without one."""
     by_round = times.get(arm)
     return statistics.median(by_round.values()) if by_round else 0.0
 
 
 def usual_share(times: Times, whole: Times, arm: str) -> float:
-    """Return the median share of a part in the whole of an arm; a round without it has none."""
+    """Return the median share of a part in an arm's total; a round without the part has none."""
     known, of_whole = times.get(arm, {}), whole.get(arm, {})
     shares = [known.get(number, 0.0) / ns for number, ns in of_whole.items() if ns > 0]
     return statistics.median(shares) if shares else 0.0

@@ -1,26 +1,26 @@
-"""The typical ratio of two arms, and its interval: rounds first, then what restarts add to them.
+"""The typical ratio of two arms, and its interval: rounds first, then the effect of restarts.
 
-A log ratio is ln(time in the arm ÷ time in the reference) of one round; those of all restarts are
-pooled, and their median is the estimate. Its variance has two parts. That of the rounds comes from
-the order statistics around the median (David and Nagaraja 2003, Order Statistics, section 7.1),
-linear between two of them (Hettmansperger and Sheather 1986), so that no interval is wider than one
-at a stricter level:
+A log ratio is ln(time in the arm ÷ time in the reference) of one round. The log ratios of all
+restarts are pooled, and their median is the estimate. Its variance has two parts. The variance from
+rounds comes from the order statistics around the median (David and Nagaraja 2003, Order Statistics,
+section 7.1), with linear interpolation between two of them (Hettmansperger and Sheather 1986), so
+that no interval is wider than one at a stricter level:
 
     w(α) = [h(z) ÷ z]²,  h(z_l) = (x₍N+1−l₎ − x₍l₎) ÷ 2,  z_l = −Φ⁻¹(P(Binomial(N, ½) ≤ l − 1))
 
-with z the upper α/2 quantile of the normal distribution, which stands between z_l and the next one.
-That is for independent rounds; `correlation_factor` says how many times larger it is, f, where a
-round resembles the one before. That of the restarts is what the sums U of scores by restart
-scatter beyond the rounds, V = R/(R − 1) Σ U² and e = R (V − f w), the median over the comparisons
-of a cell, shrunk towards a prior τ₀² of d₀ degrees of freedom:
+with z the upper α/2 quantile of the normal distribution, which is between z_l and the next one.
+That is for independent rounds; if a round resembles the one before, `correlation_factor` gives the
+factor f on the variance. The variance from restarts is that of the sums U of scores by restart,
+beyond the rounds: V = R/(R − 1) Σ U² and e = R (V − f w), the median over the comparisons of a
+cell, shrunk towards a prior τ₀² with d₀ degrees of freedom:
 
     τ² = (d₀ τ₀² + d max(0, e)) ÷ (d₀ + d),  d = (R − 1)(1 + (p − 1)/2)
     half-width² = z² f w(α) + t²_{d₀+d} τ² Σ (n ÷ N)²
 
-n being the rounds of a restart, so that the last factor is 1 ÷ R where all have as many.
-The p comparisons share a reference, so that each but the first adds half. The scores are the log
+with n the rounds of a restart, so the last factor is 1 ÷ R if all have the same number.
+The p comparisons share a reference, so each but the first adds half. The scores are the log
 ratios clipped to the middle fifth of all (their 40 % and 60 % order statistics) and centred.
-docs/measurement.md says how often such an interval covers.
+docs/measurement.md gives the coverage of such an interval.
 """
 
 from __future__ import annotations
@@ -40,49 +40,49 @@ from envcompare.stats.intervals import Interval, student_factor
 
 MIN_ROUNDS = 12  # below that no interval
 MIN_RESTARTS = 2
-PRIOR_SPREAD = 0.0075  # τ₀, of restarts of the hosts on which the procedure was tried
+PRIOR_SPREAD = 0.0075  # τ₀, of restarts on the hosts of our trials
 PRIOR_WEIGHT = 4.0  # d₀, degrees of freedom
-LEAST_SPREAD = 0.003  # a host is not believed to be calmer
-WIDE_SPREAD = 0.01  # restarts that scatter more need Student t on their own values
-WIDE_RESTARTS = 6  # and of so many such an interval is worth its time
-TYPICAL_SHARE = 0.8  # of the error of a comparison; the rest is that of its mean
-DECIDED_FACTOR = 1.2  # times the printed half-width, before a difference ends a cell
-LOOK_SHARE = 0.2  # of the error that is left, which each look spends; the end has all of it
-STRETCHES = 8  # in order of time, of which a jackknife leaves one out
+LEAST_SPREAD = 0.003  # no host is assumed to be calmer
+WIDE_SPREAD = 0.01  # beyond this restarts use Student t on their own values
+WIDE_RESTARTS = 6  # restarts that such an interval needs to be worthwhile
+TYPICAL_SHARE = 0.8  # of a comparison's error; its mean has the rest
+DECIDED_FACTOR = 1.2  # times the reported half-width, before a difference ends a cell
+LOOK_SHARE = 0.2  # of the remaining error, for each look; the last look uses all of it
+STRETCHES = 8  # time segments; the jackknife leaves one out at a time
 _LEAST_P, _HALVINGS = 1e-12, 40
-_CLEARLY = 2.0  # times the excess of its cell, before an arm has a spread of its own
-_DOUBT = 2.0  # of a spread that few restarts show, in degrees of freedom
-_UNIT_WEIGHT = 2.0  # degrees of freedom that restarts which are the units have beside their own
-_SURE = 0.95  # that an arm scatters more than its cell, before its restarts are the units
-_ROUNDS_FOR_QUARTILES = 4  # of a restart
+_CLEARLY = 2.0  # times the excess of its cell, before an arm has its own spread
+_DOUBT = 2.0  # of a spread from few restarts, in degrees of freedom
+_UNIT_WEIGHT = 2.0  # extra degrees of freedom of restarts as units
+_SURE = 0.95  # confidence that an arm varies more than its cell, before its restarts are the units
+_ROUNDS_FOR_QUARTILES = 4  # per restart
 ROUNDS_FOR_MEDIAN = 6
 _CLIPPED = 0.4  # of the rounds at each side
-_CORRELATED = 0.1  # lag-1 correlation, from which on rounds are not taken as independent
+_CORRELATED = 0.1  # lag-1 correlation above which rounds are not independent
 _NO_VARIANCE = 1e-18  # of log ratios: below what a clock resolves
-_WINDOW = 2.0  # lags that are added up, in factors of the variance
+_WINDOW = 2.0  # lags in the sum, in factors of the variance
 
 Groups = tuple[tuple[float, ...], ...]
-"""Log ratios of the complete rounds in their order, by restart."""
+"""Log ratios of the complete rounds in order, by restart."""
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """How far restarts of a cell scatter beyond their rounds: a variance of log ratios."""
+    """The variation of a cell's restarts beyond their rounds, as a variance of log ratios."""
 
     variance: float = PRIOR_SPREAD**2
     df: float = PRIOR_WEIGHT
-    own_excess: float = 0.0  # of the cell alone, below 0 by chance, and how much it rests on
+    own_excess: float = 0.0  # of the cell alone, negative by chance, and its degrees of freedom
     own_df: float = 0.0
     prior_variance: float = PRIOR_SPREAD**2
-    is_proven: bool = True  # of an arm alone: its cell and its rounds do not explain it
-    of_cell: float | None = None  # variance of all its arms, where this one is of an arm alone
+    is_proven: bool = True  # of one arm: its cell and its rounds do not explain it
+    of_cell: float | None = None  # variance over all arms, if this one is of a single arm
 
     def beside(self, restarts: int) -> tuple[float, float]:
-        """Return the variance that other arms let expect of a restart, and its degrees of freedom.
+        """Return the restart variance expected from other arms, and its degrees of freedom.
 
-        What an arm shows itself counts once, in its own restarts: where its cell is as wide, only
-        the share of the evidence that is of the other arms has weight.
+        The arm's own variation counts once, in its own restarts: if its cell is as wide, only the
+        other arms' share of the evidence has weight.
         """
         if self.of_cell is not None:
             return self.of_cell, _UNIT_WEIGHT
@@ -91,9 +91,9 @@ class Spread:
 
     @property
     def is_wide(self) -> bool:
-        """Tell whether restarts scatter so far that only their own values are honest.
+        """Tell whether restarts vary so much that only their own values are valid.
 
-        The host is known for it, or the cell shows it: a few restarts must show more.
+        Either the host is known for it, or the cell shows it; few restarts must show more.
         """
         if self.prior_variance >= WIDE_SPREAD**2:
             return True
@@ -103,7 +103,7 @@ class Spread:
 
 
 def prior_of(deviation: float) -> Spread:
-    """Return the prior of a host whose restarts are known to scatter so far."""
+    """Return the prior of a host with a known variation of restarts."""
     return Spread(variance=deviation**2, prior_variance=deviation**2)
 
 
@@ -113,7 +113,7 @@ def spread(comparisons: Iterable[Groups], prior: Spread | None = None) -> Spread
     known = [groups for groups in comparisons if _is_enough(groups)]
     if not known:
         return prior
-    # the median, so that one environment whose restarts scatter does not widen the others
+    # the median, so that one environment with varying restarts does not widen the others
     own = float(np.median([_excess(groups) for groups in known]))
     restarts = float(np.median([len(groups) for groups in known]))
     df = (restarts - 1) * _df_of_a_restart(len(known))
@@ -128,17 +128,17 @@ def spread(comparisons: Iterable[Groups], prior: Spread | None = None) -> Spread
 
 
 def _df_of_a_restart(comparisons: int) -> float:
-    """Return what a restart adds to d: comparisons share a reference, so each further one half."""
+    """Return a restart's contribution to d: 1, plus ½ for each further comparison."""
     return 1 + (comparisons - 1) / 2
 
 
 def own_spread(groups: Groups, pooled: Spread, prior: Spread | None = None) -> Spread:
-    """Return the restart spread of one comparison: that of its cell, or its own where wider.
+    """Return the restart spread of one comparison: that of its cell, or its own if wider.
 
-    Restarts of one environment may scatter where those of the others do not. Its own is the
-    variance of the medians of restarts beyond the errors that the quartiles of their rounds give
-    them, shrunk to the prior as the pooled one is. It makes restarts the units only where an F test
-    tells it from those errors and the spread of the cell: two restarts often lie far apart.
+    Restarts of one environment may vary where those of the others do not. Its own spread is the
+    variance of the medians of restarts beyond the errors from the quartiles of their rounds, shrunk
+    to the prior like the pooled one. Restarts become the units only if an F test separates the
+    spread from those errors and the cell's spread: two restarts are often far apart.
     """
     prior = prior or Spread()
     centres = [centre(one) for one in groups if len(one) >= _ROUNDS_FOR_QUARTILES]
@@ -200,7 +200,7 @@ def _excess(groups: Groups) -> float:
 
 
 def _scores(values: Floats) -> Floats:
-    """Return what each value says of the median: clipped to the middle fifth, and centred."""
+    """Return the scores of the median: values clipped to the middle fifth, and centred."""
     ordered, clipped = np.sort(values), math.floor(_CLIPPED * values.size)
     scores: Floats = np.clip(values, ordered[clipped], ordered[values.size - clipped - 1])
     scores -= scores.mean()
@@ -209,13 +209,13 @@ def _scores(values: Floats) -> Floats:
 
 @lru_cache(maxsize=256)
 def correlation_factor(groups: Groups) -> float:
-    """Return how many times larger the variance of a median is than with independent rounds.
+    """Return the variance of a median relative to that with independent rounds.
 
-    It is f = 1 + 2 Σ r_k, r_k being the correlation of scores k rounds apart within restarts and
-    k = 1 … W, with the smallest W ≥ 2 f (the automatic window of Madras and Sokal 1988, Journal of
-    Statistical Physics 50:109), times 1 + (2 W + 1) ÷ n for the mean that was taken off (Wolff
-    2004, Computer Physics Communications 156:143), n being the rounds of a restart. It is 1 where
-    the lag-1 correlation of the log ratios is at most 0.1.
+    It is f = 1 + 2 Σ r_k, with r_k the correlation of scores k rounds apart within restarts for k =
+    1 … W, and the smallest W ≥ 2 f (the automatic window of Madras and Sokal 1988, Journal of
+    Statistical Physics 50:109). A factor 1 + (2 W + 1) ÷ n accounts for the subtracted mean (Wolff
+    2004, Computer Physics Communications 156:143), with n the rounds of a restart. It is 1 if the
+    lag-1 correlation of the log ratios is at most 0.1.
     """
     series = [np.asarray(one) for one in groups if len(one) >= _ROUNDS_FOR_QUARTILES]
     if not series:
@@ -232,18 +232,18 @@ def correlation_factor(groups: Groups) -> float:
 
 
 def _correlation(series: Sequence[Floats], lag: int) -> float:
-    """Return the correlation of values so many rounds apart, of series without their means."""
+    """Return the correlation of values this many rounds apart, for series without their means."""
     pairs = [(one[:-lag], one[lag:]) for one in series if one.size > lag]
     variance = sum(float(one @ one) for one in series) / sum(one.size for one in series)
     count = sum(before.size for before, _ in pairs)
     if not count or variance < _NO_VARIANCE:
         return 0.0
-    # rounded, so that nothing hangs on the last digit of values that are alike
+    # rounded, so that the last digit of nearly equal values does not matter
     return round(sum(float(before @ after) for before, after in pairs) / count / variance, 9)
 
 
 def _median_variance(ordered: Floats, *, alpha: float) -> float:
-    """Return w(α), the variance of the median of ascending values taken as independent."""
+    """Return w(α), the variance of the median of ascending independent values."""
     score = -float(special.ndtri(alpha / 2))
     if score <= 0:
         return 0.0
@@ -256,7 +256,7 @@ def _median_variance(ordered: Floats, *, alpha: float) -> float:
 
 
 def _half_distance(ordered: Floats, place: int) -> float:
-    """Return half the distance of an order statistic, counted from 1, to that on the other side."""
+    """Return half the distance of an order statistic, counted from 1, to its mirror image."""
     if 2 * place > ordered.size:
         return 0.0
     return float(ordered[ordered.size - place] - ordered[place - 1]) / 2
@@ -273,12 +273,12 @@ def _order(count: int, alpha: float) -> tuple[int, tuple[float, float]]:
 
 
 def restarts_before_a_look(planned: int, *, is_wide: bool) -> int:
-    """Return how many restarts a cell has before anything ends it: more where they scatter far."""
+    """Return the restarts before anything ends a cell: more if they vary widely."""
     return max(planned, WIDE_RESTARTS) if is_wide else planned
 
 
 def is_look(restarts: int, planned: int) -> bool:
-    """Tell whether a cell is looked at after so many restarts: those planned, and doublings."""
+    """Tell whether a cell is looked at after this many restarts: the plan's and doublings."""
     if restarts <= planned:
         return restarts == planned
     return restarts.bit_count() == 1
@@ -287,12 +287,12 @@ def is_look(restarts: int, planned: int) -> bool:
 def error_share(
     *, is_out_of_budget: bool, restarts: int, planned: int, is_fixed: bool = False
 ) -> float:
-    """Return which share of its error an interval may spend after so many restarts.
+    """Return the share of its error that an interval may spend after this many restarts.
 
-    Each look spends a fifth of what those before it have left, and the end of the budget all that
-    is left, so that all of them together spend no more than there is (Bonferroni; spending an error
-    over looks is from Lan and DeMets 1983). It is 1 where the budget ended the cell no later than
-    the first look, or where its size was fixed.
+    Each look spends a fifth of the remaining error, and the end of the budget spends the rest, so
+    that all looks together spend no more than the total (Bonferroni; spending an error over looks
+    is from Lan and DeMets 1983). It is 1 if the budget ended the cell no later than the first look,
+    or if its size was fixed.
     """
     if is_fixed:
         return 1.0
@@ -303,13 +303,13 @@ def error_share(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundEvidence:
-    """What the rounds of one comparison say before a level is chosen."""
+    """The evidence of one comparison's rounds before choosing a level."""
 
     groups: Groups
     spread: Spread
     generations: int
     is_strict: bool = False  # always Student t on restarts
-    widening: float = 1.0  # of what is printed: it pays for looks
+    widening: float = 1.0  # of the reported interval, for interim looks
 
     @property
     def mean(self) -> float:
@@ -318,24 +318,24 @@ class RoundEvidence:
 
     @property
     def is_by_restart(self) -> bool:
-        """Tell whether the interval rests on restarts alone."""
+        """Tell whether the interval only uses restarts."""
         return self.is_strict or self.spread.is_wide
 
     @property
     def _units(self) -> Groups:
-        """Return the restarts that count: as units of their own those with enough rounds."""
+        """Return the restarts that count; as units, only those with enough rounds."""
         if not self.is_by_restart:
             return self.groups
         return tuple(one for one in self.groups if len(one) >= ROUNDS_FOR_MEDIAN)
 
     @property
     def _beside(self) -> tuple[float, float]:
-        """Return what moderates the restarts that are the units: nothing with `--strict`."""
+        """Return what moderates restarts as units; nothing with `--strict`."""
         return (0.0, 0.0) if self.is_strict else self.spread.beside(len(self._units))
 
     @property
     def p_value(self) -> float:
-        """Return the smallest error at which the printed interval would still exclude 0."""
+        """Return the smallest error at which the reported interval would still exclude 0."""
         low, high = math.log(_LEAST_P), 0.0
         if not self._excludes_zero(alpha=1.0):
             return 1.0
@@ -350,9 +350,9 @@ class RoundEvidence:
         return abs(shown.mean) > shown.half_width
 
     def printed(self, *, alpha: float) -> Interval:
-        """Return the interval a verdict rests on, with an error of `alpha` over all looks.
+        """Return the interval for a verdict, with an error of `alpha` over all looks.
 
-        The share of the mean is taken off.
+        The mean's share of the error is subtracted.
         """
         return self.interval(level=1 - TYPICAL_SHARE * alpha, factor=self.widening)
 
@@ -384,7 +384,7 @@ class RoundEvidence:
         return float(np.median(ordered)), math.sqrt(rounds + restarts)
 
 
-def expected_half_width(  # noqa: PLR0913 — what a plan knows of rounds and restarts
+def expected_half_width(  # noqa: PLR0913 — the plan's restarts and rounds
     restarts: Floats,
     rounds: Floats,
     *,
@@ -393,10 +393,10 @@ def expected_half_width(  # noqa: PLR0913 — what a plan knows of rounds and re
     comparisons: int,
     level: float,
 ) -> Floats:
-    """Return the half-width to expect of so many restarts with so many rounds in all, an array.
+    """Return the expected half-width for these restarts with this many rounds in total.
 
-    It is that above with w = s² ÷ N, s being the standard deviation of a round; t falls as the
-    degrees of freedom grow with the restarts.
+    The result is an array. It is that above with w = s² ÷ N, s being the standard deviation of a
+    round; t falls as the degrees of freedom grow with the restarts.
     """
     df = PRIOR_WEIGHT + (restarts - 1) * _df_of_a_restart(comparisons)
     student, normal = special.stdtrit(df, (1 + level) / 2), special.ndtri((1 + level) / 2)
@@ -406,7 +406,7 @@ def expected_half_width(  # noqa: PLR0913 — what a plan knows of rounds and re
 
 
 def _concentration(groups: Groups) -> float:
-    """Return Σ (n ÷ N)² of the rounds of restarts: one that was cut short averages out less."""
+    """Return Σ (n ÷ N)² over restarts with n rounds: a shortened one averages out less."""
     counts = np.asarray([len(one) for one in groups], dtype=float)
     return float(np.sum((counts / counts.sum()) ** 2))
 
@@ -417,8 +417,8 @@ def _by_restart(
     """Return the mean of the medians of restarts, and Student's width; `default` without one.
 
     Their variance is moderated (Smyth 2004, Statistical Applications in Genetics and Molecular
-    Biology 3, article 3) by the one expected from their rounds and from what stands beside them: a
-    variance of restarts and its degrees of freedom.
+    Biology 3, article 3) by the one expected from their rounds and from `beside`: a variance of
+    restarts and its degrees of freedom.
     """
     medians = np.asarray([np.median(one) for one in groups])
     if medians.size < MIN_RESTARTS:
@@ -434,7 +434,7 @@ def _by_restart(
 def spread_of_rounds(groups: Groups) -> float | None:
     """Return the standard deviation of a round as the median sees it; None below 12 rounds.
 
-    That of rounds which resemble each other is larger, so that plans have enough of them.
+    Correlated rounds have a larger one, so plans get enough of them.
     """
     values = np.sort([value for one in groups for value in one])
     if values.size < MIN_ROUNDS:
@@ -445,7 +445,7 @@ def spread_of_rounds(groups: Groups) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contrast:
-    """An estimate and its jackknife over stretches of time."""
+    """An estimate and its jackknife over time segments."""
 
     mean: float
     error: float  # standard error; infinite with fewer rounds than stretches
@@ -460,7 +460,7 @@ class Contrast:
         generations: int,
         factor: float = 1.0,
     ) -> Interval:
-        """Return it with Student's interval, widened for what restarts of these rounds add."""
+        """Return it with Student's interval, widened for the restarts of these rounds."""
         half = math.inf
         if math.isfinite(self.error) and _is_enough(groups):
             own = student_factor(self.df, level) * self.error
@@ -477,7 +477,7 @@ class Contrast:
 
 
 def jackknife(estimate: Sequence[float], whole: float) -> Contrast:
-    """Return the whole with the error that estimates without one stretch each tell.
+    """Return the total with its jackknife error, from estimates without one segment each.
 
     Efron and Tibshirani 1993, An Introduction to the Bootstrap, section 11.2.
     """
@@ -490,10 +490,10 @@ def jackknife(estimate: Sequence[float], whole: float) -> Contrast:
 
 
 def contrast(logarithms: Floats, weights: Sequence[float]) -> Contrast:
-    """Return a sum of arms with weights that sum to 0, of logarithms of shape arm × round.
+    """Return a sum of arms with weights that sum to 0, for logarithms of shape arm × round.
 
-    Each arm is the median of what it has above the mean of its round, so that contrasts that add up
-    do so here too.
+    Each arm is the median of its distance to the mean of the round, so that additive contrasts add
+    up here too.
     """
     signs = np.asarray(weights, dtype=float)
 
@@ -504,9 +504,9 @@ def contrast(logarithms: Floats, weights: Sequence[float]) -> Contrast:
 
 
 def ratio_of_sums(times: Sequence[Floats]) -> Contrast:
-    """Return the mean log ratio of sums, with everything in: ln Σa − ln Σb of `times` a and b.
+    """Return the mean log ratio of sums over all steps: ln Σa − ln Σb of `times` a and b.
 
-    Four arrays are a ratio of ratios, a/b ÷ c/d. All hold the rounds in their order.
+    Four arrays are a ratio of ratios, a/b ÷ c/d. All have the rounds in order.
     """
     signs = np.asarray([1, -1, -1, 1][: len(times)])
     data = np.vstack([np.asarray(one, dtype=float) for one in times])
@@ -518,7 +518,7 @@ def ratio_of_sums(times: Sequence[Floats]) -> Contrast:
 
 
 def stretched(data: Floats, estimate: Callable[[Floats], float]) -> Contrast:
-    """Return an estimate of columns in their order, with its jackknife over 8 stretches."""
+    """Return an estimate of ordered columns, with its jackknife over 8 segments."""
     count = data.shape[1]
     if count < STRETCHES:
         return jackknife((), estimate(data))

@@ -20,17 +20,17 @@ Verdict = Literal["equivalent", "slower", "faster", "inconclusive"]
 
 
 class AnyEvidence(Protocol):
-    """What processes or rounds say before a level is chosen."""
+    """The evidence of processes or rounds before choosing a level."""
 
     @property
     def p_value(self) -> float:
-        """Return the smallest error at which the printed interval would still exclude 0."""
+        """Return the smallest error at which the reported interval would still exclude 0."""
 
     def printed(self, *, alpha: float) -> Interval:
-        """Return the interval a verdict rests on, with an error of `alpha` over all looks."""
+        """Return the interval for a verdict, with an error of `alpha` over all looks."""
 
     def interval(self, *, level: float) -> Interval:
-        """Return an interval that pays for nothing."""
+        """Return an uncorrected interval."""
 
 
 def verdict(low: float | None, high: float | None, *, margin: float) -> Verdict:
@@ -62,10 +62,10 @@ class Ends:
 def difference(before: Ends, after: Ends) -> Ends:
     """Return after − before with the interval that both intervals imply.
 
-    The two must be independent. Each end takes the square of the half-width that points its way
-    for the variance of its estimate at that level, so that a skewed interval stays skewed, and a
-    widened one keeps what it was widened for: at levels 1 − a and 1 − b the
-    interval covers with at least the lower of both, as far as each one does.
+    The two must be independent. Each end uses the squared half-width in its direction as the
+    variance of its estimate at that level, so that a skewed interval stays skewed and a widened one
+    stays widened. At levels 1 − a and 1 − b the interval covers with at least the lower of both,
+    provided that each one does.
     """
     mean = after.mean - before.mean
     down = math.hypot(_reach(after.mean - after.low), _reach(before.high - before.mean))
@@ -74,7 +74,7 @@ def difference(before: Ends, after: Ends) -> Ends:
 
 
 def _reach(width: float) -> float:
-    """Return a half-width; rounding can put an end beyond its own estimate, and nothing else."""
+    """Return a half-width; only rounding can put an end beyond its estimate."""
     return max(0.0, width)
 
 
@@ -88,16 +88,15 @@ class Screened(NamedTuple):
 def screen(evidence: Sequence[AnyEvidence], *, planned: int) -> tuple[Screened, ...]:
     """Select by Benjamini and Hochberg at 5 % and give each comparison its interval.
 
-    R selected of m planned have theirs at error 5 % · R ÷ m, so that the false coverage rate is
-    5 %; it excludes 0 exactly where the comparison is selected. The rest have theirs at 5 %,
-    widened for looking and not for their number. Planned comparisons that were not measured count
-    as not selected.
+    R selected of m planned have theirs at error 5 % · R ÷ m, so the false coverage rate is 5 %; it
+    excludes 0 exactly if the comparison is selected. The rest have theirs at 5 %, widened for looks
+    but not for their number. Planned comparisons without a measurement count as not selected.
     """
     if not evidence:
         return ()
     padded = [*(each.p_value for each in evidence), *[1.0] * (planned - len(evidence))]
-    # a second to import, and seldom asked for
-    from scipy.stats import false_discovery_control  # noqa: PLC0415
+    # takes a second to import, and is rarely needed
+    from scipy.stats import false_discovery_control  # noqa: PLC0415 — see above
 
     adjusted = false_discovery_control(padded, method="bh")[: len(evidence)]
     selected = [float(value) <= ALPHA for value in adjusted]

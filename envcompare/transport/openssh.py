@@ -268,8 +268,6 @@ class HostKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _KnownHost:
-    """One line of a known_hosts file."""
-
     patterns: tuple[str, ...]
     key: HostKey
     is_revoked: bool

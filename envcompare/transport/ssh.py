@@ -16,10 +16,10 @@ from weakref import WeakKeyDictionary
 
 import paramiko  # noqa: TID251  # the only module that may import it
 from cryptography.exceptions import UnsupportedAlgorithm
-from paramiko.agent import AgentSSH  # noqa: TID251
-from paramiko.common import MSG_CHANNEL_CLOSE  # noqa: TID251
-from paramiko.message import Message  # noqa: TID251
-from paramiko.pkey import PublicBlob, UnknownKeyType  # noqa: TID251
+from paramiko.agent import AgentSSH  # noqa: TID251 — likewise
+from paramiko.common import MSG_CHANNEL_CLOSE  # noqa: TID251 — likewise
+from paramiko.message import Message  # noqa: TID251 — likewise
+from paramiko.pkey import PublicBlob, UnknownKeyType  # noqa: TID251 — likewise
 
 from envcompare.errors import TransportError
 from envcompare.files import SETTINGS_BYTES, read_text, read_whole
@@ -410,7 +410,7 @@ def _handle_close(channel: Any, _: Message) -> None:  # noqa: ANN401 — has wha
     """
     with channel.lock:
         messages = channel._close_internal()  # noqa: SLF001 — as paramiko's own handler
-        channel.transport._unlink_channel(channel.chanid)  # noqa: SLF001
+        channel.transport._unlink_channel(channel.chanid)  # noqa: SLF001 — likewise
     lock = sending(channel)
     if lock.acquire(blocking=False):
         try:
@@ -426,10 +426,10 @@ def _wait_and_answer(channel: Channel, messages: tuple[Message | None, ...]) -> 
         _answer(channel, messages)
 
 
-def _answer(channel: Any, messages: tuple[Message | None, ...]) -> None:  # noqa: ANN401
+def _answer(channel: Any, messages: tuple[Message | None, ...]) -> None:  # noqa: ANN401 — as above
     for message in messages:
         if message is not None:
-            channel.transport._send_user_message(message)  # noqa: SLF001
+            channel.transport._send_user_message(message)  # noqa: SLF001 — as paramiko's reader
 
 
 class _OrderedTransport(paramiko.Transport):

@@ -61,8 +61,6 @@ def _output(receive: Callable[[int], bytes], first: bytes = b"") -> BinaryIO:
 
 
 def _input(channel: Channel) -> BinaryIO:
-    """Return the input stream of a channel."""
-
     def send(data: bytes) -> None:
         try:
             for start in range(0, len(data), _PIECE_BYTES):

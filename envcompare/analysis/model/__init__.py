@@ -1,1 +1,1 @@
-"""The types that analysis gives and the page reads."""
+"""The types that connect analysis and report."""

@@ -1,8 +1,8 @@
-"""What changed from one run to the next, and what gates say of one run or of two, as types.
+"""Types for the change between two runs, and for the results of gates.
 
-`envcompare compare --format json` writes `GatedRun` or, of two runs, `RunChange`. A change is
-that of the log ratio from one run to the next, above 0 is slower than before: times of two runs are
-times of two moments, and are never set against each other.
+`envcompare compare --format json` writes `GatedRun` or, for two runs, `RunChange`. A change is a
+change of the log ratio, above 0 if slower than before. Times from different runs are never compared
+directly, since the machine may have changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Finding = Literal["hit", "open", "unjudged"]
 
 
 class GateFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """What a gate says of one comparison: it hits, leaves it open, or cannot judge it."""
+    """The result of a gate for one comparison: hit, open, or impossible to judge."""
 
     cell: str
     arm: str
@@ -38,16 +38,16 @@ class GateFinding(msgspec.Struct, frozen=True, kw_only=True):
     low: float | None = None
     high: float | None = None
     reasons: tuple[Reason, ...] = ()
-    forecast_s: float | None = None  # more seconds (of the run after) that would decide
+    forecast_s: float | None = None  # more measuring (of the later run) that would decide
     sentence: str = ""
 
 
 class GateResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One gate over all comparisons; what passes it beyond doubt is only counted."""
+    """The results of one gate; comparisons that clearly pass are only counted."""
 
     gate: str  # as written in its shortest form, such as slower:2%
     state: GateState
-    percent: float | None = None  # none: any verdict of that state
+    percent: float | None = None  # None: any verdict of that state
     is_hit: bool
     comparisons: int
     findings: tuple[GateFinding, ...] = ()
@@ -55,7 +55,7 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GatedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One run with the gates on its verdicts."""
+    """One run with the gates applied to its verdicts."""
 
     comparison: RunComparison
     gates: tuple[GateResult, ...] = ()
@@ -79,11 +79,11 @@ class RunSide(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that must be the same in both runs and is not, or is not known to be."""
+    """A property that must be equal in both runs, but differs or is unknown."""
 
     # of a fact of the reference, or code, data, device, command, threads, pin, stabilise, same_cpu
     key: str
-    cells: tuple[str, ...] = ()  # in which; none: it is of the whole run
+    cells: tuple[str, ...] = ()  # in which cells; empty: the whole run
     before: FingerprintValue
     after: FingerprintValue
     text: str  # "Python 3.11.2 → 3.11.5"
@@ -98,7 +98,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """How one arm ÷ reference changed in one cell; exactly one outcome."""
+    """The change of arm ÷ reference in one cell; exactly one outcome."""
 
     cell: str
     host: str
@@ -111,22 +111,22 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     log_ratio: float | None = None  # after − before
     low: float | None = None
     high: float | None = None
-    level: float | None = None  # the lower of both, before they were widened for looking
+    level: float | None = None  # the lower of both, before widening for interim looks
     before: Estimate | None = None
     after: Estimate | None = None
-    reasons: tuple[Reason, ...] = ()  # why it is inconclusive, failed or was not compared
-    control_failed: bool = False  # in either run; no claim below its noise floor is kept
-    phase: Phase | None = None  # in which it failed in either run, or its reference
-    failure: Failure | None = None  # in the run after, which may hold times from before it
-    elapsed_s: float | None = None  # that its cell took in the run after
-    is_described: bool = True  # both runs recorded what was around the arm
-    differences: tuple[FactDifference, ...] = ()  # of the arm itself, `reference` is before
+    reasons: tuple[Reason, ...] = ()  # for inconclusive, failed or missing changes
+    control_failed: bool = False  # in either run; claims below its noise floor are withdrawn
+    phase: Phase | None = None  # of the failure of the arm or its reference, in either run
+    failure: Failure | None = None  # in the later run, which may have earlier times
+    elapsed_s: float | None = None  # time that its cell took in the later run
+    is_described: bool = True  # both runs recorded the arm's surroundings
+    differences: tuple[FactDifference, ...] = ()  # of the arm itself; `reference` is before
     remarks: tuple[str, ...] = ()
     sentence: str = ""
 
     @property
     def is_confounded(self) -> bool:
-        """Say whether the arm's software changed as well between the runs."""
+        """Say whether the arm's software also changed between the runs."""
         return any(one.fact_class == "confounder" for one in self.differences)
 
 
@@ -136,11 +136,11 @@ class RunChange(msgspec.Struct, frozen=True, kw_only=True):
     before: RunSide
     after: RunSide
     reference_arm: str
-    references: dict[str, str] = {}  # by cell, where it is another arm
-    margin: float  # of the run after
+    references: dict[str, str] = {}  # by cell, for cells with another reference
+    margin: float  # of the later run
     changes: tuple[Change, ...]
     left_out: tuple[LeftOut, ...] = ()
-    mismatches: tuple[Mismatch, ...] = ()  # none, or they were allowed
+    mismatches: tuple[Mismatch, ...] = ()  # empty, or allowed by the user
     cautions: tuple[str, ...] = ()
     gates: tuple[GateResult, ...] = ()
     exit_code: int = 0

@@ -1,4 +1,4 @@
-"""What several runs say together, as types: `envcompare combine --format json` writes them."""
+"""Types for combined runs, written by `envcompare combine --format json`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WhyOpen = Literal["", "mean", "outside-turns", "control-failed", "other-metric",
 
 
 class CombinedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm ÷ reference in one run on one host; log ratios, as that run printed them."""
+    """One arm ÷ reference in one run on one host; log ratios as that run reports them."""
 
     run_id: str
     cell: str
@@ -25,40 +25,40 @@ class CombinedPart(msgspec.Struct, frozen=True, kw_only=True):
     log_ratio: float | None = None
     low: float | None = None
     high: float | None = None
-    # Standard error of the log ratio within its run; None: nothing tells it, and it is not pooled.
+    # Standard error of the log ratio within its run; None if unknown, and then not pooled.
     error: float | None = None
     control_end: float | None = None  # log ratio by which the reference differs from itself there
 
 
 class CombinedEffect(msgspec.Struct, frozen=True, kw_only=True):
-    """What all runs say of one arm and one workload.
+    """The combined result for one arm and one workload.
 
-    The unit of the interval is the host where several machines were measured, else the run.
+    The interval is over hosts if several machines were measured, otherwise over runs.
     """
 
     workload: str
     parameters: dict[str, Scalar] = {}
-    within: str = ""  # as of its cells
+    within: str = ""  # as in its cells
     arm: str
     reference: str
     metric: str = ""
     outcome: CombinedOutcome
-    why_open: WhyOpen = ""  # where no claim is made
-    runs: int  # that were pooled
-    hosts: int  # machines that these were measured on
+    why_open: WhyOpen = ""  # reason for making no claim
+    runs: int  # number of pooled runs
+    hosts: int  # number of machines in those runs
     unit: Literal["host", "run"]
     log_ratio: float | None = None
     low: float | None = None
     high: float | None = None
-    level: float | None = None  # widened for the number of these statements
-    # Standard deviation of the log ratio between runs, their own errors taken off.
+    level: float | None = None  # corrected for the number of these effects
+    # Standard deviation of the log ratio between runs, without their own errors.
     between_runs: float | None = None
     parts: tuple[CombinedPart, ...]
     sentence: str = ""
 
 
 class RunMismatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What must be the same in two runs and is not; the values before are those of the first."""
+    """A property that must be equal in two runs and is not; `before` is the first run."""
 
     first: str  # their IDs
     other: str
@@ -69,9 +69,9 @@ class CombinedRuns(msgspec.Struct, frozen=True, kw_only=True):
     """Several runs, pooled."""
 
     runs: tuple[RunSide, ...]
-    machines: dict[str, str]  # of each machine its processor
+    machines: dict[str, str]  # processor by machine
     margin: float  # the largest of the runs
     effects: tuple[CombinedEffect, ...]
-    left_out: tuple[str, ...] = ()  # comparisons that one run alone has, with its ID
-    mismatches: tuple[RunMismatch, ...] = ()  # none, or they were allowed
+    left_out: tuple[str, ...] = ()  # comparisons that only one run has, with its ID
+    mismatches: tuple[RunMismatch, ...] = ()  # empty, or allowed by the user
     schema: Literal[2] = SCHEMA

@@ -1,7 +1,7 @@
-"""What the analysis found in a run, as types: comparison.json is `RunComparison` written out.
+"""The results of the analysis as types; comparison.json is a serialised `RunComparison`.
 
-Ratios are time in the arm ÷ time in the reference, above 1 is slower; they are kept as natural
-logarithms (`log_ratio`), and turned into percent only where they are printed.
+Ratios are time in the arm ÷ time in the reference, above 1 is slower. They are stored as natural
+logarithms (`log_ratio`) and converted to percent only for output.
 """
 
 from __future__ import annotations
@@ -55,22 +55,22 @@ LEFT_OUT: Final[frozenset[ReasonKind]] = frozenset({"size-skipped", "not-planned
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a comparison is inconclusive, failed or was not run, with what a kind has to tell."""
+    """Why a comparison is inconclusive, failed or was not run, with details by kind."""
 
     kind: ReasonKind
     when: When | None = None  # in which of two runs
-    brief: str = ""  # what failed, as it was recorded while measuring
-    arm: str = ""  # the reference that failed, or the arm that worked outside its turns,
-    cpu_s: float | None = None  # CPU time that it used there,
-    children: int | None = None  # and its processes that lived at the same time
-    is_unstopped: bool = False  # it was to be stopped there, and could not be
+    brief: str = ""  # of the failure, as recorded during measuring
+    arm: str = ""  # the reference that failed, or the arm that worked outside its turns
+    cpu_s: float | None = None  # CPU time that it used outside its turns
+    children: int | None = None  # the largest number of its processes at one time
+    is_unstopped: bool = False  # it could not be stopped as planned
     unit: Literal["restart", "round"] = "restart"
-    counted: int | None = None  # units that were measured,
-    needed: int | None = None  # that a verdict needs,
-    planned: int | None = None  # that were planned where these are more,
-    missing: int | None = None  # and that are missing before there is an interval
+    counted: int | None = None  # measured units
+    needed: int | None = None  # units that a verdict needs
+    planned: int | None = None  # planned units, if more
+    missing: int | None = None  # units missing for an interval
     control_end: float | None = None  # log ratio by which the reference differs from itself
-    metrics: tuple[str, str] | None = None  # that the two runs were judged on
+    metrics: tuple[str, str] | None = None  # metrics of the verdicts of the two runs
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,21 +80,21 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     log_ratio: float
     low: float | None = None
     high: float | None = None
-    level: float  # of the interval before it was widened for looking, e.g. 0.98
+    level: float  # of the interval before widening for interim looks, such as 0.98
     unit: Literal["round", "restart", "process"]
     restarts: int
     generations: int
     rounds: int
-    is_widened: bool  # for several comparisons and for looking
+    is_widened: bool  # for several comparisons and for interim looks
 
     @property
     def has_size(self) -> bool:
-        """Tell whether it is of more than one restart: a single one may be off by any amount."""
+        """Tell whether it has more than one restart, since one alone may be off by any amount."""
         return self.unit == "process" or self.restarts > 1
 
 
 class Tail(msgspec.Struct, frozen=True, kw_only=True):
-    """How often a step is slow, above 1.5 times the median of its arm, here and in the reference.
+    """How often a step takes over 1.5 times the arm's median, in the arm and the reference.
 
     Shares of steps from 0 to 1, and ratios to the median; the interval of the difference of shares
     is at 95 % and not widened.
@@ -111,7 +111,7 @@ class Tail(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OwnWaiting(msgspec.Struct, frozen=True, kw_only=True):
-    """By how much more than its reference's a step is stretched by waiting for a CPU, as a share.
+    """The stretch of an arm's steps by waiting for a CPU, beyond that of the reference.
 
     The interval is at 99 % and not widened.
     """
@@ -119,11 +119,11 @@ class OwnWaiting(msgspec.Struct, frozen=True, kw_only=True):
     share: float
     low: float
     high: float
-    is_counted: bool  # it is not 0, nor what the control waits: the mean has it in
+    is_counted: bool  # it differs from 0 and from the control, so the mean includes it
 
 
 class TurnTrend(msgspec.Struct, frozen=True, kw_only=True):
-    """How an arm's ratio to the reference changes from the first step of a block to its last."""
+    """How an arm's ratio to the reference changes from the first step of a block to the last."""
 
     first_log_ratio: float
     last_log_ratio: float
@@ -132,12 +132,12 @@ class TurnTrend(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FarLaunch(msgspec.Struct, frozen=True, kw_only=True):
-    """A launch of an arm that took far more, or less, time than its others."""
+    """A launch of an arm that took much more, or less, time than its other launches."""
 
     restart: int
     arm: str
     launches: int  # of the arm
-    log_ratio: float  # of its time to what it usually takes against the other arms
+    log_ratio: float  # log ratio of its time to the arm's usual time, relative to the other arms
 
 
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,8 +157,8 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
 class StartupPart(msgspec.Struct, frozen=True, kw_only=True):
     """One phase of the start-up of one arm: median over launches and its range, in seconds.
 
-    Against the reference the difference in seconds, no ratio: seconds of phases add up to those of
-    the whole, and a phase may take next to nothing.
+    The comparison is a difference in seconds, since phases add up to the total and one phase may be
+    close to 0.
     """
 
     phase: Literal[
@@ -182,27 +182,27 @@ class StartupSummary(msgspec.Struct, frozen=True, kw_only=True):
     train_steps: int
     page_cache: str
     parts: tuple[StartupPart, ...]
-    cold_reason: str = ""  # why the cell has no launch with a cold page cache; empty where it has
+    cold_reason: str = ""  # why the cell has no launch with a cold page cache; empty if it has
 
 
 class MemorySummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Peaks of memory of one arm in one cell: the largest seen in any generation, in bytes."""
+    """Peaks of memory of one arm in one cell: the maximum over generations, in bytes."""
 
     cell: str
     arm: str
     generations: int
     max_rss_bytes: int | None = None
-    cgroup_peak_bytes: int | None = None  # holds page cache: never a ratio against vm
+    cgroup_peak_bytes: int | None = None  # includes page cache: never a ratio against vm
     cuda_allocated_peak_bytes: int | None = None
     cuda_reserved_peak_bytes: int | None = None
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):
-    """The trend of an arm's blocks inside a generation, after the discarded warm-up block."""
+    """The trend of an arm's blocks within a generation, without the warm-up block."""
 
     arm: str
-    is_ratio: bool  # of the log ratio to the reference, which the verdict rests on; else of times
-    slope: float  # mean change of the logarithm a round
+    is_ratio: bool  # of the log ratio that the verdict uses; otherwise of times
+    slope: float  # mean change of the logarithm per round
     over_generation: float  # from the first round to the last
     p_value: float
     generations: int
@@ -210,33 +210,33 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PickedValue(msgspec.Struct, frozen=True, kw_only=True):
-    """A number read from the output of a plain command, or returned by the `finish` of a workload.
+    """A number from the output of a plain command, or from the `finish` of a workload.
 
-    It is of one arm in one cell. Which way is better is not known, so that no verdict rests on it.
+    It belongs to one arm in one cell. No verdict uses it, since the better direction is unknown.
     """
 
     cell: str
     arm: str
     name: str
-    processes: int  # in which it was found, or generations of a workload
+    processes: int  # number of processes, or generations of a workload, with a value
     median: float
-    low: float  # the smallest and the largest seen
+    low: float  # the smallest and the largest value
     high: float
-    log_ratio: float | None = None  # to the reference; None for it, and for numbers not above 0
+    log_ratio: float | None = None  # None for the reference, and for numbers not above 0
     ratio_low: float | None = None
     ratio_high: float | None = None
     level: float = 0.95  # not widened
 
 
 class ResultGap(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a result of an arm lies from the reference's, at the same point of the same work."""
+    """The gap between a result of an arm and the reference's at the same point of the work."""
 
     cell: str
     arm: str
     name: str
     reference_value: float
     value: float
-    relative: float  # |value − reference| ÷ the larger of the two, the most of any point
+    relative: float  # |value − reference| ÷ the larger of the two, maximum over points
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -246,60 +246,60 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     workload: str
     parameters: dict[str, Scalar] = {}
-    within: str = ""  # as of its cell
+    within: str = ""  # as in its cell
     arm: str
     environment: str
     stack: str
-    arm_parameters: dict[str, Scalar] = {}  # of the workload, where their values are compared
+    arm_parameters: dict[str, Scalar] = {}  # of the workload, if their values are compared
     is_control: bool = False
     outcome: Outcome
     leaning: Leaning = "none"
     is_confounded: bool = False
-    # Keys of `differences` that may explain it, the likeliest first; None: no facts to compare.
+    # Keys of `differences` that may be the cause, the likeliest first; None: no facts to compare.
     candidates: tuple[str, ...] | None = None
-    # The typical step, on `net`, or on `wall` where net is not defined; a process of a command.
+    # The typical step on `net`, or on `wall` if net is undefined; or a process of a command.
     primary: Estimate | None = None
-    # The headline: the mean of all steps of all launches, `own_waiting` in it where it is counted.
+    # The headline: the mean of all steps of all launches, including a counted `own_waiting`.
     mean: Estimate | None = None
-    excess: Estimate | None = None  # of the mean above the typical step: 95 %, not widened
-    is_mean_firm: bool = False  # it may claim a difference: no screen, and its own control held
-    is_by_mean: bool = False  # the outcome is that of the mean, not of the typical step alone
-    own_waiting: OwnWaiting | None = None  # None where the metric is not `net`
-    far_launches: tuple[FarLaunch, ...] = ()  # of the arm and its reference; no estimate lacks them
+    excess: Estimate | None = None  # mean minus typical step: 95 %, not widened
+    is_mean_firm: bool = False  # it may claim a difference: no screen, and a passed control
+    is_by_mean: bool = False  # the mean, not the typical step alone, gave the outcome
+    own_waiting: OwnWaiting | None = None  # None unless the metric is `net`
+    far_launches: tuple[FarLaunch, ...] = ()  # of both arms; all estimates include them
     turn_trend: TurnTrend | None = None
-    steps: int | None = None  # that the arm of the two with fewer took
-    # Seconds of the reference's step, or process: times the ratio of `deciding` it is the arm's.
+    steps: int | None = None  # steps of the arm with fewer steps
+    # Seconds of the reference's step or process; times the ratio of `deciding`, the arm's.
     reference_step_s: float | None = None
     tail: Tail | None = None
     secondary: tuple[Estimate, ...] = ()  # means of wall, stretch, cpu, gpu: not widened
-    reason: Reason | None = None  # why it failed, was not run, or is inconclusive
-    forecast_s: float | None = None  # more seconds of measuring that would decide
-    forecast_restarts: int | None = None  # or processes
-    works_outside: bool = False  # or its reference does, while others have their turns
-    control_failed: bool = False  # then only claims beyond `noise_floor` were kept
+    reason: Reason | None = None  # why it failed, did not run, or is inconclusive
+    forecast_s: float | None = None  # more measuring time that would decide
+    forecast_restarts: int | None = None  # or processes that would decide
+    works_outside: bool = False  # the arm or its reference works during the turns of others
+    control_failed: bool = False  # then only claims beyond `noise_floor` remain
     failure: Failure | None = None
 
     @property
     def deciding(self) -> Estimate | None:
-        """The estimate that the outcome rests on, and that is printed: the mean or the typical."""
+        """The reported estimate of the outcome: the mean or the typical step."""
         return self.mean if self.is_by_mean else self.primary
 
     @property
     def is_left_out(self) -> bool:
-        """Tell whether it was not run on purpose: by the search for a batch, or by the plan."""
+        """Tell whether the batch search or the plan excluded it on purpose."""
         return self.reason is not None and self.reason.kind in LEFT_OUT
 
     @property
     def is_skipped_size(self) -> bool:
-        """Tell whether it is of a batch that does not fit; *Batch sizes* says so."""
+        """Tell whether its batch does not fit, which the section *Batch sizes* reports."""
         return self.reason is not None and self.reason.kind == "size-skipped"
 
 
 class Decomposition(msgspec.Struct, frozen=True, kw_only=True):
-    """One 2 × 2 of a cell: a difference split into environment and stack, none of it widened.
+    """One 2 × 2 of a cell: a difference split into environment and stack, without widening.
 
-    `total` is `environment` + `stack`, and, where the plain process ran with the image's software
-    too, `environment_by_image` + `stack_by_base`; the paths differ by `interaction`.
+    `total` is `environment` + `stack`. If the plain process also ran with the image's software, it
+    is also `environment_by_image` + `stack_by_base`; the paths differ by `interaction`.
     """
 
     cell: str
@@ -308,7 +308,7 @@ class Decomposition(msgspec.Struct, frozen=True, kw_only=True):
     parameters: dict[str, Scalar] = {}
     arm: str  # the container with its image
     host_arm: str  # the container with the host's own files
-    base: str  # the plain process with them
+    base: str  # the plain process with the host's own files
     base_image: str = ""  # the plain process with the software of the image
     total: Estimate  # arm ÷ base
     environment: Estimate  # host_arm ÷ base
@@ -327,11 +327,11 @@ class LadderStep(msgspec.Struct, frozen=True, kw_only=True):
     parameters: dict[str, Scalar] = {}
     arm: str
     rung: str  # what it adds
-    below: str = ""  # the arm below; empty for the lowest, and where this one was not measured
+    below: str = ""  # the arm below; empty for the lowest rung, and for unmeasured ones
     outcome: Outcome  # of the step
-    step: Estimate | None = None  # arm ÷ below, widened as the comparisons of the run
-    why_not: str = ""  # it was not measured
-    # keys of the facts in which it differs from the rung below; None where they are not known
+    step: Estimate | None = None  # arm ÷ below, widened like the comparisons of the run
+    why_not: str = ""  # reason if not measured
+    # keys of the facts that differ from the rung below; None if unknown
     changed: tuple[str, ...] | None = ()
     is_confounded: bool = False
 
@@ -342,13 +342,13 @@ class LadderStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArmThreads(msgspec.Struct, frozen=True, kw_only=True):
-    """What ran in the blocks of an arm, and for how long a CPU quota stopped it."""
+    """The threads in the blocks of an arm, and how long a CPU quota stopped them."""
 
     arm: str
     running: int  # threads of all its processes in a block, the median
     throttled_s: float | None = None  # summed over CPUs; None: not measured
-    throttled_periods: int | None = None  # of the quota, in which it was stopped
-    measured_s: float  # of all its blocks, on the clock
+    throttled_periods: int | None = None  # of the quota in which it was stopped
+    measured_s: float  # wall time of all its blocks
 
 
 class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -358,35 +358,35 @@ class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     workload: str
     parameters: dict[str, Scalar] = {}
-    within: str = ""  # the arm of `--envs` whose values are compared in it, of several
+    within: str = ""  # with several arms in `--envs`, the arm whose values are compared here
     is_program: bool = False  # a plain command
     state: CellState
     reason: str = ""
     metric: Literal["net", "wall"] = "net"
     metric_reason: str = ""
-    generation: Literal["", "fork", "rebuild"] = ""  # how one starts afresh
-    generation_reason: str = ""  # and why so
+    generation: Literal["", "fork", "rebuild"] = ""  # how a generation starts
+    generation_reason: str = ""  # the reason for `generation`
     steps_per_block: int | None = None
     restarts: int = 0
     generations: int = 0
     rounds: int = 0
     dropped_rounds: int = 0
-    held_rounds: int = 0  # in which each block was held on the same CPU
-    stops: bool = False  # what an arm had started, while others had their turns
+    held_rounds: int = 0  # rounds with all blocks on the same CPU
+    stops: bool = False  # arms are stopped during the turns of others
     steps: int = 0
-    processes: int = 0  # of a plain command; then each is a restart, a generation and a round
+    processes: int = 0  # of a plain command; each is a restart, a generation and a round
     measured_s: float = 0.0
     elapsed_s: float = 0.0
     stopped_by: StoppedBy = "unknown"
-    noise_floor: Estimate | None = None  # the A/A control
+    noise_floor: Estimate | None = None  # result of the A/A control
     step_times: tuple[StepTimes, ...] = ()
-    step_edges_s: tuple[float, ...] = ()  # of the histograms of all arms; few steps lie beyond
-    drifts: tuple[Drift, ...] = ()  # every one that was tested
-    dropped_blocks: int = 0  # their clocks jumped
-    restart_spread: float | None = None  # standard deviation of what a restart adds, as reckoned
+    step_edges_s: tuple[float, ...] = ()  # of the histograms of all arms; few steps are beyond
+    drifts: tuple[Drift, ...] = ()  # of every test
+    dropped_blocks: int = 0  # blocks with a jump of the clock
+    restart_spread: float | None = None  # standard deviation that restarts add, as estimated
     waited_s: float = 0.0  # for a quiet machine
-    threads: tuple[ArmThreads, ...] = ()  # of the arms in which they were counted
-    cautions: tuple[str, ...] = ()  # sentences noted while measuring, each with a next step
+    threads: tuple[ArmThreads, ...] = ()  # of the arms with a count
+    cautions: tuple[str, ...] = ()  # sentences from measuring, each with a next step
 
 
 class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -399,14 +399,14 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     reference: str
     state: CellState
     reason: str = ""
-    is_timed: bool = True  # False: all that is known of it are imported profiles
-    parameters: dict[str, Scalar] = {}  # of the workloads, where their values are compared
+    is_timed: bool = True  # False if it only has imported profiles
+    parameters: dict[str, Scalar] = {}  # of the workloads, if their values are compared
     identity: dict[str, Scalar] = {}
     facts: dict[str, FingerprintValue] = {}
 
 
 class FailureRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One failure as it happened, for the failures section."""
+    """One failure, for the failures section."""
 
     t: float
     host: str
@@ -421,47 +421,47 @@ class FailureRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """comparison.json: all that the report draws."""
+    """comparison.json: the complete input of the report."""
 
     run_id: str
     created: str
     tool_version: str
-    tool_commit: str = ""  # `modified` follows where it was changed; empty: not known
+    tool_commit: str = ""  # with suffix `modified` for changed sources; empty if unknown
     title: str = ""
     seed: int
     command_line: tuple[str, ...] = ()
-    imports: tuple[str, ...] = ()  # commands that put profiles into the run folder, as typed
+    imports: tuple[str, ...] = ()  # commands that imported profiles, as typed
     configuration: str = ""
     preset: str
     margin: float
     target: float
     budget_s: float
     min_restarts: int
-    threads: int | None  # of every arm; None: as many as each itself has
-    stabilise: bool = False  # allocator thresholds and hash seed were fixed in every arm
-    planned_sessions: int = 1  # 1: it was measured at one time
+    threads: int | None  # in every arm; None: each arm's own number
+    stabilise: bool = False  # every arm had fixed allocator thresholds and hash seed
+    planned_sessions: int = 1  # 1: measured in one go
     sessions: int = 1  # that were measured
-    days: int = 1  # of the calendar (UTC) on which they began
+    days: int = 1  # calendar days (UTC) on which sessions started
     is_complete: bool  # False after an interruption or a crash
     reference_arm: str
-    references: dict[str, str] = {}  # by cell, where it is another arm than `reference_arm`
-    planned_comparisons: int  # m: what the intervals are widened for
+    references: dict[str, str] = {}  # by cell, unless it is `reference_arm`
+    planned_comparisons: int  # m: the intervals are widened for this number
     screen: bool = False  # Benjamini and Hochberg instead of Bonferroni
     comparisons: tuple[Comparison, ...]
     cells: tuple[CellSummary, ...]
     arms: tuple[ArmSummary, ...]
-    differences: tuple[FactDifference, ...] = ()  # of one that cells share the strongest
-    hosts: tuple[HostSummary, ...] = ()  # what was timed on them
+    differences: tuple[FactDifference, ...] = ()  # with the strongest evidence of any cell
+    hosts: tuple[HostSummary, ...] = ()  # hosts of timed work
     host_differences: tuple[HostDifference, ...] = ()  # between hosts, in one arm
-    over_hosts: tuple[HostsEstimate, ...] = ()  # where two hosts or more compared the same
-    groups: tuple[HostGroup, ...] = ()  # of hosts that are compared, the others with the first
-    group_differences: tuple[GroupDifference, ...] = ()  # what tells their machines apart first
-    group_estimates: tuple[GroupEstimate, ...] = ()  # times, then what environments cost
-    # By cell, the differences of which the cell has other evidence than `differences` says.
+    over_hosts: tuple[HostsEstimate, ...] = ()  # for work that two or more hosts compared
+    groups: tuple[HostGroup, ...] = ()  # groups of hosts; the others are compared with the first
+    group_differences: tuple[GroupDifference, ...] = ()  # those of the machines first
+    group_estimates: tuple[GroupEstimate, ...] = ()  # times, then the costs of environments
+    # By cell, differences with other evidence than in `differences`.
     cell_differences: dict[str, tuple[FactDifference, ...]] = {}
     decompositions: tuple[Decomposition, ...] = ()
     scaling: tuple[Scaling, ...] = ()  # of cells that set `ranks`
-    ladder: tuple[LadderStep, ...] = ()  # from the lowest rung up, cell after cell
+    ladder: tuple[LadderStep, ...] = ()  # from the lowest rung up, by cell
     startup: tuple[StartupSummary, ...] = ()
     memory: tuple[MemorySummary, ...] = ()
     picked: tuple[PickedValue, ...] = ()
@@ -469,20 +469,20 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     profiles: tuple[CellProfiles, ...] = ()
     phases: tuple[CellPhases, ...] = ()
     batch_sweeps: tuple[BatchSweep, ...] = ()
-    until: Goal | None = None  # that was trained to
+    until: Goal | None = None  # the goal of training
     training: tuple[CellTraining, ...] = ()  # of each cell, to that goal
     failures: tuple[FailureRow, ...] = ()
-    identity_changes: tuple[IdentityChange, ...] = ()  # measured on after a resumption
+    identity_changes: tuple[IdentityChange, ...] = ()  # measured despite these, after a resumption
     torn_lines: int = 0
     duration_s: float | None = None
     schema: Literal[2] = SCHEMA
 
     def reference_in(self, cell: str) -> str:
-        """Return the arm that the others of a cell are compared with."""
+        """Return the reference arm of a cell."""
         return self.references.get(cell, self.reference_arm)
 
     def reference_of(self, arm: str) -> str:
-        """Return the arm that an arm is compared with, in whichever cell."""
+        """Return the reference arm of an arm, in any cell."""
         cells = (one.cell for one in self.comparisons if one.arm == arm)
         return self.reference_in(next(cells, ""))
 
@@ -493,7 +493,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def compared(self) -> tuple[Comparison, ...]:
-        """The comparisons that a verdict is asked of: no reference and no control."""
+        """The comparisons that need a verdict: no reference and no control."""
         return tuple(
             one for one in self.comparisons if not one.is_control and one.outcome != "reference"
         )

@@ -1,7 +1,7 @@
-"""What the analysis found in the profiles and marked steps of a cell; a part of comparison.json.
+"""The results for profiles and marked steps of a cell, as part of comparison.json.
 
-Of profiles, times are nanoseconds and sizes bytes, of one step where the name or the text says per
-step; `None` means not measured, never 0. Ratios are arm ÷ reference.
+Profile times are nanoseconds and sizes bytes. They are per step if the name or the text says so.
+`None` means not measured, never 0. Ratios are arm ÷ reference.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PartKind = Literal["step", "phase", "operator", "others"]
 
 
 class PassState(msgspec.Struct, frozen=True, kw_only=True):
-    """One profile of an arm: what made it, or why it is missing and what mends that."""
+    """One profile of an arm: its tool, or why it is missing and how to get it."""
 
     kind: PassName
     name: Annotated[str, Meta(description="of the record, below profiles/<cell>/<arm>/")]
@@ -52,9 +52,9 @@ class PassState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuantityRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A quantity of one arm: of the whole profile, a step and a sample, and against the reference.
+    """A quantity of one arm: in total, per step, per sample, and against the reference.
 
-    Sums are divided by steps and samples; ratios, rates and maxima stand in `value` alone.
+    Sums are divided by steps and samples; ratios, rates and maxima only have `value`.
     """
 
     name: str
@@ -87,7 +87,7 @@ class QuantityRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ActivityRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the table that nvprof printed, of the whole profile."""
+    """One line of nvprof's summary table, for the whole profile."""
 
     type: Literal["GPU activities", "API calls"]
     name: str
@@ -115,7 +115,7 @@ class ActivityTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperatorRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One operator as torch.profiler adds it up, of the whole profile."""
+    """One operator with torch.profiler's sums, for the whole profile."""
 
     name: str
     calls: int
@@ -131,7 +131,7 @@ class OperatorRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperatorTable(msgspec.Struct, frozen=True, kw_only=True):
-    """The operators of one profile, those with the longest own time first."""
+    """The operators of one profile, longest self time first."""
 
     source: str
     kind: PassName
@@ -158,9 +158,9 @@ class ArmProfiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelDiffRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One kernel in the reference, in the arm, or in both; times and launches are of a step.
+    """One kernel in the reference, in the arm, or in both; times and launches are per step.
 
-    They are of the whole profile where its steps are not known; the diff says which.
+    If the number of steps is unknown they are per profile; the diff has a flag.
     """
 
     kind: DiffKind
@@ -182,7 +182,7 @@ class KernelDiffRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """The kernels of an arm against those of the reference, by how much the time changed."""
+    """The kernels of an arm against those of the reference, ordered by change of time."""
 
     arm: str
     source: Annotated[str, Meta(description="the pass and tool both profiles are of")]
@@ -212,7 +212,7 @@ class KernelDiff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LedgerPart(msgspec.Struct, frozen=True, kw_only=True):
-    """One part of a step; all parts of a ledger add up to its whole, to the nanosecond."""
+    """One part of a step; the parts of a ledger add up to the total, to the nanosecond."""
 
     part: Part
     label: str
@@ -223,7 +223,7 @@ class LedgerPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the change of a step comes from: parts that sum exactly to the whole change."""
+    """The changes of the parts of a step, which sum exactly to its change."""
 
     arm: str
     basis: Basis
@@ -258,7 +258,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Roof(msgspec.Struct, frozen=True, kw_only=True):
-    """The bound on one precision: a horizontal roof and where the slope meets it."""
+    """The limit for one precision: a horizontal roof and its ridge point."""
 
     precision: Annotated[str, Meta(description="such as fp32 or tensor_bf16")]
     flops_per_s: float
@@ -267,7 +267,7 @@ class Roof(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RooflinePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One kernel, or all of an arm, in one precision; or in all, held against a floor of time."""
+    """One kernel, or the total of an arm, in one precision; or in all, against a time floor."""
 
     arm: str
     name: str
@@ -288,7 +288,7 @@ class RooflinePoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Roofline(msgspec.Struct, frozen=True, kw_only=True):
-    """The roofs of a device and where each arm stands below them."""
+    """The roofs of a device, and the points of each arm below them."""
 
     device: str
     source: str
@@ -312,7 +312,7 @@ class GpuPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuParts(msgspec.Struct, frozen=True, kw_only=True):
-    """A step on a GPU in two parts: the GPU is busy, or it waits for the host."""
+    """A GPU step in two parts: the GPU is busy, or it waits for the host."""
 
     arm: str
     steps: Annotated[tuple[int, int], Meta(description="traced of the reference and of the arm")]
@@ -323,7 +323,7 @@ class GpuParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CellProfiles(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the profiles of a cell say: each arm, each against the reference, the roofline."""
+    """All profile results of a cell: each arm alone and against the reference, the roofline."""
 
     cell: str
     host: str
@@ -344,10 +344,10 @@ class CellProfiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartDifference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A part of a marked step in an arm and in the reference; seconds are of one step.
+    """A part of a marked step in an arm and in the reference, in seconds per step.
 
-    `others` is the step without the operators that differ. An operator without a name is what no
-    operator of its phase took: Python and PyTorch's dispatch.
+    `others` is the step without the operators that differ. An unnamed operator is the time of a
+    phase outside its operators: Python and PyTorch's dispatch.
     """
 
     kind: PartKind
@@ -358,14 +358,14 @@ class PartDifference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     log_ratio: float
     low: float | None = None
     high: float | None = None
-    difference_s: float  # what the ratio makes of the time of the reference
+    difference_s: float  # the ratio applied to the time of the reference
     difference_low_s: float | None = None
     difference_high_s: float | None = None
     is_distinguishable: bool = False  # the interval excludes 0
 
 
 class LoneOperator(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator that only one of the two arms runs; `share` and `time_s` are of its step."""
+    """An operator that only one of the arms runs; `share` and `time_s` are of that arm's step."""
 
     phase: StepPhase
     operator: str
@@ -375,17 +375,17 @@ class LoneOperator(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArmPhases(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a step in one arm: the step, its phases, operators by size, and the others.
+    """The parts of a step in one arm: the step, phases, operators by size, and the rest.
 
-    The intervals of phases and operators hold together at 95 %; those of the step and of the others
-    hold at the same level each.
+    The intervals of phases and operators have a joint level of 95 %; the step and the rest have 95
+    % each.
     """
 
     arm: str
     rounds: int
     restarts: int
     level: float
-    tested: int  # phases and operators that hold 1 % of the step
+    tested: int  # number of phases and operators with at least 1 % of the step
     parts: tuple[PartDifference, ...]
     most_log_ratio: float | None = None  # the far end of the intervals of operators that do not
     # differ: no operator was seen to differ by more
@@ -393,7 +393,7 @@ class ArmPhases(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CellPhases(msgspec.Struct, frozen=True, kw_only=True):
-    """What the marked rounds of a cell tell, or why nothing was marked."""
+    """The results of a cell's marked rounds, or the reason why there are none."""
 
     cell: str
     reference: str

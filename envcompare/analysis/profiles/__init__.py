@@ -1,1 +1,1 @@
-"""From profiles to kernels, quantities and what explains a difference."""
+"""Analyse profiles: kernels, quantities and causes of a difference."""

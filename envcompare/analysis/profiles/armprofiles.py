@@ -133,7 +133,6 @@ def kernel_names(profiles: Iterable[Profile]) -> frozenset[str]:
 
 
 def _pass_state(record: ProfileRecord) -> PassState:
-    """Return the state of a pass."""
     profile = record.profile
     return PassState(
         kind=record.kind,

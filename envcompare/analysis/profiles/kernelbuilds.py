@@ -248,7 +248,6 @@ def _excerpt(name: str, sign: str) -> str:
 def _difference(
     sign: _Sign, reference: Side, arm: Side, *, is_one_gpu: bool
 ) -> FactDifference | None:
-    """Return the difference of a sign between the arms; None if there is none."""
     before, after = sign.in_any(reference.names), sign.in_any(arm.names)
     if not before or not after or before == after or _is_same(sign, reference, arm):
         return None
@@ -269,7 +268,6 @@ def _difference(
 
 
 def _example(sign: _Sign, names: Iterable[str]) -> str:
-    """Return a name with the sign."""
     name = next(one for one in sorted(names) if sign.of(one))
     return _excerpt(name, min(sign.of(name)))
 

@@ -242,7 +242,6 @@ def _cut(sums: Sequence[_Sum], before: _Side, after: _Side) -> tuple[KernelDiffR
 
 
 def _total_row(sums: Sequence[_Sum]) -> KernelDiffRow:
-    """Return all sums in one row."""
     return KernelDiffRow(
         kind=sums[0].kind if sums else "both",
         kernel_class="other",

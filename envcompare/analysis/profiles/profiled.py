@@ -220,7 +220,7 @@ def _sources(before: ProfileRecord, after: ProfileRecord) -> str:
 
 
 def _ledger(cell: _ProfiledCell, arm: str) -> Ledger | str | None:
-    """Return a ledger from traces, else from blocks; a reason only if there was a trace."""
+    """Return a ledger from traces, else from blocks; the reason only for unusable traces."""
     pair = choose_pair(cell.of(cell.reference), cell.of(arm), is_of_program)
     if pair is None:
         timed = timing_ledger(
@@ -240,7 +240,7 @@ def _ledger(cell: _ProfiledCell, arm: str) -> Ledger | str | None:
         return made
     if arm in cell.timed and any(map(_is_imported, pair)):
         return replace(made, notes=(*made.notes, _UNKNOWN_ORIGIN))
-    # the change of a mean step as the headline has it, if one was timed
+    # the change of a mean step as in the headline, if one was timed
     data, step = cell.data, _steps_ns(cell).get(cell.reference)
     mean = data.mean_estimate(arm, data.metric[0], level=EQUAL_LEVEL)
     if mean is None or step is None or not made.is_per_step:
@@ -293,9 +293,9 @@ def _has_busy_time(record: ProfileRecord) -> bool:
 
 
 def _busy_half_width(before: Sequence[float], after: Sequence[float]) -> float | None:
-    """Return that of the log ratio of mean busy times; None with fewer steps than stretches.
+    """Return the half-width of the log ratio of mean busy times; None with too few steps.
 
-    It is Student's, from a jackknife over stretches of the steps of each arm.
+    Student's t interval, from a jackknife over stretches of each arm's steps.
     """
     if min(len(before), len(after)) < STRETCHES:
         return None
@@ -309,7 +309,7 @@ def _busy_half_width(before: Sequence[float], after: Sequence[float]) -> float |
 def _host_part(
     step_ns: float, busy: Sequence[float], log_ratios: tuple[float, float | None, float | None]
 ) -> GpuPart | None:
-    """Return the part of a step that the host decides; None where the ratio leaves nothing."""
+    """Return the host's part of a step; None if the ratio leaves no time for it."""
     rest = step_ns - busy[0]
     ends = [None if one is None else step_ns * math.exp(one) - busy[1] for one in log_ratios]
     if rest <= 0 or any(one is not None and one <= 0 for one in ends):
@@ -427,6 +427,5 @@ def _side(cell: _ProfiledCell, arm: str, records: Records) -> Side:
 
 
 def _fingerprint_gpu(cell: _ProfiledCell, arm: str) -> frozenset[str]:
-    """Return the GPU name in the fingerprint of an arm."""
     name = cell.facts(arm).get(GPU)
     return frozenset({str(name)} if name else ())

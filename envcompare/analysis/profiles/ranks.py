@@ -118,7 +118,6 @@ def _listed(ranks: Iterable[int]) -> str:
 def _summed_by(
     groups: Iterable[tuple[_Called, ...]], key: Callable[[_Called], Hashable]
 ) -> tuple[_Called, ...]:
-    """Return the items of all ranks, summed by key."""
     sums: dict[Hashable, _Called] = {}
     for called in (one for group in groups for one in group):
         name = key(called)

@@ -1,1 +1,1 @@
-"""From samples to times, differences and verdicts of a run."""
+"""Turn samples into times, differences and verdicts."""

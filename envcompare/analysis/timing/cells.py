@@ -1,4 +1,4 @@
-"""What happened in a cell: blocks by arm, state, step times, drift, and how it was stopped."""
+"""Analyse one cell: blocks by arm, state, step times, drift, and how it was stopped."""
 
 from __future__ import annotations
 
@@ -54,47 +54,47 @@ from envcompare.stats.typical import TYPICAL_SHARE, RoundEvidence, Spread, prior
 
 _SKIPPED = "the run ended before this cell"
 BINS: Final = 48
-_TAIL: Final = 0.005  # of the steps of an arm that may lie beyond either end of the edges
+_TAIL: Final = 0.005  # of an arm's steps that may be beyond either end of the edges
 
 Times = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutsideWork:
-    """What threads and children of an arm did while the other arms had their turns."""
+    """The activity of an arm's threads and children during the turns of other arms."""
 
     arm: str
     cpu_s: float
-    children: int  # that lived at the same time
-    is_unstopped: bool  # it was to be stopped there, and could not be
+    children: int  # the largest number at one time
+    is_unstopped: bool  # it could not be stopped as planned
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: what is asked for again and again is kept
+@dataclass(frozen=True, kw_only=True)  # no slots, for the cached properties
 class CellData:
-    """All that a run folder holds of one cell; pure to compute on."""
+    """The data of one cell in a run folder; all methods are pure."""
 
     run: RunRecord
     cell: CellRecord
-    blocks: tuple[Measured, ...]  # or processes, of a plain command
+    blocks: tuple[Measured, ...]  # or processes of a plain command
     events: tuple[Event, ...]  # of this cell
-    host_events: tuple[Event, ...]  # of its host as a whole
-    guard_events: tuple[Event, ...] = ()  # such as cautions, those before a resumption as well
+    host_events: tuple[Event, ...]  # of the whole host
+    guard_events: tuple[Event, ...] = ()  # such as cautions, including those before a resumption
     elapsed_s: float = 0.0
-    batch: int | None = None  # samples a step
-    long_spinning: frozenset[str] = frozenset()  # arms that loaded the OpenMP runtime of Intel
+    batch: int | None = None  # samples per step
+    long_spinning: frozenset[str] = frozenset()  # arms that loaded Intel's OpenMP runtime
 
     @cached_property
     def reference(self) -> ArmRecord:
-        """Return the arm all others are compared with."""
+        """Return the arm that all others are compared with."""
         return next(arm for arm in self.run.arms if arm.is_reference)
 
     @cached_property
     def is_program(self) -> bool:
-        """Tell whether it times, or was to time, whole processes of a plain command."""
+        """Tell whether it was planned to time whole processes of a plain command."""
         return self.cell.is_program or any(isinstance(b, ProcessRun) for b in self.blocks)
 
     def against(self, arm: str) -> CellData:
-        """Return the cell with another arm as the reference, and without a control of that arm."""
+        """Return the cell with another arm as the reference, without the control of that arm."""
         arms = tuple(
             msgspec.structs.replace(each, is_reference=each.id == arm)
             for each in self.run.arms
@@ -104,18 +104,18 @@ class CellData:
 
     @cached_property
     def design(self) -> Design:
-        """Return how the cell was to be measured: on a GPU with as many restarts as that needs."""
+        """Return the cell's design, with the restarts that a GPU needs."""
         has_gpu = any(isinstance(one, Block) and one.gpu_ns for one in self.blocks)
         return self.run.design.on_gpu() if has_gpu else self.run.design
 
     @property
     def is_strict(self) -> bool:
-        """Tell whether intervals rest on restart means alone."""
+        """Tell whether intervals rest only on restart means."""
         return self.run.design.preset == "strict"
 
     @cached_property
     def metric(self) -> tuple[MetricName, str]:
-        """Return the primary metric, and why it is not `net` where it is not."""
+        """Return the primary metric, and a reason if it is not `net`."""
         return primary_metric(self.blocks, threads=self.run.design.threads)
 
     @property
@@ -125,17 +125,17 @@ class CellData:
 
     @cached_property
     def readings(self) -> Readings:
-        """Return what the metrics read from the blocks."""
+        """Return the readings of the blocks for the metrics."""
         return Readings(self.blocks, threads=self.run.design.threads)
 
     @property
     def alpha(self) -> float:
-        """Return the error of one planned comparison; a screen chooses its own later."""
+        """Return the error of one planned comparison; a screen sets its own later."""
         planned = count_comparisons(self.run.arms, len(self.run.cells))
         return error_of_each(planned, is_screening=self.run.design.screen)
 
     def widening(self, alpha: float) -> float:
-        """Return the factor by which an interval of the error `alpha` pays for looks."""
+        """Return the factor that widens an interval of error `alpha` for interim looks."""
         return widening_for_looks(
             alpha,
             self.design,
@@ -148,7 +148,7 @@ class CellData:
         return self.readings.estimate(arm, self.reference.id, metric)
 
     def evidence(self, arm: str, metric: MetricName) -> Evidence | RoundEvidence | None:
-        """Return what an arm's rounds say of its ratio to the reference; None without any."""
+        """Return the evidence on an arm's ratio to the reference; None without rounds."""
         if self.is_program:
             return gather(self.estimate(arm, metric))
         return self.readings.evidence(
@@ -161,23 +161,23 @@ class CellData:
         )
 
     def spread(self, arm: str) -> Spread:
-        """Return how far restarts scatter beyond their rounds, for the comparison of an arm."""
+        """Return the extra variation of restarts beyond their rounds for a comparison."""
         return self.readings.spread(arm, self.reference.id, self.metric[0], self.expected)
 
     @cached_property
     def expected(self) -> Spread:
-        """Return how far restarts were expected to scatter, as the looks took it."""
+        """Return the expected variation of restarts, as used by the interim looks."""
         noted = (e.values.get(EXPECTED_SPREAD) for e in self.events if e.what == "calibrated")
         values = [one for one in noted if isinstance(one, float) and 0 < one <= 1]
         return prior_of(values[0]) if values else Spread()
 
     def arm_blocks(self, arm: str) -> tuple[Measured, ...]:
-        """Return the measured blocks or processes of an arm, warm-up left out."""
+        """Return the measured blocks or processes of an arm, without warm-up."""
         return tuple(self._by_arm.get(arm, ()))
 
     @cached_property
     def measured(self) -> tuple[Measured, ...]:
-        """Return the blocks or processes of all arms, warm-up and what was dropped left out."""
+        """Return the blocks or processes of all arms, without warm-up and dropped ones."""
         return tuple(b for b in self.blocks if not b.warmup and b.status == "ok")
 
     @cached_property
@@ -198,27 +198,27 @@ class CellData:
         return next((failure for failure in reversed(failures) if failure is not None), None)
 
     def work(self, arm: str) -> Mapping[str, Scalar]:
-        """Return batch, device, code and data as the first worker of an arm said them.
+        """Return batch, device, code and data of an arm, from its first worker.
 
-        A command has its code alone.
+        A command only has its code.
         """
         noted = (e.values for e in self.events if e.what == "note" and e.arm == arm)
         return next((values for values in noted if "code" in values), {})
 
     def did_other_work(self, arm: str) -> bool:
-        """Tell whether the results of an arm show that its steps were other work."""
+        """Tell whether an arm's results show that its steps did different work."""
         failure = self.failure(arm)
         return failure is not None and failure.phase == "checksum"
 
     @cached_property
     def stops(self) -> bool:
-        """Tell whether arms were to be stopped between their turns."""
+        """Tell whether arms are stopped between their turns."""
         return any(e.values.get(STOPS) for e in self.events if e.what == "calibrated") or any(
             isinstance(one, Block) and one.is_stopped for one in self.measured
         )
 
     def outside_work(self, arm: str) -> OutsideWork | None:
-        """Return what an arm did outside its turns; None where nothing of it can matter."""
+        """Return an arm's work outside its turns; None if it cannot matter."""
         blocks = [one for one in self.arm_blocks(arm) if isinstance(one, Block)]
         told = [(one, one.outside_cpu_ns) for one in blocks if one.outside_cpu_ns is not None]
         counted_ns = sum(max(0, ns - self._spinning_ns(one)) for one, ns in told)
@@ -240,9 +240,9 @@ class CellData:
         return None
 
     def _spinning_ns(self, block: Block) -> int:
-        """Return for how long the pools of all processes of an arm may spin after a block.
+        """Return the longest time that an arm's thread pools may spin after a block.
 
-        Of one thread there is no pool; else every thread that ran beside the stepping one may.
+        A single thread has no pool; otherwise all threads but the stepping one may spin.
         """
         asked = self.run.design.threads
         if asked == 1:
@@ -253,7 +253,7 @@ class CellData:
     def estimate_of(
         self, ratio: Interval, arm: str, metric: MetricName, *, is_widened: bool
     ) -> Estimate:
-        """Write the interval of an arm as the record that comparison.json keeps."""
+        """Convert an arm's interval to the record in comparison.json."""
         groups = self.readings.groups(arm, self.reference.id, metric)
         rounds = sum(map(len, groups))
         return self.to_estimate(ratio, metric, rounds=rounds, is_widened=is_widened)
@@ -274,10 +274,10 @@ class CellData:
         factor: float = 1.0,
         is_widened: bool = False,
     ) -> Estimate | None:
-        """Return the estimate of the mean, with all steps in; None without rounds of both arms.
+        """Return the estimate of the mean over all steps; None without rounds of both arms.
 
-        On the metric of the verdict it has the waiting of its own in, where that is counted. That
-        of `stretch` is the one of wall less that of net.
+        On the verdict's metric it includes the arm's own waiting if that is counted. For `stretch`
+        it is the mean of wall minus that of net.
         """
         reference = self.reference.id
         mean = (
@@ -290,7 +290,7 @@ class CellData:
         ratio = mean.interval(
             level=level,
             factor=factor,
-            # what neighbors take is nothing that a restart adds to
+            # a restart adds nothing to the time that neighbours take
             spread=Spread(variance=0.0) if metric == "stretch" else self.spread(arm),
             groups=self.readings.groups(arm, reference, "wall" if metric == "stretch" else metric),
             generations=self.readings.generations(arm, reference, "wall"),
@@ -298,7 +298,7 @@ class CellData:
         return self.estimate_of(ratio, arm, metric, is_widened=is_widened)
 
     def headline(self, arm: str, typical: Interval) -> Headline:
-        """Return the typical step as printed with the mean, at the level that it leaves to it."""
+        """Return the typical step and the mean as reported, at the level left for the mean."""
         alpha = (1 - typical.level) / TYPICAL_SHARE
         evidence = self.evidence(arm, self.metric[0])
         equal = typical
@@ -319,7 +319,7 @@ class CellData:
     def to_estimate(
         self, ratio: Interval, metric: MetricName, *, rounds: int, is_widened: bool
     ) -> Estimate:
-        """Write an interval as the record that comparison.json keeps."""
+        """Convert an interval to the record in comparison.json."""
         return Estimate(
             metric=metric,
             log_ratio=ratio.mean,
@@ -335,9 +335,9 @@ class CellData:
 
 
 def _noise_floor(data: CellData) -> Estimate | None:
-    """Return the reference against itself at 99 %: what this cell calls a difference by chance.
+    """Return the 99 % interval of the reference against itself: this cell's noise.
 
-    That of the mean, as in the headline, or that of the typical step where only it excludes 0.
+    It is of the mean, as in the headline, or of the typical step if only that excludes 0.
     """
     control = next((arm.id for arm in data.run.arms if arm.is_control), None)
     if control is None:
@@ -357,7 +357,7 @@ def _excludes_zero(floor: Estimate | None) -> bool:
 
 
 def _all_step_times(data: CellData) -> tuple[tuple[StepTimes, ...], tuple[float, ...]]:
-    """Return the step times of every arm, and the edges that their histograms share."""
+    """Return the step times of every arm, and the shared edges of their histograms."""
     times = {arm.id: _times_s(data.arm_blocks(arm.id)) for arm in data.run.arms}
     edges = _shared_edges(times.values())
     summaries = (_step_times(arm, one, edges=edges, batch=data.batch) for arm, one in times.items())
@@ -419,7 +419,7 @@ def summarise_cell(data: CellData) -> CellSummary:
 
 
 def _arm_threads(data: CellData, arm: str) -> ArmThreads | None:
-    """Return how many threads ran in the blocks of an arm; None where they were not counted."""
+    """Return the threads in an arm's blocks; None without a count."""
     blocks = [one for one in data.arm_blocks(arm) if isinstance(one, Block)]
     running = [one.running for one in blocks if one.running is not None]
     if not running:
@@ -436,7 +436,7 @@ def _arm_threads(data: CellData, arm: str) -> ArmThreads | None:
 
 
 def _unseen(data: CellData) -> tuple[str, ...]:
-    """Say of which arms it cannot be read what they do outside their turns; nothing of old runs."""
+    """Name the arms whose activity outside their turns is unreadable; empty for old runs."""
     arms = [
         arm.id
         for arm in data.run.arms
@@ -461,14 +461,14 @@ def _held_rounds(blocks: Iterable[Block]) -> int:
 
 
 def _widest_spread(data: CellData) -> float | None:
-    """Return how far the restarts of the arm scatter that scatters most."""
+    """Return the widest variation of restarts over all arms."""
     arms = [arm.id for arm in data.run.arms if not arm.is_reference]
     variances = [data.spread(arm).variance for arm in arms]
     return math.sqrt(max(variances)) if variances else None
 
 
 def _generation(data: CellData) -> tuple[Literal["", "fork", "rebuild"], str]:
-    """Return how the reference began its generations and why so; nothing for a program."""
+    """Return how the reference started generations, and why; empty for a program."""
     ready = [e for e in data.events if e.what == "arm-ready" and e.arm == data.reference.id]
     values = ready[-1].values if ready and not data.is_program else {}
     why = str(values.get("why") or "")
@@ -512,9 +512,9 @@ def _times_s(blocks: Iterable[Measured]) -> Times:
 
 
 def _shared_edges(times: Iterable[Times]) -> tuple[float, ...]:
-    """Return BINS + 1 edges in seconds that hold the times of all arms but their far tails.
+    """Return BINS + 1 edges in seconds that cover all arms' times except their far tails.
 
-    They are evenly spaced. Empty where there are no times, or where all are the same.
+    They are evenly spaced. Empty without times, or if all times are equal.
     """
     ends = [np.quantile(one, (_TAIL, 1 - _TAIL)) for one in times if one.size]
     if not ends:
@@ -528,7 +528,7 @@ def _shared_edges(times: Iterable[Times]) -> tuple[float, ...]:
 def _step_times(
     arm: str, times: Times, *, edges: tuple[float, ...], batch: int | None
 ) -> StepTimes | None:
-    """Return the summary of an arm's times; None where it took no step."""
+    """Return the summary of an arm's times; None without a step."""
     if not times.size:
         return None
     low, median, high = (float(value) for value in np.quantile(times, (0.05, 0.5, 0.95)))
@@ -550,16 +550,16 @@ def _step_times(
 def _times_ns(block: Measured) -> tuple[int, ...]:
     if isinstance(block, ProcessRun):
         return (block.wall_ns,)
-    # on a GPU a step's wall time is its launch; the events around it hold the work
+    # on a GPU the wall time only covers the launch; events around a step cover the work
     return block.gpu_ns or block.wall_ns
 
 
 def _find_drifts(
     readings: Readings, arms: Sequence[str], *, reference: str, metric: MetricName
 ) -> tuple[Drift, ...]:
-    """Test the times of each arm, and its log ratio to the reference, for a trend over rounds.
+    """Test each arm's times, and its log ratio to the reference, for a trend over rounds.
 
-    Each kind has 1 % of false alarms a cell, shared among its tests (Bonferroni).
+    Each kind has a false-alarm rate of 1 % per cell, shared among its tests (Bonferroni).
     """
     known = readings.logarithms(metric)
     times = {arm: trend(_generations(known.get(arm, {}))) for arm in arms}

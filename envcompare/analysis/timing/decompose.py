@@ -1,12 +1,12 @@
-"""Differences in parts: the 2 × 2 of environment and software, and the ladder of rungs; pure.
+"""Split differences: the 2 × 2 of environment and software, and the ladder of rungs; pure.
 
-Four arms are the corners of a 2 × 2: a container and the plain process, each with its image's
-software and with the host's own. A path from the plain process on the host's files to the container
-with its image changes one thing at a time, so the log ratios of its two steps sum to the whole.
+Four arms form a 2 × 2: a container and the plain process, each with its image's software and with
+the host's own. A path from the plain process on the host's files to the container with its image
+changes one thing at a time, so the log ratios of its two steps sum to the total.
 
-A ladder compares each rung with the rung below, so that a difference is that of one change. Its
-comparisons are those of the run with another arm as the reference: the same rounds, estimator and
-widening. A step that begins or ends at the reference is the comparison of the other arm.
+A ladder compares each rung with the rung below, so that each difference is due to one change. It
+uses the run's comparisons with another reference: the same rounds, estimator and widening. A step
+from or to the reference equals the other arm's comparison.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ LEVEL = 0.95
 _Rounds = dict[Round, tuple[float, ...]]
 """Logarithms of the typical steps of all corners, by round."""
 _TURNED: Final[dict[Outcome, Outcome]] = {"slower": "faster", "faster": "slower"}
-_HOW = "engine.options"  # it says how the change of a rung is made, and is no further change
+_HOW = "engine.options"  # describes how a rung makes its change, so it is not a further one
 
 
 class _Corners(NamedTuple):
-    """The arms of one 2 × 2: all parts are measured from `base`, the plain process on the host."""
+    """The arms of one 2 × 2; all parts are relative to `base`, the plain process on the host."""
 
     base: str
-    host_arm: str  # in the container, with the host's own files,
-    arm: str  # and with its image
-    base_image: str = ""  # the plain process with the software of the image, where it ran
+    host_arm: str  # in the container, with the host's own files
+    arm: str  # in the container, with its image
+    base_image: str = ""  # the plain process with the image's software, if measured
 
 
 def _all_corners(arms: Iterable[ArmRecord]) -> tuple[_Corners, ...]:
-    """Return each 2 × 2 that the arms allow; the plain environment is that of the reference.
+    """Return each 2 × 2 of the arms; the plain environment is that of the reference.
 
-    An arm with an image of the user's own is a corner of its own.
+    An arm with a user's image gets a separate 2 × 2.
     """
     taking_part = tuple(arm for arm in arms if not arm.is_control)
     plain = next((arm.environment for arm in taking_part if arm.is_reference), "")
@@ -78,7 +78,7 @@ def _all_corners(arms: Iterable[ArmRecord]) -> tuple[_Corners, ...]:
 
 
 def decompose(data: CellData) -> tuple[Decomposition, ...]:
-    """Split every difference of a cell for which all corners were measured."""
+    """Split every difference of a cell with measurements of all four arms."""
     parts = (_decomposition(data, corners) for corners in _all_corners(data.run.arms))
     return tuple(one for one in parts if one is not None)
 
@@ -86,7 +86,7 @@ def decompose(data: CellData) -> tuple[Decomposition, ...]:
 def _decomposition(data: CellData, corners: _Corners) -> Decomposition | None:
     arms = tuple(filter(None, corners))
     if any(map(data.did_other_work, arms)):
-        return None  # arms that do not do the same work have no ratio
+        return None  # arms with different work have no ratio
     rounds = _complete(data, arms)
     place = {arm: number for number, arm in enumerate(arms)}
 
@@ -118,7 +118,7 @@ def _decomposition(data: CellData, corners: _Corners) -> Decomposition | None:
 
 
 def _complete(data: CellData, arms: tuple[str, ...]) -> _Rounds:
-    """Return the rounds in which every corner has a value: only then do all parts sum."""
+    """Return the rounds with a value of every arm, in which the parts add up."""
     known = data.readings.logarithms(data.metric[0])
     complete = data.readings.complete_rounds(arms, data.metric[0])
     return {number: tuple(known[arm][number] for arm in arms) for number in complete}
@@ -127,7 +127,7 @@ def _complete(data: CellData, arms: tuple[str, ...]) -> _Rounds:
 def _estimate(
     data: CellData, rounds: _Rounds, arms: Sequence[str], weights: Sequence[int]
 ) -> Estimate | None:
-    """Return a sum of corners whose signs sum to 0, with its interval."""
+    """Return the estimate of a sum of arms whose signs sum to 0."""
     if not rounds:
         return None
     ratio = _interval(data, rounds, arms, weights)
@@ -146,7 +146,7 @@ def _interval(
         bounds = interval(values.tolist(), level=LEVEL)
         assert bounds is not None
         return bounds
-    size = sum(abs(weight) for weight in weights) / 2  # two differences vary twice as much
+    size = sum(abs(weight) for weight in weights) / 2  # two differences have twice the variance
     widest = max((data.spread(arm) for arm in arms), key=lambda spread: spread.variance)
     spread = dataclasses.replace(widest, variance=widest.variance * size)
     return contrast(logarithms, weights).interval(
@@ -159,7 +159,7 @@ def _interval(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judged:
-    """What is known of a run when its ladder is looked at."""
+    """The inputs of the ladder."""
 
     settled: Mapping[Key, Primary]
     comparisons: Mapping[Key, Comparison]  # with the reference, by cell and arm
@@ -168,7 +168,7 @@ class _Judged:
 
 
 def step_evidence(cells: Iterable[CellData]) -> dict[Key, AnyEvidence | None]:
-    """Return what is known of each step that is not the comparison of an arm with the reference."""
+    """Return the evidence on each step that is not a comparison with the reference."""
     return {
         (data.cell.id, arm.id, below.id): data.against(below.id).evidence(arm.id, data.metric[0])
         for data in cells
@@ -178,7 +178,7 @@ def step_evidence(cells: Iterable[CellData]) -> dict[Key, AnyEvidence | None]:
 
 
 def _steps(data: CellData) -> tuple[tuple[ArmRecord, ArmRecord], ...]:
-    """Return each measured rung with the nearest measured one below it."""
+    """Return each measured rung with the nearest measured rung below."""
     measured = [
         arm
         for arm in data.run.arms
@@ -194,7 +194,7 @@ def ladder(
     *,
     comparisons: Iterable[Comparison],
 ) -> tuple[LadderStep, ...]:
-    """Return every rung of each cell, from the lowest up; those not measured as well."""
+    """Return every rung of each cell, from the lowest up, including unmeasured ones."""
     known = _Judged(
         settled=settled,
         comparisons={(one.cell, one.arm): one for one in comparisons},
@@ -214,7 +214,7 @@ def _rungs(data: CellData, summary: CellSummary, known: _Judged) -> Iterator[Lad
 
 
 def _alone(data: CellData, arm: ArmRecord) -> LadderStep:
-    """Return a rung with nothing below it, or one that was not measured."""
+    """Return a rung without one below it, or an unmeasured rung."""
     failure = data.failure(arm.id)
     if failure is not None:
         outcome: Outcome = "not-run" if failure.phase in {"environment", "plan"} else "failed"
@@ -258,7 +258,7 @@ def _measured(
 def _same(
     cell: str, arm: ArmRecord, below: ArmRecord, comparisons: Mapping[Key, Comparison]
 ) -> tuple[Outcome, Estimate] | None:
-    """Return the comparison with the reference that a step is, turned where it ends there."""
+    """Return the comparison with the reference that equals a step, inverted if it ends there."""
     if below.is_reference:
         comparison = comparisons.get((cell, arm.id))
         return (
@@ -291,10 +291,10 @@ def _rung(data: CellData, arm: ArmRecord, outcome: Outcome, *, why_not: str = ""
 def _differences(
     data: CellData, step: tuple[ArmRecord, ArmRecord], known: _Judged, *, ratio: float
 ) -> tuple[FactDifference, ...] | None:
-    """Return the facts in which a rung differs from the one below, but for what names the arms.
+    """Return the facts in which a rung differs from the one below, except the arm's names.
 
-    Stops by a quota and the clocks of a GPU that were seen in the two are among them. None where
-    the facts of one of them are not known.
+    They include stops by a quota and the GPU clocks of both rungs. None if the facts of either rung
+    are unknown.
     """
     (arm, below), cell = step, data.cell.id
     if not {(cell, arm.id), (cell, below.id)} <= known.prints.keys():

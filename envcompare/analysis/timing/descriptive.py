@@ -1,4 +1,4 @@
-"""What no verdict rests on: start-up, peaks of memory, and picked numbers."""
+"""Descriptive results that no verdict uses: start-up, peaks of memory, and picked numbers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from envcompare.stats.pairs import Logarithms, Round, flat, paired
 
 _Point = tuple[str, int, int, int]  # the name of a result, its restart, generation and steps
 
-LEVEL = 0.95  # of each interval by itself: not widened
+LEVEL = 0.95  # of each interval alone, not widened
 _PARTS = (
     "engine", "import", "data", "build", "first_step", "train", "exit", "real", "user", "sys",
 )  # fmt: skip
@@ -40,9 +40,9 @@ _PARTS = (
 def startup_summaries(
     samples: Iterable[Sample], run: RunRecord, events: Iterable[Event]
 ) -> tuple[StartupSummary, ...]:
-    """Return one summary for each cell, arm and state of the page cache, the warm ones first.
+    """Return a summary for each cell, arm and page cache state, the warm ones first.
 
-    First launches, of which nothing is known, count only where no other is there.
+    First launches, of unknown state, count only if there are no others.
     """
     references = references_of(run)
     cells: dict[str, list[Startup]] = {}
@@ -101,7 +101,7 @@ def _part(phase: str, launches: list[Startup], against: list[Startup]) -> Startu
     difference = interval(differences, level=LEVEL)
     values = tuple(seconds.values())
     return StartupPart(
-        phase=phase,  # type: ignore[arg-type]
+        phase=phase,  # type: ignore[arg-type]  # one of _PARTS
         median_s=float(np.median(values)),
         low_s=min(values),
         high_s=max(values),
@@ -113,13 +113,13 @@ def _part(phase: str, launches: list[Startup], against: list[Startup]) -> Startu
 
 
 def _seconds(phase: str, launches: list[Startup]) -> dict[int, float]:
-    """Return the seconds of a phase by repetition; arms of one repetition form a pair."""
+    """Return the seconds of a phase by repetition; arms of one repetition are paired."""
     times = {one.repetition: getattr(one, f"{phase}_ns") for one in launches}
     return {number: time_ns / 1e9 for number, time_ns in times.items() if time_ns is not None}
 
 
 def memory_summaries(samples: Iterable[Sample]) -> tuple[MemorySummary, ...]:
-    """Return the largest peaks seen in any generation, for each cell and arm, in bytes."""
+    """Return the largest memory peaks over all generations, for each cell and arm, in bytes."""
     groups: dict[tuple[str, str], list[Memory]] = {}
     for sample in samples:
         peaks = _memory(sample) if isinstance(sample, ProcessRun) else sample
@@ -140,7 +140,7 @@ def memory_summaries(samples: Iterable[Sample]) -> tuple[MemorySummary, ...]:
 
 
 def _memory(run: ProcessRun) -> Memory | None:
-    """Return the peak of a process as that of a generation; None where it is not known."""
+    """Return the peak of a process in the form of a generation; None if unknown."""
     if run.max_rss_bytes is None:
         return None
     return Memory(
@@ -157,7 +157,7 @@ def _peak(values: Iterable[int | None]) -> int | None:
 
 
 def picked_values(data: CellData) -> tuple[PickedValue, ...]:
-    """Return every number of every arm of a cell; an arm that printed none is left out."""
+    """Return every number of every arm of a cell, without arms that printed none."""
     told = {arm.id: _told(data, arm.id) for arm in data.run.arms}
     names = dict.fromkeys(name for found in told.values() for numbers in found for name in numbers)
     return tuple(
@@ -188,7 +188,7 @@ def _is_number(value: float) -> bool:
 
 
 def _logarithms(data: CellData, name: str) -> Logarithms:
-    """Return the logarithm of a number of each process, by arm and round, where it is above 0."""
+    """Return the logarithm of a number above 0 by arm and round."""
     logs: dict[str, dict[Round, float]] = {}
     for run in data.measured:
         value = run.values.get(name, 0.0) if isinstance(run, ProcessRun) else 0.0
@@ -219,7 +219,7 @@ def _picked(data: CellData, arm: str, name: str, values: Sequence[float]) -> Pic
 def result_gaps(data: CellData) -> tuple[ResultGap, ...]:
     """Return the widest gap of each arm whose losses or numbers differ from the reference's.
 
-    A result counts where the control repeats it exactly; any other differs without a cause.
+    Only results that the control repeats exactly count; others vary without a cause.
     """
     control = next((arm.id for arm in data.run.arms if arm.is_control), "")
     expected, repeated = _results(data, data.reference.id), _results(data, control)
@@ -252,7 +252,7 @@ def _gap(data: CellData, arm: str, expected: dict[_Point, float]) -> ResultGap |
 
 
 def _results(data: CellData, arm: str) -> dict[_Point, float]:
-    """Return the losses of an arm and the numbers it gave, each at the point of the work."""
+    """Return an arm's losses and numbers by their point in the work."""
     results: dict[_Point, float | None] = {}
     steps: dict[tuple[int, int], int] = {}
     for one in (one for one in data.blocks if one.arm == arm):

@@ -1,6 +1,6 @@
-"""What was taken of a GPU beside the timing pass and the energy pass: power, energy, clocks.
+"""GPU readings during the timing pass and the energy pass: power, energy, clocks.
 
-Readings are taken over all arms alike; what falls on the blocks of an arm is its.
+Readings cover all arms; each arm gets those within its blocks.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from envcompare.run_folder.records import (
 Floats = npt.NDArray[np.float64]
 SOURCE, INSTANT = "NVML, mean power readings", "NVML, instantaneous power readings"
 COUNTER = "NVML, total energy counter"
-# The counter is coarse: nvmlDeviceGetTotalEnergyConsumption is good for differences from 1 s on,
+# The counter is coarse: nvmlDeviceGetTotalEnergyConsumption suits differences from 1 s on,
 # and the power of most boards is a mean over up to 1 s (nvmlDeviceGetPowerUsage).
 WINDOW_NS = 1_000_000_000
-MOST_APART_NS = 500_000_000  # two readings between which something can still be said
+MOST_APART_NS = 500_000_000  # largest gap between two readings that still give a result
 SMEARED = (
     "the driver may give the mean power of a whole second, so that blocks of {:.2g} s take up a "
     "part of their neighbours': arms look more alike than they are"
 )
-# "Part-time Power Measurements: nvidia-smi's Lack of Attention", arXiv:2312.02741: of the time of
-# A100 and H100 25 % is sampled.
+# "Part-time Power Measurements: nvidia-smi's Lack of Attention", arXiv:2312.02741: A100 and H100
+# sample power during 25 % of the time.
 PART_TIME = (
     "the power sensor of A100 and H100 samples about a quarter of the time (arXiv:2312.02741)"
 )
-LONG_NS = 5_000_000_000  # from which on both ways to an energy should agree
+LONG_NS = 5_000_000_000  # from this length on, both ways to an energy should agree
 LASTING = "blocks of at least 5 s, of a pass for energy after the timing"
 BRIEF = "shorter than 5 s, in which a counter and samples of power can be compared"
 NO_COUNTER = "the GPU does not say both its power and its energy"
@@ -64,14 +64,14 @@ _Timed = Block | EnergyBlock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Curve:
-    """A quantity that changes linearly between its readings; integrals are over seconds."""
+    """A quantity, linear between its readings; integrals are over seconds."""
 
     t_ns: Floats
     values: Floats
 
     @classmethod
     def of(cls, readings: Sequence[GpuReading], field: str, factor: float = 1.0) -> _Curve:
-        """Return a field of the readings of one GPU in order of time, without what is unknown."""
+        """Return a field of one GPU's readings in order of time, without unknown values."""
         values = {
             t_ns: value * factor
             for reading in readings
@@ -82,7 +82,7 @@ class _Curve:
         return cls(t_ns=table[:, 0], values=table[:, 1])
 
     def covers(self, blocks: Sequence[_Timed]) -> npt.NDArray[np.bool_]:
-        """Tell of each block whether readings stand before, behind and close together within."""
+        """Return for each block whether readings enclose it and are close together within it."""
         starts, ends = _bounds(blocks)
         if len(self.t_ns) < 2:
             return np.zeros(len(starts), dtype=np.bool_)
@@ -93,18 +93,18 @@ class _Curve:
         return np.asarray(inside & (torn[last] == torn[first]))
 
     def integral(self, blocks: Sequence[_Timed]) -> Floats:
-        """Return the integral over each block, by trapezoids; the blocks are covered."""
+        """Return the integral over each block by trapezoids; the blocks must be covered."""
         starts, ends = _bounds(blocks)
         return self._until(ends) - self._until(starts)
 
     def change(self, blocks: Sequence[_Timed]) -> Floats:
-        """Return by how much it grew in each block; the blocks are covered."""
+        """Return the increase during each block; the blocks must be covered."""
         starts, ends = _bounds(blocks)
         t_ns, values = self.t_ns, self.values
         return np.asarray(np.interp(ends, t_ns, values) - np.interp(starts, t_ns, values))
 
     def within(self, blocks: Sequence[Block]) -> Floats:
-        """Return the readings that fall on a block."""
+        """Return the readings within any block."""
         starts, ends = _bounds(sorted(blocks, key=lambda block: block.t0_ns))
         if not len(starts):
             return self.values[:0]
@@ -123,7 +123,7 @@ class _Curve:
 
 
 def _bounds(blocks: Sequence[_Timed]) -> tuple[Floats, Floats]:
-    """Return where blocks start and end on the clock of the host, in ns."""
+    """Return the starts and ends of blocks on the host's clock, in ns."""
     starts = np.array([block.t0_ns for block in blocks], dtype=np.float64)
     walls = np.array([_wall_ns(block) for block in blocks], dtype=np.float64)
     return starts, starts + walls
@@ -133,7 +133,7 @@ def _wall_ns(block: _Timed) -> int:
     return block.wall_ns if isinstance(block, EnergyBlock) else sum(block.wall_ns)
 
 
-def arm_quantities(  # noqa: PLR0913 — each is a part of what is known of an arm
+def arm_quantities(  # noqa: PLR0913 — each is a part of the data of an arm
     blocks: Sequence[Block],
     readings: Sequence[GpuReading],
     *,
@@ -142,11 +142,11 @@ def arm_quantities(  # noqa: PLR0913 — each is a part of what is known of an a
     uuid: str = "",
     model: str = "",
 ) -> tuple[Quantity, ...]:
-    """Return what an arm took of its GPU in its measured blocks of one cell.
+    """Return the GPU quantities of an arm in its measured blocks of one cell.
 
-    Power and energy are those of its blocks in the energy pass alone, where there are any.
-    `uuid` is that of the GPU it ran on, needed where several were sampled; `model` its name.
-    What cannot be said is missing with its reason.
+    If the energy pass has blocks, power and energy come only from them. `uuid` identifies its GPU,
+    as is necessary with several sampled GPUs; `model` is its name. Missing quantities have a
+    reason.
     """
     uuids = {reading.uuid for reading in readings}
     if not uuids:
@@ -165,9 +165,10 @@ def _sensor_note(model: str) -> str:
 
 
 def _checked_energy(blocks: Sequence[Block], readings: Sequence[GpuReading]) -> Quantity:
-    """Return the integral of the power samples as a share of what the energy counter grew by.
+    """Return the integrated power as a share of the energy counter's increase.
 
-    It is taken from the first block to the last, whatever ran between: blocks are too short for it.
+    It spans the first block to the last, with everything in between, since single blocks are too
+    short.
     """
     name = "power_against_counter_share"
     if not blocks:
@@ -190,24 +191,24 @@ def _checked_energy(blocks: Sequence[Block], readings: Sequence[GpuReading]) -> 
 
 
 def _of_gpu(readings: Sequence[GpuReading], uuid: str) -> list[GpuReading]:
-    """Return the readings of the GPU of a UUID, which need not be known where only one was read."""
+    """Return the readings of one GPU; its UUID may be unknown if only one GPU was read."""
     is_single = len({reading.uuid for reading in readings}) == 1
     return [reading for reading in readings if is_single or reading.uuid == uuid]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clocks:
-    """How fast a GPU ran in the blocks of an arm, and what held its clock down meanwhile."""
+    """The clocks of a GPU during an arm's blocks, and the reasons that lowered them."""
 
     sm_mhz: float
     readings: int
-    held: str  # in brackets with a blank before, for a sentence; empty where nothing did
+    held: str  # in brackets with a leading blank, for a sentence; empty without a reason
 
 
 def clocks_of(
     blocks: Sequence[Block], readings: Sequence[GpuReading], *, uuid: str = ""
 ) -> Clocks | None:
-    """Return the clocks of a GPU while these blocks ran; None where they were not read."""
+    """Return the clocks of a GPU during these blocks; None without readings."""
     of_gpu = _of_gpu(readings, uuid)
     values = _Curve.of(of_gpu, "sm_mhz").within(blocks)
     if not len(values) or not np.all(values > 0):
@@ -251,9 +252,9 @@ def _energy(
 
 
 def _settled(block: _Timed) -> _Timed:
-    """Return a block of the energy pass without its first second, which a mean shares with others.
+    """Return a block without its first second, since power readings average over up to that time.
 
-    It is taken to draw in that second what it draws after it.
+    The first second is assumed to have the power of the rest.
     """
     if isinstance(block, Block):
         return block
@@ -265,7 +266,7 @@ def _is_long(blocks: Sequence[_Timed]) -> bool:
 
 
 def _states(blocks: Sequence[Block], readings: Sequence[GpuReading]) -> tuple[Quantity, ...]:
-    """Return clocks, heat and throttling over the readings that fall on a block."""
+    """Return clocks, temperature and throttling over the readings within blocks."""
 
     def state(name: str, field: str, reduce: Callable[[Floats], float]) -> Quantity:
         curve = _Curve.of(readings, field)
@@ -295,7 +296,7 @@ def _throttled_percent(masks: Floats) -> float:
 
 
 def _seen_reasons(masks: Floats) -> str:
-    """Return each reason that held the clocks down, with its share of the readings."""
+    """Return each reason that lowered the clocks, with its share of the readings."""
     seen = _held_down(masks)
     return f"{len(masks)} readings: {', '.join(seen) or 'nothing held the clocks down'}"
 

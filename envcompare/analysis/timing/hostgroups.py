@@ -1,8 +1,8 @@
-"""What hosts of a group say together, and groups against each other: times, and what arms cost.
+"""Estimates over the hosts of a group, and comparisons of groups: times and costs of arms.
 
-Hosts of two groups share no moment and no machine, so that nothing is paired: the interval comes
-from how hosts of a group scatter. With one host in each group only restarts scatter, and what is
-said is of the two machines.
+Hosts of two groups share no moment and no machine, so nothing is paired: the interval comes from
+the variation between hosts of a group. With one host in each group only restarts vary, and the
+result holds for these two machines.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ _Pair = tuple[HostGroup, HostGroup]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Value:
-    """What one host measured: a logarithm with its error, and its own interval."""
+    """The measurement of one host: a logarithm with its error and its own interval."""
 
     value: float
-    error: float | None  # None where nothing tells it, as with one restart
-    ends: Ends | None  # where it may be the only host of its group
-    level: float  # of these ends
+    error: float | None  # None if unknown, as with one restart
+    ends: Ends | None  # used if it is the only host of its group
+    level: float  # level of these ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Costs:
-    """What each cell says of its environments: settled ratios, and controls that failed."""
+    """The environment ratios of each cell, and the failed controls."""
 
     settled: Mapping[Key, Primary]
-    floors: Mapping[str, float]  # by cell, the log ratio by which the reference differs from itself
+    floors: Mapping[str, float]  # by cell, the log ratio of the reference to itself
 
 
 def _failed_floors(
@@ -76,7 +76,7 @@ def _failed_floors(
     }
 
 
-def group_estimates(  # noqa: PLR0913 — each is a part of what is known of a run
+def group_estimates(  # noqa: PLR0913 — each is a part of the run's data
     read: RunFiles,
     data: Iterable[CellData],
     settled: Mapping[Key, Primary],
@@ -85,10 +85,10 @@ def group_estimates(  # noqa: PLR0913 — each is a part of what is known of a r
     cells: Iterable[CellSummary],
     differences: Iterable[GroupDifference],
 ) -> tuple[GroupEstimate, ...]:
-    """Return every group against the first one: the times of each arm, then what each arm costs.
+    """Return every group against the first: the times of each arm, then their costs.
 
-    Software in the differences makes them confounded. The statements of each of these two kinds
-    together err in 5 % of the runs at most (Bonferroni).
+    Software differences confound them. The statements of each of these two kinds have a joint error
+    of at most 5 % of runs (Bonferroni).
     """
     works: dict[tuple[str, str, str], list[CellData]] = {}
     for measured in data:
@@ -132,7 +132,7 @@ def _base(pair: _Pair, data: CellData, arm: str) -> GroupEstimate:
 
 
 def _of_times(pair: _Pair, data: list[CellData], arm: str, *, level: float) -> GroupEstimate:
-    """Return how the typical step of an arm compares; on `net` where all hosts know it."""
+    """Compare the typical step of an arm, on `net` if all hosts have it."""
     measured = [one for one in data if one.arm_blocks(arm) and not one.did_other_work(arm)]
     if why_not := _other_work(pair, measured, arm):
         return replace(_base(pair, data[0], arm), why_not=why_not)
@@ -157,7 +157,7 @@ def _of_times(pair: _Pair, data: list[CellData], arm: str, *, level: float) -> G
 
 
 def _other_work(pair: _Pair, data: Iterable[CellData], arm: str) -> str:
-    """Return why hosts of both groups did not do the same work in an arm; empty where they did."""
+    """Return why an arm did different work on some hosts of the groups; empty if it did not."""
     hosts = {host for group in pair for host in group.hosts}
     works = [one.work(arm) for one in data if one.cell.host in hosts]
     for key, differs in _WORK.items():
@@ -183,9 +183,9 @@ def _time(data: CellData, arm: str, metric: MetricName, *, level: float) -> _Val
 def _of_effect(
     pair: _Pair, data: list[CellData], arm: str, costs: _Costs, *, level: float
 ) -> GroupEstimate:
-    """Return how the ratio of an arm to the reference compares.
+    """Compare the ratio of an arm to the reference.
 
-    What the failed controls of both groups can make by themselves is not claimed.
+    A claim is withdrawn if the failed controls of both groups could cause it.
     """
     effects = {one.cell.host: _effect(costs.settled.get((one.cell.id, arm))) for one in data}
     values = {host: value for host, value in effects.items() if value is not None}
@@ -212,7 +212,7 @@ def _of_effect(
 
 
 def _sides(made: GroupEstimate) -> tuple[Iterable[str], Iterable[str]]:
-    """Return the hosts of both groups that were measured."""
+    """Return the measured hosts of both groups."""
     return made.reference_values, made.values
 
 
@@ -229,7 +229,7 @@ def _effect(primary: Primary | None) -> _Value | None:
 def _estimate(
     base: GroupEstimate, pair: _Pair, values: Mapping[str, _Value], *, level: float, margin: float
 ) -> GroupEstimate:
-    """Return the second group against the first, from the hosts of each that have a value."""
+    """Compare the second group with the first, from the hosts with a value."""
     measured = [{host: values[host] for host in group.hosts if host in values} for group in pair]
     sides = [_with_errors(side) for side in measured]
     base = replace(
@@ -258,7 +258,7 @@ def _estimate(
 
 
 def _with_errors(side: Mapping[str, _Value]) -> Mapping[str, _Value]:
-    """Return the hosts whose error is known; all of them where it is known of none."""
+    """Return the hosts with a known error; all hosts if none has one."""
     return {host: one for host, one in side.items() if one.error is not None} or side
 
 
@@ -267,7 +267,7 @@ def _mean(values: Sequence[_Value]) -> float:
 
 
 def _between(first: Sequence[_Value], second: Sequence[_Value], *, level: float) -> Ends | None:
-    """Return the difference of two groups; None where the error of a host is not known."""
+    """Return the interval between two groups; None if the error of a host is unknown."""
     if any(one.error is None for one in (*first, *second)):
         return None
     return between_groups(_columns(first), _columns(second), level=level)
@@ -278,7 +278,7 @@ def _columns(values: Sequence[_Value]) -> tuple[list[float], list[float]]:
 
 
 def _between_two(first: _Value, second: _Value) -> Ends | None:
-    """Return the difference of two machines; None where one of them has no interval."""
+    """Return the interval between two machines; None if either has no interval."""
     if first.ends is None or second.ends is None:
         return None
     return difference(first.ends, second.ends)
@@ -291,9 +291,9 @@ def hosts_estimates(
     margin: float,
     of_hosts: Iterable[HostGroup],
 ) -> tuple[HostsEstimate, ...]:
-    """Return a statement for each workload and arm that two hosts or more of a group have compared.
+    """Return an estimate for each workload and arm with two or more hosts of a group.
 
-    All of them together err in 5 % of the runs at most, by Bonferroni.
+    Their joint error is at most 5 % of runs (Bonferroni).
     """
     of_host = {host: group.name for group in of_hosts for host in group.hosts}
     groups: dict[_Place, list[Comparison]] = {}
@@ -316,9 +316,9 @@ def hosts_estimates(
 def is_equal_by_mean(
     groups: Iterable[Sequence[Comparison]], *, level: float, margin: float
 ) -> bool:
-    """Tell whether the mean of all steps is inside the margin, pooled as `over_runs` does.
+    """Tell whether the mean of all steps is inside the margin, pooled as in `over_runs`.
 
-    Each group holds the comparisons of one host. A program has no mean beside its time.
+    Each group has the comparisons of one host. A program has no mean apart from its time.
     """
     hosts = []
     for group in groups:

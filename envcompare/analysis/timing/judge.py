@@ -1,6 +1,6 @@
-"""The verdict of each arm in each cell, with what speaks against it, and its slow steps.
+"""Judge each arm in each cell: its verdict, the evidence against it, and its slow steps.
 
-The interval a verdict rests on is settled over all comparisons of a run together.
+The interval of a verdict is settled over all comparisons of a run together.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from envcompare.stats.typical import (
 )
 from envcompare.stats.verdicts import AnyEvidence, Verdict, screen, verdict
 
-Key = tuple[str, ...]  # cell and arm, and of a step of the ladder the arm below
-# Fewer launches cannot tell an environment from its luck. A plan may aim at more, to be narrower.
-MIN_PASSES = 4  # of the processes of a plain command
+Key = tuple[str, ...]  # cell and arm, and for a step of the ladder the arm below
+# Fewer launches cannot separate an environment from chance. A plan may aim at more, to be narrower.
+MIN_PASSES = 4  # processes of a plain command
 PLAIN_LEVEL = 0.95
 _READ_AS_ZERO = 0.0005  # of a log ratio: changes are printed with one decimal of a percent
 _SECONDARY: tuple[MetricName, ...] = ("net", "wall", "stretch", "cpu", "gpu", "user", "sys", "real")
-SLOW = 1.5  # times the median step of its arm
+SLOW = 1.5  # times the median step of the arm
 TAIL_LEVEL = 0.95
 _LEAST_STEPS = 100  # in each arm; the tail of fewer is a step or two
 Floats = NDArray[np.float64]
@@ -60,11 +60,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Primary:
-    """The printed interval of one comparison, and how it came about."""
+    """The reported interval of one comparison, and its origin."""
 
     interval: Interval
-    is_selected: bool = True  # by the screen; without one every comparison is
-    error: float | None = None  # standard error of the mean, None where nothing tells it
+    is_selected: bool = True  # by the screen; always true without one
+    error: float | None = None  # standard error of the mean, None if unknown
 
 
 def primaries(
@@ -74,9 +74,9 @@ def primaries(
     m: int,
     steps: Mapping[Key, AnyEvidence | None] | None = None,
 ) -> dict[Key, Primary]:
-    """Return the primary of each measured arm under comparison, and of each step of the ladder.
+    """Return the primary of each measured arm and each step of the ladder.
 
-    `m` comparisons were planned, the steps among them.
+    `m` is the number of planned comparisons, including the steps.
     """
     evidence: dict[Key, AnyEvidence | None] = {
         (one.cell.id, arm.id): one.evidence(arm.id, one.metric[0])
@@ -103,7 +103,7 @@ def primaries(
 
 
 def _standard_error(evidence: AnyEvidence) -> float | None:
-    """Return the error that a plain interval stands for, by the normal quantile: not too small."""
+    """Return the standard error of a plain interval by the normal quantile, which is cautious."""
     half = evidence.interval(level=PLAIN_LEVEL).half_width
     return half / student_factor(math.inf, PLAIN_LEVEL) if math.isfinite(half) else None
 
@@ -113,7 +113,7 @@ def judge(
 ) -> Comparison:
     """Compare one arm with the reference in one cell; exactly one outcome.
 
-    `primary` is the arm's, as settled over the whole run; the control has none of its own.
+    `primary` is settled over the whole run; the control has none.
     """
     settled = _control(data, arm) if arm.is_control else primary
     if settled is None or data.did_other_work(arm.id):
@@ -156,7 +156,7 @@ def _without_result(data: CellData, arm: ArmRecord, cell: CellSummary) -> Compar
     elif any(e.what == "cell-ended" and e.state == "skipped" for e in data.events):
         outcome, reason = "not-run", Reason(kind="size-skipped", brief=cell.reason)
     elif cell.state != "ok" and cell.reason:
-        # of a cell that ended well its reason is what stopped it, and not why this is missing
+        # if a cell ended well, its reason is why it stopped, not why this is missing
         outcome, reason = "not-run", Reason(kind="cell-ended", brief=cell.reason)
     else:
         outcome, reason = "not-run", Reason(kind="no-complete-round")
@@ -170,7 +170,7 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, settled: Pri
     primary, reason, control_failed = found.primary, found.reason, found.control_failed
     outside = outside_turns(data, arm.id)
     if outside is not None and outcome in {"equivalent", "inconclusive"}:
-        outcome, reason = "inconclusive", outside  # more of it would decide nothing
+        outcome, reason = "inconclusive", outside  # more measuring would decide nothing
     reason = reason or outside
     is_open = outcome == "inconclusive" and not (outside or (control_failed and reason))
     more = _more_restarts(data, found.headline.implied or settled.interval) if is_open else None
@@ -208,7 +208,7 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, settled: Pri
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """The outcome of one comparison by typical step and mean, before work outside turns counts."""
+    """An outcome by typical step and mean, before considering work outside turns."""
 
     outcome: Verdict
     reason: Reason | None
@@ -221,12 +221,12 @@ class Judgement:
 
     @property
     def deciding(self) -> Estimate:
-        """Return the estimate that the outcome rests on."""
+        """Return the estimate of the outcome."""
         return self.mean if self.is_by_mean and self.mean else self.primary
 
 
 def judged_by(data: CellData, arm: ArmRecord, cell: CellSummary, *, settled: Primary) -> Judgement:
-    """Judge an arm by its typical step, as settled over the run, and by the mean beside it."""
+    """Judge an arm by its settled typical step and by the mean."""
     metric, _ = data.metric
     primary = data.estimate_of(settled.interval, arm.id, metric, is_widened=not arm.is_control)
     outcome, reason, control_failed = _outcome_of(data, primary, cell.noise_floor, settled)
@@ -255,7 +255,7 @@ def judged_by(data: CellData, arm: ArmRecord, cell: CellSummary, *, settled: Pri
 
 
 def outside_turns(data: CellData, arm: str) -> Reason | None:
-    """Return why an arm cannot be called equivalent: it or the reference worked outside turns."""
+    """Return why an arm cannot be equivalent: it or the reference worked outside its turns."""
     work = data.outside_work(arm) or data.outside_work(data.reference.id)
     if work is None:
         return None
@@ -269,7 +269,7 @@ def outside_turns(data: CellData, arm: str) -> Reason | None:
 
 
 def _headline(data: CellData, arm: ArmRecord, settled: Primary) -> Headline:
-    """Return typical step and mean; those of the control are at 95 % and pay for nothing."""
+    """Return typical step and mean; those of the control are at 95 % without correction."""
     typical = settled.interval
     if data.is_program:
         return Headline(typical=typical, mean=None, implied=None, excess=None)
@@ -325,7 +325,7 @@ def _far_launches(data: CellData, arm: ArmRecord) -> tuple[FarLaunch, ...]:
 
 def _turn_trend(data: CellData, arm: str) -> TurnTrend | None:
     if data.is_program or any(getattr(one, "is_stopped", False) for one in data.arm_blocks(arm)):
-        return None  # what was in flight while an arm was stopped shortens its first steps
+        return None  # the work in progress when an arm is stopped shortens its first steps
     ours, theirs = (_by_round(data, one) for one in (arm, data.reference.id))
     trend = turn_trend([(ours[key], theirs[key]) for key in sorted(ours.keys() & theirs.keys())])
     if trend is None:
@@ -340,21 +340,21 @@ def _turn_trend(data: CellData, arm: str) -> TurnTrend | None:
 
 
 def _steps_of_both(data: CellData, arm: ArmRecord) -> int | None:
-    """Return how many steps the arm of the two took that took fewer; None of a program."""
+    """Return the steps of the arm with fewer steps; None for a program."""
     if data.is_program:
         return None
     return min(data.readings.steps(one) for one in (arm.id, data.reference.id))
 
 
 def _is_mean_firm(data: CellData, mean: Interval | None, *, end: float | None) -> bool:
-    """Say whether a mean may claim a difference: no screen asks for more, its control held."""
+    """Say whether a mean may claim a difference: no screen, and its control passed."""
     if mean is None or mean.restarts < _least_restarts(data) or data.run.design.screen:
         return False
     return end is None or abs(mean.mean) > end
 
 
 def _why_not_by_mean(data: CellData, decision: Decision, *, end: float | None) -> Reason | None:
-    """Return why nothing is claimed of a mean: its control failed, or a screen asks for more."""
+    """Return why a mean claims nothing: its control failed, or a screen asks for more."""
     margin = data.run.design.margin
     mean = decision.interval
     of_mean = verdict(mean.low, mean.high, margin=margin)
@@ -367,19 +367,19 @@ def _why_not_by_mean(data: CellData, decision: Decision, *, end: float | None) -
 
 def _least_restarts(data: CellData) -> int:
     design = data.design
-    # of a fixed number nothing can be made up for a restart that is left out
+    # with a fixed number, no restart can replace a missing one
     planned = 0 if design.restarts is not None else design.min_restarts
     return least_restarts(preset=design.preset, planned=planned, is_program=data.is_program)
 
 
 def least_restarts(*, preset: str, planned: int, is_program: bool) -> int:
-    """Return how many restarts a verdict needs; strict means the number it planned."""
+    """Return the restarts that a verdict needs; strict means the planned number."""
     least = MIN_PASSES if is_program else MIN_RESTARTS
     return max(planned, least) if preset == "strict" else least
 
 
 def _more_restarts(data: CellData, ratio: Interval) -> int | None:
-    """Forecast what is missing, the restarts below the least number included; None: no telling."""
+    """Forecast the missing units, including restarts below the minimum; None if unknown."""
     missing = max(0, _least_restarts(data) - ratio.restarts)
     needed = restarts_needed(ratio, margin=data.run.design.margin)
     if needed is None:
@@ -390,7 +390,7 @@ def _more_restarts(data: CellData, ratio: Interval) -> int | None:
 def _outcome_of(
     data: CellData, primary: Estimate, floor: Estimate | None, settled: Primary
 ) -> tuple[Verdict, Reason | None, bool]:
-    """Return the verdict on the typical step, why it is inconclusive, and if the control failed."""
+    """Return the typical step's verdict, why it is inconclusive, and if the control failed."""
     outcome, reason, control_failed = _outcome(data, primary, floor)
     if outcome in {"slower", "faster"} and not settled.is_selected:
         return "inconclusive", Reason(kind="not-selected"), control_failed
@@ -417,7 +417,7 @@ def _outcome(
 
 
 def claimed(outcome: Outcome, log_ratio: float, *, margin: float) -> float:
-    """Return how large a difference is claimed, or denied by *equivalent*, as a log ratio."""
+    """Return the claimed difference, or the one that *equivalent* denies, as a log ratio."""
     return math.log1p(margin) if outcome == "equivalent" else abs(log_ratio)
 
 
@@ -434,9 +434,9 @@ def _too_few(data: CellData, primary: Estimate, least: int) -> Reason:
 
 
 def failed_control_end(floor: Estimate | None, *, least: int) -> float | None:
-    """Return the far end of the control's 99 % interval where that excludes 0, else None.
+    """Return the far end of the control's 99 % interval if that excludes 0, else None.
 
-    Below the `least` restarts of a verdict it says nothing.
+    It is None below the `least` restarts of a verdict.
     """
     if floor is None or floor.low is None or floor.high is None:
         return None
@@ -446,7 +446,7 @@ def failed_control_end(floor: Estimate | None, *, least: int) -> float | None:
 
 
 def leaning(log_ratio: float) -> Leaning:
-    """Return to which side a log ratio lies; what reads as 0.0 % lies on none."""
+    """Return the direction of a log ratio; none if it rounds to 0.0 %."""
     if abs(log_ratio) < _READ_AS_ZERO:
         return "none"
     return "slower" if log_ratio > 0 else "faster"
@@ -457,9 +457,9 @@ def _seconds_a_restart(cell: CellSummary) -> float:
 
 
 def tail(data: CellData, arm: str) -> Tail | None:
-    """Return the slow steps of an arm beside those of the reference; None where they are too few.
+    """Return the slow steps of an arm and of the reference; None with too few steps.
 
-    On a GPU a step is timed between events. Stretches are those of the rounds both took part in.
+    On a GPU a step is timed between events. Only rounds with both arms count.
     """
     if data.is_program or arm == data.reference.id:
         return None
@@ -482,7 +482,7 @@ def tail(data: CellData, arm: str) -> Tail | None:
     ]
     shares = jackknife([_share(x) - _share(y) for x, y in kept], _share(a) - _share(b))
     p90 = jackknife([_p90(x) - _p90(y) for x, y in kept], _p90(a) - _p90(b))
-    # without a slow step in either the jackknife sees no scatter, which is no certainty
+    # without slow steps the jackknife gives no variance, which does not mean certainty
     low, high = _ends(shares) if _share(a) or _share(b) else (None, None)
     p90_low, p90_high = _ends(p90)
     slow = a[a > SLOW * np.median(a)]

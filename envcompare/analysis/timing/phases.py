@@ -1,4 +1,4 @@
-"""Find where a difference sits: the phases and operators of marked steps, paired by round."""
+"""Compare the phases and operators of marked steps, paired by round."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from envcompare.stats.parts import (
 )
 
 REST: Final = "(all others)"
-"""The operators of a phase that a worker has added up; nothing is said of them alone."""
+"""The operators of a phase that a worker summed; they are not compared individually."""
 _Place = tuple[StepPhase, str]
 _NS: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """A phase or an operator, or several, with their times."""
+    """A phase, an operator, or several, with their times."""
 
     kind: PartKind
     times: Times
@@ -44,7 +44,7 @@ class _Part:
 
 
 def cell_phases(data: CellData, blocks: Iterable[MarkedBlock]) -> CellPhases | None:
-    """Return what the marked blocks of a cell tell; None where none was asked for."""
+    """Return the results of a cell's marked blocks; None if none were requested."""
     reference = data.reference.id
     noted = (event.text for event in data.events if event.what == "not-marked")
     marked = tuple(blocks)
@@ -71,7 +71,7 @@ def cell_phases(data: CellData, blocks: Iterable[MarkedBlock]) -> CellPhases | N
 
 
 def _operators(blocks: Iterable[MarkedBlock]) -> dict[_Place, Times]:
-    """Return the ns a step of each operator in its phase, by arm and round."""
+    """Return the ns per step of each operator in its phase, by arm and round."""
     operators: dict[_Place, dict[str, dict[Round, float]]] = {}
     for block in blocks:
         number = (block.restart, block.generation, block.round)
@@ -83,7 +83,7 @@ def _operators(blocks: Iterable[MarkedBlock]) -> dict[_Place, Times]:
 
 
 def _compared(operators: dict[_Place, Times], pairing: Pairing) -> ArmPhases | None:
-    """Return the parts of an arm; None where it has no marked round with the reference."""
+    """Return the parts of an arm; None without a marked round with the reference."""
     whole = added(operators.values())
     tested = [
         part
@@ -156,7 +156,7 @@ def _estimated(part: _Part, whole: Times, pairing: Pairing, level: float) -> Par
 
 
 def _lone(operators: dict[_Place, Times], whole: Times, pairing: Pairing) -> Iterator[LoneOperator]:
-    """Yield the operators that one of the two arms runs and the other never does."""
+    """Yield the operators that only one of the two arms runs."""
     for (phase, name), times in operators.items():
         running = [arm for arm in (pairing.arm, pairing.reference) if usual_ns(times, arm) > 0]
         if name == REST or len(running) != 1:
@@ -170,9 +170,9 @@ def _lone(operators: dict[_Place, Times], whole: Times, pairing: Pairing) -> Ite
 
 
 def _most(estimated: Iterable[tuple[_Part, PartDifference | None]]) -> float | None:
-    """Return by how much the operators that were not seen to differ may differ at the most.
+    """Return the largest possible difference of the operators without a detected one.
 
-    None where that is not known of each of them.
+    None if it is unknown for any of them.
     """
     operators = [difference for part, difference in estimated if part.kind == "operator"]
     most = 0.0

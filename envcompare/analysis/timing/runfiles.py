@@ -1,6 +1,6 @@
-"""A run folder, read: what stands in its files, by cell.
+"""Read a run folder by cell.
 
-A folder whose files do not belong together is refused.
+Raises RunFolderError if its files do not belong together.
 """
 
 from __future__ import annotations
@@ -42,40 +42,40 @@ _STARTUP_TIMES = tuple(name for name in Startup.__struct_fields__ if name.endswi
 
 
 class _OfCell(Protocol):
-    """What belongs to a cell."""
+    """A record that belongs to a cell."""
 
     @property
     def cell(self) -> str:
-        """The id of the cell; empty for what belongs to none."""
+        """The ID of the cell; empty for records outside cells."""
 
 
 _Kind = TypeVar("_Kind", bound=_OfCell)
 
 
 def _by_cell(records: Iterable[_Kind]) -> dict[str, list[_Kind]]:
-    """Return records by their cell, in their order; a look through all for each cell is long."""
+    """Return records by cell, in order; a scan per cell would be slow."""
     grouped: dict[str, list[_Kind]] = {}
     for record in records:
         grouped.setdefault(record.cell, []).append(record)
     return grouped
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: what stands of the events is found once
+@dataclass(frozen=True, kw_only=True)  # no slots, for the cached properties
 class RunFiles:
-    """A run folder, read."""
+    """A run folder in memory."""
 
     run: RunRecord
-    samples: tuple[Sample, ...]  # that no later attempt at their restart has overtaken
+    samples: tuple[Sample, ...]  # without restarts that a later attempt replaced
     events: tuple[Event, ...]
     fingerprints: tuple[FingerprintRecord, ...]
     profiles: tuple[ProfileRecord, ...]
     roofs: tuple[Roofs, ...]
-    held: int  # samples, with those that were overtaken
-    torn: int  # lines that are cut off
+    held: int  # number of samples, including replaced ones
+    torn: int  # number of incomplete lines
     imports: tuple[str, ...] = ()
 
     def cell_data(self) -> tuple[CellData, ...]:
-        """Return what there is of each cell, in the order of the plan."""
+        """Return the data of each cell, in the order of the plan."""
         blocks = _by_cell(sample for sample in self.samples if isinstance(sample, Measured))
         standing, every = _by_cell(self.standing), _by_cell(self.events)
         return tuple(
@@ -94,7 +94,7 @@ class RunFiles:
         )
 
     def _long_spinning(self, cell: CellRecord) -> frozenset[str]:
-        """Return the arms of a cell that loaded libiomp5: its idle threads spin for longest."""
+        """Return the arms of a cell that loaded libiomp5, whose idle threads spin longest."""
         return frozenset(
             one.arm
             for one in self.fingerprints
@@ -102,31 +102,31 @@ class RunFiles:
         )
 
     def _run_of(self, cell: CellRecord) -> RunRecord:
-        """Return the run with the timed arms of one cell alone."""
+        """Return the run with only the timed arms of one cell."""
         arms = arms_within(self.timed.arms, cell.within)
         return msgspec.structs.replace(self.timed, arms=arms)
 
     @property
     def timed(self) -> RunRecord:
-        """Return the run without the arms that were only imported beside timed ones."""
+        """Return the run without the arms that were only imported."""
         timed = tuple(arm for arm in self.run.arms if arm.is_timed)
         return msgspec.structs.replace(self.run, arms=timed) if timed else self.run
 
     @property
     def group_pairs(self) -> tuple[tuple[HostGroup, HostGroup], ...]:
-        """Return the first group of hosts with each of the others, which are compared with it."""
+        """Return the first group of hosts, paired with each of the others."""
         return tuple((self.run.groups[0], group) for group in self.run.groups[1:])
 
     @cached_property
     def standing(self) -> tuple[Event, ...]:
-        """Return the events that no resumption has overtaken."""
+        """Return the events that no resumption has replaced."""
         return standing(self.events)
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether the run ended after it was last begun, and all that it measured is here.
+        """Tell whether the run ended after its last start, and all its samples are here.
 
-        What was only imported has no end.
+        A run that was only imported has no end.
         """
         if not any(arm.is_timed for arm in self.run.arms):
             return True
@@ -134,17 +134,17 @@ class RunFiles:
 
     @cached_property
     def lost(self) -> int:
-        """Return how many samples were written and are not here; 0 where none was counted."""
+        """Return the number of recorded samples that are missing; 0 without a count."""
         return max(0, written_samples(self.events) - self.held)
 
     @cached_property
     def readings(self) -> dict[str, list[GpuReading]]:
-        """Return the readings of GPUs by cell."""
+        """Return the GPU readings by cell."""
         return _by_cell(one for one in self.samples if isinstance(one, GpuReading))
 
     @cached_property
     def epochs(self) -> dict[str, list[Epoch]]:
-        """Return the epochs on the way to a goal by cell."""
+        """Return the epochs of training by cell."""
         return _by_cell(sample for sample in self.samples if isinstance(sample, Epoch))
 
     @cached_property
@@ -159,7 +159,7 @@ class RunFiles:
 
     @cached_property
     def cell_profiles(self) -> dict[str, list[ProfileRecord]]:
-        """Return the records of profiles by cell."""
+        """Return the profile records by cell."""
         return _by_cell(self.profiles)
 
     @cached_property
@@ -170,7 +170,7 @@ class RunFiles:
 
     @cached_property
     def codes(self) -> dict[str, dict[str, str]]:
-        """Return the hash of the program that was timed in each arm, as its worker said it."""
+        """Return the hash of the timed program of each arm, as its worker reported it."""
         codes: dict[str, dict[str, str]] = {}
         for event in self.standing:
             if isinstance(code := event.values.get("code"), str):
@@ -178,7 +178,7 @@ class RunFiles:
         return codes
 
     def unscreened(self) -> RunRecord:
-        """Return the run as if it had asked for no screen: each interval pays for all."""
+        """Return the run as if without a screen: each interval is corrected for all."""
         design = msgspec.structs.replace(self.run.design, screen=False)
         return msgspec.structs.replace(self.run, design=design)
 
@@ -186,10 +186,10 @@ class RunFiles:
 def read_files(folder: RunFolder) -> RunFiles:
     """Read a run folder, complete or not.
 
-    Raises RunFolderError where a file is damaged, of another run, or missing.
+    Raises RunFolderError if a file is damaged, missing, or from another run.
     """
     run, samples, journal = folder.read_run(), folder.read_samples(), folder.read_events()
-    # an import may come days after the run: it is no part of its course
+    # an import may come days after the run, so it is not part of its duration
     events = tuple(event for event in journal.events if event.what != "imported")
     fingerprints = _fingerprints(folder)
     _check_measured(folder, samples.samples, events)
@@ -212,9 +212,9 @@ def read_files(folder: RunFolder) -> RunFiles:
 
 
 def _fingerprints(folder: RunFolder) -> tuple[FingerprintRecord, ...]:
-    """Return the fingerprints; for one that was taken before any work, a later one of the same.
+    """Return the fingerprints; a later one replaces one taken before any work.
 
-    An interruption came before the first part of the run could look after steps.
+    An interruption may prevent the first part of a run from looking after the steps.
     """
     later = folder.read_later_fingerprints()
     return tuple(
@@ -230,13 +230,13 @@ def _completes(first: FingerprintRecord, later: FingerprintRecord) -> bool:
 
 
 def _batch(events: Iterable[Event]) -> int | None:
-    """Return how many samples a step takes, as the first worker of a cell said it."""
+    """Return the samples per step, as reported by the first worker of a cell."""
     batches = (event.values.get("batch") for event in events)
     return next((batch for batch in batches if isinstance(batch, int)), None)
 
 
 def _commands(events: Iterable[Event]) -> Iterator[str]:
-    """Yield the command of each import that names one."""
+    """Yield the command of each import that has one."""
     for event in events:
         command = event.values.get("command")
         if event.what == "imported" and isinstance(command, str) and command:
@@ -246,7 +246,7 @@ def _commands(events: Iterable[Event]) -> Iterator[str]:
 def _check_measured(
     folder: RunFolder, samples: tuple[Sample, ...], events: tuple[Event, ...]
 ) -> None:
-    """Raise RunFolderError where cells were measured and no sample is left of them."""
+    """Raise RunFolderError if cells were measured but no sample is left."""
     if not samples and any(e.what == "cell-ended" and e.state == "ok" for e in events):
         raise RunFolderError(
             f"{folder.path}/samples.jsonl is missing or empty",
@@ -261,7 +261,7 @@ def _check_names(
     run: RunRecord,
     records: Iterable[Sample | Event | FingerprintRecord],
 ) -> None:
-    """Raise RunFolderError where a record is of a cell or an environment that the run has not."""
+    """Raise RunFolderError if a record has an unknown cell or environment."""
     cells, arms = ({one.id for one in part} | {""} for part in (run.cells, run.arms))
     for record in records:
         arm = "" if isinstance(record, GpuReading) else record.arm
@@ -276,7 +276,7 @@ def _check_names(
 
 
 def _check_samples(folder: RunFolder, samples: Iterable[Sample], *, may_repeat: bool) -> None:
-    """Raise RunFolderError for a sample that nobody measured as it stands there."""
+    """Raise RunFolderError for a sample that cannot come from a measurement."""
     seen: dict[tuple[str, str, int, int, int], int] = {}
     for number, sample in enumerate(samples, start=1):
         why = _fault(sample)
@@ -293,7 +293,7 @@ def _check_samples(folder: RunFolder, samples: Iterable[Sample], *, may_repeat: 
 
 
 def _fault(sample: Sample) -> str:
-    """Say what cannot be of the times of a sample; empty where nothing speaks against it."""
+    """Return what is impossible in a sample's times; empty if nothing is."""
     if isinstance(sample, GpuReading | Memory):
         return ""
     if isinstance(sample, MarkedBlock):
@@ -302,7 +302,7 @@ def _fault(sample: Sample) -> str:
         return f"{len(sample.wall_ns)} times of {sample.k} steps"
     if isinstance(sample, EnergyBlock | Epoch):
         return "" if sample.k > 0 and sample.wall_ns > 0 else "no steps, or no time of them"
-    # that a clock jumped is why a block was dropped
+    # blocks are dropped because a clock jumped
     return "a time below 0" if sample.status == "ok" and min(_times_ns(sample)) < 0 else ""
 
 

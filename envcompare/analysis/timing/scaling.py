@@ -1,4 +1,4 @@
-"""How work scales: over ranks, over batches up to a knee, and over epochs to a goal."""
+"""Analyse scaling: over ranks, over batches up to a knee, and over epochs to a goal."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from envcompare.stats.knees import knee
 from envcompare.stats.metrics import waited_ns, wall_ns
 
 RANKS: Final = "ranks"
-"""The parameter of a workload that says how many processes share its work."""
+"""The workload parameter with the number of processes that share its work."""
 LEVEL: Final = 0.95
-_FEWEST: Final = 3  # restarts of an interval: that of two says next to nothing
+_FEWEST: Final = 3  # restarts for an interval; two give next to no information
 _NS: Final = 1e-9
 _PERCENT: Final = 0.01
-# quantities of torch.profiler, each with what one unit of it is
+# quantities of torch.profiler, with the factor that converts each to seconds or a share
 _QUANTITIES: Final = {
     "collective_s": ("collective_ns", _NS),
     "collective_exposed_s": ("collective_exposed_ns", _NS),
@@ -43,15 +43,15 @@ _QUANTITIES: Final = {
 }
 _BATCH: Final = "batch"
 _Ways = Mapping[int, Sequence[Epoch]]
-"""restart → its epochs in their order."""
+"""The epochs of each restart, in order."""
 
 
 def scaling(
     data: Iterable[CellData], cells: Iterable[CellSummary], profiles: Iterable[CellProfiles]
 ) -> tuple[Scaling, ...]:
-    """Return a row for each arm of each cell that sets `ranks`, but for controls.
+    """Return a row for each arm of each cell that sets `ranks`, without controls.
 
-    The batch is that of a rank, so that an efficiency of 1 is work that grows at no cost.
+    The batch is per rank, so an efficiency of 1 means that added work costs no time.
     """
     ranked = [(one, cell) for one, cell in zip(data, cells, strict=True) if _ranks(one.cell)]
     alone = {_work_but_for(one.cell, RANKS): one for one, _ in ranked if _ranks(one.cell) == 1}
@@ -64,18 +64,18 @@ def scaling(
 
 
 def _whole_number(cell: CellRecord, name: str) -> int | None:
-    """Return a parameter of a cell; None where it is not set, or no whole number."""
+    """Return a parameter of a cell; None if it is missing or not a whole number."""
     value = cell.parameters.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _others(cell: CellRecord, name: str) -> dict[str, Scalar]:
-    """Return the parameters of a cell but for one."""
+    """Return the parameters of a cell except one."""
     return {other: value for other, value in cell.parameters.items() if other != name}
 
 
 def _work_but_for(cell: CellRecord, name: str) -> tuple[str, str, str, str]:
-    """Return what is the same for all cells that differ in one parameter alone."""
+    """Return the common key of cells that differ in only one parameter."""
     return cell.host, cell.workload, cell.within, str(sorted(_others(cell, name).items()))
 
 
@@ -112,7 +112,7 @@ def _rows(
 
 
 def _speed_up(gain: Interval | None) -> dict[str, Any]:
-    """Return the speed-up with its ends, where an interval of logarithms has them."""
+    """Return the speed-up, with its ends if the logarithm has an interval."""
     if gain is None:
         return {}
     ends: dict[str, float | None] = {"speed_up": gain.mean}
@@ -138,7 +138,7 @@ def _by_restart(data: CellData, arm: str) -> dict[int, float]:
 
 
 def _waited_share(data: CellData, arm: str) -> float | None:
-    """Return what part of the time of all steps was a wait for a CPU; None where not known."""
+    """Return the share of all step time spent waiting for a CPU; None if unknown."""
     blocks = data.arm_blocks(arm)
     if data.metric[0] != "net" or not blocks:
         return None
@@ -147,7 +147,7 @@ def _waited_share(data: CellData, arm: str) -> float | None:
 
 
 def _exchanged(profiles: CellProfiles, arm: str) -> dict[str, float]:
-    """Return what the profiles of an arm say of its collectives, of a step where they have one."""
+    """Return the collectives in an arm's profiles, per step if steps are known."""
     rows = [row for of in profiles.arms if of.arm == arm for row in of.quantities]
     known: dict[str, float] = {}
     for field, (name, unit) in _QUANTITIES.items():
@@ -160,7 +160,7 @@ def _exchanged(profiles: CellProfiles, arm: str) -> dict[str, float]:
 
 
 def batch_sweeps(data: Iterable[CellData], events: Iterable[Event]) -> tuple[BatchSweep, ...]:
-    """Return each set of two cells or more that differ in the parameter `batch` alone."""
+    """Return each set of two or more cells that differ only in the parameter `batch`."""
     works: dict[object, list[CellData]] = {}
     for cell in data:
         size = _whole_number(cell.cell, _BATCH)
@@ -218,11 +218,11 @@ def _whole(values: Mapping[str, object], name: str) -> int | None:
 
 
 def _log_rates(data: CellData, arm: str) -> dict[int, float]:
-    """Return the logarithm of samples a second by restart: of its median round.
+    """Return the logarithm of samples per second by restart, from its median round.
 
-    The batch of a step is what the workload said where that is more, as several ranks take one
-    each; one that says nothing counts as a batch of 1. Of ranks it is that of wall time, since net
-    time is known of one rank alone, and their numbers would not compare.
+    The batch of a step is the larger one of the parameter and the workload's report, since each of
+    several ranks has a batch. Without either it is 1. Ranks use wall time: net time is known for
+    one rank only, so other numbers of ranks would not compare.
     """
     rounds = data.readings.by_restart(arm, "wall" if _ranks(data.cell) else data.metric[0])
     samples = math.log(max(data.batch or 1, _size(data)) * 1e9)
@@ -243,7 +243,7 @@ def _rate(data: CellData, logs: Mapping[int, float]) -> SizeRate:
 
 
 def cell_training(data: CellData, epochs: Iterable[Epoch]) -> CellTraining | None:
-    """Return what the epochs of a cell say; None where it has none, or no goal."""
+    """Return the results of a cell's epochs; None without epochs or a goal."""
     goal, kept = data.run.design.until, tuple(epochs)
     ways = {arm.id: _ways(one for one in kept if one.arm == arm.id) for arm in data.run.arms}
     why_not = _why_not(data, ways)
@@ -266,7 +266,7 @@ def cell_training(data: CellData, epochs: Iterable[Epoch]) -> CellTraining | Non
 
 
 def _why_not(data: CellData, ways: Mapping[str, _Ways]) -> dict[str, str]:
-    """Return why arms were trained no further; one that was trained again later has no reason."""
+    """Return why arms stopped training; arms that trained again later have no reason."""
     failed = (event for event in data.guard_events if event.what == "training-failed")
     return {
         event.arm: event.failure.brief
@@ -281,14 +281,14 @@ def _is_alike(arm: ArmRecord, reference: ArmRecord) -> bool:
 
 
 def _is_net(data: CellData, epochs: Iterable[Epoch]) -> bool:
-    """Tell whether times are compared without waits, as those of steps are."""
+    """Tell whether times are compared without waits, as for steps."""
     return data.metric[0] == "net" and all(
         one.wait_ns is not None and one.wait_ns < one.wall_ns for one in epochs
     )
 
 
 def _ways(epochs: Iterable[Epoch]) -> _Ways:
-    """Return the restarts that came to an end; what an interruption cut off says too little."""
+    """Return the completed restarts; interrupted ones have too little information."""
     restarts: dict[int, list[Epoch]] = {}
     for epoch in epochs:
         restarts.setdefault(epoch.restart, []).append(epoch)
@@ -339,7 +339,7 @@ def _exp(log: float | None) -> float | None:
 
 
 def _epoch_ratio(ways: _Ways, reference: _Ways, *, is_net: bool) -> Interval | None:
-    """Return the mean log ratio of the time of an epoch over restarts, paired by epoch."""
+    """Return the mean log ratio of epoch times over restarts, paired by epoch."""
 
     def log_ns(epoch: Epoch) -> float:
         return math.log(max(1, epoch.wall_ns - (epoch.wait_ns or 0) * is_net))
@@ -365,10 +365,9 @@ def _points(ways: Sequence[Sequence[Epoch]]) -> Iterable[EpochPoint]:
 
 
 def _agreement(arms: Iterable[_Ways]) -> dict[str, int]:
-    """Count the epochs in which all arms had the same value, and those in which they had not.
+    """Count the epochs in which all arms had the same value, and those in which they did not.
 
-    Of an arm that was not trained nothing is known, and an epoch counts only where all others have
-    a value.
+    Untrained arms are ignored, and an epoch counts only if all others have a value.
     """
     trained = [
         {(one.restart, one.epoch): one.value for way in ways.values() for one in way}

@@ -1,6 +1,6 @@
-"""How the surroundings differ: of arms cell by cell, of hosts, and of groups of hosts.
+"""Compare surroundings: of arms by cell, of hosts, and of groups of hosts.
 
-What was seen while they ran counts as well, such as clocks of a GPU and limits that were reached.
+Observations during the run count too, such as GPU clocks and limits that were reached.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from envcompare.run_folder.results import references_of
 Differences = tuple[FactDifference, ...]
 _FELT: Final = (True, None, False)
 _HOST_FACTS: Final[tuple[HostFact, ...]] = get_args(HostFact)
-_UNTOLD: Final = frozenset({"identity", "varied"})  # what names an arm, and what it does on purpose
-# Between hosts these are no software; torch takes as many threads between operations as there are
-# cores, and no arm sets another number.
+_UNTOLD: Final = frozenset({"identity", "varied"})  # the names of an arm, and intended differences
+# Between hosts these are not software differences. torch takes as many inter-op threads as there
+# are cores, and no arm sets another number.
 _OF_MACHINE: Final = ("gpu.", "torch.cpu_capability", "torch.interop_threads")
-_DRAWN: Final = "env.PYTHONHASHSEED"  # anew in each cell
+_DRAWN: Final = "env.PYTHONHASHSEED"  # new in each cell
 GPU_CLOCK: Final = "gpu.clock_sm_mhz"
-"""The clock at which a GPU ran while an arm was measured."""
-# Clocks move in steps of 7.5 or 15 MHz: a smaller difference of means is no other clock.
+"""The clock of a GPU while an arm was measured."""
+# Clocks move in steps of 7.5 or 15 MHz: a smaller difference of means is not another clock.
 _SAME_CLOCK: Final = math.log(1.005)
 _FEWEST_READINGS: Final = 10  # of an arm, for a mean
 _STEADY: Final = (
@@ -57,7 +57,7 @@ _STEADY: Final = (
 
 @dataclass(slots=True)
 class _Seen:
-    """What the samples of an arm in a cell tell of its limits."""
+    """The limits that an arm reached in a cell, from its samples."""
 
     throttled_ns: list[int] = field(default_factory=list)
     peak_bytes: list[int] = field(default_factory=list)
@@ -76,33 +76,33 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What was seen around any two arms of a run while they were measured."""
+    """Observations around the arms of a run while they were measured."""
 
     read: RunFiles
     seen: Mapping[tuple[str, str], _Seen]  # by cell and arm
 
     @classmethod
     def of(cls, read: RunFiles) -> Surroundings:
-        """Go through the samples of a run."""
+        """Collect the observations in the samples of a run."""
         seen: dict[tuple[str, str], _Seen] = {}
         for sample in read.samples:
-            if not isinstance(sample, GpuReading):  # it is of a GPU, which all arms share
+            if not isinstance(sample, GpuReading):  # readings are of a GPU, which all arms share
                 seen.setdefault((sample.cell, sample.arm), _Seen()).take(sample)
         return cls(read=read, seen=seen)
 
     def context(self, cell: str, names: tuple[str, str]) -> ArmsContext:
-        """Return what is known of two arms in a cell beside their facts."""
+        """Return the observations on two arms in a cell, in addition to their facts."""
         both = [self.seen.get((cell, name), _Seen()) for name in names]
         return _context(self.read.timed, names, both)
 
     def of_hosts(self, arm: str, hosts: tuple[str, str]) -> ArmsContext:
-        """Return what is known of an arm on two hosts in all their cells, beside its facts."""
+        """Return the observations on an arm on two hosts, over all their cells."""
         cells = {cell.id for cell in self.read.run.cells if cell.host in hosts}
         both = [seen for (cell, name), seen in self.seen.items() if name == arm and cell in cells]
         return _context(self.read.timed, (arm, arm), both)
 
     def clocks(self, data: CellData, names: tuple[str, str], ratio: float) -> Differences:
-        """Return whether a GPU ran at other clocks in the second of two arms, at most once.
+        """Return the difference of GPU clocks between two arms, if any.
 
         `ratio` is their log ratio.
         """
@@ -117,7 +117,7 @@ class Surroundings:
 
 
 def differences_by_cell(around: Surroundings) -> dict[str, Differences]:
-    """Compare the fingerprints of each cell with the reference's of that cell."""
+    """Compare each cell's fingerprints with those of its reference."""
     references = references_of(around.read.timed)
     at = {(one.cell, one.arm): one for one in around.read.fingerprints}
     differences: dict[str, Differences] = {}
@@ -133,11 +133,11 @@ def differences_by_cell(around: Surroundings) -> dict[str, Differences]:
 def clock_differences(
     around: Surroundings, cells: Iterable[CellData], log_ratios: Mapping[tuple[str, str], float]
 ) -> dict[str, Differences]:
-    """Return by cell the arms that a GPU ran at another clock than the reference.
+    """Return by cell the arms with another GPU clock than the reference.
 
-    `log_ratios` holds that of each comparison. A clock that explains the difference, or what
-    lifts it above the margin, is a confounder: a GPU at its power cap or too hot slows whoever runs
-    on it then.
+    `log_ratios` has one value for each comparison. A clock is a confounder if it explains the
+    difference or lifts it above the margin: a GPU that is too hot or at its power cap slows the arm
+    that runs at that time.
     """
     differences: dict[str, Differences] = {}
     for data in cells:
@@ -151,7 +151,7 @@ def clock_differences(
 
 
 def _clocks(read: RunFiles, data: CellData, arm: str) -> Clocks | None:
-    """Return the clocks of an arm's GPU in its blocks; None where too little was read."""
+    """Return the GPU clocks during an arm's blocks; None with too few readings."""
     blocks = [one for one in data.arm_blocks(arm) if isinstance(one, Block) and one.gpu_ns]
     uuid = str(read.facts.get(data.cell.id, {}).get(arm, {}).get("gpu.uuid") or "")
     clocks = clocks_of(blocks, read.readings.get(data.cell.id, []), uuid=uuid)
@@ -161,8 +161,8 @@ def _clocks(read: RunFiles, data: CellData, arm: str) -> Clocks | None:
 def _of_clocks(
     reference: Clocks, other: Clocks, ratio: float, margin: float
 ) -> FactDifference | None:
-    """Return that two clocks differ; a confounder where the difference found rests on it."""
-    slower = math.log(reference.sm_mhz / other.sm_mhz)  # what the clock alone can cost at the most
+    """Return the difference of two clocks; a confounder if the measured difference needs it."""
+    slower = math.log(reference.sm_mhz / other.sm_mhz)  # the most that the clock alone can cost
     if abs(slower) < _SAME_CLOCK:
         return None
     without = abs(ratio) - (slower if ratio > 0 else -slower)
@@ -193,10 +193,10 @@ def _of_clocks(
 
 
 def candidates(differences: Differences, arm: str) -> tuple[str, ...]:
-    """Return the keys of what may explain a difference of an arm, the likeliest first.
+    """Return the keys of likely causes of an arm's difference, the likeliest first.
 
-    Confounders lead, and among the rest what the workload was seen to use. Left out is what
-    another difference tells of, and a setting that envcompare replaced in every arm.
+    Confounders come first, then facts that the workload was seen to use. Left out are facts that
+    another difference covers, and settings that envcompare replaced in every arm.
     """
     explaining = [
         one
@@ -208,10 +208,9 @@ def candidates(differences: Differences, arm: str) -> tuple[str, ...]:
 
 
 def likelihood(difference: FactDifference) -> tuple[int, int, int]:
-    """Return a key that sorts the likeliest cause first.
+    """Return a sort key that puts the likeliest cause first.
 
-    It goes by class; then come libraries before the C library, and what the command line gave one
-    arm alone; then what was seen decides.
+    The order is: class; libraries before the C library and options of one arm; evidence.
     """
     rank = 0 if is_first(difference.key) else 1 if holds_for("given", difference.key) else 2
     felt = _FELT.index(difference.is_felt)
@@ -219,7 +218,7 @@ def likelihood(difference: FactDifference) -> tuple[int, int, int]:
 
 
 def of_cells(by_cell: dict[str, Differences], *, shared: Differences) -> dict[str, Differences]:
-    """Return by cell the differences that `shared`, the strongest of all cells, tells otherwise."""
+    """Return each cell's differences that are not as in `shared`, the strongest of all cells."""
     told = {(one.host, one.arm, one.key): one for one in shared}
     otherwise = {
         cell: tuple(one for one in found if told.get((one.host, one.arm, one.key)) != one)
@@ -246,9 +245,9 @@ def _context(run: RunRecord, names: tuple[str, str], both: list[_Seen]) -> ArmsC
 
 
 def host_differences(read: RunFiles) -> tuple[HostDifference, ...]:
-    """Return the software of each arm that is not the same on all hosts; the control is left out.
+    """Return the software of each arm that differs between hosts, without the control.
 
-    A host that nothing is known of is left out; of a build for the CPU it is known to have no CUDA.
+    Hosts without facts are left out. A CPU build is known to have no CUDA.
     """
     return tuple(
         difference
@@ -259,7 +258,7 @@ def host_differences(read: RunFiles) -> tuple[HostDifference, ...]:
 
 
 def _between_hosts(arm: str, fingerprints: Iterable[FingerprintRecord]) -> Iterator[HostDifference]:
-    # what was inspected with torch imported tells of it; the first cell of a host will do
+    # facts with torch imported are enough, so the first cell of a host will do
     known: dict[HostFact, dict[str, FingerprintValue]] = {key: {} for key in _HOST_FACTS}
     for record in fingerprints:
         if record.arm != arm:
@@ -275,10 +274,9 @@ def _between_hosts(arm: str, fingerprints: Iterable[FingerprintRecord]) -> Itera
 
 
 def group_differences(around: Surroundings) -> tuple[GroupDifference, ...]:
-    """Return in what groups differ from the first: the machines as the reference saw them first.
+    """Return the differences of the groups from the first, machines as the reference saw them.
 
-    Left out is what has the same values in both groups, what names an arm, and what its environment
-    sets on purpose.
+    Left out are equal values, the names of an arm, and what its environment sets on purpose.
     """
     arms = [arm for arm in around.read.timed.arms if not arm.is_control]
     arms.sort(key=lambda arm: not arm.is_reference)
@@ -332,7 +330,7 @@ def _between_groups(
 def _told_of_groups(
     records: Mapping[str, FingerprintRecord], hosts: Sequence[str], around: Surroundings
 ) -> dict[str, FactClass]:
-    """Return the facts in which any host differs from the first, each with its class.
+    """Return the class of each fact in which any host differs from the first.
 
     A limit that the work reached is a confounder, such as a quota that stopped it.
     """
@@ -353,7 +351,7 @@ def _told_of_groups(
 def _values(
     key: str, records: Mapping[str, FingerprintRecord], hosts: Sequence[str]
 ) -> dict[str, FingerprintValue]:
-    """Return the value of each host, of a list without what all of them have."""
+    """Return the value of each host; for a list, without the entries that all hosts have."""
     values = {host: records[host].facts.get(key) for host in hosts}
     lists = [set(value) for value in values.values() if isinstance(value, tuple)]
     if len(lists) < len(values):

@@ -1,14 +1,14 @@
-"""Compare two runs: how each arm ÷ reference changed from one to the other, with its verdict.
+"""Compare two runs: the change of each arm ÷ reference, with its verdict.
 
-Two runs are two moments, so that times are never compared, only ratios that were measured in one
-moment each. The runs share nothing random, and each printed interval is widened already for the
-comparisons of its run and for looking. That of the difference inherits both: its error is at most
-the larger of the two, and so over all changes at most that of one run. The intervals of a screen
-would not do: they pay for those that it selected in its run, and changes are others.
+Two runs are at two times, so times are never compared, only ratios within each run. The runs share
+no randomness, and each reported interval is already widened for its run's comparisons and interim
+looks. The interval of the change inherits both: its error is at most the larger of the two, and
+over all changes at most that of one run. The intervals of a screen do not qualify: they are only
+corrected for the comparisons selected in that run, and changes select others.
 
-Changes are those of the typical step. A change is equivalent only where that of the mean is too,
-which is the change of the typical step and of what the mean has above it, their half-widths added
-as squares (see `stats.headline`).
+Changes are of the typical step. A change is equivalent only if the change of the mean is too. That
+is the change of the typical step plus the change of the mean's excess over it, with half-widths
+added in quadrature (see `stats.headline`).
 """
 
 from __future__ import annotations
@@ -51,27 +51,27 @@ _Moments = tuple[tuple[When, ReadRun, Comparison], tuple[When, ReadRun, Comparis
 
 
 def read_run(folder: RunFolder) -> ReadRun:
-    """Analyse a run folder in memory, without the screen it may have had; nothing is written.
+    """Analyse a run folder in memory, ignoring a screen; writes nothing.
 
-    Raises RunFolderError when it cannot be read.
+    Raises RunFolderError if it cannot be read.
     """
     return read_of(read_files(folder))
 
 
 def read_of(files: RunFiles) -> ReadRun:
-    """Analyse the files of a run likewise."""
+    """Analyse the files of a run in the same way."""
     comparison = compare_files(replace(files, run=files.unscreened()))
     return ReadRun(
         record=files.run,
         comparison=comparison,
         fingerprints={(one.cell, one.arm): one for one in files.fingerprints},
-        # of what was resumed too: no code may change while a run stands still
+        # includes resumed parts, since code must not change while a run is paused
         work=_work(files.events, comparison),
     )
 
 
 def _work(events: Iterable[Event], run: RunComparison) -> dict[str, Work]:
-    """Return what the reference noted of the work it does, by cell."""
+    """Return the work that the reference recorded, by cell."""
     return {
         event.cell: dict(event.values)
         for event in events
@@ -81,10 +81,10 @@ def _work(events: Iterable[Event], run: RunComparison) -> dict[str, Work]:
 
 
 def compare_runs(before: ReadRun, after: ReadRun, *, allow_mismatch: bool = False) -> RunChange:
-    """Return how every comparison that both runs hold changed.
+    """Return the change of every comparison that both runs have.
 
-    Raises ConfigError where they hold none, or where reference, code or design differ and that
-    is not allowed.
+    Raises ConfigError if there is none, or if reference, code or design differ and `allow_mismatch`
+    is false.
     """
     _check_two(before, after)
     first, second = _compared(before.comparison), _compared(after.comparison)
@@ -159,7 +159,7 @@ def _refused(before: ReadRun, after: ReadRun, texts: list[str]) -> ConfigError:
     more = f"; and {len(texts) - _MOST_NAMED} more" if len(texts) > _MOST_NAMED else ""
     reference, first, second = (
         after.comparison.reference_arm, before.comparison.run_id, after.comparison.run_id
-    )  # fmt: skip
+    )  # )  # fmt: skip
     return ConfigError(
         f"{first} and {second} cannot be compared: the reference {reference} or what it ran is "
         "not the same",
@@ -170,7 +170,7 @@ def _refused(before: ReadRun, after: ReadRun, texts: list[str]) -> ConfigError:
 
 
 def run_side(read: ReadRun) -> RunSide:
-    """Return what is told of a run beside its ratios."""
+    """Return the description of a run, without its ratios."""
     run = read.comparison
     return RunSide(
         run_id=run.run_id,
@@ -187,7 +187,7 @@ def run_side(read: ReadRun) -> RunSide:
 
 
 def _cautions(before: ReadRun, after: ReadRun, cells: tuple[str, ...]) -> Iterable[str]:
-    """Say what is not known to be the same, or was done another way."""
+    """State what is not known to be equal, or was done differently."""
     if before.comparison.created > after.comparison.created:
         yield "the first run was started later than the second: are they in the right order?"
     yield from _unknown(before, after, cells)
@@ -200,7 +200,7 @@ def _cautions(before: ReadRun, after: ReadRun, cells: tuple[str, ...]) -> Iterab
 
 
 def _unknown(before: ReadRun, after: ReadRun, cells: tuple[str, ...]) -> Iterable[str]:
-    """Say of which cells it is not known that they did the same work on the same data."""
+    """State which cells are not known to have done the same work on the same data."""
     commands = _programs(before) | _programs(after)
     unknown = [
         cell
@@ -227,7 +227,7 @@ def _generation(run: RunComparison, cell: str) -> str:
 
 
 def _judge_change(moments: _Moments) -> Change:
-    """Return the change of one comparison, with what else of its arm changed."""
+    """Judge the change of one comparison, with other changes of its arm."""
     (_, before, first), (_, after, second) = moments
     base = Change(
         cell=second.cell,
@@ -313,7 +313,7 @@ def _ends(before: Estimate, after: Estimate) -> Ends | None:
 def _is_equal_by_mean(
     typical: Ends, before: Comparison, after: Comparison, *, margin: float
 ) -> bool:
-    """Tell whether the change of the mean lies inside the margin; a program has no mean beside."""
+    """Tell whether the mean's change is inside the margin; a program has no separate mean."""
     if before.mean is None and after.mean is None:
         return True
     excess = _ends(before.excess, after.excess) if before.excess and after.excess else None
@@ -336,7 +336,7 @@ def _of_run(when: When, reason: Reason) -> Reason:
 
 
 def _lacking(run: RunComparison, comparison: Comparison) -> Reason | None:
-    """Return why no claim can rest on the interval of a run; None where one can."""
+    """Return why a run's interval supports no claim; None if it does."""
     primary = comparison.primary
     assert primary is not None
     if comparison.reason is not None and comparison.reason.kind == "too-few":
@@ -353,14 +353,14 @@ def _least(run: RunComparison, comparison: Comparison) -> int:
 
 
 def failed_floor(run: RunComparison, comparison: Comparison) -> float | None:
-    """Return the far end of the control of a cell where it failed."""
+    """Return the far end of a cell's control if it failed."""
     floors = (cell.noise_floor for cell in run.cells if cell.id == comparison.cell)
     least = _least(run, comparison)
     return failed_control_end(next(floors, None), least=least)
 
 
 def _remarks(moments: _Moments) -> Iterable[str]:
-    """Say where one name stands for two environments or images, and what failed half-way."""
+    """State if one name means two environments or images, and if something failed half-way."""
     asked = [
         next(arm_text(arm) for arm in run.record.arms if arm.id == one.arm)
         for _, run, one in moments

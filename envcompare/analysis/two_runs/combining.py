@@ -1,8 +1,8 @@
-"""Combine several runs: what each arm costs over days and machines, and how far runs differ.
+"""Combine several runs: the cost of each arm over days and machines, and the variation.
 
-An interval of a run holds for its host and its time. Here the run, or the host where several were
-measured, is a random effect (`stats.overhosts`), so that the interval is for days and hosts like
-these. What was timed must be the same in all runs; the machines and their kernels may differ.
+The interval of one run holds for its host and its time. Here the run, or the host if several were
+measured, is a random effect (`stats.overhosts`), so that the interval holds for similar days and
+hosts. The timed work must be the same in all runs; machines and kernels may differ.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from envcompare.text import assigned, first_few
 _DESIGN: Final = ("threads", "stabilise")
 _SOFTWARE: Final = ("python.version", "torch.version", "torch.cuda")
 _MOST_NAMED: Final = 20
-_Work = tuple[str, str, str]  # workload, parameters, what its arms are within
+_Work = tuple[str, str, str]  # workload, parameters, and the arm that contains its arms
 _Parameters = dict[str, Scalar]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CombinableRun:
-    """A run that was read to be combined with others."""
+    """A run in memory, to be combined with others."""
 
     read: ReadRun
     settled: dict[Key, Primary]  # by cell and arm, with the standard error of each
-    machines: dict[str, str]  # of each host what tells its machine from others
+    machines: dict[str, str]  # by host, the identification of its machine
 
     @property
     def run_id(self) -> str:
@@ -58,7 +58,7 @@ class CombinableRun:
 
     @property
     def compared(self) -> dict[tuple[_Work, str], list[Comparison]]:
-        """Return the comparisons by work and arm; those of several hosts stand together."""
+        """Return the comparisons by work and arm, over all hosts."""
         grouped: dict[tuple[_Work, str], list[Comparison]] = {}
         for one in self.read.comparison.compared:
             grouped.setdefault((_work(one), one.arm), []).append(one)
@@ -66,7 +66,7 @@ class CombinableRun:
 
 
 def read_combinable(folder: RunFolder) -> CombinableRun:
-    """Read and analyse a run; raises RunFolderError where it cannot be read."""
+    """Read and analyse a run; raises RunFolderError if it cannot be read."""
     files = read_files(folder)
     run, design = files.timed, files.unscreened().design
     known = first_identities(files.events)
@@ -81,10 +81,10 @@ def read_combinable(folder: RunFolder) -> CombinableRun:
 
 
 def combine_runs(runs: Sequence[CombinableRun], *, allow_mismatch: bool = False) -> CombinedRuns:
-    """Pool every comparison that two runs or more hold.
+    """Pool every comparison that two or more runs have.
 
-    Raises ConfigError below two runs, for one that is named twice, where no two have a comparison
-    in common, and, unless that is allowed, where work, settings or the reference differ.
+    Raises ConfigError for fewer than two runs, for repeated runs, without a common comparison, and,
+    unless `allow_mismatch` is true, if work, settings or reference differ.
     """
     _check_several(runs)
     found: dict[tuple[_Work, str], list[tuple[CombinableRun, Comparison]]] = {}
@@ -177,7 +177,7 @@ def _refused(unlike: tuple[RunMismatch, ...]) -> ConfigError:
 def _mismatches(
     shared: Iterable[list[tuple[CombinableRun, Comparison]]],
 ) -> Iterator[RunMismatch]:
-    """Yield in what runs differ from the first that they share a comparison with, each once."""
+    """Yield each difference of a run from the first one with the same comparison, once."""
     seen: set[tuple[str, str]] = set()
     for parts in shared:
         (first, ours), *others = parts
@@ -221,7 +221,7 @@ def _unless_alike(
 
 
 def _arm(run: ReadRun, name: str) -> str:
-    """Return an arm with what it is; the same name may stand for another environment."""
+    """Return the description of an arm, since its name may mean another environment."""
     found: ArmRecord = next(arm for arm in run.record.arms if arm.id == name)
     return f"{name} ({arm_text(found)})"
 
@@ -281,7 +281,7 @@ def _effect(
 
 
 def _withdrawn(made: CombinedEffect, *, margin: float) -> CombinedEffect:
-    """Take back a claim that the failed control of a run could make by itself."""
+    """Withdraw a claim that the failed control of a run could cause."""
     if made.outcome in {"inconclusive", "not-run"}:
         return made
     floor = max((one.control_end or 0.0 for one in made.parts), default=0.0)

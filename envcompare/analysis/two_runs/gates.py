@@ -1,8 +1,8 @@
-"""Gates: what makes `envcompare compare` fail, from its grammar to what it finds.
+"""Gates: the conditions that make `envcompare compare` fail, from parsing to findings.
 
-`slower:2%` hits where the whole printed interval, of the typical step or of the mean, lies beyond
-2 %, and never where a claim was withdrawn. `unproven:2%` hits unless the whole interval lies below
-2 %: what was measured too little does not pass it. What could not be judged is found as well.
+`slower:2%` hits if the whole reported interval, of the typical step or of the mean, is beyond 2 %,
+and never if the claim was withdrawn. `unproven:2%` hits unless the whole interval is below 2 %, so
+too little measuring does not pass. Comparisons without a judgement are findings too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MOST: Final[dict[GateState, float]] = {
     "unproven": 1000.0,
 }  # percent
 _PERCENT: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?%", re.ASCII)
-_MOST_TIMES: Final = 30.0  # narrower than now; a forecast beyond is no number to plan with
+_MOST_TIMES: Final = 30.0  # narrower than now; a longer forecast is of no use for planning
 _WITHDRAWN: Final = frozenset({"too-few", "control-failed", "no-interval", "failed", "mean-open"})
 _UNMEASURED: Final = frozenset({"failed", "not-run"})
 _ALLOWED: Final = (
@@ -51,14 +51,14 @@ _ALLOWED: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """One condition that must not hold; `percent` is None for any verdict of that state."""
+    """A condition that must not hold; `percent` is None for any verdict of that state."""
 
     state: GateState
     percent: float | None = None
 
     @property
     def text(self) -> str:
-        """Return the gate as it is written."""
+        """Return the gate in its written form."""
         return self.state if self.percent is None else f"{self.state}:{self.percent:.12g}%"
 
     @property
@@ -75,7 +75,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What a gate reads of one comparison, of one run or of two."""
+    """The input of a gate for one comparison, of one run or of two."""
 
     cell: str
     arm: str
@@ -85,25 +85,25 @@ class Claim:
     high: float | None = None
     mean_low: float | None = None  # of the mean of all steps
     mean_high: float | None = None
-    elapsed_s: float | None = None  # that its cell took, of two runs in the run after
-    kept_half: float = 0.0  # half-width that the run before leaves to a change
-    is_firm: bool = True  # no failed control speaks against a claim inside the margin
+    elapsed_s: float | None = None  # time that its cell took; with two runs, in the later one
+    kept_half: float = 0.0  # half-width that the earlier run contributes to a change
+    is_firm: bool = True  # no failed control contradicts a claim inside the margin
     is_confounded: bool = False
-    is_described: bool = True  # there are the fingerprints in which confounders could be found
+    is_described: bool = True  # there are fingerprints to find confounders in
     reasons: tuple[Reason, ...] = ()
-    phase: Phase | None = None  # in which it failed, or its reference
-    failure: str = ""  # what failed, though there may be times from before it
+    phase: Phase | None = None  # of the failure of the arm or its reference
+    failure: str = ""  # the failure, though there may be earlier times
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code of what was not measured: 4 for a workload, 3 for all else."""
+        """Return the exit code for missing results: 4 for a workload failure, otherwise 3."""
         if self.phase is not None:
             return exit_code_of(self.phase)
         return 4 if self.outcome == "failed" else 3
 
 
 def parse_gates(texts: Iterable[str]) -> tuple[Gate, ...]:
-    """Return the gates of all `--fail-on`, each once; raises ConfigError for what is none."""
+    """Return the gates of all `--fail-on`, each once; raises ConfigError for an invalid one."""
     items = (item.strip() for text in texts for item in text.split(","))
     return tuple(dict.fromkeys(_gate(item) for item in items))
 
@@ -134,9 +134,10 @@ def _refused(item: str, details: str) -> ConfigError:
 
 
 def claims_of_run(run: RunComparison) -> tuple[Claim, ...]:
-    """Return what gates read of a run; the control compares nothing and is left out.
+    """Return the claims of a run, without the control.
 
-    So is what was not run on purpose: a size that does not fit, and a place that an arm lacks.
+    Left out is also what was skipped on purpose: sizes that do not fit, or places that an arm
+    lacks.
     """
     described = {(one.host, one.arm) for one in run.arms if one.facts}
     elapsed = {cell.id: cell.elapsed_s for cell in run.cells}
@@ -191,7 +192,7 @@ def _claim(  # noqa: PLR0913 — each is a part of the claim
 
 
 def phase_of(run: RunComparison, comparison: Comparison) -> Phase | None:
-    """Return where a comparison failed, or else its reference; None where neither did."""
+    """Return the phase in which a comparison or else its reference failed; None if neither did."""
     if comparison.failure is not None:
         return comparison.failure.phase
     phases = (
@@ -205,10 +206,10 @@ def phase_of(run: RunComparison, comparison: Comparison) -> Phase | None:
 
 
 def claims_of_change(run: RunChange) -> tuple[Claim, ...]:
-    """Return what gates read of two runs: the change of each ratio.
+    """Return the claims of two runs: the change of each ratio.
 
-    What only the run before holds was not run any more; what is new has no change to be judged,
-    and neither has what was left out on purpose in the run before.
+    A comparison only in the earlier run counts as no longer run. New comparisons have no change to
+    judge, nor have those left out on purpose in the earlier run.
     """
     changed = (
         _claim(
@@ -243,7 +244,7 @@ def _half_width(estimate: Estimate | None) -> float:
 
 
 def _by_mean(gate: Gate, claim: Claim) -> Claim:
-    """Return the claim as the mean makes it, where only that lies beyond the bound of a gate."""
+    """Return the claim by the mean if only that is beyond the bound of a gate."""
     low, high = claim.mean_low, claim.mean_high
     if gate.percent is None or low is None or high is None or _is_beyond(gate, claim):
         return claim
@@ -252,16 +253,16 @@ def _by_mean(gate: Gate, claim: Claim) -> Claim:
 
 
 def judge_gates(gates: Iterable[Gate], claims: tuple[Claim, ...]) -> tuple[GateResult, ...]:
-    """Return what each gate finds in the claims."""
+    """Return the findings of each gate in the claims."""
     return tuple(_judge(gate, claims) for gate in gates)
 
 
 def gates_exit_code(
     results: Iterable[GateResult], claims: tuple[Claim, ...], *, is_complete: bool = True
 ) -> int:
-    """Return 1 where a gate is hit, else 3 or 4 where one could not judge everything, else 0.
+    """Return 1 if a gate is hit, else 3 or 4 if one could not judge everything, else 0.
 
-    A run that is not complete has not been judged as it was planned, whatever it holds.
+    An incomplete run was not judged as planned, whatever it has.
     """
     judged = tuple(results)
     if any(one.is_hit for one in judged):
@@ -313,7 +314,7 @@ def _reasons(gate: Gate, claim: Claim) -> tuple[Reason, ...]:
 
 
 def _finding(gate: Gate, claim: Claim) -> Finding | None:
-    """Return what a gate says of a comparison; None where it passes beyond doubt."""
+    """Return the finding for a comparison; None if it clearly passes."""
     is_unmeasured = claim.outcome in _UNMEASURED
     if gate.state == "failed":
         return "hit" if is_unmeasured or claim.failure else None
@@ -330,7 +331,7 @@ def _finding(gate: Gate, claim: Claim) -> Finding | None:
 
 
 def _is_beyond(gate: Gate, claim: Claim) -> bool:
-    """Say whether all of the interval lies beyond the bound, and the claim was not withdrawn."""
+    """Say whether the whole interval is beyond the bound, and the claim was not withdrawn."""
     if gate.percent is None or claim.low is None or claim.high is None:
         return claim.outcome == gate.state
     stands = claim.outcome == gate.state or (claim.outcome == "equivalent" and claim.is_firm)
@@ -340,17 +341,17 @@ def _is_beyond(gate: Gate, claim: Claim) -> bool:
 
 
 def _is_proven(gate: Gate, claim: Claim) -> bool:
-    """Say whether all of the interval lies below the bound, and nothing speaks against it."""
+    """Say whether the whole interval is below the bound, and nothing contradicts it."""
     is_withdrawn = any(reason.kind in _WITHDRAWN for reason in claim.reasons)
     return claim.high is not None and claim.high < gate.bound and not is_withdrawn
 
 
 def _forecast_s(gate: Gate, claim: Claim) -> float | None:
-    """Forecast how many more seconds would decide on which side of the bound a ratio lies.
+    """Forecast the additional seconds that would decide on which side of the bound a ratio is.
 
-    Widths fall with the root of the time. Of two runs the second alone can be measured for longer:
-    what the first one leaves open stays (half-widths add up as squares). None where the time is not
-    known, nothing is open, or more of it would not decide, as after a control that failed.
+    Widths fall with the square root of time. With two runs only the later one can continue, and the
+    earlier one's half-width remains (half-widths add in quadrature). None if the time is unknown,
+    nothing is open, or more time would not decide, as after a failed control.
     """
     if gate.state not in ("slower", "faster", "unproven") or not claim.elapsed_s:
         return None
@@ -366,7 +367,7 @@ def _forecast_s(gate: Gate, claim: Claim) -> float | None:
 
 
 def _is_open(gate: Gate, claim: Claim) -> bool:
-    """Say whether it may lie beyond the bound all the same."""
+    """Say whether the true value may still be beyond the bound."""
     if claim.outcome == "inconclusive":
         return True
     if gate.percent is None or claim.low is None or claim.high is None:

@@ -1,8 +1,8 @@
-"""What must be the same in two runs for their ratios to be compared, and is not.
+"""Find properties that must be equal in two runs for their ratios to be comparable.
 
-The reference stands for the machine and its software: where it changed, a ratio to it changed its
-meaning. What only names it (a process id, a host name, a path) may differ, and of the run's own
-doing the hash seed, which `--stabilise` draws anew for each restart.
+The reference represents the machine and its software: if it changed, ratios to it changed their
+meaning. Pure names (a process ID, a host name, a path) may differ, and so may the hash seed, which
+`--stabilise` draws again for each restart.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Work = dict[str, FingerprintValue]
 _DESIGN: Final = ("threads", "stabilise", "pin")
 _WORK: Final = ("code", "device", "batch")
 _SHOWN_OF_DIGEST: Final = 12
-# What a run may not have asked for: where one of two did not, nothing is known to differ.
+# A run may not have recorded these facts: if one run lacks a value, no difference is known.
 _OPTIONAL: Final = (
     "hypervisor",
     "cpu.family",
@@ -45,20 +45,20 @@ _MOST: Final = 0.5  # of the rounds of a cell
 _FEW: Final = 0.1
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: the commands are parsed once, not for each cell
+@dataclass(frozen=True, kw_only=True)  # no slots: commands are parsed once, not for each cell
 class ReadRun:
-    """A run read from its folder: what was found, and what was run to find it."""
+    """A run in memory: its results, and its inputs."""
 
     record: RunRecord
     comparison: RunComparison
     fingerprints: dict[tuple[str, str], FingerprintRecord]  # by cell and arm
-    work: dict[str, Work] = field(default_factory=dict)  # by cell, as the reference noted it
+    work: dict[str, Work] = field(default_factory=dict)  # by cell, as the reference recorded it
 
     @cached_property
     def commands(self) -> dict[str, str]:
-        """Return the plain commands of the run by the names of their workloads.
+        """Return the plain commands of the run by workload name.
 
-        Raises RunFolderError where run.json does not hold them as they were written.
+        Raises RunFolderError if run.json does not have them in their original form.
         """
         tables = configuration_of(self.record).get("workloads", {})
         workloads: dict[str, Any] = tables if isinstance(tables, dict) else {}
@@ -70,7 +70,7 @@ class ReadRun:
 
 
 def mismatches(before: ReadRun, after: ReadRun, cells: Iterable[str]) -> tuple[Mismatch, ...]:
-    """Return what differs and must not; that which several cells share is told once."""
+    """Return the mismatches; one shared by several cells appears once."""
     seen: dict[tuple[str, str], Mismatch] = {
         (one.key, one.text): one for one in of_design(before, after)
     }
@@ -90,9 +90,9 @@ def mismatches(before: ReadRun, after: ReadRun, cells: Iterable[str]) -> tuple[M
 def changed_facts(
     before: ReadRun, after: ReadRun, place: tuple[str, str]
 ) -> tuple[FactDifference, ...]:
-    """Return the facts of one arm in one cell that differ between the runs, software first.
+    """Return the facts of an arm in a cell that differ between the runs, software first.
 
-    There are none where one of the runs holds no fingerprint.
+    Empty if either run has no fingerprint.
     """
     mine, theirs = before.fingerprints.get(place), after.fingerprints.get(place)
     if mine is None or theirs is None:
@@ -123,14 +123,14 @@ def _changed(
 def _is_proven(
     before: FingerprintRecord, after: FingerprintRecord, difference: FactDifference
 ) -> bool:
-    """Say whether a difference was seen: of a plain command a list may have gaps by chance."""
+    """Say whether a difference is certain: a plain command's list may have gaps by chance."""
     is_watched = "programs" in before.facts and "programs" in after.facts
     is_list = difference.key in {*LOADED, "programs"}
     return difference.fact_class == "confounder" or not (is_watched and is_list)
 
 
 def mismatch_text(mismatch: Mismatch, cells: tuple[str, ...]) -> str:
-    """Return what differs and in which of the cells compared, unless it is of the whole run."""
+    """Return the difference, with the cells unless it concerns the whole run."""
     where = (
         "every cell" if mismatch.cells == cells and len(cells) > 1 else ", ".join(mismatch.cells)
     )
@@ -138,12 +138,12 @@ def mismatch_text(mismatch: Mismatch, cells: tuple[str, ...]) -> str:
 
 
 def told_facts(differences: Iterable[FactDifference]) -> tuple[FactDifference, ...]:
-    """Return the facts that speak for themselves."""
+    """Return the facts that are not part of another difference."""
     return tuple(one for one in differences if not one.part_of)
 
 
 def fact_text(difference: FactDifference) -> str:
-    """Return what differs with both values, those of a digest shortened."""
+    """Return a difference with both values, shortening digests."""
     text = describe(difference)
     if (
         "→" in text
@@ -155,7 +155,7 @@ def fact_text(difference: FactDifference) -> str:
 
 
 def _engines(before: FingerprintRecord, after: FingerprintRecord) -> Iterator[FactDifference]:
-    """Give what isolates an arm where it has another version; the kernel is a fact by itself."""
+    """Yield the arm's isolating engines with another version; the kernel is a separate fact."""
     for key in sorted(before.identity.keys() | after.identity.keys()):
         values = _version(before, key), _version(after, key)
         if key.endswith(".version") and values[0] != values[1]:
@@ -177,7 +177,7 @@ def _version(record: FingerprintRecord, key: str) -> FingerprintValue:
 def of_design(
     before: ReadRun, after: ReadRun, *, keys: tuple[str, ...] = _DESIGN
 ) -> Iterator[Mismatch]:
-    """Yield the settings of the measurement in which two runs differ."""
+    """Yield the measurement settings that differ between two runs."""
     for key in keys:
         values = getattr(before.record.design, key), getattr(after.record.design, key)
         if values[0] != values[1]:
@@ -188,11 +188,11 @@ def of_design(
 
 
 def of_work(before: ReadRun, after: ReadRun, cells: tuple[str, str]) -> Iterator[Mismatch]:
-    """Yield in what the work of two cells differs, the first of them of the run before."""
+    """Yield the work that differs between two cells, the first of them of the earlier run."""
     mine, theirs = before.work.get(cells[0], {}), after.work.get(cells[1], {})
     for key in _WORK:
         values = mine.get(key), theirs.get(key)
-        # where the code is not known, that is told once for all the rest
+        # an unknown code hash is reported once for all cells
         if (key == "code") if None in values else values[0] != values[1]:
             yield _mismatch(key, values, _changed_text(key, values))
     if "data" in mine and "data" in theirs and mine["data"] != theirs["data"]:
@@ -218,7 +218,7 @@ def _of_reference(before: ReadRun, after: ReadRun, cell: str) -> Iterator[Mismat
 
 
 def _of_held_rounds(before: ReadRun, after: ReadRun, cell: str) -> Iterator[Mismatch]:
-    """Give what `--same-cpu` has changed: the rounds it held, as it holds few kinds."""
+    """Yield the effect of `--same-cpu`: the held rounds, since only some cells hold them."""
     first, second = _held_share(before, cell), _held_share(after, cell)
     if first is None or second is None:
         return
@@ -229,7 +229,7 @@ def _of_held_rounds(before: ReadRun, after: ReadRun, cell: str) -> Iterator[Mism
 
 
 def _held_share(run: ReadRun, cell: str) -> float | None:
-    """Return in what share of the rounds of a cell all arms ran on one CPU."""
+    """Return the share of a cell's rounds in which all arms ran on one CPU."""
     rounds = [(c.held_rounds, c.rounds) for c in run.comparison.cells if c.id == cell and c.rounds]
     return rounds[0][0] / rounds[0][1] if rounds else None
 

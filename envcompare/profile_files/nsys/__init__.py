@@ -244,7 +244,6 @@ def _ops(trace: _Trace, launched: Numbers) -> list[str]:
 
 
 def _notes(trace: _Trace, export: Export, launched: Numbers) -> Iterator[Note]:
-    """Yield the caveats of the trace."""
     if _schema(export) > _SCHEMA:
         yield Note(kind="newer-schema", values={"newest": ".".join(map(str, _SCHEMA))})
     for text in _complaints(export):
@@ -442,7 +441,6 @@ def _inside(marked: Table, *, threads: Numbers, times: Numbers) -> npt.NDArray[n
 
 
 def _rename_columns(rows: Table, names: Sequence[str]) -> Table:
-    """Return a copy of a table with its columns renamed."""
     kept = rows.dtype.names or ()
     return columns({ours: rows[name] for ours, name in zip(names, kept, strict=True)})
 

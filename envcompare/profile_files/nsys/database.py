@@ -138,7 +138,7 @@ class Export:
             wrong += ['"end" < "start"', '"start" < 0']
         names = ", ".join(f'"{name}"' for name in (*needed, *optional))
         query = (
-            f'SELECT rowid, {names} FROM "{table}" WHERE {where} AND ({" OR ".join(wrong)}) LIMIT 1'  # noqa: S608
+            f'SELECT rowid, {names} FROM "{table}" WHERE {where} AND ({" OR ".join(wrong)}) LIMIT 1'  # noqa: S608 — names of the schema
         )
         wrong_row = self._connection.execute(query).fetchone()
         if wrong_row is None:

@@ -1,1 +1,1 @@
-"""Charts declared with Altair and drawn to static SVG: for the page, and for papers."""
+"""Charts declared with Altair and drawn to static SVG, for the page and for papers."""

@@ -1,9 +1,8 @@
-"""How charts are declared and drawn: palettes, marks, axes, keys, and the static SVG of them.
+"""Shared parts of charts: palettes, marks, axes, keys, and the static SVG.
 
-Colours are CSS variables that follow the page's theme, or plain ones for papers. Each is one whole
-text that Vega passes on; it must never be asked to mix two of them. SVG as Vega writes it is made
-fit for the page: only elements and attributes on a list pass, so that no id, style, script or link
-can get through.
+Colours are CSS variables that follow the page's theme, or plain colours for papers. Each is a
+complete text that Vega passes through; Vega must never mix two of them. Only elements and
+attributes on an allow-list get from Vega's SVG into the page, so no id, style, script or link can.
 """
 
 from __future__ import annotations
@@ -54,17 +53,17 @@ _SHAPES: Final = ("circle", "square", "triangle-up", "diamond", "cross", "triang
 _DASHES: Final = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3), (1, 3))
 _OTHER: Final = re.compile(r"[^a-z0-9]+")
 _LONGEST_SLUG: Final = 60
-LABEL_GAP: Final = 10.0  # px between names of rows and what is drawn of them
-SIGNED: Final = (  # labels of an axis of changes: our own text, with no name of the user in it
+LABEL_GAP: Final = 10.0  # px between row names and their marks
+SIGNED: Final = (  # labels of an axis of changes, which never contain user text
     "(datum.value > 0 ? '+' : datum.value < 0 ? '−' : '') + abs(datum.value) + ' %'"
 )
 _CHARACTER: Final = 6.8  # px; system fonts are wider than the one that Vega measures with
 _WIDER: Final = 1.6  # px a character
 Row = Mapping[str, object]
 Declared = dict[str, Any]
-"""A drawing as Vega-Lite takes it."""
+"""A chart in Vega-Lite's JSON form."""
 _NUMBERS: Final = frozenset({"x", "x2", "y", "y2", "fillOpacity", "size"})
-_AS_SAID: Final[dict[str, Any]] = {  # channels that could have a scale, and have none
+_AS_SAID: Final[dict[str, Any]] = {  # channels that could have a scale, but use the values directly
     "color": alt.Color,
     "fill": alt.Fill,
     "stroke": alt.Stroke,
@@ -75,7 +74,7 @@ _AS_SAID: Final[dict[str, Any]] = {  # channels that could have a scale, and hav
 }
 _LINE: Final = 20.0
 _MARK: Final = 18.0  # px from the mark to its text
-_LINED: Final = 34.0  # likewise with a line through the mark
+_LINED: Final = 34.0  # with a line through the mark
 _GAP: Final = 18.0
 _KEY_SIZE: Final = 90  # px², area of a mark
 _SVG: Final = "http://www.w3.org/2000/svg"
@@ -103,35 +102,35 @@ _FONT: Final = "Liberation Sans, Arial, sans-serif"
 _SIZE: Final = 12
 _SCALE: Final = 2.5  # of PNG: 180 dots an inch
 MOST_CHARTS: Final = 60
-MOST_CHARACTERS: Final = 400_000  # of all charts; some need ten times as many as others
+MOST_CHARACTERS: Final = 400_000  # of all charts; some charts need ten times as many as others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Palette:
-    """Colours by what they are for, each a text of CSS."""
+    """Colours by purpose, each as CSS text."""
 
-    back: str  # what lies behind the chart
+    back: str  # behind the chart
     text: str
-    mute: str  # text beside the data
+    mute: str  # text next to the data
     line: str  # of the grid
     band: str  # inside the margin
     zero: str
     slow: str
     fast: str
-    bad: str  # what failed
+    bad: str  # failures
     even: str
-    open: str  # what is not decided
+    open: str  # undecided results
     series: tuple[str, ...]
     background: str | None  # drawn behind the chart; None leaves it transparent
 
     def of(self, place: int) -> str:
-        """Return the colour of the series at a place, from 0."""
+        """Return the colour of the series at an index from 0."""
         return self.series[place % len(self.series)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Style:
-    """How one arm looks in every chart: colour, and beside it shape and dash."""
+    """The look of one arm in every chart: colour, shape and dash."""
 
     place: int
     shape: str
@@ -139,7 +138,7 @@ class Style:
 
 
 def styles(arms: Iterable[str]) -> dict[str, Style]:
-    """Give each arm a style by its place."""
+    """Give each arm a style by its index."""
     return {
         arm: Style(
             place=place, shape=_SHAPES[place % len(_SHAPES)], dash=_DASHES[place % len(_DASHES)]
@@ -149,7 +148,7 @@ def styles(arms: Iterable[str]) -> dict[str, Style]:
 
 
 def run_styles(run: RunComparison) -> dict[str, Style]:
-    """Return the styles of the arms of a run: the reference first, its controls last."""
+    """Return the styles of the arms of a run, the reference first and its controls last."""
     measured = [one.arm for cell in run.cells for one in cell.step_times]
     others = [one.arm for one in run.arms] + [one.arm for one in run.comparisons]
     others += [one.arm for one in run.startup]
@@ -169,18 +168,18 @@ PAPER: Final = _palette(LIGHT, background="#fff")
 
 
 def shown(text: str, *, most: int = 120) -> str:
-    """Return a name for a description: hidden characters visible, and not endless."""
+    """Return a name for a description, shortened and with visible hidden characters."""
     return shortened(visible_line(text), most=most)
 
 
 def label(text: str, *, most: int = 20) -> str:
-    """Return a name for a place in a chart that has room for `most` characters."""
+    """Return a name for a chart label of up to `most` characters."""
     seen = visible_line(text[: 2 * most])
     return seen if len(text) <= most and len(seen) <= most else f"{seen[: most - 1]}…"
 
 
 def chart_name(kind: str, *parts: str) -> str:
-    """Return a name of [a-z0-9-]+ that no other parts give."""
+    """Return a name of [a-z0-9-]+ that is unique to these parts."""
     text = "/".join(parts)
     digest = hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()
     slug = _OTHER.sub("-", f"{kind}-{text}".lower())[:_LONGEST_SLUG].strip("-")
@@ -194,13 +193,13 @@ def marks(
     /,
     **channels: Any,  # noqa: ANN401 — classes of Altair
 ) -> alt.Chart:
-    """Return a mark of this kind for each row, in a look that all of them share.
+    """Return a mark of this kind for each row, all with the same look.
 
-    A channel is an axis, or the name of the field of the rows that it takes; colours, shapes, sizes
-    and dashes are passed on as the rows say. Marks without a description are hidden from readers.
+    A channel is an axis or the name of a row's field. Colours, shapes, sizes and dashes come from
+    the rows unchanged. Marks without a description are hidden from screen readers.
     """
     # as one text, which Altair need not copy with every mark and encoding; the keys of rows are
-    # names of ours, for Vega reads dots in them
+    # our own names, since Vega treats dots in names as paths
     text = json.dumps([dict(row) for row in records])
     chart = alt.Chart(alt.InlineData(values=text, format=alt.JsonDataFormat(type="json")))
     unsaid = {} if "description" in channels else {"aria": False}
@@ -225,10 +224,10 @@ def layered(
     height: float,
     room: dict[str, float] | None = None,
 ) -> Declared:
-    """Return charts of rows drawn over each other, with `room` around them where that is known.
+    """Return charts of rows drawn over each other, with `room` around them if known.
 
-    They are put together as what they declare: Altair's own layers are copies of copies, which took
-    four times as long as all that is declared here.
+    Their declarations are merged directly. Altair's own layers copy their copies, which took four
+    times as long as all declarations here.
     """
     layers = [one.to_dict(validate=False, context={"top_level": False}) for one in charts]
     size = {"width": width, "height": height}
@@ -236,7 +235,7 @@ def layered(
 
 
 def placed(estimate: Estimate, on: Axis) -> dict[str, float | None]:
-    """Return where an estimate stands on an axis in percent, and the ends of its interval."""
+    """Return the position of an estimate and its interval on an axis in percent."""
     has_interval = estimate.low is not None and estimate.high is not None
     return {
         "at": on.percent(estimate.log_ratio) if estimate.has_size else None,
@@ -246,7 +245,7 @@ def placed(estimate: Estimate, on: Axis) -> dict[str, float | None]:
 
 
 def down(field: str, height: float) -> alt.Y:
-    """Return the place of a field in px from the top, with no axis drawn."""
+    """Return the y channel of a field in px from the top, without an axis."""
     scale = alt.Scale(domain=[height, 0], nice=False, zero=False)
     return alt.Y(f"{field}:Q", axis=None, scale=scale)
 
@@ -254,19 +253,19 @@ def down(field: str, height: float) -> alt.Y:
 def row_texts(
     records: Iterable[Row], y: alt.Y, colour: str, *, text: str = "text", x: float = -LABEL_GAP
 ) -> alt.Chart:
-    """Return a text of each row at `y`: from `x` px on, or up to it left of the data."""
+    """Return the text of each row at `y`, from `x` px on; with a negative `x` it ends there."""
     look = {"align": "right" if x < 0 else "left", "baseline": "middle", "color": colour}
     return marks(records, "text", look, x=alt.value(x), y=y, text=text)
 
 
 def text_width(text: str) -> float:
-    """Return about how wide a text of 12 px is in a wide font."""
+    """Return the approximate width of a 12 px text in a wide font."""
     wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
     return _CHARACTER * len(text) + 5 * wide
 
 
 def padding(texts: Iterable[str]) -> dict[str, float]:
-    """Return room around a chart whose names at the left may be set in a wider font."""
+    """Return padding for names at the left, with room for a wider font."""
     return {
         "left": 6 + _WIDER * max(map(len, texts), default=0),
         "right": 14,
@@ -277,7 +276,7 @@ def padding(texts: Iterable[str]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """One entry: colour and shape, and the dash where lines are drawn."""
+    """One entry: colour, shape, and the dash if lines are drawn."""
 
     text: str
     colour: str
@@ -287,7 +286,7 @@ class Key:
 
 
 def with_key(chart: Declared, keys: Sequence[Key], *, width: float, below: float) -> Declared:
-    """Put the key `below` px under the data, which leaves room for the axis."""
+    """Put the key `below` px under the data, with room for the axis."""
     placed = _placed(keys, width)
     height = max(row["y"] for row in placed) + _LINE / 2
     y = down("y", height)
@@ -308,7 +307,7 @@ def with_key(chart: Declared, keys: Sequence[Key], *, width: float, below: float
 
 
 def _placed(keys: Sequence[Key], width: float) -> list[dict[str, Any]]:
-    """Set the entries from left to right, a new line where the next would not fit."""
+    """Place the entries from left to right, wrapping to new lines."""
     entries, x, y = [], 0.0, _LINE / 2
     for key in keys:
         mark = _LINED if key.dash else _MARK
@@ -331,9 +330,9 @@ def _placed(keys: Sequence[Key], width: float) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """One chart, in words and as a declaration."""
+    """One chart: its words and its declaration."""
 
-    name: str  # unique in a run, [a-z0-9-]+: the stem of its files, and of ids in the page
+    name: str  # unique in a run, [a-z0-9-]+: the stem of its files and page ids
     title: str
     description: str  # what it shows, with its main numbers
     declare: Callable[[Palette], Declared]
@@ -342,7 +341,7 @@ class Chart:
 def clean_svg(svg: str, chart: Chart, *, font: str = "") -> str:
     """Return the SVG for a page, its ids made unique by the chart's name.
 
-    With a font it is whole: a file of its own, which has no page to take the font from.
+    With a font, the SVG is a standalone file.
     """
     source = fromstring(svg)  # noqa: S314 — Vega wrote it, of texts without entities
     size = {key: _rounded(source.get(key, "")) for key in ("width", "height", "viewBox")}
@@ -359,7 +358,7 @@ def clean_svg(svg: str, chart: Chart, *, font: str = "") -> str:
 
 
 def _cleaned(parent: Element) -> list[Element]:
-    """Return what is to be seen of an element's children; groups that do nothing dissolve."""
+    """Return the visible children of an element, without groups that have no effect."""
     cleaned: list[Element] = []
     for child in parent:
         tag = _NAMESPACE.sub("", child.tag)
@@ -377,7 +376,7 @@ def _cleaned(parent: Element) -> list[Element]:
 
 
 def _gather(group: Element) -> None:
-    """Say once for a group what all of its children say."""
+    """Move the attributes that all children share to their group."""
     if len(group) < _FEW:
         return
     shared = set.intersection(*(set(child.items()) for child in group))
@@ -406,7 +405,7 @@ def _attributes(element: Element) -> dict[str, str]:
 
 
 def _title(element: Element, tag: str) -> list[Element]:
-    """Return what Vega says of one mark as a title, which browsers show as a tooltip."""
+    """Return Vega's description of a mark as a title, which browsers show as a tooltip."""
     label = element.get("aria-label", "")
     if tag == "g" or not label:
         return []
@@ -420,12 +419,12 @@ def _rounded(value: str) -> str:
 
 
 def drawn(chart: Chart) -> Markup:
-    """Return the chart as SVG to stand in the page: its colours are variables of the page."""
+    """Return the chart as SVG to embed in the page, with the page's colour variables."""
     return Markup(clean_svg(_svg(chart, PAGE), chart))  # noqa: S704 — an XML serialiser wrote every text in it
 
 
 def paper_files(chart: Chart) -> dict[str, bytes]:
-    """Return the chart in light colours on white, as the bytes of its files by their endings."""
+    """Return the files of a chart in light colours on white, by file extension."""
     svg = clean_svg(_svg(chart, PAPER), chart, font=_FONT)
     return {
         "svg": svg.encode(),
@@ -441,7 +440,7 @@ def _svg(chart: Chart, palette: Palette) -> str:
 def specification(chart: Chart, palette: Palette) -> dict[str, Any]:
     """Return the Vega-Lite specification of a chart in a palette."""
     alt.data_transformers.consolidate_datasets = False  # a layer keeps its rows, few as they are
-    with debug_mode(arg=False):  # tests hold charts to the schema; pages need not again
+    with debug_mode(arg=False):  # tests check charts against the schema; pages need not repeat that
         return {**chart.declare(palette), "config": _config(palette)}
 
 
@@ -471,15 +470,15 @@ def _config(palette: Palette) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class ChartBudget:
-    """Counts the charts of one page in the order they are asked for."""
+    """Counts the charts of one page in the order of requests."""
 
     left: int = MOST_CHARTS
     characters_left: int = MOST_CHARACTERS
     refused: int = 0
-    why_none: str = ""  # where no chart can be drawn here
+    why_none: str = ""  # why no chart can be drawn here
 
     def draw(self, chart: Chart | None) -> Markup:
-        """Return a chart as SVG, empty where none is given or can be drawn, or there are enough."""
+        """Return a chart as SVG; empty without a chart, a renderer or remaining budget."""
         if chart is None or self.why_none:
             return Markup("")
         if not self.left or self.characters_left <= 0:

@@ -1,7 +1,7 @@
-"""Forests: changes of time with intervals and the margin below each other, and the ladder.
+"""Forests of changes with intervals and the margin, and the ladder.
 
-Left is faster; shape and text tell the verdict beside its colour, and what was not measured has a
-row as well.
+Left is faster. Shape and text repeat the verdict that the colour shows. Comparisons without a
+measurement have a row too.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from envcompare.text import counted
 
 _POINT: Final = {"strokeWidth": 1.6, "opacity": 1}
 _SIZE: Final = 70
-_STEP_SIZE: Final = 34  # of a step from the rung below, which stands under its rung
+_STEP_SIZE: Final = 34  # of a step from the rung below, drawn under its rung
 MOST_ROWS: Final = 60  # of a forest
 _FOREST_WIDTH: Final = 360
 _LINE: Final = 20.0
@@ -63,8 +63,8 @@ _SHAPES: Final[dict[Outcome, str]] = {
 _ASIDE: Final = 5.0  # px from the edge to an arrow
 _LONGEST_ARM: Final = 16
 _LONGEST_CELL: Final = 26
-_WHY: Final = 90  # characters of why a rung was not measured
-_ASIDE_SHAPES: Final = (  # both ways off the axis, as the marks in the tables have them
+_WHY: Final = 90  # characters of the reason why a rung was not measured
+_ASIDE_SHAPES: Final = (  # both directions off the axis, with the symbols of the tables
     "M-.2,-1L-1.2,0L-.2,1M.8,-1L-.2,0L.8,1",
     "M.2,-1L1.2,0L.2,1M-.8,-1L.2,0L-.8,1",
 )
@@ -73,7 +73,7 @@ Row = dict[str, Any]
 
 
 def forest_chart(run: RunComparison) -> Chart | None:
-    """Return the comparisons in the order of the arms; of many those that moved most."""
+    """Return the comparisons in the order of the arms; if many, those that moved most."""
     arms = list(dict.fromkeys(comparison.arm for comparison in run.comparisons))
     compared = run.compared
     if not compared:
@@ -109,7 +109,7 @@ def _forest(run: RunComparison, chosen: list[Comparison], palette: Palette) -> D
 
 
 def _rows(records: list[Row], on: Axis, palette: Palette, *, title: str) -> Declared:
-    """Return the rows from top to bottom, each with its name, mark and figures."""
+    """Return the rows from top to bottom, each with name, mark and figures."""
     height = _LINE * len(records)
     records = [{**row, "y": _LINE * (place + 0.5)} for place, row in enumerate(records)]
     ticks = alt.Axis(labelExpr=SIGNED, tickCount=6)
@@ -134,7 +134,7 @@ def _rows(records: list[Row], on: Axis, palette: Palette, *, title: str) -> Decl
 
 
 def _texts(records: list[Row], y: alt.Y, palette: Palette) -> list[alt.Chart]:
-    """Return names and figures of the rows; why there are none stands where the mark would."""
+    """Return names and figures of the rows; a reason replaces a missing mark."""
     made = []
     for colour, is_muted in ((palette.text, False), (palette.mute, True)):
         rows = [row for row in records if row.get("is_muted", False) is is_muted]
@@ -158,7 +158,7 @@ def ground(on: Axis, palette: Palette, places: dict[str, Any]) -> tuple[alt.Char
 
 
 def _arrows(measured: list[dict[str, Any]], y: alt.Y) -> list[alt.Chart]:
-    """Return an arrow beside each row whose interval leaves the axis, to the left and right."""
+    """Return an arrow at the left or right of each row whose interval leaves the axis."""
     look = {"size": 30, "strokeWidth": 1.4, "opacity": 1}
     made = []
     for side, at in enumerate((-_ASIDE, _FOREST_WIDTH + _ASIDE)):
@@ -169,7 +169,7 @@ def _arrows(measured: list[dict[str, Any]], y: alt.Y) -> list[alt.Chart]:
 
 
 def _forest_row(comparison: Comparison, on: Axis, palette: Palette) -> Row:
-    """Return the figures of a comparison, and its mark where something was measured."""
+    """Return the figures of a comparison, and its mark if something was measured."""
     figures = _figures(comparison)
     tip = f"{shown(comparison.arm)}, {shown(comparison.cell)}: {figures}"
     return {
@@ -181,7 +181,7 @@ def _forest_row(comparison: Comparison, on: Axis, palette: Palette) -> Row:
 def _mark(
     estimate: Estimate | None, outcome: Outcome, on: Axis, palette: Palette, *, tip: str
 ) -> Row:
-    """Return how an estimate is drawn; nothing where there is none."""
+    """Return the drawing of an estimate; empty without one."""
     if estimate is None:
         return {}
     colours = {"slower": palette.slow, "faster": palette.fast, "inconclusive": palette.open}
@@ -230,7 +230,7 @@ def ladder_charts(run: RunComparison) -> tuple[Chart, ...]:
 
 
 class _LadderRow(NamedTuple):
-    """A row of the ladder: a rung against the reference, or below it its step from another rung."""
+    """A row of the ladder: a rung against the reference, or its step from another rung."""
 
     name: str
     figures: str
@@ -264,7 +264,7 @@ def _ladder(run: RunComparison, cell: str, on: Axis, palette: Palette) -> Declar
 def _ladder_rows(run: RunComparison, cell: str) -> tuple[_LadderRow, ...]:
     """Return the rows of a cell from top to bottom.
 
-    A step from the arm that all are compared with is that comparison, and has no row of its own.
+    A step from the reference is the same as the rung's comparison and has no separate row.
     """
     compared = {one.arm: one for one in run.comparisons if one.cell == cell}
     steps = [step for step in run.ladder if step.cell == cell]
@@ -281,7 +281,7 @@ def _ladder_rows(run: RunComparison, cell: str) -> tuple[_LadderRow, ...]:
 def _whole(
     run: RunComparison, step: LadderStep, comparison: Comparison | None, *, name: str
 ) -> _LadderRow:
-    """Return the row of a rung against the reference, or why it has no figures."""
+    """Return the row of a rung against the reference, or the reason for missing figures."""
     if step.arm == run.reference_arm:
         return _LadderRow(
             name, "what the others are compared with", None, "reference", is_step=False

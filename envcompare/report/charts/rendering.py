@@ -1,6 +1,6 @@
-"""The program that turns charts into SVG, PNG and PDF: a process of its own.
+"""The separate process that turns charts into SVG, PNG and PDF.
 
-Its JavaScript engine ends the whole process where it gets too little memory.
+Its JavaScript engine aborts the whole process if memory runs out.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class ChartsError(UnusableError):
 
 
 def converted(conversion: Conversion, **arguments: Any) -> bytes:  # noqa: ANN401 — JSON
-    """Return what vl_convert makes; raises ChartsError where it cannot run here."""
+    """Return the output of vl_convert; raises ChartsError if it cannot run here."""
     return _renderer().converted(json.dumps([conversion, arguments]).encode() + b"\n")
 
 
 def left_out_charts() -> str:
-    """Say why this process draws no more charts; empty where nothing stands against it."""
+    """Return why this process cannot draw further charts; empty if it can."""
     return _renderer().why
 
 
@@ -63,7 +63,7 @@ def _renderer() -> _Renderer:
 
 
 class _Renderer:
-    """The one process that draws; it is started by the first chart, and never a second time."""
+    """The only renderer process; the first chart starts it, and it never restarts."""
 
     def __init__(self) -> None:
         self.why = ""
@@ -92,7 +92,7 @@ class _Renderer:
         )
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # without `site` and the folder it runs in: its modules come from where ours do
+        # without `site` and the current folder, its modules come from where ours do
         argv = [sys.executable, "-I", "-S", "-c", _PROGRAM, *sys.path]
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 — as long as the process
         self._process = subprocess.Popen(
@@ -116,7 +116,7 @@ class _Renderer:
         return bytes(content)
 
     def _cause(self, error: BaseException) -> str:
-        """Say why no chart comes: what the program said last, its signal, and its limit."""
+        """Return why no chart was drawn: the program's last output, its signal, its time limit."""
         if not isinstance(error, BrokenPipeError) or self._process is None or self._said is None:
             return f"the program that draws them cannot run: {str(error) or type(error).__name__}"
         code = self._process.wait()

@@ -1,6 +1,6 @@
-"""The roofline of a cell: what a device can do at most, and what each arm achieved.
+"""The roofline of a cell: the limits of a device, and what each arm achieved.
 
-Both axes are logarithmic, so that the bound of the memory is a straight slope.
+Both axes are logarithmic, so the memory bound is a straight slope.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ MOST_POINTS: Final = 60
 _WIDTH: Final = 580
 _HEIGHT: Final = 320
 _BELOW: Final = 46.0
-_LEAST, _MOST = 1e-12, 1e24  # FLOP per byte, and FLOP/s: beyond is no measurement
+_LEAST, _MOST = 1e-12, 1e24  # FLOP per byte, and FLOP/s; values beyond are not measurements
 _MOST_TICKS: Final = 12
-_APART: Final = 14.0  # px that two lines of text need
-_FILLED: Final = 0.5  # so that marks of one place show through each other
-_ALONG: Final = 0.4  # of the slope, where its label stands
+_APART: Final = 14.0  # px for two lines of text
+_FILLED: Final = 0.5  # marks at the same position show through each other
+_ALONG: Final = 0.4  # of the slope, at the position of its label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,22 +57,22 @@ class _Frame:
 
     @property
     def x_pixels(self) -> float:
-        """Return how wide a decade is."""
+        """Return the width of a decade."""
         return _WIDTH / (self.x_high - self.x_low)
 
     @property
     def y_pixels(self) -> float:
-        """Return how high a decade is."""
+        """Return the height of a decade."""
         return _HEIGHT / (self.y_high - self.y_low)
 
     def above(self, flops_per_s: float, pixels: float) -> float:
-        """Return what lies so many pixels above."""
+        """Return the FLOP/s this many pixels higher."""
         return float(flops_per_s * 10.0 ** (pixels / self.y_pixels))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
-    """A roof: its ends, and where its label stands."""
+    """A roof: its ends, and the position of its label."""
 
     ends: tuple[tuple[float, float], tuple[float, float]]
     text: str
@@ -80,7 +80,7 @@ class _Line:
 
 
 def roofline_chart(profiles: CellProfiles, *, where: str) -> Chart | None:
-    """Return the chart of a cell, None where no point can stand on it."""
+    """Return the chart of a cell, None if it can draw no point."""
     roofline = profiles.roofline
     if roofline is None:
         return None
@@ -114,7 +114,6 @@ def _declared(
 
 
 def _axes(frame: _Frame) -> dict[str, alt.X | alt.Y]:
-    """Return both axes, of the fields x and y."""
     return {
         "x": alt.X(
             "x:Q",
@@ -141,7 +140,7 @@ def _logarithmic(low: int, high: int) -> alt.Scale:
 
 
 def _decades(low: int, high: int) -> list[float]:
-    """Return the decades that get a line, so many apart that their numbers have room."""
+    """Return the decades with a grid line, far enough apart for their numbers."""
     return [10.0**one for one in range(low, high + 1, 1 + (high - low) // _MOST_TICKS)]
 
 
@@ -155,7 +154,7 @@ def _frame(roofs: tuple[Roof, ...], points: tuple[RooflinePoint, ...]) -> _Frame
 
 
 def _around(values: Iterable[float]) -> tuple[int, int]:
-    """Return whole decades with room around the values."""
+    """Return whole decades around the values, with a margin."""
     logs = [math.log10(value) for value in values]
     return math.floor(min(logs) - 0.15), math.ceil(max(logs) + 0.15)
 
@@ -165,19 +164,19 @@ def _is_placed(point: RooflinePoint) -> bool:
 
 
 def _is_drawable(value: float | None) -> bool:
-    """Say whether a logarithmic axis can hold a value beside those of real devices."""
+    """Say whether a value fits on a logarithmic axis with those of real devices."""
     return value is not None and _LEAST <= value <= _MOST
 
 
 def _drawable(roofline: Roofline) -> tuple[Roof, ...]:
-    """Return the roofs of precisions in use, or all of them, the highest first."""
+    """Return the roofs of the precisions in use, or else all roofs, the highest first."""
     drawable = [roof for roof in roofline.roofs if _is_drawable(roof.flops_per_s)]
     used = [roof for roof in drawable if roof.is_used]
     return tuple(sorted(used or drawable, key=lambda roof: -roof.flops_per_s))
 
 
 def _slope(roofline: Roofline, roofs: tuple[Roof, ...], frame: _Frame) -> list[_Line]:
-    """Return the memory roof, from the edge of the chart up to the highest ridge."""
+    """Return the memory roof, from the edge of the chart to the highest ridge."""
     bandwidth = roofline.bytes_per_s
     if not bandwidth or not _is_drawable(bandwidth):
         return []
@@ -196,7 +195,7 @@ def _slope(roofline: Roofline, roofs: tuple[Roof, ...], frame: _Frame) -> list[_
 
 
 def _flats(roofs: tuple[Roof, ...], frame: _Frame) -> list[_Line]:
-    """Return the compute roofs; a label that would lie on the one above goes below its line."""
+    """Return the compute roofs; a label that would overlap the one above goes below its line."""
     lines: list[_Line] = []
     left, right, last = 10.0**frame.x_low, 10.0**frame.x_high, math.inf
     for roof in roofs:
@@ -259,12 +258,12 @@ def _points(
 
 
 def point_name(point: RooflinePoint) -> str:
-    """Return what a point is of."""
+    """Return the name of a point."""
     return shown(short_name(point.name))
 
 
 def _styles(profiles: CellProfiles) -> dict[str, Style]:
-    """Give each arm its look, the same in every chart of the cell."""
+    """Give each arm the same look in every chart of the cell."""
     drawn = profiles.roofline.points if profiles.roofline else ()
     return styles(
         (profiles.reference, *(arm.arm for arm in profiles.arms), *(point.arm for point in drawn))

@@ -1,6 +1,6 @@
-"""Sweeps: changes of time with intervals and the margin, a line for each arm over one parameter.
+"""Sweeps: changes of time over one parameter, with intervals, the margin and a line per arm.
 
-Ratios are drawn and no times, since curves of times hide a gap of a few percent.
+The charts show ratios because curves of times would hide a gap of a few percent.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ _EDGE: Final = {"size": 60, "strokeWidth": 2, "opacity": 1}
 _Cell = CellSummary | Comparison
 _Fixed = tuple[tuple[str, str], ...]
 _WIDE: Final = 3.0  # doublings
-_SMALLEST, _LARGEST = 1e-100, 1e100  # beyond, an axis has no numbers to stand on
+_SMALLEST, _LARGEST = 1e-100, 1e100  # an axis cannot label numbers beyond
 _Styles = dict[str, Style]
-_TOLD: Final = 12  # numbers and reasons that a description names
+_TOLD: Final = 12  # numbers and reasons in a description
 _WIDTH: Final = 330
 _HEIGHT: Final = 170
 _BELOW: Final = 44.0
 _LOST: Final = "M-.7,-.7L.7,.7M.7,-.7L-.7,.7"
-_FOOT: Final = 9.0  # px from the lower edge to the first mark of what is missing
+_FOOT: Final = 9.0  # px from the lower edge to the first mark of missing values
 _APART: Final = 12.0
-_BEYOND: Final = (  # likewise of a sweep, down and up
+_BEYOND: Final = (  # symbols of a sweep, down and up
     "M-1,-.2L0,.8L1,-.2M-1,-1.2L0,-.2L1,-1.2",
     "M-1,.2L0,-.8L1,.2M-1,1.2L0,.2L1,1.2",
 )
@@ -75,7 +75,7 @@ _BEYOND: Final = (  # likewise of a sweep, down and up
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPoint:
-    """One arm at one value of the parameter; None where the run has no such comparison."""
+    """One arm at one value of the parameter; None if the run has no such comparison."""
 
     value: float
     arm: str
@@ -83,21 +83,21 @@ class SweepPoint:
 
     @property
     def primary(self) -> Estimate | None:
-        """Return what was measured here."""
+        """Return the primary estimate."""
         return self.comparison.deciding if self.comparison else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """One parameter varied, all others equal."""
+    """One parameter that varies while all others are equal."""
 
     host: str
     workload: str
     parameter: str
-    fixed: _Fixed  # the other parameters that vary in this workload
+    fixed: _Fixed  # the other varying parameters of this workload
     values: tuple[float, ...]
     arms: tuple[str, ...]
-    points: tuple[SweepPoint, ...]  # of every arm at every value
+    points: tuple[SweepPoint, ...]  # every arm at every value
 
     @property
     def is_doubling(self) -> bool:
@@ -140,7 +140,7 @@ def sweeps(run: RunComparison) -> tuple[Sweep, ...]:
 
 
 def _grouped(run: RunComparison) -> dict[tuple[str, str, str, _Fixed], dict[float, str]]:
-    """Return the ids of cells by the value of one parameter, for all that the others are."""
+    """Return the ids of cells by the value of one parameter, for each setting of the others."""
     cells: dict[str, _Cell] = {one.cell: one for one in run.comparisons}
     cells |= {one.id: one for one in run.cells}
     varied = _varied(cells.values())
@@ -158,7 +158,7 @@ def _grouped(run: RunComparison) -> dict[tuple[str, str, str, _Fixed], dict[floa
 
 
 def _varied(cells: Iterable[_Cell]) -> dict[str, list[str]]:
-    """Return the names of parameters that are not the same in all cells of each workload."""
+    """Return the names of parameters that vary among the cells of each workload."""
     by_workload: dict[str, list[_Cell]] = {}
     for cell in cells:
         by_workload.setdefault(cell.workload, []).append(cell)
@@ -183,7 +183,7 @@ def _number(value: Scalar) -> float | None:
 
 
 def sweep_charts(run: RunComparison) -> tuple[Chart, ...]:
-    """Return a chart for each sweep; all have the same vertical axis."""
+    """Return a chart for each sweep, all with the same vertical axis."""
     all_sweeps = sweeps(run)
     on = sweep_axis(run, all_sweeps)
     return tuple(sweep_chart(run, sweep, on=on) for sweep in all_sweeps)
@@ -257,7 +257,7 @@ def _x(sweep: Sweep) -> alt.X:
 
 
 def _measured(sweep: Sweep, on: Axis, styles: _Styles, palette: Palette) -> list[dict[str, Any]]:
-    """Return a row for each point with an estimate; `piece` holds those with no gap between."""
+    """Return a row for each point with an estimate; points with an equal `piece` have no gap."""
     records: list[dict[str, Any]] = []
     groups = groupby(sweep.points, key=lambda point: (point.arm, point.primary is not None))
     for piece, ((arm, _), group) in enumerate(groups):
@@ -280,9 +280,9 @@ def _measured(sweep: Sweep, on: Axis, styles: _Styles, palette: Palette) -> list
 
 
 def _edges(sweep: Sweep, on: Axis, styles: _Styles, palette: Palette) -> list[dict[str, Any]]:
-    """Return what stands at the edges, those of one value and edge stacked.
+    """Return the marks at the edges; marks with the same value and edge are stacked.
 
-    A ✕ at the foot for each point with no estimate, an arrow where one leaves the axis.
+    A ✕ at the bottom marks a missing estimate, and an arrow one that leaves the axis.
     """
     low, high = on.percents
     pixel = (high - low) / _HEIGHT
@@ -306,7 +306,7 @@ def _edges(sweep: Sweep, on: Axis, styles: _Styles, palette: Palette) -> list[di
 
 
 def _shapes(point: SweepPoint, on: Axis) -> list[tuple[str, bool]]:
-    """Return the marks of a point at the edges of the axis, and whether each is at the upper."""
+    """Return the marks of a point at the edges, and whether each is at the upper edge."""
     primary = point.primary
     if primary is None:
         return [(_LOST, False)]
@@ -334,7 +334,7 @@ def _keys(sweep: Sweep, on: Axis, styles: _Styles, palette: Palette) -> list[Key
 
 
 def missing_text(point: SweepPoint) -> str:
-    """Say why a point has no estimate."""
+    """Return why a point has no estimate."""
     comparison = point.comparison
     if comparison is None:
         return "not run: the run holds no such comparison"
@@ -352,7 +352,7 @@ def _told(point: SweepPoint) -> str:
 
 
 def _description(run: RunComparison, sweep: Sweep) -> str:
-    """Say each arm's changes by value, and what is missing."""
+    """List each arm's changes by value, and what is missing."""
     told = " ".join(_arm_sentence(sweep, arm) for arm in sweep.arms)
     lost = [
         f"{shown(one.arm)} at {number_text(one.value)}: {missing_text(one)}"

@@ -1,8 +1,7 @@
-"""Times as charts: a start-up and a step by their parts, and how single steps are spread.
+"""Charts of times: the parts of a start-up and of a step, and the distribution of step times.
 
-In stacked bars a letter in each part leads to the key, so that no part is known by its colour
-alone. Steps of one process are no independent measurements: their spread describes, and decides
-nothing.
+Each part of a stacked bar has a letter that leads to the key, so that colour is not the only hint.
+Steps of one process are not independent: their distribution describes, but decides nothing.
 """
 
 from __future__ import annotations
@@ -52,12 +51,12 @@ from envcompare.text import counted
 _WIDTH: Final = 480
 _LANE: Final = 32.0
 _THICK: Final = 22.0
-_AXIS: Final = 44.0  # px that the axis below needs
+_AXIS: Final = 44.0  # px for the axis below
 _PALE: Final = 0.3
-_ROOM: Final = 1.15  # of the longest bar, so that its total stands beside it
+_ROOM: Final = 1.15  # of the longest bar, with room for its total
 _LONGEST_NAME: Final = 34
-_TOLD: Final = 4  # parts that the description names
-_PART_COLOURS: Final[dict[PartName, tuple[int, bool]]] = {  # place in the palette, and whether pale
+_TOLD: Final = 4  # parts named in the description
+_PART_COLOURS: Final[dict[PartName, tuple[int, bool]]] = {  # index in the palette, and whether pale
     "gemm": (0, False),
     "attention": (0, True),
     "element-wise": (2, False),
@@ -87,7 +86,7 @@ PHASES: Final[dict[str, str]] = {
     "train": "training",
     "exit": "exit",
 }
-# places in the palette, the same as beside the rows of the table
+# indices in the palette, the same as in the rows of the table
 _PHASE_COLOURS: Final = dict(zip(PHASES, (1, 0, 2, 3, 4, 6, 5), strict=True))
 KEY: Final = (
     "Height: how often, evened out over three neighbouring bins (1 : 2 : 1), each environment to "
@@ -103,17 +102,15 @@ _BEYOND: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """One kind of part, at the same place in every bar; a pale one has an edge of its colour."""
+    """One kind of part, in the same position in every bar; a pale one has a coloured edge."""
 
     name: str
-    place: int  # of its colour in the palette
+    place: int  # index of its colour in the palette
     is_pale: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Segment:
-    """One part of one bar."""
-
     size: float
     text: str
     tip: str
@@ -121,7 +118,7 @@ class _Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bar:
-    """One row, with a segment for each of the parts."""
+    """One row, with a segment for each part."""
 
     name: str
     segments: tuple[_Segment, ...]
@@ -129,12 +126,12 @@ class _Bar:
 
     @property
     def size(self) -> float:
-        """Return how long the bar is."""
+        """Return the length of the bar."""
         return sum(one.size for one in self.segments)
 
 
 def _across(field: str, ends: tuple[float, float], *, title: str) -> alt.X:
-    """Return a linear axis from `ends[0]` to `ends[1]`, where right is more."""
+    """Return a linear axis from `ends[0]` to `ends[1]`; right is more."""
     scale = alt.Scale(domain=list(ends), nice=False, zero=False)
     return alt.X(f"{field}:Q", scale=scale, title=title, axis=alt.Axis(tickCount=6))
 
@@ -142,7 +139,7 @@ def _across(field: str, ends: tuple[float, float], *, title: str) -> alt.X:
 def _stacked(
     palette: Palette, *, bars: Sequence[_Bar], parts: Sequence[_Part], title: str
 ) -> Declared:
-    """Declare the bars below each other on one axis that starts at 0; one must be above it."""
+    """Declare the bars below each other on one axis from 0; at least one must be positive."""
     height, end = _LANE * len(bars), _ROOM * max(bar.size for bar in bars)
     boxes = [
         row
@@ -173,7 +170,7 @@ def _stacked(
 def _rows(
     bar: _Bar, parts: Sequence[_Part], *, top: float, scale: float, palette: Palette
 ) -> list[dict[str, Any]]:
-    """Return the boxes of one bar, each with as much text as it has room for."""
+    """Return the boxes of one bar, each with as much text as fits."""
     ends = list(accumulate((one.size for one in bar.segments), initial=0.0))
     boxes = []
     for number, (part, segment) in enumerate(zip(parts, bar.segments, strict=True)):
@@ -219,7 +216,7 @@ def _keys(parts: Sequence[_Part], palette: Palette) -> list[Key]:
 
 
 def time_chart(run: RunComparison, profiles: CellProfiles, ledger: Ledger) -> Chart | None:
-    """Return both times as stacked bars, None where there is no time to divide."""
+    """Return both times as stacked bars, None if there is no time to divide."""
     has_parts = any(max(part.reference_ns, part.arm_ns) > 0 for part in ledger.parts)
     if max(ledger.reference_ns, ledger.arm_ns) <= 0 or not has_parts:
         return None
@@ -260,7 +257,7 @@ def _ledger_bar(ledger: Ledger, name: str, scale: TimeScale, *, is_arm: bool) ->
 
 
 def _ledger_description(ledger: Ledger, reference: str, scale: TimeScale) -> str:
-    """Say the wholes and the parts that changed most; the table holds every part."""
+    """Describe the totals and the parts that changed most; the table has every part."""
     moved = sorted(ledger.parts, key=lambda part: -abs(part.change_ns))[:_TOLD]
     told = [
         f"{PART_NAMES[part.part]} {scale.signed(part.change_ns)} {scale.unit}"
@@ -279,7 +276,7 @@ def _per(ledger: Ledger) -> str:
 
 
 def startup_groups(run: RunComparison) -> dict[tuple[str, bool], list[StartupSummary]]:
-    """Return the start-ups of each cell, those with a cold page cache apart, in their order."""
+    """Return the start-ups of each cell in order, those with a cold page cache apart."""
     groups: dict[tuple[str, bool], list[StartupSummary]] = {}
     for startup in run.startup:
         groups.setdefault((startup.cell, startup.page_cache == "cold"), []).append(startup)
@@ -287,13 +284,13 @@ def startup_groups(run: RunComparison) -> dict[tuple[str, bool], list[StartupSum
 
 
 def startup_charts(run: RunComparison) -> tuple[Chart, ...]:
-    """Return a chart for each cell and page cache whose start-up was measured."""
+    """Return a chart for each cell and page cache with a measured start-up."""
     charts = (_startup_chart(run, group) for group in startup_groups(run).values())
     return tuple(chart for chart in charts if chart is not None)
 
 
 def _startup_chart(run: RunComparison, summaries: list[StartupSummary]) -> Chart | None:
-    """Return the chart of one cell and page cache, None where no phase took time."""
+    """Return the chart of one cell and page cache, None if no phase took time."""
     tables: dict[str, Parts] = {
         one.arm: {part.phase: part for part in one.parts} for one in summaries
     }
@@ -330,7 +327,7 @@ def _startup_bar(arm: str, table: Parts, phases: list[str], scale: TimeScale) ->
 
 
 def _startup_description(arms: dict[str, Parts]) -> str:
-    """Say the whole of each arm and its longest phase."""
+    """Describe the total of each arm and its longest phase."""
     told = []
     for arm, table in arms.items():
         parts = [part for name, part in table.items() if name in PHASES]
@@ -343,13 +340,13 @@ def _startup_description(arms: dict[str, Parts]) -> str:
 
 
 def total_s(table: Parts) -> float:
-    """Return how long the phases of a start-up take together."""
+    """Return the sum of the phases of a start-up, in seconds."""
     return sum(part.median_s for phase, part in table.items() if phase in PHASES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lane:
-    """One arm in its place."""
+    """One arm at its vertical position."""
 
     top: float
     times: StepTimes
@@ -361,12 +358,12 @@ class _Lane:
 
     @property
     def beyond(self) -> int:
-        """Return how many steps lie off the axis."""
+        """Return the number of steps beyond the axis."""
         return self.times.steps - sum(self.times.counts)
 
 
 def step_chart(run: RunComparison, cell: CellSummary, arms: tuple[str, ...]) -> Chart | None:
-    """Return the spread of step times of these arms, None where none was counted on the edges."""
+    """Return the step times of these arms as a chart, None if none has a histogram."""
     if len(cell.step_edges_s) < 2:
         return None
     lanes = _lanes(run, cell, arms)
@@ -440,7 +437,7 @@ def _declared(
 
 
 def _row(lane: _Lane, piece: str, unit_s: float, palette: Palette) -> dict[str, object]:
-    """Return where the marks and texts of an arm stand."""
+    """Return the positions of an arm's marks and texts."""
     bar, floor = lane.top + _BAR, lane.top + _FLOOR
     shares = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
     return {
@@ -463,9 +460,9 @@ def _row(lane: _Lane, piece: str, unit_s: float, palette: Palette) -> dict[str, 
 
 
 def _outline(counts: tuple[int, ...], edges: tuple[float, ...]) -> list[tuple[float, float]]:
-    """Return middles of bins in seconds and heights up to 1, each evened out with its neighbours.
+    """Return middles of bins in seconds and smoothed heights up to 1.
 
-    Neighbours weigh half as much, so that single steps do not stand as needles.
+    Neighbours have half the weight, so single steps do not appear as needles.
     """
     padded = (0, *counts, 0)
     smooth = [
@@ -475,7 +472,7 @@ def _outline(counts: tuple[int, ...], edges: tuple[float, ...]) -> list[tuple[fl
     most = max(*smooth, 1)
     middles = [(low + high) / 2 for low, high in pairwise(edges)]
     heights = [value / most for value in smooth]
-    # from the floor and back to it, so that the line encloses its area
+    # from the baseline and back, so that the line encloses its area
     return [(edges[0], 0.0), *zip(middles, heights, strict=True), (edges[-1], 0.0)]
 
 

@@ -1,1 +1,1 @@
-"""The sections of the page, each made of what analysis gives."""
+"""The sections of the page, each built from the results of the analysis."""

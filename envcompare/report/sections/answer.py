@@ -1,4 +1,4 @@
-"""The answer: headlines, a table, cards; then the overview of many comparisons, and of hosts."""
+"""The answer: headlines, table and cards; then the overviews of comparisons and of hosts."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ from envcompare.report.wording.profilewords import is_timed
 from envcompare.report.wording.verdicts import MOVED, SYMBOLS, WORDS, Verdict, outcome_badge
 from envcompare.text import counted, one_line, visible
 
-_LEADS_IN_ANSWER: Final = 4  # of more environments, the first of them and a fold of the others
+_LEADS_IN_ANSWER: Final = 4  # with more environments, a fold holds the rest
 _FIRST_LEADS: Final = 2
-_ROWS_IN_ANSWER: Final = 8  # above, the answer has a row an environment and the overview is drawn
-_FEW_ROWS: Final = 4  # whose remarks have room for three lines each
+_ROWS_IN_ANSWER: Final = 8  # with more, a row per environment and the overview
+_FEW_ROWS: Final = 4  # with few rows, each remark has room for three lines
 _ONE_LINE: Final = 48  # characters
 _REFERENCE: Final = Span(text="● reference", style="badge reference")
-_FEW_HOSTS: Final = 8  # up to here the matrix of the overview has a symbol for each
+_FEW_HOSTS: Final = 8  # up to this many hosts, the overview has a symbol for each
 _MOST_HOSTS: Final = 100
 _MOST_COLUMNS: Final = 8
-# what needs a look first
+# the order in which outcomes need attention
 _ORDER: Final[tuple[Outcome, ...]] = (
     "failed",
     "not-run",
@@ -128,7 +128,7 @@ def _badge(headline: Headline) -> Span:
 def _answer_table(
     run: RunComparison, rows: tuple[ComparedRow, ...], axis: Axis, *, folds: Mapping[str, str]
 ) -> Table:
-    """Return a row for each comparison, the reference above them."""
+    """Return a row for each comparison, with the reference in the first row."""
     piece, ends = piece_word(run), f"{reference_name(run)} → this"
     return Table(
         label="Answer table",
@@ -181,14 +181,14 @@ def _answer_row(
 
 
 def _change_line(words: Verdict) -> Words:
-    """Return how large a change is, with its interval below."""
+    """Return the size of a change, with its interval below."""
     if not words.number:
         return NOT_MEASURED
     return Line(strong=words.number, below=(words.interval,))
 
 
 def _cut(words: Verdict) -> str:
-    """Keep the answer on the first screen; the whole remark stands in All comparisons."""
+    """Shorten a remark to fit the first screen; "All comparisons" has the whole remark."""
     if len(words.remark) <= _ONE_LINE:
         return words.remark
     if len(words.brief) <= _ONE_LINE:
@@ -198,7 +198,7 @@ def _cut(words: Verdict) -> str:
 
 
 def _engine_start(run: RunComparison, comparison: Comparison) -> str:
-    """Return "28.5 → 307 ms": how long the engine takes before the workload is on."""
+    """Return "28.5 → 307 ms": the time the engine takes before the workload starts."""
     starts = [start for start in run.startup if start.cell == comparison.cell]
     starts.sort(key=lambda start: start.page_cache != "cold")  # a warm start overrules a cold one
     medians = {
@@ -211,7 +211,7 @@ def _engine_start(run: RunComparison, comparison: Comparison) -> str:
 
 
 def _reference_states(run: RunComparison) -> Iterator[tuple[str, str]]:
-    """Yield each reference, in how many cells it was measured, and what became of it elsewhere."""
+    """Yield each reference, the number of cells that measured it, and its state in the others."""
     for name in run.all_references:
         cells = [cell for cell in run.cells if run.reference_in(cell.id) == name]
         measured = sum(any(steps.arm == name for steps in cell.step_times) for cell in cells)
@@ -227,7 +227,7 @@ def _reference_states(run: RunComparison) -> Iterator[tuple[str, str]]:
 def _arms_table(
     run: RunComparison, leads: tuple[Headline, ...], rows: tuple[ComparedRow, ...], axis: Axis
 ) -> Table:
-    """Return a row for each environment, where the comparisons are many."""
+    """Return a row for each environment, for runs with many comparisons."""
     return Table(
         label="Answer table",
         caption=_answer_caption(run),
@@ -250,7 +250,7 @@ def _arms_table(
 
 
 def _arm_row(headline: Headline, rows: tuple[ComparedRow, ...]) -> Row:
-    """Return how many cells of an environment had which outcome, and all their marks."""
+    """Return the number of cells with each outcome for an environment, and all their marks."""
     counts = Counter(words.outcome for words in headline.verdicts)
     mean = mean_log_ratio(headline.verdicts)
     cells = {(words.cell_id, words.arm) for words in headline.verdicts}
@@ -279,7 +279,7 @@ def _confounded(headline: Headline) -> str:
 
 
 def overview_section(run: RunComparison, rows: tuple[ComparedRow, ...]) -> Section | None:
-    """Return the matrix of workloads and environments, None where the answer has every row."""
+    """Return the matrix of workloads and environments; None if the answer shows every row."""
     compared = [row for row in rows if not row.is_control]
     if len(compared) <= _ROWS_IN_ANSWER:
         return None
@@ -357,7 +357,7 @@ def _matrix_cell(rows: list[ComparedRow], hosts: tuple[str, ...], *, has_symbols
 
 
 def _outcome_of(verdicts: tuple[Verdict, ...]) -> tuple[Outcome | None, str]:
-    """Return what most of the cells are, the one way in which any moved first, and in how many."""
+    """Return the most frequent outcome, preferring one that moved, and its number of cells."""
     counts = Counter(words.outcome for words in verdicts)
     moved = [outcome for outcome in MOVED if counts[outcome]]
     if len(moved) == len(MOVED):
@@ -370,7 +370,7 @@ def _outcome_of(verdicts: tuple[Verdict, ...]) -> tuple[Outcome | None, str]:
 
 
 def _symbols(rows: list[ComparedRow], hosts: tuple[str, ...]) -> str:
-    """Return a symbol for each host in their order, a dot where nothing was planned on one."""
+    """Return a symbol for each host in order, and a dot for a host without a planned comparison."""
     symbols = [row.verdict.symbol + "⚠" * row.verdict.is_confounded for row in rows]
     if not hosts:
         return " ".join(symbols)
@@ -379,7 +379,7 @@ def _symbols(rows: list[ComparedRow], hosts: tuple[str, ...]) -> str:
 
 
 def _over_hosts_blocks(run: RunComparison) -> tuple[Block, ...]:
-    """Return what hosts say together, nothing where no two of them compared the same."""
+    """Return the estimates over hosts; empty unless two hosts compared the same work."""
     if not run.over_hosts:
         return ()
     table = table_of(
@@ -404,7 +404,7 @@ def _hosts(estimate: HostsEstimate) -> str:
 
 
 def _host_blocks(run: RunComparison, rows: list[ComparedRow]) -> tuple[Block, ...]:
-    """Return the table of hosts where they are too many for the matrix."""
+    """Return a table of the hosts if there are too many for the matrix."""
     by_host: dict[str, dict[tuple[str, str], ComparedRow]] = {}
     for row in rows:
         by_host.setdefault(row.comparison.host, {})[row.comparison.arm, row.work] = row
@@ -434,7 +434,7 @@ def _host_blocks(run: RunComparison, rows: list[ComparedRow]) -> tuple[Block, ..
     return (Line(text=intro), table)
 
 
-def _urgency(is_odd: bool, rows: list[ComparedRow]) -> tuple[bool, int, float]:  # noqa: FBT001
+def _urgency(is_odd: bool, rows: list[ComparedRow]) -> tuple[bool, int, float]:  # noqa: FBT001 — a sort key
     first = min(_ORDER.index(row.verdict.outcome) for row in rows)
     return not is_odd, first, -max(row.size for row in rows)
 

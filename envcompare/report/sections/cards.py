@@ -78,12 +78,11 @@ class SummaryCards(NamedTuple):
 
 
 def _item(text: str, *, link: str = "", href: str = "") -> Line:
-    """Return a sentence of a card, with a link into the page where there is one."""
+    """Return a sentence of a card, with an optional link into the page."""
     return Line(text=text, after=(Link(text=link, href=href),) if link else ())
 
 
 def _with_link(items: list[Line], *, link: str, href: str) -> list[Line]:
-    """Return the items with a link behind the last of them."""
     return [*items[:-1], replace(items[-1], after=(Link(text=link, href=href),))]
 
 
@@ -113,7 +112,7 @@ def _is_it_real(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Line
 
 
 def _controls(run: RunComparison, verdicts: tuple[Verdict, ...]) -> list[Line]:
-    """Tell of the controls the worst, and that of the cell with the largest difference."""
+    """Describe the worst control and the control of the cell with the largest difference."""
     labels = cell_labels(run)
     cells = sorted(run.cells, key=lambda cell: (not is_control_failed(cell, run), *_doubt(cell)))
     told = {one.cell_id for one in _moved(verdicts)[:1]} | {cell.id for cell in cells[:1]}
@@ -127,19 +126,19 @@ def _controls(run: RunComparison, verdicts: tuple[Verdict, ...]) -> list[Line]:
 
 
 def _moved(verdicts: tuple[Verdict, ...]) -> list[Verdict]:
-    """Return what is slower or faster, the largest difference first."""
+    """Return the slower and faster comparisons, the largest difference first."""
     moved = (verdict for verdict in verdicts if verdict.amount)
     return sorted(moved, key=lambda verdict: -abs(verdict.log_ratio or 0.0))
 
 
 def _doubt(cell: CellSummary) -> tuple[float, float]:
-    """Return what sorts controls: the widest interval first, and of those without the largest."""
+    """Return the sort key of controls: widest interval first, then largest change without one."""
     difference = abs(cell.noise_floor.log_ratio) if cell.noise_floor else 0.0
     return -_width(cell), -difference
 
 
 def _width(cell: CellSummary) -> float:
-    """Return how wide the interval of a control is; one without an interval tells least."""
+    """Return the width of a control's interval; infinite without an interval."""
     floor = cell.noise_floor
     if floor is None or floor.low is None or floor.high is None:
         return math.inf
@@ -183,7 +182,7 @@ def _why_of_profiles(run: RunComparison) -> list[Line]:
 
 
 def _clock(run: RunComparison, verdicts: tuple[Verdict, ...]) -> list[Line]:
-    """Say of the largest differences what the clock saw beside the net time."""
+    """State what the clock shows in addition to net time, for the largest differences."""
     comparisons = {(one.cell, one.arm): one for one in run.comparisons}
     lines = ((one, clock_sentence(comparisons[one.cell_id, one.arm])) for one in _moved(verdicts))
     items = [_item(f"{one.arm}, {one.cell}. {line}") for one, line in lines if line]
@@ -238,14 +237,14 @@ def _guards(run: RunComparison) -> list[Line]:
 
 
 def _of_profiles(run: RunComparison) -> list[Line]:
-    """Say what names of kernels show beside confounders, and what to mind of the profiles."""
+    """State what kernel names show in addition to confounders, and the cautions about profiles."""
     builds = build_sentences(run, beside=True) if is_timed(run) else ()
     items = [_item(f"⚠ {text}") for text in (*builds, *profile_cautions(run))]
     return _first(items, "more about the profiles.", link=WHY_LINK, href=WHY_HREF)
 
 
 def _confounders(run: RunComparison) -> list[Line]:
-    """Name what differs besides the environment, arm by arm, and how to tell it apart."""
+    """Name what differs besides the environment, arm by arm, and how to separate its effect."""
     by_arm: dict[str, list[FactDifference]] = {}
     for difference in compared_differences(run):
         if difference.fact_class == "confounder" and not difference.part_of:
@@ -257,7 +256,7 @@ def _confounders(run: RunComparison) -> list[Line]:
             text = f"⚠ {arm}: {listed(names, most=4)} differ besides the environment; see"
             items.append(_item(text, href=_SPLIT_HREF, link=_SPLIT_LINK))
             continue
-        # the names of kernels are long, and stand under Why with all they show
+        # kernel names are long; the Why section lists them in full
         told = (one.evidence for one in differences if not one.key.startswith("kernels."))
         seen = list(dict.fromkeys(text for text in told if text))
         remedies = list(dict.fromkeys(one.remedy for one in differences if one.remedy))
@@ -270,7 +269,7 @@ def _confounders(run: RunComparison) -> list[Line]:
 
 
 def _first(items: list[Line], rest: str, *, link: str, href: str) -> list[Line]:
-    """Return the first items, and how many more there are elsewhere."""
+    """Return the first items, and the number of further items elsewhere."""
     more = len(items) - _MOST_ITEMS
     return [*items[:_MOST_ITEMS], *[_item(f"{more} {rest}", link=link, href=href)] * (more > 0)]
 

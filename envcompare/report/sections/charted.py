@@ -1,4 +1,4 @@
-"""The sections of a chart with a table of its numbers: the ladder, sweeps and rooflines."""
+"""Sections with a chart and a table of its numbers: the ladder, sweeps and rooflines."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ _LADDER: Final = (
     "compared with; the small ones are steps from the nearest rung below that was measured, and "
     "so the part of the thing added. Both have intervals that allow for all of them together."
 )
-MOST_SWEEPS: Final = 12  # of a page; of more, those that moved most
-_MOST_DRAWN: Final = 8  # rooflines on a page; of more cells the tables alone
+MOST_SWEEPS: Final = 12  # on one page; the sweeps that moved most are kept
+_MOST_DRAWN: Final = 8  # rooflines on a page; further cells get only tables
 
 
 def ladder_section(run: RunComparison, charts: ChartBudget) -> Section | None:
-    """Return a chart and a table for each cell with a ladder, None where there is none."""
+    """Return a chart and a table for each cell with a ladder; None without a ladder."""
     if not run.ladder:
         return None
     axis, labels = ladder_axis(run), cell_labels(run)
@@ -108,7 +108,7 @@ def _rung_cell(of: Comparison | LadderStep | None, step: LadderStep) -> Line:
 
 
 def _rung_changes(step: LadderStep) -> Line:
-    """Return the names of the facts in which a rung differs from the one below, or why not."""
+    """Return the names of the facts that changed from the rung below, or the reason for none."""
     if step.why_not:
         return Line(text=sentence(f"{WORDS[step.outcome]}: {step.why_not}"))
     if step.changed is None:
@@ -120,7 +120,7 @@ def _rung_changes(step: LadderStep) -> Line:
 
 
 def sweeps_section(run: RunComparison, charts: ChartBudget) -> Section | None:
-    """Return a chart and a table for each sweep, None where no parameter was swept."""
+    """Return a chart and a table for each sweep; None if no parameter was swept."""
     every = sweeps(run)
     if not every:
         return None
@@ -143,7 +143,7 @@ def sweeps_section(run: RunComparison, charts: ChartBudget) -> Section | None:
 
 
 def _moved_most(every: tuple[Sweep, ...]) -> list[Sweep]:
-    """Return those that moved most, in the order of the run."""
+    """Return the sweeps that moved most, in the order of the run."""
     ranked = sorted(range(len(every)), key=lambda place: (-_reach(every[place]), place))
     return [every[place] for place in sorted(ranked[:MOST_SWEEPS])]
 
@@ -176,7 +176,7 @@ def _sweep_table(sweep: Sweep) -> Table:
 
 
 def _sweep_cell(point: SweepPoint) -> Line:
-    """Return the change and interval of one arm at one value, or why there is none."""
+    """Return the change and interval of one arm at one value, or the reason for their absence."""
     estimate, comparison = point.primary, point.comparison
     if estimate is None or comparison is None:
         return Line(text=NOT_MEASURED, below=(missing_text(point),), style="said")
@@ -189,7 +189,7 @@ def _sweep_cell(point: SweepPoint) -> Line:
 def roofline_section(
     run: RunComparison, shown: Sequence[CellProfiles], charts: ChartBudget
 ) -> Section | None:
-    """Return the rooflines of these cells, None where there is none and no reason for it."""
+    """Return the rooflines of these cells; None if there is neither a roofline nor a reason."""
     labels, drawn = cell_labels(run), 0
     blocks: list[Block] = []
     for profiles in shown:
@@ -213,9 +213,9 @@ def roofline_section(
 def roofline_blocks(
     profiles: CellProfiles, roofline: Roofline, *, label: str, charts: ChartBudget | None
 ) -> tuple[Block, ...]:
-    """Return chart, sentences and tables of one cell; without a budget it is not drawn.
+    """Return the chart, sentences and tables of one cell; the chart only within the budget.
 
-    Without a chart no point has a place on it; the table tells what was achieved all the same.
+    The table shows every achieved value even without a chart.
     """
     chart = roofline_chart(profiles, where=label)
     svg = charts.draw(chart) if charts else Markup("")
@@ -244,7 +244,7 @@ def _roofline_notes(roofline: Roofline) -> tuple[str, ...]:
 
 
 def _why_no_roofline(profiles: CellProfiles) -> str:
-    """Return why a cell without points has no roofline."""
+    """Return the reason why a cell has no points."""
     if profiles.roofline is None:
         return profiles.roofline_reason
     return " ".join(profiles.roofline.missing) or "no work was counted"

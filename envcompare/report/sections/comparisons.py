@@ -1,4 +1,4 @@
-"""All comparisons, a row for each: its verdict, its interval, and every metric measured."""
+"""All comparisons, one row each: the verdict, its interval, and every measured metric."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ _PARTS: Final = (
     "their intervals hold at 95 % each. Medians on the clock include all waiting."
 )
 _TAIL: Final = STEP_PROBABILITIES.index(0.99)
-_LEAST_COVERED: Final = 9  # steps; of fewer nothing is known of slow ones
+_LEAST_COVERED: Final = 9  # steps; fewer cannot show slow ones
 _OF_PROCESSES: Final = ("user", "sys", "real")
 _ORDER: Final[tuple[Outcome, ...]] = tuple(SYMBOLS)
 
 
 class _Figure(NamedTuple):
-    """A change on one metric: its number, its interval, and the log ratios to draw them from."""
+    """A change on one metric: its number and interval, and the log ratios that draw them."""
 
     number: str
     interval: str
@@ -102,7 +102,7 @@ class _Figure(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedRow:
-    """One comparison in words and figures, for the tables that show it."""
+    """One comparison in words and figures, for several tables."""
 
     comparison: Comparison
     verdict: Verdict
@@ -114,7 +114,7 @@ class ComparedRow:
 
     @property
     def anchor(self) -> str:
-        """Return the id of its row in the table of all comparisons."""
+        """Return the id of this row in the table of all comparisons."""
         return row_anchor(self.comparison.cell, self.comparison.arm)
 
     @property
@@ -124,12 +124,12 @@ class ComparedRow:
 
     @property
     def size(self) -> float:
-        """Return how large the difference is, as a logarithm."""
+        """Return the absolute log ratio."""
         return abs(self.verdict.log_ratio or 0.0)
 
 
 def comparison_rows(run: RunComparison, axis: Axis) -> tuple[ComparedRow, ...]:
-    """Return all comparisons in the order of the arms, the controls last."""
+    """Return all comparisons in the order of the arms, with the controls last."""
     labels, works, mixed = cell_labels(run), work_labels(run), _mixed(run)
     arms = list(dict.fromkeys(one.arm for one in run.comparisons))
     ordered = sorted(
@@ -165,7 +165,7 @@ def _mixed(run: RunComparison) -> dict[tuple[str, str], str]:
 
 
 def _notes(comparison: Comparison, words: Verdict, mixed: str) -> tuple[str, ...]:
-    """Return what stands small under the sentence of a row."""
+    """Return the small notes below the sentence of a row."""
     beside = visible(f"⚠ {mixed}") if mixed else ""
     notes = (beside, _replication(comparison.primary), *words.remarks)
     return tuple(note for note in notes if note)
@@ -186,7 +186,7 @@ def _figure(run: RunComparison, comparison: Comparison, metric: str) -> _Figure 
 
 
 def _tail(run: RunComparison, comparison: Comparison) -> _Figure | None:
-    """Return the change of the 99th percentile of all times: a description, no interval."""
+    """Return the change of the 99th percentile of all times, which has no interval."""
     both = _steps_of_both(run, comparison.cell, comparison.arm)
     times = [steps.quantiles_s[_TAIL] for steps in both if steps and steps.quantiles_s]
     if len(times) < len(both) or min(times) <= 0:
@@ -206,9 +206,9 @@ def _replication(primary: Estimate | None) -> str:
 
 
 def step_times(run: RunComparison, words: Verdict) -> str:
-    """Return "41.3 → 44.8 ms": the step of the reference, and times the ratio that of the arm.
+    """Return "41.3 → 44.8 ms": the reference's step time, and that time multiplied by the ratio.
 
-    Medians where there is no ratio.
+    Without a ratio, return medians.
     """
     before, ratio = words.reference_step_s, words.log_ratio
     if before is None or ratio is None:
@@ -223,14 +223,14 @@ def _median_times(run: RunComparison, words: Verdict) -> str:
 
 
 def _steps_of_both(run: RunComparison, cell_id: str, arm: str) -> list[StepTimes | None]:
-    """Return the step times of the reference and of an arm in a cell, None where one took none."""
+    """Return the step times of the reference and of an arm in a cell, each None without any."""
     cell = next((one for one in run.cells if one.id == cell_id), None)
     by_arm = {steps.arm: steps for steps in cell.step_times} if cell else {}
     return [by_arm.get(name) for name in (run.reference_in(cell_id), arm)]
 
 
 def badges(words: Verdict) -> tuple[Span, ...]:
-    """Return the verdict with its symbol, and beside it whether it is confounded."""
+    """Return badges for the verdict and for confounders."""
     confounded = Span(text="⚠ confounded", style="badge confounded")
     return (outcome_badge(words.outcome), *(confounded,) * words.is_confounded)
 
@@ -243,7 +243,7 @@ def comparisons_section(
     folds: Mapping[str, str],
     files: tuple[str, ...],
 ) -> Section:
-    """Return the filter, the table of all comparisons, and every metric of each."""
+    """Return the filter, the table of all comparisons, and all metrics."""
     piece, reference = piece_word(run), reference_name(run)
     shown = {row.verdict.outcome for row in rows}
     intro = (
@@ -276,7 +276,7 @@ def _comparisons_table(
     folds: Mapping[str, str],
     files: tuple[str, ...],
 ) -> Table:
-    """Return a row for each comparison, which the script sorts, filters and draws anew."""
+    """Return a row for each comparison; the script can sort, filter and redraw the rows."""
     has_hosts = len({row.comparison.host for row in rows}) > 1
     piece = piece_word(run).capitalize()
     hosts = (Column(head="Host", kind="name", is_sorted=True),) * has_hosts
@@ -350,7 +350,7 @@ def _clock_cell(run: RunComparison, row: ComparedRow) -> Line:
 
 
 def _rate(run: RunComparison, words: Verdict) -> str:
-    """Return samples a second at the times of the row; nothing where a step has no batch."""
+    """Return samples per second at the times of the row; empty without a batch size."""
     both = _steps_of_both(run, words.cell_id, words.arm)
     rates = [steps.samples_per_s if steps else None for steps in both]
     first = both[0]
@@ -374,7 +374,7 @@ def _notes_cell(row: ComparedRow, *, fold: str, files: tuple[str, ...]) -> Line:
 
 
 def _parts_folds(run: RunComparison, rows: tuple[ComparedRow, ...]) -> tuple[Fold, ...]:
-    """Return typical step, mean and tail beside each other; nothing where all are programs."""
+    """Return typical step, mean and tail side by side; empty if all comparisons are of programs."""
     measured = [row for row in rows if row.comparison.mean is not None]
     if not measured:
         return ()
@@ -403,7 +403,7 @@ def _parts_folds(run: RunComparison, rows: tuple[ComparedRow, ...]) -> tuple[Fol
 
 
 def _estimate_cell(row: ComparedRow, estimate: Estimate | None) -> Words:
-    """Return a change with its interval, in bold where the verdict rests on it."""
+    """Return a change with its interval, in bold if the verdict rests on it."""
     if estimate is None:
         return NOT_MEASURED
     if not estimate.has_size:
@@ -419,7 +419,7 @@ def _percentile_cell(tail: Tail | None) -> Words:
 
 
 def _slow_cell(row: ComparedRow, *, margin: float) -> Words:
-    """Return both shares of slow steps, the interval of their difference, and what is not seen."""
+    """Return both shares of slow steps and the interval of their difference."""
     tail, steps = row.comparison.tail, row.comparison.steps
     rare = f"rarer than 1 in {steps // 3}: not covered" if steps and steps >= _LEAST_COVERED else ""
     unseen = (rare,) if steps and steps < least_steps(margin) else ()
@@ -432,7 +432,7 @@ def _slow_cell(row: ComparedRow, *, margin: float) -> Words:
 
 
 def _shown_metrics(run: RunComparison) -> tuple[str, ...]:
-    """Return the metrics that a run can have; those of whole processes only where there are any."""
+    """Return the metrics that a run can have; process metrics only if it has processes."""
     hidden = () if has_programs(run) else _OF_PROCESSES
     if not any(one.quantiles_s for cell in run.cells for one in cell.step_times):
         hidden = (*hidden, "p99")
@@ -440,7 +440,7 @@ def _shown_metrics(run: RunComparison) -> tuple[str, ...]:
 
 
 def _measured_metrics(rows: tuple[ComparedRow, ...]) -> tuple[str, ...]:
-    """Return the metrics that any row has a figure of."""
+    """Return the metrics for which any row has a figure."""
     return tuple(metric for metric in METRICS if any(row.figures[metric] for row in rows))
 
 
@@ -458,7 +458,7 @@ def _metrics_text(run: RunComparison, metrics: tuple[str, ...]) -> str:
 def _metrics_table(
     run: RunComparison, rows: tuple[ComparedRow, ...], metrics: tuple[str, ...]
 ) -> Table:
-    """Return every figure, in the order of the rows: the script takes them from here."""
+    """Return every figure in the order of the rows; the script reads them from this table."""
     return Table(
         label=f"Parts of the {piece_word(run)} time",
         anchor="metrics",

@@ -1,4 +1,4 @@
-"""The environments: the properties that differ first, then all facts, then identities."""
+"""The environments: the properties that differ, then all facts, then identities."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ _CLASS_WORDS: Final[dict[FactClass, str]] = {
     "identity": "· identity",
 }
 _SHOWN_ENTRIES: Final = 4
-_MOST_HOSTS: Final = 8  # with more, those that are alike share a place
+_MOST_HOSTS: Final = 8  # with more, hosts with the same differences share a group
 _LONGEST_VALUE: Final = 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
-    """What the arms of one host found around themselves, the reference first."""
+    """The facts that the arms of one host found, the reference first."""
 
     host: str
     arms: tuple[ArmSummary, ...]
     differences: tuple[FactDifference, ...]
-    equal_arms: frozenset[str] = frozenset()  # equivalent in every cell: nothing is to be explained
+    equal_arms: frozenset[str] = frozenset()  # in every cell: nothing to explain
 
 
 def hosts_facts(run: RunComparison) -> tuple[HostFacts, ...]:
-    """Return the facts of each host; the control is the reference and is left out."""
+    """Return the facts of each host, without the control, which equals the reference."""
     hosts: dict[str, list[ArmSummary]] = {}
     for arm in run.arms:
         if not arm.arm.endswith(CONTROL_SUFFIX):
@@ -81,7 +81,7 @@ def _is_equal(run: RunComparison, host: str, arm: str) -> bool:
 
 
 def environments_section(hosts: tuple[HostFacts, ...]) -> Section:
-    """Return the properties of the environments of each host, what differs first."""
+    """Return the properties of the environments of each host, differences first."""
     intro = "What the worker found around itself in each environment. What differs comes first."
     groups = _alike(hosts)
     blocks = tuple(
@@ -101,7 +101,7 @@ def environments_section(hosts: tuple[HostFacts, ...]) -> Section:
 
 
 def _alike(hosts: tuple[HostFacts, ...]) -> list[tuple[HostFacts, ...]]:
-    """Return hosts in groups in which the environments differ alike; few hosts each alone."""
+    """Group hosts whose environments differ in the same way; few hosts stay separate."""
     if len(hosts) <= _MOST_HOSTS:
         return [(facts,) for facts in hosts]
     groups: dict[tuple[object, ...], list[HostFacts]] = {}
@@ -126,7 +126,7 @@ def _host_blocks(facts: HostFacts, alike: tuple[HostFacts, ...]) -> tuple[Block,
 
 
 def differences_table(facts: HostFacts, *, of: int) -> Table:
-    """Return a row for each property that differs, those that may confound first."""
+    """Return a row for each property that differs, possible confounders first."""
     by_key: dict[str, dict[str, FactDifference]] = {}
     for difference in facts.differences:
         by_key.setdefault(difference.key, {})[difference.arm] = difference
@@ -150,7 +150,7 @@ def differences_table(facts: HostFacts, *, of: int) -> Table:
 
 
 def _facts_by_arm(facts: HostFacts) -> list[dict[str, FingerprintValue]]:
-    """Return for each arm all its facts, and its identity under names that say so."""
+    """Return all facts of each arm, with its identity under descriptive names."""
     return [
         {**{f"identity.{key}": value for key, value in arm.identity.items()}, **arm.facts}
         for arm in facts.arms
@@ -158,7 +158,7 @@ def _facts_by_arm(facts: HostFacts) -> list[dict[str, FingerprintValue]]:
 
 
 def _other_blocks(facts: HostFacts) -> Iterator[Block]:
-    """Yield the properties that all arms share, and those that only some of them have."""
+    """Yield the properties that all arms share, and those that only some have."""
     answered = tuple(arm for arm in facts.arms if arm.facts) or facts.arms
     tables = _facts_by_arm(replace(facts, arms=answered))
     differing = {one.key for one in facts.differences}
@@ -186,7 +186,7 @@ def _other_blocks(facts: HostFacts) -> Iterator[Block]:
 
 
 def fact_text(key: str, value: FingerprintValue) -> str:
-    """Return a fact as the page prints it: short, with units, None with what it means."""
+    """Return a fact as the page prints it: short, with its unit, and with the meaning of None."""
     if value is None:
         return _missing_text(key)
     if isinstance(value, tuple):
@@ -214,12 +214,12 @@ def _rank(difference: FactDifference) -> int:
 def _differing_row(
     strongest: FactDifference, by_arm: dict[str, FactDifference], arms: tuple[ArmSummary, ...]
 ) -> tuple[Words, ...]:
-    """Return one property that differs, with the strongest class that it has in any arm."""
+    """Return one property that differs, with its strongest class over all arms."""
     key, fact_class = strongest.key, strongest.fact_class
     values: list[Words] = [fact_text(key, next(iter(by_arm.values())).reference)]
     for arm in arms[1:]:
         unlike = by_arm.get(arm.arm)
-        # no worker answered in an arm without facts
+        # an arm without facts had no worker that answered
         alike = _SAME if arm.facts else NOT_MEASURED
         values.append(fact_text(key, unlike.value) if unlike else alike)
     note = f"explained with {fact(strongest.part_of).name}" if strongest.part_of else ""
@@ -233,9 +233,9 @@ def _badge(fact_class: FactClass) -> Span:
 def meanings(
     differences: Iterable[FactDifference], *, equal: Collection[str] = ()
 ) -> tuple[Line, ...]:
-    """Return what each class means, with a line for each confounder and each thing on purpose.
+    """Return the meaning of each class, with a line per confounder and intended difference.
 
-    What differs on purpose in an arm that is equivalent everywhere is in the table alone.
+    Intended differences of an arm that is equivalent everywhere are only in the table.
     """
     ordered = sorted(differences, key=_rank)
     return tuple(
@@ -260,11 +260,11 @@ def _meaning(
 
 
 def _lines(differences: list[FactDifference]) -> tuple[str, ...]:
-    """Return "docker: seccomp 0 → 2. Docker filters …": what differs, who feels it, what to do.
+    """Return "docker: seccomp 0 → 2. Docker filters …": the difference, its effect, its remedy.
 
-    Arms and properties of which the same is said share a line.
+    Arms and properties with the same text share a line.
     """
-    lines: dict[str, dict[str, list[str]]] = {}  # what differs, by what is said of it and arm
+    lines: dict[str, dict[str, list[str]]] = {}  # differences, by their text and arm
     for difference in differences:
         if not difference.part_of:
             what = shortened(describe(difference), most=80)
@@ -301,7 +301,7 @@ def _stack(arm: ArmSummary) -> str:
 
 
 def gpu_sentence(facts: HostFacts) -> str:
-    """Name the GPUs of a host, or say that there is none."""
+    """Name the GPUs of a host, or state that it has none."""
     names = (arm.facts.get("gpu.name") for arm in facts.arms)
     gpus = list(dict.fromkeys(str(name) for name in names if name is not None))
     if not gpus:
@@ -310,7 +310,7 @@ def gpu_sentence(facts: HostFacts) -> str:
 
 
 def _list_text(key: str, value: tuple[Scalar, ...]) -> str:
-    """Return the first entries and how many there are; of a library's digest six digits."""
+    """Return the first entries and their total number; six digits of a library's digest."""
     if key == "loaded_paths":
         return counted(len(value), "path")
     words = [str(one) for one in value[:_SHOWN_ENTRIES]]

@@ -1,6 +1,6 @@
-"""Groups of hosts against each other: what differs between them, the times of each, and costs.
+"""Groups of hosts compared: their differences, their times, and the costs of environments.
 
-The sentences are for the page, the terminal and Markdown.
+The page, the terminal and Markdown share the sentences.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _MOST_ROWS: Final = 20
 
 
 def groups_section(run: RunComparison) -> Section | None:
-    """Return what differs between the groups, their times, and what environments cost in each."""
+    """Return the differences between groups, their times, and the costs of environments in each."""
     if not run.groups:
         return None
     machines = machine_differences(run)
@@ -83,7 +83,7 @@ def groups_section(run: RunComparison) -> Section | None:
 
 
 def groups_blocks(run: RunComparison) -> Iterator[PlainBlock]:
-    """Yield for terminal and Markdown what differs, how groups compare, and what that rests on."""
+    """Yield for terminal and Markdown the differences, the estimates and their basis."""
     if not run.groups:
         return
     differing = difference_texts(run)
@@ -101,7 +101,7 @@ def groups_blocks(run: RunComparison) -> Iterator[PlainBlock]:
 
 
 def _first(texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the first texts, and how many stand in the report alone."""
+    """Return the first texts, and the number that only the report shows."""
     more = len(texts) - _MOST_DIFFERENCES
     return texts if more <= 0 else (*texts[:-more], f"and {more} more in report.html")
 
@@ -114,14 +114,14 @@ def _effects(run: RunComparison) -> tuple[Block, ...]:
 
 
 def _folded(table: Table) -> Block:
-    """Return a table, behind its name where it would push the answer far down."""
+    """Return a table, inside a fold if it would push the answer far down."""
     if len(table.rows) <= _MOST_ROWS:
         return table
     return Fold(summary=f"{table.label} ({len(table.rows)})", is_open=False, blocks=(table,))
 
 
 def _sentences(run: RunComparison, estimates: tuple[GroupEstimate, ...]) -> tuple[Block, ...]:
-    """Lead with the arm that all others are compared with."""
+    """Start with the arm that all others are compared with."""
     leading = [one for one in estimates if one.arm in run.all_references]
     return tuple(
         Line(before=(outcome_badge(one.outcome),), text=estimate_sentence(run, one))
@@ -146,7 +146,7 @@ def _differences(run: RunComparison, told: tuple[GroupDifference, ...], label: s
 
 
 def _other(difference: GroupDifference, group: HostGroup) -> str:
-    """Return the values of a group; a difference of another group says nothing of it."""
+    """Return the values of a group, "as the first" if the difference concerns another group."""
     return (
         visible(side_text(difference, group)) if difference.group == group.name else "as the first"
     )
@@ -167,7 +167,7 @@ def _software(run: RunComparison) -> tuple[Block, ...]:
 
 
 def _names(run: RunComparison) -> tuple[str, str]:
-    """Name the first group, and the other or the others."""
+    """Name the first group, and the other group or groups."""
     first, *others = run.groups
     return visible(first.name), visible(others[0].name) if len(others) == 1 else "the other"
 
@@ -243,10 +243,10 @@ def _mean(ratios: Mapping[str, float]) -> str:
 
 
 def _software_differences(run: RunComparison) -> tuple[GroupDifference, ...]:
-    """Return what differs beside the machines, the confounders first."""
+    """Return the differences that are not of the machines, confounders first."""
     return tuple(one for one in run.group_differences if one.fact_class != "host")
 
 
 def _estimates_of(run: RunComparison, *, are_effects: bool) -> tuple[GroupEstimate, ...]:
-    """Return the estimates of times, or of what environments cost."""
+    """Return the estimates of times, or those of environment costs."""
     return tuple(one for one in run.group_estimates if bool(one.against) == are_effects)

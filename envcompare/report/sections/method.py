@@ -1,4 +1,4 @@
-"""How this run was made: its failures, its method, what runs it again, and links to its files."""
+"""How this run was made: its failures, its method, its commands, and links to its files."""
 
 from __future__ import annotations
 
@@ -66,17 +66,17 @@ _GLOSSARY: Final[dict[str, str]] = {
     "confounder": "what differs in addition to the environment and can change the speed by itself",
 }
 _FILES_SHOWN: Final = 12
-_DIGITS: Final = 12  # of a commit
+_DIGITS: Final = 12  # of a commit hash
 _LONGEST_DETAILS: Final = 4000
-_MOST_FILES: Final = 400  # that a list is still of use for
-_MOST_RAW: Final = 12  # of one arm; all are listed with the files of the run
+_MOST_FILES: Final = 400  # a longer list is of no use
+_MOST_RAW: Final = 12  # of one arm; the list of all files has the rest
 _SAMPLES: Final = "samples.jsonl"
 _NOT_RUN: Final = ("not run", "skipped")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Failure:
-    """What did not end well: where, why, and the record of it where one was kept."""
+    """What failed or did not run: where, why, and its log if there is one."""
 
     where: str
     state: str  # "failed", "not run", "skipped"
@@ -86,7 +86,7 @@ class _Failure:
 
 
 def link(name: str, files: tuple[str, ...], *, text: str = "") -> Link | None:
-    """Return a link to a file that lies beside the page, else its bare name, None for no name."""
+    """Return a link to a file next to the page, its bare name if missing, None without a name."""
     if not name:
         return None
     is_there = name in files and _is_inside(name)
@@ -95,7 +95,7 @@ def link(name: str, files: tuple[str, ...], *, text: str = "") -> Link | None:
 
 
 def links(names: Sequence[str], files: tuple[str, ...]) -> tuple[Link, ...]:
-    """Return a link to each of several files."""
+    """Return a link for each file."""
     return tuple(made for name in names if (made := link(name, files)) is not None)
 
 
@@ -105,7 +105,7 @@ def _is_inside(name: str) -> bool:
 
 
 def file_links(files: tuple[str, ...]) -> tuple[Link, ...]:
-    """Return a link for each file beside the page; of folders with many it says how many."""
+    """Return a link for each file next to the page; for large folders, the number of files."""
     if len(files) <= _MOST_FILES:
         return links(files, files)
     folders = Counter(name.partition("/")[0] for name in files if "/" in name)
@@ -117,7 +117,7 @@ def file_links(files: tuple[str, ...]) -> tuple[Link, ...]:
 def raw_files_line(
     comparison: Comparison, *, reference: str, files: tuple[str, ...], row: str
 ) -> Line:
-    """Return links to what was written about both arms of a comparison, and to its row."""
+    """Return links to the raw files of both arms of a comparison, and to its row."""
     groups = [("all samples", [_SAMPLES] * (_SAMPLES in files))]
     for arm in (reference, comparison.arm):
         starts = _starts(comparison, arm)
@@ -135,12 +135,12 @@ def raw_files_line(
 
 
 def _short(path: PurePosixPath) -> str:
-    """Return what a file is where its folder tells that, else its name."""
+    """Return the kind of a file if its folder reveals it, otherwise its name."""
     return {"logs": "log", "fingerprints": "fingerprint"}.get(path.parts[0], path.name)
 
 
 def _starts(comparison: Comparison, arm: str) -> tuple[str, ...]:
-    """Return how the names of an arm's files begin, as the run folder lays them out."""
+    """Return the prefixes of an arm's file names in the run folder."""
     host, name = distinct_name(comparison.host), distinct_name(arm)
     cell = cell_name(comparison.cell)
     work = cell_name(comparison.cell.removeprefix(f"{comparison.host}/"))
@@ -152,7 +152,7 @@ def _starts(comparison: Comparison, arm: str) -> tuple[str, ...]:
 
 
 def failures_section(run: RunComparison, files: tuple[str, ...]) -> Section:
-    """Return every failure of the run; that there is none is said too."""
+    """Return every failure of the run, or a statement that there is none."""
     failures = _failures(run)
     blocks: tuple[Block, ...] = tuple(_failure_group(one, files) for one in failures)
     if not blocks:
@@ -193,7 +193,7 @@ def _failure_group(failure: _Failure, files: tuple[str, ...]) -> Group:
 
 
 def _failures(run: RunComparison) -> tuple[_Failure, ...]:
-    """Return every failure of the run, and each comparison without a value that has none."""
+    """Return every failure of the run, and each missing comparison that has no failure."""
     labels = cell_labels(run)
     told = {(one.cell, one.arm) for one in run.failures}
     return (
@@ -227,7 +227,7 @@ def _from_comparison(run: RunComparison, comparison: Comparison, *, label: str) 
 
 
 def _states(run: RunComparison) -> Iterator[_Failure]:
-    """Yield the arms and cells that did not end well and whose failure stands nowhere else."""
+    """Yield the arms and cells that failed and whose failure is not shown elsewhere."""
     failed = {(one.host, one.arm) for one in run.failures}
     failed |= {(one.host, one.arm) for one in run.comparisons if one.failure is not None}
     for arm in run.arms:
@@ -253,7 +253,7 @@ _MOST_CONTROLS: Final = 40
 
 
 def method_section(run: RunComparison) -> Section:
-    """Return the rules of the design, what happened in each cell, and words."""
+    """Return the rules of the design, the course of each cell, and the glossary."""
     if not is_timed(run):
         return Section(anchor="method", title="Method", blocks=(Items(items=IMPORTED),))
     labels = cell_labels(run)
@@ -278,7 +278,7 @@ def method_section(run: RunComparison) -> Section:
 
 
 def cells_table(run: RunComparison) -> Table:
-    """Return what happened in each cell, and a line below it where there is more to say."""
+    """Return the course of each cell, and a line below the table for remarks."""
     labels = cell_labels(run)
     heads = (
         "state", "verdict on", "steps per block", "restarts", "generations", "rounds", "dropped",
@@ -304,7 +304,7 @@ def _cell_rows(cell: CellSummary, label: str) -> Iterator[tuple[Words, ...]]:
         duration(cell.elapsed_s),
         _STOPS[cell.stopped_by],
     )
-    # what stopped a cell that ended well has a column
+    # a column shows what stopped a cell that ended well
     reason = "" if cell.state == "ok" else cell.reason
     notes = (reason, cell.metric_reason, _generation(cell), *cell.cautions)
     told = "; ".join(one_line(text) for text in notes if text)
@@ -313,7 +313,7 @@ def _cell_rows(cell: CellSummary, label: str) -> Iterator[tuple[Words, ...]]:
 
 
 def _generation(cell: CellSummary) -> str:
-    """Return how generations began and why so; empty where there were none."""
+    """Return how generations started and why; empty without generations."""
     if not cell.generation:
         return ""
     why = f": {cell.generation_reason}" if cell.generation_reason else ""
@@ -321,7 +321,7 @@ def _generation(cell: CellSummary) -> str:
 
 
 def reproduce_section(run: RunComparison, files: tuple[str, ...]) -> Section:
-    """Return the commands and settings of the run, and the files beside the page."""
+    """Return the commands and settings of the run, and the files next to the page."""
     commands = tuple(filter(None, dict.fromkeys((shell_text(run.command_line), *run.imports))))
     configuration = shortened(run.configuration, most=20_000)
     resolved = Fold(summary="Configuration, resolved", blocks=(Verbatim(text=configuration),))
@@ -376,7 +376,7 @@ def _settings(run: RunComparison) -> tuple[tuple[str, str], ...]:
 
 
 def _tool(run: RunComparison) -> str:
-    """Return the version of envcompare, with its commit where that is known."""
+    """Return the version of envcompare, with its commit if known."""
     commit, _, modified = run.tool_commit.partition(" ")
     if not commit:
         return run.tool_version
@@ -385,7 +385,7 @@ def _tool(run: RunComparison) -> str:
 
 
 def _machine(host: HostSummary) -> str:
-    """Return which processor a host has, to its stepping and microcode, and its kernel."""
+    """Return the processor of a host with stepping and microcode, and its kernel."""
     parts = (
         host.processor,
         host.cpu_family,

@@ -1,4 +1,4 @@
-"""Where a difference sits: phases and operators of marked steps, a table for each comparison."""
+"""Phases and operators of marked steps, with a table for each comparison."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Place = tuple[str, str]
 
 
 def _phases_of(run: RunComparison, place: Place) -> ArmPhases | None:
-    """Return the phases of an arm in a cell, None where nothing was marked there."""
+    """Return the phases of an arm in a cell; None without marks."""
     cell, arm = place
     return next(
         (one for found in run.phases if found.cell == cell for one in found.arms if one.arm == arm),
@@ -53,7 +53,7 @@ def _phases_of(run: RunComparison, place: Place) -> ArmPhases | None:
 
 
 def phase_blocks(run: RunComparison, place: Place, *, label: str) -> Iterator[Block]:
-    """Yield what the marked rounds say of one comparison, or why there are none."""
+    """Yield the results of the marked rounds for one comparison, or why there are none."""
     phases = _phases_of(run, place)
     if phases:
         yield Heading(text=_TITLE)
@@ -66,7 +66,7 @@ def phase_blocks(run: RunComparison, place: Place, *, label: str) -> Iterator[Bl
 
 
 def phase_table(phases: ArmPhases, *, label: str) -> Table:
-    """Return the step, its phases, the operators that differ, and the others as one."""
+    """Return the step, its phases, the operators that differ, and the rest in one row."""
     return table_of(
         f"{_TITLE}, {label}",
         (one for one in phases.parts if one.kind != "operator" or one.is_distinguishable),
@@ -90,10 +90,10 @@ def _difference(part: PartDifference) -> Words:
 
 
 def phase_folds(run: RunComparison, *, explained: Container[Place]) -> Iterator[Block]:
-    """Yield what the marks say of comparisons without a fold, as an equivalent one is.
+    """Yield the results of the marks for comparisons without a fold of causes.
 
-    One that is equivalent may differ in a phase or an operator: it gets a table. Of all others the
-    same sentences are said once.
+    An equivalent arm may differ in a phase or an operator, and then gets a table. For the others,
+    each sentence appears once.
     """
     labels = cell_labels(run)
     compared = {(one.cell, one.arm) for one in run.comparisons if not one.is_control}

@@ -53,29 +53,29 @@ from envcompare.report.wording.verdicts import EXPLAINED, outcome_badge
 from envcompare.run_folder.records import FactDifference
 from envcompare.text import counted, one_line, sentence, visible
 
-_MOST_ROWS: Final = 25  # of each table where the tables are few
+_MOST_ROWS: Final = 25  # of each table, if there are few tables
 _LEAST_ROWS: Final = 4
 _MOST_OPERATORS: Final = 15  # of several arms in one table
-_ROWS_OF_PAGE: Final = 1200  # over all tables, so that many cells keep the page small
+_ROWS_OF_PAGE: Final = 1200  # over all tables, which keeps a page with many cells small
 _MOST_CELLS: Final = 24
-_MOST_COMPARISONS: Final = 40  # in them that have no fold of their own
+_MOST_COMPARISONS: Final = 40  # without a fold of their own
 _MOST_OPEN: Final = 3
 Outcomes = Mapping[tuple[str, str], Outcome]  # by cell and arm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfiledCell:
-    """A cell with profiles, and what of it is shown here."""
+    """A cell with profiles, and the parts shown in this section."""
 
     profiles: CellProfiles
     label: str
     anchor: str
-    compared: tuple[str, ...]  # the arms with a ledger or kernels that no fold explains
+    compared: tuple[str, ...]  # arms with a ledger or kernels that no fold explains
     explained: tuple[str, ...]  # those that have a fold
 
 
 def _shown_profiles(run: RunComparison) -> tuple[CellProfiles, ...]:
-    """Return the profiles of all cells, of many those that moved most."""
+    """Return the profiles of all cells, or of those that moved most."""
     if len(run.profiles) <= _MOST_CELLS:
         return run.profiles
     moved: dict[str, float] = {}
@@ -90,7 +90,7 @@ def _shown_profiles(run: RunComparison) -> tuple[CellProfiles, ...]:
 
 
 def rows_each(run: RunComparison) -> int:
-    """Return how many rows each table of kernels, activities or operators may have."""
+    """Return the number of rows for each table of kernels, activities or operators."""
     shown = _shown_profiles(run)
     tables = sum(2 * len(one.arms) + len(one.kernel_diffs) for one in shown)
     return max(_LEAST_ROWS, min(_MOST_ROWS, _ROWS_OF_PAGE // max(1, tables)))
@@ -99,10 +99,10 @@ def rows_each(run: RunComparison) -> int:
 def profiled_cells(
     run: RunComparison, *, explained: frozenset[tuple[str, str]] = frozenset()
 ) -> tuple[ProfiledCell, ...]:
-    """Return the cells that have profiles, or reasons why they have none.
+    """Return the cells that have profiles, or reasons for missing ones.
 
-    `explained` are the cells and arms whose ledger and kernels stand in a fold of their own; beside
-    such folds only the first other comparisons are kept, and the cells that have anything left.
+    Folds elsewhere show the ledger and kernels of the cells and arms in `explained`. If there are
+    any, keep only the first other comparisons, and the cells with anything left.
     """
     labels, outcomes = cell_labels(run), _outcomes(run)
     left, cells = _MOST_COMPARISONS if explained else None, []
@@ -128,7 +128,7 @@ def profiled_cells(
 
 
 def left_out(run: RunComparison, cells: tuple[ProfiledCell, ...]) -> str:
-    """Say how many cells and ledgers have no room here, empty where all have."""
+    """State how many cells and ledgers do not fit here; empty if all fit."""
     more, outcomes = len(run.profiles) - _MOST_CELLS, _outcomes(run)
     ledgers = sum(len(_unexplained(one, outcomes)) for one in run.profiles)
     ledgers -= sum(len(cell.compared) for cell in cells)
@@ -146,9 +146,10 @@ def _outcomes(run: RunComparison) -> Outcomes:
 
 
 def _unexplained(profiles: CellProfiles, outcomes: Outcomes) -> tuple[str, ...]:
-    """Return the arms with a ledger or kernels to compare that get no fold of their own.
+    """Return the arms with a ledger or kernels that no other fold shows.
 
-    The ledger of an equivalent arm divides up a difference that is none; its kernels may differ.
+    The ledger of an equivalent arm would divide a difference that is not there; its kernels may
+    differ.
     """
     diffs = {one.arm for one in profiles.kernel_diffs}
     arms = dict.fromkeys((*(one.arm for one in profiles.ledgers), *diffs))
@@ -167,7 +168,7 @@ def profile_blocks(
     *,
     are_open: bool,
 ) -> tuple[Block, ...]:
-    """Return a fold for each cell; where they `are_open`, the first of them."""
+    """Return a fold for each cell; with `are_open`, the first folds are open."""
     most, gaps = rows_each(run), _shared_gaps(cells)
     items = tuple(f"Not measured, {names}: {reason}" for names, reason in gaps)
     fold = Fold(
@@ -189,14 +190,14 @@ def profile_blocks(
 
 
 def _shared_gaps(cells: tuple[ProfiledCell, ...]) -> tuple[tuple[str, str], ...]:
-    """Return what is not measured in any of several cells, each with the reason."""
+    """Return what no cell measured, each with the reason."""
     if len(cells) < 2:
         return ()
     first, *others = (unmeasured(cell.profiles) for cell in cells)
     return tuple(gap for gap in first if all(gap in other for other in others))
 
 
-def _cell_fold(  # noqa: PLR0913 — what the page has beside a cell
+def _cell_fold(  # noqa: PLR0913 — the cell, and what the page knows of it
     run: RunComparison,
     cell: ProfiledCell,
     files: tuple[str, ...],
@@ -246,7 +247,7 @@ def _explained_line(cell: ProfiledCell) -> tuple[Line, ...]:
 
 
 def _comparison_fold(run: RunComparison, cell: ProfiledCell, arm: str, *, most: int) -> Fold:
-    """Return ledger and kernels of one arm: open where there is no verdict to read first."""
+    """Return ledger and kernels of one arm; open if there is no verdict to read first."""
     profiles, reference = cell.profiles, cell.profiles.reference
     outcome = _outcomes(run).get((profiles.cell, arm))
     ledger, diff = differences_of(profiles, arm)
@@ -279,7 +280,7 @@ def _quantities_fold(
 
 
 def missing_passes(profiles: CellProfiles) -> tuple[tuple[str, str, str], ...]:
-    """Return each reason once: the profiles that are missing for it, the reason and the hint."""
+    """Return each reason once, with the profiles that it explains and its hint."""
     reasons: dict[tuple[str, str], dict[str, list[str]]] = {}
     for arm in profiles.arms:
         for state in arm.passes:
@@ -309,7 +310,7 @@ def _grouped(by_arm: dict[str, list[str]]) -> str:
 
 
 def _passes_fold(cell: ProfiledCell, files: tuple[str, ...]) -> Iterator[Fold]:
-    """Yield the profiles there are, or that left files; why others are missing is said above."""
+    """Yield the profiles that exist or left files; the reasons for missing ones are shown above."""
     taken = tuple(
         _pass_line(arm.arm, state, files)
         for arm in cell.profiles.arms
@@ -322,7 +323,7 @@ def _passes_fold(cell: ProfiledCell, files: tuple[str, ...]) -> Iterator[Fold]:
 
 
 def _pass_line(arm: str, state: PassState, files: tuple[str, ...]) -> Line:
-    """Return one profile in words, with its raw files."""
+    """Return one profile in words, with links to its raw files."""
     if state.state == "ok":
         steps = counted(state.steps, "step") if state.steps else "steps not known"
         untimed = "" if state.has_time else "its times are not used: counting slows kernels down"
@@ -337,7 +338,7 @@ def _pass_line(arm: str, state: PassState, files: tuple[str, ...]) -> Line:
 
 
 def _listings(profiles: CellProfiles, label: str, *, most: int) -> Iterator[Fold]:
-    """Yield what ran longest: GPU activities as nvprof has them, operators as torch.profiler."""
+    """Yield the longest GPU activities as in nvprof, and operators as in torch.profiler."""
     for arm in profiles.arms:
         if arm.activities is not None:
             title = f"GPU activities and API calls of {arm.arm}"
@@ -355,7 +356,7 @@ def _listings(profiles: CellProfiles, label: str, *, most: int) -> Iterator[Fold
 
 
 def _activity_table(activities: ActivityTable, *, label: str, most: int) -> Table:
-    """Return the table of GPU activities and API calls, as nvprof's summary has it."""
+    """Return the table of GPU activities and API calls in the layout of nvprof's summary."""
     rows = [row for row in activities.rows if row.type == "GPU activities"][:most]
     rows += [row for row in activities.rows if row.type == "API calls"][:most]
     return table_of(
@@ -377,7 +378,7 @@ def _activity_table(activities: ActivityTable, *, label: str, most: int) -> Tabl
 def _operators_of_arms(
     tables: Mapping[str, OperatorTable], *, label: str, most: int
 ) -> tuple[Block, ...]:
-    """Return the operators of several arms in one table, those with the most own time first."""
+    """Return the operators of several arms in one table, ordered by self time."""
     rows = {arm: {row.name: row for row in table.rows} for arm, table in tables.items()}
     names = sorted(
         dict.fromkeys(name for by_name in rows.values() for name in by_name),
@@ -419,7 +420,7 @@ def _own_ns(row: OperatorRow | None) -> float:
 
 
 def _operator_table(operators: OperatorTable, *, label: str, most: int) -> Table:
-    """Return the operators of one arm, as torch.profiler's table has them, no column empty."""
+    """Return the operators of one arm in the layout of torch.profiler, without empty columns."""
     rows = operators.rows[:most]
     columns = [
         _operator_field(head, read, text)
@@ -474,7 +475,7 @@ _COMPARED: Final = ("Self CPU", "Self CUDA", "# of Calls")  # of several arms
 
 
 def power_section(cells: Iterable[ProfiledCell]) -> Section | None:
-    """Return what the GPU drew and at which clocks, None where nothing was to be read."""
+    """Return power and clocks of the GPU; None if nothing was readable."""
     blocks: list[Block] = []
     for cell in cells:
         name = f"Power, energy and clocks of {cell.label}"

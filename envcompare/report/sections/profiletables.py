@@ -1,4 +1,4 @@
-"""What profiles say as tables: quantities side by side, ledgers of a step, kernels of two arms."""
+"""Tables of profiles: quantities side by side, ledgers of a step, kernels of two arms."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _IN_TWO_PARTS: Final = (
     "A step on the GPU in two parts, each with its own 95 % interval: kernels keep the GPU busy in "
     "traced steps; in the rest of a timed step, the host part, the GPU waits for the host."
 )
-# of an import, on the first screen: work and traffic, then times where there are any
+# of an import, on the first screen: work and traffic, then times if there are any
 _LEADING: Final = (
     "flops_fp64", "flops_fp32", "flops_fp16", "flops_tensor", "flops_model", "dram_read_sectors",
     "dram_write_sectors", "dram_sectors", "dram_read_bytes_per_s", "dram_write_bytes_per_s",
@@ -80,7 +80,7 @@ _LEADING: Final = (
     "memset_bytes", "launch_count",
 )  # fmt: skip
 _ABSENT: Final = "absent"
-_SHOWN_BOTH: Final = 3  # of the kernels in both, those that changed most
+_SHOWN_BOTH: Final = 3  # of the kernels in both arms, those that changed most
 _KINDS: Final[dict[DiffKind, str]] = {
     "replaced": "⇄ replaced",
     "only-reference": "− only in {reference}",
@@ -93,21 +93,21 @@ Place = tuple[Key, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantityCell:
-    """A value of one arm: what is printed, its ratio to the reference, why there is none."""
+    """A value of one arm: its text, its ratio to the reference, or the reason for a gap."""
 
     text: str
     is_measured: bool = True
     ratio: str = ""
     word: str = ""  # "equal", "differs"
     is_zero: bool = False
-    note: str = ""  # the reason where it is missing or has no ratio, the tool if another
+    note: str = ""  # the reason for a missing value or ratio, or another tool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantityLine:
-    """One quantity over the arms, with the rule, tool and scope it holds for."""
+    """One quantity over the arms, with the rule, tool and scope that apply to it."""
 
-    quantity: str  # as profiles call it; empty where the line is of no quantity
+    quantity: str  # the name in the profiles; empty if the line is not a quantity
     name: str
     per: str  # "per step", "whole profile", or empty
     basis: str
@@ -121,7 +121,7 @@ class QuantityLine:
 
     @property
     def is_equal(self) -> bool:
-        """Say whether all arms have the value of the first, by the agreement of profiles."""
+        """Say whether all arms agree with the first, by the agreement rule of profiles."""
         first, *others = self.cells
         return first.is_measured and bool(others) and all(one.word == "equal" for one in others)
 
@@ -132,7 +132,7 @@ class QuantityLine:
 
 
 def quantity_lines(profiles: CellProfiles, *, of_power: bool = False) -> tuple[QuantityLine, ...]:
-    """Return what was counted in the work, or what the GPU drew and at which clocks."""
+    """Return the quantities of the work, or those of power and clocks."""
     return _measured(_lines(profiles, lambda row: is_power(row.name) is of_power))
 
 
@@ -143,9 +143,9 @@ def quantity_blocks(
     of_power: bool = False,
     said: Container[tuple[str, str]] = (),
 ) -> tuple[Block, ...]:
-    """Return a table for each way in which quantities were counted, and what was not measured.
+    """Return a table for each way of counting, and what was not measured.
 
-    Quantities that are the same in every arm share a sentence; what is in `said` is left out.
+    Quantities that are equal in all arms share a sentence. Reasons in `said` are left out.
     """
     lines = quantity_lines(profiles, of_power=of_power)
     by_basis: dict[str, list[QuantityLine]] = {}
@@ -177,9 +177,9 @@ def quantity_blocks(
 
 
 def _leading_lines(profiles: CellProfiles) -> tuple[QuantityLine, ...]:
-    """Return what stands on the first screen: GPUs, builds, then the quantities that matter most.
+    """Return the lines of the first screen: GPUs, builds, then the most important quantities.
 
-    Of those that are 0 in every arm there is nothing to compare.
+    Quantities that are 0 in every arm are left out.
     """
     every = _measured(
         _lines(profiles, lambda row: row.unit != "ns" or row.tool not in RUN_KERNELS_ALONE)
@@ -190,7 +190,7 @@ def _leading_lines(profiles: CellProfiles) -> tuple[QuantityLine, ...]:
 
 
 def fact_lines(profiles: CellProfiles) -> tuple[QuantityLine, ...]:
-    """Return GPU and builds of each arm; nothing where no arm used a GPU."""
+    """Return GPU and builds of each arm; empty if no arm used a GPU."""
     if not any(profile_pass.has_gpu_work for arm in profiles.arms for profile_pass in arm.passes):
         return ()
     named = {"GPU": [listed(arm.gpus, most=3) for arm in profiles.arms]}
@@ -208,14 +208,14 @@ def _fact(text: str) -> QuantityCell:
 
 
 def leading_tables(run: RunComparison) -> tuple[Table, ...]:
-    """Return what the profiles of an import counted in its first cells; none of a timed run."""
+    """Return the quantities that an import counted in its first cells; empty for a timed run."""
     labels, shown = cell_labels(run), () if is_timed(run) else run.profiles[:_MOST_TABLES]
     tables = (_leading_table(one, label=labels.get(one.cell, one.cell)) for one in shown)
     return tuple(table for table in tables if table.rows)
 
 
 def gpu_tables(run: RunComparison) -> tuple[Table, ...]:
-    """Return what GPU and host take of a step in each comparison; nothing without a GPU."""
+    """Return GPU and host time per step of each comparison; empty without a GPU."""
     labels = cell_labels(run)
     rows = [(cell, parts) for cell in run.profiles for parts in cell.gpu_parts]
     if not rows:
@@ -235,7 +235,7 @@ def gpu_tables(run: RunComparison) -> tuple[Table, ...]:
 
 
 def _gpu_change(part: GpuPart | None, *, steps: tuple[int, int] | None = None) -> Words:
-    """Return a change with its interval below, or why there is none."""
+    """Return a change with its interval below, or the reason for a gap."""
     if part is None:
         return NOT_MEASURED
     interval = signed_interval(part.low, part.high)
@@ -289,7 +289,7 @@ def _cell_line(cell: QuantityCell) -> Line | str:
 
 
 def unmeasured(profiles: CellProfiles, *, of_power: bool = False) -> tuple[tuple[str, str], ...]:
-    """Return what has no value as names and arms, by the reason: each reason once."""
+    """Return the quantities without a value as names and arms, grouped by reason."""
     arms = tuple(arm.arm for arm in profiles.arms)
     missing: dict[str, dict[str, dict[str, None]]] = {}
     for line in _lines(profiles, lambda row: is_power(row.name) is of_power):
@@ -308,7 +308,7 @@ def unmeasured(profiles: CellProfiles, *, of_power: bool = False) -> tuple[tuple
 
 
 def partly_measured(profiles: CellProfiles) -> tuple[tuple[str, str], ...]:
-    """Return of the quantities that any arm has what others lack: names and arms, and why."""
+    """Return the quantities that only some arms have: names, arms without them, and the reason."""
     shown = {line.name for line in quantity_lines(profiles)}
     arms = tuple(
         changed(arm, quantities=tuple(row for row in arm.quantities if _name(row) in shown))
@@ -318,7 +318,7 @@ def partly_measured(profiles: CellProfiles) -> tuple[tuple[str, str], ...]:
 
 
 def _measured(lines: Iterable[QuantityLine]) -> tuple[QuantityLine, ...]:
-    """Return the lines for which at least one arm has a value; a reason for gaps is given once."""
+    """Return the lines for which at least one arm has a value; each reason appears once."""
 
     def told(cell: QuantityCell) -> QuantityCell:
         return cell if cell.is_measured else replace(cell, note="")
@@ -333,7 +333,7 @@ def _lines(
 ) -> tuple[QuantityLine, ...]:
     rows = [[row for row in arm.quantities if wanted(row)] for arm in profiles.arms]
     counts = [Counter(map(_key, arm_rows)) for arm_rows in rows]
-    # several tools report on one arm: compare each tool with the same tool only
+    # several tools may report on one arm: compare a tool only with itself
     crowded = {key for count in counts for key, times in count.items() if times > 1}
     tables = [_table(arm_rows, crowded) for arm_rows in rows]
     keys = dict.fromkeys(key for table in tables for key in table)
@@ -344,7 +344,7 @@ def _lines(
 
 
 def _table(rows: Iterable[QuantityRow], crowded: Container[Key]) -> dict[Place, QuantityRow]:
-    """Return rows by their key; one that comes again, as of a second GPU, by its place as well."""
+    """Return rows by key; repeated keys, as with a second GPU, also get a position."""
     seen: Counter[Key] = Counter()
     table: dict[Place, QuantityRow] = {}
     for row in rows:
@@ -355,7 +355,7 @@ def _table(rows: Iterable[QuantityRow], crowded: Container[Key]) -> dict[Place, 
 
 
 def _key(row: QuantityRow, crowded: Container[Key] = ()) -> Key:
-    """Return what a quantity shares with its counterpart in another arm."""
+    """Return the key that a quantity shares with its counterpart in another arm."""
     key = (row.name, row.unit, row.kind, row.gpu, row.rank, "")
     return (*key[:5], row.tool or "") if key in crowded else key
 
@@ -393,7 +393,7 @@ def _name(row: QuantityRow) -> str:
 
 
 def _known(rows: Iterable[QuantityRow]) -> str:
-    """Return what is to be known of the values, as that they are a guess."""
+    """Return remarks about the values, such as that they are estimates."""
     return "; ".join(dict.fromkeys(in_words(one_line(row.reason)) for row in rows if row.reason))
 
 
@@ -418,7 +418,7 @@ def _missing(reason: str) -> QuantityCell:
 
 
 def why_no_ratio(unlike: str, *, page: str, rule: str) -> str:
-    """Return in what a number is of another kind than the reference's; empty: in nothing."""
+    """Return why a number is not comparable with the reference's; empty if it is."""
     kinds = {
         "tool": "another tool",
         "page": f"from the {page} page",
@@ -428,7 +428,7 @@ def why_no_ratio(unlike: str, *, page: str, rule: str) -> str:
 
 
 def _why_not(arm: ArmProfiles, like: QuantityRow) -> str:
-    """Return why the pass that gives a quantity is missing in an arm, or that it does not say."""
+    """Return why the pass for a quantity is missing in an arm, or that it lacks the quantity."""
     same = [one for one in arm.passes if one.kind == like.kind]
     missing = [one.lacks.problem.reason for one in same if one.state == "missing" and one.lacks]
     if missing:
@@ -439,7 +439,7 @@ def _why_not(arm: ArmProfiles, like: QuantityRow) -> str:
 def differences_of(
     profiles: CellProfiles | None, arm: str
 ) -> tuple[Ledger | None, KernelDiff | None]:
-    """Return the ledger and the kernels of an arm, each None where it is not known."""
+    """Return the ledger and the kernels of an arm, each None if unknown."""
     ledgers, diffs = (profiles.ledgers, profiles.kernel_diffs) if profiles else ((), ())
     return (
         next((one for one in ledgers if one.arm == arm), None),
@@ -448,7 +448,7 @@ def differences_of(
 
 
 def ledger_blocks(ledger: Ledger, *, reference: str, label: str) -> tuple[Block, ...]:
-    """Return the ledger as a table of one unit, and what is to be known of it."""
+    """Return the ledger as a table in one unit, with its remarks."""
     rule = f"{ledger.rule} Source: {ledger.source}.".strip()
     beside = helper_sentences(ledger, reference=reference)
     notes = (rule, *beside, *timing_sentences(ledger), *ledger.notes)
@@ -458,7 +458,7 @@ def ledger_blocks(ledger: Ledger, *, reference: str, label: str) -> tuple[Block,
 
 
 def _ledger_table(ledger: Ledger, *, reference: str, label: str) -> Table:
-    """Return a row for each part, and the whole below them."""
+    """Return a row for each part, and the total below."""
     scale = TimeScale.of(max(ledger.reference_ns, ledger.arm_ns))
     changes = [abs(part.change_ns) for part in ledger.parts]
     largest = float(max((*changes, abs(ledger.change_ns)), default=0))
@@ -486,7 +486,7 @@ def _ledger_table(ledger: Ledger, *, reference: str, label: str) -> Table:
 
 
 def kernel_blocks(diff: KernelDiff, *, reference: str, label: str, most: int) -> tuple[Block, ...]:
-    """Return what differs, and apart from it what is in both and changed least."""
+    """Return the kernels that differ, and separately those in both that changed least."""
     changed = [row for row in diff.rows if row.kind != "both"]
     both = [row for row in diff.rows if row.kind == "both"]
     shown = 0 if diff.identical_kernel_set or diff.launch_factor else _SHOWN_BOTH
@@ -510,7 +510,7 @@ def kernel_blocks(diff: KernelDiff, *, reference: str, label: str, most: int) ->
 def _kernel_table(
     diff: KernelDiff, rows: Iterable[KernelDiffRow], *, reference: str, label: str
 ) -> Table:
-    """Return these rows of a difference, on the scale of all of its rows."""
+    """Return these rows of a difference, on the scale of all its rows."""
     times = [ns for row in diff.rows for ns in (row.reference_ns, row.arm_ns) if ns is not None]
     scale = TimeScale.of(max(times, default=0.0))
     largest = max((abs(change) for row in diff.rows if (change := _change(row))), default=0.0)
@@ -553,7 +553,7 @@ def _launches(row: KernelDiffRow) -> str:
 
 
 def _change(row: KernelDiffRow) -> float | None:
-    """Return the change of time; a kernel that one side lacks takes no time there."""
+    """Return the change of time; a kernel missing on one side counts as 0 there."""
     ends = (row.reference_ns, row.arm_ns)
     if ends == (None, None) or (row.kind in {"both", "replaced"} and None in ends):
         return None
@@ -568,7 +568,7 @@ def _names(row: KernelDiffRow) -> tuple[str, ...]:
 
 
 def _shape(row: KernelDiffRow) -> str:
-    """Return grid and block, of both sides where they differ, and the operator."""
+    """Return grid and block, of both sides if they differ, and the operator."""
     before = _launch(row.reference_grid, row.reference_block)
     after = _launch(row.arm_grid, row.arm_block)
     shapes = " → ".join(dict.fromkeys(text for text in (before, after) if text))

@@ -1,4 +1,4 @@
-"""What an environment costs beside the steps, start-up and memory, and numbers commands print."""
+"""The costs of an environment outside the steps, and the numbers that commands print."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from envcompare.text import counted
 
 _WHOLE: Final[dict[str, str]] = {"real": "real", "user": "user", "sys": "sys"}
 _MOST_DIVIDED: Final = 60
-"""Start-ups that are divided into parts: with more the page would be about little else."""
+"""The most start-ups that are split into parts; more would fill the page."""
 _MOST_TABLES: Final = 60
 _MEMORY: Final[dict[str, str]] = {
     "max_rss_bytes": "peak RSS",
@@ -76,7 +76,7 @@ _NO_STARTUP_OF_PROGRAMS: Final = (
 
 
 def startup_section(run: RunComparison) -> Section:
-    """Return a table for each cell and page cache whose start-up was measured."""
+    """Return a table for each cell and page cache with a measured start-up."""
     why = _NO_STARTUP if has_steps(run) else _NO_STARTUP_OF_PROGRAMS
     tables = startup_tables(run)
     shown = tables[:_MOST_TABLES]
@@ -93,7 +93,7 @@ def startup_section(run: RunComparison) -> Section:
 
 
 def startup_tables(run: RunComparison) -> tuple[tuple[str, Table], ...]:
-    """Return the table of each cell and page cache with its label, in the order of the run."""
+    """Return the label and table of each cell and page cache, in the order of the run."""
     groups = startup_groups(run)
     labels = cell_labels(run)
     before = accumulate((len(group) for group in groups.values()), initial=0)
@@ -106,7 +106,7 @@ def startup_tables(run: RunComparison) -> tuple[tuple[str, Table], ...]:
 
 
 def _arms_of(run: RunComparison, group: Sequence[StartupSummary]) -> tuple[str, ...]:
-    """Return the arms that a cell was to have, the reference first."""
+    """Return the planned arms of a cell, the reference first."""
     cell = next((cell for cell in run.cells if group and cell.id == group[0].cell), None)
     return arms_in(run, cell) if cell else (run.reference_arm, *compared_arms(run))
 
@@ -114,7 +114,7 @@ def _arms_of(run: RunComparison, group: Sequence[StartupSummary]) -> tuple[str, 
 def _startup_table(
     run: RunComparison, group: Sequence[StartupSummary], *, label: str, is_divided: bool
 ) -> Table:
-    """Return a column for each arm, a row for each part; undivided the whole alone."""
+    """Return a column for each arm and a row for each part; only the total if not `is_divided`."""
     by_arm: dict[str, Parts] = {one.arm: {part.phase: part for part in one.parts} for one in group}
     arms = dict.fromkeys((*_arms_of(run, group), *by_arm))
     parts = [by_arm.get(arm, {}) for arm in arms]
@@ -178,7 +178,7 @@ def _difference_note(run: RunComparison, group: Sequence[StartupSummary]) -> str
 
 
 def _part(part: StartupPart | None) -> Words:
-    """Return the median of a part, and its difference from the reference, else its range."""
+    """Return the median of a part, with its difference from the reference or else its range."""
     if part is None:
         return NOT_MEASURED
     if difference := _difference(part):
@@ -223,7 +223,7 @@ def _memory(run: RunComparison) -> tuple[Block, ...]:
 
 
 def _memory_table(run: RunComparison) -> Table:
-    """Return the peaks of all cells and arms; no ratio is made of them."""
+    """Return the peaks of all cells and arms, without ratios."""
     labels = cell_labels(run)
 
     def peak(name: str, head: str) -> Field[MemorySummary]:
@@ -244,7 +244,7 @@ def _memory_table(run: RunComparison) -> Table:
 
 
 def picked_section(run: RunComparison) -> Section | None:
-    """Return the numbers read from the output of commands, None where none was asked for."""
+    """Return the numbers read from the output of commands; None if none were requested."""
     if not run.picked:
         return None
     level = next((margin_percent(one.level) for one in run.picked), "")

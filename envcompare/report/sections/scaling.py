@@ -94,7 +94,7 @@ _OTHER_WORK: Final = (
 
 
 def scaling_section(run: RunComparison) -> Section | None:
-    """Return what several ranks bring, None where no workload set `ranks`."""
+    """Return the gain from several ranks; None if no workload set `ranks`."""
     if not run.scaling:
         return None
     notes = (
@@ -109,7 +109,7 @@ def scaling_section(run: RunComparison) -> Section | None:
 
 
 def scaling_blocks(run: RunComparison) -> Iterator[PlainBlock]:
-    """Yield the tables of ranks, batches and the way to the goal, for the terminal and Markdown."""
+    """Yield the tables of ranks, batches and goals, for the terminal and Markdown."""
     if run.scaling:
         yield scaling_table(run)
     for sweep in run.batch_sweeps:
@@ -160,7 +160,7 @@ def _has_collectives(run: RunComparison) -> bool:
 
 
 def _works(rows: tuple[Scaling, ...]) -> dict[str, str]:
-    """Name the work of each cell by its workload, and by those parameters that differ."""
+    """Name the work of each cell by its workload and the parameters that differ."""
     varied = varied_parameters(rows)
     told = {
         row.cell: {
@@ -196,7 +196,7 @@ def _part(share: float | None, seconds: float | None) -> Words:
 
 
 def _waited(run: RunComparison) -> Iterator[str]:
-    """Yield how long one rank waited for a CPU, where it did for much of its time."""
+    """Yield how long one rank waited for a CPU, if it was much of its time."""
     shares = [row.waited_share for row in run.scaling if row.ranks == 1 and row.waited_share]
     much = [share for share in shares if share > _MUCH_WAITED]
     if much:
@@ -205,7 +205,7 @@ def _waited(run: RunComparison) -> Iterator[str]:
 
 
 def _crowded(run: RunComparison) -> Iterator[str]:
-    """Yield which numbers of ranks had fewer CPUs than threads."""
+    """Yield the numbers of ranks with fewer CPUs than threads."""
     threads = run.threads or 1
     cpus = {arm.host: arm.facts.get("cpu.affinity") for arm in run.arms}
     on_gpu = {cell for host in run.hosts for cell in host.devices if host.devices[cell] != "cpu"}
@@ -222,12 +222,12 @@ def _crowded(run: RunComparison) -> Iterator[str]:
 
 
 def _ranks_here(row: Scaling) -> int:
-    """Return how many of its ranks lie on the host of the first."""
+    """Return the number of ranks on the host of the first rank."""
     return math.ceil(row.ranks / max(1, len(row.hosts)))
 
 
 def _networks(run: RunComparison) -> Iterator[str]:
-    """Yield what each environment gives its ranks to exchange data by."""
+    """Yield the network devices and shared memory that each environment gives its ranks."""
     hosts = dict.fromkeys(one.host for one in run.scaling)
     for arm in run.arms:
         is_told = arm.host in hosts and "network.interfaces" in arm.facts
@@ -245,7 +245,7 @@ def _network(arm: ArmSummary) -> str:
 
 
 def batches_section(run: RunComparison) -> Section | None:
-    """Return the tables of each sweep over batches, None where there is none."""
+    """Return the tables of each sweep over batches; None without a sweep."""
     if not run.batch_sweeps:
         return None
     blocks = [
@@ -260,7 +260,7 @@ def batches_section(run: RunComparison) -> Section | None:
 
 
 def _sweep_name(run: RunComparison, sweep: BatchSweep) -> str:
-    """Return what the sweep is of: workload, parameters, and host where there are several."""
+    """Return workload, parameters, and the host if there are several."""
     has_hosts = len({cell.host for cell in run.cells}) > 1
     where = [f"in {sweep.within}"] * bool(sweep.within) + [f"on {sweep.host}"] * has_hosts
     return " ".join((sweep.workload, *assigned(sweep.parameters), *where))
@@ -302,7 +302,7 @@ def _limit(arm: ArmSizes) -> str:
 
 
 def _knee(arm: ArmSizes) -> Line:
-    """Return the knee; where it is not decided, the sizes between which it lies."""
+    """Return the knee, or the sizes that enclose it if it is undecided."""
     if arm.knee_low is None:
         return Line(text=NOT_MEASURED)
     measured = [rate.batch for rate in arm.rates]
@@ -338,7 +338,7 @@ def _sizes(run: RunComparison, sweep: BatchSweep) -> Table:
 
 
 def _why_not(run: RunComparison, cell: str, arm: str) -> str:
-    """Return why a size was not measured, told once: in the column of the reference."""
+    """Return why a size was not measured, only in the column of the reference."""
     is_told = arm == run.reference_in(cell)
     failed = (one for one in run.cells if one.id == cell and one.state != "ok")
     return next((one.reason for one in failed if is_told), "")
@@ -353,7 +353,7 @@ def _rate(rate: SizeRate | None, why_not: str) -> Line:
 
 
 def _ratio(comparison: Comparison | None) -> Line:
-    """Return the change of time against the reference at the same batch."""
+    """Return the change of time from the reference at the same batch."""
     if comparison is None or comparison.deciding is None:
         return Line(text="–")
     estimate = comparison.deciding
@@ -362,12 +362,12 @@ def _ratio(comparison: Comparison | None) -> Line:
 
 
 def _goal_text(goal: Goal) -> str:
-    """Return what is to be reached: "accuracy 0.95"."""
+    """Return the goal as text: "accuracy 0.95"."""
     return f"{goal.metric} {goal.value:g}"
 
 
 def training_section(run: RunComparison) -> Section | None:
-    """Return the way to the goal in each cell, None where there is no goal."""
+    """Return the way to the goal in each cell; None without a goal."""
     if run.until is None or not run.training:
         return None
     labels = cell_labels(run)
@@ -389,7 +389,7 @@ def training_section(run: RunComparison) -> Section | None:
 
 
 def _training_table(run: RunComparison, training: CellTraining) -> Table:
-    """Return a row for each environment: epochs, seconds, and throughput beside them."""
+    """Return a row for each environment: epochs, seconds and throughput."""
     cell = next(one for one in run.cells if one.id == training.cell)
     rates = {times.arm: times.samples_per_s for times in cell.step_times}
     reference = run.reference_in(training.cell)
@@ -407,7 +407,7 @@ def _training_table(run: RunComparison, training: CellTraining) -> Table:
 
 
 def _reached(arm: ArmTraining, goal: Goal | None) -> Line:
-    """Return the epochs that it took, or that the goal was not reached."""
+    """Return the epochs needed, or that the goal was not reached."""
     if not arm.restarts:
         return Line(text=NOT_MEASURED, below=_in_brackets(arm.why_not))
     best = "" if arm.best is None else f", best {arm.best:.4g}"
@@ -442,7 +442,7 @@ def _epoch_ratio(arm: ArmTraining) -> Line:
 
 
 def _notes(training: CellTraining) -> tuple[Line, ...]:
-    """Say whether equal seeds led to equal values, where the work is equal too."""
+    """State whether equal seeds gave equal values, for equal work."""
     same, other = training.same_values, training.other_values
     net = "Epochs are compared without waits for a CPU that other processes held."
     arms = [arm for arm in training.arms if not arm.is_control]
@@ -463,7 +463,7 @@ def _notes(training: CellTraining) -> tuple[Line, ...]:
 
 
 def _epochs(goal: Goal, training: CellTraining, label: str) -> Table:
-    """Return the metric and the time of training by epoch, medians over restarts."""
+    """Return the metric and the training time by epoch, as medians over restarts."""
     arms = [arm for arm in training.arms if not arm.is_control]
     points = {(point.epoch, arm.arm): point for arm in arms for point in arm.points}
     return grid_of(

@@ -100,7 +100,7 @@ _FEWER_CHARTS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sheet:
-    """The page that the folds stand on: its axis, its charts, the files beside it."""
+    """What all folds of a page share: its axis, its charts, its files."""
 
     axis: Axis
     charts: ChartBudget
@@ -108,13 +108,13 @@ class Sheet:
 
 
 def _explained(rows: Iterable[ComparedRow]) -> tuple[ComparedRow, ...]:
-    """Return the rows that have something to explain: what was decided first, the largest first."""
+    """Return the rows that need an explanation: decided ones first, by size."""
     open_rows = (row for row in rows if row.verdict.outcome in EXPLAINED and not row.is_control)
     return tuple(sorted(open_rows, key=lambda row: (row.verdict.outcome not in MOVED, -row.size)))
 
 
 def fold_anchors(rows: Iterable[ComparedRow]) -> dict[str, str]:
-    """Return the id of each fold by that of its row."""
+    """Return the id of each fold by the id of its row."""
     return {
         row.anchor: fold_anchor(row.comparison.cell, row.comparison.arm)
         for row in _explained(rows)[:MOST_FOLDS]
@@ -124,7 +124,7 @@ def fold_anchors(rows: Iterable[ComparedRow]) -> dict[str, str]:
 def cells_beside_folds(
     run: RunComparison, rows: tuple[ComparedRow, ...]
 ) -> tuple[ProfiledCell, ...]:
-    """Return the cells with profiles, without what a fold of its own explains."""
+    """Return the cells with profiles, without those that a fold explains."""
     folded = _explained(rows)[:MOST_FOLDS]
     places = frozenset((row.comparison.cell, row.comparison.arm) for row in folded)
     return profiled_cells(run, explained=places)
@@ -136,7 +136,7 @@ def why_section(
     cells: tuple[ProfiledCell, ...],
     sheet: Sheet,
 ) -> Section | None:
-    """Return the folds, where all other comparisons stand, and the profiles of each cell."""
+    """Return the folds, links to all other comparisons, and the profiles of each cell."""
     profiles = profile_blocks(run, cells, sheet.files, are_open=not is_timed(run))
     rest = left_out(run, cells)
     if not (is_timed(run) or profiles):
@@ -161,7 +161,7 @@ def why_section(
 def comparison_blocks(
     run: RunComparison, rows: tuple[ComparedRow, ...], sheet: Sheet
 ) -> Iterator[Block]:
-    """Yield a fold for each of the first comparisons, and sentences for all others."""
+    """Yield a fold for each of the first comparisons, and sentences for the others."""
     compared = [row for row in rows if not row.is_control]
     chosen = _explained(compared)
     opened = [row.anchor for row in chosen if row.verdict.outcome in MOVED][:_MOST_OPEN]
@@ -176,7 +176,6 @@ def comparison_blocks(
 
 
 def _comparison_fold(run: RunComparison, row: ComparedRow, sheet: Sheet, *, is_open: bool) -> Fold:
-    """Return one comparison and what is known of its cause."""
     comparison, words = row.comparison, row.verdict
     cell = next((one for one in run.cells if one.id == comparison.cell), None)
     place = (comparison.cell, comparison.arm)
@@ -210,7 +209,7 @@ def _summary(run: RunComparison, row: ComparedRow) -> Line:
 
 
 def _confounded(run: RunComparison, comparison: Comparison, *, is_split: bool) -> tuple[Line, ...]:
-    """Say what differs besides the environment here, and how to tell its part from the rest."""
+    """State what differs besides the environment, and how to separate its effect."""
     if not comparison.is_confounded:
         return ()
     facts = tuple(
@@ -231,7 +230,7 @@ def _confounded(run: RunComparison, comparison: Comparison, *, is_split: bool) -
 
 
 def _profile_blocks(run: RunComparison, row: ComparedRow, sheet: Sheet) -> Iterator[Block]:
-    """Yield ledger, its drawing and kernels, or why they are not known."""
+    """Yield ledger, its chart and kernels, or the reasons for their absence."""
     cell, arm = row.comparison.cell, row.comparison.arm
     reference = visible(run.reference_in(cell))
     label, name = row.verdict.cell, f"{row.verdict.arm} in {row.verdict.cell}"
@@ -261,7 +260,7 @@ def _gap(
     diff: KernelDiff | None,
     arms: tuple[str, ...],
 ) -> str:
-    """Say why there is no ledger or no kernels to compare, empty where both are there."""
+    """State why there is no ledger or kernel comparison; empty if both exist."""
     missing = [what for what, known in (("where the time goes", ledger), ("kernels", diff))
                if not known]  # fmt: skip
     if not missing:
@@ -279,7 +278,7 @@ def _reasons(arm: ArmProfiles) -> list[str]:
 def _spread_blocks(
     run: RunComparison, cell: CellSummary, row: ComparedRow, charts: ChartBudget
 ) -> Iterator[Block]:
-    """Yield how the times of single steps are spread: drawn densities and a table of quantiles."""
+    """Yield the distribution of step times: drawn densities and a table of quantiles."""
     arms = (run.reference_in(cell.id), row.comparison.arm)
     piece = piece_of(cell)
     name = f"{row.verdict.arm} in {row.verdict.cell}"
@@ -296,7 +295,7 @@ def _spread_blocks(
 
 
 def _spread_table(cell: CellSummary, arms: tuple[str, ...], *, label: str) -> Table | None:
-    """Return the quantiles that any of these arms has, None where no time was measured."""
+    """Return the quantiles that any of these arms has; None if no time was measured."""
     times = {one.arm: one for one in cell.step_times if one.arm in arms}
     if not times:
         return None
@@ -304,7 +303,7 @@ def _spread_table(cell: CellSummary, arms: tuple[str, ...], *, label: str) -> Ta
     known = {arm: _known(times[arm]) if arm in times else {} for arm in arms}
     heads = [head for head in (*_QUANTILES, _LONGEST) if any(head in of for of in known.values())]
     medians = (one.median_s for one in times.values())
-    scale = TimeScale.of(NS * max(cell.step_edges_s[-1:] or medians))  # as the axis of the chart
+    scale = TimeScale.of(NS * max(cell.step_edges_s[-1:] or medians))  # as the chart's axis
     return grid_of(
         label,
         (("Environment", "name"), *((head, "number") for head in (*heads, PLURALS[piece]))),
@@ -322,7 +321,7 @@ def _spread_table(cell: CellSummary, arms: tuple[str, ...], *, label: str) -> Ta
 
 
 def _known(times: StepTimes) -> dict[str, float]:
-    """Return what is known of the times of an arm, in seconds."""
+    """Return the known times of an arm, in seconds."""
     at: dict[float, float] = {0.05: times.p05_s, 0.5: times.median_s, 0.95: times.p95_s}
     at.update(zip(STEP_PROBABILITIES, times.quantiles_s, strict=False))
     known = {head: at[share] for head, share in _QUANTILES.items() if share in at}
@@ -332,7 +331,7 @@ def _known(times: StepTimes) -> dict[str, float]:
 def _pointers(
     run: RunComparison, rows: list[ComparedRow], rest: tuple[ComparedRow, ...]
 ) -> Iterator[Line]:
-    """Yield where the comparisons without a fold stand."""
+    """Yield pointers to the comparisons without a fold."""
     if rest:
         yield _unfolded(run, rest)
     equal = [row for row in rows if row.verdict.outcome == "equivalent"]
@@ -354,7 +353,7 @@ def _pointers(
 
 
 def _unfolded(run: RunComparison, rest: tuple[ComparedRow, ...]) -> Line:
-    """Say where what is beyond the folds stands, ledgers too where there are any."""
+    """State where to find the comparisons beyond the folds, and their ledgers."""
     word = "comparison that is" if len(rest) == 1 else "comparisons that are"
     ledgers = {(one.cell, ledger.arm) for one in run.profiles for ledger in one.ledgers}
     has_ledger = any((row.comparison.cell, row.comparison.arm) in ledgers for row in rest)
@@ -387,7 +386,7 @@ def _figures(row: ComparedRow) -> str:
 
 
 def split_parts(split: Decomposition) -> tuple[tuple[str, str, Estimate | None, str], ...]:
-    """Return the parts of a 2 × 2: path, name, estimate, and of which arms it is."""
+    """Return the parts of a 2 × 2: path, name, estimate, and arms."""
     whole = f"{split.arm} ÷ {split.base}"
     first, second = "environment first", "software first"
     return (
@@ -433,7 +432,7 @@ def _split_blocks(run: RunComparison) -> tuple[Block, ...]:
 
 
 def split_table(run: RunComparison) -> Table:
-    """Return a row for each 2 × 2, its two paths beside each other."""
+    """Return a row for each 2 × 2, with its two paths side by side."""
     labels = cell_labels(run)
     heads = split_parts(run.decompositions[0])
     return grid_of(

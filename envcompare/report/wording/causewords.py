@@ -1,4 +1,4 @@
-"""What may explain a decided difference: what else differs, the kernel, and programs beside it."""
+"""Likely causes of a decided difference: other facts, the kernel, and helper programs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from envcompare.run_folder.records import FactDifference, FingerprintValue
 from envcompare.text import visible
 
 _MOST_NAMED: Final = 2  # cells
-_FELT: Final = 0.1  # of what a step takes longer, from which a program beside it is a cause
-_MOST: Final = 0.5  # of what a step takes longer
+_FELT: Final = 0.1  # of the step's extra time; a helper program below it is not named as a cause
+_MOST: Final = 0.5  # of the step's extra time
 _SURE: Final = 3  # standard errors
 
 
 def candidates_text(run: RunComparison, comparisons: Iterable[Comparison]) -> str:
-    """Name what may explain the decided ones of an arm's comparisons; empty where none is decided.
+    """Name likely causes of an arm's decided comparisons; empty if none is decided.
 
-    Each difference is named once, with the strongest evidence that a decided cell has, and
-    confounders only where `confounder_sentence` does.
+    Each difference is named once, with the strongest evidence of any decided cell. Confounders are
+    named only if `confounder_sentence` names them.
     """
     decided = [one for one in comparisons if one.outcome in MOVED]
     if not decided:
@@ -52,9 +52,9 @@ def candidates_text(run: RunComparison, comparisons: Iterable[Comparison]) -> st
 
 
 def _asked(run: RunComparison, arm: str) -> str:
-    """Return what an arm and the reference compare, where that is no environment; else empty.
+    """Return what an arm and the reference compare if it is not environments; otherwise empty.
 
-    Those are values of a parameter, and images or stacks of one environment.
+    That is values of a parameter, or images or stacks of one environment.
     """
     arms = {one.arm: one for one in run.arms}
     before, after = arms.get(run.reference_of(arm)), arms.get(arm)
@@ -72,7 +72,7 @@ def _asked(run: RunComparison, arm: str) -> str:
 
 
 def _candidates(run: RunComparison, decided: Iterable[Comparison]) -> Iterator[FactDifference]:
-    """Yield the candidates of comparisons, each as the cell of its comparison tells it."""
+    """Yield the candidates of comparisons, with the evidence from their cell."""
     for comparison in decided:
         facts = _facts(run, comparison.cell)
         places = ((comparison.host, comparison.arm, key) for key in comparison.candidates or ())
@@ -80,9 +80,9 @@ def _candidates(run: RunComparison, decided: Iterable[Comparison]) -> Iterator[F
 
 
 def _on_purpose(run: RunComparison, decided: Iterable[Comparison]) -> tuple[FactDifference, ...]:
-    """Return what the environment of an arm does on purpose.
+    """Return the intended differences of an arm's environment.
 
-    What no step feels comes last, and before the rest what a remedy tells from it.
+    Differences with a remedy come first, and those that no step feels come last.
     """
     told = (
         each
@@ -101,15 +101,15 @@ def _on_purpose(run: RunComparison, decided: Iterable[Comparison]) -> tuple[Fact
 
 
 def _facts(run: RunComparison, cell: str) -> dict[tuple[str, str, str], FactDifference]:
-    """Return the differences as a cell tells them, by host, arm and key."""
+    """Return the differences that a cell reports, by host, arm and key."""
     told = (*run.differences, *run.cell_differences.get(cell, ()))
     return {(one.host, one.arm, one.key): one for one in told}
 
 
 def _in_kernel(run: RunComparison, decided: Iterable[Comparison]) -> str:
-    """Say of a slower arm what its steps take longer in the kernel, where that is most of it.
+    """State the extra time that a slower arm's steps spend in the kernel, if it is most of it.
 
-    It is less than half, or within the error of the kernel's ticks, where nothing is said.
+    Empty if it is less than half, or within the error of the kernel's ticks.
     """
     slower = {(one.cell, one.arm) for one in decided if one.outcome == "slower"}
     longer = [
@@ -140,7 +140,7 @@ def _in_kernel(run: RunComparison, decided: Iterable[Comparison]) -> str:
 def _acts_in_kernel(
     facts: Mapping[tuple[str, str, str], FactDifference], place: tuple[str, str]
 ) -> list[str]:
-    """Return what an arm of a host has in the kernel and the reference has not, where known."""
+    """Return the known mechanisms that an arm has in the kernel and the reference lacks."""
     acts = []
     seccomp = facts.get((*place, "seccomp.mode"))
     if seccomp is not None and seccomp.reference == 0 and seccomp.value in (1, 2):
@@ -164,9 +164,9 @@ def _is_more(before: FingerprintValue, after: FingerprintValue) -> bool:
 
 
 def _worked_beside(run: RunComparison, decided: Iterable[Comparison]) -> str:
-    """Name the programs that worked for an environment where it was slower; empty without any.
+    """Name the helper programs of an environment that was slower; empty without any.
 
-    One that used less than a tenth of what a step takes longer is not named.
+    A program is left out if it used less than a tenth of the step's extra time.
     """
     told = {(one.cell, one.arm) for one in decided}
     labels = cell_labels(run)

@@ -1,4 +1,4 @@
-"""The sentences of gates and of two runs compared, for the terminal, Markdown and JSON alike."""
+"""The sentences of gates and of two compared runs, for the terminal, Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _NOT_DESCRIBED_TWICE: Final = "what was around it was not recorded in both runs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Naming:
-    """How comparisons are called: of one run, or of the change between two."""
+    """How comparisons are named: within one run, or as a change between two."""
 
     labels: dict[str, str]
     reference: str
-    references: Mapping[str, str]  # by cell, where it is another arm
+    references: Mapping[str, str]  # by cell, for cells with another reference
     is_change: bool
     gates: frozenset[str]
 
@@ -105,7 +105,7 @@ def worded_gates(
 def gate_blocks(
     results: Iterable[GateResult], *runs: RunComparison | RunSide
 ) -> tuple[PlainBlock, ...]:
-    """Return what gates hit, what is not known and what passed, and which runs no gate passes."""
+    """Return the failed, open and passed gates, and the runs that no gate can judge."""
     blocks: list[PlainBlock] = [Line(text=text, style="warning") for text in _unjudged_arms(runs)]
     for result in results:
         for finding in result.findings:
@@ -127,7 +127,7 @@ def gate_blocks(
 
 
 def _unjudged_arms(runs: Iterable[RunComparison | RunSide]) -> Iterable[str]:
-    """Name the arms of which profiles were imported and nothing was timed: no gate judges them."""
+    """Name the arms that only have imported profiles; gates cannot judge them."""
     arms = (one for run in runs if isinstance(run, RunComparison) for one in run.arms)
     names = dict.fromkeys(one.arm for one in arms if not one.is_timed)
     if names:
@@ -191,7 +191,7 @@ def _hit(result: GateResult, finding: GateFinding, naming: _Naming, *, bound: st
 
 
 def _open(gate: GateResult, finding: GateFinding, naming: _Naming) -> str:
-    """Say how far beyond the bound a comparison may lie all the same."""
+    """State how far beyond the bound the true value of a comparison may still be."""
     if finding.outcome != "inconclusive":
         figures = f"{naming.name(finding)} has {_interval(finding)}"
         beyond = f"that all of it is beyond {gate.percent or 0:.12g}% is not shown"
@@ -202,7 +202,7 @@ def _open(gate: GateResult, finding: GateFinding, naming: _Naming) -> str:
 
 
 def _more(finding: GateFinding, naming: _Naming) -> str:
-    """Say how much more measuring would decide, where that can be told."""
+    """Estimate how much more measuring would decide, if that is possible."""
     if finding.forecast_s is None:
         return ""
     where = " in the second run" if naming.is_change else ""
@@ -229,13 +229,13 @@ def _interval(finding: GateFinding) -> str:
     return f"{signed_percent(finding.log_ratio)}, {signed_interval(finding.low, finding.high)}"
 
 
-_MOST_SAID: Final = 8  # changes that have a sentence each, whatever came out
+_MOST_SAID: Final = 8  # changes with a sentence each, whatever their outcome
 _ALWAYS_SAID: Final = frozenset({"slower", "faster", "failed", "not-run"})
 _HEADS: Final = ("environment", "workload", "was", "is", "change", "verdict")
 
 
 def worded(run: RunChange, labels: dict[str, str]) -> RunChange:
-    """Return the comparison of two runs with its sentences; `labels` are of the run after."""
+    """Return the comparison of two runs with sentences; `labels` belong to the later run."""
     return msgspec.structs.replace(
         run,
         changes=tuple(
@@ -249,7 +249,7 @@ def worded(run: RunChange, labels: dict[str, str]) -> RunChange:
 
 
 def change_blocks(run: RunChange, labels: dict[str, str]) -> tuple[PlainBlock, ...]:
-    """Return what terminal and Markdown say of two runs whose sentences were made."""
+    """Return the blocks for terminal and Markdown of two runs that have their sentences."""
     is_short = len(run.changes) <= _MOST_SAID
     said = (one for one in run.changes if is_short or one.outcome in _ALWAYS_SAID)
     return (
@@ -267,7 +267,7 @@ def change_blocks(run: RunChange, labels: dict[str, str]) -> tuple[PlainBlock, .
 
 
 def _run_name(side: RunSide) -> str:
-    # one title is likely that of both
+    # both runs usually have the same title
     return f"{side.title} ({side.run_id})" if side.title else f"run {side.run_id}"
 
 
@@ -278,7 +278,7 @@ def _said(change: Change) -> Iterator[PlainBlock]:
 
 
 def _changed_too(change: Change) -> Iterable[str]:
-    """Say what else of the arm is another than before: it may be why."""
+    """State what else changed in the arm, as a possible cause."""
     told = [fact for fact in told_facts(change.differences) if fact.fact_class == "confounder"]
     engines = [fact for fact in change.differences if fact.key.endswith(".version")]
     texts = dict.fromkeys(shortened(fact_text(fact), most=80) for fact in (*told, *engines))

@@ -1,4 +1,4 @@
-"""The sentences of several runs combined, for the terminal, Markdown and JSON alike."""
+"""The sentences of several combined runs, for the terminal, Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def worded(combined: CombinedRuns) -> CombinedRuns:
 
 
 def combined_blocks(combined: CombinedRuns) -> tuple[PlainBlock, ...]:
-    """Return what terminal and Markdown say of combined runs whose sentences were made."""
+    """Return the blocks for terminal and Markdown of combined runs that have their sentences."""
     return (
         Heading(text=f"{len(combined.runs)} runs combined"),
         *(Line(text=text, style="warning") for text in _warnings(combined)),
@@ -94,7 +94,7 @@ def _few(effect: CombinedEffect) -> str:
 
 
 def _scatter(effect: CombinedEffect) -> str:
-    """Say how far runs differ beyond what their own intervals tell."""
+    """State how far runs differ beyond their own intervals."""
     spread = effect.between_runs or 0.0
     if spread < _LEAST_SPREAD:
         return "the runs differ by no more than their own intervals explain"
@@ -170,7 +170,7 @@ def _run_text(run: RunSide) -> str:
 
 
 def _machines(combined: CombinedRuns) -> Iterator[str]:
-    """Name each machine by its hosts; two names may be of one."""
+    """Name each machine by its hosts; two names may mean one machine."""
     names: dict[str, dict[str, None]] = {}
     for effect in combined.effects:
         for part in effect.parts:

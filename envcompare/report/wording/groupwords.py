@@ -1,4 +1,4 @@
-"""The sentences of groups of hosts: what differs, how times and costs compare, and the basis."""
+"""Sentences about groups of hosts: differences, times, costs, and what they rest on."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _group(run: RunComparison, name: str) -> HostGroup:
 
 
 def difference_texts(run: RunComparison) -> tuple[str, ...]:
-    """Say what differs between the machines of the groups."""
+    """State how the machines of the groups differ."""
     machines = machine_differences(run)
     return tuple(f"{fact(one.key).name}: {_values_text(run, one)}" for one in machines)
 
@@ -86,7 +86,7 @@ def difference_texts(run: RunComparison) -> tuple[str, ...]:
 def machine_differences(run: RunComparison) -> tuple[GroupDifference, ...]:
     """Return the properties of the machines in which groups differ.
 
-    Those that part all hosts come first, and within them the long list of mitigations last.
+    Those that separate all hosts come first; the long list of mitigations comes last.
     """
     machines = (one for one in run.group_differences if one.fact_class == "host")
 
@@ -105,7 +105,7 @@ def _values_text(run: RunComparison, difference: GroupDifference) -> str:
 
 
 def side_text(difference: GroupDifference, group: HostGroup) -> str:
-    """Return the values of a group, each with its hosts where they are several."""
+    """Return the values of a group, each with its hosts if there are several."""
     hosts: dict[str, list[str]] = {}
     for host in group.hosts:
         if host in difference.values:
@@ -121,7 +121,7 @@ def _value(key: str, value: FingerprintValue) -> str:
 
 
 def subject_text(estimate: GroupEstimate) -> str:
-    """Name what is compared: an arm, or what it costs against another."""
+    """Name what is compared: an arm, or its cost against another."""
     return visible(
         f"{estimate.arm} against {estimate.against}" if estimate.against else estimate.arm
     )
@@ -135,7 +135,7 @@ def estimate_sentence(run: RunComparison, estimate: GroupEstimate) -> str:
 
 
 def _claim(run: RunComparison, estimate: GroupEstimate) -> str:
-    """Say how the group compares with the first one."""
+    """State how the group compares with the first one."""
     if estimate.log_ratio is None:
         return f"not compared: {estimate.why_not}"
     if estimate.against:
@@ -144,7 +144,7 @@ def _claim(run: RunComparison, estimate: GroupEstimate) -> str:
 
 
 def _sides(estimate: GroupEstimate) -> tuple[str, str]:
-    """Name both sides, the first group last: what is known of one host is said of that alone."""
+    """Name both sides, the first group last; a group with one host is named as that host."""
     sides = (estimate.group, estimate.values), (estimate.reference_group, estimate.reference_values)
     there, here = (
         f"{next(iter(hosts))} of {group}" if len(hosts) == 1 else group for group, hosts in sides
@@ -197,14 +197,14 @@ def _effect_claim(run: RunComparison, estimate: GroupEstimate) -> str:
 
 
 def cost_text(estimate: GroupEstimate) -> str:
-    """Say with its symbol whether an environment costs more in one group than in the other."""
+    """State with a symbol whether an environment costs more in one group than in the other."""
     mixed = MIXED * estimate.is_confounded
     words = _COSTS.get(estimate.outcome, WORDS[estimate.outcome])
     return f"{SYMBOLS[estimate.outcome]} {words}{mixed}"
 
 
 def basis_texts(run: RunComparison) -> tuple[str, ...]:
-    """Say what the intervals rest on and what they are not about."""
+    """State what the intervals rest on and what they leave out."""
     known = [one for one in run.group_estimates if one.log_ratio is not None]
     of_two = dict.fromkeys(
         (*one.reference_values, *one.values, one.reference_group, one.group)

@@ -1,4 +1,4 @@
-"""One headline for each environment, put together from the very verdicts the table shows."""
+"""One headline for each environment, built from the verdicts in the table."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from envcompare.text import LONGEST_REASON, counted, one_line, sentence, visible
 
 _STILL: Final[tuple[Outcome, ...]] = ("inconclusive", "equivalent", "failed", "not-run")
 _MOST_NAMED: Final = 2
-_FLEET: Final = 5  # hosts; with fewer the interval over hosts says little beside those of the cells
+_FLEET: Final = 5  # hosts; with fewer, the interval over hosts adds little to those of cells
 _LEAST_SPREAD = 0.0005  # less is shown as 0.0 %
 _MOST_STATEMENTS: Final = 2
 _NOT_TIMED: Final = "Nothing was timed by envcompare, so no verdict is given."
@@ -51,7 +51,7 @@ _NOT_TIMED: Final = "Nothing was timed by envcompare, so no verdict is given."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headline:
-    """What is said of one environment: the lead, the other cells, and what it is mixed with."""
+    """The headline of one environment: lead, other cells, and confounders."""
 
     arm: str
     outcome: Outcome
@@ -59,9 +59,9 @@ class Headline:
     lead: str
     rest: str = ""
     caution: str = ""  # the confounders
-    candidates: str = ""  # of a decided difference: what else differs and may explain it
+    candidates: str = ""  # what else differs and may explain a decided difference
     verdicts: tuple[Verdict, ...] = ()
-    scope: str = ""  # "on this host, in this run", of the first that was measured
+    scope: str = ""  # "on this host, in this run", of the first arm that was measured
 
     @property
     def text(self) -> str:
@@ -69,7 +69,7 @@ class Headline:
         if not self.scope:
             return self.lead
         scope, lead = self.scope, self.lead
-        if lead.startswith("Over "):  # an interval over hosts is of hosts like these
+        if lead.startswith("Over "):  # an interval over hosts applies to similar hosts
             scope, lead = scope.partition(", ")[2], f"over {lead[5:]}"
         return f"{scope[:1].upper()}{scope[1:]}, {lead}"
 
@@ -80,9 +80,9 @@ class Headline:
 
 
 def headlines(run: RunComparison) -> tuple[Headline, ...]:
-    """Return one headline for each arm that is neither the reference nor its control.
+    """Return one headline for each arm except the reference and its control.
 
-    The arm that moved most stands first, arms without any measurement last.
+    The arm that moved most is first, and arms without a measurement are last.
     """
     labels = cell_labels(run)
     by_arm: dict[str, list[Verdict]] = {arm: [] for arm in compared_arms(run)}
@@ -95,7 +95,7 @@ def headlines(run: RunComparison) -> tuple[Headline, ...]:
     ordered = sorted(judged, key=_weight)
     for place, headline in enumerate(ordered):
         if any(one.log_ratio is not None for one in headline.verdicts):
-            # said once for all of them
+            # stated once for all
             ordered[place] = replace(headline, scope=scope_text(run))
             break
     return tuple(ordered)
@@ -109,7 +109,7 @@ def _weight(headline: Headline) -> tuple[int, float]:
 
 
 def compared_differences(run: RunComparison) -> tuple[FactDifference, ...]:
-    """Return the differences of the compared arms; those of the control are left out."""
+    """Return the differences of the compared arms, without those of the control."""
     arms = frozenset(compared_arms(run))
     return tuple(one for one in run.differences if one.arm in arms)
 
@@ -125,7 +125,7 @@ def _headline(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> Head
 
 
 def _over_hosts(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> Headline:
-    """Lead with what many hosts say together: single hosts differ for reasons of their own."""
+    """Lead with the estimate over many hosts, since single hosts differ for other reasons."""
     together = [estimate for estimate in run.over_hosts if estimate.arm == arm]
     moved = [estimate for estimate in together if estimate.outcome in MOVED]
     outcomes: list[Outcome] = [estimate.outcome for estimate in together]
@@ -146,9 +146,9 @@ def _over_hosts(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> He
 
 
 def _over_hosts_text(run: RunComparison, arm: str) -> str:
-    """Say what all hosts together tell of an arm, workload by workload; empty for one host."""
+    """State the result over all hosts for an arm, by workload; empty for one host."""
     told = [one for one in run.over_hosts if one.arm == arm]
-    # of many the first stands for all, so that the headlines stay on the first screen
+    # show only the first of many, to keep the headlines on the first screen
     shown = told if len(told) <= _MOST_STATEMENTS else told[:1]
     sentences = [_statement(one, run) for one in shown]
     if len(told) > len(shown):
@@ -223,7 +223,7 @@ def _over_cells(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> He
 
 
 def _leading(judged: tuple[Verdict, ...]) -> Outcome:
-    """Return the outcome to lead with: what moved most, else the most frequent state."""
+    """Return the leading outcome: the one that moved most, else the most frequent."""
     moved = [judgment for judgment in judged if judgment.outcome in MOVED]
     if moved:
         return max(moved, key=lambda judgment: abs(judgment.log_ratio or 0.0)).outcome
@@ -235,7 +235,7 @@ def _leading(judged: tuple[Verdict, ...]) -> Outcome:
 
 
 def _agreeing(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> str:
-    """Return the lead for cells of one outcome: one cell with its interval, several by the mean."""
+    """Return the lead for cells of one outcome: a cell with its interval, or a mean."""
     first, where = judged[0], _everywhere(judged)
     name = run.reference_in(first.cell_id)
     alone = len(judged) == 1
@@ -267,7 +267,7 @@ def _agreeing(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> str:
 
 
 def _figures(judged: tuple[Verdict, ...]) -> str:
-    """Return the figures after a lead: the interval of one cell, the mean and range of several."""
+    """Return the figures of a lead: the interval of one cell, or mean and range of several."""
     first = judged[0]
     if len(judged) == 1:
         figures = first.ends or first.figures
@@ -289,7 +289,7 @@ def _figures(judged: tuple[Verdict, ...]) -> str:
 
 
 def mean_log_ratio(judged: tuple[Verdict, ...]) -> float | None:
-    """Return the mean of the cells' log ratios, a description without an interval of its own."""
+    """Return the mean of the cells' log ratios; it has no interval."""
     ratios = [one.log_ratio for one in judged if one.log_ratio is not None]
     return sum(ratios) / len(ratios) if ratios else None
 
@@ -304,9 +304,9 @@ def _everywhere(judged: tuple[Verdict, ...]) -> str:
 def _differing(
     run: RunComparison, arm: str, judged: tuple[Verdict, ...], *, said: tuple[Outcome, ...]
 ) -> str:
-    """Return the lead for cells of several outcomes: which cells did what, the largest first.
+    """Return the lead for cells with several outcomes: each outcome's cells, largest first.
 
-    No mean is given: one of some cells would be a choice among them.
+    No mean is given, since it would depend on the choice of cells.
     """
     name = run.reference_of(arm)
     phrases = {
@@ -326,7 +326,7 @@ def _differing(
 
 
 def _others(run: RunComparison, judged: tuple[Verdict, ...], *, said: tuple[Outcome, ...]) -> str:
-    """Name the cells that the lead has not named; none is left out silently."""
+    """Name the cells missing from the lead."""
     words = {outcome: WORDS[outcome] for outcome in _STILL}
     words["equivalent"] = f"equivalent within ±{margin_percent(run.margin)}"
     parts = [
@@ -339,7 +339,7 @@ def _others(run: RunComparison, judged: tuple[Verdict, ...], *, said: tuple[Outc
 
 
 def _cells(judged: tuple[Verdict, ...], outcome: Outcome) -> str:
-    """Name the cells of an outcome with their figures; of many, their number and the largest."""
+    """Name the cells of an outcome with their figures; if many, their number and the largest."""
     chosen = [judgment for judgment in judged if judgment.outcome == outcome]
     chosen.sort(key=lambda judgment: -abs(judgment.log_ratio or 0.0))
     if len(chosen) <= _MOST_NAMED:
@@ -366,7 +366,7 @@ def _in_brackets(judgment: Verdict) -> str:
 
 
 def _outside(run: RunComparison, arm: str, lead: str) -> str:
-    """Say that work outside its turns makes an arm look faster; empty where the lead says it."""
+    """State that work outside its turns makes an arm look faster; empty if the lead says it."""
     told = {
         comparison.cell: reasons_text([comparison.reason])
         for comparison in run.compared
@@ -394,13 +394,13 @@ def _caution(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> str:
 
 
 def _overwritten(run: RunComparison, arm: str) -> str:
-    """Name the settings of an arm in whose place envcompare set its own: none was measured."""
+    """Name the settings of an arm that envcompare replaced and therefore did not measure."""
     told = (one.evidence for one in run.differences if one.arm == arm and is_overwritten(one))
     return visible(" ".join(dict.fromkeys(told)))
 
 
 def _hosts(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> str:
-    """Say where a headline joins hosts of which the arms do not have the same software."""
+    """State that a headline covers hosts whose arms have different software."""
     told = {one.cell_id for one in judged}
     hosts = (one.host for one in run.compared if one.arm == arm and one.cell in told)
     return caution_of(run, arm, hosts)
@@ -424,7 +424,7 @@ def _without_comparison(run: RunComparison, arm: str) -> Headline:
 
 
 def _untimed(run: RunComparison, arm: str) -> Headline:
-    """Say of an arm that has imported profiles alone what these say, and that it has no verdict."""
+    """Summarise the profiles of an arm that was only imported and has no verdict."""
     lead, rest = _untimed_words(run, arm)
     differences = tuple(one for one in run.differences if one.arm == arm)
     return Headline(
@@ -438,9 +438,9 @@ def _untimed(run: RunComparison, arm: str) -> Headline:
 
 
 def _untimed_words(run: RunComparison, arm: str) -> tuple[str, str]:
-    """Return the lead and the rest of what is said first of an arm that was not timed.
+    """Return the lead and the remainder for an arm that was not timed.
 
-    That nothing was timed is said once where it holds for the whole run.
+    A run without any timing says so once.
     """
     sentences = _kernel_sentences(run, arm)
     reference = run.reference_of(arm)
@@ -458,7 +458,7 @@ def _untimed_words(run: RunComparison, arm: str) -> tuple[str, str]:
 
 
 def _kernel_sentences(run: RunComparison, arm: str) -> tuple[str, ...]:
-    """Say of one arm, cell by cell, whether it ran the kernels of the reference."""
+    """State by cell whether an arm ran the kernels of the reference."""
     told = (
         (one.cell, kernel_sentence(diff, reference=one.reference) + alone_text(one, arm))
         for one in run.profiles
@@ -469,7 +469,7 @@ def _kernel_sentences(run: RunComparison, arm: str) -> tuple[str, ...]:
 
 
 def _arms_without_gpu_work(run: RunComparison) -> frozenset[str]:
-    """Return the arms whose profiles would show work of a GPU, and show none in any cell."""
+    """Return the arms whose profiles record GPU work but contain none in any cell."""
     seen: dict[str, set[bool]] = {}
     for cell in run.profiles:
         for arm in cell.arms:
@@ -479,7 +479,7 @@ def _arms_without_gpu_work(run: RunComparison) -> frozenset[str]:
 
 
 def split_arms(run: RunComparison) -> frozenset[str]:
-    """Return the arms that are corners of a 2 × 2 in every cell they were measured in."""
+    """Return the arms that belong to a 2 × 2 in every cell with a measurement."""
     cells = {one.cell for one in run.comparisons if one.primary is not None}
     corners: dict[str, set[str]] = {}
     for split in run.decompositions:

@@ -1,4 +1,4 @@
-"""Short names of cells and what their times are of."""
+"""Short names of cells, and the unit of work of their times."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from envcompare.run_folder.records import CONTROL_SUFFIX, PLACE_OF_DATA, Scalar
 from envcompare.text import assigned, visible, visible_line
 
 _LONGEST: Final = 180
-_TAIL: Final = 60  # names of templates often differ at their end alone
+_TAIL: Final = 60  # generated names often differ only at their end
 PLURALS: Final = {"step": "steps", "process": "processes"}
 
 
 def cell_labels(run: RunComparison) -> dict[str, str]:
-    """Name each cell by its workload, and by host and parameters where those differ."""
+    """Name each cell by its workload, and by host and parameters if those differ."""
     cells = _cells(run)
     has_hosts = len({cell.host for cell in cells.values()}) > 1
     words = _work_words(cells)
@@ -31,14 +31,14 @@ def cell_labels(run: RunComparison) -> dict[str, str]:
 
 
 def of_cells(run: RunComparison, told: Iterable[tuple[str, str]], *, among: int) -> tuple[str, ...]:
-    """Return each text once, behind the name of its cell where it is one among several."""
+    """Return each text once, after the name of its cell if there are several cells."""
     labels = cell_labels(run)
     texts = (text if among < 2 else f"{labels.get(cell, cell)}: {text}" for cell, text in told)
     return tuple(dict.fromkeys(map(visible, texts)))
 
 
 def work_labels(run: RunComparison) -> dict[str, str]:
-    """Name each cell likewise without its host, for a place that names the host beside it."""
+    """Name each cell without its host, for places that already name the host."""
     cells = _cells(run)
     whole, words = cell_labels(run), _work_words(cells)
     return {key: key if whole[key] == key else " ".join(words[key]) for key in cells}
@@ -50,9 +50,9 @@ def _cells(run: RunComparison) -> dict[str, CellSummary | Comparison]:
 
 
 def _work_words(cells: dict[str, CellSummary | Comparison]) -> dict[str, list[str]]:
-    """Return the workload of each cell, what it is within, and the parameters that differ.
+    """Return the workload of each cell, its template, and the parameters that differ.
 
-    The place of the data is always named.
+    The data location is always named.
     """
     varied = varied_parameters(cells.values())
     return {
@@ -77,7 +77,7 @@ def _told_apart(labels: dict[str, str]) -> dict[str, str]:
 
 
 def row_anchor(cell: str, arm: str) -> str:
-    """Return the id of a comparison's row on the page; it stays when the page is drawn again."""
+    """Return the id of a comparison's row; it is stable when the page is drawn again."""
     text = f"{cell}\0{arm}".encode(errors="backslashreplace")
     return f"c{hashlib.sha256(text).hexdigest()[:12]}"
 
@@ -90,7 +90,7 @@ def fold_anchor(cell: str, arm: str) -> str:
 def varied_parameters(
     cells: Iterable[CellSummary | Comparison | Scaling],
 ) -> set[tuple[str, str]]:
-    """Return workload and name of each parameter with several values; the place of data always."""
+    """Return workload and name of each parameter that varies, and always of the place of data."""
     seen: dict[tuple[str, str], set[Scalar]] = {}
     for cell in cells:
         for name, value in cell.parameters.items():
@@ -119,13 +119,13 @@ def arms_in(run: RunComparison, cell: CellSummary) -> tuple[str, ...]:
 
 
 def reference_name(run: RunComparison, *cells: str) -> str:
-    """Return the reference of these cells, or of all; "the reference" where they have several."""
+    """Return the reference of these cells or of all; "the reference" if there are several."""
     names = {run.reference_in(cell) for cell in cells} or set(run.all_references)
     return names.pop() if len(names) == 1 else "the reference"
 
 
 def short_name(name: str) -> str:
-    """Return the name of a kernel on one line, nothing hidden in it, its middle left out."""
+    """Return a kernel name on one visible line, with its middle left out if long."""
     shown = visible_line(name)
     if len(shown) <= _LONGEST:
         return shown
@@ -133,22 +133,22 @@ def short_name(name: str) -> str:
 
 
 def has_programs(run: RunComparison) -> bool:
-    """Tell whether any cell timed, or was to time, a plain command."""
+    """Tell whether any cell was planned to time a plain command."""
     return any(cell.is_program for cell in run.cells)
 
 
 def has_steps(run: RunComparison) -> bool:
-    """Tell whether any cell timed, or was to time, steps of a workload."""
+    """Tell whether any cell was planned to time steps of a workload."""
     return not run.cells or not all(cell.is_program for cell in run.cells)
 
 
 def piece_of(cell: CellSummary) -> str:
-    """Return what the times of a cell are of: a step or a process."""
+    """Return the unit of a cell's times: a step or a process."""
     return "process" if cell.is_program else "step"
 
 
 def piece_word(run: RunComparison, *, is_plural: bool = False) -> str:
-    """Return what the times of this run are of: a step, a process, or either."""
+    """Return the unit of this run's times: a step, a process, or either."""
     step, process = PLURALS.values() if is_plural else PLURALS
     return " or ".join([step] * has_steps(run) + [process] * has_programs(run))
 

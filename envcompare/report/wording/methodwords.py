@@ -1,4 +1,4 @@
-"""On what and how a run was measured, and how sure its numbers are, in sentences."""
+"""How and on what a run was measured, and how certain its numbers are."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from envcompare.text import counted, one_line, sentence, shortened, visible
 
 INCOMPLETE: Final = "it was interrupted, has not ended, or lost a part of its samples"
 _DIFFERENT_HOSTS: Final = "These cells are from hosts with different {}."
-"""The caution beside a statement about several hosts."""
+"""The caution next to a statement about several hosts."""
 _LONGEST: Final = 80
 _MOST_HOSTS: Final = 4
 _DIGITS: Final = 8  # of a lock's digest
@@ -83,11 +83,11 @@ IMPORTED: Final = (
     ),
     ONE_PROFILE,
 )
-"""How the profiles of an import were read."""
+"""How imported profiles were read."""
 
 
 def device_sentences(run: RunComparison) -> tuple[str, ...]:
-    """Say what the work ran on: hosts that have the same share a sentence."""
+    """Name the hardware of the work; hosts with the same hardware share a sentence."""
     hosts: dict[str, list[str]] = {}
     for host in run.hosts:
         if text := _device(host):
@@ -108,7 +108,7 @@ def _device(host: HostSummary) -> str:
         cells = len(host.devices) - len(on_gpu)
         rest = f"; {cells} of {len(host.devices)} cells on {cpu}" * bool(cells)
         return f"on {_in_brackets(gpu, known)}{rest}"
-    if host.gpus and not host.devices:  # whether a plain command uses it is its own business
+    if host.gpus and not host.devices:  # a plain command may or may not use the GPU
         return f"with {_in_brackets(gpu, known)}"
     unused = _unused(host)
     return f"on {cpu}{unused}" if host.processor or host.devices or unused else ""
@@ -135,13 +135,13 @@ def _build(build: TorchBuild) -> str:
 
 
 def host_sentences(run: RunComparison) -> tuple[str, ...]:
-    """Name the software in which the hosts of this run differ, and say how new GPUs are here."""
+    """State how well GPUs are tested, and name the software in which the hosts differ."""
     is_on_gpu = any(device != "cpu" for host in run.hosts for device in host.devices.values())
     return (*(_ONE_GPU,) * is_on_gpu, *difference_sentences(run.host_differences))
 
 
 def difference_sentences(differences: Iterable[HostDifference]) -> tuple[str, ...]:
-    """Say with the values of all hosts in which software they differ; arms share a sentence."""
+    """Name the differing software with the values of all hosts; arms share a sentence."""
     arms: dict[str, list[str]] = {}
     for arm, by_key in _by_arm(differences).items():
         arms.setdefault(f"{_what(by_key)}: {_values(by_key)}", []).append(arm)
@@ -155,7 +155,7 @@ def difference_sentences(differences: Iterable[HostDifference]) -> tuple[str, ..
 
 
 def caution_of(run: RunComparison, arm: str, hosts: Iterable[str]) -> str:
-    """Say that the cells of an arm are of hosts with different software; empty where not so."""
+    """State that an arm's cells are from hosts with different software; empty if not."""
     shown = frozenset(hosts)
     by_key = {
         one.key: one.values
@@ -179,7 +179,7 @@ def _what(by_key: _ByKey) -> str:
 
 
 def _values(by_key: _ByKey) -> str:
-    """Return each build with its hosts; the lock follows from it."""
+    """Return each build with its hosts; the lock depends on the build."""
     versions, cudas = by_key.get("torch.version", {}), by_key.get("torch.cuda", {})
     hosts: dict[str, list[str]] = {}
     for host in versions or cudas or by_key.get("lock.sha256", {}):
@@ -194,7 +194,7 @@ def _values(by_key: _ByKey) -> str:
 
 
 def _wheel_sentences(run: RunComparison) -> tuple[str, ...]:
-    """Say of each host why its arms got the PyTorch that they have."""
+    """State for each host why its arms have their PyTorch."""
     hosts: dict[str, list[str]] = {}
     for host in run.hosts:
         if host.wheels:
@@ -206,7 +206,7 @@ def _wheel_sentences(run: RunComparison) -> tuple[str, ...]:
 
 
 def host_names(names: list[str]) -> str:
-    """Name the first hosts, and say how many more there are."""
+    """Name the first hosts and the number of further ones."""
     return listed([_short(name) for name in names], most=_MOST_HOSTS)
 
 
@@ -215,9 +215,9 @@ def _short(value: FingerprintValue) -> str:
 
 
 def scope_text(run: RunComparison) -> str:
-    """Return on what the verdicts are: "on this host, in this run"; others may show more or less.
+    """Return the scope of the verdicts, such as "on this host, in this run".
 
-    Over several sessions it says on how many days they were measured.
+    With several sessions, include the number of days.
     """
     hosts = {cell.host for cell in run.cells}
     where = "on these hosts" if len(hosts) > 1 else "on this host"
@@ -244,7 +244,7 @@ def _sessions_sentence(run: RunComparison) -> str:
 
 
 def replication_sentence(run: RunComparison) -> str:
-    """Say what the intervals are made of: paired rounds, and restarts."""
+    """State what the intervals are based on: paired rounds, and restarts."""
     primaries = [one.primary for one in run.compared if one.primary is not None]
     if not primaries:
         return "There is no interval: no comparison was measured."
@@ -265,7 +265,7 @@ def replication_sentence(run: RunComparison) -> str:
 
 
 def level_sentence(run: RunComparison) -> str:
-    """Say how sure the intervals are, and what they were widened for."""
+    """State the confidence level, and the corrections that widen the intervals."""
     deciding = [one.deciding for one in run.compared if one.deciding is not None]
     if not any(one.is_widened and _has_interval(one) for one in deciding):
         return ""
@@ -285,13 +285,13 @@ def level_sentence(run: RunComparison) -> str:
 
 
 def _is_equal_by_its_level(comparison: Comparison) -> bool:
-    """Say whether an environment is equivalent by two one-sided tests, which pay for no other."""
+    """Say whether an environment is equivalent by two one-sided tests without a correction."""
     said = comparison.deciding
     return comparison.outcome == "equivalent" and said is not None and said.level == EQUAL_LEVEL
 
 
 def _equal_sentence(run: RunComparison, count: int) -> str:
-    """Say how sure *equivalent* is: of each, or of all together where nothing else was found."""
+    """State the confidence of *equivalent*: for each comparison, or for all together."""
     level, error = margin_percent(EQUAL_LEVEL), margin_percent((1 - EQUAL_LEVEL) / 2)
     if count > 1 and count == run.planned_comparisons:
         return (
@@ -305,7 +305,7 @@ def _equal_sentence(run: RunComparison, count: int) -> str:
 
 
 def _screen_sentence(run: RunComparison) -> str:
-    """Say what screening promises: less than the default, of more comparisons."""
+    """State that screening promises less than the default, for more comparisons."""
     return (
         f"This run screened {counted(run.planned_comparisons, 'comparison')} (--screen, Benjamini "
         "and Hochberg): of those called slower or faster about 5 % are false at most, and about "
@@ -324,7 +324,7 @@ def _range(counts: list[int], noun: str) -> str:
 
 
 def guard_cautions(run: RunComparison) -> tuple[str, ...]:
-    """Say what a reader must know before relying on a number of this run."""
+    """State what a reader must know before relying on a number of this run."""
     drifts = (
         (cell.id, _ratio_drift(drift, run.reference_in(cell.id), of=_stretch_word([cell])))
         for cell in run.cells
@@ -350,7 +350,7 @@ def _gaps(run: RunComparison) -> Iterator[tuple[str, str]]:
 
 
 def _guard_sentences(run: RunComparison) -> Iterator[str]:
-    """Say for the method section what was watched, and what came of it."""
+    """State for the method section what was watched, and the result."""
     tested = [cell for cell in run.cells if cell.drifts]
     steady = [cell for cell in tested if not any(one.is_detected for one in cell.drifts)]
     if steady:
@@ -415,9 +415,9 @@ def _tests(cells: list[CellSummary]) -> str:
 
 
 def mismatch_sentences(run: RunComparison) -> tuple[str, ...]:
-    """Name the arms that were measured though their software is not shown to be as it should.
+    """Name the arms that were measured with software that is not proven to match.
 
-    Before them come the hosts and arms that changed while the run was interrupted.
+    Hosts and arms that changed while the run was interrupted come first.
     """
     arms = [one for one in run.arms if not one.arm.endswith(CONTROL_SUFFIX)]
     other = [
@@ -435,7 +435,7 @@ def mismatch_sentences(run: RunComparison) -> tuple[str, ...]:
 
 
 def _changed(run: RunComparison) -> Iterator[str]:
-    """Say what changed before the run was resumed; a restart of a host changes no software."""
+    """State what changed before the run was resumed; restarting a host changes no software."""
     for identity in run.identity_changes:
         if identity.key == BOOT:
             yield (
@@ -456,9 +456,9 @@ def _changed(run: RunComparison) -> Iterator[str]:
 
 
 def method_rules(run: RunComparison) -> tuple[tuple[str, str], ...]:
-    """Return the rules that this run was measured by, each with what it is about.
+    """Return the rules of this measurement, each with its topic.
 
-    The intervals, their level and the margin are said with the answer.
+    The answer already gives the intervals, their level and the margin.
     """
     steps = has_steps(run)
     rules = (
@@ -483,7 +483,7 @@ def method_rules(run: RunComparison) -> tuple[tuple[str, str], ...]:
 
 
 def _stabilising(run: RunComparison) -> str:
-    """Say under which settings the work was measured."""
+    """State the settings under which the work was measured."""
     if not run.stabilise:
         return "as they are (--no-stabilise)"
     return (
@@ -493,7 +493,7 @@ def _stabilising(run: RunComparison) -> str:
 
 
 def _holding(run: RunComparison) -> str:
-    """Say where no arm had a CPU of its own."""
+    """State in how many rounds all arms shared one CPU."""
     held = [cell for cell in run.cells if cell.held_rounds]
     if not held:
         return ""
@@ -505,7 +505,7 @@ def _holding(run: RunComparison) -> str:
 
 
 def _pausing(run: RunComparison) -> str:
-    """Say where arms were stopped between their turns."""
+    """State where arms were stopped between their turns."""
     stopped = [cell for cell in run.cells if cell.stops]
     if not stopped:
         return ""
@@ -517,7 +517,7 @@ def _pausing(run: RunComparison) -> str:
 
 
 def _estimate(run: RunComparison) -> str:
-    """Say what is estimated, and what is kept with it."""
+    """State what is estimated, and what is reported with it."""
     if not has_steps(run):
         return ""
     spreads = [one.restart_spread for one in run.cells if one.restart_spread is not None]
@@ -532,11 +532,11 @@ def _estimate(run: RunComparison) -> str:
 
 
 def _stopping(run: RunComparison) -> str:
-    """Say when a cell is done."""
+    """State when a cell is done."""
     if run.planned_sessions > 1:
         budget = duration(run.budget_s / run.planned_sessions)
         return f"each session measures a cell for {budget}, whatever it shows"
-    # a target below half the margin asks for precision, and equivalence alone ends nothing
+    # a target below half the margin asks for precision, so equivalence does not end the cell
     inside = "lies inside the margin, or " * (2 * run.target >= run.margin)
     return (
         f"intervals are checked {_looks(run)}; a cell is done when each has a half-width of "
@@ -546,12 +546,12 @@ def _stopping(run: RunComparison) -> str:
 
 
 def _stretch_word(cells: Iterable[CellSummary]) -> str:
-    """Return what workers live through from start to end."""
+    """Return the word for one lifetime of workers."""
     return "generation" if any(one.generations > one.restarts for one in cells) else "restart"
 
 
 def _units(run: RunComparison) -> str:
-    """Say where intervals rest on restarts alone."""
+    """State where intervals rest only on restarts."""
     if run.preset == "strict":
         return "only restarts are units (preset strict)"
     measured = [one.primary for one in run.compared if one.primary is not None]
@@ -565,7 +565,7 @@ def _units(run: RunComparison) -> str:
 
 
 def _far(run: RunComparison) -> str:
-    """Say when a difference ends a cell."""
+    """State when a difference ends a cell."""
     if has_steps(run):
         return "is off 0 by more than 1.2 times its half-width"
     return (
@@ -575,7 +575,7 @@ def _far(run: RunComparison) -> str:
 
 
 def _looks(run: RunComparison) -> str:
-    """Say when the intervals of a cell are looked at: rounds where there are no restarts."""
+    """State when the intervals of a cell are checked: at rounds if there are no restarts."""
     if not has_steps(run):
         return f"after each round, from {max(run.min_restarts, MIN_PROCESSES)} rounds on"
     doubled = 1 << run.min_restarts.bit_length()  # the next power of 2

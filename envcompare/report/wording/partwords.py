@@ -1,4 +1,4 @@
-"""The sentences of parts of a difference: phases and operators, environment and software, rungs."""
+"""Sentences about parts of a difference: phases, operators, software and rungs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OUTSIDE: Final = "outside of operators (Python, dispatch)"
 
 
 def part_name(part: PartDifference) -> str:
-    """Return what a part of a step is called."""
+    """Return the name of a part of a step."""
     if part.kind == "step":
         return "whole marked step"
     if part.kind == "others":
@@ -38,7 +38,7 @@ def part_name(part: PartDifference) -> str:
 
 
 def phases_sentence(phases: ArmPhases) -> str:
-    """Say which operators differ, the largest contribution first, or that none was seen to."""
+    """Name the operators that differ, the largest contribution first, or state that none do."""
     differing = [one for one in phases.parts if one.kind == "operator" and one.is_distinguishable]
     sentences = []
     if phases.lone:
@@ -67,7 +67,7 @@ def _lone_text(operator: LoneOperator) -> str:
 
 
 def basis_sentence(phases: ArmPhases) -> str:
-    """Say what the intervals rest on."""
+    """State what the intervals rest on."""
     return (
         f"From {counted(phases.rounds, 'marked round')} in "
         f"{counted(phases.restarts, 'restart')}, on which no verdict rests: the marks take time "
@@ -78,7 +78,7 @@ def basis_sentence(phases: ArmPhases) -> str:
 
 
 def unmarked_sentence(cell: CellPhases) -> str:
-    """Say why phases and operators of a cell are not known."""
+    """State why phases and operators of a cell are unknown."""
     return visible(f"Phases and operators were not measured: {sentence(cell.reason)}")
 
 
@@ -91,14 +91,14 @@ def difference_text(seconds: float | None) -> str:
 
 
 def split_sentences(run: RunComparison) -> tuple[str, ...]:
-    """Say of each difference how much is environment and how much software, the largest first."""
+    """Split each difference into environment and software, the largest first."""
     labels = cell_labels(run)
     ordered = sorted(run.decompositions, key=lambda split: -abs(split.total.log_ratio))
     return tuple(visible(split_sentence(split, label=labels[split.cell])) for split in ordered)
 
 
 def split_sentence(split: Decomposition, *, label: str) -> str:
-    """Say how much of a difference is environment and how much software."""
+    """Split one difference into environment and software."""
     return (
         f"{split.arm} against {split.base} in {label}, {signed_percent(split.total.log_ratio)}: "
         f"environment {estimate_text(split.environment)}, software {estimate_text(split.stack)}"
@@ -107,7 +107,7 @@ def split_sentence(split: Decomposition, *, label: str) -> str:
 
 
 def _conclusion(split: Decomposition) -> str:
-    """Say which part is known to be there; nothing where a part has no interval."""
+    """Name the parts that are shown to exist; empty if a part has no interval."""
     parts = {"environment": split.environment, "software": split.stack}
     if any(part.low is None or part.high is None for part in parts.values()):
         return ""
@@ -122,7 +122,7 @@ def _conclusion(split: Decomposition) -> str:
 
 
 def ladder_sentences(run: RunComparison) -> tuple[str, ...]:
-    """Say of each cell with a ladder which of its steps change the time, the largest first."""
+    """Name the rungs that change the time, the largest first, for each cell with a ladder."""
     labels, largest = cell_labels(run), dict[str, float]()
     for step in run.ladder:
         is_decided = step.step is not None and step.outcome in {"slower", "faster"}

@@ -1,4 +1,4 @@
-"""What profiles hold in the field's terms: the names of quantities, and what to know of them."""
+"""The field's terms for the contents of profiles: names of quantities, and remarks."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ _POWER: Final[dict[str, str]] = {
 }
 _WORDS: Final = _COUNTED | _POWER
 PEAKS: Final = frozenset({"max_rss_bytes", "cgroup_peak_bytes"})
-"""What is printed in the binary units of memory; traffic has decimal ones, as bandwidths do."""
+"""Quantities printed in binary units like memory; traffic has decimal ones like bandwidths."""
 _WAYS: Final = {
     "htod": "HtoD", "dtoh": "DtoH", "dtod": "DtoD", "htoh": "HtoH", "ptop": "PtoP",
     "unified": "unified memory", "other": "other",
@@ -100,12 +100,12 @@ _NAMES: Final = re.compile(rf"\b(?:{'|'.join(name for name in _WORDS if '_' in n
 
 
 def is_power(name: str) -> bool:
-    """Say whether a quantity is of the device's power, energy, clocks or heat."""
+    """Say whether a quantity describes power, energy, clocks or temperature."""
     return name in _POWER
 
 
 def quantity_name(name: str) -> str:
-    """Return a quantity in words; one that is not known by its name."""
+    """Return a quantity in words; an unknown quantity keeps its name."""
     if name in _WORDS:
         return _WORDS[name]
     if name.startswith(_TENSOR):
@@ -121,7 +121,7 @@ def quantity_name(name: str) -> str:
 
 
 def in_words(text: str) -> str:
-    """Return a reason with each quantity it names in words, quoted since those hold commas."""
+    """Return a reason with its quantities in words, quoted because they contain commas."""
     return _NAMES.sub(lambda match: f"“{quantity_name(match[0])}”", text)
 
 
@@ -131,7 +131,7 @@ def _of_tensors(kind: str) -> str:
 
 
 def _of_copies(name: str) -> str:
-    """Return "memcpy HtoD, bytes"; empty for what is no copy."""
+    """Return "memcpy HtoD, bytes"; empty if the quantity is not a copy."""
     _, _, rest = name.partition("_")
     way, _, end = rest.partition("_")
     return f"memcpy {_WAYS[way]}, {_ENDS[end]}" if way in _WAYS and end in _ENDS else ""
@@ -144,7 +144,7 @@ _NOUNS: Final[Mapping[str, tuple[str, ...]]] = {
     "processes": ("process", "processes"),
     "rows": ("row",),
 }
-"""Values that are counts, with what they count."""
+"""Quantities that are counts, with what they count."""
 _SENTENCES: Final[Mapping[NoteKind, str]] = {
     # Kineto
     "no-gpu-events": "no GPU data: the trace contains no kernel, copy or memset",
@@ -224,9 +224,9 @@ _SENTENCES: Final[Mapping[NoteKind, str]] = {
         "{metric} is left out of a kernel: one process or GPU counted it and another did not"
     ),
     "unended-line": "the last line has no line ending; its row passes every check and was read",
-    # What a tool said itself
+    # reported by a tool
     "text": "{text}",
-    # PyTorch in the worker
+    # reported by PyTorch in the worker
     "flops-of-operator": "{operator}: {flops} FLOP",
 }
 
@@ -237,7 +237,7 @@ def note_sentences(notes: Iterable[Note]) -> tuple[str, ...]:
 
 
 def _sentence(note: Note) -> str:
-    # A record that somebody edited may lack a value or hold another type.
+    # an edited record may lack a value or hold another type
     values: dict[str, int | float | str] = defaultdict(lambda: "?")
     for name, value in note.values.items():
         is_count = name in _NOUNS and isinstance(value, int)

@@ -1,4 +1,4 @@
-"""What profiles say in sentences: on the page, in the terminal and in Markdown."""
+"""Sentences about profiles, for the page, the terminal and Markdown."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from envcompare.report.wording.verdicts import MOVED
 from envcompare.run_folder.profiles import RUN_KERNELS_ALONE, graphs_of, hides_kernels
 from envcompare.text import counted, counted_kernels, one_line, sentence, visible
 
-_LARGEST: Final = 3  # parts that a sentence names
-_LEAST_SHARE: Final = 0.05  # of the change; smaller parts are named in the table alone
+_LARGEST: Final = 3  # parts named in a sentence
+_LEAST_SHARE: Final = 0.05  # of the change; only the table names smaller parts
 _WHERE: Final[dict[Basis, str]] = {"gpu-trace": "on the GPU", "timing": "on the clock"}
 PART_NAMES: Final[dict[Part, str]] = LABELS | {
     "idle": "GPU idle",
@@ -62,16 +62,16 @@ HINTS: Final = (
     "What the names of kernels hint at may be a confounder; imported files do not record all "
     "versions of the software."
 )
-_MOSTLY: Final = 0.5  # of a step: what fills more of it decides how long it takes
+_MOSTLY: Final = 0.5  # of a step; a larger part decides the step's time
 
 
 def is_timed(run: RunComparison) -> bool:
-    """Say whether anything of the run was to be timed; else it holds imported profiles alone."""
+    """Say whether the run planned any timing; otherwise it only has imported profiles."""
     return not run.arms or any(one.is_timed for one in run.arms)
 
 
 def has_times(run: RunComparison) -> bool:
-    """Say whether any profile of the run tells times, of kernels, copies or operators."""
+    """Say whether any profile of the run has times of kernels, copies or operators."""
     return any(
         one.ledgers
         or any(arm.operators or any(_is_time(row) for row in arm.quantities) for arm in one.arms)
@@ -84,10 +84,10 @@ def _is_time(row: QuantityRow) -> bool:
 
 
 def why_sentences(run: RunComparison) -> tuple[str, ...]:
-    """Say where the change of a step comes from and whether kernels were replaced.
+    """State where the change of a step comes from, and whether kernels were replaced.
 
-    The largest change stands first. Of a difference that was not decided no parts are named; what
-    has neither parts nor kernels to name is left out.
+    The largest change is first. An undecided difference names no parts. Comparisons with neither
+    parts nor kernels are left out.
     """
     labels = cell_labels(run)
     net_cells = {one.id for one in run.cells if one.metric == "net"}
@@ -115,7 +115,7 @@ def why_sentences(run: RunComparison) -> tuple[str, ...]:
 
 
 def _idle_sentence(ledger: Ledger) -> str:
-    """Say that the host decides, where the GPU was idle for most of a step in both arms."""
+    """State that the host decides if the GPU was idle for most of a step in both arms."""
     idle = next((part for part in ledger.parts if part.part == "idle"), None)
     if idle is None or not (
         idle.reference_ns > _MOSTLY * ledger.reference_ns > 0
@@ -130,7 +130,7 @@ def _idle_sentence(ledger: Ledger) -> str:
 
 
 def hidden_sentences(run: RunComparison, arm: str) -> tuple[str, ...]:
-    """Say what compares of an arm where CUDA graphs hide kernels of it or of its reference."""
+    """State what can be compared if CUDA graphs hide kernels of an arm or its reference."""
     told = []
     for cell in run.profiles:
         arms = [one for one in cell.arms if one.arm in {arm, cell.reference}]
@@ -148,9 +148,9 @@ def hidden_sentences(run: RunComparison, arm: str) -> tuple[str, ...]:
 
 
 def alone_text(cell: CellProfiles, arm: str) -> str:
-    """Return how long kernels took that ncu ran one at a time; empty for times of the program.
+    """Return the time of kernels that ncu ran one at a time; empty for times of the program.
 
-    Nsight Compute runs each kernel by itself: its times compare kernels, and no steps.
+    Nsight Compute runs each kernel alone, so its times compare kernels but not steps.
     """
     for row in next((one.quantities for one in cell.arms if one.arm == arm), ()):
         is_alone = row.name == "kernel_time_ns" and row.tool in RUN_KERNELS_ALONE
@@ -164,7 +164,7 @@ def alone_text(cell: CellProfiles, arm: str) -> str:
 
 
 def _busy(arm: ArmProfiles | None) -> str:
-    """Return "GPU busy 80.0 ms → 76.0 ms; ", of a step where both count them."""
+    """Return "GPU busy 80.0 ms → 76.0 ms; ", per step, if both arms have the value."""
     for row in arm.quantities if arm else ():
         values = (row.reference_per_step, row.per_step)
         per = " a step" if None not in values else ""
@@ -175,7 +175,7 @@ def _busy(arm: ArmProfiles | None) -> str:
 
 
 def missing_sentence(run: RunComparison) -> str:
-    """Say why it is not known where a step spends its time, and what mends it."""
+    """State why the breakdown of a step is unknown, and how to get it."""
     if any(one.ledgers for one in run.profiles):
         return f"Each comparison says {_where(run)}:"
     if not is_timed(run) and len(run.arms) < 2:
@@ -205,9 +205,9 @@ def _where(run: RunComparison) -> str:
 
 
 def build_sentences(run: RunComparison, *, beside: bool = False) -> tuple[str, ...]:
-    """Say what the names of kernels show; what the fingerprints tell already is left out.
+    """State what kernel names show, without what the fingerprints already show.
 
-    `beside` leaves out confounders too, for a place where all of the run are told.
+    `beside` also leaves out confounders, for a place that lists all of them.
     """
     betrayed = (
         one
@@ -219,7 +219,7 @@ def build_sentences(run: RunComparison, *, beside: bool = False) -> tuple[str, .
 
 
 def by_arms(told: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Return each text once, behind the arms it is said of: "docker and singularity: …"."""
+    """Return each text once, after its arms: "docker and singularity: …"."""
     arms: dict[str, list[str]] = {}
     for arm, text in told:
         arms.setdefault(text, []).append(arm)
@@ -229,21 +229,21 @@ def by_arms(told: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 
 def profile_cautions(run: RunComparison) -> tuple[str, ...]:
-    """Say what to mind before relying on the profiles."""
+    """State the cautions about the profiles."""
     told = ((one.cell, one_line(text)) for one in run.profiles for text in one.cautions)
     return of_cells(run, told, among=len(run.profiles))
 
 
 def part_label(part: Part) -> str:
-    """Return what a part of a ledger is, in a table that has room for what it consists of."""
+    """Return the label of a part of a ledger for a table with room for its contents."""
     return _PART_LABELS.get(part, PART_NAMES[part])
 
 
 def largest_parts(ledger: Ledger, *, is_net: bool = False) -> str:
     """Return "+1.93 ms a step on the GPU: idle +1.55 ms (80 %) and memcpy +120 µs (6 %)".
 
-    Shares are left out where parts outweigh the whole in both directions. Where the verdict is on
-    net time (`is_net`), the wait for a CPU is said last, and is in no sum.
+    Shares are left out if parts exceed the total in both directions. If the verdict is on net time
+    (`is_net`), the wait for a CPU comes last and is not part of a sum.
     """
     left_out = [part for part in ledger.parts if is_net and part.part == "wait"]
     waited_ns = sum(part.change_ns for part in left_out)
@@ -278,7 +278,7 @@ def _signed(ns: float) -> str:
 
 
 def change_share(share: float | None) -> str:
-    """Return what share of the whole change a part is."""
+    """Return the share of a part in the whole change."""
     if share is None:
         return "–"
     return f"{100 * share:.0f} %".replace("-0 ", "0 ").replace("-", MINUS)
@@ -289,7 +289,7 @@ def _a_piece(ledger: Ledger) -> str:
 
 
 def kernel_sentence(diff: KernelDiff, *, reference: str) -> str:
-    """Say whether both ran the same kernels, and how many were replaced."""
+    """State whether both arms ran the same kernels, and how many were replaced."""
     if diff.nameless:
         return (
             f"Whether {diff.arm} and {reference} ran the same kernels is not known: "
@@ -341,12 +341,12 @@ def _nameless(diff: KernelDiff) -> str:
 
 
 def _both(diff: KernelDiff) -> str:
-    """Return how many kernels ran in both, in how many shapes."""
+    """Return the number of kernels in both arms, and their shapes."""
     return counted_kernels(diff.both_names or diff.both, diff.both)
 
 
 def _changed(diff: KernelDiff, *, reference: str) -> list[tuple[int, str]]:
-    """Return how many kernels were replaced or are in one arm alone; what is none is left out."""
+    """Return the numbers of replaced kernels and of kernels in only one arm, without zeros."""
     counts = (
         (diff.replaced, "replaced"),
         (diff.only_reference, f"only in {reference}"),
@@ -368,7 +368,7 @@ def _kernel_time(diff: KernelDiff) -> str:
 
 
 def ledger_sentence(ledger: Ledger, *, reference: str) -> str:
-    """Say how long both took and what the change is."""
+    """State the time of both arms and the change."""
     scale = TimeScale.of(max(ledger.reference_ns, ledger.arm_ns))
     ends = (scale.number(ledger.reference_ns), scale.number(ledger.arm_ns))
     change = scale.signed(ledger.change_ns)
@@ -379,7 +379,7 @@ def ledger_sentence(ledger: Ledger, *, reference: str) -> str:
 
 
 def helper_sentences(ledger: Ledger, *, reference: str) -> tuple[str, ...]:
-    """Say what programs used that work for the environment beside the workload."""
+    """Name the helper programs of the environment and their CPU time."""
     return tuple(
         f"Beside the workload, {name} used {time_text(ns)} more CPU time{_a_piece(ledger)} than "
         f"in the same time with {reference}; no part above includes it."
@@ -388,7 +388,7 @@ def helper_sentences(ledger: Ledger, *, reference: str) -> tuple[str, ...]:
 
 
 def timing_sentences(ledger: Ledger) -> tuple[str, ...]:
-    """Say how the change in the profile stands to that of the timing pass."""
+    """Compare the change in the profile with that of the timing pass."""
     if ledger.basis == "timing" or ledger.timing_change_ns is None:
         return ()
     change = _signed(ledger.timing_change_ns)

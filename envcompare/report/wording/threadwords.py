@@ -1,4 +1,4 @@
-"""How many threads ran in each arm, on how many CPUs, and what a quota or a variable did."""
+"""The threads and CPUs of each arm, and the effect of quotas and variables."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from envcompare.text import counted, visible
 
 _VARIABLES: Final = tuple(key for key, in_effect in OVERWRITTEN.items() if in_effect)
 _MOST_NAMED: Final = 3  # arms, and cells
-_LEAST_SHARE: Final = 0.005  # of the time, that a quota stops an arm
+_LEAST_SHARE: Final = 0.005  # of the time that a quota stops an arm
 
 
 def threads_text(run: RunComparison) -> str:
-    """Return how many threads compute, in a few words; empty where only programs were timed."""
+    """Return the number of computing threads in a few words; empty if only programs were timed."""
     if not has_steps(run):
         return ""
     return "threads as-run" if run.threads is None else counted(run.threads, "thread")
 
 
 def threads_sentence(run: RunComparison) -> str:
-    """Say how many threads compute, and who decided that; empty where only programs were timed."""
+    """State how many threads compute, and what set that number; empty for plain programs."""
     if not has_steps(run):
         return ""
     besides = " Plain commands run as many as they choose." * has_programs(run)
@@ -45,10 +45,9 @@ def threads_sentence(run: RunComparison) -> str:
 
 
 def thread_lines(run: RunComparison) -> tuple[str, ...]:
-    """Say of each arm that differs from the reference how many threads ran on how many CPUs.
+    """State the threads and CPUs of each arm that differs from the reference.
 
-    An arm that a quota stopped differs. With one thread in every arm there is nothing to tell but
-    stops.
+    An arm that a quota stopped differs. With one thread in every arm, only stops are stated.
     """
     labels = cell_labels(run)
     cells: dict[str, list[str]] = {}
@@ -89,9 +88,9 @@ def _ran(threads: ArmThreads, arm: ArmSummary) -> str:
 
 
 def _stops(threads: ArmThreads, arm: ArmSummary) -> str:
-    """Return for which share of the time a quota stopped an arm; empty where it hardly did.
+    """Return the share of time for which a quota stopped an arm; empty if negligible.
 
-    The kernel adds up the stops on all CPUs on which threads of the arm wait.
+    The kernel sums the stops over all CPUs on which threads of the arm wait.
     """
     if not threads.throttled_s or not threads.measured_s:
         return ""
@@ -101,9 +100,9 @@ def _stops(threads: ArmThreads, arm: ArmSummary) -> str:
 
 
 def as_run_sentence(run: RunComparison) -> str:
-    """Suggest --threads as-run where a variable or a quota of an arm alone changes the number.
+    """Suggest --threads as-run if a variable or quota of only one arm changes the number.
 
-    Empty where envcompare set no number, or nothing that was loaded there has threads of its own.
+    Empty if envcompare set no number, or no loaded library has its own threads.
     """
     if not has_steps(run) or run.threads is None:
         return ""
@@ -126,13 +125,13 @@ def as_run_sentence(run: RunComparison) -> str:
 
 
 def _has_pool(*arms: ArmSummary) -> bool:
-    """Tell whether each arm has loaded a library that runs threads of its own."""
+    """Tell whether each arm has loaded a library with its own thread pool."""
     names = [entries(arm.facts.get("loaded_libraries")) for arm in arms]
     return all(any(name.startswith(THREADED) for name in side) for side in names)
 
 
 def _own_numbers(arm: ArmSummary, other: ArmSummary) -> Iterator[str]:
-    """Yield what of an arm, and not of the other, would change its number of threads."""
+    """Yield the settings of one arm that would change its number of threads, unlike the other's."""
     for key in _VARIABLES:
         value = arm.facts.get(key)
         if value is not None and value != other.facts.get(key):

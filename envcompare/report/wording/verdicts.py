@@ -1,4 +1,4 @@
-"""A comparison in sentences, for page, terminal and Markdown; its estimate and outcome as cells."""
+"""A comparison in sentences and table cells, for the page, the terminal and Markdown."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ SYMBOLS: Final[dict[Outcome, str]] = {
 WORDS: Final[dict[Outcome, str]] = {one: one for one in SYMBOLS} | {"not-run": "not run"}
 MOVED: Final[tuple[Outcome, ...]] = ("slower", "faster")
 EXPLAINED: Final[tuple[Outcome, ...]] = (*MOVED, "inconclusive")
-"""What has a cause, or may have one, and therefore a fold of its own."""
+"""Outcomes that have a cause, or may have one, and therefore get a fold."""
 REAL_INSIDE: Final = "a real difference, smaller than the margin"
 
 _NOTHING_DIFFERS: Final = (
     "Nothing that envcompare recorded can act here: the cause may be one that it does not record."
 )
 _MOST_CANDIDATES: Final = 3
-_MOST_BY_DESIGN: Final = 5  # by their names alone; all are listed under Environments
+_MOST_BY_DESIGN: Final = 5  # by name only; the Environments section lists all
 _LEAST_TAIL: Final = 0.002  # of the steps; fewer slow ones explain no difference
 _LEAST_OUTSIDE_S: Final = 0.05  # less reads as 0.0 s
-_HOPELESS: Final = 1000  # restarts; a forecast beyond is no number to plan with
+_HOPELESS: Final = 1000  # restarts; a longer forecast is of no use for planning
 _REASONS: Final[dict[ReasonKind, str]] = {
     "no-complete-round": "no round was complete",
     "not-selected": "among this many comparisons the screen does not count it as a difference",
@@ -71,7 +71,7 @@ _JOINTS: Final[dict[Outcome, str]] = {"equivalent": ", ", "inconclusive": "; "}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """One comparison in words; headline, table, terminal and Markdown are made of these."""
+    """One comparison in words, for the headline, table, terminal and Markdown."""
 
     arm: str
     cell: str  # as labelled
@@ -82,14 +82,14 @@ class Verdict:
     ends: str = ""  # "8.0 to 8.7 %", likewise
     qualifier: str = ""  # "(phase setup, exit code 1)"
     remark: str = ""  # the forecast, the error line, the reason
-    brief: str = ""  # the remark without what was run already
+    brief: str = ""  # the remark without the work already done
     leaning: str = ""  # "leaning slower"
     number: str = ""  # "+8.4 %"
     interval: str = ""  # "+8.0 to +8.7 %"
     log_ratio: float | None = None
     is_confounded: bool = False
-    remarks: tuple[str, ...] = ()  # where mean and tail part from it, whether the control failed
-    reference_step_s: float | None = None  # times the ratio it is the step of the arm
+    remarks: tuple[str, ...] = ()  # disagreement of mean or tail; a failed control
+    reference_step_s: float | None = None  # multiplied by the ratio, the step of the arm
 
     @property
     def text(self) -> str:
@@ -109,7 +109,7 @@ class Verdict:
 
     @property
     def figures(self) -> str:
-        """Return how large: "8.4 %, 8.0 to 8.7 %", or with signs where the way is open."""
+        """Return the size: "8.4 %, 8.0 to 8.7 %", with signs if the direction is open."""
         pair = (self.amount, self.ends) if self.amount else (self.number, self.interval)
         return ", ".join(part for part in pair if part)
 
@@ -125,7 +125,7 @@ class Verdict:
 
 
 def verdict(comparison: Comparison, *, label: str, margin: float) -> Verdict:
-    """Return the words of one comparison; `margin` is the fraction fixed before the run."""
+    """Return the words of one comparison; `margin` is a fraction fixed before the run."""
     primary, amount, ends = comparison.deciding, "", ""
     sized = primary if primary and primary.has_size else None
     if comparison.outcome in MOVED:
@@ -160,7 +160,7 @@ def estimate_text(estimate: Estimate) -> str:
 def estimate_line(
     log_ratio: float, low: float | None, high: float | None, *below: str, is_strong: bool = False
 ) -> Line:
-    """Return a change as a cell of a table: below it its interval, and what else is given."""
+    """Return a change as a table cell, with its interval and other lines below."""
     number, lines = signed_percent(log_ratio), (signed_interval(low, high), *below)
     return Line(strong=number, below=lines) if is_strong else Line(text=number, below=lines)
 
@@ -171,12 +171,12 @@ def outcome_text(outcome: Outcome) -> str:
 
 
 def outcome_badge(outcome: Outcome) -> Span:
-    """Return the same in the colour of the outcome."""
+    """Return an outcome with its symbol, in its colour."""
     return Span(text=outcome_text(outcome), style=f"badge {outcome}")
 
 
 def find_estimate(comparison: Comparison, metric: str) -> Estimate | None:
-    """Return the estimate on a metric, primary or secondary; None where it has no size."""
+    """Return the primary or secondary estimate on a metric; None without a size."""
     estimates = (one for one in (comparison.primary, *comparison.secondary) if one is not None)
     return next((one for one in estimates if one.metric == metric and one.has_size), None)
 
@@ -187,7 +187,7 @@ def excludes_zero(low: float | None, high: float | None) -> bool:
 
 
 def clock_sentence(comparison: Comparison) -> str:
-    """Say what the clock saw beside the net time, and how much of it was waiting for a CPU."""
+    """State what the clock shows in addition to net time, and the time spent waiting for a CPU."""
     wall, stretch = find_estimate(comparison, "wall"), find_estimate(comparison, "stretch")
     if comparison.primary is None or comparison.primary.metric != "net" or wall is None:
         return ""
@@ -203,7 +203,7 @@ def confounder_sentence(
     outcomes: frozenset[Outcome],
     is_split: bool = False,
 ) -> str:
-    """Say what differs besides the environment; empty where nothing does."""
+    """State what differs besides the environment; empty if nothing does."""
     every = (one for one in differences if one.fact_class == "confounder")
     confounders = [one for one in every if not one.part_of]
     named = list(dict.fromkeys(map(_in_short, confounders)))
@@ -220,7 +220,7 @@ def confounder_sentence(
 
 
 def _in_short(difference: FactDifference) -> str:
-    """Return a difference in words; a GPU and what names of kernels carry are never cut."""
+    """Return a difference in words, never cutting GPUs or evidence from kernel names."""
     text = describe(difference)
     return text if fact(difference.key).is_whole else shortened(text, most=80)
 
@@ -233,11 +233,11 @@ def candidate_sentence(
     in_some_cells: bool = False,
     besides: str = "Besides the environment",
 ) -> str:
-    """Say what may explain a decided difference beside its confounders, the likeliest first.
+    """State likely causes of a decided difference other than confounders, the likeliest first.
 
-    None stands for facts that were not compared, in some cells or in all. The sentence is empty
-    only where confounders are all there is, which `confounder_sentence` names. Where there is no
-    candidate, it names what the environment does `on_purpose`.
+    None means that facts were not compared, in some cells or in all. The result is empty only if
+    there are just confounders, which `confounder_sentence` names. Without a candidate, the sentence
+    names the intended differences in `on_purpose`.
     """
     if candidates is None:
         return visible(
@@ -266,7 +266,7 @@ def _likely(differences: list[FactDifference], start: str) -> str:
 
 
 def _unlikely(differences: list[FactDifference]) -> str:
-    """Name what also differs, with what was seen of it: that is no proof that it has no effect."""
+    """Name what also differs, with the evidence; that does not prove that it has no effect."""
     if not differences:
         return ""
     evidence = dict.fromkeys(one.evidence for one in differences[:_MOST_CANDIDATES] if one.evidence)
@@ -293,11 +293,11 @@ def _verb(differences: list[FactDifference], singular: str, plural: str) -> str:
 
 
 FIRST_CONTROLS: Final = 2
-"""The controls that the first screen shows; of more cells the method shows them."""
+"""The controls on the first screen; the method section has the rest."""
 
 
 def control_sentence(cell: CellSummary, *, label: str, run: RunComparison) -> str:
-    """Say what the reference differs from itself, and what that forbids to claim."""
+    """State how far the reference differs from itself, and which claims that rules out."""
     floor, name = cell.noise_floor, run.reference_in(cell.id)
     if floor is None:
         why = one_line(cell.reason) or f"{counted(cell.generations, 'generation')} ran"
@@ -325,7 +325,7 @@ def control_sentence(cell: CellSummary, *, label: str, run: RunComparison) -> st
 
 
 def _is_decided(cell: CellSummary, run: RunComparison) -> bool:
-    """Say whether comparisons of a cell were decided and none was left open."""
+    """Say whether a cell has decided comparisons and no open ones."""
     own = {one.outcome for one in run.comparisons if one.cell == cell.id and not one.is_control}
     return "inconclusive" not in own and bool(own & {*MOVED, "equivalent"})
 
@@ -342,7 +342,7 @@ def margin_sentence(run: RunComparison, *, name: str = "The margin") -> str:
 
 
 def margin_text(margin: float) -> str:
-    """Return "±2 %", and where its ends are if they do not both read so."""
+    """Return "±2 %", with its exact ends if rounding would hide them."""
     band = math.log1p(margin)
     reads_alike = unsigned_percent(-band) == unsigned_percent(band)
     ends = "" if reads_alike else f" (the same factor either way: {signed_interval(-band, band)})"
@@ -403,7 +403,7 @@ def _forecast(comparison: Comparison, *, is_brief: bool) -> str:
 
 
 def _parting_sentence(comparison: Comparison, *, margin: float) -> str:
-    """Say where mean and typical step part and by what: waiting, launches or slow steps."""
+    """State where mean and typical step differ, and why: waiting, launches or slow steps."""
     if comparison.is_control:
         return _launches(comparison)
     texts = (
@@ -417,7 +417,7 @@ def _parting_sentence(comparison: Comparison, *, margin: float) -> str:
 
 
 def _parting(comparison: Comparison) -> str:
-    """Return the estimate that the verdict does not rest on, where it says something else."""
+    """Return the estimate outside the verdict if it disagrees."""
     mean, primary, excess = comparison.mean, comparison.primary, comparison.excess
     if mean is None or primary is None:
         return ""
@@ -434,7 +434,7 @@ def _parting(comparison: Comparison) -> str:
 
 
 def _waiting(comparison: Comparison, margin: float) -> str:
-    """Say how much of the mean is waiting of the arm's own, or how much cannot be excluded."""
+    """State how much of the mean is the arm's own waiting, or how much cannot be excluded."""
     waiting = comparison.own_waiting
     if waiting is None:
         return ""
@@ -454,9 +454,9 @@ def unseen_waiting(comparison: Comparison, margin: float) -> str:
 
 
 def _trend(comparison: Comparison, margin: float) -> str:
-    """Say that the ratio changes by more than the margin from the first step of a turn to its last.
+    """State that the ratio drifts by more than the margin within a turn.
 
-    What other arms leave in the caches, and what starts to wait, show so.
+    Cache contents of other arms and delayed background work have this effect.
     """
     trend = comparison.turn_trend
     if trend is None or not trend.is_detected:
@@ -469,7 +469,7 @@ def _trend(comparison: Comparison, margin: float) -> str:
 
 
 def _launches(comparison: Comparison) -> str:
-    """Say which launches of the arm or its reference were far from the others of the same arm."""
+    """Name the launches of the arm or its reference that were far from that arm's others."""
     by_arm: dict[str, list[FarLaunch]] = {}
     for one in comparison.far_launches:
         by_arm.setdefault(one.arm, []).append(one)
@@ -482,7 +482,7 @@ def _far(arm: str, launches: list[FarLaunch]) -> str:
 
 
 def _tail(comparison: Comparison) -> str:
-    """Say that steps which take far longer than usual are more, or fewer, than in the reference."""
+    """State that there are more, or fewer, very slow steps than in the reference."""
     tail = comparison.tail
     if tail is None or not excludes_zero(tail.difference_low, tail.difference_high):
         return ""
@@ -507,7 +507,7 @@ def _against(share: float) -> str:
 
 
 def _remarks(comparison: Comparison, margin: float) -> tuple[str, ...]:
-    """Return what parts from the typical step, whether the control failed, and another reason."""
+    """Return differences from the typical step, control failure, and other reasons."""
     is_forecast = bool(comparison.forecast_restarts or comparison.forecast_s)
     is_beside = comparison.outcome in {*MOVED, "equivalent"} or (
         comparison.outcome == "inconclusive" and is_forecast
@@ -529,7 +529,7 @@ def _consequence(outcomes: frozenset[Outcome]) -> str:
 
 
 def reasons_text(reasons: Iterable[Reason]) -> str:
-    """Return why something is not known, failed or was not compared; empty: no reason."""
+    """Return why something is unknown, failed or was not compared; empty without a reason."""
     return "; ".join(map(_reason_text, reasons))
 
 
