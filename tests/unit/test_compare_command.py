@@ -88,9 +88,9 @@ def test_one_run_without_a_gate_prints_the_summary_and_writes_nothing(
         (
             ("slower:2%",),
             1,
-            "gate slower:2% hit: docker is 10.0 % slower than vm in cnn; at least",
+            "gate slower:2% hit: docker is 9.9 % slower than vm in cnn; at least",
         ),
-        (("slower",), 1, "gate slower hit: docker is 10.0 % slower than vm in cnn"),
+        (("slower",), 1, "gate slower hit: docker is 9.9 % slower than vm in cnn"),
         (("faster,slower:8%",), 1, "gate faster: not hit, 1 comparison judged"),
         (("slower:20%", "faster"), 0, "gate slower:20%: not hit, 1 comparison judged"),
         (("inconclusive,failed,confounded",), 0, "gate failed: not hit, 1 comparison judged"),
@@ -277,7 +277,7 @@ def test_one_run_as_json_holds_the_comparison_and_its_gates(tmp_path: Path, comp
     )
     assert found.exit_code == 1
     assert found.comparison.run_id == "a"
-    assert found.gates[0].findings[0].sentence.startswith("gate slower:2% hit: docker is 10.0 %")
+    assert found.gates[0].findings[0].sentence.startswith("gate slower:2% hit: docker is 9.9 %")
     assert "**gate slower:2% hit:" in compare(
         folder, "--fail-on", "slower:2%", "--format", "md"
     ).out  # fmt: skip
