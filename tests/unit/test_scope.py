@@ -33,7 +33,7 @@ def run(tmp_path: Path) -> RunComparison:
 
 def test_page_terminal_and_markdown_say_it_once(run: RunComparison) -> None:
     """In the sentence of the verdict."""
-    sentence = f"{SCOPE}docker is 10.0 % slower than vm in cnn"
+    sentence = f"{SCOPE}docker is 9.9 % slower than vm in cnn"
     lines = [" ".join(line.columns) for line in terminal_lines(run)]
     assert sum(sentence in line for line in lines) == 1
     assert markdown(run).count(sentence) == 1
