@@ -252,7 +252,7 @@ def test_report_is_written_without_charts_where_memory_is_limited(
 
 def test_too_little_memory_is_no_fault() -> None:
     """What asked for it was a file."""
-    assert cli._told(MemoryError()).exit_code == 5
+    assert cli._error_to_show(MemoryError()).exit_code == 5
 
 
 def test_escapes_do_not_reach_a_kept_log(tmp_path: Path) -> None:
