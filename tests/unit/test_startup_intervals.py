@@ -146,7 +146,7 @@ def test_phase_that_is_slower_in_an_arm_shows_in_its_interval(tmp_path: Path) ->
     assert found.difference_low_s is not None
     assert found.difference_low_s > 0.1
     assert re.fullmatch(r"\+\S+ m?s \(\+\S+( m?s)? to \+\S+ m?s\)", parts(run, "data")[1].below[0])
-    assert parts(run, "data")[0].below == ("",)
+    assert parts(run, "data")[0].below == ()
     assert "mean difference to vm over 4 pairs" in note(run)
     assert "cold: not asked for" in note(run)
 

@@ -567,7 +567,7 @@ def _units(run: RunComparison) -> str:
 def _far(run: RunComparison) -> str:
     """State when a difference ends a cell."""
     if has_steps(run):
-        return "is off 0 by more than 1.2 times its half-width"
+        return "is off 0 by a fifth more than its half-width"
     return (
         "is decided: a confidence sequence, which holds however often it is checked, excludes 0, "
         "and the printed interval is the union of both"
