@@ -229,7 +229,7 @@ def _gpu_lines(experiment: Experiment, design: Design) -> tuple[str, ...]:
     """Say how many more restarts a GPU needs, and why; nothing where it needs no more."""
     if not experiment.may_use_gpu or design.gpu_restarts <= design.min_restarts:
         return ()
-    why = "there a round resembles the one before, so fewer say too little"
+    why = "successive rounds are correlated there"
     return (f"  (on a GPU at least {design.gpu_restarts}: {why})",)
 
 
@@ -331,7 +331,7 @@ def _until_lines(plan: Plan) -> list[str]:
     goal = plan.design.until
     if goal is None:
         return []
-    most = f"{counted(goal.epochs, 'epoch')}, and within the budget once more"
+    most = f"{counted(goal.epochs, 'epoch')}, within a second budget"
     return [f"training: after timing, to {goal.metric} {goal.value:g}, at most {most}"]
 
 

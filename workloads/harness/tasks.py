@@ -16,7 +16,8 @@ _STOP_LIMIT_S = 1.0  # a thread that waits for a disk stops when it has been ser
 _PAUSE_S = 0.0002
 _TRACKER = b"resource_tracker"  # it removes what others have left in /dev/shm, and ends with them
 # Processes that Python and torch keep beside a program: they wait, and fill no queue.
-_SERVICES = (_TRACKER, b"compile_worker", b"multiprocessing.forkserver")
+_FORKER = b"multiprocessing.forkserver"
+_SERVICES = (_TRACKER, b"compile_worker", _FORKER)
 
 
 class Used(NamedTuple):
@@ -123,10 +124,15 @@ class Tasks:
         """Return what each thread but the stepping one has used, and how many children live."""
         used: _Threads = {}
         children = 0
+        forkers: set[int] = set()
         for process in (self._process, *offspring(self._process)):
             is_child = process != self._process
             words = _content(f"/proc/{process}/cmdline") if is_child else b""
-            is_service = any(name in words for name in _SERVICES)
+            # A worker that the fork server has forked keeps its command line, and fills a queue.
+            is_forked = _FORKER in words and _parent(process) in forkers
+            is_service = not is_forked and any(name in words for name in _SERVICES)
+            if _FORKER in words:
+                forkers.add(process)
             children += is_child and not is_service and not _has_ended(process)
             for task in _tasks(process):
                 fields = _content(f"/proc/{process}/task/{task}/schedstat").split()
@@ -241,6 +247,12 @@ def _content(path: str) -> bytes:
             return file.read()
     except OSError:
         return b""
+
+
+def _parent(process: int) -> int:
+    """Return the parent of a process, 0 if it has ended (proc_pid_stat(5))."""
+    fields = _content(f"/proc/{process}/stat").rpartition(b")")[2].split()
+    return int(fields[1]) if len(fields) > 1 else 0
 
 
 def _parents() -> dict[int, list[int]]:

@@ -337,7 +337,8 @@ class CellData:
 def _noise_floor(data: CellData) -> Estimate | None:
     """Return the 99 % interval of the reference against itself: this cell's noise.
 
-    It is of the mean, as in the headline, or of the typical step if only that excludes 0.
+    It is of the mean, as in the headline. If the typical step excludes 0, it is the one of the two
+    that excludes 0 and reaches farther.
     """
     control = next((arm.id for arm in data.run.arms if arm.is_control), None)
     if control is None:
@@ -346,8 +347,12 @@ def _noise_floor(data: CellData) -> Estimate | None:
     if data.is_program:
         return typical
     mean = data.mean_estimate(control, data.metric[0], level=CONTROL_LEVEL)
-    is_only_typical = _excludes_zero(typical) and not _excludes_zero(mean)
-    return typical if mean is None or is_only_typical else mean
+    failed = [one for one in (mean, typical) if one is not None and _excludes_zero(one)]
+    return max(failed, key=_far_end, default=mean or typical)
+
+
+def _far_end(floor: Estimate) -> float:
+    return max(abs(floor.low or 0.0), abs(floor.high or 0.0))
 
 
 def _excludes_zero(floor: Estimate | None) -> bool:

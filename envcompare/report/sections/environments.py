@@ -173,7 +173,7 @@ def _other_blocks(facts: HostFacts) -> Iterator[Block]:
     others = [key for key in known if key not in shared]
     if others:
         yield grid_of(
-            f"Properties of single environments on {facts.host}",
+            f"Other properties that environments of {facts.host} do not share",
             (("Property", "property"), *((arm.arm, "value") for arm in answered)),
             (
                 (key, *(fact_text(key, table[key]) if key in table else "" for table in tables))

@@ -29,7 +29,6 @@ from envcompare.report.blocks import (
     grid_of,
     linked,
     table_of,
-    texts,
 )
 from envcompare.report.numbers import (
     NOT_MEASURED,
@@ -411,8 +410,9 @@ def _operators_of_arms(
         caption=listed(list(dict.fromkeys(sources))),
     )
     more = len(names) - min(most, _MOST_OPERATORS)
-    rest = f"comparison.json holds {counted(more, 'more operator')}, and all that was counted."
-    return (table, *texts(rest * (more > 0), style="small"))
+    rest = f" and {counted(more, 'more operator')}" * (more > 0)
+    note = f"comparison.json has totals, averages and memory{rest}."
+    return table, Line(text=note, style="small")
 
 
 def _own_ns(row: OperatorRow | None) -> float:

@@ -121,9 +121,11 @@ class QuantityLine:
 
     @property
     def is_equal(self) -> bool:
-        """Say whether all arms agree with the first, by the agreement rule of profiles."""
+        """Say whether all arms agree with the first, and the same value is printed for them."""
         first, *others = self.cells
-        return first.is_measured and bool(others) and all(one.word == "equal" for one in others)
+        return bool(others) and all(
+            one.word == "equal" and one.text == first.text for one in others
+        )
 
     @property
     def is_measured(self) -> bool:

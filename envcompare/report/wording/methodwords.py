@@ -61,6 +61,10 @@ _OUTCOMES: Final = (
     "equivalent: the interval of the mean lies inside the margin; slower or faster: that of the "
     "mean or of the typical step lies on one side of 0; otherwise inconclusive"
 )
+_OUTCOMES_OF_PROGRAMS: Final = (
+    "equivalent: the interval lies inside the margin; slower or faster: it lies on one side of 0; "
+    "otherwise inconclusive"
+)
 _PROGRAMS: Final = (
     "a plain command is timed from just before it is started inside the environment to its exit; "
     "every round starts it once in each arm, in random order and one at a time; the first round is "
@@ -270,6 +274,8 @@ def level_sentence(run: RunComparison) -> str:
     if not any(one.is_widened and _has_interval(one) for one in deciding):
         return ""
     equal = [one for one in run.compared if _is_equal_by_its_level(one)]
+    if len(equal) == len(deciding) and not run.screen:
+        return _equal_sentence(run, len(equal)).strip()
     if run.screen:
         return f"{_screen_sentence(run)}{_equal_sentence(run, len(equal))}"
     text = "The intervals hold at 95 %, widened for repeated checks while measuring"
@@ -309,8 +315,8 @@ def _screen_sentence(run: RunComparison) -> str:
     return (
         f"This run screened {counted(run.planned_comparisons, 'comparison')} (--screen, Benjamini "
         "and Hochberg): of those called slower or faster about 5 % are false at most, and about "
-        "5 % of their intervals miss the truth. The other intervals hold at 95 % each, widened for "
-        "looking at them while measuring and not for their number."
+        "5 % of their intervals miss the truth. Inconclusive intervals hold at 95 % each, widened "
+        "for looking at them while measuring and not for their number."
     )
 
 
@@ -465,7 +471,7 @@ def method_rules(run: RunComparison) -> tuple[tuple[str, str], ...]:
         ("Ratio", _RATIO.format(piece=piece_word(run))),
         ("Turns", _TURNS * steps),
         ("Change", _estimate(run)),
-        ("Verdict", _OUTCOMES),
+        ("Verdict", _OUTCOMES if steps else _OUTCOMES_OF_PROGRAMS),
         ("End of a cell", _stopping(run)),
         ("Intervals", _units(run)),
         ("Sessions", _sessions_sentence(run)),
@@ -567,7 +573,7 @@ def _units(run: RunComparison) -> str:
 def _far(run: RunComparison) -> str:
     """State when a difference ends a cell."""
     if has_steps(run):
-        return "is off 0 by a fifth more than its half-width"
+        return "excludes 0 with a fifth of its half-width to spare"
     return (
         "is decided: a confidence sequence, which holds however often it is checked, excludes 0, "
         "and the printed interval is the union of both"

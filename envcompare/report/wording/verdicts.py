@@ -569,7 +569,8 @@ def _outside(reason: Reason) -> str:
     children = counted(reason.children or 0, "child process", "child processes")
     if reason.is_unstopped:
         who = f"{children} of {reason.arm}" if reason.children else reason.arm
-        return f"{who} could not be stopped in the turns of other arms: measure it with `--command`"
+        how = "measure it with `--command`"
+        return f"{who} could not be stopped during the turns of other arms: {how}"
     if cpu_s < _LEAST_OUTSIDE_S:
         who = children if reason.children else "threads"
         goes_on = "kept working in the turns of other arms: measure it with `--command`"

@@ -26,7 +26,7 @@ COMPUTES = "while True: pass"
 # One that never stays: each forks the next and ends, in a session of its own.
 # It ends by itself: whatever a test leaves of it would slow all that follow.
 FLEES = (
-    "import os, time\nlimit_s = time.monotonic() + 20\n"
+    "import os, time\nlimit_s = time.monotonic() + 3\n"
     "while time.monotonic() < limit_s:\n    if os.fork(): os._exit(0)\n    os.setsid()"
 )
 OTHER_USER = 65534
@@ -133,6 +133,23 @@ def test_services_of_python_are_no_children(service: str) -> None:
     """They wait, whatever the workload does."""
     with child(WAITS, f"multiprocessing.{service}"):
         assert tasks_here().begin()["children"] == 0
+
+
+def test_worker_of_the_fork_server_is_a_child() -> None:
+    """It has the command line of the server that forked it, and fills the queue of a loader."""
+    source = (
+        "import multiprocessing, time\n"
+        "context = multiprocessing.get_context('forkserver')\n"
+        "context.Process(target=time.sleep, args=(60,)).start()\n"
+        "time.sleep(60)"
+    )
+    with child(source):
+        limit_s = time.monotonic() + 30
+        counted = 0
+        while counted < 2 and time.monotonic() < limit_s:
+            counted = tasks_here().begin()["children"] or 0
+            time.sleep(0.1)
+        assert counted == 2  # the program and its worker, and neither server nor tracker
 
 
 def test_ranks_that_step_together_are_no_children() -> None:
@@ -289,8 +306,9 @@ def test_child_that_never_stays_is_not_said_to_be_stopped() -> None:
         watched.end()
         time.sleep(0.1)
         found = watched.begin()
-        end_offspring()
-        assert [one for one in tasks.offspring(os.getpid()) if not tasks._has_ended(one)] == []
+        time.sleep(3)
+        end_offspring()  # what it has left to be waited for
+        assert tasks.offspring(os.getpid()) == []
         # between its death and a look at its fork no child is there to be counted
         assert not watched.is_stopped or (found["children"], found["outside_runs"]) == (1, 0)
 
