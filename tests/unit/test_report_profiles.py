@@ -580,7 +580,8 @@ def test_operators_of_several_arms_share_a_table() -> None:
     (operators,) = (
         one for one in fold.blocks if one.form == "fold" and "Operators" in plain(one.summary)
     )
-    (table,) = operators.blocks
+    table, note = operators.blocks
+    assert "comparison.json has totals, averages and memory" in note.text
     assert [column.group for column in table.columns][:3] == ["", "vm", "vm"]
     assert table.rows[0].cells[:2] == (Line(codes=("aten::mine",)), "–")
     assert len(table.rows) == len(first.operators.rows) + 1
