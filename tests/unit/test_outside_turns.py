@@ -169,7 +169,10 @@ def test_child_that_was_stopped_meanwhile_is_no_work_outside(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("children", "words"),
-    [(0, "docker could not be stopped during the"), (2, "2 child processes of docker could not be")],
+    [
+        (0, "docker could not be stopped during the"),
+        (2, "2 child processes of docker could not be"),
+    ],
 )
 @pytest.mark.parametrize("cpu_ns", [0, None], ids=["read", "not read"])
 def test_arm_that_could_not_be_stopped_is_never_equivalent(

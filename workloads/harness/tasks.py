@@ -251,6 +251,7 @@ def _content(path: str) -> bytes:
 
 def _parent(process: int) -> int:
     """Return the parent of a process, 0 if it has ended (proc_pid_stat(5))."""
+    # The name of a program, in parentheses, may hold anything; the parent comes second after it.
     fields = _content(f"/proc/{process}/stat").rpartition(b")")[2].split()
     return int(fields[1]) if len(fields) > 1 else 0
 
@@ -258,9 +259,6 @@ def _parent(process: int) -> int:
 def _parents() -> dict[int, list[int]]:
     """Return the children of every process, for a kernel that does not list them (gVisor)."""
     found: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        # the name of a program, in parentheses, may hold anything; its parent comes second after
-        fields = _content(f"/proc/{name}/stat").rpartition(b")")[2].split()
-        if name.isdigit() and len(fields) > 1:
-            found.setdefault(int(fields[1]), []).append(int(name))
+    for process in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        found.setdefault(_parent(process), []).append(process)
     return found
