@@ -16,7 +16,14 @@ from typing import Any, Callable, NoReturn, Set
 from harness import torchparts
 from harness.failures import HintedError, PhaseError, ProcessError, failure_reply
 from harness.generation import Generation, Job
-from harness.tasks import Tasks, adopt_orphans, end_offspring, offspring, wake_with_parent
+from harness.tasks import (
+    Tasks,
+    adopt_orphans,
+    end_offspring,
+    has_started_any,
+    offspring,
+    wake_with_parent,
+)
 from harness.wire import (
     encode,
     ended,
@@ -40,7 +47,8 @@ def unsafe_to_fork(device: str) -> str | None:
     """Return why a generation must not be a fork of this process, or None.
 
     A fork copies only the calling thread, so that locks of the others stay locked for ever, and
-    CUDA does not survive it at all (CUDA C++ Programming Guide; torch.multiprocessing).
+    CUDA does not survive it at all (CUDA C++ Programming Guide; torch.multiprocessing). What this
+    process has started already is no child of the fork, which could not stop it.
     """
     if device == "cuda" and torchparts.is_gpu_in_use():
         return "CUDA is in use in the template"
@@ -48,7 +56,9 @@ def unsafe_to_fork(device: str) -> str | None:
         threads = len(os.listdir("/proc/self/task"))
     except OSError:
         return "the threads of the template cannot be counted"
-    return None if threads == 1 else f"{threads} threads live in the template"
+    if threads != 1:
+        return f"{threads} threads live in the template"
+    return "the template has started a process that lives" if has_started_any(os.getpid()) else None
 
 
 def is_last(reply: dict[str, Any]) -> bool:
@@ -94,7 +104,6 @@ class Rebuilt:
 
     def __init__(self, job: Job, source: int) -> None:
         self._source = source
-        adopt_orphans()
         self._tasks = Tasks(os.getpid(), ranks=job.workload.processes)
         self._generation = Generation(job)
 
@@ -134,7 +143,6 @@ class Forked:
         self._source = source
         self._what = what
         self._is_last = is_last
-        adopt_orphans()
         self._others = offspring(os.getpid())
         here, there = socket.socketpair()
         # Without the freeze the child's collector would touch, and so copy, every page it shares.

@@ -17,13 +17,16 @@ from harness.failures import PhaseError, ProtocolError, failure_reply, phase
 from harness.generation import Job, peak_rss_bytes, used_times_ns
 from harness.greeting import greet, import_ahead, take_fingerprint
 from harness.places import Forked, Rebuilt, is_last, serve_generation
-from harness.tasks import wake_with_parent
+from harness.tasks import adopt_orphans, end_offspring, wake_with_parent
 from harness.wire import encode, exit_when_ended, leave, parse_request, read_line, send
+
+_CLOSED = -1
 
 
 def serve(entry_ns: int, sink: int) -> int:
     """Answer the requests on stdin through the descriptor `sink`; return the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller ends a worker, by its stdin
+    adopt_orphans()  # before the import of a workload, which may start some
     source = os.dup(0)
     # The workload, and what it starts, must not read requests.
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -65,6 +68,7 @@ class Server:
             if op == "quit" and not is_for_fork:
                 break
         self._close()
+        end_offspring()
         return 0
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -124,8 +128,9 @@ class Server:
         Else the client would not see the end of this process, and a stopped fork would stay so.
         """
         wake_with_parent()
-        for fd in {self._source, self._sink}:
+        for fd in {self._source, self._sink} - {_CLOSED}:
             os.close(fd)
+        self._source = self._sink = _CLOSED  # a fork of the fork may use their numbers otherwise
 
     def _head(self, op: str) -> dict[str, Any]:
         """Return what stands in the reply of a process that has begun: itself, and its clock."""

@@ -99,8 +99,9 @@ class Tasks:
             found = set(self._all())
             running = {process for process in found if not _stands(process)}
             if found == known:  # what was stopped before the look has no new child
-                self.is_stopped = not running
-                if running <= refused:
+                # nor has what stood only after that look, if another one shows the same
+                self.is_stopped = not running and set(self._all()) == found
+                if self.is_stopped or (running and running <= refused):
                     break
                 time.sleep(_PAUSE_S)
             known = found
@@ -174,12 +175,21 @@ def end_offspring(keeping: Collection[int] = ()) -> None:
         for process in offspring(os.getpid()):
             if process in keeping:
                 continue
-            is_tracker = _TRACKER in _content(f"/proc/{process}/cmdline")
+            is_tracker = _is_tracker(process)
             is_left |= not is_tracker and not _has_ended(process)
             _signal(process, signal.SIGCONT if is_tracker else signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):  # of another process
                 os.waitpid(process, os.WNOHANG)
         time.sleep(is_left * _PAUSE_S)
+
+
+def has_started_any(process: int) -> bool:
+    """Tell whether anything lives that a process has started, but for a tracker."""
+    return any(not _has_ended(one) and not _is_tracker(one) for one in offspring(process))
+
+
+def _is_tracker(process: int) -> bool:
+    return _TRACKER in _content(f"/proc/{process}/cmdline")
 
 
 def offspring(process: int) -> list[int]:

@@ -581,14 +581,23 @@ def has_ended(process: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("place", ["fork", "rebuild"])
+# Before any generation: a fork of the process that loads could not stop it.
+LOADS_EARLY = LOADS.replace("def setup(self, seed, device):", "def load(self, data):").replace(
+    "class Own:", "class Own:\n    def setup(self, seed, device):\n        pass\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "place"), [(LOADS, "fork"), (LOADS, "rebuild"), (LOADS_EARLY, "auto")]
+)
 def test_what_a_workload_started_stands_between_its_turns(
-    start: Start, tmp_path: Path, place: str
+    start: Start, tmp_path: Path, source: str, place: str
 ) -> None:
     """That takes time of the turn and of no step; the next request lets it go on."""
-    (tmp_path / "own.py").write_text(LOADS)
+    (tmp_path / "own.py").write_text(source)
     worker = start()
-    assert worker.ask("hello", workload=f"{tmp_path}/own.py:Own", generation=place)["ok"]
+    hello = worker.ask("hello", workload=f"{tmp_path}/own.py:Own", generation=place)
+    assert hello["generation"] == ("rebuild" if place == "auto" else place)
     begun = worker.ask("gen", seed=1, pad=0)
     other = int(begun["checksum"])
     first, second = (worker.ask("run", k=2, stops=True) for _ in range(2))
@@ -596,7 +605,7 @@ def test_what_a_workload_started_stands_between_its_turns(
     assert second["t0_ns"] >= first["t0_ns"] + sum(first["wall_ns"])
     assert sum(second["wall_ns"]) < second["turn_ns"] / 2  # a step does nothing
     assert state_of(other) == "T"
-    assert place == "rebuild" or state_of(begun["pid"]) == "T"
+    assert place != "fork" or state_of(begun["pid"]) == "T"
     assert worker.ask("facts")["ok"]
     assert state_of(other) != "T"
     assert worker.ask("run", k=1)["is_stopped"] is False
@@ -652,6 +661,41 @@ def test_fork_of_a_workload_outlives_no_worker_in_secret(start: Start, tmp_path:
     state = state_of(other)
     os.kill(other, signal.SIGKILL)
     assert state in {"R", "S"}
+
+
+FORKS = """
+import os
+
+
+def in_fork(work):
+    child = os.fork()
+    if child == 0:
+        os._exit(work())
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def open_some():
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(8)]
+    return in_fork(lambda: sum(len(os.read(fd, 1)) for fd in files))
+
+
+class Own:
+    batch = 1
+
+    def setup(self, seed, device):
+        pass
+
+    def step(self):
+        return in_fork(open_some)
+"""
+
+
+def test_fork_of_a_fork_keeps_the_files_that_it_finds(start: Start, tmp_path: Path) -> None:
+    """Their numbers may be those of the pipes that the first one has closed."""
+    (tmp_path / "own.py").write_text(FORKS)
+    worker = start()
+    assert worker.ask("hello", workload=f"{tmp_path}/own.py:Own", generation="rebuild")["ok"]
+    assert worker.ask("gen", seed=1, pad=0)["checksum"] == 0
 
 
 def test_nothing_stays_stopped_when_the_client_goes_during_a_block(

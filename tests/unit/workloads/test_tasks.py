@@ -233,16 +233,17 @@ def test_stopped_child_does_nothing_until_it_goes_on() -> None:
         assert (watched.begin()["outside_runs"] or 0) > 10
 
 
+@pytest.mark.parametrize("missed", [1, 2])
 def test_child_that_was_started_after_a_look_is_stopped_too(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, missed: int
 ) -> None:
-    """Its parent may start it after the look and stand before its state is read."""
+    """Its parent may start it after the last look and stand before its state is read."""
     offspring = tasks.offspring
     with child(WAITS), child(FILLS):
         parent, started = offspring(os.getpid())
         os.kill(parent, signal.SIGSTOP)
         os.waitpid(parent, os.WUNTRACED)  # until it stands
-        looks = iter(([parent],))
+        looks = iter(([parent],) * missed)
         monkeypatch.setattr(
             tasks, "offspring", lambda process: next(looks, None) or offspring(process)
         )

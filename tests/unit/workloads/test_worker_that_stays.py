@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,10 @@ from typing import Any
 
 import pytest
 from conversation import Start
+
+sys.path.append(str(Path(__file__).parents[3] / "workloads"))
+
+from harness.tasks import offspring
 
 SOURCE = """
 import os, time
@@ -95,19 +100,36 @@ def test_cell_that_cannot_be_made_leaves_the_worker_to_others(start: Start, own:
     serve_cell(worker, own)
 
 
-def test_worker_with_a_thread_serves_one_cell_by_itself(start: Start, tmp_path: Path) -> None:
-    """A fork would lose the thread; the worker ends with its only cell."""
-    path = tmp_path / "threaded.py"
-    line = (
+STARTS = {
+    "2 threads live in the template": (
         "import threading\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
-    )
-    path.write_text(SOURCE + line)
+    ),
+    "the template has started a process that lives": (
+        "import subprocess\nother = subprocess.Popen(['sleep', '60'])\n"
+    ),
+    # its parent has ended
+    "the template has started a process that lives ": (
+        "import subprocess\nsubprocess.run(['sh', '-c', 'sleep 60 >/dev/null 2>&1 &'])\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("why", STARTS)
+def test_worker_that_a_fork_would_not_be_like_serves_one_cell_by_itself(
+    start: Start, tmp_path: Path, is_alive: Callable[[int], bool], why: str
+) -> None:
+    """A fork would lose the thread, and could not stop the process; the worker ends with it."""
+    path = tmp_path / "own.py"
+    path.write_text(SOURCE + STARTS[why])
     worker = start()
     imported = worker.ask("import", workload=f"{path}:Own")
-    assert (imported["stays"], imported["why_not"]) == (False, "2 threads live in the template")
+    assert (imported["stays"], imported["why_not"]) == (False, why.strip())
+    others = offspring(worker.process.pid)
+    assert len(others) == ("process" in why)
     hello = serve_cell(worker, f"{path}:Own")
     assert (hello["pid"], hello["generation"]) == (worker.process.pid, "rebuild")
     assert worker.rest() == b""
+    assert not any(map(is_alive, others))
 
 
 @pytest.mark.parametrize("line", ["import", "hello"])
