@@ -167,6 +167,20 @@ def test_child_that_was_stopped_meanwhile_is_no_work_outside(tmp_path: Path) -> 
     assert run.cells[0].cautions == ()
 
 
+@pytest.mark.parametrize(("free", "outcome"), [(1, "equivalent"), (2, "inconclusive")])
+def test_what_ran_before_arms_were_stopped_counts_against_none(
+    tmp_path: Path, free: int, outcome: str
+) -> None:
+    """A child may be seen late; from then on every arm must stand."""
+    made = RunFolder.create(tmp_path, run_record(design=design()))
+    for one in blocks({"vm": 1.0, "docker": 1.0, "vm~control": 1.0}, generations=3):
+        is_free = (one.restart, one.generation) < (0, free if one.arm == "docker" else 1)
+        made.append_sample(replace(one, **(QUIET if is_free else STOPPED)))
+    made.append_event(Event(t=1.0, what="stopped", host="local", cell=CELL, text="equivalent"))
+    made.close()
+    assert docker(compare_run(made))[0] == outcome
+
+
 @pytest.mark.parametrize(
     ("children", "words"),
     [
