@@ -8,7 +8,7 @@ errors of both:
     half-width² = (half-width of the typical step)² + t² e²
 
 with e the jackknife error of the difference over time segments and t Student's factor. Both are at
-90 %, that of the typical step widened for looks: an arm beyond either end of the margin is then
+90 % and widened for looks: an arm beyond either end of the margin is then
 called equivalent with an error of 5 % (two one-sided tests; Schuirmann 1987). Equivalence is
 claimed for each comparison separately, and for all of several with no larger error (an
 intersection–union test; Berger 1982, Technometrics 24:295–300).
@@ -144,10 +144,11 @@ class Headline:
         groups: Groups,
         level: float,
         widening: float,
+        widening_of_equal: float,
     ) -> Headline:
         """Return the headline of a reported typical step, and of a mean at its own level.
 
-        `equal` is the typical step at the level for equivalence.
+        `equal` is the typical step at the level for equivalence, widened by `widening_of_equal`.
         """
         if mean is None or excess is None:
             return cls(typical=typical, mean=None, implied=None, excess=None)
@@ -166,7 +167,9 @@ class Headline:
             typical=typical,
             mean=replace(direct, is_decided=is_decided),
             implied=replace(
-                direct, half_width=math.hypot(equal.half_width, half_equal), level=EQUAL_LEVEL
+                direct,
+                half_width=math.hypot(equal.half_width, widening_of_equal * half_equal),
+                level=EQUAL_LEVEL,
             ),
             excess=replace(
                 direct, mean=excess.mean, half_width=half, level=1 - ALPHA, is_decided=False

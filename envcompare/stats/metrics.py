@@ -496,6 +496,7 @@ class Readings:
         spread: Spread,
         alpha: float,
         widening: float,
+        widening_of_equal: float,
     ) -> Headline:
         """Return the reported typical step and the mean, which has the rest of the error."""
         mean, excess = self.felt(arm, reference, metric), self.excess(arm, reference, metric)
@@ -508,6 +509,7 @@ class Readings:
             groups=self.groups(arm, reference, metric),
             level=1 - (1 - TYPICAL_SHARE) * alpha,
             widening=widening,
+            widening_of_equal=widening_of_equal,
         )
 
     def complete_rounds(self, arms: Iterable[str], metric: MetricName) -> tuple[Round, ...]:
@@ -598,6 +600,7 @@ def look(  # noqa: PLR0913 — all are inputs of a look
                 spread=one.spread,
                 alpha=alpha,
                 widening=of_mean,
+                widening_of_equal=of_equal,
             ),
             margin=design.margin,
             is_mean_firm=not design.screen,

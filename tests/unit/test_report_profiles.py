@@ -225,6 +225,18 @@ def test_a_gpu_that_waits_for_the_host_is_named_where_nothing_was_decided() -> N
     assert not any("waited for the host" in one for one in why_sentences(profiled_run()))
 
 
+def test_kernels_as_long_as_the_step_leave_no_host_part() -> None:
+    """That was measured; the rest is too small for it."""
+    read = compare_run(RunFolder.open(RESULTS / "h200"))
+    cells = [
+        replace(one, gpu_parts=tuple(replace(parts, host=None) for parts in one.gpu_parts))
+        for one in read.profiles
+    ]
+    answer = text_of(render(replace(read, profiles=tuple(cells))), "answer")
+    assert "267 → 265 µs too small to tell too small to tell" in answer
+    assert "The interval of kernels is over the steps of one traced start" in answer
+
+
 def test_a_step_on_a_gpu_is_said_in_two_parts() -> None:
     """Page, terminal and Markdown have kernels and host part, and how new GPUs are here."""
     run = compare_run(RunFolder.open(RESULTS / "h200"))

@@ -313,7 +313,7 @@ class CellData:
         """Return the typical step and the mean as reported, at the level left for the mean."""
         alpha = (1 - typical.level) / TYPICAL_SHARE
         evidence = self.evidence(arm, self.metric[0])
-        equal = typical
+        equal, factor = typical, 1.0
         if isinstance(evidence, RoundEvidence):
             factor = self.widening(1 - EQUAL_LEVEL)
             equal = evidence.interval(level=EQUAL_LEVEL, factor=factor)
@@ -326,6 +326,7 @@ class CellData:
             spread=self.spread(arm),
             alpha=alpha,
             widening=self.widening((1 - TYPICAL_SHARE) * alpha),
+            widening_of_equal=factor,
         )
 
     def to_estimate(

@@ -206,14 +206,14 @@ def _replication(primary: Estimate | None) -> str:
 
 
 def step_times(run: RunComparison, words: Verdict) -> str:
-    """Return "41.3 → 44.8 ms": the reference's step time, and that time multiplied by the ratio.
+    """Return "41.3 → 44.8 ms": the reference's mean step, and that time multiplied by the ratio.
 
-    Without a ratio, return medians.
+    It says so if the verdict is of the typical step. Without a ratio, return medians.
     """
     before, ratio = words.reference_step_s, words.log_ratio
     if before is None or ratio is None:
         return _median_times(run, words)
-    return paired_times(before, before * math.exp(ratio))
+    return paired_times(before, before * math.exp(ratio)) + " (typical step)" * words.is_typical
 
 
 def _median_times(run: RunComparison, words: Verdict) -> str:

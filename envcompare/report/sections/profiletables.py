@@ -69,7 +69,8 @@ _MOST_NAMES: Final = 40
 _UNKNOWN: Final = "not known"
 _IN_TWO_PARTS: Final = (
     "A step on the GPU in two parts, each with its own 95 % interval: kernels keep the GPU busy in "
-    "traced steps; in the rest of a timed step, the host part, the GPU waits for the host."
+    "traced steps; in the rest of a timed step, the host part, the GPU waits for the host. The "
+    "interval of kernels is over the steps of one traced start: other starts may differ more."
 )
 # of an import, on the first screen: work and traffic, then times if there are any
 _LEADING: Final = (
@@ -80,6 +81,7 @@ _LEADING: Final = (
     "memset_bytes", "launch_count",
 )  # fmt: skip
 _ABSENT: Final = "absent"
+_TOO_SMALL: Final = "too small to tell"  # kernels last as long as the step
 _SHOWN_BOTH: Final = 3  # of the kernels in both arms, those that changed most
 _KINDS: Final[dict[DiffKind, str]] = {
     "replaced": "⇄ replaced",
@@ -239,14 +241,14 @@ def gpu_tables(run: RunComparison) -> tuple[Table, ...]:
 def _gpu_change(part: GpuPart | None, *, steps: tuple[int, int] | None = None) -> Words:
     """Return a change with its interval below, or the reason for a gap."""
     if part is None:
-        return NOT_MEASURED
+        return _TOO_SMALL
     interval = signed_interval(part.low, part.high)
     few = f" from {counted(min(steps), 'traced step')}" if steps and part.low is None else ""
     return Line(strong=signed_percent(part.log_ratio), below=(f"{interval}{few}",))
 
 
 def _gpu_times(part: GpuPart | None) -> str:
-    return NOT_MEASURED if part is None else paired_times(part.reference_ns / NS, part.arm_ns / NS)
+    return _TOO_SMALL if part is None else paired_times(part.reference_ns / NS, part.arm_ns / NS)
 
 
 def _leading_table(profiles: CellProfiles, *, label: str) -> Table:

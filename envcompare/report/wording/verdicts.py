@@ -90,6 +90,7 @@ class Verdict:
     is_confounded: bool = False
     remarks: tuple[str, ...] = ()  # disagreement of mean or tail; a failed control
     reference_step_s: float | None = None  # multiplied by the ratio, the step of the arm
+    is_typical: bool = False  # that step; otherwise the mean
 
     @property
     def text(self) -> str:
@@ -147,6 +148,7 @@ def verdict(comparison: Comparison, *, label: str, margin: float) -> Verdict:
         interval=signed_interval(sized.low, sized.high) if sized else "",
         log_ratio=sized.log_ratio if sized else None,
         reference_step_s=comparison.reference_step_s,
+        is_typical=comparison.mean is not None and not comparison.is_by_mean,
         is_confounded=comparison.is_confounded and primary is not None,
         remarks=tuple(visible(text) for text in _remarks(comparison, margin)),
     )
