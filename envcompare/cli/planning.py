@@ -292,7 +292,7 @@ def _sent(path: Path, files: tuple[str, ...]) -> list[str]:
         return [f"files: {path.name} is sent with {others} of its folder"]
     if why := left_behind(path):
         return [
-            f"files: {path.name} is sent alone, since its folder is too large: {why}",
+            f"files: {path.name} is sent alone, without the rest of its folder: {why}",
             "  if it reads other files there, name what is large in a .gitignore",
         ]
     return []

@@ -24,7 +24,6 @@ from envcompare.errors import (
     CommandTimeoutError,
     HostHeldError,
     OutputLimitError,
-    StackError,
     UnusableError,
 )
 from envcompare.fingerprint.identity import DataIdentity, Identity
@@ -133,19 +132,20 @@ def require_free(hosts: tuple[HostSpec, ...], experiment: Experiment) -> None:
 def require_base(
     hosts: tuple[HostSpec, ...], experiment: Experiment, say: Callable[[str], None]
 ) -> None:
-    """Pull the base image that the user named where an arm may need it and it is not here.
+    """Pull the base image that the user named if an arm may need it and it is not here.
 
-    Raises StackError where it cannot be pulled and no host has an image built on it.
+    It is not needed if a host has an image built on it. Raises StackError if it cannot be pulled.
     """
     base = experiment.base_image
     if base is None or set(kinds_of_software(experiment)) <= {"venv"}:
         return
     store = ImageStore(engine=IMAGE_BUILDER.engine, transport=LOCAL)
-    try:
-        building.require_base(base, local=store, progress=Progress(say))
-    except StackError:
-        if not any(_has_built(host, experiment, base) for host in hosts):
-            raise
+    building.require_base(
+        base,
+        local=store,
+        is_elsewhere=lambda: any(_has_built(host, experiment, base) for host in hosts),
+        progress=Progress(say),
+    )
 
 
 def _has_built(host: HostSpec, experiment: Experiment, base: str) -> bool:

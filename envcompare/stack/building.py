@@ -6,7 +6,7 @@ import io
 import json
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -64,8 +64,10 @@ def held_or_built(
 
 
 @one_at_a_time
-def require_base(base: str, *, local: ImageStore, progress: Progress) -> None:
-    """Pull a missing base; raises StackError if it cannot be pulled.
+def require_base(
+    base: str, *, local: ImageStore, is_elsewhere: Callable[[], bool], progress: Progress
+) -> None:
+    """Pull a missing base, unless it `is_elsewhere`; raises StackError if it cannot be pulled.
 
     An unusable engine is left to `build`, as is one with an image built on the base.
     """
@@ -73,7 +75,7 @@ def require_base(base: str, *, local: ImageStore, progress: Progress) -> None:
         is_here = find(local, base) is not None or is_built_on(base, local)
     except UnusableError:
         return
-    if not is_here:
+    if not is_here and not is_elsewhere():
         _pull(local, base, progress)
 
 

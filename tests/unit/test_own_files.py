@@ -134,7 +134,7 @@ def test_a_folder_that_stays_behind_is_said(tmp_path: Path, command: str) -> Non
         file.truncate(3 << 30)
     words = ("--workload", "work.py:Work", "--envs", "vm", "--hosts", "no-such-host.invalid")
     done = envcompare(command, *words, cwd=tmp_path)
-    said = "files: work.py is sent alone, since its folder is too large: 3.0 GiB in all"
+    said = "files: work.py is sent alone, without the rest of its folder: 3.0 GiB in all"
     assert said in done.stdout + done.stderr
     assert "name what is large in a .gitignore" in done.stdout + done.stderr
 
