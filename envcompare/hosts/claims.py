@@ -82,6 +82,10 @@ _REMOVE = (
     OPEN_FOLDERS
     + r"""
 [ -d "$1/runs/$2" ] || exit 3
+for link in "$1/runs/$2/.temporary" "$1/runs/$2"/*/.temporary; do
+  folder=$(readlink -- "$link") && [ ! -L "$folder" ] && [ -O "$folder" ] || continue
+  case $folder in /*/*"${2%%/*}") open_folders "$folder" 2>/dev/null; rm -rf -- "$folder" ;; esac
+done
 open_folders "$1/runs/$2" 2>/dev/null
 rm -rf -- "$1/runs/$2" || exit 1
 rmdir -- "$1/runs/${2%%/*}" 2>/dev/null || :

@@ -264,6 +264,8 @@ class HostSession:
         own = f"{folder}/{distinct_name(arm)}"
         if len(own) <= _LONGEST_TEMPORARY:
             self.make_private(folder)
+            # a later login may have another TMPDIR
+            shell(self.transport, 'ln -sfn -- "$1" "$2/.temporary"', folder, self.folder)
             make_folder(self.transport, own)
             self._temporary[arm] = own
 

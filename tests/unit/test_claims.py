@@ -102,6 +102,16 @@ def test_run_of_a_killed_client_goes_with_its_processes(
     assert (marked(RUN), list(tmp_path.glob("runs/*"))) == ([], [])
 
 
+def test_only_the_temporary_folder_of_the_run_is_removed_by_its_link(tmp_path: Path) -> None:
+    """One that leads elsewhere is not followed."""
+    folder = _owner(tmp_path, RUN, "12").parent
+    mine = tmp_path / "tmp" / "mine"
+    mine.mkdir(parents=True)
+    (folder / ".temporary").symlink_to(mine)
+    claims.remove(LOCAL, str(tmp_path), claims.Claim(run_id=RUN, environments=()))
+    assert (mine.exists(), folder.exists()) == (True, False)
+
+
 @pytest.mark.usefixtures("live")
 def test_run_of_a_live_client_stays(tmp_path: Path) -> None:
     """Whoever cleans up meanwhile."""

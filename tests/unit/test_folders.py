@@ -24,7 +24,7 @@ from envcompare.environments import Check, Isolation, oci
 from envcompare.environments.docker import Docker
 from envcompare.environments.registry import all_traits, environment
 from envcompare.errors import StillRunningError, UnusableError, WorkloadError
-from envcompare.hosts import ReadyArm
+from envcompare.hosts import ReadyArm, claims
 from envcompare.hosts.folders import CellFolders, relayed
 from envcompare.hosts.session import HostSession
 from envcompare.run_folder.records import ArmRecord
@@ -265,6 +265,18 @@ def test_temporary_files_lie_in_tmp_where_the_login_names_no_folder(
     monkeypatch.setenv("TMPDIR", str(of_login / "none"))
     assert {path.parents[2] for path in temporary_files(session)} == {Path("/tmp")}
     environment("vm").sweep(LOCAL, session.run_id)
+
+
+def test_temporary_files_are_removed_where_the_login_has_another_folder_by_then(
+    session: HostSession, of_login: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a batch job's own TMPDIR."""
+    temporary_files(session)
+    assert list(of_login.iterdir())
+    monkeypatch.delenv("TMPDIR")
+    left = claims.Claim(run_id=session.run_id, environments=("vm",))
+    claims.remove(LOCAL, session.cache, left)
+    assert list(of_login.iterdir()) == []
 
 
 def test_a_long_path_of_the_login_is_made_no_longer(
