@@ -46,9 +46,7 @@ class Load:
 
     def step(self):
         self.filled.get()
-        end = time.process_time() + 0.008
-        while time.process_time() < end:
-            pass
+        time.sleep(0.008)
         return 1.0
 """
 CHILD, THREAD = (
@@ -224,7 +222,7 @@ def test_mean_rests_on_the_turn_and_steps_on_themselves(tmp_path: Path) -> None:
     assert abs(found.mean.log_ratio - math.log(1.5)) < 0.01
 
 
-@pytest.mark.nightly  # other work on the CPUs lengthens steps, so that it is to run alone
+@pytest.mark.nightly
 @pytest.mark.parametrize(("queue", "other"), [CHILD, THREAD], ids=["process", "thread"])
 def test_slow_loader_is_measured_at_its_size(tmp_path: Path, queue: str, other: str) -> None:
     """It sleeps for three times the step, and would have filled its queue in the others' turns."""
