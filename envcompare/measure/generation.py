@@ -24,6 +24,7 @@ from envcompare.measure.limits import (
     block_limit_s,
     expected_block_s,
     limit_s,
+    longest_wait_s,
     slower_block,
     steps_a_block,
     stopped_block_s,
@@ -78,7 +79,7 @@ class Generation:
     marked_s: float = 0.0
     number: int = 0
     slower: dict[str, SlowerBlock] = field(default_factory=dict)
-    stops: bool = False  # what an arm has started, while others have their turns
+    run_in_s: float = 0.0  # at least, in each turn; 0: what arms have started is not stopped
     _holds: bool = False  # all arms of a round on one CPU
     _works_outside: bool = False  # some arm, as the last round has shown
     _checksums: dict[str, float | None] = field(default_factory=dict)
@@ -115,7 +116,7 @@ class Generation:
         try:
             if self._can_measure():
                 self._run_round(_WARMUP)
-                if self._works_outside and not self.stops and self.steps is not None:
+                if self._works_outside and not self.run_in_s and self.steps is not None:
                     self._calibrate_stopped(self.block_s / self.steps)
                 self._note_calibration()
                 began = time.monotonic()
@@ -143,7 +144,8 @@ class Generation:
         of_arms = {arm: self._steps_of(arm) for arm in self.workers.arms}
         self.marked_s = self.marking.run(
             self.workers, restart=self.restart, steps=of_arms, step_s=step_s, rounds_s=rounds_s,
-            order=order, holds=self._holds, stops=self.stops,
+            order=order, holds=self._holds,
+            run_in_s=self._drawn_run_in_s("marked"),
         )  # fmt: skip
 
     def _can_measure(self) -> bool:
@@ -198,7 +200,7 @@ class Generation:
         The warm-up, which has more steps, decides again which arms those are.
         """
         context = self.context
-        self.stops = False
+        self.run_in_s = 0.0
         blocks: dict[str, Ran] = {}
         for arm in self._order("calibrate"):
             limit_s = block_limit_s(_CALIBRATION_STEPS * self._first_step_s)
@@ -223,19 +225,21 @@ class Generation:
     def _calibrate_stopped(self, step_s: float) -> None:
         """Choose k for turns between which arms are stopped; a step takes about `step_s` without.
 
-        The turns are longer, as `stopped_block_s` says of what the steps wait for.
+        The turns are longer, by how long steps wait.
         """
-        self.stops = True
+        self.run_in_s = longest_wait_s(())
         steps = steps_a_block(step_s, block_s=STOPPED_BLOCK_S)
         limit_s = block_limit_s(steps * max(step_s, self._first_step_s))
         blocks: dict[str, Ran] = {}
         for number in range(_STOPPED_PILOTS):
             for arm in self._order(f"calibrate stopped {number}"):
-                ran = self.workers.ask(arm, _steps(steps, limit_s, stops=True))
+                ran = self.workers.ask(arm, _steps(steps, limit_s, run_in_s=self.run_in_s))
                 if ran is not None:
                     blocks[arm] = ran
         if self.context.reference in self.workers.arms:
-            wanted_s = max(stopped_block_s(blocks.values()), self._wanted_block_s(blocks.values()))
+            self.run_in_s = longest_wait_s(blocks.values())
+            block_s = stopped_block_s(self.run_in_s)
+            wanted_s = max(block_s, self._wanted_block_s(blocks.values()))
             self._take_steps(blocks, block_s=wanted_s)
 
     def _take_steps(self, blocks: Mapping[str, Ran], *, block_s: float) -> None:
@@ -260,9 +264,10 @@ class Generation:
         if not self._wanted_s or is_settled or ran.compilations:
             return
         self.slower.pop(arm, None)
-        step_s = _mean_s(ran) if ran.gpu_ns or self.stops else min(ran.wall_ns) / 1e9
+        step_s = _mean_s(ran) if ran.gpu_ns or self.run_in_s else min(ran.wall_ns) / 1e9
         steps = self.steps or MIN_STEPS
-        block = slower_block(steps, step_s, block_s=self._wanted_s, stops=self.stops)
+        stops = self.run_in_s > 0
+        block = slower_block(steps, step_s, block_s=self._wanted_s, stops=stops)
         if block is not None:
             self.slower[arm] = block
 
@@ -272,8 +277,8 @@ class Generation:
         noted: dict[str, Scalar] = {STEPS: self.steps, STEP_S: self.block_s / self.steps}
         for arm, block in self.slower.items():
             noted |= {f"{STEPS} {arm}": block.steps, f"{STEP_S} {arm}": block.step_s}
-        if self.stops:
-            noted[STOPS] = True
+        if self.run_in_s:
+            noted[STOPS] = self.run_in_s
         self.context.note("calibrated", values=noted)
 
     def _steps_of(self, arm: str, *, is_warmup: bool = False) -> int:
@@ -286,13 +291,18 @@ class Generation:
             return slower.warmup_steps(wanted_s)
         return steps * max(1, round(wanted_s / max(self.block_s, 1e-9)))
 
+    def _drawn_run_in_s(self, purpose: str) -> float:
+        """Return how long to step untimed at the start of a turn, as `longest_wait_s` says."""
+        return self.run_in_s * (1 + self._seed(f"run-in {purpose}") % 1000 / 1000)
+
     def _run_round(self, number: int) -> None:
         cpu = OWN_CPU if self._holds else None
         can_hold = self._can_hold
         for order, arm in enumerate(self._order(f"round {number}")):
             limit_s = block_limit_s(expected_block_s(self._first_step_s))
             steps = self._steps_of(arm, is_warmup=number == _WARMUP)
-            ran = self.workers.ask(arm, _steps(steps, limit_s, cpu=cpu, stops=self.stops))
+            run_in_s = self._drawn_run_in_s(f"{number} {arm}")
+            ran = self.workers.ask(arm, _steps(steps, limit_s, cpu=cpu, run_in_s=run_in_s))
             if ran is None:
                 self.context.note("round-dropped", arm=arm, text=f"round {number}")
                 return
@@ -360,9 +370,9 @@ class Generation:
 
 
 def _steps(
-    count: int, limit_s: float, *, cpu: int | None = None, stops: bool = False
+    count: int, limit_s: float, *, cpu: int | None = None, run_in_s: float = 0.0
 ) -> Callable[[Worker], Ran]:
-    return lambda worker: worker.run(count, limit_s, cpu=cpu, stops=stops)
+    return lambda worker: worker.run(count, limit_s, cpu=cpu, run_in_s=run_in_s)
 
 
 def _can_be_held(ran: Ran, cpu: int | None) -> bool:
@@ -429,7 +439,7 @@ class Marking:
         rounds_s: float,
         order: Callable[[str], tuple[str, ...]],
         holds: bool,
-        stops: bool,
+        run_in_s: float,
     ) -> float:
         """Run marked rounds for their share of the time, `rounds_s` being that of the others.
 
@@ -448,7 +458,7 @@ class Marking:
                 break
             arms_in_order = order(f"marked {number}")
             blocks = self._round(
-                workers, arms_in_order, marked, longest_s, holds=holds, stops=stops
+                workers, arms_in_order, marked, longest_s, holds=holds, run_in_s=run_in_s
             )
             for place, (arm, phases) in enumerate(blocks.items() if number >= 0 else ()):
                 block = MarkedBlock(
@@ -484,13 +494,13 @@ class Marking:
         limit_s: float,
         *,
         holds: bool,
-        stops: bool,
+        run_in_s: float,
     ) -> dict[str, _Phases]:
         """Return what each arm took, nothing where one could not tell: then no arm is marked."""
         by_arm: dict[str, _Phases] = {}
         cpu = OWN_CPU if holds else None
         for arm in order:
-            reply = workers.ask(arm, _marked(steps[arm], limit_s, cpu=cpu, stops=stops))
+            reply = workers.ask(arm, _marked(steps[arm], limit_s, cpu=cpu, run_in_s=run_in_s))
             if reply is None:
                 return {}
             cpu = reply.cpu if holds else None
@@ -513,8 +523,8 @@ class Marking:
 
 
 def _marked(
-    steps: int, limit_s: float, *, cpu: int | None, stops: bool
+    steps: int, limit_s: float, *, cpu: int | None, run_in_s: float
 ) -> Callable[[Worker], Profiled]:
     return lambda worker: worker.profile(
-        MARKED, steps, out="", limit_s=limit_s, cpu=cpu, stops=stops
+        MARKED, steps, out="", limit_s=limit_s, cpu=cpu, run_in_s=run_in_s
     )

@@ -24,6 +24,7 @@ from envcompare.text import counted
 BLOCK_S = 0.02  # a round of 20 ms spreads hardly more than one of 0.1 s, and there are more of them
 STOPPED_BLOCK_S, MAX_STOPPED_BLOCK_S = 0.2, 2.0  # where arms are stopped between their turns
 _WAITS = 20  # times the longest wait, since what is waited for comes while an arm is stopped too
+_LEAST_RUN_IN_S, _MOST_RUN_IN_S = 0.005, 1.0
 # Ten periods of a quota, 100 ms as engines set them. A turn begins anywhere in a period, with the
 # whole budget of that period, and ends before a stop. So of n threads on q CPUs it misses stops of
 # P (1 − q ÷ n): at the most a tenth of the change, and half of that for two threads on one CPU.
@@ -98,15 +99,23 @@ def works_outside(ran: Ran, *, threads: int) -> bool:
     return bool(ran.children or ran.outside_runs) or used_ns > OUTSIDE_SHARE * sum(ran.wall_ns)
 
 
-def stopped_block_s(blocks: Iterable[Ran]) -> float:
-    """Return how long a block should last where arms are stopped between their turns.
+def longest_wait_s(blocks: Iterable[Ran]) -> float:
+    """Return the longest wait of a step for anything but a CPU, from 5 ms to 1 s.
 
-    Timers and requests in flight go on while a process is stopped. At 20 times the longest wait of
-    a step they are a few percent of a block. A wait for a CPU is none of these.
+    Timers and requests in flight end while a process is stopped. What they give is used up in the
+    first steps of a turn, which are not timed: they take one to two such waits, drawn each time, so
+    that the timed ones begin at any place between two answers.
     """
     waits_ns = (wall - cpu - (ran.wait_ns or 0) for ran in blocks for wall, cpu in _times(ran))
-    wanted_s = _WAITS * max(waits_ns, default=0) / 1e9
-    return min(MAX_STOPPED_BLOCK_S, max(STOPPED_BLOCK_S, wanted_s))
+    return min(_MOST_RUN_IN_S, max(_LEAST_RUN_IN_S, max(waits_ns, default=0) / 1e9))
+
+
+def stopped_block_s(wait_s: float) -> float:
+    """Return how long a block should last where arms are stopped between their turns.
+
+    At 20 times the longest wait of a step it holds many answers.
+    """
+    return min(MAX_STOPPED_BLOCK_S, max(STOPPED_BLOCK_S, _WAITS * wait_s))
 
 
 def _times(ran: Ran) -> Iterable[tuple[float, float]]:

@@ -103,7 +103,6 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     outside_cpu_ns: Amount | None = None  # used by others than the stepping thread, before it
     outside_runs: Amount | None = None
     is_stopped: bool = False  # with all that it had started, since the block before ended
-    turn_ns: Amount | None = None  # where it is stopped: for so long it could work
     loss: float | None = None
     compilations: Amount = 0  # by torch.compile: in a block with any, code was compiled or loaded
 

@@ -163,14 +163,15 @@ class Worker:
         return self._receive("gen", Generated, limit_s)
 
     def run(
-        self, steps: int, limit_s: float, *, cpu: int | None = None, stops: bool = False
+        self, steps: int, limit_s: float, *, cpu: int | None = None, run_in_s: float = 0.0
     ) -> Ran:
         """Run a block of `steps` steps within `limit_s` seconds.
 
-        It is held on a CPU, which `OWN_CPU` leaves to the scheduler; with None it may move. With
-        `stops` all that the workload has started is stopped after it, until the next request.
+        It is held on a CPU, which `OWN_CPU` leaves to the scheduler; with None it may move. With a
+        `run_in_s` untimed steps are run first for that long, and all that the workload has started
+        is stopped after the block, until the next request.
         """
-        self._send("run", {"k": steps, "cpu": cpu, **({"stops": True} if stops else {})})
+        self._send("run", {"k": steps, "cpu": cpu, **_stops(run_in_s)})
         ran = self._receive("run", Ran, limit_s)
         for times in (ran.wall_ns, ran.cpu_ns, ran.gpu_ns):
             if times is not None:
@@ -191,15 +192,15 @@ class Worker:
         out: str,
         limit_s: float,
         cpu: int | None = None,
-        stops: bool = False,
+        run_in_s: float = 0.0,
     ) -> Profiled:
         """Run `steps` steps for one kind of profile, whose file goes to `out` on the host.
 
         What runs in the arm does not say which file of the host is read: the answer names `out`,
-        or none. `cpu` and `stops` are those of `run`.
+        or none. `cpu` and `run_in_s` are those of `run`.
         """
         fields = {"kind": kind, "k": steps, "out": out, "cpu": cpu}
-        self._send("profile", {**fields, **({"stops": True} if stops else {})})
+        self._send("profile", {**fields, **_stops(run_in_s)})
         reply = self._receive("profile", Profiled, limit_s)
         self._refuse_other_steps("profile", reply.k, steps)
         self._refuse_other_cpu(reply.cpu)
@@ -522,3 +523,7 @@ def _make_room(log: Path) -> None:
             kept = stream.read()
         left_out = size_bytes - len(kept)
         log.write_bytes(b"... %d bytes of earlier workers are left out\n" % left_out + kept)
+
+
+def _stops(run_in_s: float) -> dict[str, int | bool]:
+    return {"stops": True, "run_in_ns": round(1e9 * run_in_s)} if run_in_s else {}

@@ -94,10 +94,6 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="bl
     is_stopped: Annotated[
         bool, Meta(description="its children had been stopped since the block before ended")
     ] = False
-    turn_ns: Annotated[
-        Count | None,
-        Meta(description="where it is stopped between blocks: from resumed to stopped, steps in"),
-    ] = None
     loss: float | None = None
     checksum: float | None = None
     warmup: bool = False

@@ -68,13 +68,10 @@ _MORE_THREADS = 1.02  # CPU time ÷ wall time; more means other threads of the w
 
 
 def wall_ns(block: Measured) -> float:
-    """Return the wall time of the block's steps, or of the process, in nanoseconds.
-
-    For an arm that is stopped between its turns it is the time in which it could work.
-    """
+    """Return the wall time of the block's steps, or of the process, in nanoseconds."""
     if isinstance(block, ProcessRun):
         return float(block.wall_ns)
-    return float(block.turn_ns or sum(block.wall_ns))
+    return float(sum(block.wall_ns))
 
 
 def goes_by_clock(block: Measured) -> bool:

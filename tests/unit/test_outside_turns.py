@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import os
 import signal
 import sys
@@ -207,21 +206,6 @@ def test_kernel_that_does_not_tell_is_named_where_arms_were_stopped_too(tmp_path
     assert "whether they stay stopped is not known" in caution
 
 
-def test_mean_rests_on_the_turn_and_steps_on_themselves(tmp_path: Path) -> None:
-    """An arm may work from the moment it goes on until it has stopped."""
-    made = RunFolder.create(tmp_path, run_record(design=design()))
-    for one in blocks({"vm": 1.0, "docker": 1.0, "vm~control": 1.0}, generations=3):
-        turn_ns = round(sum(one.wall_ns) * (1.5 if one.arm == "docker" else 1.0))
-        made.append_sample(replace(one, **STOPPED, turn_ns=turn_ns))
-    made.close()
-    run = compare_run(made)
-    found = next(one for one in run.comparisons if one.arm == "docker")
-    assert found.primary is not None
-    assert found.mean is not None
-    assert abs(found.primary.log_ratio) < 0.01
-    assert abs(found.mean.log_ratio - math.log(1.5)) < 0.01
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize(("queue", "other"), [CHILD, THREAD], ids=["process", "thread"])
 def test_slow_loader_is_measured_at_its_size(tmp_path: Path, queue: str, other: str) -> None:
@@ -239,6 +223,8 @@ def test_slow_loader_is_measured_at_its_size(tmp_path: Path, queue: str, other: 
         if (of_arm := [one for one in kept if one.arm == arm and not one.warmup])
     }
     assert 2 < means_s["docker"] / means_s["vm"] < 4  # each alone: 3
+    # a sleep that ends while all is stopped is in no timed step; it would leave 23.4 ms of 24
+    assert means_s["docker"] > 0.0237
     assert measured.docker.outcome != "equivalent"
 
 

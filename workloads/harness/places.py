@@ -284,12 +284,12 @@ def _in_turn(
     outside: dict[str, Any] = {"is_stopped": tasks.is_stopped}
     if is_block:
         outside.update(tasks.begin())
-    resumed_ns = tasks.resume()
+    tasks.resume()
     reply = answer()
     if not reply["ok"]:
         return reply
     if request.get("stops") is True:
-        outside["turn_ns"] = tasks.stop() - resumed_ns
+        tasks.stop()
     if is_block:
         reply.update(**outside, **tasks.end(reply.pop("python")))
     return reply

@@ -78,24 +78,18 @@ class Tasks:
         both = [(self._begun.get(task, _NOTHING), now) for task, now in self._ended.items()]
         return {"running": 1 + sum(now.cpu_ns > then.cpu_ns for then, now in both)}
 
-    def stop(self) -> int:
+    def stop(self) -> None:
         """Stop all of it, until no child is new and every thread stands.
 
-        Return since when nothing works, in ns of the monotonic clock: a signal that is sent is in
-        effect, though a thread stands only once it is given a CPU. Where it cannot be shown that
-        all threads stand, `is_stopped` stays False.
+        Where it cannot be shown that all threads stand, `is_stopped` stays False.
         """
         if self._process != os.getpid():
             _signal(self._process, signal.SIGSTOP)
         known = running = set(self._all())
-        signalled: set[int] = set()
-        stopped_ns, limit_s = time.monotonic_ns(), time.monotonic() + _STOP_LIMIT_S
+        limit_s = time.monotonic() + _STOP_LIMIT_S
         self._stops = True
         while time.monotonic() < limit_s:
             refused = {process for process in running if not _signal(process, signal.SIGSTOP)}
-            if not running <= signalled:
-                stopped_ns = time.monotonic_ns()
-            signalled |= running
             found = set(self._all())
             running = {process for process in found if not _stands(process)}
             if found == known:  # what was stopped before the look has no new child
@@ -105,16 +99,12 @@ class Tasks:
                     break
                 time.sleep(_PAUSE_S)
             known = found
-        return stopped_ns
 
-    def resume(self) -> int:
-        """Let all that was stopped go on; return since when, as `stop` does. It may be repeated."""
-        stopped = self._all() if self._stops else []
-        resumed_ns = time.monotonic_ns()
-        for process in stopped:
+    def resume(self) -> None:
+        """Let all that was stopped go on. It may be repeated."""
+        for process in self._all() if self._stops else ():
             _signal(process, signal.SIGCONT)
         self._stops = self.is_stopped = False
-        return resumed_ns
 
     def _all(self) -> list[int]:
         """Return what is stopped: this process itself never is."""
