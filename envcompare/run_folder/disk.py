@@ -107,12 +107,12 @@ def write_error(
 def write_hint(error: OSError, *, option: str = "--out") -> str:
     """Return the hint for a failed write; `option` is the one that names the place."""
     if error.errno in _FULL:
-        return f"free some disk space, or choose another place with {option}; what stands is kept"
+        return f"free some disk space, or choose another place with {option}; files are kept"
     if error.errno in _CLOSED:
         return f"make the folder writable for this user, or choose another place with {option}"
     if error.errno == errno.ENAMETOOLONG:
         return f"use shorter names, or a shorter path with {option}"
-    return f"choose another place with {option}; what stands is kept"
+    return f"choose another place with {option}; files are kept"
 
 
 def is_run_id(text: str) -> bool:
