@@ -181,7 +181,7 @@ def _fitting_command(  # noqa: PLR0913 — the sizes to try, and their limits
     memory_mib: dict[str, int],
     arms: int,
 ) -> Command:
-    """Return the search command; `memory_mib` is by device, 0 is no limit."""
+    """Return the search command; `memory_mib` is by device (0: no limit), `arms` run at once."""
     asked = {
         "workload": spec.workload,
         "params": {name: value for name, value in spec.params.items() if name != "batch"},
