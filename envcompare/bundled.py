@@ -21,7 +21,7 @@ def root() -> Path:
             return folder
     raise EnvcompareError(
         "the bundled workloads are missing",
-        details=f"neither beside {_PACKAGE} nor in it",
+        details=f"neither next to {_PACKAGE} nor in it",
         hint="install envcompare-bench again",
     )
 

@@ -141,5 +141,5 @@ def is_hollow(path: Path) -> bool:
 def too_large(path: Path, size: int, most: int, *, what: str = "it") -> UnfitFileError:
     """Return the error for a file above a limit."""
     more = "over " * (size == most + 1)  # no more was read
-    told = f"{what} has {more}{size / MIB:,.0f} MiB; at most {most // MIB} MiB can be read"
-    return UnfitFileError(errno.EFBIG, told, path)
+    sizes = f"{what} has {more}{size / MIB:,.0f} MiB; at most {most // MIB} MiB can be read"
+    return UnfitFileError(errno.EFBIG, sizes, path)

@@ -60,7 +60,7 @@ _MEASURED: Final = {
     ),
     "is_confounded": Column(
         "yes or no",
-        "More than the environment differs, so the cause of a difference cannot be told apart",
+        "More than the environment differs, and that may be the cause as well",
     ),
     "control_failed": Column("yes or no", "The control failed: only claims beyond it were kept"),
     "metric": Column(
@@ -201,7 +201,7 @@ QUANTITIES: Final = {
         "text", "How it was formed: sum, ratio of sums, time-weighted, maximum, union or difference"
     ),
     "value_scope": Column("text", "Which launches or steps it covers"),
-    "value_source": Column("text", "The tool that told it, with its version"),
+    "value_source": Column("text", "The tool that reported it, with its version"),
     "value_pass": Column("text", "The pass it comes from, such as `imported`"),
     "value_agreement": Column(
         "text",
@@ -224,7 +224,7 @@ SCALING: Final = {
     "cell": _PLACE["cell"],
     "parameters": Column("text", "Its parameters without `ranks` as `k=v,k=v`, sorted"),
     "arm": Column("text", "The environment that was measured"),
-    "ranks": Column("whole number", "Processes that share the work, each with a batch of its own"),
+    "ranks": Column("whole number", "Processes that share the work, each with its own batch"),
     "hosts": Column("text", "Over which they are spread; missing where all are on one"),
     "samples_per_s": Column("number", "Samples in a second, of all ranks"),
     "speed_up": Column("number", "The same ÷ that of one rank of the environment"),

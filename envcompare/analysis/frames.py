@@ -333,11 +333,11 @@ def _quantity_rows(run: RunComparison) -> Iterator[Row]:
 
 def _scaling_rows(run: RunComparison) -> Iterator[Row]:
     for scaling in run.scaling:
-        told = {
+        texts = {
             "parameters": ",".join(assigned(scaling.parameters)),
             "hosts": ",".join(scaling.hosts),
         }
-        yield asdict(scaling) | told | {"run_id": run.run_id}
+        yield asdict(scaling) | texts | {"run_id": run.run_id}
 
 
 def _of_quantity(row: QuantityRow) -> Row:

@@ -259,7 +259,7 @@ class HostSession:
                 self._make_temporary(arm, name.format(run=self.run_id))
 
     def _make_temporary(self, arm: str, name: str) -> None:
-        """Give an arm a TMPDIR of its own in that of the login, unless that has too long a path."""
+        """Give an arm its own TMPDIR inside the login's, unless that path is too long."""
         folder = f"{host_temporary(self.transport)}/{name}"
         own = f"{folder}/{distinct_name(arm)}"
         if len(own) <= _LONGEST_TEMPORARY:

@@ -126,7 +126,7 @@ class HostTeam:
                 undoing.callback(worker.kill)
                 peers.append(worker)
             first = start((*shared, *_place_of(self.leader, 0)))
-            first.beside = tuple(peers)
+            first.peers = tuple(peers)
             undoing.pop_all()
         return first
 

@@ -21,14 +21,14 @@ Variables = tuple[tuple[str, str], ...]
 
 
 def with_parameters(spec: LaunchSpec, values: Values) -> LaunchSpec:
-    """Return what a worker is told, with an arm's own values of parameters."""
+    """Return the spec with an arm's own values of parameters."""
     return msgspec.structs.replace(spec, params={**spec.params, **values})
 
 
 def stable_variables(seed: int, host: str, restart: int) -> Variables:
     """Return what fixes the allocator, and a hash seed that all arms of a restart share.
 
-    The hash seed is drawn anew for each restart, so that no result rests on one order of a set.
+    Each restart draws a new hash seed, so no result depends on one order of a set.
     """
     hash_seed = derive_seed(seed, "hash seed", host, restart) % 2**32
     return (

@@ -24,12 +24,12 @@ from envcompare.run_folder.records import Epoch, Goal
 from envcompare.text import counted
 
 _MOST_STEPS: Final = 500  # in a call: a worker answers with the times of each
-_LEAST_LIMIT_S: Final = 300.0  # of a call, beside 30 times what its steps took so far
+_LEAST_LIMIT_S: Final = 300.0  # of a call, plus 30 times what its steps took so far
 
 
 @dataclass(slots=True, kw_only=True)
 class _Training:
-    """One arm on its way, and what of its first epoch was done as the model was built."""
+    """An arm in training, and the part of its first epoch that ran while the model was built."""
 
     worker: Worker
     steps_per_epoch: int
@@ -43,11 +43,11 @@ class _Training:
 
 @dataclass(slots=True, kw_only=True)
 class AccuracyPass:
-    """Trains every arm to the goal, as often as the cell has restarts at least.
+    """Trains every arm to the goal, once for each of the cell's minimum restarts.
 
-    It takes as long again as the budget of the cell at most, beside one restart; an epoch that has
-    begun is finished. Only the first restart is cut: a later one would count as one that does not
-    reach the goal, and only the quick ones would be left. An arm that fails is trained no further.
+    It takes at most the budget of the cell again, plus one restart; an epoch that has begun is
+    finished. Only the first restart is cut: a later one would count as not reaching the goal, which
+    would leave only the quick ones. An arm that fails is trained no further.
     """
 
     context: CellContext
@@ -123,7 +123,7 @@ class AccuracyPass:
     def _start(self, arm: str, restart: int, stack: ExitStack) -> None:
         """Build the model of an arm, the same as in all others."""
         self.context.check_interruption()
-        spec = self.context.spec_beside(arm)
+        spec = self.context.untimed_spec(arm)
         worker, hello = stack.enter_context(started(lambda: self.launch(arm), spec))
         training = _Training(worker=worker, steps_per_epoch=_steps_per_epoch(hello))
         self._training[arm] = training  # from now on it is killed where it does not answer

@@ -51,7 +51,7 @@ from envcompare.stats.typical import Spread, is_look, restarts_before_a_look
 _RETRIES: Mapping[Phase, int] = {"process": 1, "environment": 3}
 
 Launch = Callable[[str, Variables], Worker]
-"""Starts the worker of an arm without waiting, with these variables beside its own."""
+"""Starts the worker of an arm without waiting, with these additional variables."""
 
 
 class Recorder(Protocol):
@@ -80,15 +80,15 @@ class Recorder(Protocol):
 
 @dataclass(slots=True)
 class Budget:
-    """The seconds that a cell may still take; its clock stands still while other cells are served.
+    """The seconds that a cell may still take; its clock stops while other cells are served.
 
-    Among cells that share their launches, one that is done leaves the others what it has.
+    A finished cell leaves its remaining time to the cells that share its launches.
     """
 
     left_s: float
     share_s: float  # the part of what all cells have left that share their launches
-    given_s: float = 0.0  # beside its own
-    _since_s: float | None = None  # on the monotonic clock; None while it stands still
+    given_s: float = 0.0  # by other cells, or as overtime
+    _since_s: float | None = None  # on the monotonic clock; None while it is stopped
 
     @classmethod
     def of(cls, whole_s: float, events: Sequence[Event] = ()) -> Budget:
@@ -115,12 +115,12 @@ class Budget:
         self.given_s += max(0.0, seconds)
 
     def stop(self) -> None:
-        """Let its clock stand still."""
+        """Stop its clock."""
         self._set(runs=False)
 
     @contextmanager
     def counting(self, *, on: bool = True) -> Iterator[None]:
-        """Let its clock run, or stand still, during the body."""
+        """Run its clock, or stop it, during the body."""
         ran = self._since_s is not None
         self._set(runs=on)
         try:
@@ -172,12 +172,12 @@ class CellContext:
         return derive_seed(self.seed, purpose, self.cell, *numbers)
 
     def spec_of(self, arm: str) -> LaunchSpec:
-        """Return what a worker of an arm is told: its own parameters beside those of the cell."""
+        """Return the spec of an arm's worker: the cell's parameters, and those of the arm."""
         spec = with_parameters(self.spec, self.values.get(arm, {}))
         return msgspec.structs.replace(spec, place=self.placed.get(arm))
 
-    def spec_beside(self, arm: str) -> LaunchSpec:
-        """Return what a worker beside the timing is told, which serves one generation alone."""
+    def untimed_spec(self, arm: str) -> LaunchSpec:
+        """Return the spec of a worker that serves one generation outside the timing."""
         spec = self.spec_of(arm)
         return msgspec.structs.replace(spec, generation="rebuild", fingerprint=False)
 
@@ -221,11 +221,11 @@ def surviving(
     drop: Callable[[], None],
     event: EventKind = "note",
 ) -> Iterator[None]:
-    """Let a pass beside the timing go on where a worker of an arm fails in the body.
+    """Continue a pass outside the timing if a worker of an arm fails in the body.
 
-    `what` no longer happens is noted with the reason, as an `event`; any but a note is a failure of
-    the arm, and so is what breaks the protocol. Raises StillRunningError where something goes on
-    computing.
+    Record an `event` that says `what` no longer happens, and why. Any event but a note is a failure
+    of the arm, and so is a violation of the protocol. Raises StillRunningError if something is
+    still computing.
     """
     try:
         yield

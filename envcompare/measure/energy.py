@@ -93,7 +93,7 @@ class EnergyPass:
     def _start(self, arm: str, stack: ExitStack) -> None:
         """Bring a worker of an arm past its first steps; one that runs on the CPU is left out."""
         self.context.check_interruption()
-        spec = self.context.spec_beside(arm)
+        spec = self.context.untimed_spec(arm)
         worker, hello = stack.enter_context(started(lambda: self.launch(arm), spec))
         if hello.device == "cuda":
             self._step_s[arm] = warmed_up(self.context, worker)

@@ -158,9 +158,9 @@ class Generation:
         return self.context.seed_of(purpose, self.restart, self.number)
 
     def begin(self) -> float:
-        """Build the model in every arm, in one after the other where the launch is timed.
+        """Build the model in every arm, one after the other if the launch is timed.
 
-        Return the seconds of first steps in which models were compiled anew. Raises as `run` does.
+        Return the seconds of first steps that compiled models again. Raises as `run` does.
         """
         order = self._order("begin")
         began: dict[str, Generated] = {}

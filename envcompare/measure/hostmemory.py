@@ -93,10 +93,10 @@ def measure_roofs(  # noqa: PLR0913 — what for, where it is kept, and how it i
     """Return the roofs of a host's device, measured by `command` unless its cache has them.
 
     Device, driver, clocks and PyTorch in the fingerprint of the reference decide whether cached
-    roofs still hold. `run_inside` runs the command in the arm, for at most ROOFS_LIMIT_S; `busy`
-    says what keeps the host from being quiet. Roofs of a busy machine may be too low: that is said,
-    and they are not kept. Where nothing can be measured a reason stands in place of the numbers.
-    Raises TransportError when the host is lost.
+    roofs are still valid. `run_inside` runs the command in the arm, for at most ROOFS_LIMIT_S;
+    `busy` says why the host is not quiet. Roofs of a busy host may be too low: they are marked, and
+    not kept. A reason replaces the numbers if nothing can be measured. Raises TransportError when
+    the host is lost.
     """
     path = f"{cache}/roofs/{key_of(command, reference.facts)}.json"
     cached = _read(shell(transport, 'cat -- "$1"', path).stdout)

@@ -223,7 +223,7 @@ class ClockWatch:
     def _stood_still(self, block: Block, wall_ns: int) -> str:
         """Find a block that is long beyond reason, and neither computed nor waited for a CPU.
 
-        A block that is as slow for a reason of its own has used its time, and stays.
+        A block that computed or waited for half of its time is kept, however slow it is.
         """
         steps = self._steps_ns.get(block.arm, [])
         if len(steps) < _BLOCKS_TO_KNOW:
@@ -266,7 +266,7 @@ class Costs:
     restart_spread: float = PRIOR_SPREAD  # and of what a restart adds to it
     restarts: int = 0  # that are over
     rounds: int = 0  # in them
-    compared: int = 1  # arms beside the reference, control included
+    compared: int = 1  # arms without the reference, control included
     level: float = 0.95  # of the intervals
 
 

@@ -326,10 +326,10 @@ class _Rounds:
     _review_s: float = FIRST_REVIEW_S
 
     def is_enough(self, round_s: float | None) -> bool:
-        """Tell whether no further round is to come; `round_s` is what the last one took.
+        """Tell whether the rounds suffice; `round_s` is the duration of the last, None before one.
 
-        It is None before the first. What is left of the budget is shared anew as the rounds tell
-        how far they scatter, after 1, 2, 4 … seconds; no look is taken at their ratios.
+        After 1, 2, 4 … seconds the rest of the budget is shared again by the scatter of the rounds,
+        without a look at their ratios.
         """
         now, context = time.monotonic(), self.lockstep.context
         if round_s is None:
@@ -356,8 +356,8 @@ class _Rounds:
 class PlannedRestarts:
     """What was measured of each restart.
 
-    Where the user has fixed the size of the design, a restart that was broken off is measured anew
-    under its number; else it keeps the rounds that it has, and the next one gets a new number.
+    If the user fixed the size of the design, an interrupted restart is measured again under its
+    number; otherwise it keeps its rounds, and the next one gets a new number.
     """
 
     design: Design

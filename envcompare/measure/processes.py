@@ -222,9 +222,9 @@ class ProcessPass:
         return self._process_run(arm, order, done, real_ns=real_ns)
 
     def _take_seen(self, arm: str, done: _Finished) -> Failure | None:
-        """Keep what the first process of an arm had loaded, beside what its launcher found.
+        """Keep what the first process of an arm loaded, and what its launcher found.
 
-        Return why the arm must end where that is other software than before an interruption.
+        Return why the arm must end if this is other software than before an interruption.
         """
         looked = self._looks.pop(arm, None)
         if looked is None or not done.fingerprint:

@@ -82,7 +82,7 @@ _NO_HELLO: Final = Lacking(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfilingHost:
-    """What the pass needs of a host beside the context."""
+    """What the pass needs of a host, in addition to the context."""
 
     launch: Callable[[str, ProfilerRun | None], Worker]
     transport: Transport
@@ -95,11 +95,10 @@ class ProfilingHost:
 
 @dataclass(slots=True)
 class ProfilePass:
-    """Profiles each arm; of the control it only looks at the programs that work beside it.
+    """Profiles each arm; for the control, it only looks at the helper programs.
 
-    What cannot be done is kept with its reason.
-
-    No time of it enters a comparison, and none is taken from the budget of the cell.
+    A pass that is not possible is kept with its reason. Its times enter no comparison, and it takes
+    nothing from the budget of the cell.
     """
 
     context: CellContext
@@ -147,20 +146,20 @@ class ProfilePass:
         return summary(tuple(self._kept.values()), self.kinds)
 
     def _profile(self) -> None:
-        """Run what is missing; raises StillRunningError where a worker goes on beside the rest."""
+        """Run what is missing; raises StillRunningError if a worker could not be ended."""
         if any(self._is_missing(arm, kind) for arm in self.arms for kind in self.kinds):
             for arm in self.arms:
                 # the reference is begun in any case: it tells the GPU, and how many steps fit
                 if self._hello is None or any(self._is_missing(arm, kind) for kind in INSIDE):
                     self._look_inside(arm)
-            self._look_beside_control()
+            self._look_at_control()
             for kind in self.host.toolbox.passes:
                 for arm in self.arms:
                     if self._is_missing(arm, kind):
                         self._look_around(arm, kind)
 
-    def _look_beside_control(self) -> None:
-        """Look what helpers use where nothing but chance differs from the reference."""
+    def _look_at_control(self) -> None:
+        """Measure what helpers use in the control, where only chance differs from the reference."""
         control = self.context.control
         if self._helpers and control in self.context.arms and self._is_missing(control, "host"):
             self._look_inside(control, ("host",))
@@ -233,7 +232,7 @@ class ProfilePass:
 
     @property
     def _helpers(self) -> tuple[str, ...]:
-        """Return the programs that may work beside a worker of any arm."""
+        """Return the helper programs that the environment of any arm may start."""
         places = (environment(self.host.environments[arm]) for arm in self.arms)
         return tuple(dict.fromkeys(name for place in places for name in place.traits.helpers))
 
@@ -249,7 +248,7 @@ class ProfilePass:
             self.context.check_interruption()
             return self.host.launch(arm, profiler)
 
-        return started(launch, self.context.spec_beside(arm), starts=starts)
+        return started(launch, self.context.untimed_spec(arm), starts=starts)
 
     def _begin(self, worker: Worker, hello: Hello) -> None:
         """Bring a worker to its first looked-at step; the first one settles how many there are."""
@@ -292,8 +291,8 @@ class ProfilePass:
         if raw and raw.stat().st_size > KEPT_BYTES:
             raw.unlink()
             raw = None
-        beside = helper_quantities(used, steps=reply.k, window_ns=window_ns)
-        profile = msgspec.structs.replace(profile, quantities=(*profile.quantities, *beside))
+        usage = helper_quantities(used, steps=reply.k, window_ns=window_ns)
+        profile = msgspec.structs.replace(profile, quantities=(*profile.quantities, *usage))
         raw, unkept = _without_secret(raw)
         record = self._record(worker.arm, kind, hello, profile, raw)
         lacks = unkept if reply.file and raw is None else _partial(reply)
@@ -406,11 +405,11 @@ class ProfilePass:
 def started(
     launch: Callable[[], Worker], spec: LaunchSpec, *, starts: int = 1
 ) -> Iterator[tuple[Worker, Hello]]:
-    """Give a worker that has said hello, and end it and what is around it afterwards.
+    """Yield a worker that has said hello, then end it and the processes around it.
 
-    Where its process ends or is silent instead, it is started anew, `starts` times in all; each is
-    ended with what it leaves, as nsys leaves an agent. Raises WorkloadError where it does not come
-    up, TransportError when the host is lost.
+    If its process ends or is silent instead, it is started again, up to `starts` times in all. Each
+    is ended with what it leaves, such as the agent of nsys. Raises WorkloadError if it does not
+    start, TransportError when the host is lost.
     """
     for further in reversed(range(starts)):
         worker = launch()
@@ -498,7 +497,7 @@ def failed(error: EnvcompareError, profiler: Profiler | None = None) -> Lacking:
 
 
 def _explained(error: NothingTracedError, complaint: Problem | None) -> NothingTracedError:
-    """Return the error with what the tool said beside its report."""
+    """Return the error with what the tool said outside its report."""
     if complaint is None:
         return error
     details = f"{error.details}; {complaint.details}"

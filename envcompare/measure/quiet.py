@@ -227,7 +227,7 @@ class QuietGate:
     def busy(self) -> str:
         """Return what keeps the host busy now; empty where it is quiet or does not say."""
         seen = self._look()
-        return _told(seen) if seen else ""
+        return _reading_text(seen) if seen else ""
 
     def _wait_while_busy(self) -> None:
         began = time.monotonic()
@@ -262,7 +262,7 @@ class QuietGate:
     def _note(self, worst: Reading, *, seconds: float, is_quiet: bool) -> None:
         self._waiting.note(
             "waited",
-            text=f"waited {seconds:.0f} s for a quiet machine: {_told(worst)}",
+            text=f"waited {seconds:.0f} s for a quiet machine: {_reading_text(worst)}",
             values={
                 "seconds": seconds,
                 "pressure_percent": worst.pressure,
@@ -275,7 +275,7 @@ class QuietGate:
         self._is_open = True
         text = f"the machine stayed busy for the {self.waited_s:.0f} s that were waited"
         remedy = "measure at a quieter time, or raise --quiet-pressure and --quiet-load"
-        self._caution(f"{text} ({_told(worst)}): {remedy}")
+        self._caution(f"{text} ({_reading_text(worst)}): {remedy}")
 
     @property
     def _waiting(self) -> CellContext:
@@ -299,6 +299,6 @@ def _strangers(seen: _GpusSeen | None, uuid: str) -> str:
     return f"process {first_few(processes, most=3)}" if processes else ""
 
 
-def _told(worst: Reading) -> str:
+def _reading_text(worst: Reading) -> str:
     pressure = "" if worst.pressure is None else f"CPU pressure {worst.pressure:.0f} %, "
     return f"{pressure}{worst.load:.0f} other tasks for {worst.cpus} CPUs"

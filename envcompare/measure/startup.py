@@ -1,7 +1,7 @@
 """Start-up: engine call → process entry → imports → data → first step → short training → exit.
 
-The launches of restarts are timed as they come; a pass of its own makes cold launches, and those
-that restarts were too few for.
+The launches of restarts are timed as they happen. A separate pass makes cold launches, and further
+ones if the restarts were too few.
 """
 
 from __future__ import annotations

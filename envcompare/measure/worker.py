@@ -97,9 +97,9 @@ class Worker:
         self._has_ended = False
         self._log_left_bytes = LOG_LIMIT_BYTES  # for the cell that it serves
         self._answers_left_bytes = ANSWERS_LIMIT_BYTES
-        self.cpus = frozenset[int]()  # of its host, as far as its arm has told
+        self.cpus = frozenset[int]()  # of its host, if its arm has reported them
         self.stays = False  # for several cells, each served by a fork
-        self.beside: tuple[Worker, ...] = ()  # that compute along on other hosts, and end with it
+        self.peers: tuple[Worker, ...] = ()  # ranks on other hosts, which end with it
         # arms of the host whose workers have said that they use a GPU
         self._on_gpu = set[str]() if on_gpu is None else on_gpu
         self._lines: queue.Queue[bytes] = queue.Queue()
@@ -280,7 +280,7 @@ class Worker:
         where it cannot be shown to have ended.
         """
         with ExitStack() as killing:
-            for worker in (self, *self.beside):
+            for worker in (self, *self.peers):
                 killing.callback(worker._kill)  # noqa: SLF001 — of the same class
 
     def _kill(self) -> None:
@@ -325,7 +325,7 @@ class Worker:
         if not _is_last(line):
             self._bound(op, line)
             return self._decode(op, kind, line)
-        self._lines.put(line)  # nothing is read after it, and whoever asks again must not wait
+        self._lines.put(line)  # nothing is read after it, and the next call must not wait
         if line == _LOG_FULL:
             raise self._talkative(op)
         raise self._ended(op) if line == _END else self._flood(op, line)

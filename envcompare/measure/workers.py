@@ -142,10 +142,10 @@ class WorkerPool:
         else:
             self._end(arm, worker)
 
-    def dismiss(self, told: CellContext) -> None:
-        """Let every worker quit, one after the other where that is timed, and end what it leaves.
+    def dismiss(self, context: CellContext) -> None:
+        """Let every worker quit, one after the other if that is timed, and end what it leaves.
 
-        One that does not quit by itself has served all cells: that is noted in the one given.
+        One that does not quit by itself is noted in `context`, since it has served all cells.
         """
         for worker in () if self.is_timed else tuple(self._workers.values()):
             worker.send_quit()
@@ -154,7 +154,7 @@ class WorkerPool:
             try:
                 self._end(arm, worker, is_asked=not self.is_timed)
             except WorkloadError as error:
-                told.note("caution", arm=arm, text=error.brief)
+                context.note("caution", arm=arm, text=error.brief)
 
     def _end(self, arm: str, worker: Worker, *, is_asked: bool = False) -> None:
         began_ns = time.monotonic_ns()
@@ -227,7 +227,7 @@ class CellWorkers:
             self.ask(arm, partial(self.pool.await_import, arm, self.context))
 
     def _spec(self, arm: str) -> LaunchSpec:
-        """Return what a worker is told; a fingerprint is taken once an arm."""
+        """Return the spec of a worker; a fingerprint is taken once for each arm."""
         spec = self.context.spec_of(arm)
         return replace(
             spec,

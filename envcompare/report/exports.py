@@ -75,7 +75,7 @@ def parquet_bytes(run: RunComparison) -> bytes:
 def _table(run: RunComparison) -> Frame:
     """Return the table of docs/schema/comparisons.md, with reasons as sentences."""
     frame = table_frame(run)
-    told = {
+    reason_texts = {
         (visible(one.cell), visible(one.arm)): reasons_text((one.reason,))
         for one in run.comparisons
         if one.reason is not None
@@ -85,7 +85,7 @@ def _table(run: RunComparison) -> Frame:
     reasons = (
         (
             reason,
-            None if rung else told.get((cell, arm)),
+            None if rung else reason_texts.get((cell, arm)),
             why_no_ratio(unlike, page=page, rule=rule),
         )
         for cell, arm, rung, reason, unlike, page, rule in rows

@@ -163,10 +163,10 @@ def margin_percent(margin: float) -> str:
 
 def three_digits(value: float | None) -> str:
     """Return a number with three significant digits and no exponent."""
-    return NOT_MEASURED if value is None else told_apart(value)[0]
+    return NOT_MEASURED if value is None else distinct_numbers(value)[0]
 
 
-def told_apart(*values: float) -> tuple[str, ...]:
+def distinct_numbers(*values: float) -> tuple[str, ...]:
     """Return numbers with three significant digits, or enough to distinguish them (up to 17)."""
     digits, distinct = 3, len(set(values))
     while digits < 17 and len({_rounded(value, digits) for value in values}) < distinct:

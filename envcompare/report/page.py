@@ -27,7 +27,7 @@ from envcompare.report.sections.method import failures_section, method_section, 
 from envcompare.report.sections.profilefolds import power_section
 from envcompare.report.sections.resources import memory_section, picked_section, startup_section
 from envcompare.report.sections.scaling import batches_section, scaling_section, training_section
-from envcompare.report.sections.why import Sheet, cells_beside_folds, fold_anchors, why_section
+from envcompare.report.sections.why import Sheet, fold_anchors, unexplained_cells, why_section
 from envcompare.report.summary import warnings
 from envcompare.report.wording.headlines import headlines
 from envcompare.report.wording.labels import compared_arms
@@ -72,7 +72,7 @@ def _sections(
     """Return the sections of the page; only those of profiles if nothing was timed."""
     axis = shared_axis(run.comparisons, margin=run.margin)
     rows, hosts = comparison_rows(run, axis), hosts_facts(run)
-    folds, cells = fold_anchors(rows), cells_beside_folds(run, rows)
+    folds, cells = fold_anchors(rows), unexplained_cells(run, rows)
     # charts are drawn in this order, until the budget is used up
     ladder = ladder_section(run, charts)
     sweeps = sweeps_section(run, charts)

@@ -63,8 +63,8 @@ def summary(run: RunComparison) -> tuple[PlainBlock, ...]:
 
 
 def _devices(run: RunComparison) -> Iterator[Items]:
-    if told := tuple(f"measured {text}" for text in device_sentences(run)):
-        yield Items(items=told, style="note")
+    if texts := tuple(f"measured {text}" for text in device_sentences(run)):
+        yield Items(items=texts, style="note")
 
 
 def _headline(headline: Headline) -> Line:

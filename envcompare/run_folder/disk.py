@@ -106,13 +106,14 @@ def write_error(
 
 def write_hint(error: OSError, *, option: str = "--out") -> str:
     """Return the hint for a failed write; `option` is the one that names the place."""
+    other_place = f"choose another place with {option}; written files are kept"
     if error.errno in _FULL:
-        return f"free some disk space, or choose another place with {option}; what stands is kept"
+        return f"free some disk space, or {other_place}"
     if error.errno in _CLOSED:
         return f"make the folder writable for this user, or choose another place with {option}"
     if error.errno == errno.ENAMETOOLONG:
         return f"use shorter names, or a shorter path with {option}"
-    return f"choose another place with {option}; what stands is kept"
+    return other_place
 
 
 def is_run_id(text: str) -> bool:

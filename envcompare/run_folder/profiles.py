@@ -290,8 +290,8 @@ def impossible(profile: Profile) -> Iterator[str]:
     for call in called:
         yield from _calls(call)
     for kernel in profile.kernels:
-        told = {**kernel.metrics, "place of the first launch": kernel.first}
-        yield from _numbers(told, f"kernel {kernel.name}")
+        labelled = {**kernel.metrics, "place of the first launch": kernel.first}
+        yield from _numbers(labelled, f"kernel {kernel.name}")
     for operator in profile.operators:
         yield from _operator(operator, is_exact=profile.tool != "torch")
 

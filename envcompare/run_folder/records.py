@@ -344,7 +344,7 @@ class ArmRecord(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...], Meta(description="the user's, of the command that starts a container")
     ] = ()
     parameters: Annotated[
-        dict[str, Scalar], Meta(description="of the workload, beside those of the cell")
+        dict[str, Scalar], Meta(description="of the workload, in addition to those of the cell")
     ] = {}
     rung: Annotated[
         str, Meta(description="what it adds to the arm below it on the ladder; empty: no rung")
@@ -500,4 +500,4 @@ class FactDifference(msgspec.Struct, frozen=True, kw_only=True):
         bool | None, Meta(description="the workload was seen to use it; null where nothing tells")
     ] = None
     remedy: Annotated[str, Meta(description="what tells its part from the environment's")] = ""
-    part_of: Annotated[str, Meta(description="the key of the difference it is told with")] = ""
+    part_of: Annotated[str, Meta(description="the key of the difference that includes it")] = ""

@@ -57,15 +57,15 @@ class SizeCheck:
             if values is None:
                 context.check_interruption()
                 fits[arm] = self._search(context, arm)
-        told = {arm: values for arm, values in fits.items() if values is not None}
-        _require_known(told)
-        if why_none := _first_reason(told, min(self._sizes)):
+        answered = {arm: values for arm, values in fits.items() if values is not None}
+        _require_known(answered)
+        if why_none := _first_reason(answered, min(self._sizes)):
             raise WorkloadError(
                 f"no size can be measured: {why_none}",
                 hint="name smaller sizes, as in --search batch=1-64, or a higher limit, memory=MIB",
                 phase="setup",
             )
-        return _first_reason(told, int(str(dict(self.cell.parameters)[BATCH])))
+        return _first_reason(answered, int(str(dict(self.cell.parameters)[BATCH])))
 
     @property
     def _sizes(self) -> list[int]:
@@ -95,7 +95,7 @@ class SizeCheck:
             context.spec_of(arm),
             sizes=self._sizes,
             memory_mib={"cpu": limit or CPU_MEMORY_MIB, "cuda": limit or 0},
-            beside=len(context.arms),
+            arms=len(context.arms),
         )
         inside = partial(
             session.run_inside,
@@ -107,7 +107,7 @@ class SizeCheck:
         fit = search_fit(command, inside)
         context.check_interruption()  # a killed search has no result
         values: dict[str, Scalar] = fit.values() if isinstance(fit, Fit) else {"reason": fit}
-        context.note("batch-fits", arm=arm, text=_told(arm, fit), values=values)
+        context.note("batch-fits", arm=arm, text=_fit_text(arm, fit), values=values)
         return values
 
 
@@ -130,7 +130,7 @@ def _require_known(fits: Mapping[str, Mapping[str, Scalar]]) -> None:
     )
 
 
-def _told(arm: str, fit: Fit | str) -> str:
+def _fit_text(arm: str, fit: Fit | str) -> str:
     if isinstance(fit, str):
         return f"the largest batch in {arm} is not known: {fit}"
     tries = counted(fit.tries, "try", "tries")
@@ -179,9 +179,9 @@ def _fitting_command(  # noqa: PLR0913 — the sizes to try, and their limits
     *,
     sizes: Sequence[int],
     memory_mib: dict[str, int],
-    beside: int,
+    arms: int,
 ) -> Command:
-    """Return the search command; `memory_mib` is by device, 0 is no limit."""
+    """Return the search command; `memory_mib` is by device (0: no limit), `arms` run at once."""
     asked = {
         "workload": spec.workload,
         "params": {name: value for name, value in spec.params.items() if name != "batch"},
@@ -191,7 +191,7 @@ def _fitting_command(  # noqa: PLR0913 — the sizes to try, and their limits
         "device": spec.device,
         "sizes": sizes,
         "memory_mib": memory_mib,
-        "beside": beside,
+        "beside": arms,
     }
     argv = (interpreter, "-B", f"{workloads}/{_PROGRAM}", json.dumps(asked))
     return Command(argv=argv, env=_ENV)

@@ -481,10 +481,10 @@ class CellRun:
     def _ranks_of(self, arm: str) -> int:
         """Return the ranks of a bundled workload in an arm: its default unless set."""
         own = next(one.parameters for one in self.plan.arms if one.id == arm)
-        told = {**dict(self.cell.parameters), **own}
-        if "ranks" not in told:
-            told = catalogue()[self.cell.workload.name].parameters
-        return int(str(told["ranks"]))
+        values = {**dict(self.cell.parameters), **own}
+        if "ranks" not in values:
+            values = catalogue()[self.cell.workload.name].parameters
+        return int(str(values["ranks"]))
 
     def _log_of(self, arm: str) -> tuple[Path, str]:
         return self._log_on(self.cell.host, arm)

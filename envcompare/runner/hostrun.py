@@ -370,7 +370,7 @@ class HostRun:
             raise ConfigError(
                 f"{self.label} is not what it was before its connection was lost",
                 details=f"changed: {keys}",
-                hint="begin a new run, or give --allow-mismatch to go on all the same",
+                hint="begin a new run, or give --allow-mismatch to go on",
             )
 
     def _give_up(self, error: TransportError) -> None:

@@ -249,8 +249,8 @@ def _led_by_first(job: Job, hosts: list[HostRun]) -> list[HostRun]:
     missing = set(named) - {one.label for one in hosts}
     error = UnusableError(
         f"ranks cannot lie on {', '.join(sorted(missing))}",
-        details="it failed, as told above, and nothing is measured without it",
-        hint="mend it, or leave it out of --hosts",
+        details="it failed with the error above, and nothing is measured without it",
+        hint="fix it, or leave it out of --hosts",
     )
     for label in measured - missing:
         job.fail("host-failed", error, phase="environment", host=label)

@@ -470,14 +470,14 @@ class Readings:
         return None if rows is None else excess_of_mean(rows)
 
     def step_s(
-        self, reference: str, *, beside: str, metric: MetricName, is_mean: bool
+        self, reference: str, *, compared: str, metric: MetricName, is_mean: bool
     ) -> float | None:
-        """Return the seconds of the reference's step in the rounds that both arms have.
+        """Return the seconds of the reference's step in the rounds that it shares with `compared`.
 
         It is the mean of all steps, or else the median over rounds of the typical step.
         """
         known = self._times(metric) if is_mean else self.logarithms(metric)
-        rows = self._rows(known.get(reference), known.get(beside))
+        rows = self._rows(known.get(reference), known.get(compared))
         if rows is None:
             return None
         return float(rows[0].mean() if is_mean else np.exp(np.median(rows[0]))) / 1e9

@@ -186,9 +186,9 @@ def _offsets(values: Logarithms, arm: str) -> dict[int, list[float]]:
     others = [by_round for name, by_round in values.items() if name != arm]
     offsets: dict[int, list[float]] = {}
     for number, value in values[arm].items():
-        beside = _at(others, number)
-        if beside:
-            offsets.setdefault(number[0], []).append(value - statistics.median(beside))
+        peers = _at(others, number)
+        if peers:
+            offsets.setdefault(number[0], []).append(value - statistics.median(peers))
     return {restart: kept for restart, kept in offsets.items() if len(kept) >= _LEAST_ROUNDS}
 
 

@@ -78,7 +78,7 @@ class Spread:
     is_proven: bool = True  # of one arm: its cell and its rounds do not explain it
     of_cell: float | None = None  # variance over all arms, if this one is of a single arm
 
-    def beside(self, restarts: int) -> tuple[float, float]:
+    def expected(self, restarts: int) -> tuple[float, float]:
         """Return the restart variance expected from other arms, and its degrees of freedom.
 
         The arm's own variation counts once, in its own restarts: if its cell is as wide, only the
@@ -329,9 +329,9 @@ class RoundEvidence:
         return tuple(one for one in self.groups if len(one) >= ROUNDS_FOR_MEDIAN)
 
     @property
-    def _beside(self) -> tuple[float, float]:
+    def _expected_spread(self) -> tuple[float, float]:
         """Return what moderates restarts as units; nothing with `--strict`."""
-        return (0.0, 0.0) if self.is_strict else self.spread.beside(len(self._units))
+        return (0.0, 0.0) if self.is_strict else self.spread.expected(len(self._units))
 
     @property
     def p_value(self) -> float:
@@ -366,13 +366,15 @@ class RoundEvidence:
             restarts=len(self._units),
             generations=self.generations,
             level=level,
-            more_df=self._beside[1] if self.is_by_restart else 0.0,
+            more_df=self._expected_spread[1] if self.is_by_restart else 0.0,
             is_decided=self.widening > 1 and abs(centre) > DECIDED_FACTOR * factor * half,
         )
 
     def _half_width(self, level: float) -> tuple[float, float]:
         if self.is_by_restart:
-            return _by_restart(self._units, level, beside=self._beside, default=self.mean)
+            return _by_restart(
+                self._units, level, expected=self._expected_spread, default=self.mean
+            )
         if not _is_enough(self.groups):
             return self.mean, math.inf
         alpha = 1 - level
@@ -412,18 +414,18 @@ def _concentration(groups: Groups) -> float:
 
 
 def _by_restart(
-    groups: Groups, level: float, *, beside: tuple[float, float], default: float
+    groups: Groups, level: float, *, expected: tuple[float, float], default: float
 ) -> tuple[float, float]:
     """Return the mean of the medians of restarts, and Student's width; `default` without one.
 
     Their variance is moderated (Smyth 2004, Statistical Applications in Genetics and Molecular
-    Biology 3, article 3) by the one expected from their rounds and from `beside`: a variance of
-    restarts and its degrees of freedom.
+    Biology 3, article 3) by the scatter of their rounds plus `expected`: the variance of restarts
+    and its degrees of freedom.
     """
     medians = np.asarray([np.median(one) for one in groups])
     if medians.size < MIN_RESTARTS:
         return default, math.inf
-    (among, weight), own_df = beside, medians.size - 1
+    (among, weight), own_df = expected, medians.size - 1
     errors = correlation_factor(groups) * statistics.fmean(centre(one)[1] ** 2 for one in groups)
     prior = errors + among
     df = weight + own_df

@@ -176,6 +176,6 @@ def test_an_installation_without_its_files_says_so(tmp_path: Path) -> None:
     assert done.returncode == 70
     assert done.stderr.splitlines() == [
         "error: the bundled workloads are missing",
-        f"  why: neither beside {tmp_path / package.name} nor in it",
+        f"  why: neither next to {tmp_path / package.name} nor in it",
         "  try: install envcompare-bench again",
     ]

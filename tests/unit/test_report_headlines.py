@@ -227,7 +227,7 @@ def test_a_program_that_worked_beside_a_slower_workload_is_named(
         cell=SLOWER.cell, host=SLOWER.host, reference="vm", arms=(), ledgers=(ledger,)
     )
     run = msgspec.structs.replace(with_candidates(SLOWER), profiles=(profiles,))
-    said = "squashfuse_ll worked for docker beside the workload: 5.00 ms of CPU time a step in cnn."
+    said = "Outside the workload, squashfuse_ll used 5.00 ms of CPU time a step for docker in cnn."
     assert (said in headlines(run)[0].candidates) == is_named
 
 

@@ -23,8 +23,8 @@ from envcompare.report.sections.comparisons import comparison_rows
 from envcompare.report.sections.why import (
     MOST_FOLDS,
     Sheet,
-    cells_beside_folds,
     comparison_blocks,
+    unexplained_cells,
 )
 from envcompare.report.wording.labels import fold_anchor, row_anchor
 from tests.data.report.builders import EQUAL, FASTER, OPEN, SLOWER, comparison, example, on, run_of
@@ -188,6 +188,6 @@ def test_ledger_and_kernels_stand_once_with_their_comparison() -> None:
     headings = [block.text for block in first.blocks if block.form == "heading"]
     assert headings[:2] == ["Difference ledger", "Kernels"]
     rows = comparison_rows(run, shared_axis(run.comparisons, margin=run.margin))
-    (cell,) = cells_beside_folds(run, rows)
+    (cell,) = unexplained_cells(run, rows)
     assert (cell.compared, cell.explained) == (("singularity",), ("docker",))
     assert f'<a href="#{first.anchor}">docker</a>.' in render(run)

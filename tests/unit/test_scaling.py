@@ -239,7 +239,7 @@ def test_cells_with_ranks_on_other_hosts_share_no_launch() -> None:
 class Process:
     """A worker that has been started, of which a team only keeps what computes along."""
 
-    beside: tuple[Any, ...] = ()
+    peers: tuple[Any, ...] = ()
 
     def kill(self) -> None:
         """End it."""
@@ -311,7 +311,7 @@ def test_only_hosts_on_which_ranks_lie_compute_along(
         return tmp_path / host / arm, ""
 
     first = team.launch("vm", start, ranks=ranks, variables=(), log_of=log_of)
-    assert len(first.beside) == started
+    assert len(first.peers) == started
     places = [one.get("GROUP_RANK") for one in told]
     assert places == ([*map(str, range(1, 1 + started)), "0"] if started else [None])
     assert {one.get("GROUP_WORLD_SIZE", "1") for one in told} == {str(1 + started)}

@@ -250,8 +250,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     helpers: Annotated[
         dict[str, int],
         Meta(
-            description="CPU ns a step of programs beside the worker, above their rate with the "
-            "reference and beyond what the control shows"
+            description="CPU ns a step of the environment's helper programs, above their rate with "
+            "the reference and beyond what the control shows"
         ),
     ] = {}
     notes: tuple[str, ...] = ()
@@ -336,7 +336,7 @@ class CellProfiles(msgspec.Struct, frozen=True, kw_only=True):
     roofline: Roofline | None = None
     roofline_reason: Annotated[str, Meta(description="why there is none")] = ""
     betrayed: Annotated[
-        tuple[FactDifference, ...], Meta(description="other builds, told by names of kernels")
+        tuple[FactDifference, ...], Meta(description="other builds, as kernel names show")
     ] = ()
     cautions: Annotated[
         tuple[str, ...], Meta(description="sentences: what to mind before relying on it")

@@ -226,9 +226,9 @@ class CellData:
     def outside_work(self, arm: str) -> OutsideWork | None:
         """Return an arm's work outside its turns; None if it cannot matter."""
         blocks = [one for one in self.arm_blocks(arm) if isinstance(one, Block)]
-        told = [(one, one.outside_cpu_ns) for one in blocks if one.outside_cpu_ns is not None]
-        counted_ns = sum(max(0, ns - self._spinning_ns(one)) for one, ns in told)
-        inside_ns = sum(max(sum(one.cpu_ns), sum(one.wall_ns)) for one, _ in told)
+        known = [(one, one.outside_cpu_ns) for one in blocks if one.outside_cpu_ns is not None]
+        counted_ns = sum(max(0, ns - self._spinning_ns(one)) for one, ns in known)
+        inside_ns = sum(max(sum(one.cpu_ns), sum(one.wall_ns)) for one, _ in known)
         since = self._stopped_since
         running = [
             one
@@ -240,9 +240,9 @@ class CellData:
         if (
             is_running
             or counted_ns > OUTSIDE_SHARE * inside_ns
-            or sum(bool(one.outside_runs) for one, _ in told) > len(told) / 2
+            or sum(bool(one.outside_runs) for one, _ in known) > len(known) / 2
         ):
-            cpu_s = sum(ns for _, ns in told) / 1e9
+            cpu_s = sum(ns for _, ns in known) / 1e9
             return OutsideWork(
                 arm=arm,
                 cpu_s=cpu_s,

@@ -158,17 +158,19 @@ def _peak(values: Iterable[int | None]) -> int | None:
 
 def picked_values(data: CellData) -> tuple[PickedValue, ...]:
     """Return every number of every arm of a cell, without arms that printed none."""
-    told = {arm.id: _told(data, arm.id) for arm in data.run.arms}
-    names = dict.fromkeys(name for found in told.values() for numbers in found for name in numbers)
+    numbers_of = {arm.id: _numbers_of(data, arm.id) for arm in data.run.arms}
+    names = dict.fromkeys(
+        name for found in numbers_of.values() for numbers in found for name in numbers
+    )
     return tuple(
         _picked(data, arm, name, values)
         for name in names
-        for arm, found in told.items()
+        for arm, found in numbers_of.items()
         if (values := [numbers[name] for numbers in found if name in numbers])
     )
 
 
-def _told(data: CellData, arm: str) -> list[dict[str, float]]:
+def _numbers_of(data: CellData, arm: str) -> list[dict[str, float]]:
     """Return the numbers of each process of a command, or of each generation of a workload."""
     if data.is_program:
         return [run.values for run in data.arm_blocks(arm) if isinstance(run, ProcessRun)]
@@ -266,6 +268,6 @@ def _results(data: CellData, arm: str) -> dict[_Point, float]:
         else:
             results |= {(name, *start, 0): value for name, value in one.values.items()}
     if not data.is_program:
-        for (start, count), numbers in zip(steps.items(), _told(data, arm), strict=False):
+        for (start, count), numbers in zip(steps.items(), _numbers_of(data, arm), strict=False):
             results |= {(name, *start, count): value for name, value in numbers.items()}
     return {point: value for point, value in results.items() if value is not None}

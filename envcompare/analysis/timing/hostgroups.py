@@ -202,10 +202,10 @@ def _of_effect(
         one.cell.host: costs.floors[one.cell.id] for one in data if one.cell.id in costs.floors
     }
     floor = sum(max((failed.get(h, 0.0) for h in side), default=0.0) for side in _sides(made))
-    told = tuple(host for side in _sides(made) for host in side if host in failed)
-    made = replace(made, failed_controls=told)
+    failed_hosts = tuple(host for side in _sides(made) for host in side if host in failed)
+    made = replace(made, failed_controls=failed_hosts)
     claim = claimed(made.outcome, made.log_ratio or 0.0, margin=margin)
-    is_kept = not told or claim > floor or made.outcome == "not-run"
+    is_kept = not failed_hosts or claim > floor or made.outcome == "not-run"
     if made.outcome == "equivalent" and any(outside_turns(one, arm) for one in data):
         is_kept = False
     return made if is_kept else replace(made, outcome="inconclusive")

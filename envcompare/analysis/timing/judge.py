@@ -194,7 +194,7 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, settled: Pri
         turn_trend=_turn_trend(data, arm.id),
         steps=_steps_of_both(data, arm),
         reference_step_s=data.readings.step_s(
-            data.reference.id, beside=arm.id, metric=metric, is_mean=found.is_by_mean
+            data.reference.id, compared=arm.id, metric=metric, is_mean=found.is_by_mean
         ),
         tail=tail(data, arm.id),
         secondary=tuple(other for other in others if other is not None),

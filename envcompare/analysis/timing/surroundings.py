@@ -39,7 +39,7 @@ from envcompare.run_folder.results import references_of
 Differences = tuple[FactDifference, ...]
 _FELT: Final = (True, None, False)
 _HOST_FACTS: Final[tuple[HostFact, ...]] = get_args(HostFact)
-_UNTOLD: Final = frozenset({"identity", "varied"})  # the names of an arm, and intended differences
+_LEFT_OUT: Final = frozenset({"identity", "varied"})  # names of an arm, and intended differences
 # Between hosts these are not software differences. torch takes as many inter-op threads as there
 # are cores, and no arm sets another number.
 _OF_MACHINE: Final = ("gpu.", "torch.cpu_capability", "torch.interop_threads")
@@ -218,10 +218,10 @@ def likelihood(difference: FactDifference) -> tuple[int, int, int]:
 
 
 def of_cells(by_cell: dict[str, Differences], *, shared: Differences) -> dict[str, Differences]:
-    """Return each cell's differences that are not as in `shared`, the strongest of all cells."""
-    told = {(one.host, one.arm, one.key): one for one in shared}
+    """Return each cell's differences that are not in `shared`, or differ from it."""
+    shared_facts = {(one.host, one.arm, one.key): one for one in shared}
     otherwise = {
-        cell: tuple(one for one in found if told.get((one.host, one.arm, one.key)) != one)
+        cell: tuple(one for one in found if shared_facts.get((one.host, one.arm, one.key)) != one)
         for cell, found in by_cell.items()
     }
     return {cell: found for cell, found in otherwise.items() if found}
@@ -274,13 +274,13 @@ def _between_hosts(arm: str, fingerprints: Iterable[FingerprintRecord]) -> Itera
 
 
 def group_differences(around: Surroundings) -> tuple[GroupDifference, ...]:
-    """Return the differences of the groups from the first, machines as the reference saw them.
+    """Return how each group differs from the first; the reference arm describes the machines.
 
-    Left out are equal values, the names of an arm, and what its environment sets on purpose.
+    Equal values, names of arms, and what an environment sets on purpose are left out.
     """
     arms = [arm for arm in around.read.timed.arms if not arm.is_control]
     arms.sort(key=lambda arm: not arm.is_reference)
-    told: dict[tuple[str, str], GroupDifference] = {}
+    by_place: dict[tuple[str, str], GroupDifference] = {}
     for pair in around.read.group_pairs:
         for arm in arms:
             for differing in _between_groups(pair, arm.id, around):
@@ -290,10 +290,10 @@ def group_differences(around: Surroundings) -> tuple[GroupDifference, ...]:
                     if differing.fact_class == "host"
                     else f"{arm.id} {differing.key}",
                 )
-                told.setdefault(place, differing)
+                by_place.setdefault(place, differing)
     return tuple(
         sorted(
-            told.values(),
+            by_place.values(),
             key=lambda differing: (
                 CLASS_ORDER.index(differing.fact_class) if differing.fact_class != "host" else -1
             ),
@@ -312,7 +312,7 @@ def _between_groups(
     if not all(sides):
         return
     hosts = [*sides[0], *sides[1]]
-    for key, fact_class in _told_of_groups(records, hosts, around).items():
+    for key, fact_class in _classes(records, hosts, around).items():
         values = _values(key, records, hosts)
         first, second = ({values[host] for host in side} for side in sides)
         if first != second:
@@ -327,7 +327,7 @@ def _between_groups(
             )
 
 
-def _told_of_groups(
+def _classes(
     records: Mapping[str, FingerprintRecord], hosts: Sequence[str], around: Surroundings
 ) -> dict[str, FactClass]:
     """Return the class of each fact in which any host differs from the first.
@@ -336,9 +336,9 @@ def _told_of_groups(
     """
     keys: dict[str, FactClass] = {}
     for host in hosts[1:]:
-        known_beside = around.of_hosts(records[host].arm, (hosts[0], host))
-        for differing in compare_fingerprints(records[hosts[0]], records[host], known_beside):
-            if differing.fact_class in _UNTOLD or differing.part_of or differing.key == _DRAWN:
+        known_around = around.of_hosts(records[host].arm, (hosts[0], host))
+        for differing in compare_fingerprints(records[hosts[0]], records[host], known_around):
+            if differing.fact_class in _LEFT_OUT or differing.part_of or differing.key == _DRAWN:
                 continue
             fact_class: FactClass = (
                 "host" if differing.key.startswith(_OF_MACHINE) else differing.fact_class

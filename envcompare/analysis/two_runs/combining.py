@@ -216,8 +216,8 @@ def _unless_alike(
     key: str, mine: FingerprintValue, theirs: FingerprintValue, text: str
 ) -> Iterator[Mismatch]:
     if mine != theirs:
-        told = ("not known" if value is None else str(value) for value in (mine, theirs))
-        yield Mismatch(key=key, before=mine, after=theirs, text=text.format(*told))
+        values = ("not known" if value is None else str(value) for value in (mine, theirs))
+        yield Mismatch(key=key, before=mine, after=theirs, text=text.format(*values))
 
 
 def _arm(run: ReadRun, name: str) -> str:
@@ -230,10 +230,10 @@ def _effect(
     parts: list[tuple[CombinableRun, Comparison]], *, level: float, margin: float
 ) -> CombinedEffect:
     run, first = parts[0]
-    told = tuple(_part(run, one) for run, one in parts)
+    members = tuple(_part(run, one) for run, one in parts)
     pooled = [
         (part, one)
-        for part, (_, one) in zip(told, parts, strict=True)
+        for part, (_, one) in zip(members, parts, strict=True)
         if part.log_ratio is not None and part.error is not None
     ]
     metrics = {one.primary.metric for _, one in parts if one.primary is not None}
@@ -252,7 +252,7 @@ def _effect(
         runs=len({part.run_id for part, _ in pooled}),
         hosts=len(by_machine),
         unit="host" if len(by_machine) > 1 else "run",
-        parts=told,
+        parts=members,
     )
     if len(metrics) > 1 or base.runs < 2:
         return base

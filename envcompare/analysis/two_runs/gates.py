@@ -122,9 +122,7 @@ def _gate(item: str) -> Gate:
 def _percent(item: str, state: GateState, amount: str) -> float:
     matched, most = _PERCENT.fullmatch(amount), _MOST[state]
     if matched is None or float(matched[1]) > most:
-        raise _refused(
-            item, f"behind {state}: stands a percentage from 0% to {most:.0f}%, with its sign %"
-        )
+        raise _refused(item, f"{state}: needs a percentage from 0% to {most:.0f}%, with the sign %")
     return float(matched[1])
 
 
@@ -334,10 +332,10 @@ def _is_beyond(gate: Gate, claim: Claim) -> bool:
     """Say whether the whole interval is beyond the bound, and the claim was not withdrawn."""
     if gate.percent is None or claim.low is None or claim.high is None:
         return claim.outcome == gate.state
-    stands = claim.outcome == gate.state or (claim.outcome == "equivalent" and claim.is_firm)
+    is_kept = claim.outcome == gate.state or (claim.outcome == "equivalent" and claim.is_firm)
     if gate.state == "slower":
-        return stands and claim.low > gate.bound
-    return stands and claim.high < gate.bound
+        return is_kept and claim.low > gate.bound
+    return is_kept and claim.high < gate.bound
 
 
 def _is_proven(gate: Gate, claim: Claim) -> bool:

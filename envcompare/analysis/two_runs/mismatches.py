@@ -82,8 +82,8 @@ def mismatches(before: ReadRun, after: ReadRun, cells: Iterable[str]) -> tuple[M
         )
         for mismatch in chain.from_iterable(every):
             known = seen.get((mismatch.key, mismatch.text))
-            told = (*known.cells, cell) if known else (cell,)
-            seen[mismatch.key, mismatch.text] = replace(mismatch, cells=told)
+            places = (*known.cells, cell) if known else (cell,)
+            seen[mismatch.key, mismatch.text] = replace(mismatch, cells=places)
     return tuple(seen.values())
 
 
@@ -137,7 +137,7 @@ def mismatch_text(mismatch: Mismatch, cells: tuple[str, ...]) -> str:
     return f"{mismatch.text} ({where})" if mismatch.cells else mismatch.text
 
 
-def told_facts(differences: Iterable[FactDifference]) -> tuple[FactDifference, ...]:
+def whole_facts(differences: Iterable[FactDifference]) -> tuple[FactDifference, ...]:
     """Return the facts that are not part of another difference."""
     return tuple(one for one in differences if not one.part_of)
 
@@ -211,7 +211,7 @@ def _of_reference(before: ReadRun, after: ReadRun, cell: str) -> Iterator[Mismat
         first, second = ("not known" if one is None else "known" for one in (mine, theirs))
         yield _mismatch("fingerprint", (first, second), f"the fingerprint {first} → {second}")
         return
-    for difference in told_facts(changed_facts(before, after, at)):
+    for difference in whole_facts(changed_facts(before, after, at)):
         yield _mismatch(
             difference.key, (difference.reference, difference.value), fact_text(difference)
         )

@@ -208,11 +208,11 @@ def _figures(comparison: Comparison | LadderStep) -> str:
 
 def _forest_description(run: RunComparison, chosen: list[Comparison], *, left_out: int) -> str:
     counts = Counter(WORDS[comparison.outcome] for comparison in chosen)
-    told = ", ".join(f"{count} {word}" for word, count in counts.items())
+    counted_words = ", ".join(f"{count} {word}" for word, count in counts.items())
     rest = f" {counted(left_out, 'comparison')} that moved less left out." if left_out else ""
     return (
         f"{counted(len(chosen), 'comparison')} with intervals, the band is the margin of "
-        f"±{margin_percent(run.margin)}: {told}.{rest}"
+        f"±{margin_percent(run.margin)}: {counted_words}.{rest}"
     )
 
 
@@ -241,12 +241,12 @@ class _LadderRow(NamedTuple):
 
 def ladder_chart(run: RunComparison, cell: str, *, on: Axis) -> Chart:
     """Return the rungs of a cell from top to bottom, each above its step from the rung below."""
-    told = "; ".join(f"{row.name}: {row.figures}" for row in _ladder_rows(run, cell))
+    steps = "; ".join(f"{row.name}: {row.figures}" for row in _ladder_rows(run, cell))
     where = shown(cell_labels(run).get(cell, cell))
     return Chart(
         name=chart_name("ladder", cell),
         title=f"The ladder in {where}, against {shown(run.reference_arm)}; left is faster",
-        description=f"The band is the margin of ±{margin_percent(run.margin)}. {told}.",
+        description=f"The band is the margin of ±{margin_percent(run.margin)}. {steps}.",
         declare=partial(_ladder, run, cell, on),
     )
 

@@ -60,7 +60,7 @@ _Fixed = tuple[tuple[str, str], ...]
 _WIDE: Final = 3.0  # doublings
 _SMALLEST, _LARGEST = 1e-100, 1e100  # an axis cannot label numbers beyond
 _Styles = dict[str, Style]
-_TOLD: Final = 12  # numbers and reasons in a description
+_MOST_ITEMS: Final = 12  # numbers and reasons in a description
 _WIDTH: Final = 330
 _HEIGHT: Final = 170
 _BELOW: Final = 44.0
@@ -271,7 +271,7 @@ def _measured(sweep: Sweep, on: Axis, styles: _Styles, palette: Palette) -> list
                 "colour": palette.of(style.place),
                 "shape": style.shape,
                 "dash": list(style.dash),
-                "tip": f"{shown(arm)}, {_at(sweep, point)}: {_told(point)}",
+                "tip": f"{shown(arm)}, {_at(sweep, point)}: {_estimate(point)}",
             }
             for point in points
             if point.primary is not None
@@ -299,7 +299,7 @@ def _edges(sweep: Sweep, on: Axis, styles: _Styles, palette: Palette) -> list[di
                     "shape": shape,
                     "colour": palette.of(styles[point.arm].place),
                     "tip": f"{shown(point.arm)}, {_at(sweep, point)}"
-                    f"{'' if shape == _LOST else ', beyond the axis'}: {_told(point)}",
+                    f"{'' if shape == _LOST else ', beyond the axis'}: {_estimate(point)}",
                 }
             )
     return records
@@ -346,24 +346,24 @@ def _at(sweep: Sweep, point: SweepPoint) -> str:
     return f"{shown(sweep.parameter)}={number_text(point.value)}"
 
 
-def _told(point: SweepPoint) -> str:
+def _estimate(point: SweepPoint) -> str:
     primary = point.primary
     return missing_text(point) if primary is None else estimate_text(primary)
 
 
 def _description(run: RunComparison, sweep: Sweep) -> str:
     """List each arm's changes by value, and what is missing."""
-    told = " ".join(_arm_sentence(sweep, arm) for arm in sweep.arms)
+    sentences = " ".join(_arm_sentence(sweep, arm) for arm in sweep.arms)
     lost = [
         f"{shown(one.arm)} at {number_text(one.value)}: {missing_text(one)}"
         for one in sweep.points
         if one.primary is None
     ]
-    missing = f" Missing: {listed(lost, most=_TOLD)}." if lost else ""
+    missing = f" Missing: {listed(lost, most=_MOST_ITEMS)}." if lost else ""
     margin = f"±{margin_percent(run.margin)}"
     return (
         f"Change of time against {shown(reference_name(run))} over {shown(sweep.parameter)}; up is "
-        f"slower, the band is the margin of {margin}. {told}{missing}"
+        f"slower, the band is the margin of {margin}. {sentences}{missing}"
     )
 
 
@@ -373,4 +373,4 @@ def _arm_sentence(sweep: Sweep, arm: str) -> str:
         for one in sweep.points
         if one.arm == arm and (primary := one.primary) is not None
     ]
-    return f"{shown(arm)}: {listed(changes, most=_TOLD) if changes else 'not measured'}."
+    return f"{shown(arm)}: {listed(changes, most=_MOST_ITEMS) if changes else 'not measured'}."

@@ -55,7 +55,7 @@ _AXIS: Final = 44.0  # px for the axis below
 _PALE: Final = 0.3
 _ROOM: Final = 1.15  # of the longest bar, with room for its total
 _LONGEST_NAME: Final = 34
-_TOLD: Final = 4  # parts named in the description
+_MOST_PARTS: Final = 4  # parts named in the description
 _PART_COLOURS: Final[dict[PartName, tuple[int, bool]]] = {  # index in the palette, and whether pale
     "gemm": (0, False),
     "attention": (0, True),
@@ -152,14 +152,14 @@ def _stacked(
     ]
     x, y = _across("x", (0.0, end), title=title), partial(down, height=height)
     middle, inked = {"baseline": "middle"}, [row for row in boxes if row["text"]]
-    beside = {"align": "left", "dx": 6, "color": palette.mute, **middle}
+    at_end = {"align": "left", "dx": 6, "color": palette.mute, **middle}
     area = {"x": x, "x2": "x2", "y": y("y"), "y2": "y2"}
     look = {"fill": "colour", "fillOpacity": "opacity", "stroke": "edge", "description": "tip"}
     inside = {"x": "middle_x", "y": y("middle"), "text": "text", "color": "ink"}
     layers = (
         marks(boxes, "rect", {"strokeWidth": 1}, **area, **look),
         marks(inked, "text", {"fontWeight": "bold", **middle}, **inside),
-        marks(ends, "text", beside, x=x, y=y("y"), text="total"),
+        marks(ends, "text", at_end, x=x, y=y("y"), text="total"),
         row_texts(ends, y("y"), palette.text, text="name"),
     )
     drawing = layered(layers, width=_WIDTH, height=height)
@@ -258,13 +258,13 @@ def _ledger_bar(ledger: Ledger, name: str, scale: TimeScale, *, is_arm: bool) ->
 
 def _ledger_description(ledger: Ledger, reference: str, scale: TimeScale) -> str:
     """Describe the totals and the parts that changed most; the table has every part."""
-    moved = sorted(ledger.parts, key=lambda part: -abs(part.change_ns))[:_TOLD]
-    told = [
+    moved = sorted(ledger.parts, key=lambda part: -abs(part.change_ns))[:_MOST_PARTS]
+    most_changed = [
         f"{PART_NAMES[part.part]} {scale.signed(part.change_ns)} {scale.unit}"
         for part in moved
         if part.change_ns
     ]
-    changes = f" Most changed: {', '.join(told)}." if told else ""
+    changes = f" Most changed: {', '.join(most_changed)}." if most_changed else ""
     return (
         f"{shown(reference)} {scale.number(ledger.reference_ns)} {scale.unit}, "
         f"{shown(ledger.arm)} {scale.number(ledger.arm_ns)} {scale.unit} {_per(ledger)}.{changes}"
@@ -328,15 +328,15 @@ def _startup_bar(arm: str, table: Parts, phases: list[str], scale: TimeScale) ->
 
 def _startup_description(arms: dict[str, Parts]) -> str:
     """Describe the total of each arm and its longest phase."""
-    told = []
+    totals = []
     for arm, table in arms.items():
         parts = [part for name, part in table.items() if name in PHASES]
         longest = max(parts, key=lambda part: part.median_s, default=None)
         most = ""
         if longest:
             most = f" (longest: {PHASES[longest.phase]}, {duration(longest.median_s)})"
-        told.append(f"{shown(arm)} {duration(total_s(table))}{most}")
-    return f"Medians of phases, added up: {'; '.join(told)}."
+        totals.append(f"{shown(arm)} {duration(total_s(table))}{most}")
+    return f"Medians of phases, added up: {'; '.join(totals)}."
 
 
 def total_s(table: Parts) -> float:

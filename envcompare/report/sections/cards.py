@@ -115,8 +115,8 @@ def _controls(run: RunComparison, verdicts: tuple[Verdict, ...]) -> list[Line]:
     """Describe the worst control and the control of the cell with the largest difference."""
     labels = cell_labels(run)
     cells = sorted(run.cells, key=lambda cell: (not is_control_failed(cell, run), *_doubt(cell)))
-    told = {one.cell_id for one in _moved(verdicts)[:1]} | {cell.id for cell in cells[:1]}
-    shown = [cell for cell in cells if cell.id in told or len(cells) <= FIRST_CONTROLS]
+    leading = {one.cell_id for one in _moved(verdicts)[:1]} | {cell.id for cell in cells[:1]}
+    shown = [cell for cell in cells if cell.id in leading or len(cells) <= FIRST_CONTROLS]
     items = [_item(control_sentence(cell, label=labels[cell.id], run=run)) for cell in shown]
     if rest := len(cells) - len(shown):
         is_ranked = all(math.isfinite(_width(cell)) for cell in cells)
@@ -238,7 +238,7 @@ def _guards(run: RunComparison) -> list[Line]:
 
 def _of_profiles(run: RunComparison) -> list[Line]:
     """State what kernel names show in addition to confounders, and the cautions about profiles."""
-    builds = build_sentences(run, beside=True) if is_timed(run) else ()
+    builds = build_sentences(run, with_confounders=False) if is_timed(run) else ()
     items = [_item(f"⚠ {text}") for text in (*builds, *profile_cautions(run))]
     return _first(items, "more about the profiles.", link=WHY_LINK, href=WHY_HREF)
 
@@ -257,8 +257,8 @@ def _confounders(run: RunComparison) -> list[Line]:
             items.append(_item(text, href=_SPLIT_HREF, link=_SPLIT_LINK))
             continue
         # kernel names are long; the Why section lists them in full
-        told = (one.evidence for one in differences if not one.key.startswith("kernels."))
-        seen = list(dict.fromkeys(text for text in told if text))
+        texts = (one.evidence for one in differences if not one.key.startswith("kernels."))
+        seen = list(dict.fromkeys(text for text in texts if text))
         remedies = list(dict.fromkeys(one.remedy for one in differences if one.remedy))
         text = f"{listed(names, most=4)} may be the cause as well as the environment."
         how = f"{SEPARATE}{'; or '.join(remedies[:_MOST_ITEMS])}." if remedies else ""

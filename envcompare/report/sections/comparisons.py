@@ -139,7 +139,7 @@ def comparison_rows(run: RunComparison, axis: Axis) -> tuple[ComparedRow, ...]:
     rows = []
     for comparison in ordered:
         words = verdict(comparison, label=labels[comparison.cell], margin=run.margin)
-        beside = mixed.get((comparison.host, comparison.arm), "") * words.is_confounded
+        caution = mixed.get((comparison.host, comparison.arm), "") * words.is_confounded
         rows.append(
             ComparedRow(
                 comparison=comparison,
@@ -148,7 +148,7 @@ def comparison_rows(run: RunComparison, axis: Axis) -> tuple[ComparedRow, ...]:
                 mark=mark(comparison.deciding, comparison.outcome, on=axis),
                 steps=step_times(run, words),
                 figures={name: _figure(run, comparison, name) for name in METRICS},
-                notes=_notes(comparison, words, beside),
+                notes=_notes(comparison, words, caution),
             )
         )
     return tuple(rows)
@@ -166,8 +166,8 @@ def _mixed(run: RunComparison) -> dict[tuple[str, str], str]:
 
 def _notes(comparison: Comparison, words: Verdict, mixed: str) -> tuple[str, ...]:
     """Return the small notes below the sentence of a row."""
-    beside = visible(f"⚠ {mixed}") if mixed else ""
-    notes = (beside, _replication(comparison.primary), *words.remarks)
+    caution = visible(f"⚠ {mixed}") if mixed else ""
+    notes = (caution, _replication(comparison.primary), *words.remarks)
     return tuple(note for note in notes if note)
 
 

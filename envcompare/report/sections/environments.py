@@ -107,8 +107,10 @@ def _alike(hosts: tuple[HostFacts, ...]) -> list[tuple[HostFacts, ...]]:
     groups: dict[tuple[object, ...], list[HostFacts]] = {}
     for facts in hosts:
         states = tuple((arm.arm, arm.state) for arm in facts.arms)
-        told = tuple(sorted((one.arm, one.key, one.fact_class) for one in facts.differences))
-        groups.setdefault((states, told), []).append(facts)
+        differing_keys = tuple(
+            sorted((one.arm, one.key, one.fact_class) for one in facts.differences)
+        )
+        groups.setdefault((states, differing_keys), []).append(facts)
     return [tuple(group) for group in groups.values()]
 
 

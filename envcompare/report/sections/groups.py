@@ -129,11 +129,11 @@ def _sentences(run: RunComparison, estimates: tuple[GroupEstimate, ...]) -> tupl
     )
 
 
-def _differences(run: RunComparison, told: tuple[GroupDifference, ...], label: str) -> Table:
+def _differences(run: RunComparison, rows: tuple[GroupDifference, ...], label: str) -> Table:
     first, *others = run.groups
     return table_of(
         label,
-        told,
+        rows,
         ("Property", "name", lambda difference: fact(difference.key).name),
         (visible(first.name), "text", lambda difference: visible(side_text(difference, first))),
         *(
@@ -157,13 +157,13 @@ def _reach(difference: GroupDifference) -> str:
 
 
 def _software(run: RunComparison) -> tuple[Block, ...]:
-    told = _software_differences(run)
-    if not told:
+    differences = _software_differences(run)
+    if not differences:
         return ()
-    is_open = any(one.fact_class == "confounder" for one in told)
-    table = _differences(run, told, "Software that differs between the groups")
+    is_open = any(one.fact_class == "confounder" for one in differences)
+    table = _differences(run, differences, "Software that differs between the groups")
     mark = "⚠ Software and settings differ as well" if is_open else "Settings differ as well"
-    return (Fold(summary=f"{mark} ({len(told)})", is_open=False, blocks=(table,)),)
+    return (Fold(summary=f"{mark} ({len(differences)})", is_open=False, blocks=(table,)),)
 
 
 def _names(run: RunComparison) -> tuple[str, str]:

@@ -181,12 +181,12 @@ def _failure_group(failure: _Failure, files: tuple[str, ...]) -> Group:
         ("why", shortened(record.details, most=_LONGEST_DETAILS) if record else ""),
         ("try", one_line(record.hint, most=LONGEST_REASON) if record else ""),
     )
-    told = Line(text=place, style="small", after=(log,) if log else ())
+    subtitle = Line(text=place, style="small", after=(log,) if log else ())
     return Group(
         style="failure",
         blocks=(
             Heading(text=failure.where, badge=badge),
-            *((told,) if place else ()),
+            *((subtitle,) if place else ()),
             Pairs(pairs=tuple(pair for pair in pairs if pair[1]), style="three-lines"),
         ),
     )
@@ -195,14 +195,14 @@ def _failure_group(failure: _Failure, files: tuple[str, ...]) -> Group:
 def _failures(run: RunComparison) -> tuple[_Failure, ...]:
     """Return every failure of the run, and each missing comparison that has no failure."""
     labels = cell_labels(run)
-    told = {(one.cell, one.arm) for one in run.failures}
+    reported = {(one.cell, one.arm) for one in run.failures}
     return (
         *(_from_row(one, labels) for one in run.failures),
         *(
             _from_comparison(run, one, label=labels[one.cell])
             for one in run.comparisons
             if one.outcome in {"failed", "not-run"}
-            and (one.cell, one.arm) not in told
+            and (one.cell, one.arm) not in reported
             and not one.is_skipped_size
         ),
         *_states(run),
@@ -234,11 +234,11 @@ def _states(run: RunComparison) -> Iterator[_Failure]:
         if arm.state != "ok" and (arm.host, arm.arm) not in failed:
             where = f"{arm.arm} on host {arm.host}"
             yield _Failure(where=where, state=arm.state, brief=arm.reason)
-    told = {one.cell for one in run.failures} | {
+    failed_cells = {one.cell for one in run.failures} | {
         one.cell for one in run.comparisons if one.outcome in {"failed", "not-run"}
     }
     for cell in run.cells:
-        if cell.state != "ok" and cell.id not in told:
+        if cell.state != "ok" and cell.id not in failed_cells:
             yield _Failure(where=cell.id, state=cell.state, brief=cell.reason)
 
 
@@ -307,9 +307,9 @@ def _cell_rows(cell: CellSummary, label: str) -> Iterator[tuple[Words, ...]]:
     # a column shows what stopped a cell that ended well
     reason = "" if cell.state == "ok" else cell.reason
     notes = (reason, cell.metric_reason, _generation(cell), *cell.cautions)
-    told = "; ".join(one_line(text) for text in notes if text)
-    if told:
-        yield (Line(below=(f"{label}: {told}",)),)
+    text = "; ".join(one_line(note) for note in notes if note)
+    if text:
+        yield (Line(below=(f"{label}: {text}",)),)
 
 
 def _generation(cell: CellSummary) -> str:

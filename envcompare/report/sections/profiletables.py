@@ -267,11 +267,11 @@ def _leading_table(profiles: CellProfiles, *, label: str) -> Table:
 
 def _leading_cell(line: QuantityLine, cell: QuantityCell) -> Line:
     is_number = bool(line.quantity and cell.is_measured)
-    beside = (cell.ratio, cell.note * cell.is_measured)
+    remarks = (cell.ratio, cell.note * cell.is_measured)
     return Line(
         strong=cell.text * is_number,
         text=cell.text * (not is_number),
-        after=tuple(Span(text=text, style="small") for text in beside if text),
+        after=tuple(Span(text=text, style="small") for text in remarks if text),
     )
 
 
@@ -324,11 +324,13 @@ def partly_measured(profiles: CellProfiles) -> tuple[tuple[str, str], ...]:
 def _measured(lines: Iterable[QuantityLine]) -> tuple[QuantityLine, ...]:
     """Return the lines for which at least one arm has a value; each reason appears once."""
 
-    def told(cell: QuantityCell) -> QuantityCell:
+    def without_reason(cell: QuantityCell) -> QuantityCell:
         return cell if cell.is_measured else replace(cell, note="")
 
     return tuple(
-        replace(line, cells=tuple(map(told, line.cells))) for line in lines if line.is_measured
+        replace(line, cells=tuple(map(without_reason, line.cells)))
+        for line in lines
+        if line.is_measured
     )
 
 
@@ -454,8 +456,8 @@ def differences_of(
 def ledger_blocks(ledger: Ledger, *, reference: str, label: str) -> tuple[Block, ...]:
     """Return the ledger as a table in one unit, with its remarks."""
     rule = f"{ledger.rule} Source: {ledger.source}.".strip()
-    beside = helper_sentences(ledger, reference=reference)
-    notes = (rule, *beside, *timing_sentences(ledger), *ledger.notes)
+    helpers = helper_sentences(ledger, reference=reference)
+    notes = (rule, *helpers, *timing_sentences(ledger), *ledger.notes)
     return _ledger_table(ledger, reference=reference, label=label), Items(
         items=notes, style="small"
     )

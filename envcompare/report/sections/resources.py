@@ -32,11 +32,11 @@ from envcompare.report.numbers import (
     NOT_MEASURED,
     NS,
     TimeScale,
+    distinct_numbers,
     duration,
     margin_percent,
     size,
     three_digits,
-    told_apart,
 )
 from envcompare.report.wording.labels import (
     arms_in,
@@ -61,8 +61,8 @@ _MEMORY: Final[dict[str, str]] = {
     "cuda_reserved_peak_bytes": "CUDA reserved",
 }
 _STARTUP: Final = (
-    "From the call of the engine to the end of the process, in a pass of its own; none of it is "
-    "part of the step times above."
+    "From the call of the engine to the end of the process. A separate pass measured it; the step "
+    "times above do not include it."
 )
 _NO_COUNTER: Final = (
     "Not measured: the worker found no such counter where it ran, or its container had served "
@@ -304,7 +304,7 @@ def _picked_median(picked: PickedValue, shown: list[PickedValue], *, is_of_progr
         spread = f"{three_digits(picked.low)} to {three_digits(picked.high)}"
     words = ("process", "processes") if is_of_program else ("generation",)
     count = counted(picked.processes, *words)
-    return Line(text=told_apart(picked.median, *others)[0], below=(f"{spread}, {count}",))
+    return Line(text=distinct_numbers(picked.median, *others)[0], below=(f"{spread}, {count}",))
 
 
 def _picked_change(picked: PickedValue, run: RunComparison) -> Words:

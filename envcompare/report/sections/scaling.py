@@ -47,7 +47,7 @@ from envcompare.run_folder.records import CONTROL_SUFFIX, Goal
 from envcompare.text import assigned, counted, one_line, visible
 
 _RANKS: Final = (
-    "A rank is a process with a batch of its own, so that the work of a step grows with the ranks. "
+    "A rank is a process with its own batch, so the work of a step grows with the ranks. "
     "The samples in a second are those of the median step. The speed-up is their ratio to one rank "
     "of the same environment in each restart that measured both, by its typical steps, and so not "
     "the quotient of two rows: the geometric mean of the restarts with its 95 % interval (Student "
@@ -73,7 +73,7 @@ _BATCHES: Final = (
     "no smaller one has. Environments are compared at equal batch."
 )
 _SEARCHED: Final = (
-    "Each size was tried in a process of its own. The largest batch that fits is found by "
+    "Each size was tried in a separate process. The largest batch that fits is found by "
     "bisection, to within a few percent; sizes that do not fit in every environment were not "
     "measured."
 )
@@ -162,13 +162,15 @@ def _has_collectives(run: RunComparison) -> bool:
 def _works(rows: tuple[Scaling, ...]) -> dict[str, str]:
     """Name the work of each cell by its workload and the parameters that differ."""
     varied = varied_parameters(rows)
-    told = {
+    varying = {
         row.cell: {
             name: value for name, value in row.parameters.items() if (row.workload, name) in varied
         }
         for row in rows
     }
-    return {row.cell: visible(" ".join((row.workload, *assigned(told[row.cell])))) for row in rows}
+    return {
+        row.cell: visible(" ".join((row.workload, *assigned(varying[row.cell])))) for row in rows
+    }
 
 
 def _ranks(scaling: Scaling) -> Words:
@@ -230,18 +232,18 @@ def _networks(run: RunComparison) -> Iterator[str]:
     """Yield the network devices and shared memory that each environment gives its ranks."""
     hosts = dict.fromkeys(one.host for one in run.scaling)
     for arm in run.arms:
-        is_told = arm.host in hosts and "network.interfaces" in arm.facts
-        if is_told and not arm.arm.endswith(CONTROL_SUFFIX):
+        is_known = arm.host in hosts and "network.interfaces" in arm.facts
+        if is_known and not arm.arm.endswith(CONTROL_SUFFIX):
             where = f" on {visible(arm.host)}" * (len(hosts) > 1)
             yield f"{visible(arm.arm)}{where}: {_network(arm)}."
 
 
 def _network(arm: ArmSummary) -> str:
     devices, shared = arm.facts["network.interfaces"], arm.facts.get("shm.bytes")
-    told = f"network devices {visible(str(devices))}" if devices else "network devices not known"
+    text = f"network devices {visible(str(devices))}" if devices else "network devices not known"
     if isinstance(shared, int):
-        told += f"; shared memory (/dev/shm) {size(shared)}"
-    return told
+        text += f"; shared memory (/dev/shm) {size(shared)}"
+    return text
 
 
 def batches_section(run: RunComparison) -> Section | None:
@@ -285,8 +287,8 @@ def _environments(run: RunComparison, sweep: BatchSweep) -> Table:
 
 def _largest(arm: ArmSizes) -> Line:
     if arm.largest is None:
-        told = f"({one_line(arm.reason)})"
-        return Line(text="not known", below=(told,) * bool(arm.reason))
+        brief = f"({one_line(arm.reason)})"
+        return Line(text="not known", below=(brief,) * bool(arm.reason))
     if arm.limited_by == "cap":
         return Line(text=f"{arm.largest} or more", below=("(no larger one was tried)",))
     beyond = f"({arm.beyond} does not fit: {_limit(arm)})"
@@ -308,8 +310,8 @@ def _knee(arm: ArmSizes) -> Line:
     measured = [rate.batch for rate in arm.rates]
     if arm.knee is None:
         ends = f"{arm.knee_low} to {arm.knee_high or measured[-1]}"
-        told = f"({ends}, by {counted(arm.knee_restarts, 'restart')})"
-        return Line(text="not decided", below=(told,))
+        bounds = f"({ends}, by {counted(arm.knee_restarts, 'restart')})"
+        return Line(text="not decided", below=(bounds,))
     is_end = arm.knee == measured[-1]
     return Line(text=str(arm.knee), below=("(the largest that was measured)",) * is_end)
 
@@ -339,15 +341,15 @@ def _sizes(run: RunComparison, sweep: BatchSweep) -> Table:
 
 def _why_not(run: RunComparison, cell: str, arm: str) -> str:
     """Return why a size was not measured, only in the column of the reference."""
-    is_told = arm == run.reference_in(cell)
+    is_reference = arm == run.reference_in(cell)
     failed = (one for one in run.cells if one.id == cell and one.state != "ok")
-    return next((one.reason for one in failed if is_told), "")
+    return next((one.reason for one in failed if is_reference), "")
 
 
 def _rate(rate: SizeRate | None, why_not: str) -> Line:
     if rate is None:
-        told = (f"({one_line(why_not)})",) if why_not else ()
-        return Line(text=NOT_MEASURED, below=told, style="said")
+        reason = (f"({one_line(why_not)})",) if why_not else ()
+        return Line(text=NOT_MEASURED, below=reason, style="said")
     ends = ends_text(rate.low, rate.high, three_digits)
     return Line(text=three_digits(rate.samples_per_s), below=(f"({ends})",))
 
@@ -418,9 +420,9 @@ def _reached(arm: ArmTraining, goal: Goal | None) -> Line:
         text = within + ", when time was up" * is_cut
         return Line(text=text, below=(f"({tried}{best})", *_in_brackets(arm.why_not)))
     low, high = min(arm.epochs), max(arm.epochs)
-    told = f"(in {arm.reached} of {tried}{best})"
+    reached = f"(in {arm.reached} of {tried}{best})"
     text = str(low) if low == high else f"{low} to {high}"
-    return Line(text=text, below=(told, *_in_brackets(arm.why_not)))
+    return Line(text=text, below=(reached, *_in_brackets(arm.why_not)))
 
 
 def _in_brackets(reason: str) -> tuple[str, ...]:
@@ -449,17 +451,17 @@ def _notes(training: CellTraining) -> tuple[Line, ...]:
     lacking = ", ".join(arm.arm for arm in arms if not arm.restarts)
     equal = [arm.arm for arm in arms if arm.restarts and arm.is_same_work]
     whose = "all environments" if len(equal) == len(arms) else ", ".join(equal)
-    told = ""
+    equality = ""
     if other:
-        told = (
+        equality = (
             f"In {other} of {counted(same + other, 'epoch')} the environments had different values "
             "although their seeds are equal: their arithmetic differs, and so may their epochs."
         )
     elif same:
-        told = f"In {same} of {counted(same, 'epoch')} {whose} had the same value, exactly."
+        equality = f"In {same} of {counted(same, 'epoch')} {whose} had the same value, exactly."
     untrained = f"No restart came to its end in {lacking}." if lacking else ""
     is_net = training.is_net and any(arm.log_ratio is not None for arm in training.arms)
-    return texts(told, untrained, net * is_net, style="small")
+    return texts(equality, untrained, net * is_net, style="small")
 
 
 def _epochs(goal: Goal, training: CellTraining, label: str) -> Table:

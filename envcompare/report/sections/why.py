@@ -121,7 +121,7 @@ def fold_anchors(rows: Iterable[ComparedRow]) -> dict[str, str]:
     }
 
 
-def cells_beside_folds(
+def unexplained_cells(
     run: RunComparison, rows: tuple[ComparedRow, ...]
 ) -> tuple[ProfiledCell, ...]:
     """Return the cells with profiles, without those that a fold explains."""

@@ -47,7 +47,7 @@ def candidates_text(run: RunComparison, comparisons: Iterable[Comparison]) -> st
             besides="With it" if asked else "Besides the environment",
         )
     said = f"The arms differ in {asked}, which this run compares." if asked else ""
-    seen = _in_kernel(run, decided), _worked_beside(run, decided)
+    seen = _in_kernel(run, decided), _helper_programs(run, decided)
     return " ".join(filter(None, (said, cause, *seen)))
 
 
@@ -84,14 +84,14 @@ def _on_purpose(run: RunComparison, decided: Iterable[Comparison]) -> tuple[Fact
 
     Differences with a remedy come first, and those that no step feels come last.
     """
-    told = (
+    found = (
         each
         for one in decided
         for (host, arm, _), each in _facts(run, one.cell).items()
         if (host, arm) == (one.host, one.arm) and each.fact_class == "varied"
         if not each.part_of
     )
-    by_key = {one.key: one for one in told}
+    by_key = {one.key: one for one in found}
 
     def place(one: FactDifference) -> tuple[bool, bool, str]:
         purpose = fact(one.key).purpose
@@ -102,8 +102,8 @@ def _on_purpose(run: RunComparison, decided: Iterable[Comparison]) -> tuple[Fact
 
 def _facts(run: RunComparison, cell: str) -> dict[tuple[str, str, str], FactDifference]:
     """Return the differences that a cell reports, by host, arm and key."""
-    told = (*run.differences, *run.cell_differences.get(cell, ()))
-    return {(one.host, one.arm, one.key): one for one in told}
+    of_cell = (*run.differences, *run.cell_differences.get(cell, ()))
+    return {(one.host, one.arm, one.key): one for one in of_cell}
 
 
 def _in_kernel(run: RunComparison, decided: Iterable[Comparison]) -> str:
@@ -163,25 +163,25 @@ def _is_more(before: FingerprintValue, after: FingerprintValue) -> bool:
     return after == "unlimited" or (isinstance(after, int) and after > before)
 
 
-def _worked_beside(run: RunComparison, decided: Iterable[Comparison]) -> str:
+def _helper_programs(run: RunComparison, decided: Iterable[Comparison]) -> str:
     """Name the helper programs of an environment that was slower; empty without any.
 
     A program is left out if it used less than a tenth of the step's extra time.
     """
-    told = {(one.cell, one.arm) for one in decided}
+    compared = {(one.cell, one.arm) for one in decided}
     labels = cell_labels(run)
     longest: dict[tuple[str, str], tuple[int, str]] = {}
     for profiles in run.profiles:
         for ledger in profiles.ledgers:
             for name, ns in ledger.helpers.items():
                 is_felt = ns >= _FELT * ledger.change_ns > 0
-                if is_felt and (profiles.cell, ledger.arm) in told:
+                if is_felt and (profiles.cell, ledger.arm) in compared:
                     where = labels.get(profiles.cell, profiles.cell)
                     key = (name, ledger.arm)
                     longest[key] = max(longest.get(key, (0, "")), (ns, where))
     return visible(
         " ".join(
-            f"{name} worked for {arm} beside the workload: {time_text(ns)} of CPU time a step in "
+            f"Outside the workload, {name} used {time_text(ns)} of CPU time a step for {arm} in "
             f"{where}."
             for (name, arm), (ns, where) in longest.items()
         )

@@ -11,7 +11,7 @@ import msgspec
 
 from envcompare.analysis.model.changes import Change, GateFinding, GateResult, RunChange, RunSide
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.analysis.two_runs.mismatches import fact_text, mismatch_text, told_facts
+from envcompare.analysis.two_runs.mismatches import fact_text, mismatch_text, whole_facts
 from envcompare.report.blocks import Column, Heading, Items, Line, PlainBlock, Row, Table
 from envcompare.report.numbers import (
     NOT_MEASURED,
@@ -279,9 +279,11 @@ def _said(change: Change) -> Iterator[PlainBlock]:
 
 def _changed_too(change: Change) -> Iterable[str]:
     """State what else changed in the arm, as a possible cause."""
-    told = [fact for fact in told_facts(change.differences) if fact.fact_class == "confounder"]
+    confounders = [
+        fact for fact in whole_facts(change.differences) if fact.fact_class == "confounder"
+    ]
     engines = [fact for fact in change.differences if fact.key.endswith(".version")]
-    texts = dict.fromkeys(shortened(fact_text(fact), most=80) for fact in (*told, *engines))
+    texts = dict.fromkeys(shortened(fact_text(fact), most=80) for fact in (*confounders, *engines))
     if texts:
         yield f"Between the runs, of {change.arm} itself changed: {listed(list(texts))}."
     if not change.is_described:
@@ -374,10 +376,10 @@ def _notes(run: RunChange) -> Iterable[str]:
         f"the comparisons of its run ({run.before.planned_comparisons} before, "
         f"{run.after.planned_comparisons} after)."
     )
-    told = [difference_sentences(side.host_differences) for side in (run.before, run.after)]
-    for when, texts in zip(("before", "after"), told, strict=True):
-        if when == "before" or told[0] != told[1]:
-            whose = "In both runs" if told[0] == told[1] else f"In the run {when}"
+    differences = [difference_sentences(side.host_differences) for side in (run.before, run.after)]
+    for when, texts in zip(("before", "after"), differences, strict=True):
+        if when == "before" or differences[0] != differences[1]:
+            whose = "In both runs" if differences[0] == differences[1] else f"In the run {when}"
             yield from (f"⚠ {whose}: {text}" for text in texts)
     versions = run.before.tool_version, run.after.tool_version
     if versions[0] != versions[1]:

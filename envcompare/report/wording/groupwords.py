@@ -112,8 +112,8 @@ def side_text(difference: GroupDifference, group: HostGroup) -> str:
             hosts.setdefault(_value(difference.key, difference.values[host]), []).append(host)
     if len(hosts) == 1:
         return next(iter(hosts))
-    told = (f"{value} on {listed(names, most=_MOST_HOSTS)}" for value, names in hosts.items())
-    return ", ".join(told)
+    texts = (f"{value} on {listed(names, most=_MOST_HOSTS)}" for value, names in hosts.items())
+    return ", ".join(texts)
 
 
 def _value(key: str, value: FingerprintValue) -> str:

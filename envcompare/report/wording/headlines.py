@@ -147,12 +147,12 @@ def _over_hosts(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> He
 
 def _over_hosts_text(run: RunComparison, arm: str) -> str:
     """State the result over all hosts for an arm, by workload; empty for one host."""
-    told = [one for one in run.over_hosts if one.arm == arm]
+    estimates = [one for one in run.over_hosts if one.arm == arm]
     # show only the first of many, to keep the headlines on the first screen
-    shown = told if len(told) <= _MOST_STATEMENTS else told[:1]
+    shown = estimates if len(estimates) <= _MOST_STATEMENTS else estimates[:1]
     sentences = [_statement(one, run) for one in shown]
-    if len(told) > len(shown):
-        sentences.append(f"{len(told) - len(shown)} more statements are in the overview.")
+    if len(estimates) > len(shown):
+        sentences.append(f"{len(estimates) - len(shown)} more statements are in the overview.")
     return visible(" ".join(sentences))
 
 
@@ -367,17 +367,17 @@ def _in_brackets(judgment: Verdict) -> str:
 
 def _outside(run: RunComparison, arm: str, lead: str) -> str:
     """State that work outside its turns makes an arm look faster; empty if the lead says it."""
-    told = {
+    texts = {
         comparison.cell: reasons_text([comparison.reason])
         for comparison in run.compared
         if comparison.arm == arm
         and comparison.reason is not None
         and comparison.reason.kind == "outside-turns"
     }
-    text = next(iter(told.values()), "")
+    text = next(iter(texts.values()), "")
     if not text or text in lead:
         return ""
-    where = "" if len(told) == 1 else f" ({counted(len(told), 'cell')})"
+    where = "" if len(texts) == 1 else f" ({counted(len(texts), 'cell')})"
     return visible(f"Steps may look shorter than they are{where}: {text}.")
 
 
@@ -395,14 +395,14 @@ def _caution(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> str:
 
 def _overwritten(run: RunComparison, arm: str) -> str:
     """Name the settings of an arm that envcompare replaced and therefore did not measure."""
-    told = (one.evidence for one in run.differences if one.arm == arm and is_overwritten(one))
-    return visible(" ".join(dict.fromkeys(told)))
+    texts = (one.evidence for one in run.differences if one.arm == arm and is_overwritten(one))
+    return visible(" ".join(dict.fromkeys(texts)))
 
 
 def _hosts(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> str:
     """State that a headline covers hosts whose arms have different software."""
-    told = {one.cell_id for one in judged}
-    hosts = (one.host for one in run.compared if one.arm == arm and one.cell in told)
+    cells = {one.cell_id for one in judged}
+    hosts = (one.host for one in run.compared if one.arm == arm and one.cell in cells)
     return caution_of(run, arm, hosts)
 
 
@@ -459,13 +459,13 @@ def _untimed_words(run: RunComparison, arm: str) -> tuple[str, str]:
 
 def _kernel_sentences(run: RunComparison, arm: str) -> tuple[str, ...]:
     """State by cell whether an arm ran the kernels of the reference."""
-    told = (
+    texts = (
         (one.cell, kernel_sentence(diff, reference=one.reference) + alone_text(one, arm))
         for one in run.profiles
         for diff in one.kernel_diffs
         if diff.arm == arm
     )
-    return of_cells(run, told, among=len(run.profiles))
+    return of_cells(run, texts, among=len(run.profiles))
 
 
 def _arms_without_gpu_work(run: RunComparison) -> frozenset[str]:
@@ -473,9 +473,9 @@ def _arms_without_gpu_work(run: RunComparison) -> frozenset[str]:
     seen: dict[str, set[bool]] = {}
     for cell in run.profiles:
         for arm in cell.arms:
-            told = {found.has_gpu_work for found in arm.passes if found.state == "ok"} - {None}
-            seen.setdefault(arm.arm, set()).update(bool(work) for work in told)
-    return frozenset(arm for arm, told in seen.items() if told == {False})
+            states = {found.has_gpu_work for found in arm.passes if found.state == "ok"} - {None}
+            seen.setdefault(arm.arm, set()).update(bool(work) for work in states)
+    return frozenset(arm for arm, works in seen.items() if works == {False})
 
 
 def split_arms(run: RunComparison) -> frozenset[str]:

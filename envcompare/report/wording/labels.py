@@ -27,13 +27,15 @@ def cell_labels(run: RunComparison) -> dict[str, str]:
         key: " ".join((*words[key], *[f"on {cell.host}"] * has_hosts))
         for key, cell in cells.items()
     }
-    return _told_apart(labels)
+    return _distinct(labels)
 
 
-def of_cells(run: RunComparison, told: Iterable[tuple[str, str]], *, among: int) -> tuple[str, ...]:
+def of_cells(
+    run: RunComparison, sentences: Iterable[tuple[str, str]], *, among: int
+) -> tuple[str, ...]:
     """Return each text once, after the name of its cell if there are several cells."""
     labels = cell_labels(run)
-    texts = (text if among < 2 else f"{labels.get(cell, cell)}: {text}" for cell, text in told)
+    texts = (text if among < 2 else f"{labels.get(cell, cell)}: {text}" for cell, text in sentences)
     return tuple(dict.fromkeys(map(visible, texts)))
 
 
@@ -71,7 +73,7 @@ def _work_words(cells: dict[str, CellSummary | Comparison]) -> dict[str, list[st
     }
 
 
-def _told_apart(labels: dict[str, str]) -> dict[str, str]:
+def _distinct(labels: dict[str, str]) -> dict[str, str]:
     twice = {label for label, times in Counter(labels.values()).items() if times > 1}
     return {key: key if label in twice else label for key, label in labels.items()}
 

@@ -16,6 +16,7 @@ from envcompare.analysis.model.machines import HostDifference, HostFact, HostSum
 from envcompare.fingerprint.identity import BOOT, change_text, is_unverified, subject
 from envcompare.report.numbers import (
     change,
+    distinct_numbers,
     duration,
     listed,
     margin_percent,
@@ -23,7 +24,6 @@ from envcompare.report.numbers import (
     signed_percent,
     slower_text,
     three_digits,
-    told_apart,
     unsigned_percent,
 )
 from envcompare.report.wording.labels import (
@@ -261,10 +261,10 @@ def replication_sentence(run: RunComparison) -> str:
     primaries = [one for one in primaries if one.unit != "process"]
     rounds = _range([one.rounds for one in primaries], "round")
     restarts = _range([one.restarts for one in primaries], "restart")
-    beside = f"; of commands, from {_range(processes, 'round')} of processes" if processes else ""
+    commands = f"; of commands, from {_range(processes, 'round')} of processes" if processes else ""
     return (
         f"Intervals come from {rounds} a cell, in which all arms take turns, in {restarts} of "
-        f"their workers{beside}."
+        f"their workers{commands}."
     )
 
 
@@ -348,7 +348,7 @@ def guard_cautions(run: RunComparison) -> tuple[str, ...]:
 
 def _gaps(run: RunComparison) -> Iterator[tuple[str, str]]:
     for gap in run.result_gaps:
-        usual, other = told_apart(gap.reference_value, gap.value)
+        usual, other = distinct_numbers(gap.reference_value, gap.value)
         share = three_digits(100 * gap.relative) if gap.relative > 1e-6 else "less than 0.0001"
         names = f"{gap.arm} and {run.reference_in(gap.cell)}"
         results = f"{gap.name} {other} and {usual}, {share} % apart"
@@ -363,8 +363,8 @@ def _guard_sentences(run: RunComparison) -> Iterator[str]:
         where = "" if len(steady) == len(run.cells) else f" in {_names(run, steady)}"
         yield f"No drift inside a {_stretch_word(steady)} was found{where} ({_tests(steady)})."
     drifting = [cell for cell in tested if any(one.is_detected for one in cell.drifts)]
-    told = ((cell.id, _drift_sentence(cell)) for cell in drifting[:_MOST_CELLS])
-    yield from of_cells(run, told, among=len(run.cells))
+    sentences = ((cell.id, _drift_sentence(cell)) for cell in drifting[:_MOST_CELLS])
+    yield from of_cells(run, sentences, among=len(run.cells))
     if len(drifting) > _MOST_CELLS:
         more = counted(len(drifting) - _MOST_CELLS, "more cell")
         yield f"Blocks drift in {more} as well; comparison.json holds all."

@@ -137,7 +137,7 @@ def ladder_sentences(run: RunComparison) -> tuple[str, ...]:
 def _ladder_sentence(run: RunComparison, cell: str, *, label: str) -> str:
     steps = [step for step in run.ladder if step.cell == cell and step.step is not None]
     decided = [step for step in steps if step.outcome in {"slower", "faster"}]
-    told = ", ".join(
+    decided_steps = ", ".join(
         f"{step.rung.removeprefix('+ ')} {estimate_text(step.step)}"
         for step in decided
         if step.step is not None
@@ -147,5 +147,5 @@ def _ladder_sentence(run: RunComparison, cell: str, *, label: str) -> str:
     )
     rest = [f"{counted(equal, 'step')} equivalent"] * bool(equal)
     rest += [f"{counted(open_, 'step')} inconclusive"] * bool(open_)
-    said = "; ".join((told, *rest) if told else rest) or "no step was measured"
+    said = "; ".join((decided_steps, *rest) if decided_steps else rest) or "no step was measured"
     return f"Ladder, {label}, against the rung below: {said}."

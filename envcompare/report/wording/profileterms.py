@@ -111,9 +111,9 @@ def quantity_name(name: str) -> str:
     if name.startswith(_TENSOR):
         return _of_tensors(name.removeprefix(_TENSOR))
     if name == HELPERS_WINDOW:
-        return "time in which programs beside the workload were looked at"
+        return "time in which helper programs were measured"
     if program := helper_of(name):
-        return f"CPU time of {program}, beside the workload"
+        return f"CPU time of {program}, outside the workload"
     if name.startswith("memcpy_"):
         return _of_copies(name) or name
     whole = name.removesuffix(_USER)

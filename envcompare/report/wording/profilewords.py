@@ -54,7 +54,7 @@ ONE_COUNT: Final = (
 )
 _OPERATORS_ALONE: Final = "Only the operators on the CPU can be compared."
 _HIDDEN: Final = "CUDA graphs hide their kernels, so where the time goes is not known."
-_NOTHING_TOLD: Final = "The profiles hold nothing that explains a difference."
+_NOTHING_FOUND: Final = "The profiles hold nothing that explains a difference."
 NO_CONFOUNDER: Final = (
     "No confounder is known; imported files do not record all versions of the software."
 )
@@ -131,7 +131,7 @@ def _idle_sentence(ledger: Ledger) -> str:
 
 def hidden_sentences(run: RunComparison, arm: str) -> tuple[str, ...]:
     """State what can be compared if CUDA graphs hide kernels of an arm or its reference."""
-    told = []
+    sentences = []
     for cell in run.profiles:
         arms = [one for one in cell.arms if one.arm in {arm, cell.reference}]
         hidden = [
@@ -143,8 +143,8 @@ def hidden_sentences(run: RunComparison, arm: str) -> tuple[str, ...]:
         ]
         if hidden:
             busy = _busy(next((one for one in arms if one.arm == arm), None))
-            told.append((cell.cell, f"{busy}{listed(hidden)}; no kernels can be compared."))
-    return of_cells(run, told, among=len(run.profiles))
+            sentences.append((cell.cell, f"{busy}{listed(hidden)}; no kernels can be compared."))
+    return of_cells(run, sentences, among=len(run.profiles))
 
 
 def alone_text(cell: CellProfiles, arm: str) -> str:
@@ -183,7 +183,7 @@ def missing_sentence(run: RunComparison) -> str:
     passes = [found for one in run.profiles for arm in one.arms for found in arm.passes]
     if not is_timed(run):
         is_hidden = any(hides_kernels(note) for found in passes for note in found.notes)
-        operators = _OPERATORS_ALONE if _has_operators(run) else _NOTHING_TOLD
+        operators = _OPERATORS_ALONE if _has_operators(run) else _NOTHING_FOUND
         return _HIDDEN if is_hidden else operators
     if any(found.state == "ok" for found in passes):
         return f"The profiles that were taken do not say {_where(run)}."
@@ -204,24 +204,24 @@ def _where(run: RunComparison) -> str:
     return f"where a {piece_word(run)} spends its time"
 
 
-def build_sentences(run: RunComparison, *, beside: bool = False) -> tuple[str, ...]:
+def build_sentences(run: RunComparison, *, with_confounders: bool = True) -> tuple[str, ...]:
     """State what kernel names show, without what the fingerprints already show.
 
-    `beside` also leaves out confounders, for a place that lists all of them.
+    `with_confounders=False` is for a place that already lists all confounders.
     """
-    betrayed = (
+    builds = (
         one
         for cell in run.profiles
         for one in cell.betrayed
-        if not one.part_of and not (beside and one.fact_class == "confounder")
+        if not one.part_of and not (one.fact_class == "confounder" and not with_confounders)
     )
-    return by_arms((one.arm, one_line(one.sentence or one.evidence)) for one in betrayed)
+    return by_arms((one.arm, one_line(one.sentence or one.evidence)) for one in builds)
 
 
-def by_arms(told: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+def by_arms(texts: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     """Return each text once, after its arms: "docker and singularity: …"."""
     arms: dict[str, list[str]] = {}
-    for arm, text in told:
+    for arm, text in texts:
         arms.setdefault(text, []).append(arm)
     return tuple(
         visible(f"{listed(list(dict.fromkeys(of)), most=6)}: {text}") for text, of in arms.items()
@@ -230,8 +230,8 @@ def by_arms(told: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 def profile_cautions(run: RunComparison) -> tuple[str, ...]:
     """State the cautions about the profiles."""
-    told = ((one.cell, one_line(text)) for one in run.profiles for text in one.cautions)
-    return of_cells(run, told, among=len(run.profiles))
+    sentences = ((one.cell, one_line(text)) for one in run.profiles for text in one.cautions)
+    return of_cells(run, sentences, among=len(run.profiles))
 
 
 def part_label(part: Part) -> str:
@@ -264,12 +264,12 @@ def largest_parts(ledger: Ledger, *, is_net: bool = False) -> str:
     whole = f"{change}: {listed(texts)}" if texts else change
     if waited_ns and is_said:
         whole += f"; {PART_NAMES['wait']} {_signed(waited_ns)}, which the verdict leaves out"
-    beside = [
+    helpers = [
         f"{name} {_signed(ns)}"
         for name, ns in ledger.helpers.items()
         if ns >= _LEAST_SHARE * abs(ledger.change_ns)
     ]
-    return f"{whole}; CPU time outside the workload: {listed(beside)}" if beside else whole
+    return f"{whole}; CPU time outside the workload: {listed(helpers)}" if helpers else whole
 
 
 def _signed(ns: float) -> str:
@@ -381,7 +381,7 @@ def ledger_sentence(ledger: Ledger, *, reference: str) -> str:
 def helper_sentences(ledger: Ledger, *, reference: str) -> tuple[str, ...]:
     """Name the helper programs of the environment and their CPU time."""
     return tuple(
-        f"Beside the workload, {name} used {time_text(ns)} more CPU time{_a_piece(ledger)} than "
+        f"Outside the workload, {name} used {time_text(ns)} more CPU time{_a_piece(ledger)} than "
         f"in the same time with {reference}; no part above includes it."
         for name, ns in ledger.helpers.items()
     )

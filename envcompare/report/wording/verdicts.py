@@ -511,13 +511,13 @@ def _against(share: float) -> str:
 def _remarks(comparison: Comparison, margin: float) -> tuple[str, ...]:
     """Return differences from the typical step, control failure, and other reasons."""
     is_forecast = bool(comparison.forecast_restarts or comparison.forecast_s)
-    is_beside = comparison.outcome in {*MOVED, "equivalent"} or (
+    is_given = comparison.outcome in {*MOVED, "equivalent"} or (
         comparison.outcome == "inconclusive" and is_forecast
     )
     reason = _reason(comparison)
     parts = _parting_sentence(comparison, margin=margin)
     failed = "control failed" * comparison.control_failed
-    return tuple(filter(None, (parts, failed, reason * is_beside)))
+    return tuple(filter(None, (parts, failed, reason * is_given)))
 
 
 def _consequence(outcomes: frozenset[Outcome]) -> str:

@@ -95,8 +95,8 @@ def test_helpers_are_named_beside_the_parts_of_a_step() -> None:
     """In the sentence where they matter, in the fold of the comparison always."""
     used = {"squashfuse_ll": 5_000_000}
     quantity, window = helper_quantities(used, steps=5, window_ns=90_000_000)
-    assert quantity_name(quantity.name) == "CPU time of squashfuse_ll, beside the workload"
-    assert "programs beside the workload" in quantity_name(window.name)
+    assert quantity_name(quantity.name) == "CPU time of squashfuse_ll, outside the workload"
+    assert "helper programs" in quantity_name(window.name)
     assert helper_quantities({}, steps=5, window_ns=1) == ()
     ledger = Ledger(
         arm="singularity", basis="timing", whole="a step", rule="", parts=(),
@@ -106,7 +106,7 @@ def test_helpers_are_named_beside_the_parts_of_a_step() -> None:
     assert largest_parts(ledger).endswith("; CPU time outside the workload: squashfuse_ll +5.00 ms")
     first, second = helper_sentences(ledger, reference="vm")
     assert first == (
-        "Beside the workload, squashfuse_ll used 5.00 ms more CPU time a step than in the same "
+        "Outside the workload, squashfuse_ll used 5.00 ms more CPU time a step than in the same "
         "time with vm; no part above includes it."
     )
     assert "dockerd used 20.0 µs" in second
