@@ -1,4 +1,4 @@
-"""How much fits into memory: layers or samples of a batch, each try in a process of its own."""
+"""How much fits into memory: layers or samples of a batch, with a new process for each try."""
 
 from __future__ import annotations
 

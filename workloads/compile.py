@@ -21,11 +21,11 @@ _UNKEPT = {"fx_graph_cache": False, "cpp_cache_precompile_headers": False}
 
 
 class Compile:
-    """Compiles a small model on the CPU and computes it once, in a process of its own.
+    """Compiles a small model on the CPU and runs it once, in a new process for each step.
 
-    Each layer is wider than the one before, so that a kernel is compiled for each. Importing
-    PyTorch's compiler and trying which instructions g++ knows are not timed. The backend
-    `aot_eager` traces as `inductor` does and leaves out what needs a C++ compiler.
+    Each layer is wider than the one before, so each needs its own kernel. The time to import
+    PyTorch's compiler and to test the instructions of g++ is excluded. The backend `aot_eager`
+    traces like `inductor` and needs no C++ compiler.
     """
 
     BOTTLENECK: ClassVar[str] = "the C++ compiler, its processes and the small files they read"

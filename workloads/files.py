@@ -183,7 +183,7 @@ def _read_cold(name: str, at: int) -> int:
 
 
 def _write(name: str, at: int) -> int:
-    """Write a file anew, as a cache or a checkpoint is: made beside, then moved to its place."""
+    """Replace a file as caches and checkpoints do: write a new one, then rename it."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     handle = os.open(f"{name}.new", flags, 0o600, dir_fd=at)
     try:

@@ -163,7 +163,7 @@ class Block(nn.Module):
 
 
 class Adapted(nn.Module):
-    """A layer that is not trained, with a product of two small matrices beside it that is."""
+    """A frozen layer plus a trained product of two small matrices."""
 
     def __init__(self, layer: nn.Linear, rank: int) -> None:
         super().__init__()

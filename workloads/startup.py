@@ -37,7 +37,7 @@ print(float(loss))
 class Startup:
     """Starts a new Python in each step, which imports a package or trains a network once.
 
-    The environment itself has started before: what it adds stands in the report under start-up.
+    The start of the environment is not timed here: the report has it under start-up.
     """
 
     BOTTLENECK: ClassVar[str] = "starting Python and reading its files"
