@@ -1,7 +1,7 @@
-"""A program beside a timed pass: what NVIDIA's management library says of each GPU over time.
+"""A program that samples each GPU by NVIDIA's management library during a timed pass.
 
-It runs on the host itself and starts nothing on a GPU. A line of JSON is one reading of one GPU,
-None for what the library refuses to say; the program ends when its stdin does.
+It runs on the host and starts nothing on a GPU. Each line of JSON is one reading of one GPU, with
+null for what the library does not report. The program ends when its stdin does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from functools import partial
 from typing import Any, Callable, Sequence
 
-if __name__ == "__main__":  # a program of its own: what it imports stands beside the workloads
+if __name__ == "__main__":  # `harness` is imported from the folder of the workloads
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from harness.attempts import attempt

@@ -52,7 +52,7 @@ CALLS_ID = "events/raw_syscalls/sys_enter/id"
 NO_TRACEFS = "the kernel's tracefs cannot be read: it is mounted for root alone, or not at all"
 NO_TRACEFS_HINT = "run as root of the host with /sys/kernel/tracing mounted"
 NO_IO = "/proc/self/io cannot be read"
-NO_GROUP = "there is no control group of its own"
+NO_GROUP = "the process does not have its own control group"
 
 
 def count(step: Callable[[], Any], k: int) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def divided(events: Iterable[Event]) -> dict[str, dict[str, int]]:
 
 
 class _Call(NamedTuple):
-    """What is running: until when, as which operator, and in a phase of its own or not."""
+    """A running call: its end, its operator, and the phase that overrides the marked one."""
 
     end_ns: int
     name: str

@@ -153,7 +153,7 @@ class Counters:
 
 
 def refusal(number: int) -> Counted:
-    """Return what an errno of perf_event_open means, and what mends it."""
+    """Return the reason and the remedy for an errno of perf_event_open."""
     if number in {errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL}:
         return Counted(None, reason=NO_COUNTER)
     if number not in {errno.EACCES, errno.EPERM}:

@@ -32,7 +32,7 @@ class Shape(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Of what a backward pass computes the gradients, beside the states between."""
+    """Which gradients a backward pass computes, in addition to those of inner states."""
 
     inputs: bool
     state: bool

@@ -29,7 +29,7 @@ _PART = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _COOKIE = re.compile(r"\b((?:Set-)?Cookie:[ \t]*)[^\r\n\"']+", re.IGNORECASE)
-# What a token is known by wherever it stands: those of forges, model hubs and clouds, and a JWT.
+# Prefixes of tokens of forges, model hubs and clouds, and of a JWT.
 _TOKEN = re.compile(
     r"\b(?:gh[oprsu]_|github_pat_|glpat-|hf_|npm_|nvapi-|pypi-AgE|sk-|sk_live_|xox[a-z]-|AKIA|ASIA"
     r"|AIza|ya29\.|eyJ)[\w.-]{12,}"

@@ -54,9 +54,9 @@ def _every_file() -> Iterator[Tuple[str, str]]:
 
 
 def _imported_files() -> Iterator[Tuple[str, str]]:
-    """Give the file of each imported module below the folder of the library, and its path.
+    """Yield the file of each imported module below the folder of the library, and its path.
 
-    Extension modules are told as libraries; what is frozen into the interpreter reads no file.
+    Extension modules are among the libraries; frozen modules have no file.
     """
     tops = _tops()
     for module in list(sys.modules.values()):
