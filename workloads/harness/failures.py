@@ -68,7 +68,7 @@ def phase(name: str, step: int | None = None) -> Iterator[None]:
 def failure_reply(op: str | None, error: PhaseError) -> dict[str, Any]:
     """Return the reply that reports a failed request."""
     cause = error.__cause__ or error
-    if isinstance(cause, HintedError):  # in words of our own: where they were said tells nothing
+    if isinstance(cause, HintedError):  # our own message needs no traceback
         said = {"brief": str(cause), "hint": cause.hint, "traceback": ""}
     else:
         said = _unforeseen(cause)
@@ -94,7 +94,7 @@ def _install_hint(cause: BaseException) -> str:
     package = cause.name.split(".")[0]
     return (
         f"{sys.executable}, the Python of this arm, has no module {package}: install the package "
-        "that provides it there, or put its file beside your workload's, where it is sent too; for "
+        "that provides it there, or put its file next to your workload's to send it too; for "
         "bundled workloads leave out --stacks host, @host and --host-python, and envcompare "
         "installs it"
     )

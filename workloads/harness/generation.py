@@ -75,7 +75,7 @@ class Generation:
         # The pad moves what is allocated after it, so that no generation owes its speed to one
         # lucky layout of memory.
         self._pad = b"\1" * whole_number(request, "pad", least=0, most=PAD_LIMIT_BYTES)
-        torchparts.wait_for_device(self._job.device)  # a fork starts CUDA here, beside the work
+        torchparts.wait_for_device(self._job.device)  # CUDA starts here in a fork, untimed
         torchparts.start_memory_record(self._job.device)
         with phase("setup"):
             torchparts.seed_everything(seed)
@@ -166,7 +166,7 @@ def _as_metrics(value: Any) -> dict[str, float]:  # noqa: ANN401  what a workloa
 
 
 def _as_result(value: Any) -> dict[str, Any] | None:  # noqa: ANN401  what a workload makes
-    """Return what `finish` gave as names with plain values; anything else stands there as text."""
+    """Return the result of `finish` as names and plain values; others become text."""
     if value is None:
         return None
     named = value if isinstance(value, dict) else {"result": value}

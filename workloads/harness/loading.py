@@ -17,8 +17,8 @@ from harness.parameters import Value, require, require_ranges, resolve
 if TYPE_CHECKING:
     import ast
 
-# Each file beside this package is a bundled workload: its one class that has a method `step`, its
-# own or that of a class of `harness.training`.
+# Each file in this folder is a bundled workload: its one class with a method `step`, which may be
+# inherited from a class of `harness.training`.
 WORKLOADS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -160,9 +160,9 @@ def code_hash(name: str, files: Sequence[str] = ()) -> str:
 
 
 def _import_file(path: str) -> object:
-    """Import a file under a name of its own, once; its folder is searched after all others.
+    """Import a file once, under a unique name; its folder is searched after all others.
 
-    The bundled workloads come after it: it may have a module `layer` of its own.
+    The bundled workloads come last, so the file may import its own module `layer`.
     """
     if not os.path.isfile(path):
         raise FileNotFoundError(f"no workload file {path}")

@@ -1,7 +1,7 @@
-"""What a plain command prints: read at once, searched line by line, never kept as a whole.
+"""The output of a plain command: read at once, searched line by line, never kept as a whole.
 
-Numbers in it are sought by a process of its own: an expression may never end, and a thread would
-hold the interpreter's lock while it matches, and with it the clock of the launcher.
+A separate process searches it for numbers. An expression may never end, and in a thread it would
+hold the interpreter's lock while it matches, which would delay the clock of the launcher.
 """
 
 from __future__ import annotations

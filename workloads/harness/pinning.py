@@ -16,10 +16,11 @@ _HINT = "give --pin CPUs that are allowed there in every environment, or leave i
 
 
 def pin(cpus: Optional[List[int]]) -> None:
-    """Run on these CPUs alone; None leaves the process where it may run.
+    """Run on these CPUs only; None does nothing.
 
-    In an image of the user's the CPUs that it was started on hold as well: whoever uses the image
-    has no others. In all other arms they come from what started envcompare, which is not compared.
+    In a user's own image the process also keeps to the CPUs on which it was started, since the
+    image may restrict them. In other arms that restriction comes from the caller of envcompare and
+    is ignored.
     """
     if cpus is None:
         return

@@ -207,12 +207,12 @@ class Run:
         timer.cancel()
         self._is_leaving = not _settles(self._pid)
         self._settling_ns = time.monotonic_ns() - end_ns
-        # What is left would disturb the next process; the number is its own until it is reaped.
+        # What is left would disturb the next process. Its ID is not reused before it is reaped.
         self._kill()
         with self._reaping:
             _, status, used = os.wait4(self._pid, 0)
             self._is_reaped = True
-        process.returncode = status  # told, so that it is not waited for again
+        process.returncode = status  # keeps Popen from waiting for it again
         return (start_ns, end_ns), status, used
 
     def _end_with_input(self) -> None:
@@ -241,9 +241,9 @@ def _watch() -> Watch:
 
 
 def _words(argv: List[str], path: str) -> List[str]:
-    """Return what the program is told it was called; the arm's Python finds itself by a path.
+    """Return the program's argv; for the arm's Python, argv[0] is its path.
 
-    By the word alone it would search PATH, where `python` may be another or none.
+    From the bare name it would search PATH, where `python` may be another one or missing.
     """
     return [path, *argv[1:]] if argv[0] in PYTHONS else argv
 

@@ -133,7 +133,7 @@ class Server:
         self._source = self._sink = _CLOSED  # a fork of the fork may use their numbers otherwise
 
     def _head(self, op: str) -> dict[str, Any]:
-        """Return what stands in the reply of a process that has begun: itself, and its clock."""
+        """Return the fields of the first reply of a new process: its ID and its clock."""
         head = {"op": op, "ok": True, "protocol": 1, "pid": os.getpid()}
         return {**head, "entry_ns": self._entry_ns, "now_ns": time.monotonic_ns()}
 

@@ -74,10 +74,10 @@ def _cause(torch: Any) -> str:  # noqa: ANN401
 
 
 def can_keep_off_gpu(wanted: str) -> bool:
-    """Say whether this process can leave CUDA to its forks: PyTorch has it and it is not in use.
+    """Return whether this process can leave CUDA to its forks: PyTorch has it, but has not used it.
 
-    A process that has started CUDA cannot be forked any more. So PyTorch is not even asked whether
-    there is a GPU; `is_initialized` reads a flag of its own.
+    A process that has started CUDA cannot be forked. So this does not ask PyTorch whether there is
+    a GPU; `is_initialized` only reads a flag.
     """
     torch = loaded_torch()
     return (
@@ -183,12 +183,12 @@ def make_optimizer(name: str, parameters: Iterable[Any], *, lr: float) -> Any:  
     return getattr(torch.optim, OPTIMIZERS[name])(parameters, lr=lr)
 
 
-def mend_torchvision() -> None:
-    """Make torchvision importable where its compiled extension cannot be loaded.
+def repair_torchvision() -> None:
+    """Make torchvision importable if its compiled extension cannot be loaded.
 
-    This is so beside a PyTorch of another build (torchvision for CUDA, PyTorch for the CPU): the
-    import fails with "operator torchvision::nms does not exist". Data sets, transforms and models
-    need the operators' schemas alone, which are defined here, and kept, in that case only.
+    With a PyTorch of another build (torchvision for CUDA, PyTorch for the CPU) the import fails
+    with "operator torchvision::nms does not exist". Data sets, transforms and models need only the
+    schemas of the operators, which are defined here in that case and kept.
     """
     torch = sys.modules["torch"]
     if hasattr(torch.ops.torchvision, "nms") or _vision_extension_loads(torch):
@@ -212,7 +212,7 @@ def _vision_extension_loads(torch: Any) -> bool:  # noqa: ANN401
 
 
 def start_memory_record(device: str) -> None:
-    """Begin the peaks of the device memory anew."""
+    """Reset the peaks of the device memory."""
     if device == "cuda":
         sys.modules["torch"].cuda.reset_peak_memory_stats()
 

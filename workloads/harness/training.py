@@ -15,10 +15,10 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class Trained:
     """Trains a model; a step is one batch forward, backward and the optimiser.
 
-    A workload gives `model` and `data`, and declares parameters and ranges beside those that stand
-    here. The precision `tf32` rounds the factors of matrix products, on GPUs alone; `bf16` and
-    `fp16` are automatic mixed precision, the latter with scaled gradients. With `compile` the model
-    is computed by code that `torch.compile` makes in the first step; loss and optimiser are not.
+    A workload gives `model` and `data`, and declares further parameters and ranges. The precision
+    `tf32` rounds the factors of matrix products, on GPUs only; `bf16` and `fp16` are automatic
+    mixed precision, the latter with scaled gradients. With `compile` the first step compiles the
+    model by `torch.compile`, but not the loss and the optimiser.
     """
 
     PARAMS: ClassVar[dict[str, Any]] = {

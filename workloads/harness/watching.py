@@ -1,4 +1,4 @@
-"""What a running program and all that it starts have mapped, read from beside at a few moments."""
+"""Sample which files a running program and its descendants have mapped, from the launcher."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Watch(threading.Thread):
         self._ends = threading.Event()
         self._libraries: set[str] = set()
         self._programs: set[str] = set()
-        # How that process is scheduled which computed most. One that has computed for less than a
-        # tick is not told from the next: which of them was asked would be left to chance.
+        # How the process that computed most is scheduled. Below one tick of CPU time processes
+        # cannot be distinguished, so the choice would be random.
         self._busiest: dict[str, Any] = {}
         self._most_ticks = 0
         self._most_threads = 0

@@ -24,8 +24,8 @@ GUARD_PERIOD_S = 1.0
 def read_line(fd: int) -> bytes | None:
     """Return the next line without its end, or None when the input has ended.
 
-    It reads byte by byte: what follows the line stays in the pipe for whoever reads next, and a
-    line that arrives in pieces is put together. It costs about 0.1 ms and is never timed.
+    It reads byte by byte: what follows the line stays in the pipe for the next reader, and a line
+    that arrives in pieces is put together. It costs about 0.1 ms and is never timed.
     """
     line = bytearray()
     while True:
