@@ -142,9 +142,10 @@ def _file_and_class(name: str) -> tuple[str, str]:
 
 
 def code_hash(name: str, files: Sequence[str] = ()) -> str:
-    """Return the sha256 of all code of the bundled workloads, or also of a user's workload.
+    """Return the sha256 of the code of all bundled workloads and the harness.
 
-    Of that it is the file and the others that were sent with it, by their names in its folder.
+    For a user's workload it also covers its file and the `files` that were sent with it, under
+    their names in its folder.
     """
     paths = glob.glob(os.path.join(WORKLOADS, "**", "*.py"), recursive=True)
     places = sorted((os.path.relpath(path, WORKLOADS), path) for path in paths)
