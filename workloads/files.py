@@ -1,4 +1,4 @@
-"""What loading code and data does with files: look at, read or write many small ones."""
+"""File access as in loading code and data: stat, read or write many small files."""
 
 from __future__ import annotations
 

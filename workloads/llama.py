@@ -173,7 +173,7 @@ class Adapted(nn.Module):
         nn.init.zeros_(self.up.weight)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """Return what both give together."""
+        """Return the sum of both."""
         return self.layer(states) + self.up(self.down(states))
 
 

@@ -123,7 +123,7 @@ def _thread_count() -> int | None:
 
 
 def as_number(loss: Any, step: int) -> float:  # noqa: ANN401  a loss is what the workload makes it
-    """Return the loss of a step as a number, waiting for the device where it is still computing."""
+    """Return the loss of a step as a number; on a GPU this waits for the device."""
     try:
         return float(loss)
     except (TypeError, ValueError) as error:

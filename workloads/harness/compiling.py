@@ -1,4 +1,4 @@
-"""`torch.compile` in a worker: the C++ compiler, where its code is kept, what it has compiled."""
+"""`torch.compile` in a worker: the C++ compiler, its cache folder, and counts of compilations."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def computed(model: Any, device: str, *, compiled: bool) -> Callable[..., Any]: 
 
 
 def require_compiled_code() -> None:
-    """Raise HintedError where a model should be compiled, was called, and nothing was compiled."""
+    """Raise HintedError if a model was to be compiled and was called, but nothing was compiled."""
     if _OURS in _counters() and not compiled_graphs():
         raise HintedError(
             "torch.compile has compiled no part of the model, and its step is that of any other",
@@ -119,7 +119,7 @@ def is_made_here(path: str) -> bool:
 
 
 def compilations() -> int:
-    """Return how often PyTorch has begun to compile in this process, or has loaded what it had."""
+    """Return how often PyTorch has started to compile, or loaded compiled code, in this process."""
     counters = _counters()
     if not counters:
         return 0
@@ -141,7 +141,7 @@ def compiled_graphs() -> int:
 
 
 def _counters() -> Any:  # noqa: ANN401  PyTorch has no types here
-    """Return what PyTorch's compiler counts by kind and name, empty where it is not imported."""
+    """Return the counters of PyTorch's compiler by kind and name; empty if it is not imported."""
     return getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
 
 

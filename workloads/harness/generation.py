@@ -22,7 +22,7 @@ RESULT_LIMIT = 200  # characters of a value that `finish` returned
 
 
 class Job:
-    """What `hello` has settled for all generations of a worker."""
+    """The settings from `hello` for all generations of a worker."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Generation:
         self._peak_bytes: int | None = None  # of what was done before `facts` or a profile
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the reply to a request, or the reply that says why there is none."""
+        """Return the reply to a request, or a failure reply."""
         ops: dict[str, Callable[[dict[str, Any]], dict[str, Any]]]
         ops = {
             "gen": self._build,
@@ -187,7 +187,7 @@ def _cpu_of(request: dict[str, Any]) -> int | None:
 def whole_number(
     request: dict[str, Any], name: str, *, least: int, most: int = (1 << 63) - 1
 ) -> int:
-    """Return an int of a request; raise PhaseError of phase `protocol` where it is none."""
+    """Return an int of a request; raise PhaseError of phase `protocol` if it is not one."""
     value = request.get(name)
     with phase("protocol"):
         if type(value) is not int or not least <= value <= most:

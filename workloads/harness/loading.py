@@ -48,22 +48,22 @@ class Workload:
             self._object.load(data)
 
     def fresh(self) -> Any:  # noqa: ANN401  a user's class
-        """Return a copy for one generation, so that nothing of an earlier one is left in it."""
+        """Return a copy for one generation, without state of an earlier one."""
         return copy.copy(self._object)
 
     @property
     def batch(self) -> int:
-        """Give the number of samples a step works on."""
+        """Return the number of samples in a step."""
         return self._whole("batch", 1)
 
     @property
     def processes(self) -> int:
-        """Give the number of processes that compute in a step."""
+        """Return the number of processes that compute in a step."""
         return self._whole("processes", 1)
 
     @property
     def steps_per_epoch(self) -> int | None:
-        """Give how many steps see the whole training data once, where the workload knows it."""
+        """Return how many steps see all training data once; None if the workload does not say."""
         known = getattr(self._object, "steps_per_epoch", None) is not None
         return self._whole("steps_per_epoch", 1) if known else None
 

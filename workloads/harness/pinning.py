@@ -10,7 +10,7 @@ from typing import Iterator, List, Optional, Set
 from harness.failures import ProcessError
 
 OWN_PYTHON = "ENVCOMPARE_PYTHON"
-"""Names what starts Python in an image of the user's, whose wrapper is then in effect."""
+"""The variable with the command that starts Python in a user's own image, wrapper included."""
 OWN_CPU = -1
 _HINT = "give --pin CPUs that are allowed there in every environment, or leave it out"
 
@@ -56,7 +56,7 @@ def held(cpu: Optional[int]) -> Iterator[bool]:
 
 
 def _let_go(allowed: Set[int], cpu: Optional[int]) -> None:
-    """Let every thread that may run on this CPU alone run on all that are allowed."""
+    """Allow all CPUs again to threads that are bound to this one."""
     for thread in map(int, os.listdir("/proc/self/task")):
         with suppress(OSError):  # it has ended
             if os.sched_getaffinity(thread) == {cpu}:

@@ -66,7 +66,7 @@ def drop(handle: int) -> None:
 
 
 def write_back(path: str) -> None:
-    """Have the kernel write what it holds of a file: only clean pages can be dropped."""
+    """Write the cached pages of a file to disk: only clean pages can be dropped."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

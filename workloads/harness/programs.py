@@ -1,4 +1,4 @@
-"""One program, run to its end: its clock, what it used, and the numbers in what it printed."""
+"""One program, run to its end: its times, its resources, and the numbers in its output."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class Run:
         self._is_reaped = False
 
     def reply(self) -> Dict[str, Any]:
-        """Run it and return what it took."""
+        """Run it and return its times and resources."""
         path = find(self._argv[0])
         (start_ns, end_ns), status, used = self._run(path)
         has_ended = self._output.finish(_DRAIN_S)
@@ -173,7 +173,7 @@ class Run:
         }
 
     def _seen(self) -> Tuple[Dict[str, Any], int]:
-        """Return what the watch saw of the program, and how long it takes to hash that."""
+        """Return the facts from the watch, and how long their hashing takes."""
         start_ns = time.monotonic_ns()
         found = self._watch.facts() if self._watch else {}
         return found, time.monotonic_ns() - start_ns
@@ -249,7 +249,7 @@ def _words(argv: List[str], path: str) -> List[str]:
 
 
 def _settles(group: int) -> bool:
-    """Tell whether all processes of a group end within moments."""
+    """Return whether all processes of a group end within moments."""
     until_s = time.monotonic() + _SETTLE_S
     while _is_alive(group):
         if time.monotonic() >= until_s:

@@ -21,7 +21,7 @@ _SERVICES = (_TRACKER, b"compile_worker", _FORKER)
 
 
 class Used(NamedTuple):
-    """What a thread has had so far (kernel: sched-stats.rst)."""
+    """The CPU time and runs of a thread so far (kernel: sched-stats.rst)."""
 
     cpu_ns: int
     runs: int  # times that it was given a CPU

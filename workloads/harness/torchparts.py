@@ -46,7 +46,7 @@ def choose_device(wanted: str) -> str:
 
 
 def _no_cuda(torch: Any | None, wanted: str) -> ProcessError:  # noqa: ANN401
-    """Return the failure that says what is missing: PyTorch, its CUDA, or a GPU."""
+    """Return the error for what is missing: PyTorch, its CUDA, or a GPU."""
     if torch is None:
         reason, remedy = "the workload does not use PyTorch", "leave --device out"
     elif torch.version.cuda is None:
@@ -65,7 +65,7 @@ def _no_cuda(torch: Any | None, wanted: str) -> ProcessError:  # noqa: ANN401
 
 
 def _cause(torch: Any) -> str:  # noqa: ANN401
-    """Return why PyTorch cannot start CUDA, in its words; empty where it does not say."""
+    """Return PyTorch's message on why it cannot start CUDA; empty if there is none."""
     try:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:
@@ -89,7 +89,7 @@ def can_keep_off_gpu(wanted: str) -> bool:
 
 
 def is_gpu_in_use() -> bool:
-    """Say whether PyTorch has started CUDA in this process."""
+    """Return whether PyTorch has started CUDA in this process."""
     torch = loaded_torch()
     return torch is not None and bool(torch.cuda.is_initialized())
 
@@ -147,14 +147,14 @@ def compute_capability(device: str) -> str:
 
 
 def limit_threads(threads: int | None) -> None:
-    """Let PyTorch compute with this many threads; None leaves their number as it is."""
+    """Set the number of PyTorch's threads; None leaves it as it is."""
     torch = loaded_torch()
     if torch is not None and threads is not None:
         torch.set_num_threads(threads)
 
 
 def seed_everything(seed: int) -> None:
-    """Seed the generators of Python, NumPy and PyTorch, where they are loaded."""
+    """Seed the generators of Python, and of NumPy and PyTorch if they are loaded."""
     random.seed(seed)
     numpy, torch = sys.modules.get("numpy"), loaded_torch()
     if numpy is not None:
@@ -227,13 +227,13 @@ def memory_peaks(device: str) -> dict[str, int | None]:
 
 
 def release_memory(device: str) -> None:
-    """Give cached device memory back, so that the next generation starts as the first did."""
+    """Free cached device memory, so that each generation starts alike."""
     if device == "cuda":
         sys.modules["torch"].cuda.empty_cache()
 
 
 def device_in_use() -> str:
-    """Return `cuda` where this process has started it, else `cpu`; nothing is started by asking."""
+    """Return `cuda` if this process has started it, else `cpu`; this starts nothing."""
     torch = loaded_torch()
     is_started = torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized()
     return "cuda" if is_started else "cpu"

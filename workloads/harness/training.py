@@ -1,4 +1,4 @@
-"""What the workloads of the zoo have in common: they train a model on one random batch."""
+"""The common part of the zoo: training a model on one random batch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Trained:
     }
 
     def __init_subclass__(cls) -> None:
-        """Add to what a class declares what those above it do."""
+        """Add the parameters and ranges of base classes to those of a class."""
         above = cls.__mro__[1]
         cls.PARAMS = {**getattr(above, "PARAMS", {}), **cls.PARAMS}
         cls.RANGES = {**getattr(above, "RANGES", {}), **cls.RANGES}

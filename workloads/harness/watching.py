@@ -60,7 +60,7 @@ class Watch(threading.Thread):
             pause_s = max(min(pause_s * 1.5, _LONGEST_PAUSE_S), used_s / _SHARE)
 
     def facts(self) -> dict[str, Any]:
-        """End, and return what was seen as the facts of a fingerprint; empty for nothing."""
+        """End; return the samples as facts of a fingerprint, empty if there are none."""
         self._ends.set()
         self._begins.set()
         self.join()
@@ -83,7 +83,7 @@ class Watch(threading.Thread):
         return None if now is None or self._throttled_ns is None else now - self._throttled_ns
 
     def _read(self, pid: int) -> int:
-        """Take what a process has mapped; return how many threads it has."""
+        """Record the mapped files of a process; return its number of threads."""
         # gone meanwhile, or another user's
         with contextlib.suppress(OSError):
             libraries = mapped_libraries(str(pid))
@@ -105,7 +105,7 @@ def _ticks(pid: int) -> int:
 
 
 def _family(pid: int) -> Iterator[int]:
-    """Give a process and its descendants; a kernel that does not list children shows it alone."""
+    """Yield a process and its descendants; only itself if the kernel does not list children."""
     yield pid
     for path in glob.glob(f"/proc/{pid}/task/*/children"):
         for child in (read_text(path) or "").split():

@@ -34,7 +34,7 @@ _USER_SCOPE = 7  # at::RecordScope::USER_SCOPE: a name given to a stretch, not a
 
 
 class Event(NamedTuple):
-    """What the profiler saw: its times in ns, and whether it only names a stretch."""
+    """An event of the profiler: times in ns, and whether it only names a stretch."""
 
     start_ns: int
     end_ns: int

@@ -21,7 +21,7 @@ CLOSED_HINT = "run as root of the host"
 
 
 class Reading(NamedTuple):
-    """What each package has counted so far, or why nothing can be read."""
+    """The counter of each package, or the reason why none can be read."""
 
     packages: dict[str, int]
     reason: str = ""

@@ -31,7 +31,7 @@ Timer = Callable[[Run], float]
 
 
 class Rate(NamedTuple):
-    """What was reached in a second, and how much longer than the best the median run took."""
+    """The rate in a second, and how much longer than the best the median run took."""
 
     value: float
     spread: float

@@ -1,4 +1,4 @@
-"""The fingerprint: what software and limits a process found around itself; None is not measured."""
+"""The fingerprint: software and limits of a process's environment; None is not measured."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ print(json.dumps(found))
 
 
 def interposing() -> Dict[str, Any]:
-    """Return what is loaded before all other libraries, and what it replaces."""
+    """Return the preloaded libraries, and the functions that they replace."""
     preload = read_text(PRELOAD_FILE)
     return {
         "preload.file": masked(preload) if preload else None,

@@ -1,4 +1,4 @@
-"""What a secret is: the one place that decides it, inside the arms and in envcompare itself."""
+"""The definition of a secret, for the arms and for envcompare itself."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _PEM = re.compile(
 
 
 def masked(value: str) -> str:
-    """Return a value without the login of a URL, what is named as a secret, and known tokens."""
+    """Return a value with logins in URLs, named secrets and known tokens masked."""
     known = _TOKEN.sub(MASK, _LOGIN.sub(rf"\1{MASK}@", value))
     if _KEY_BEGINS in known:
         known = _PEM.sub(rf"\1{MASK}\n\2", known)
@@ -52,7 +52,7 @@ def masked(value: str) -> str:
 
 
 def is_open(value: str) -> bool:
-    """Tell whether a value ends within a private key."""
+    """Return whether a value ends within a private key."""
     if _KEY_BEGINS not in value:
         return False
     return any(key.end() == len(value) and not key[2] for key in _PEM.finditer(value))

@@ -23,7 +23,7 @@ _FOUND: Dict[str, Optional[str]] = {}
 
 
 def overwrite(name: str, value: str) -> None:
-    """Set a variable in every arm alike; the fingerprint tells what an arm had in its place."""
+    """Set a variable to the same value in every arm; the fingerprint keeps the previous value."""
     _FOUND.setdefault(name, os.environ.get(name))
     os.environ[name] = value
 
@@ -47,7 +47,7 @@ def variables() -> dict[str, Any]:
 
 
 def scratch_folder() -> str:
-    """Return the folder that an arm alone writes to, empty when a run begins and removed after it.
+    """Return the folder that only this arm writes to; a run begins with it empty and removes it.
 
     A worker that is started by hand has none, and writes to HOME.
     """

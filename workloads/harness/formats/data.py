@@ -24,7 +24,7 @@ MADE = "made "
 
 
 class Source(NamedTuple):
-    """Where a workload's data comes from; `recipe` changes whenever what `make` writes changes."""
+    """The source of a workload's data; `recipe` must change whenever the output of `make` does."""
 
     recipe: str
     make: Callable[[str], None]
@@ -39,7 +39,7 @@ class Folder:
         self._checksums = _read_checksums(path)
 
     def read(self, name: str) -> bytes:
-        """Return a file's content; raise DataError where it is missing or damaged."""
+        """Return a file's content; raise DataError if it is missing or damaged."""
         path = os.path.join(self.path, name)
         try:
             with open(path, "rb") as file:
@@ -195,7 +195,7 @@ def _whole_or_absent(target: str, *, is_public: bool = True) -> Iterator[str]:
 
 
 def _swap(folder: str, target: str) -> None:
-    """Put the folder where the target is; what was there ends under the folder's name."""
+    """Replace the target by the folder; the previous target is removed."""
     if os.path.isdir(target) and os.listdir(target):
         aside = folder + "-old"
         os.rename(target, aside)
