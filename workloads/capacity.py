@@ -1,4 +1,4 @@
-"""How much fits into memory: layers or samples of a batch, each try in a process of its own."""
+"""How much fits into memory: layers or samples of a batch, with a new process for each try."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Capacity:
         self.batch = params["batch"]
 
     def setup(self, seed: int, device: str) -> None:
-        """Search in processes of their own, then build what is timed."""
+        """Search in new processes, then build the model that is timed."""
         self._found = _search_apart(self._params, device)
         torch.manual_seed(seed)
         self._stack = Stack(self._params, device)
@@ -120,7 +120,7 @@ def _layer(params: dict[str, Any]) -> nn.Module:
 
 
 def _search_apart(params: dict[str, Any], device: str) -> dict[str, int]:
-    """Search in a process that has not started CUDA, and that nothing of this one is left in."""
+    """Search in a fresh process, which has not started CUDA."""
     if device == "cpu" and params["devices"] > 1:
         raise ParameterError("several devices need a GPU each, and the workload runs on the CPU")
     if device == "cuda" and torch.cuda.device_count() < params["devices"]:
@@ -156,7 +156,7 @@ def search(params: dict[str, Any], device: str) -> dict[str, int]:
 
 
 def _try(params: dict[str, Any], device: str) -> None:
-    """Train once within the limit; what cannot be had raises.
+    """Train once within the limit; a failed allocation raises.
 
     The limit is that of private memory beyond what the process has, or of each GPU's allocator.
     """

@@ -1,4 +1,4 @@
-"""What `torch.compile` does before a model computes for the first time, with nothing in a cache."""
+"""A cold `torch.compile`: the work before a model computes for the first time."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _UNKEPT = {"fx_graph_cache": False, "cpp_cache_precompile_headers": False}
 
 
 class Compile:
-    """Compiles a small model on the CPU and computes it once, in a process of its own.
+    """Compiles a small model on the CPU and runs it once, in a new process for each step.
 
-    Each layer is wider than the one before, so that a kernel is compiled for each. Importing
-    PyTorch's compiler and trying which instructions g++ knows are not timed. The backend
-    `aot_eager` traces as `inductor` does and leaves out what needs a C++ compiler.
+    Each layer is wider than the one before, so each needs its own kernel. The time to import
+    PyTorch's compiler and to test the instructions of g++ is excluded. The backend `aot_eager`
+    traces like `inductor` and needs no C++ compiler.
     """
 
     BOTTLENECK: ClassVar[str] = "the C++ compiler, its processes and the small files they read"
@@ -49,7 +49,7 @@ class Compile:
         self._import_compiler()  # once a worker; it loads no data
 
     def _import_compiler(self) -> None:
-        """Import what compiles; raise LackingError where there is no C++ compiler for it."""
+        """Import PyTorch's compiler; raise LackingError if it has no C++ compiler."""
         import torch._dynamo.backends.debugging  # noqa: PLC0415, TID251  a second, wanted here alone
 
         import_inductor(**_UNKEPT)
@@ -65,14 +65,14 @@ class Compile:
         self._seed = seed
 
     def step(self) -> float:
-        """Compile and compute once where nothing was compiled before; return the loss."""
+        """Compile and compute once in a new process with an empty cache; return the loss."""
         with _private_cache():
             loss: float = in_fork(partial(_compute, self._params, self._seed))["loss"]
         return loss
 
 
 def _compute(params: dict[str, Any], seed: int) -> dict[str, float]:
-    """Compile the model by computing it; this process has compiled nothing."""
+    """Compile a model by its first call, in a process that has compiled nothing."""
     torch.manual_seed(seed)
     widths = [params["width"] + 16 * number for number in range(params["layers"] + 1)]
     pairs = ((nn.Linear(*two), nn.GELU()) for two in zip(widths, widths[1:]))
@@ -86,9 +86,9 @@ def _compute(params: dict[str, Any], seed: int) -> dict[str, float]:
 
 @contextlib.contextmanager
 def _private_cache() -> Iterator[None]:
-    """Let this process and its children keep compiled and temporary files in a folder of their own.
+    """Give this process and its children a new folder for compiled and temporary files.
 
-    It lies in the folder of the arm, which is removed with the run.
+    It is in the folder of the arm, which is removed after the run.
     """
     before = {name: os.environ.get(name) for name in FOLDERS}, tempfile.tempdir
     with tempfile.TemporaryDirectory(dir=scratch_folder()) as folder:

@@ -1,6 +1,6 @@
 """Training on several processes, each with a part of the batch: PyTorch's own data parallelism.
 
-As a program, `ddp.py`, it computes along for another host: see `join`.
+Run as a program, `ddp.py` runs the ranks of a further host: see `join`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from harness.loading import load_class
 from harness.parameters import ParameterError, require_ranges, resolve
 from torch import nn  # noqa: TID251
 
-# A rank beside the first. A line of standard input, a socket, is a step, the end of it the end; on
-# CPUs a byte there tells that the step is over.
+# The program of each rank but the first. Its standard input is a socket: each line asks for a step,
+# and its end ends the rank. On CPUs the rank answers each step with a byte.
 _RANK = """
 import json, os, sys
 sys.path[:0] = [sys.argv[1]]
@@ -47,11 +47,11 @@ for _ in sys.stdin:
     if rank.is_awaited:
         os.write(0, b".")
 """
-# A variable of each rank: unlike a word of its command, no other user can read it.
+# Passed to each rank as a variable: unlike its command line, other users cannot read it.
 SECRET = "ENVCOMPARE_TEAM_SECRET"  # noqa: S105  its name
-# For the connections of ranks, and what one waits for another in a step.
+# To connect the ranks, and for one to wait for another in a step.
 _GROUP_LIMIT = timedelta(minutes=2)
-_TEAM_BYTES = 1 << 16  # at most, of what a host is told
+_TEAM_BYTES = 1 << 16  # the longest description of a team
 _MOST_SEED = 1 << 63
 _MOST_CPUS = 1 << 16
 _PAUSE_S = 0.2  # between tries to reach a generation that may not have begun
@@ -61,10 +61,10 @@ _PAUSE_AFTER_ERROR_S = 5.0
 class Ddp:
     """Trains a network of the zoo on `ranks` processes that average their gradients in each step.
 
-    They talk by gloo on CPUs and by NCCL on GPUs, of which each rank has its own: over the loopback
-    device, since containers have no network, or over that of the hosts on which they lie. `batch`
-    is that of one rank. With `parallel` each rank has a copy of the model (`ddp`), or a part of all
-    its parameters (`fsdp`).
+    They communicate by gloo on CPUs and by NCCL on GPUs, one GPU for each rank: over the loopback
+    device, since containers have no network, or over the network of the hosts. `batch` is the batch
+    of one rank. `parallel` gives each rank a copy of the model (`ddp`) or a part of all its
+    parameters (`fsdp`).
     """
 
     BOTTLENECK: ClassVar[str] = "waiting for other processes and copying between them"
@@ -119,7 +119,7 @@ class Ddp:
             self._rank = Rank(team, 0, secret)
 
     def _start_others(self, team: Team, secret: bytes) -> None:
-        """Start the ranks of this host beside the first."""
+        """Start the ranks of this host, except for the first."""
         self._others = []
         for rank in team.parts[0][1:]:
             line, end = socket.socketpair()
@@ -128,11 +128,11 @@ class Ddp:
                 self._others.append(start_rank(team, rank, end, secret))
 
     def _gather(self, team: Team, secret: bytes) -> Rank:
-        """Wait for the other hosts, tell them of the team, start it and return the first rank.
+        """Wait for the other hosts, send them the team, start it and return the first rank.
 
-        A host is told of the team, and its connection stays open for as long as its ranks compute.
-        Each of those has a connection that brings a line for each step; and each rank but the first
-        one to the store.
+        The connection to a host stays open while its ranks compute. Each of these ranks has a
+        connection that carries a line for each step, and each rank but the first has one to the
+        store.
         """
         others = range(1, len(team.parts))
         with contextlib.closing(Meeting(secret)) as meeting:
@@ -149,9 +149,9 @@ class Ddp:
         return Rank(team, 0, secret, SharedStore(table.ask))
 
     def step(self) -> torch.Tensor:
-        """Let all ranks train on their part of the batch; return the loss of the first.
+        """Train all ranks on their parts of the batch; return the loss of the first.
 
-        Raises RuntimeError where a rank has ended.
+        Raises RuntimeError if a rank has ended.
         """
         for line in self._lines:
             line.sendall(b"\n")
@@ -161,7 +161,7 @@ class Ddp:
         return loss
 
     def finish(self) -> dict[str, Any]:
-        """End the other processes; return how many there were in all, and how they talked."""
+        """End the other processes; return the number of ranks and the backend."""
         for line in self._lines:
             line.close()
         for connection in self._joined:
@@ -170,26 +170,26 @@ class Ddp:
             other.wait()
         torch.distributed.destroy_process_group()
         self._folder.cleanup()
-        told = {"ranks": self._ranks, "backend": self._rank.backend}
-        # a text, since it is no result to be compared
-        return {**told, "hosts": str(self._hosts)} if self._hosts > 1 else told
+        results = {"ranks": self._ranks, "backend": self._rank.backend}
+        # A text, since numbers are compared as results.
+        return {**results, "hosts": str(self._hosts)} if self._hosts > 1 else results
 
 
 class Team(NamedTuple):
-    """What all ranks have alike, but for the network device of their host."""
+    """What all ranks share, except for the network device of their host."""
 
-    store: str  # the file by which they find each other; empty: the first rank is asked
+    store: str  # the file by which they find each other; empty: the first rank has the store
     interface: str
     device: str
     params: dict[str, Any]
     seed: int
     threads: int
-    cpus: list[int] | None  # that they are bound to
+    cpus: list[int] | None  # to which they are bound
     parts: list[list[int]]  # the ranks of each host
 
 
 class Rank:
-    """One of the processes, with a part of the batch of its own."""
+    """One of the processes, with its own part of the batch."""
 
     def __init__(self, team: Team, number: int, secret: bytes, store: Any = None) -> None:  # noqa: ANN401
         if team.interface:
@@ -198,8 +198,8 @@ class Rank:
         torch.set_num_threads(team.threads)
         params = team.params
         is_on_gpu = team.device == "cuda"
-        # what is left of its step would take CPUs from what is measured next; on a GPU of its own
-        # to wait would keep the first rank from launching ahead
+        # On CPUs an unfinished step would slow what is measured next. On GPUs waiting would keep
+        # the first rank from launching ahead.
         self.is_awaited = not is_on_gpu
         self.backend = "nccl" if is_on_gpu else "gloo"
         self._store = store or _store(team, number, secret)
@@ -235,7 +235,7 @@ class Rank:
 
 
 def _parts(ranks: int) -> list[list[int]]:
-    """Return the ranks of each host, in blocks; no host is without one."""
+    """Return the ranks of each host, in blocks; each host has at least one."""
     hosts = min(ranks, int(os.environ.get("GROUP_WORLD_SIZE", "1")))
     parts: list[list[int]] = [[] for _ in range(hosts)]
     for rank in range(ranks):
@@ -244,13 +244,13 @@ def _parts(ranks: int) -> list[list[int]]:
 
 
 def own_cpus() -> list[int] | None:
-    """Return the CPUs that this process is bound to; None where it may use all."""
+    """Return the CPUs to which this process is bound; None if it may use all."""
     cpus = sorted(os.sched_getaffinity(0))
     return cpus if len(cpus) < (os.cpu_count() or 1) else None
 
 
 def require_gpus(device: str, ranks: int) -> None:
-    """Raise RuntimeError where the ranks of a host have no GPU each."""
+    """Raise RuntimeError if this host has fewer GPUs than ranks."""
     if device == "cuda" and torch.cuda.device_count() < ranks:
         raise RuntimeError(
             f"{ranks} ranks need a GPU each, and there are {torch.cuda.device_count()}"
@@ -260,11 +260,11 @@ def require_gpus(device: str, ranks: int) -> None:
 def start_rank(
     team: Team, rank: int, lines: socket.socket, secret: bytes
 ) -> subprocess.Popen[bytes]:
-    """Start a rank in a process of its own, which takes a step for each of these lines."""
+    """Start a rank in a new process; it trains one step for each line that it receives."""
     here = os.path.dirname(os.path.abspath(__file__))
-    told = json.dumps(team._asdict())
+    description = json.dumps(team._asdict())
     return subprocess.Popen(
-        (sys.executable, "-c", _RANK, here, told, str(rank)),
+        (sys.executable, "-c", _RANK, here, description, str(rank)),
         env={**os.environ, SECRET: secret.hex()},
         stdin=lines.fileno(),
         stdout=subprocess.DEVNULL,
@@ -272,7 +272,7 @@ def start_rank(
 
 
 def host_name(number: int) -> str:
-    """Return what a host of the team calls itself."""
+    """Return the name by which a host of the team joins."""
     return f"host {os.environ['ENVCOMPARE_TEAM_HOSTS'].split(',')[number]}"
 
 
@@ -293,7 +293,7 @@ def _join_group(backend: str, **given: Any) -> None:  # noqa: ANN401
 
 
 def _replicate(model: nn.Module, place: str) -> nn.Module:
-    """Give each rank a copy of the model; gradients are averaged while others are computed."""
+    """Give each rank a copy of the model; gradients are averaged during the backward pass."""
     ids = [place] if place.startswith("cuda") else None
     return nn.parallel.DistributedDataParallel(model, device_ids=ids)
 
@@ -318,15 +318,15 @@ def _shard(model: nn.Module, place: str, secret: bytes) -> nn.Module:
 
 
 def join() -> None:
-    """Compute along for this host in one generation after another, until standard input ends."""
+    """Run the ranks of this host, generation after generation, until standard input ends."""
     threading.Thread(target=_end_with_input, daemon=True).start()
     secret = read_secret()
     while True:
         try:
             with connect(host_name(int(os.environ["GROUP_RANK"])), secret) as leader:
-                told = leader.makefile("rb").readline(_TEAM_BYTES)
-                if told:
-                    _serve(read_team(told), leader, secret)
+                line = leader.makefile("rb").readline(_TEAM_BYTES)
+                if line:
+                    _serve(read_team(line), leader, secret)
         except ConnectionRefusedError:
             pass  # no generation has begun
         except (OSError, RuntimeError) as error:
@@ -336,14 +336,14 @@ def join() -> None:
         time.sleep(_PAUSE_S)
 
 
-def read_team(told: bytes) -> Team:
-    """Return the team that a leader tells of; raise RuntimeError for what none of ours would tell.
+def read_team(line: bytes) -> Team:
+    """Return the team that the first rank describes; raise RuntimeError if it is invalid.
 
-    The leader has proved the secret of the run and is checked all the same: no parameter may name a
-    file, whose code would run on this host, and no store may be one.
+    The first rank has proved the secret of the run, but its parameters are checked too: none may
+    name a file, whose code would run on this host, and the store must not be a file.
     """
     try:
-        team = Team(**json.loads(told))
+        team = Team(**json.loads(line))
         params = resolve(Ddp.PARAMS, team.params)
         require_ranges(params, Ddp.RANGES)
         is_sound = (
@@ -355,11 +355,11 @@ def read_team(told: bytes) -> Team:
             and (team.cpus is None or (bool(team.cpus) and _are_whole(team.cpus, 0, _MOST_CPUS)))
         )
     except (AttributeError, KeyError, TypeError, ValueError, ParameterError) as error:
-        raise RuntimeError(f"the first rank tells of no team of this workload: {error}") from error
+        raise RuntimeError(f"the first rank sent an invalid team: {error}") from error
     if not is_sound:
         raise RuntimeError(
-            "the first rank tells of another store, device or number of ranks, or of a seed, "
-            "threads or CPUs that cannot be"
+            "the first rank sent an invalid team: its store, device, ranks, seed, threads or CPUs "
+            "are out of range"
         )
     return team
 

@@ -1,4 +1,4 @@
-"""What loading code and data does with files: look at, read or write many small ones."""
+"""File access as in loading code and data: stat, read or write many small files."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def _read_cold(name: str, at: int) -> int:
 
 
 def _write(name: str, at: int) -> int:
-    """Write a file anew, as a cache or a checkpoint is: made beside, then moved to its place."""
+    """Replace a file as caches and checkpoints do: write a new one, then rename it."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     handle = os.open(f"{name}.new", flags, 0o600, dir_fd=at)
     try:

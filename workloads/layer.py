@@ -1,4 +1,4 @@
-"""One layer by itself, forward and backward: what a network is made of."""
+"""One layer by itself, forward and backward."""
 
 from __future__ import annotations
 

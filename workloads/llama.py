@@ -163,7 +163,7 @@ class Block(nn.Module):
 
 
 class Adapted(nn.Module):
-    """A layer that is not trained, with a product of two small matrices beside it that is."""
+    """A frozen layer plus a trained product of two small matrices."""
 
     def __init__(self, layer: nn.Linear, rank: int) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ class Adapted(nn.Module):
         nn.init.zeros_(self.up.weight)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """Return what both give together."""
+        """Return the sum of both."""
         return self.layer(states) + self.up(self.down(states))
 
 

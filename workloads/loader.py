@@ -55,7 +55,7 @@ class Loader:
             raise ParameterError("a model is trained on images: it needs decode=true")
 
     def load(self, data: str | None) -> None:
-        """Find the files; what is in them is read by the steps."""
+        """Find the files; the steps read their contents."""
         if data is None:
             raise DataError("no data was given. Prepare some (--prepare DIR) or name a folder")
         if self.params["layout"] == "folder":

@@ -1,4 +1,4 @@
-"""What a data pipeline does in plain Python: split, count, number and shuffle words."""
+"""A data pipeline in plain Python: split, count, number and shuffle words."""
 
 from __future__ import annotations
 

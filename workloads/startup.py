@@ -1,4 +1,4 @@
-"""What happens before the first step: Python starts, imports PyTorch and trains once."""
+"""The time before a first step: Python starts, imports PyTorch and trains once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ print(float(loss))
 class Startup:
     """Starts a new Python in each step, which imports a package or trains a network once.
 
-    The environment itself has started before: what it adds stands in the report under start-up.
+    The start of the environment is not timed here: the report has it under start-up.
     """
 
     BOTTLENECK: ClassVar[str] = "starting Python and reading its files"
@@ -50,13 +50,13 @@ class Startup:
         self._until, self._package = until, package
 
     def setup(self, seed: int, device: str) -> None:
-        """Settle what is started."""
+        """Choose the program to start."""
         script = _IMPORT if self._until == "import" else _FIRST_STEP
         what = self._package if self._until == "import" else device
         self._argv = (sys.executable, "-c", script, what, str(seed))
 
     def step(self) -> float:
-        """Start Python and wait for its end; return what it printed."""
+        """Start Python and wait for its end; return its output."""
         done = subprocess.run(self._argv, capture_output=True, text=True, check=False)
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]

@@ -11,7 +11,7 @@ from torch import nn  # noqa: TID251
 
 
 class Encoder(nn.Module):
-    """Classifies a sentence by the mean of what its layers make of the words."""
+    """Classifies a sentence by the mean of the last layer over its words."""
 
     def __init__(self, params: dict[str, Any]) -> None:
         super().__init__()

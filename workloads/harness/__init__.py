@@ -1,1 +1,1 @@
-"""What carries a workload inside an arm: worker, protocol, clock and generations."""
+"""Runs a workload inside an arm: worker, protocol, clock and generations."""

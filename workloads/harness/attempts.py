@@ -1,4 +1,4 @@
-"""Reading what may not be there: a fingerprint has gaps, not failures."""
+"""Reading optional facts: a missing one is a gap in a fingerprint, not a failure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 
 def attempt(read: Callable[[], Any]) -> Any:  # noqa: ANN401  whatever is read
-    """Return what `read` returns, or None where it raises."""
+    """Return the result of `read`, or None if it raises."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

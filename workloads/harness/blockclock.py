@@ -21,8 +21,8 @@ class BlockClock:
 
     def __init__(self, *, cuda: bool, processes: int = 1) -> None:
         self._cuda = cuda
-        # of several processes each waits for the others' CPUs too, which is not seen from here
-        self._tells_waits = processes == 1
+        # With several processes, each also waits for the CPUs of the others: not visible here.
+        self._knows_waits = processes == 1
         self._cpu_group = own_group("cpu")
         # Three fields: time on a CPU, time waiting for one, slices (kernel: sched-stats.rst).
         self._schedstat = f"{TASKS}/{threading.get_native_id()}/schedstat"
@@ -30,11 +30,11 @@ class BlockClock:
     def measure(self, step: Callable[[], Any], k: int, *, done: int) -> dict[str, Any]:
         """Run k steps after `done` earlier ones; return the fields of a `run` reply.
 
-        Times are ns of the monotonic clock and of the CPU clock of the whole process. On a GPU the
-        device is idle at both ends; the last step's wall time holds the wait for it.
+        Times are in ns, by the monotonic clock and by the CPU clock of the whole process. On a GPU
+        the device is idle at both ends; the last step's wall time includes the wait for it.
         Raises PhaseError with the number of the step that failed.
         """
-        # Outwards in the same order: what is read beside the block is none of its own.
+        # The reading order is mirrored after the block, so reading adds nothing to its counts.
         before = {**self._counters(), **used(), "wait_ns": self._wait_ns()}
         if self._cuda:
             (wall, cpu, loss), gpu_ns = self._time_on_gpu(step, k, done)
@@ -74,17 +74,17 @@ class BlockClock:
 
     def _counters(self) -> dict[str, int | None]:
         return {
-            "all_wait_ns": _all_wait_ns() if self._tells_waits else None,
+            "all_wait_ns": _all_wait_ns() if self._knows_waits else None,
             "throttled_ns": throttled_ns(self._cpu_group),
             "throttled_periods": throttled_periods(self._cpu_group),
         }
 
     def _wait_ns(self) -> int | None:
-        return _wait_ns(self._schedstat) if self._tells_waits else None
+        return _wait_ns(self._schedstat) if self._knows_waits else None
 
 
 def used() -> dict[str, int | None]:
-    """Return what the kernel has counted of this process (getrusage(2))."""
+    """Return the kernel's counters of this process (getrusage(2))."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return {
         "user_ns": round(usage.ru_utime * 1e9),
@@ -105,7 +105,7 @@ def _wait_ns(schedstat: str) -> int | None:
 
 
 def _all_wait_ns() -> int | None:
-    """Return the wait of all threads that live now; None where one of them tells nothing."""
+    """Return the total wait of all live threads; None if one of them cannot be read."""
     try:
         waits = [_wait_ns(f"{TASKS}/{task}/schedstat") for task in os.listdir(TASKS)]
     except OSError:
@@ -115,7 +115,7 @@ def _all_wait_ns() -> int | None:
 
 
 def _thread_count() -> int | None:
-    """Return how many threads this process has now; None where that is not told."""
+    """Return how many threads this process has now; None if /proc cannot be read."""
     try:
         return len(os.listdir(TASKS))
     except OSError:
@@ -123,7 +123,7 @@ def _thread_count() -> int | None:
 
 
 def as_number(loss: Any, step: int) -> float:  # noqa: ANN401  a loss is what the workload makes it
-    """Return the loss of a step as a number, waiting for the device where it is still computing."""
+    """Return the loss of a step as a number; on a GPU this waits for the device."""
     try:
         return float(loss)
     except (TypeError, ValueError) as error:
@@ -157,7 +157,7 @@ def _time_steps(step: Callable[[], Any], k: int, done: int) -> Stamps:
 
 
 def _difference(after: int | None, before: int | None) -> int | None:
-    """Return what was added; None where a thread that ended took its share along."""
+    """Return the increase; None if unknown, or if a thread ended and its share was lost."""
     if after is None or before is None or after < before:
         return None
     return after - before

@@ -1,4 +1,4 @@
-"""`torch.compile` in a worker: the C++ compiler, where its code is kept, what it has compiled."""
+"""`torch.compile` in a worker: the C++ compiler, its cache folder, and counts of compilations."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from typing import Any, Callable, ContextManager
 from harness.facts.variables import scratch_folder
 from harness.failures import HintedError, LackingError
 
-# No process or thread beside the worker compiles, and no other host is asked for code.
+# Only the worker itself compiles, and no remote cache is used.
 _SETTINGS = {
     "compile_threads": 1,
     "fx_graph_remote_cache": False,
     "autotune_remote_cache": False,
     "bundled_autotune_remote_cache": False,
 }
-_OURS = "envcompare"  # what is counted here beside PyTorch's own numbers
+_OURS = "envcompare"  # the key of our counter among those of PyTorch
 FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR")
-"""The variables that say where compiled and temporary files lie."""
+"""The variables that set the folders of compiled and temporary files."""
 
 
 def make_ready() -> None:
-    """Import what compiles and find its compiler, before this process is forked.
+    """Import PyTorch's compiler and find the C++ compiler, before this process is forked.
 
-    Code is kept in the scratch folder of the arm, which is empty when a run begins: later restarts
-    load what the first one has compiled. Raises LackingError where there is no C++ compiler, or a
-    PyTorch that is too old.
+    Compiled code is kept in the scratch folder of the arm, which is empty when a run begins. Later
+    restarts load what the first one compiled. Raises LackingError if there is no C++ compiler or
+    PyTorch is too old.
     """
     folder = os.path.join(scratch_folder(), "compiled")
     os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -43,7 +43,7 @@ def make_ready() -> None:
 
 
 def import_inductor(**settings: bool) -> None:
-    """Import PyTorch's compiler and settle how it works, by the names of its configuration."""
+    """Import PyTorch's compiler and set options of its configuration by name."""
     import torch._inductor.compile_fx  # noqa: PLC0415, TID251  seconds, for what compiles alone
 
     for name, value in {**_SETTINGS, **settings}.items():
@@ -66,7 +66,7 @@ def find_compiler() -> None:
     except exc.InvalidCxxCompiler as error:
         raise _lacking("a C++ compiler, g++") from error
     if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
-        raise _lacking(f"Python.h beside {compiler}")
+        raise _lacking(f"Python.h for {compiler}")
     cpu_vec_isa.pick_vec_isa()
 
 
@@ -101,7 +101,7 @@ def computed(model: Any, device: str, *, compiled: bool) -> Callable[..., Any]: 
 
 
 def require_compiled_code() -> None:
-    """Raise HintedError where a model should be compiled, was called, and nothing was compiled."""
+    """Raise HintedError if a model was to be compiled and was called, but nothing was compiled."""
     if _OURS in _counters() and not compiled_graphs():
         raise HintedError(
             "torch.compile has compiled no part of the model, and its step is that of any other",
@@ -112,14 +112,14 @@ def require_compiled_code() -> None:
 
 
 def is_made_here(path: str) -> bool:
-    """Tell whether a library is code of a model that an arm has compiled for itself."""
+    """Return whether a library holds code that an arm compiled for its model."""
     folder = os.environ.get(FOLDERS[0])
     # the kernel names mapped files by their real paths, and the folder may lie behind a link
     return folder is not None and path.startswith(f"{os.path.realpath(folder)}/")
 
 
 def compilations() -> int:
-    """Return how often PyTorch has begun to compile in this process, or has loaded what it had."""
+    """Return how often PyTorch has started to compile, or loaded compiled code, in this process."""
     counters = _counters()
     if not counters:
         return 0
@@ -141,7 +141,7 @@ def compiled_graphs() -> int:
 
 
 def _counters() -> Any:  # noqa: ANN401  PyTorch has no types here
-    """Return what PyTorch's compiler counts by kind and name, empty where it is not imported."""
+    """Return the counters of PyTorch's compiler by kind and name; empty if it is not imported."""
     return getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
 
 

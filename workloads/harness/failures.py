@@ -28,7 +28,7 @@ class ProtocolError(Exception):
 
 
 class HintedError(Exception):
-    """A failure of which the worker knows what to try, where `hint` says it."""
+    """A failure with a `hint` on what to try."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -68,7 +68,7 @@ def phase(name: str, step: int | None = None) -> Iterator[None]:
 def failure_reply(op: str | None, error: PhaseError) -> dict[str, Any]:
     """Return the reply that reports a failed request."""
     cause = error.__cause__ or error
-    if isinstance(cause, HintedError):  # in words of our own: where they were said tells nothing
+    if isinstance(cause, HintedError):  # our own message needs no traceback
         said = {"brief": str(cause), "hint": cause.hint, "traceback": ""}
     else:
         said = _unforeseen(cause)
@@ -77,7 +77,7 @@ def failure_reply(op: str | None, error: PhaseError) -> dict[str, Any]:
 
 
 def _unforeseen(cause: BaseException) -> dict[str, str]:
-    """Return what is known of a failure that nobody has found words for: its type and place."""
+    """Return the type and the place of an unexpected failure."""
     lines = "".join(traceback.format_exception(type(cause), cause, cause.__traceback__))
     message = str(cause).strip().splitlines()
     return {
@@ -88,13 +88,13 @@ def _unforeseen(cause: BaseException) -> dict[str, str]:
 
 
 def _install_hint(cause: BaseException) -> str:
-    """Return what to try where a module is missing, empty for any other failure."""
+    """Return what to try if a module is missing; empty for any other failure."""
     if not isinstance(cause, ModuleNotFoundError) or not cause.name:
         return ""
     package = cause.name.split(".")[0]
     return (
         f"{sys.executable}, the Python of this arm, has no module {package}: install the package "
-        "that provides it there, or put its file beside your workload's, where it is sent too; for "
+        "that provides it there, or put its file next to your workload's to send it too; for "
         "bundled workloads leave out --stacks host, @host and --host-python, and envcompare "
         "installs it"
     )

@@ -1,4 +1,4 @@
-"""What fits into memory, each try in a process of its own; as a program: the largest batch.
+"""What fits into memory, with a new process for each try; as a program: the largest batch.
 
 The program tries the sizes it is given until one does not fit, then searches between the last two.
 """
@@ -15,7 +15,7 @@ import struct
 import sys
 from typing import Any, Callable
 
-# PyTorch names its own errors so; oneDNN does where it cannot have what a convolution needs.
+# Messages of PyTorch, and of oneDNN if it cannot allocate memory for a convolution.
 _NO_MEMORY = re.compile(
     r"out of memory|can't allocate memory|cannot allocate memory|not enough memory|bad_alloc"
     r"|ALLOC_FAILED|could not create a (?:primitive|memory)",
@@ -23,14 +23,14 @@ _NO_MEMORY = re.compile(
 )
 _KIB = r":\s+([0-9]+) kB"
 FITS, TOO_MUCH, BROKEN = 0, 3, 4  # how a try ends
-SHARE = 1 / 32  # of a batch, by which it is known: tries of large ones take long
-STEPS = 2  # of a try: an optimiser has its state from the first step on
+SHARE = 1 / 32  # precision of the result, as a share of the batch: large tries take long
+STEPS = 2  # in a try: an optimiser allocates its state in the first step
 
 
 def largest(fits: Callable[[int], bool], low: int, most: int, *, share: float = 0.0) -> int:
-    """Return the largest count up to `most` that fits, where `low` and all between them do.
+    """Return the largest count up to `most` that fits; `low` must fit.
 
-    The next one that was tried is larger by 1, or by less than this share of it.
+    The smallest count that failed is larger by 1, or by less than `share` of it.
     """
     high = 2 * low
     while high <= most and fits(high):
@@ -43,10 +43,10 @@ def largest(fits: Callable[[int], bool], low: int, most: int, *, share: float = 
 
 
 def in_own_process(work: Callable[[], None], *, may_break: bool = False) -> int:
-    """Return how the work ended; a kernel that kills it for memory says `TOO_MUCH` as well.
+    """Return how the work ended: `FITS`, or `TOO_MUCH` also if the kernel killed it for memory.
 
-    Raises RuntimeError where it ended for another reason, a signal among them, unless that
-    `may_break` it: then it is `BROKEN`, and its last words stand on stderr.
+    Raises RuntimeError if it ended for another reason, such as a signal. With `may_break` it
+    returns `BROKEN` instead, and the reason is on stderr.
     """
     child = os.fork()
     if not child:
@@ -78,37 +78,37 @@ def _outcome(work: Callable[[], None]) -> int:
 
 
 def limit_private(limit: int) -> None:
-    """Let this process have so many bytes of private memory beyond what it has."""
+    """Limit this process to so many bytes of private memory beyond what it has now."""
     most = _bytes_in("self/status", "VmData") + limit
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 def be_killed_first() -> None:
-    """Let a kernel that runs out of memory, or out of that of a container, end this try alone."""
+    """Make the kernel end this try first when the host or its container runs out of memory."""
     with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")
 
 
 def _bytes_in(file: str, name: str) -> int:
-    """Return what a file of /proc says of memory, 0 where it does not."""
+    """Return a size from a file of /proc; 0 if it is missing."""
     with open(f"/proc/{file}", encoding="ascii") as stream:
         found = re.search(name + _KIB, stream.read())
     return int(found[1]) << 10 if found else 0
 
 
 class Tries:
-    """Tries batches of a workload; keeps how each ended, and what it used of the memory."""
+    """Tries batches of a workload; keeps how each ended and its share of the memory."""
 
     def __init__(self, asked: dict[str, Any], kind: type, device: str) -> None:
         self._asked, self._kind, self._device = asked, kind, device
         self.memory_mib: int = asked["memory_mib"][device]  # 0 is all of a GPU
-        self._used = mmap.mmap(-1, 16)  # in use at the most, and in all; from the child
+        self._used = mmap.mmap(-1, 16)  # peak and total bytes, written by the child
         self._free_bytes = _bytes_in("meminfo", "MemAvailable")
         self.ends: dict[int, int] = {}
         self.shares: dict[int, float] = {}  # of the memory of the GPU or the host, by batch
 
     def fits(self, batch: int) -> bool:
-        """Say whether so large a batch can be trained on."""
+        """Return whether a batch of this size can be trained."""
         if batch not in self.ends:
             self._used[:] = struct.pack("<QQ", 0, 1)
             self.ends[batch] = in_own_process(lambda: self._train(batch), may_break=True)
@@ -117,7 +117,7 @@ class Tries:
         return self.ends[batch] == FITS
 
     def _train(self, batch: int) -> None:
-        """Train within the limit; what cannot be had raises."""
+        """Train within the limit; a failed allocation raises."""
         from harness import torchparts  # noqa: PLC0415  see above
         from harness.loading import Workload  # noqa: PLC0415
 
@@ -148,18 +148,17 @@ class Tries:
 
 
 def limit_gpu(limit: int, place: int) -> None:
-    """Let PyTorch have so many bytes of a GPU."""
+    """Limit PyTorch to so many bytes of a GPU."""
     cuda = sys.modules["torch"].cuda
     whole = cuda.get_device_properties(place).total_memory
     cuda.set_per_process_memory_fraction(min(1.0, limit / whole), place)
 
 
 def find(asked: dict[str, Any]) -> dict[str, Any]:
-    """Return the largest batch that fits, what ends it, and the largest size that is measurable.
+    """Return the largest batch that fits, what limits it, and the largest measurable size.
 
-    That is one that fits as often as there are arms beside each other: all of them are alive while
-    they are measured in turns. On a CPU the limit is of each process, and all of them share what
-    the host has left.
+    A size is measurable if it fits once for each concurrent arm: all arms are alive while they take
+    turns. On a CPU the limit applies to each process, and all share the free memory of the host.
     """
     from harness import torchparts  # noqa: PLC0415  see above
     from harness.loading import load_class  # noqa: PLC0415
@@ -172,27 +171,32 @@ def find(asked: dict[str, Any]) -> dict[str, Any]:
     device = in_fork(lambda: {"device": torchparts.choose_device(asked["device"])})["device"]
     tries, sizes = Tries(asked, kind, device), asked["sizes"]
     if not tries.fits(sizes[0]):
-        return {"largest": 0, "measurable": 0, **_told(tries, device)}
+        return {"largest": 0, "measurable": 0, **_limits(tries, device)}
     most = largest(tries.fits, sizes[0], sizes[-1], share=SHARE)
     fitting = [size for size in sizes if size <= most and tries.fits(size)]
-    beside = [size for size in fitting if tries.shares[size] * asked["beside"] <= 1]
-    measurable = beside[-1] if beside else 0
-    return {"largest": most, "measurable": measurable, **_told(tries, device)}
+    concurrent = [size for size in fitting if tries.shares[size] * asked["beside"] <= 1]
+    measurable = concurrent[-1] if concurrent else 0
+    return {"largest": most, "measurable": measurable, **_limits(tries, device)}
 
 
-def _told(tries: Tries, device: str) -> dict[str, Any]:
-    """Return the smallest that does not fit, None where all do, and what kept it from that."""
+def _limits(tries: Tries, device: str) -> dict[str, Any]:
+    """Return the smallest batch that does not fit, None if all do, and the reason."""
     beyond = min((size for size, end in tries.ends.items() if end != FITS), default=None)
     limits = {FITS: "cap", TOO_MUCH: "memory", BROKEN: "workload"}
     limit = limits[FITS if beyond is None else tries.ends[beyond]]
-    told = {"beyond": beyond, "limited_by": limit, "tries": len(tries.ends), "device": device}
-    return {**told, "memory_mib": tries.memory_mib}
+    return {
+        "beyond": beyond,
+        "limited_by": limit,
+        "tries": len(tries.ends),
+        "device": device,
+        "memory_mib": tries.memory_mib,
+    }
 
 
 def main(arguments: list[str]) -> int:
     """Search for what the argument asks for, and write one line of JSON to stdout."""
     sink = os.dup(1)
-    os.dup2(2, 1)  # what a workload prints is no part of the answer
+    os.dup2(2, 1)  # output of a workload must not mix with the answer
     asked: dict[str, Any] = json.loads(arguments[0])
     from harness.greeting import settle_process  # noqa: PLC0415  after stdout is out of the way
 
@@ -202,6 +206,6 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    # what it imports stands beside the workloads, not beside this file
+    # `harness` is imported from the folder of the workloads, not from that of this file
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     sys.exit(main(sys.argv[1:]))

@@ -22,7 +22,7 @@ RESULT_LIMIT = 200  # characters of a value that `finish` returned
 
 
 class Job:
-    """What `hello` has settled for all generations of a worker."""
+    """The settings from `hello` for all generations of a worker."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Generation:
         self._peak_bytes: int | None = None  # of what was done before `facts` or a profile
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the reply to a request, or the reply that says why there is none."""
+        """Return the reply to a request, or a failure reply."""
         ops: dict[str, Callable[[dict[str, Any]], dict[str, Any]]]
         ops = {
             "gen": self._build,
@@ -75,7 +75,7 @@ class Generation:
         # The pad moves what is allocated after it, so that no generation owes its speed to one
         # lucky layout of memory.
         self._pad = b"\1" * whole_number(request, "pad", least=0, most=PAD_LIMIT_BYTES)
-        torchparts.wait_for_device(self._job.device)  # a fork starts CUDA here, beside the work
+        torchparts.wait_for_device(self._job.device)  # CUDA starts here in a fork, untimed
         torchparts.start_memory_record(self._job.device)
         with phase("setup"):
             torchparts.seed_everything(seed)
@@ -177,7 +177,7 @@ def _as_metrics(value: Any) -> dict[str, float]:  # noqa: ANN401  what a workloa
 
 
 def _as_result(value: Any) -> dict[str, Any] | None:  # noqa: ANN401  what a workload makes
-    """Return what `finish` gave as names with plain values; anything else stands there as text."""
+    """Return the result of `finish` as names and plain values; others become text."""
     if value is None:
         return None
     named = value if isinstance(value, dict) else {"result": value}
@@ -198,7 +198,7 @@ def _cpu_of(request: dict[str, Any]) -> int | None:
 def whole_number(
     request: dict[str, Any], name: str, *, least: int, most: int = (1 << 63) - 1
 ) -> int:
-    """Return an int of a request; raise PhaseError of phase `protocol` where it is none."""
+    """Return an int of a request; raise PhaseError of phase `protocol` if it is not one."""
     value = request.get(name)
     with phase("protocol"):
         if type(value) is not int or not least <= value <= most:

@@ -54,7 +54,7 @@ def _settle_as_asked(request: dict[str, Any]) -> int | None:
 
 
 def greet(request: dict[str, Any]) -> tuple[Job, dict[str, Any]]:
-    """Make this process what `hello` asks for; return the job and the fields of the reply."""
+    """Set up this process as `hello` asks; return the job and the fields of the reply."""
     threads = _settle_as_asked(request)
     start_ns = time.monotonic_ns()
     with phase("import"):
@@ -111,7 +111,7 @@ def _start_device(request: dict[str, Any]) -> tuple[dict[str, Any], bool]:
 
 
 def take_fingerprint(job: Job | None) -> dict[str, Any]:
-    """Return what this process finds around itself outside any generation, even without a job."""
+    """Return the fingerprint of this process outside any generation, even without a job."""
     if job is None:
         return fingerprint(threads=None, device="cpu")
 
@@ -122,7 +122,7 @@ def take_fingerprint(job: Job | None) -> dict[str, Any]:
 
 
 def _describe(request: dict[str, Any], job: Job) -> dict[str, Any]:
-    """Return what the reply says of the job that is ready, and of what is around it."""
+    """Return the fields of the reply on the job and its environment."""
     start_ns = time.monotonic_ns()
     asked = request.get("fingerprint", True)
     found = take_fingerprint(job) if asked else {}

@@ -1,9 +1,9 @@
 """Processes of one run on several hosts: connections on which both ends prove its secret.
 
-The secret has come to each host over SSH and is never sent here. Whoever connects names itself, and
-each end shows an HMAC of a number that the other has just drawn, so that nothing overheard serves
-a second time, and of the addresses of the connection, so that nobody can relay it over another one.
-Over such connections the processes find each other; see `SharedStore`.
+The secret reaches each host over SSH and is never sent here. The client gives its name, and each
+end sends an HMAC of a number that the other end has just drawn, which prevents replay, and of the
+addresses of the connection, which prevents relaying over another one. Over such connections the
+processes find each other; see `SharedStore`.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from typing import Any, Callable, Optional
 import torch  # noqa: TID251  its home is workloads/
 import torch.distributed  # noqa: TID251
 
-JOIN_LIMIT_S = 45.0  # for a host whose processes have been started
+JOIN_LIMIT_S = 45.0  # until the processes of a host have joined, once started
 JOIN_LIMIT = timedelta(seconds=JOIN_LIMIT_S)
-_PROOF_LIMIT_S = 5.0  # of whoever connects; on a busy host a rank may wait for a CPU
-_LINE_BYTES = 1 << 10  # of a proof, at most
+_PROOF_LIMIT_S = 5.0  # for a client's proof; on a busy host a rank may wait for a CPU
+_LINE_BYTES = 1 << 10  # the longest proof
 _NONCE_BYTES = 16
 _PAUSE_S = 0.01  # between looks at a key that is not set
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR, netdevice(7)
 
 
 def read_secret() -> bytes:
-    """Return the secret of the run, from the file that each of its hosts was sent."""
+    """Return the secret of the run, from the file that was sent to each host."""
     with open(os.environ["ENVCOMPARE_TEAM"], "rb") as file:
         return file.read()
 
@@ -50,7 +50,7 @@ class Meeting:
     """The place where the first process waits for the others, on one address of its host."""
 
     def __init__(self, secret: bytes) -> None:
-        """Listen; raise RuntimeError where that cannot be."""
+        """Listen; raise RuntimeError if that fails."""
         self._secret = secret
         self._strangers = 0
         self._joined: dict[str, socket.socket] = {}  # by name, until they are asked for
@@ -67,15 +67,15 @@ class Meeting:
             ) from error
 
     def close(self) -> None:
-        """Let nobody join any more; who has been accepted stays."""
+        """Accept no more connections, and close those that nobody has asked for."""
         self._listener.close()
         for connection in self._joined.values():
             connection.close()
 
     def accept(self, wanted: list[str]) -> list[socket.socket]:
-        """Return a connection for each of these names; raise RuntimeError where one is missing.
+        """Return a connection for each of these names; raise RuntimeError if one is missing.
 
-        Others that join meanwhile are kept: a rank may ask for the store before the last one comes.
+        Others that join meanwhile are kept: a rank may ask for the store before the last one joins.
         """
         deadline = time.monotonic() + JOIN_LIMIT_S
         while missing := [name for name in wanted if name not in self._joined]:
@@ -104,17 +104,17 @@ class Meeting:
         )
 
     def _admit(self, connection: socket.socket) -> Optional[str]:
-        """Return the name of who connects, once both ends have proved the secret; else None."""
+        """Return the name of the client if both ends prove the secret, else None."""
         nonce, deadline = secrets.token_hex(_NONCE_BYTES), time.monotonic() + _PROOF_LIMIT_S
         try:
             connection.sendall(nonce.encode() + b"\n")
-            name, theirs, shown = json.loads(_read_line(connection, deadline))
+            name, theirs, answer = json.loads(_read_line(connection, deadline))
             ends = _ends(connection.getpeername(), connection.getsockname())
             expected = proof(self._secret, "join", name, nonce, theirs, *ends).hex()
-            if not hmac.compare_digest(expected, shown):
+            if not hmac.compare_digest(expected, answer):
                 return None
-            answer = proof(self._secret, "lead", name, nonce, theirs, *ends)
-            connection.sendall(answer.hex().encode() + b"\n")
+            own = proof(self._secret, "lead", name, nonce, theirs, *ends)
+            connection.sendall(own.hex().encode() + b"\n")
             _keep(connection)
         except (OSError, RecursionError, TypeError, ValueError):
             return None
@@ -124,7 +124,7 @@ class Meeting:
 def connect(name: str, secret: bytes) -> socket.socket:
     """Connect to the first process under a name.
 
-    Raises RuntimeError where it does not prove the secret, and OSError where none can be reached.
+    Raises RuntimeError if it does not prove the secret, and OSError if it cannot be reached.
     """
     place = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     connection = socket.create_connection(place, timeout=JOIN_LIMIT_S)
@@ -136,32 +136,32 @@ def connect(name: str, secret: bytes) -> socket.socket:
     if not is_first:
         connection.close()
         raise RuntimeError(
-            f"what listens at {place[0]}, port {place[1]} did not prove that it is the first rank "
-            f"of this run ({why}), and is told nothing"
+            f"the program at {place[0]}, port {place[1]} did not prove that it is the first rank "
+            f"of this run ({why}), so it gets no data"
         )
     _keep(connection)
     return connection
 
 
 def _is_first(connection: socket.socket, name: str, secret: bytes) -> bool:
-    """Prove the secret to the other end, and say whether that has proved it too."""
+    """Prove the secret to the other end; return whether that end proves it too."""
     deadline = time.monotonic() + JOIN_LIMIT_S
     own = secrets.token_hex(_NONCE_BYTES)
     nonce = _read_line(connection, deadline).decode().strip()
     ends = _ends(connection.getsockname(), connection.getpeername())
-    shown = proof(secret, "join", name, nonce, own, *ends).hex()
-    connection.sendall(json.dumps([name, own, shown]).encode() + b"\n")
+    answer = proof(secret, "join", name, nonce, own, *ends).hex()
+    connection.sendall(json.dumps([name, own, answer]).encode() + b"\n")
     expected = proof(secret, "lead", name, nonce, own, *ends).hex().encode()
     return hmac.compare_digest(expected, _read_line(connection, deadline).strip())
 
 
 def _ends(client: tuple[str, int], server: tuple[str, int]) -> tuple[str, str]:
-    """Return both ends of a connection, alike at each of them."""
+    """Return both ends of a connection, in the same form on either side."""
     return f"{client[0]}:{client[1]}", f"{server[0]}:{server[1]}"
 
 
 def _read_line(connection: socket.socket, deadline: float) -> bytes:
-    """Return a line, and leave what follows it in the connection."""
+    """Return a line; what follows it stays in the connection."""
     line = b""
     while not line.endswith(b"\n"):
         connection.settimeout(max(0.01, deadline - time.monotonic()))
@@ -180,14 +180,15 @@ def _keep(connection: socket.socket) -> None:
 def interface_of(address: str) -> str:
     """Return the network device of this host whose first IPv4 address this is.
 
-    By that device the libraries choose the address that they tell other ranks. Raises RuntimeError
-    where none has it as its first, as they would choose another.
+    gloo and NCCL announce the first address of the device to other ranks. Raises RuntimeError if no
+    device has this address as its first.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as endpoint:
         for _, name in socket.if_nameindex():
             with contextlib.suppress(OSError):
-                told = fcntl.ioctl(asked, _GET_ADDRESS, struct.pack("256s", name.encode()[:15]))
-                if socket.inet_ntoa(told[20:24]) == socket.gethostbyname(address):
+                request = struct.pack("256s", name.encode()[:15])
+                reply = fcntl.ioctl(endpoint, _GET_ADDRESS, request)
+                if socket.inet_ntoa(reply[20:24]) == socket.gethostbyname(address):
                     return name
     raise RuntimeError(
         f"no network device of this host has the address {address} as its first, by which ranks "
@@ -196,7 +197,7 @@ def interface_of(address: str) -> str:
 
 
 class Table:
-    """The keys by which processes find each other, held by the first of them."""
+    """The keys by which processes find each other, held by the first process."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
@@ -216,13 +217,13 @@ class Table:
             return ops[op](key, *words)
 
     def serve(self, connection: socket.socket) -> None:
-        """Answer the requests of a connection, a line of JSON each, for as long as it lasts."""
+        """Answer the requests of a connection, one line of JSON each, until it ends."""
 
         def answer() -> None:
             with connection, connection.makefile("rb") as lines, contextlib.suppress(OSError):
                 for line in lines:
-                    told = json.dumps(self.ask(*json.loads(line)))
-                    connection.sendall(told.encode() + b"\n")
+                    reply = json.dumps(self.ask(*json.loads(line)))
+                    connection.sendall(reply.encode() + b"\n")
 
         threading.Thread(target=answer, daemon=True).start()
 
@@ -242,9 +243,9 @@ class Table:
 
 
 class SharedStore(torch.distributed.Store):  # type: ignore[misc]  # Any where there is no torch
-    """A store of PyTorch over connections that are proved; TCPStore asks nobody who they are.
+    """A store of PyTorch over authenticated connections; TCPStore does not authenticate.
 
-    Whoever uses it keeps it: PyTorch holds only its part in C++, which then has no methods.
+    The caller must keep a reference: PyTorch holds only the C++ part, which lacks these methods.
     """
 
     def __init__(self, ask: Callable[..., Any]) -> None:
@@ -253,17 +254,17 @@ class SharedStore(torch.distributed.Store):  # type: ignore[misc]  # Any where t
 
     @classmethod
     def joined(cls, rank: int, secret: bytes) -> SharedStore:
-        """Return the store that the first process holds, from another."""
+        """Return the first process's store, as seen from another process."""
         connection, lock = connect(f"store {rank}", secret), threading.Lock()
         lines = connection.makefile("rb")
 
         def ask(*request: Any) -> Any:  # noqa: ANN401
             with lock:
                 connection.sendall(json.dumps(request).encode() + b"\n")
-                told = lines.readline()
-            if not told:
+                reply = lines.readline()
+            if not reply:
                 raise ConnectionError("the first rank has ended")
-            return json.loads(told)
+            return json.loads(reply)
 
         return cls(ask)
 
@@ -272,7 +273,7 @@ class SharedStore(torch.distributed.Store):  # type: ignore[misc]  # Any where t
         self._ask("set", key, _as_bytes(value).hex())
 
     def get(self, key: str) -> bytes:
-        """Return the value of a key once it is set; raise RuntimeError where that takes long."""
+        """Return the value of a key once it is set; raise RuntimeError if that takes too long."""
         self.wait([key])
         return bytes.fromhex(self._ask("get", key))
 
@@ -282,24 +283,24 @@ class SharedStore(torch.distributed.Store):  # type: ignore[misc]  # Any where t
         return total
 
     def check(self, keys: list[str]) -> bool:
-        """Say whether all keys are set."""
+        """Return whether all keys are set."""
         return all(self._ask("get", key) is not None for key in keys)
 
     def wait(self, keys: list[str], timeout: timedelta = JOIN_LIMIT) -> None:
-        """Wait until all keys are set; raise RuntimeError where that takes long."""
+        """Wait until all keys are set; raise RuntimeError if that takes too long."""
         deadline = time.monotonic() + min(timeout, JOIN_LIMIT).total_seconds()
         while not self.check(keys):
             if time.monotonic() > deadline:
-                raise RuntimeError(f"another rank did not tell {', '.join(keys)} in time")
+                raise RuntimeError(f"another rank did not set {', '.join(keys)} in time")
             time.sleep(_PAUSE_S)
 
     def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:  # noqa: ANN401
-        """Set a key that has the expected value, or none where that is empty."""
+        """Set a key that has the expected value, or that is unset if `expected` is empty."""
         words = (_as_bytes(expected).hex(), _as_bytes(desired).hex())
         return bytes.fromhex(self._ask("swap", key, *words))
 
     def delete_key(self, key: str) -> bool:
-        """Forget a key, and say whether it was set."""
+        """Delete a key; return whether it was set."""
         return bool(self._ask("delete", key))
 
     def num_keys(self) -> int:
@@ -307,7 +308,7 @@ class SharedStore(torch.distributed.Store):  # type: ignore[misc]  # Any where t
         return int(self._ask("count"))
 
     def clone(self) -> SharedStore:
-        """Return a store that asks in the same place."""
+        """Return this store: it may be shared."""
         return self
 
 
@@ -316,15 +317,15 @@ def _as_bytes(value: Any) -> bytes:  # noqa: ANN401
 
 
 def prove_peers(secret: bytes, device: str, group: Any = None) -> None:  # noqa: ANN401
-    """See that each connection of a group of PyTorch ends in a process that knows the secret.
+    """Check that each connection of a PyTorch group ends in a process that knows the secret.
 
-    Each pair shows each other an HMAC on the connection that its data will take. Raises
-    RuntimeError where one does not in time.
+    Each pair exchanges HMACs on the connection that its data will take. Raises RuntimeError if a
+    proof is wrong or late.
     """
     size, rank = torch.distributed.get_world_size(group), torch.distributed.get_rank(group)
     own = [secrets.token_bytes(_NONCE_BYTES) for _ in range(size)]
     theirs = _exchange(own, device, group)
-    shown = _exchange(
+    proofs = _exchange(
         [
             proof(secret, f"{rank} to {peer}", theirs[peer].hex(), own[peer].hex())
             for peer in range(size)
@@ -334,7 +335,7 @@ def prove_peers(secret: bytes, device: str, group: Any = None) -> None:  # noqa:
     )
     for peer in range(size):
         words = (f"{peer} to {rank}", own[peer].hex(), theirs[peer].hex())
-        if not hmac.compare_digest(proof(secret, *words), shown[peer]):
+        if not hmac.compare_digest(proof(secret, *words), proofs[peer]):
             raise RuntimeError(
                 f"what answers as rank {peer} does not know the secret of this run: another "
                 "program has taken its connection, and nothing is computed with it"
@@ -342,7 +343,7 @@ def prove_peers(secret: bytes, device: str, group: Any = None) -> None:  # noqa:
 
 
 def _exchange(rows: list[bytes], device: str, group: Any) -> list[bytes]:  # noqa: ANN401
-    """Send each process its row, all of one length, and return the rows that they sent."""
+    """Send each process its row, all of one length; return the rows that they sent."""
     sent = torch.tensor(list(b"".join(rows)), dtype=torch.uint8, device=device)
     received = torch.empty_like(sent)
     try:
@@ -353,5 +354,5 @@ def _exchange(rows: list[bytes], device: str, group: Any) -> list[bytes]:  # noq
             "the ranks could not prove to each other that they belong to this run: "
             f"{str(error).splitlines()[0]}; one has ended, or another program has its connection"
         ) from error
-    told, length = bytes(received.tolist()), len(rows[0])
-    return [told[at : at + length] for at in range(0, len(told), length)]
+    joined, length = bytes(received.tolist()), len(rows[0])
+    return [joined[at : at + length] for at in range(0, len(joined), length)]

@@ -17,8 +17,8 @@ from harness.parameters import Value, require, require_ranges, resolve
 if TYPE_CHECKING:
     import ast
 
-# Each file beside this package is a bundled workload: its one class that has a method `step`, its
-# own or that of a class of `harness.training`.
+# Each file in this folder is a bundled workload: its one class with a method `step`, which may be
+# inherited from a class of `harness.training`.
 WORKLOADS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -48,22 +48,22 @@ class Workload:
             self._object.load(data)
 
     def fresh(self) -> Any:  # noqa: ANN401  a user's class
-        """Return a copy for one generation, so that nothing of an earlier one is left in it."""
+        """Return a copy for one generation, without state of an earlier one."""
         return copy.copy(self._object)
 
     @property
     def batch(self) -> int:
-        """Give the number of samples a step works on."""
+        """Return the number of samples in a step."""
         return self._whole("batch", 1)
 
     @property
     def processes(self) -> int:
-        """Give the number of processes that compute in a step."""
+        """Return the number of processes that compute in a step."""
         return self._whole("processes", 1)
 
     @property
     def steps_per_epoch(self) -> int | None:
-        """Give how many steps see the whole training data once, where the workload knows it."""
+        """Return how many steps see all training data once; None if the workload does not say."""
         known = getattr(self._object, "steps_per_epoch", None) is not None
         return self._whole("steps_per_epoch", 1) if known else None
 
@@ -142,9 +142,10 @@ def _file_and_class(name: str) -> tuple[str, str]:
 
 
 def code_hash(name: str, files: Sequence[str] = ()) -> str:
-    """Return the sha256 of all code of the bundled workloads, or also of a user's workload.
+    """Return the sha256 of the code of all bundled workloads and the harness.
 
-    Of that it is the file and the others that were sent with it, by their names in its folder.
+    For a user's workload it also covers its file and the `files` that were sent with it, under
+    their names in its folder.
     """
     paths = glob.glob(os.path.join(WORKLOADS, "**", "*.py"), recursive=True)
     places = sorted((os.path.relpath(path, WORKLOADS), path) for path in paths)
@@ -160,9 +161,9 @@ def code_hash(name: str, files: Sequence[str] = ()) -> str:
 
 
 def _import_file(path: str) -> object:
-    """Import a file under a name of its own, once; its folder is searched after all others.
+    """Import a file once, under a unique name; its folder is searched after all others.
 
-    The bundled workloads come after it: it may have a module `layer` of its own.
+    The bundled workloads come last, so the file may import its own module `layer`.
     """
     if not os.path.isfile(path):
         raise FileNotFoundError(f"no workload file {path}")

@@ -20,6 +20,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # beside the workloads, not in this folder: `harness` is the one name that is importable
+    # `harness` is imported from the folder of the workloads, not from that of this file
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     sys.exit(main())

@@ -1,7 +1,7 @@
-"""What a plain command prints: read at once, searched line by line, never kept as a whole.
+"""The output of a plain command: read at once, searched line by line, never kept as a whole.
 
-Numbers in it are sought by a process of its own: an expression may never end, and a thread would
-hold the interpreter's lock while it matches, and with it the clock of the launcher.
+A separate process searches it for numbers. An expression may never end, and in a thread it would
+hold the interpreter's lock while it matches, which would delay the clock of the launcher.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Output(threading.Thread):
                 self._searcher.feed(chunk)
 
     def finish(self, timeout_s: float) -> bool:
-        """Wait for the end of the output and pass on its last part; False where it did not end."""
+        """Wait for the end of the output and pass on its last part; False if it did not end."""
         os.close(self.sink)
         self.join(timeout_s)
         has_ended = not self.is_alive()
@@ -101,7 +101,7 @@ class Searcher:
         os.close(outlet)
 
     def feed(self, chunk: bytes) -> None:
-        """Give it what comes next."""
+        """Add the next part of the output."""
         with contextlib.suppress(OSError):  # it is gone, and its values with it
             while chunk:
                 chunk = chunk[os.write(self._inlet, chunk) :]
@@ -122,7 +122,7 @@ class Searcher:
 def _search(
     patterns: Dict[str, Pattern[bytes]], inlet: int, outlet: int, strangers: Set[int]
 ) -> NoReturn:
-    """Search what comes in, tell what was found, and end this process."""
+    """Search the input, report the matches, and end this process."""
     code = 1
     try:
         signal.signal(signal.SIGVTALRM, _raise_timeout)

@@ -1,4 +1,4 @@
-"""The parameters of a workload: its defaults, and what the user gave instead."""
+"""The parameters of a workload: its defaults, and the user's values."""
 
 from __future__ import annotations
 

@@ -10,16 +10,17 @@ from typing import Iterator, List, Optional, Set
 from harness.failures import ProcessError
 
 OWN_PYTHON = "ENVCOMPARE_PYTHON"
-"""Names what starts Python in an image of the user's, whose wrapper is then in effect."""
+"""The variable with the command that starts Python in a user's own image, wrapper included."""
 OWN_CPU = -1
 _HINT = "give --pin CPUs that are allowed there in every environment, or leave it out"
 
 
 def pin(cpus: Optional[List[int]]) -> None:
-    """Run on these CPUs alone; None leaves the process where it may run.
+    """Run on these CPUs only; None does nothing.
 
-    In an image of the user's the CPUs that it was started on hold as well: whoever uses the image
-    has no others. In all other arms they come from what started envcompare, which is not compared.
+    In a user's own image the process also keeps to the CPUs on which it was started, since the
+    image may restrict them. In other arms that restriction comes from the caller of envcompare and
+    is ignored.
     """
     if cpus is None:
         return
@@ -55,7 +56,7 @@ def held(cpu: Optional[int]) -> Iterator[bool]:
 
 
 def _let_go(allowed: Set[int], cpu: Optional[int]) -> None:
-    """Let every thread that may run on this CPU alone run on all that are allowed."""
+    """Allow all CPUs again to threads that are bound to this one."""
     for thread in map(int, os.listdir("/proc/self/task")):
         with suppress(OSError):  # it has ended
             if os.sched_getaffinity(thread) == {cpu}:

@@ -66,7 +66,7 @@ def drop(handle: int) -> None:
 
 
 def write_back(path: str) -> None:
-    """Have the kernel write what it holds of a file: only clean pages can be dropped."""
+    """Write the cached pages of a file to disk: only clean pages can be dropped."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -77,8 +77,8 @@ def write_back(path: str) -> None:
 def resident_share(path: str) -> float | None:
     """Return which share of the pages of a file is in the page cache, by mincore(2).
 
-    None where the kernel does not tell; it tells nothing true of files of others that this process
-    may not write to, and gVisor says that all are.
+    None if mincore fails. Its answer is wrong for files of other users that this process may not
+    write to, and in gVisor, which always reports all pages.
     """
     share: float | None = attempt(lambda: _resident_share(path))
     return share

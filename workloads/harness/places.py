@@ -1,4 +1,4 @@
-"""Where work is done: in a fork that is asked over a socket, or in the worker itself."""
+"""Where a generation runs: in a fork that is reached over a socket, or in the worker itself."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from harness.wire import (
 )
 
 GRACE_S = 2.0
-_LOOK_MS = 1000  # after which it is looked whether a child that says nothing still lives
+_LOOK_MS = 1000  # how often to check that a silent child is still alive
 _OUT_OF_MEMORY = (
     "out of memory is the usual cause: reduce its work, such as by a smaller batch, or raise the "
     "limit"
@@ -46,9 +46,9 @@ _OUT_OF_MEMORY = (
 def unsafe_to_fork(device: str) -> str | None:
     """Return why a generation must not be a fork of this process, or None.
 
-    A fork copies only the calling thread, so that locks of the others stay locked for ever, and
-    CUDA does not survive it at all (CUDA C++ Programming Guide; torch.multiprocessing). What this
-    process has started already is no child of the fork, which could not stop it.
+    A fork copies only the calling thread, so locks held by other threads stay locked for ever, and
+    CUDA does not survive a fork at all (CUDA C++ Programming Guide; torch.multiprocessing).
+    Processes that this process has started are not children of the fork, which could not stop them.
     """
     if device == "cuda" and torchparts.is_gpu_in_use():
         return "CUDA is in use in the template"
@@ -67,9 +67,9 @@ def is_last(reply: dict[str, Any]) -> bool:
 
 
 def in_fork(compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return what a fork of this process computes, so that what it starts does not stay here.
+    """Compute in a fork of this process, so that threads and CUDA contexts do not stay here.
 
-    Raises ProcessError with the words of what failed there, or how the fork ended.
+    Raises ProcessError with the message of the failure, or with how the fork ended.
     """
     flush_prints()
     source, sink = os.pipe()
@@ -92,10 +92,10 @@ def in_fork(compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     _, status = os.waitpid(child, 0)
     if not line:
         raise ProcessError(f"a fork of the worker {_ending(status)}")
-    told: dict[str, Any] = json.loads(line)
-    if "failed" in told:
-        raise ProcessError(told["failed"], hint=told["hint"])
-    found: dict[str, Any] = told["found"]
+    result: dict[str, Any] = json.loads(line)
+    if "failed" in result:
+        raise ProcessError(result["failed"], hint=result["hint"])
+    found: dict[str, Any] = result["found"]
     return found
 
 
@@ -108,7 +108,7 @@ class Rebuilt:
         self._generation = Generation(job)
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the reply; end the process where the input ends meanwhile."""
+        """Return the reply; end the process if the input ends meanwhile."""
         with exit_when_ended(self._source):
             reply = _in_turn(self._tasks, request, lambda: self._generation.answer(request))
         if request["op"] == "gen":
@@ -122,11 +122,11 @@ class Rebuilt:
 
 
 class Forked:
-    """A child of this process that answers requests, reached over a socket of its own.
+    """A child of this process that answers requests over its own socket.
 
-    The child never holds the worker's stdin and stdout. This process waits while it computes, and
-    kills it where the worker's input ends meanwhile. With the number of `ranks` that the workload
-    has declared it watches what the child does between its turns, and stops it there.
+    The child never holds the worker's stdin and stdout. This process waits while the child computes
+    and kills it if the worker's input ends meanwhile. If `ranks` is given, the number of processes
+    that the workload declares, the child is watched between its turns and can be stopped there.
     """
 
     def __init__(  # noqa: PLR0913 — what it does, how it ends, and over which descriptors
@@ -166,8 +166,8 @@ class Forked:
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the child's reply, or the one that says how it died.
 
-        A child that is over is reaped before the reply is handed on, so that the freeing of its
-        memory falls into nobody's block.
+        A finished child is reaped before the reply is sent: freeing its memory must not slow a
+        block of another arm.
         """
         if self._tasks is None:
             return self._exchange(request)
@@ -192,7 +192,7 @@ class Forked:
         return failure_reply(request["op"], error)
 
     def close(self) -> None:
-        """Let the child end, kill it where it does not, and reap it."""
+        """Wait for the child to end, kill it if it does not, and reap it."""
         if self._child and self._tasks is not None:
             self._tasks.resume()
         self._socket.close()
@@ -217,14 +217,14 @@ class Forked:
             if ended(self._source):
                 leave(0)
             if ready:
-                # Closed, but with requests still to be read: they are answered first.
+                # The input is closed, but requests in it must still be answered.
                 poll.unregister(self._source)
             elif self._has_ended():
-                # what it has started may hold its end of the socket
+                # its descendants may hold its end of the socket
                 end_offspring(keeping=(*self._others, self._child))
 
     def _receive_line(self) -> bytes:
-        """Return the child's line, or nothing where it died before the line was whole."""
+        """Return the child's line, or nothing if it died before the line was complete."""
         line = b""
         with contextlib.suppress(ConnectionError):
             while not line.endswith(b"\n"):
@@ -235,7 +235,7 @@ class Forked:
         return line
 
     def _reap(self) -> int:
-        """Wait for the end of the child, and end what it has left behind."""
+        """Wait for the child to end, and kill what it left running."""
         _, status = os.waitpid(self._child, 0)
         self._child = 0
         end_offspring(keeping=self._others)
@@ -243,10 +243,10 @@ class Forked:
 
 
 def _live(serve: Callable[[], None], *, closing: Set[int]) -> NoReturn:
-    """Serve and end: a child must never go on as a second parent."""
+    """Serve, then exit: a child must never continue as a second parent."""
     try:
         adopt_orphans()
-        wake_with_parent()  # then it finds that nobody asks any more, and leaves
+        wake_with_parent()  # it then sees the closed socket and exits
         for fd in closing:
             os.close(fd)
         serve()
@@ -276,9 +276,10 @@ def serve_generation(job: Job, fd: int, forked_ns: int) -> None:
 def _in_turn(
     tasks: Tasks, request: dict[str, Any], answer: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return the reply to a request, before which what was stopped goes on.
+    """Continue what was stopped, and return the reply to a request.
 
-    Around a block it is read what runs beside the steps, and after one that `stops` all is stopped.
+    For a block, also report what runs besides the steps; if the request has `stops`, stop all
+    processes afterwards.
     """
     is_block = request["op"] == "run"
     outside: dict[str, Any] = {"is_stopped": tasks.is_stopped}

@@ -29,8 +29,8 @@ KINDS = ("marks", *INSIDE)
 def profile(step: Step, kind: str, k: int, out: str) -> dict[str, Any]:
     """Run k steps for one kind of profile; return the fields of the reply.
 
-    What was found stands in `values` as the profiler gave it, beside a file, a reason and a hint.
-    Raises ProtocolError for a kind that does not exist.
+    `values` has the results in the profiler's form; `file`, `reason` and `hint` may be empty.
+    Raises ProtocolError for an unknown kind.
     """
     if kind not in KINDS:
         raise ProtocolError(f"no kind of profile {kind!r}; there are {', '.join(KINDS)}")

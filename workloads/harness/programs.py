@@ -1,4 +1,4 @@
-"""One program, run to its end: its clock, what it used, and the numbers in what it printed."""
+"""One program, run to its end: its times, its resources, and the numbers in its output."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class Run:
         self._is_reaped = False
 
     def reply(self) -> Dict[str, Any]:
-        """Run it and return what it took."""
+        """Run it and return its times and resources."""
         path = find(self._argv[0])
         (start_ns, end_ns), status, used = self._run(path)
         has_ended = self._output.finish(_DRAIN_S)
@@ -173,7 +173,7 @@ class Run:
         }
 
     def _seen(self) -> Tuple[Dict[str, Any], int]:
-        """Return what the watch saw of the program, and how long it takes to hash that."""
+        """Return the facts from the watch, and how long their hashing takes."""
         start_ns = time.monotonic_ns()
         found = self._watch.facts() if self._watch else {}
         return found, time.monotonic_ns() - start_ns
@@ -207,12 +207,12 @@ class Run:
         timer.cancel()
         self._is_leaving = not _settles(self._pid)
         self._settling_ns = time.monotonic_ns() - end_ns
-        # What is left would disturb the next process; the number is its own until it is reaped.
+        # What is left would disturb the next process. Its ID is not reused before it is reaped.
         self._kill()
         with self._reaping:
             _, status, used = os.wait4(self._pid, 0)
             self._is_reaped = True
-        process.returncode = status  # told, so that it is not waited for again
+        process.returncode = status  # keeps Popen from waiting for it again
         return (start_ns, end_ns), status, used
 
     def _end_with_input(self) -> None:
@@ -241,15 +241,15 @@ def _watch() -> Watch:
 
 
 def _words(argv: List[str], path: str) -> List[str]:
-    """Return what the program is told it was called; the arm's Python finds itself by a path.
+    """Return the program's argv; for the arm's Python, argv[0] is its path.
 
-    By the word alone it would search PATH, where `python` may be another or none.
+    From the bare name it would search PATH, where `python` may be another one or missing.
     """
     return [path, *argv[1:]] if argv[0] in PYTHONS else argv
 
 
 def _settles(group: int) -> bool:
-    """Tell whether all processes of a group end within moments."""
+    """Return whether all processes of a group end within moments."""
     until_s = time.monotonic() + _SETTLE_S
     while _is_alive(group):
         if time.monotonic() >= until_s:

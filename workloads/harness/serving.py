@@ -36,7 +36,7 @@ def serve(entry_ns: int, sink: int) -> int:
 
 
 class Server:
-    """Holds what was settled in `hello`, and the generation or the fork that is alive."""
+    """Holds the settings from `hello`, and the live generation or fork."""
 
     def __init__(self, entry_ns: int, *, source: int, sink: int) -> None:
         self._entry_ns = entry_ns
@@ -91,7 +91,7 @@ class Server:
         return ops[op](request)
 
     def _import(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Import what the cells to come have in common; stay, where a fork of this is safe."""
+        """Import what all cells need; stay if this process can be forked safely."""
         if self._job is not None or self._stays:
             raise ProtocolError("import must be the first request")
         with exit_when_ended(self._source):
@@ -133,7 +133,7 @@ class Server:
         self._source = self._sink = _CLOSED  # a fork of the fork may use their numbers otherwise
 
     def _head(self, op: str) -> dict[str, Any]:
-        """Return what stands in the reply of a process that has begun: itself, and its clock."""
+        """Return the fields of the first reply of a new process: its ID and its clock."""
         head = {"op": op, "ok": True, "protocol": 1, "pid": os.getpid()}
         return {**head, "entry_ns": self._entry_ns, "now_ns": time.monotonic_ns()}
 

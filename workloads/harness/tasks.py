@@ -1,4 +1,4 @@
-"""What the threads of a process and of all that it has started do between two blocks."""
+"""Watch and stop a process and its descendants between two blocks."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Collection, Dict, NamedTuple, Optional
 _DEATH_SIGNAL, _SUBREAPER = 1, 36  # PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER: prctl(2)
 _DEAD = (b"Z", b"X")  # proc_pid_stat(5)
 _STOPPED = (b"T", b"t", *_DEAD)  # by a signal, by a tracer
-_STOP_LIMIT_S = 1.0  # a thread that waits for a disk stops when it has been served
+_STOP_LIMIT_S = 1.0  # a thread that waits for a disk stops only after the disk has answered
 _PAUSE_S = 0.0002
 _TRACKER = b"resource_tracker"  # it removes what others have left in /dev/shm, and ends with them
-# Processes that Python and torch keep beside a program: they wait, and fill no queue.
+# Helper processes of Python and torch: they only wait, and never fill a queue.
 _FORKER = b"multiprocessing.forkserver"
 _SERVICES = (_TRACKER, b"compile_worker", _FORKER)
 
 
 class Used(NamedTuple):
-    """What a thread has had so far (kernel: sched-stats.rst)."""
+    """The CPU time and runs of a thread so far (kernel: sched-stats.rst)."""
 
     cpu_ns: int
     runs: int  # times that it was given a CPU
@@ -33,11 +33,11 @@ _NOTHING = Used(0, 0, feeds=False)
 
 
 class Tasks:
-    """Reads at both ends of a block what runs beside the first thread of `process`, which steps.
+    """Reads, at both ends of a block, what runs besides the first thread of `process`, which steps.
 
-    A process other than the one that asks is stopped with all that it has started, so that nothing
-    that is done here takes time of a block. `ranks` step together, as the workload has declared:
-    the others are no children of it.
+    It can stop `process` with all its descendants; the process that calls is never stopped itself.
+    `ranks` is how many processes step together, as declared by the workload: the other ranks do not
+    count as children.
     """
 
     def __init__(self, process: int, *, ranks: int = 1) -> None:
@@ -52,7 +52,7 @@ class Tasks:
     def begin(self) -> dict[str, Optional[int]]:
         """Return what ran since the last block ended, and how many children live.
 
-        None is what is not known: before the second block, or where the kernel does not tell.
+        Values are None before the second block, and if the kernel has no such counters.
         """
         self._begun, children = self._read()
         found: dict[str, Optional[int]] = {"children": max(0, children - self._ranks)}
@@ -79,9 +79,9 @@ class Tasks:
         return {"running": 1 + sum(now.cpu_ns > then.cpu_ns for then, now in both)}
 
     def stop(self) -> None:
-        """Stop all of it, until no child is new and every thread stands.
+        """Stop all processes, until there is no new child and every thread is stopped.
 
-        Where it cannot be shown that all threads stand, `is_stopped` stays False.
+        `is_stopped` stays False if a thread could not be seen to be stopped.
         """
         if self._process != os.getpid():
             _signal(self._process, signal.SIGSTOP)
@@ -91,9 +91,9 @@ class Tasks:
         while time.monotonic() < limit_s:
             refused = {process for process in running if not _signal(process, signal.SIGSTOP)}
             found = set(self._all())
-            running = {process for process in found if not _stands(process)}
-            if found == known:  # what was stopped before the look has no new child
-                # nor has what stood only after that look, if another one shows the same
+            running = {process for process in found if not _is_stopped(process)}
+            if found == known:  # processes that were stopped before this look have no new child
+                # Those that stopped after it have none either, if a second look finds the same.
                 self.is_stopped = not running and set(self._all()) == found
                 if self.is_stopped or (running and running <= refused):
                     break
@@ -101,13 +101,13 @@ class Tasks:
             known = found
 
     def resume(self) -> None:
-        """Let all that was stopped go on. It may be repeated."""
+        """Continue all stopped processes. It may be called again."""
         for process in self._all() if self._stops else ():
             _signal(process, signal.SIGCONT)
         self._stops = self.is_stopped = False
 
     def _all(self) -> list[int]:
-        """Return what is stopped: this process itself never is."""
+        """Return the processes to stop; this process itself is never among them."""
         is_other = self._process != os.getpid()
         return [self._process] * is_other + offspring(self._process)
 
@@ -131,17 +131,17 @@ class Tasks:
                     feeds = not is_service if is_child else task in self._python
                     used[task] = Used(int(fields[0]), int(fields[2]), feeds)
                 elif task == self._process and not fields:
-                    used = None  # the kernel does not tell
+                    used = None  # the kernel has no such counters
         return used, children
 
 
 def adopt_orphans() -> None:
-    """Become the parent of all below this process that lose theirs, so that they are still seen."""
+    """Become the parent of orphaned descendants, so that they stay visible."""
     _prctl(_SUBREAPER, 1)
 
 
 def wake_with_parent() -> None:
-    """Let this process go on when its parent dies, even where that had stopped it."""
+    """Continue this process when its parent dies, even if the parent had stopped it."""
     _prctl(_DEATH_SIGNAL, signal.SIGCONT)
 
 
@@ -154,9 +154,9 @@ def _prctl(option: int, value: int) -> None:
 
 
 def end_offspring(keeping: Collection[int] = ()) -> None:
-    """Kill all that this process has started, stopped or not, but for those to keep.
+    """Kill all descendants of this process, stopped or not, except those in `keeping`.
 
-    What removes the shared memory of others goes on, and ends once they have.
+    A resource tracker is continued instead: it removes shared memory, then ends by itself.
     """
     limit_s = time.monotonic() + _STOP_LIMIT_S
     is_left = True
@@ -174,7 +174,7 @@ def end_offspring(keeping: Collection[int] = ()) -> None:
 
 
 def has_started_any(process: int) -> bool:
-    """Tell whether anything lives that a process has started, but for a tracker."""
+    """Return whether a process has live descendants, other than a resource tracker."""
     return any(not _has_ended(one) and not _is_tracker(one) for one in offspring(process))
 
 
@@ -183,7 +183,7 @@ def _is_tracker(process: int) -> bool:
 
 
 def offspring(process: int) -> list[int]:
-    """Return all that a process has started, parents before their children."""
+    """Return all descendants of a process, parents before their children."""
     found = [process]
     is_listed = os.path.exists(f"/proc/self/task/{threading.get_native_id()}/children")
     by_parent = {} if is_listed else _parents()
@@ -194,8 +194,8 @@ def offspring(process: int) -> list[int]:
     return found[1:]
 
 
-def _stands(process: int) -> bool:
-    """Tell whether no thread of a process runs."""
+def _is_stopped(process: int) -> bool:
+    """Return whether every thread of a process is stopped or has ended."""
     states = [_state(f"/proc/{process}/task/{task}/stat") for task in _tasks(process)]
     return (
         all(not state or state in _STOPPED for state in states)
@@ -205,7 +205,7 @@ def _stands(process: int) -> bool:
 
 
 def _has_ended(process: int) -> bool:
-    """Tell whether a process is over; one that /proc hides, as of another user, may not be."""
+    """Return whether a process has ended; /proc may hide a live one of another user."""
     if state := _state(f"/proc/{process}/stat"):
         return state in _DEAD
     try:
@@ -218,13 +218,13 @@ def _has_ended(process: int) -> bool:
 
 
 def _state(path: str) -> bytes:
-    """Return the state in a file of a process or a thread; empty where it is not there."""
-    # the name of a program, in parentheses, may hold anything; its state comes after
+    """Return the state in the stat file of a process or thread; empty if there is none."""
+    # The name of a program, in parentheses, may hold anything; the state follows it.
     return b"".join(_content(path).rpartition(b")")[2].split()[:1])
 
 
 def _signal(process: int, number: int) -> bool:
-    """Send a signal; tell whether that is allowed."""
+    """Send a signal; return False if this is not permitted."""
     try:
         os.kill(process, number)
     except ProcessLookupError:

@@ -46,7 +46,7 @@ def choose_device(wanted: str) -> str:
 
 
 def _no_cuda(torch: Any | None, wanted: str) -> ProcessError:  # noqa: ANN401
-    """Return the failure that says what is missing: PyTorch, its CUDA, or a GPU."""
+    """Return the error for what is missing: PyTorch, its CUDA, or a GPU."""
     if torch is None:
         reason, remedy = "the workload does not use PyTorch", "leave --device out"
     elif torch.version.cuda is None:
@@ -65,7 +65,7 @@ def _no_cuda(torch: Any | None, wanted: str) -> ProcessError:  # noqa: ANN401
 
 
 def _cause(torch: Any) -> str:  # noqa: ANN401
-    """Return why PyTorch cannot start CUDA, in its words; empty where it does not say."""
+    """Return PyTorch's message on why it cannot start CUDA; empty if there is none."""
     try:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:
@@ -74,10 +74,10 @@ def _cause(torch: Any) -> str:  # noqa: ANN401
 
 
 def can_keep_off_gpu(wanted: str) -> bool:
-    """Say whether this process can leave CUDA to its forks: PyTorch has it and it is not in use.
+    """Return whether this process can leave CUDA to its forks: PyTorch has it, but has not used it.
 
-    A process that has started CUDA cannot be forked any more. So PyTorch is not even asked whether
-    there is a GPU; `is_initialized` reads a flag of its own.
+    A process that has started CUDA cannot be forked. So this does not ask PyTorch whether there is
+    a GPU; `is_initialized` only reads a flag.
     """
     torch = loaded_torch()
     return (
@@ -89,7 +89,7 @@ def can_keep_off_gpu(wanted: str) -> bool:
 
 
 def is_gpu_in_use() -> bool:
-    """Say whether PyTorch has started CUDA in this process."""
+    """Return whether PyTorch has started CUDA in this process."""
     torch = loaded_torch()
     return torch is not None and bool(torch.cuda.is_initialized())
 
@@ -147,14 +147,14 @@ def compute_capability(device: str) -> str:
 
 
 def limit_threads(threads: int | None) -> None:
-    """Let PyTorch compute with this many threads; None leaves their number as it is."""
+    """Set the number of PyTorch's threads; None leaves it as it is."""
     torch = loaded_torch()
     if torch is not None and threads is not None:
         torch.set_num_threads(threads)
 
 
 def seed_everything(seed: int) -> None:
-    """Seed the generators of Python, NumPy and PyTorch, where they are loaded."""
+    """Seed the generators of Python, and of NumPy and PyTorch if they are loaded."""
     random.seed(seed)
     numpy, torch = sys.modules.get("numpy"), loaded_torch()
     if numpy is not None:
@@ -183,12 +183,12 @@ def make_optimizer(name: str, parameters: Iterable[Any], *, lr: float) -> Any:  
     return getattr(torch.optim, OPTIMIZERS[name])(parameters, lr=lr)
 
 
-def mend_torchvision() -> None:
-    """Make torchvision importable where its compiled extension cannot be loaded.
+def repair_torchvision() -> None:
+    """Make torchvision importable if its compiled extension cannot be loaded.
 
-    This is so beside a PyTorch of another build (torchvision for CUDA, PyTorch for the CPU): the
-    import fails with "operator torchvision::nms does not exist". Data sets, transforms and models
-    need the operators' schemas alone, which are defined here, and kept, in that case only.
+    With a PyTorch of another build (torchvision for CUDA, PyTorch for the CPU) the import fails
+    with "operator torchvision::nms does not exist". Data sets, transforms and models need only the
+    schemas of the operators, which are defined here in that case and kept.
     """
     torch = sys.modules["torch"]
     if hasattr(torch.ops.torchvision, "nms") or _vision_extension_loads(torch):
@@ -212,7 +212,7 @@ def _vision_extension_loads(torch: Any) -> bool:  # noqa: ANN401
 
 
 def start_memory_record(device: str) -> None:
-    """Begin the peaks of the device memory anew."""
+    """Reset the peaks of the device memory."""
     if device == "cuda":
         sys.modules["torch"].cuda.reset_peak_memory_stats()
 
@@ -227,13 +227,13 @@ def memory_peaks(device: str) -> dict[str, int | None]:
 
 
 def release_memory(device: str) -> None:
-    """Give cached device memory back, so that the next generation starts as the first did."""
+    """Free cached device memory, so that each generation starts alike."""
     if device == "cuda":
         sys.modules["torch"].cuda.empty_cache()
 
 
 def device_in_use() -> str:
-    """Return `cuda` where this process has started it, else `cpu`; nothing is started by asking."""
+    """Return `cuda` if this process has started it, else `cpu`; this starts nothing."""
     torch = loaded_torch()
     is_started = torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized()
     return "cuda" if is_started else "cpu"

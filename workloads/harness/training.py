@@ -1,4 +1,4 @@
-"""What the workloads of the zoo have in common: they train a model on one random batch."""
+"""The common part of the zoo: training a model on one random batch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class Trained:
     """Trains a model; a step is one batch forward, backward and the optimiser.
 
-    A workload gives `model` and `data`, and declares parameters and ranges beside those that stand
-    here. The precision `tf32` rounds the factors of matrix products, on GPUs alone; `bf16` and
-    `fp16` are automatic mixed precision, the latter with scaled gradients. With `compile` the model
-    is computed by code that `torch.compile` makes in the first step; loss and optimiser are not.
+    A workload gives `model` and `data`, and declares further parameters and ranges. The precision
+    `tf32` rounds the factors of matrix products, on GPUs only; `bf16` and `fp16` are automatic
+    mixed precision, the latter with scaled gradients. With `compile` the first step compiles the
+    model by `torch.compile`, but not the loss and the optimiser.
     """
 
     PARAMS: ClassVar[dict[str, Any]] = {
@@ -36,7 +36,7 @@ class Trained:
     }
 
     def __init_subclass__(cls) -> None:
-        """Add to what a class declares what those above it do."""
+        """Add the parameters and ranges of base classes to those of a class."""
         above = cls.__mro__[1]
         cls.PARAMS = {**getattr(above, "PARAMS", {}), **cls.PARAMS}
         cls.RANGES = {**getattr(above, "RANGES", {}), **cls.RANGES}

@@ -1,9 +1,8 @@
-"""What is installed beside an interpreter, as one hash: names and content of every file.
+"""The site-packages of an interpreter as one hash: names and contents of every file.
 
-Run by the interpreter that is asked about; prints one JSON object, with a hash of each distribution
-beside that of all. `--stamp` reads no content: it gives a hash that changes whenever a file is
-replaced, and takes a fraction of the time. `--files PART…` gives the hash of each file of some
-distributions.
+Run by the interpreter in question; prints one JSON object with a hash of all files and one of each
+distribution. `--stamp` reads no contents: its hash changes whenever a file is replaced, and it
+takes a fraction of the time. `--files PART…` gives the hash of each file of some distributions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a running program and all that it starts have mapped, read from beside at a few moments."""
+"""Sample which files a running program and its descendants have mapped, from the launcher."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Watch(threading.Thread):
         self._ends = threading.Event()
         self._libraries: set[str] = set()
         self._programs: set[str] = set()
-        # How that process is scheduled which computed most. One that has computed for less than a
-        # tick is not told from the next: which of them was asked would be left to chance.
+        # How the process that computed most is scheduled. Below one tick of CPU time processes
+        # cannot be distinguished, so the choice would be random.
         self._busiest: dict[str, Any] = {}
         self._most_ticks = 0
         self._most_threads = 0
@@ -60,7 +60,7 @@ class Watch(threading.Thread):
             pause_s = max(min(pause_s * 1.5, _LONGEST_PAUSE_S), used_s / _SHARE)
 
     def facts(self) -> dict[str, Any]:
-        """End, and return what was seen as the facts of a fingerprint; empty for nothing."""
+        """End; return the samples as facts of a fingerprint, empty if there are none."""
         self._ends.set()
         self._begins.set()
         self.join()
@@ -83,7 +83,7 @@ class Watch(threading.Thread):
         return None if now is None or self._throttled_ns is None else now - self._throttled_ns
 
     def _read(self, pid: int) -> int:
-        """Take what a process has mapped; return how many threads it has."""
+        """Record the mapped files of a process; return its number of threads."""
         # gone meanwhile, or another user's
         with contextlib.suppress(OSError):
             libraries = mapped_libraries(str(pid))
@@ -105,7 +105,7 @@ def _ticks(pid: int) -> int:
 
 
 def _family(pid: int) -> Iterator[int]:
-    """Give a process and its descendants; a kernel that does not list children shows it alone."""
+    """Yield a process and its descendants; only itself if the kernel does not list children."""
     yield pid
     for path in glob.glob(f"/proc/{pid}/task/*/children"):
         for child in (read_text(path) or "").split():

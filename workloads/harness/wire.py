@@ -24,8 +24,8 @@ GUARD_PERIOD_S = 1.0
 def read_line(fd: int) -> bytes | None:
     """Return the next line without its end, or None when the input has ended.
 
-    It reads byte by byte: what follows the line stays in the pipe for whoever reads next, and a
-    line that arrives in pieces is put together. It costs about 0.1 ms and is never timed.
+    It reads byte by byte: what follows the line stays in the pipe for the next reader, and a line
+    that arrives in pieces is put together. It costs about 0.1 ms and is never timed.
     """
     line = bytearray()
     while True:
@@ -40,7 +40,7 @@ def read_line(fd: int) -> bytes | None:
 
 
 def parse_request(line: bytes) -> dict[str, Any]:
-    """Return the request in a line; raise ProtocolError where it is none."""
+    """Return the request in a line; raise ProtocolError if it is invalid."""
     try:
         request = json.loads(line)
     except ValueError as error:
@@ -60,7 +60,7 @@ def encode(message: dict[str, Any]) -> bytes:
 
 
 def send(fd: int, line: bytes) -> None:
-    """Write the whole line, or end the process where nobody reads it any more."""
+    """Write the whole line, or end the process if there is no reader any more."""
     view = memoryview(line)
     try:
         while view:
@@ -70,7 +70,7 @@ def send(fd: int, line: bytes) -> None:
 
 
 def ended(fd: int) -> bool:
-    """Return whether the other end has closed and nothing it wrote is left unread."""
+    """Return whether the other end has closed and everything it wrote has been read."""
     poll = select.poll()
     poll.register(fd, select.POLLRDHUP)
     if not poll.poll(0):
@@ -96,14 +96,14 @@ def exit_when_ended(fd: int) -> Iterator[None]:
 
 
 def flush_prints() -> None:
-    """Write out what the workload has printed."""
+    """Flush the output of the workload."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
 
 
 def leave(code: int) -> NoReturn:
-    """End this process and all that it has started, after what the workload has printed is out."""
+    """Kill all descendants, flush the output of the workload, and end this process."""
     end_offspring()
     flush_prints()
     os._exit(code)

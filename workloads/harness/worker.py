@@ -29,9 +29,10 @@ def main() -> int:
 
 
 def _take_channel() -> None:
-    """Take the named pipes that stand for stdin and stdout, where envcompare has made them.
+    """Use named pipes as stdin and stdout if envcompare has made them.
 
-    Nothing that this process starts may take them too. Exits where they lead nowhere.
+    The variable is removed, so that child processes do not use them too. Exits if the pipes cannot
+    be opened.
     """
     folder = os.environ.pop("ENVCOMPARE_CHANNEL", "")
     if not folder:
@@ -51,6 +52,6 @@ def _take_channel() -> None:
 
 
 if __name__ == "__main__":
-    # beside the workloads, not in this folder: `harness` is the one name that is importable
+    # `harness` is imported from the folder of the workloads, not from that of this file
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     sys.exit(main())

@@ -306,7 +306,7 @@ def test_import_failure_keeps_its_traceback(start: Start, tmp_path: Path) -> Non
     assert error["phase"] == "import"
     assert error["brief"] == "ModuleNotFoundError: No module named 'no_such_module_here'"
     assert "has no module no_such_module_here: install the package that" in error["hint"]
-    assert "or put its file beside your workload's" in error["hint"]
+    assert "or put its file next to your workload's" in error["hint"]
     assert "broken.py" in error["traceback"]
 
 

@@ -250,7 +250,7 @@ def test_child_that_was_started_after_a_look_is_stopped_too(
         watched = tasks_here()
         watched.stop()
         assert watched.is_stopped
-        assert tasks._stands(started)
+        assert tasks._is_stopped(started)
 
 
 def test_child_that_goes_on_starting_others_is_stopped_with_them() -> None:
@@ -288,7 +288,7 @@ def test_process_is_stopped_with_its_threads_and_children_by_another() -> None:
         stopped_ns = watched.stop()
         assert before_ns < stopped_ns < time.monotonic_ns()
         watched.end(tasks._tasks(stepping))
-        assert all(map(tasks._stands, found))
+        assert all(map(tasks._is_stopped, found))
         time.sleep(0.2)
         assert watched.is_stopped
         assert watched.begin() == {"children": 1, "outside_cpu_ns": 0, "outside_runs": 0}

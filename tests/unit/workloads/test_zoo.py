@@ -452,7 +452,7 @@ def test_host_computes_only_what_a_leader_of_this_workload_asks_for(
     first, *others = done.stdout.splitlines()
     assert first == "mlp"
     assert len(others) == len(changes) + 2
-    assert all(line.startswith("the first rank tells of ") for line in others), others
+    assert all(line.startswith("the first rank sent an invalid team: ") for line in others), others
     assert "'model'" in others[0]
 
 

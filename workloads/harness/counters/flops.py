@@ -1,4 +1,4 @@
-"""Model FLOPs: those of the mathematics of a step, by what PyTorch was asked for."""
+"""Model FLOPs: those of the operations that a step asks of PyTorch."""
 
 from __future__ import annotations
 

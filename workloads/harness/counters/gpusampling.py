@@ -1,7 +1,7 @@
-"""A program beside a timed pass: what NVIDIA's management library says of each GPU over time.
+"""A program that samples each GPU by NVIDIA's management library during a timed pass.
 
-It runs on the host itself and starts nothing on a GPU. A line of JSON is one reading of one GPU,
-None for what the library refuses to say; the program ends when its stdin does.
+It runs on the host and starts nothing on a GPU. Each line of JSON is one reading of one GPU, with
+null for what the library does not report. The program ends when its stdin does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from functools import partial
 from typing import Any, Callable, Sequence
 
-if __name__ == "__main__":  # a program of its own: what it imports stands beside the workloads
+if __name__ == "__main__":  # `harness` is imported from the folder of the workloads
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from harness.attempts import attempt
@@ -33,7 +33,7 @@ Reader = Callable[[], Any]
 
 
 class Gpu:
-    """One GPU and what can be read of it."""
+    """One GPU and its readable fields."""
 
     def __init__(self, library: Library, index: int) -> None:
         device = ctypes.c_void_p()
@@ -58,7 +58,7 @@ class Gpu:
 
 
 def _readers(library: Library, device: ctypes.c_void_p) -> dict[str, Reader]:
-    """Return what to call for each field; the power first, since its time matters most."""
+    """Return the call for each field; power comes first, since its time matters most."""
     number, wide = partial(_number, library, device), partial(_wide, library, device)
     return {
         "power_mw": lambda: number("nvmlDeviceGetPowerUsage"),
@@ -72,9 +72,9 @@ def _readers(library: Library, device: ctypes.c_void_p) -> dict[str, Reader]:
 
 
 def _instant_power(library: Library, device: ctypes.c_void_p) -> int:
-    """Return the power of now; what nvmlDeviceGetPowerUsage gives is on most GPUs that of a second.
+    """Return the current power; nvmlDeviceGetPowerUsage averages over a second on most GPUs.
 
-    Raises NvmlError where the GPU or its driver does not say it.
+    Raises NvmlError if the GPU or its driver does not report it.
     """
     field = ctypes.create_string_buffer(_FIELD.pack(_POWER_INSTANT, 0, 0, 0, 0, 0, 0), _FIELD.size)
     library.ask("nvmlDeviceGetFieldValues", device, ctypes.c_int(1), field)
@@ -102,7 +102,7 @@ def _utilization(library: Library, device: ctypes.c_void_p) -> int:
 
 
 def all_gpus(library: Library) -> list[Gpu]:
-    """Return all GPUs of the machine; raises NvmlError where there is none."""
+    """Return all GPUs of the machine; raises NvmlError if there is none."""
     count = library.number("nvmlDeviceGetCount_v2")
     if not count:
         raise NvmlError("it counts no GPU")
@@ -127,7 +127,7 @@ def _has_ended(source: int, wait_s: float) -> bool:
 
 
 def main(name: str = LIBRARY) -> int:
-    """Sample all GPUs; 3 and the reason on stderr where there is nothing to ask."""
+    """Sample all GPUs; return 3, with the reason on stderr, if there is none to sample."""
     os.nice(NICENESS)
     try:
         library = Library(name)

@@ -1,4 +1,4 @@
-"""What k steps cost the host: faults, switches, calls, and the processor's own counters."""
+"""The cost of k steps on the host: faults, switches, calls, and counters of the processor."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ CALLS_ID = "events/raw_syscalls/sys_enter/id"
 NO_TRACEFS = "the kernel's tracefs cannot be read: it is mounted for root alone, or not at all"
 NO_TRACEFS_HINT = "run as root of the host with /sys/kernel/tracing mounted"
 NO_IO = "/proc/self/io cannot be read"
-NO_GROUP = "there is no control group of its own"
+NO_GROUP = "the process does not have its own control group"
 
 
 def count(step: Callable[[], Any], k: int) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def _energy(before: rapl.Reading, after: rapl.Reading) -> Counted:
 
 
 def _plain() -> dict[str, int | None]:
-    """Return what is read and not counted: /proc/self/io and rusage."""
+    """Return the values of /proc/self/io and rusage, which need no perf event."""
     calls = _calls()
     return {
         **used(),
@@ -111,7 +111,7 @@ def _plain() -> dict[str, int | None]:
 
 
 def _calls() -> dict[str, int]:
-    """Return the fields of /proc/self/io; what is read for them would be counted, so once."""
+    """Return the fields of /proc/self/io in one read, since the read itself is counted."""
     try:
         file = os.open("/proc/self/io", os.O_RDONLY)
     except OSError:
@@ -187,7 +187,7 @@ def _with_flops(found: dict[str, Counted], weights: Weights) -> dict[str, Counte
 
 
 def _sum(parts: list[tuple[Counted, int]]) -> Counted:
-    """Return the weighted sum; nothing where a part was not counted."""
+    """Return the weighted sum, or no value if a part was not counted."""
     lacking = next((one for one, _ in parts if one.value is None), None)
     if lacking is not None:
         return lacking

@@ -34,7 +34,7 @@ _USER_SCOPE = 7  # at::RecordScope::USER_SCOPE: a name given to a stretch, not a
 
 
 class Event(NamedTuple):
-    """What the profiler saw: its times in ns, and whether it only names a stretch."""
+    """An event of the profiler: times in ns, and whether it only names a stretch."""
 
     start_ns: int
     end_ns: int
@@ -134,7 +134,7 @@ def divided(events: Iterable[Event]) -> dict[str, dict[str, int]]:
 
 
 class _Call(NamedTuple):
-    """What is running: until when, as which operator, and in a phase of its own or not."""
+    """A running call: its end, its operator, and the phase that overrides the marked one."""
 
     end_ns: int
     name: str

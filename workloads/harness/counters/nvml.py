@@ -1,4 +1,4 @@
-"""What NVIDIA's management library says of one GPU: limits, modes and clocks (nvml.h).
+"""Limits, modes and clocks of one GPU, by NVIDIA's management library (nvml.h).
 
 Only calls without structures are used: they are the same in every version of the library.
 """
@@ -29,7 +29,7 @@ class Library:
         self.ask("nvmlInit_v2")
 
     def ask(self, call: str, *arguments: object) -> None:
-        """Call a function; raise NvmlError where it refuses."""
+        """Call a function; raise NvmlError if it fails."""
         status = getattr(self._calls, call)(*arguments)
         if status != 0:
             raise NvmlError(f"{call}: {status}")

@@ -51,7 +51,7 @@ TASK_CLOCK = Event("task_clock_ns", SOFTWARE, 1, in_user_space=True)
 
 
 class Counted(NamedTuple):
-    """What was counted, or why nothing was."""
+    """A count, or the reason why there is none."""
 
     value: float | None
     scope: str = ""
@@ -105,12 +105,12 @@ class Counter:
         return Counted(total if share < 1 else int(total), scope=scope, has_kernel=self.has_kernel)
 
     def close(self) -> None:
-        """Give the counters back."""
+        """Close the counters."""
         _close_all(self._files)
 
 
 class Counters:
-    """Several events; what cannot be counted has a reason."""
+    """Several events; one that cannot be counted has a reason."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         threads = [int(name) for name in os.listdir(TASKS)]
@@ -132,7 +132,7 @@ class Counters:
             self._refused[event.name] = refusal(error.number)
 
     def start(self) -> None:
-        """Begin to count, the first event last: it sees nothing of the others' start."""
+        """Begin to count; the first event starts last, so it does not count the others' start."""
         for counter in list(self._counters.values())[::-1]:
             counter.start()
 
@@ -142,18 +142,18 @@ class Counters:
             counter.stop()
 
     def read(self) -> dict[str, Counted]:
-        """Return what was counted, by name."""
+        """Return the counts by name."""
         counted = {name: counter.read() for name, counter in self._counters.items()}
         return {**counted, **self._refused}
 
     def close(self) -> None:
-        """Give all counters back."""
+        """Close all counters."""
         for counter in self._counters.values():
             counter.close()
 
 
 def refusal(number: int) -> Counted:
-    """Return what an errno of perf_event_open means, and what mends it."""
+    """Return the reason and the remedy for an errno of perf_event_open."""
     if number in {errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL}:
         return Counted(None, reason=NO_COUNTER)
     if number not in {errno.EACCES, errno.EPERM}:

@@ -21,7 +21,7 @@ CLOSED_HINT = "run as root of the host"
 
 
 class Reading(NamedTuple):
-    """What each package has counted so far, or why nothing can be read."""
+    """The counter of each package, or the reason why none can be read."""
 
     packages: dict[str, int]
     reason: str = ""
@@ -39,9 +39,9 @@ def read() -> Reading:
 
 
 def joules(before: Reading, after: Reading) -> float | None:
-    """Return what was taken between two readings; None where either is missing.
+    """Return the energy between two readings; None if either is missing.
 
-    A counter begins anew at its range, which takes minutes: it is taken to have done so once.
+    A counter wraps around at its range, which takes minutes: at most one wrap is assumed.
     """
     if not before.packages or before.packages.keys() != after.packages.keys():
         return None

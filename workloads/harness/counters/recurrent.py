@@ -19,7 +19,7 @@ UNKNOWN = ("quantized_lstm", "quantized_gru", "lstm_mps", "_lstm_mps")
 
 
 class Shape(NamedTuple):
-    """A stack of recurrent layers and what it is given."""
+    """A stack of recurrent layers and its input."""
 
     rows: int  # time steps of all sequences: T·B, or the sum of the lengths of a packed sequence
     batch: int
@@ -32,7 +32,7 @@ class Shape(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Of what a backward pass computes the gradients, beside the states between."""
+    """Which gradients a backward pass computes, in addition to those of inner states."""
 
     inputs: bool
     state: bool
@@ -48,7 +48,7 @@ def forward_flops(shape: Shape) -> int:
 
 
 def backward_flops(shape: Shape, wanted: Wanted) -> int:
-    """Return twice the forward pass, without the gradients that nobody wants.
+    """Return twice the forward pass, without the gradients that are not wanted.
 
     Those of the states are needed from step to step; that of the first one is an input's.
     """
@@ -132,7 +132,7 @@ def _shape(kind: str, given: dict[str, Any]) -> Shape:
 
 
 def _wanted(kind: str, given: dict[str, Any]) -> Wanted:
-    """Return what the gradients are needed of: by the mask of the call, else by its tensors."""
+    """Return which gradients are needed, by the mask of the call or else by its tensors."""
     if kind in WHOLE:
         inputs, state, _cell, weights = given["output_mask"]
         return Wanted(inputs, state, weights)

@@ -31,7 +31,7 @@ Timer = Callable[[Run], float]
 
 
 class Rate(NamedTuple):
-    """What was reached in a second, and how much longer than the best the median run took."""
+    """The rate in a second, and how much longer than the best the median run took."""
 
     value: float
     spread: float
@@ -271,6 +271,6 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    # what it imports stands beside the workloads, not beside this file
+    # `harness` is imported from the folder of the workloads, not from that of this file
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     sys.exit(main(sys.argv[1:]))

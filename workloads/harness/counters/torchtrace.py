@@ -55,7 +55,7 @@ def _profiled(torch: Any, step: Callable[[], Any], k: int, *, has_gpu: bool) -> 
 
 
 def _is_op(average: Any) -> bool:  # noqa: ANN401  PyTorch has no types here
-    """Return whether a row is of the host: kernels have rows of their own beside the operators."""
+    """Return whether a row belongs to the host: kernels have separate rows."""
     return str(average.device_type).endswith("CPU")
 
 

@@ -1,1 +1,1 @@
-"""What a worker finds around itself."""
+"""Facts about the environment of a worker."""

@@ -1,4 +1,4 @@
-"""What the control groups of this process say about it, in version 1 and 2."""
+"""Limits and counters of the control groups of this process, in version 1 and 2."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NO_LIMIT_BYTES = 1 << 62
 
 
 def read_text(path: str) -> str | None:
-    """Return the stripped content of a small file, or None where it cannot be read."""
+    """Return the stripped content of a small file, or None if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read().strip()
@@ -37,7 +37,7 @@ class Cgroup(NamedTuple):
 
 
 def own_group(controller: str) -> Cgroup:
-    """Return the group of this process; version 0 and no folder where there is none."""
+    """Return the group of this process; version 0 and no folder if there is none."""
     for version, name in ((1, controller), (2, "")):
         path = _own_path(name)
         mount = _mount(version, name)
@@ -137,7 +137,7 @@ def _is_whole_machine(name: str) -> bool:
 
 
 def cpu_quota(cpu: Cgroup) -> object:
-    """Return the tightest quota in CPUs, `unlimited`, or None where nothing can be read."""
+    """Return the tightest quota in CPUs, `unlimited`, or None if nothing can be read."""
     if cpu.version == 2:
         pairs = [text.split() for text in cpu.read_all("cpu.max")]
     else:

@@ -1,4 +1,4 @@
-"""What the environment lets this process do: rights, filters, limits, and where its files lie."""
+"""How the environment confines this process: rights, filters, limits and file systems."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _interfaces() -> str:
 
 
 def scheduling(process: str = "self") -> dict[str, Any]:
-    """Return how the kernel runs a process: what `nice`, `chrt` and prctl(2) have set for it."""
+    """Return how the kernel runs a process, as set by `nice`, `chrt` and prctl(2)."""
     status = read_text(f"/proc/{process}/status") or ""
     fields = dict(re.findall(r"^(\w+):\s*(.*)$", status, re.MULTILINE))
     # from the third field of proc_pid_stat(5) on: a name before it may hold blanks

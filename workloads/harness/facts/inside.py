@@ -1,4 +1,4 @@
-"""The fingerprint: what software and limits a process found around itself; None is not measured."""
+"""The fingerprint: software and limits of a process's environment; None is not measured."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def fingerprint(
 ) -> dict[str, Any]:
     """Return flat dotted keys; it never raises, and takes about 0.3 s with PyTorch loaded.
 
-    `threads` is what a generation will get, None what PyTorch has now. A launcher does not know
-    what its program imports: it tells of all modules there are. The process map is read
-    before anything else: nothing that is loaded for the rest shall stand in it.
+    `threads` is what a generation will get; None reads what PyTorch has now. A launcher does not
+    know what its program imports, so it reports all modules. The process map is read first, so it
+    does not contain what the other facts load.
     """
     paths = [path for path in attempt(mapped_libraries) or [] if not is_made_here(path)]
     parts: tuple[Callable[[], dict[str, Any]], ...] = (

@@ -31,10 +31,10 @@ _FUNCTIONS = (
     "getrandom", "syscall", "exp", "log", "pow", "sin", "cos",
 )  # fmt: skip
 _C_LIBRARY = re.compile(r"(lib(c|m|pthread|dl|rt)|ld|linux-(vdso|gate)\d*)([.-].*)?")
-# Another process is asked, since ctypes brings libraries along; it has the same loader, variables
-# and interpreter. What comes before the C library in the order of the loader (link_map of link.h)
-# and holds such a function is what every caller gets (dlsym(3), dladdr(3)). The interpreter itself
-# is passed over: it may show an address of its own for what it only calls.
+# This runs in another process with the same loader, variables and interpreter, since ctypes would
+# load libraries here. Callers get a function from the first library in the order of the loader
+# (link_map of link.h) that defines it (dlsym(3), dladdr(3)); one before the C library interposes.
+# The interpreter is skipped: it may have an address for a function that it only calls.
 _ASK = """
 import ctypes, json, os, re, sys
 class Map(ctypes.Structure):
@@ -66,7 +66,7 @@ print(json.dumps(found))
 
 
 def interposing() -> Dict[str, Any]:
-    """Return what is loaded before all other libraries, and what it replaces."""
+    """Return the preloaded libraries, and the functions that they replace."""
     preload = read_text(PRELOAD_FILE)
     return {
         "preload.file": masked(preload) if preload else None,

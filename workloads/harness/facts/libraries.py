@@ -1,4 +1,4 @@
-"""What is mapped into the process: its libraries by content, and whose they are.
+"""The libraries that are mapped into the process, by content and by origin.
 
 The versions of CUDA's are said by the libraries themselves. None of the calls starts CUDA or maps a
 library: each returns numbers that were compiled in.
@@ -52,7 +52,7 @@ def mapped_libraries(process: str = "self") -> list[str]:
 
 
 def library_facts(paths: Iterable[str]) -> dict[str, Any]:
-    """Return what the mapped libraries say: names, hashes, paths, C library and allocator."""
+    """Return names, hashes and paths of the mapped libraries, the C library and the allocator."""
     by_name = {_name(path): path for path in paths}
     return {
         "loaded_libraries": sorted({f"{_name(one)} {short_hash(one)}" for one in paths}),
@@ -65,7 +65,7 @@ def library_facts(paths: Iterable[str]) -> dict[str, Any]:
 
 
 def allocator(names: Iterable[str]) -> str | None:
-    """Return whose `malloc` these libraries give: one made for it, else the C library's."""
+    """Return which library provides `malloc`: an allocator if there is one, else the C library."""
     for name in names:
         found = re.fullmatch(_ALLOCATORS, name)
         if found:
@@ -87,7 +87,7 @@ def short_hash(path: str) -> str:
 
 @cache
 def whole_hash(path: str) -> str | None:
-    """Return the hash of all of a file, None where it cannot be read."""
+    """Return the hash of a whole file; None if it cannot be read."""
     try:
         return content_hash(path, sampled=False)
     except OSError:

@@ -40,7 +40,7 @@ def _os_release() -> str | None:
 
 
 def cpu_fields() -> dict[str, str]:
-    """Return what /proc/cpuinfo says of the first processor."""
+    """Return the fields of the first processor in /proc/cpuinfo."""
     info = (read_text("/proc/cpuinfo") or "").split("\n\n")[0]
     return dict(re.findall(r"^([\w ]+?)\s*: (.*)$", info, re.MULTILINE))
 
@@ -77,7 +77,7 @@ def cpu_family(fields: dict[str, str]) -> str | None:
 
 
 def _hypervisor() -> str | None:
-    """Return the machine that a hypervisor shows, or that there is none; x86 alone tells it."""
+    """Return the machine type of a hypervisor, or that there is none; known only on x86."""
     flags = cpu_fields().get("flags")
     if flags is None:
         return None

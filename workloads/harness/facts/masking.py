@@ -1,4 +1,4 @@
-"""What a secret is: the one place that decides it, inside the arms and in envcompare itself."""
+"""The definition of a secret, for the arms and for envcompare itself."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PART = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _COOKIE = re.compile(r"\b((?:Set-)?Cookie:[ \t]*)[^\r\n\"']+", re.IGNORECASE)
-# What a token is known by wherever it stands: those of forges, model hubs and clouds, and a JWT.
+# Prefixes of tokens of forges, model hubs and clouds, and of a JWT.
 _TOKEN = re.compile(
     r"\b(?:gh[oprsu]_|github_pat_|glpat-|hf_|npm_|nvapi-|pypi-AgE|sk-|sk_live_|xox[a-z]-|AKIA|ASIA"
     r"|AIza|ya29\.|eyJ)[\w.-]{12,}"
@@ -44,7 +44,7 @@ _PEM = re.compile(
 
 
 def masked(value: str) -> str:
-    """Return a value without the login of a URL, what is named as a secret, and known tokens."""
+    """Return a value with logins in URLs, named secrets and known tokens masked."""
     known = _TOKEN.sub(MASK, _LOGIN.sub(rf"\1{MASK}@", value))
     if _KEY_BEGINS in known:
         known = _PEM.sub(rf"\1{MASK}\n\2", known)
@@ -52,7 +52,7 @@ def masked(value: str) -> str:
 
 
 def is_open(value: str) -> bool:
-    """Tell whether a value ends within a private key."""
+    """Return whether a value ends within a private key."""
     if _KEY_BEGINS not in value:
         return False
     return any(key.end() == len(value) and not key[2] for key in _PEM.finditer(value))

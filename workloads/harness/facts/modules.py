@@ -43,7 +43,7 @@ def _tops() -> List[str]:
 
 
 def _every_file() -> Iterator[Tuple[str, str]]:
-    """Give all modules of the library but its tests and its programs."""
+    """Yield all modules of the library, except its tests and programs."""
     for top in _tops():
         for folder, below, names in os.walk(top):
             below[:] = sorted(set(below) - _NO_PART)
@@ -54,9 +54,9 @@ def _every_file() -> Iterator[Tuple[str, str]]:
 
 
 def _imported_files() -> Iterator[Tuple[str, str]]:
-    """Give the file of each imported module below the folder of the library, and its path.
+    """Yield the file of each imported module below the folder of the library, and its path.
 
-    Extension modules are told as libraries; what is frozen into the interpreter reads no file.
+    Extension modules are among the libraries; frozen modules have no file.
     """
     tops = _tops()
     for module in list(sys.modules.values()):
@@ -74,7 +74,7 @@ def _is_installed(below: str) -> bool:
 
 
 def is_compiled(path: str) -> bool:
-    """Tell whether Python takes the byte code of a source, by its header (PEP 552)."""
+    """Return whether Python uses the byte code of a source, by its header (PEP 552)."""
     if path.endswith(".pyc"):
         return True
     header = _header(path)

@@ -1,4 +1,4 @@
-"""The distributions beside the interpreter: what is installed, and what of it is in use."""
+"""The distributions of the interpreter: which are installed, and which are in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of the fingerprint that PyTorch and the GPU know; all None where it is not loaded."""
+"""The part of the fingerprint from PyTorch and the GPU; all None if PyTorch is not loaded."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def versions(threads: int | None) -> dict[str, Any]:
 
 
 def build_of(text: str) -> str:
-    """Return how PyTorch was built, without the line on what it uses of this processor."""
+    """Return how PyTorch was built, without the line on the instruction set in use."""
     return re.sub(r"^.*CPU capability usage:.*\n", "", text, flags=re.MULTILINE)
 
 

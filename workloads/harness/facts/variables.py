@@ -15,15 +15,15 @@ ALLOWED = re.compile(
     # not what official images say of themselves
     r"|(?!PYTHON_(VERSION|SHA256|PIP_|GET_PIP|SETUPTOOLS))PYTHON[A-Z0-9_]*"
 )
-# Where a file or a folder lies changes no speed: that the variable is set is all that is told.
+# The location of a file or folder does not change the speed, so only "set" is recorded.
 _PLACES = re.compile(r"(?!LD_|PYTHON)\w+_(FILE|DIR|DIRECTORY|PATH|HOME)S?")
 SET = "set"
 _FOUND: Dict[str, Optional[str]] = {}
-"""What the variables were in whose place envcompare has set its own; None is not set."""
+"""Previous values of the variables that envcompare has overwritten; None: it was not set."""
 
 
 def overwrite(name: str, value: str) -> None:
-    """Set a variable in every arm alike; the fingerprint tells what an arm had in its place."""
+    """Set a variable to the same value in every arm; the fingerprint keeps the previous value."""
     _FOUND.setdefault(name, os.environ.get(name))
     os.environ[name] = value
 
@@ -47,7 +47,7 @@ def variables() -> dict[str, Any]:
 
 
 def scratch_folder() -> str:
-    """Return the folder that an arm alone writes to, empty when a run begins and removed after it.
+    """Return the folder that only this arm writes to; a run begins with it empty and removes it.
 
     A worker that is started by hand has none, and writes to HOME.
     """

@@ -12,7 +12,7 @@ import tempfile
 import time
 from typing import Callable, Iterator, NamedTuple
 
-if __name__ == "__main__":  # a program of its own: what it imports stands beside the workloads
+if __name__ == "__main__":  # `harness` is imported from the folder of the workloads
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from harness.attempts import text_hash
@@ -24,7 +24,7 @@ MADE = "made "
 
 
 class Source(NamedTuple):
-    """Where a workload's data comes from; `recipe` changes whenever what `make` writes changes."""
+    """The source of a workload's data; `recipe` must change whenever the output of `make` does."""
 
     recipe: str
     make: Callable[[str], None]
@@ -39,7 +39,7 @@ class Folder:
         self._checksums = _read_checksums(path)
 
     def read(self, name: str) -> bytes:
-        """Return a file's content; raise DataError where it is missing or damaged."""
+        """Return a file's content; raise DataError if it is missing or damaged."""
         path = os.path.join(self.path, name)
         try:
             with open(path, "rb") as file:
@@ -94,7 +94,7 @@ def data_hash(path: str | None) -> str | None:
 def last_written(path: str) -> str | None:
     """Return when the newest file of a user's own data was written; None for prepared data.
 
-    Its hash does not cover what stands in the files.
+    The hash of such data does not cover the contents of the files.
     """
     if os.path.isdir(path) and _read_checksums(path) is not None:
         return None
@@ -159,7 +159,7 @@ def copied(source: str, target: str) -> str:
 
 
 def _must_remake(target: str, origin: str) -> bool:
-    """Return whether existing data must be made anew; raise DataError where it must not be."""
+    """Return whether existing data must be made again; raise DataError if it must be kept."""
     folder = Folder(target)
     found = folder.origin() or "unknown"
     try:
@@ -179,9 +179,9 @@ def _must_remake(target: str, origin: str) -> bool:
 
 @contextlib.contextmanager
 def _whole_or_absent(target: str, *, is_public: bool = True) -> Iterator[str]:
-    """Give a folder beside the target that takes its place, in one step, if the body succeeds.
+    """Yield a new folder that replaces the target, in one step, if the body succeeds.
 
-    Data that was made here is no secret, and mkdtemp makes it private.
+    With `is_public`, others may read it: mkdtemp makes folders private.
     """
     os.makedirs(os.path.dirname(target), exist_ok=True)
     folder = tempfile.mkdtemp(prefix=f"{target}.tmp-{os.getpid()}-")
@@ -195,7 +195,7 @@ def _whole_or_absent(target: str, *, is_public: bool = True) -> Iterator[str]:
 
 
 def _swap(folder: str, target: str) -> None:
-    """Put the folder where the target is; what was there ends under the folder's name."""
+    """Replace the target by the folder; the previous target is removed."""
     if os.path.isdir(target) and os.listdir(target):
         aside = folder + "-old"
         os.rename(target, aside)

@@ -127,7 +127,7 @@ def make(folder: str) -> None:
 
 def download(folder: str) -> None:
     """Fetch real MNIST with torchvision, which knows its mirrors and checksums."""
-    torchparts.mend_torchvision()
+    torchparts.repair_torchvision()
     datasets = importlib.import_module("torchvision.datasets")
     try:
         datasets.MNIST(folder, download=True)

@@ -25,7 +25,7 @@ def read_digits(path: str | None, *, train: bool) -> tuple[Any, Any]:
     for kind in KINDS:
         name = os.path.join(raw, f"{'train' if train else 't10k'}-{kind}")
         folder.check(os.path.relpath(name, path))
-    torchparts.mend_torchvision()
+    torchparts.repair_torchvision()
     mnist = importlib.import_module("torchvision.datasets").MNIST
     found = type("MNIST", (mnist,), {"raw_folder": raw})
     try:

@@ -36,7 +36,7 @@ def vocabulary_of(reviews: Iterable[Review], size: int) -> dict[str, int]:
 def encode(words: Sequence[str], vocabulary: dict[str, int], length: int) -> list[int]:
     """Return exactly `length` numbers: the first words, with padding before them.
 
-    Padding stands on the left so that the last state of a network has just read a word.
+    Padding is on the left, so the last step of a recurrent network reads a word.
     """
     numbers = [vocabulary.get(word, UNKNOWN) for word in words[:length]]
     return [PAD] * (length - len(numbers)) + numbers
