@@ -18,25 +18,29 @@ from envcompare.config.plan import shuffled
 from envcompare.errors import InterruptedRunError
 from envcompare.measure.cell import CellContext
 from envcompare.measure.limits import (
+    BLOCK_S,
     MIN_STEPS,
+    QUOTA_BLOCK_S,
+    QUOTA_RUN_IN_S,
     STOPPED_BLOCK_S,
     SlowerBlock,
     block_limit_s,
     expected_block_s,
+    has_quota,
     limit_s,
     longest_wait_s,
+    run_in_steps,
     slower_block,
     steps_a_block,
     stopped_block_s,
     too_long,
-    wanted_block_s,
     works_outside,
 )
 from envcompare.measure.replies import Generated, Hello, Profiled, Ran
 from envcompare.measure.startup import Launches
-from envcompare.measure.worker import OWN_CPU, Worker
+from envcompare.measure.worker import OWN_CPU, PLAIN_TURN, Turn, Worker
 from envcompare.measure.workers import CellWorkers
-from envcompare.run_folder.history import STOPS
+from envcompare.run_folder.history import RUN_IN_S, STOPS
 from envcompare.run_folder.records import (
     Block,
     Failure,
@@ -79,7 +83,9 @@ class Generation:
     marked_s: float = 0.0
     number: int = 0
     slower: dict[str, SlowerBlock] = field(default_factory=dict)
-    run_in_s: float = 0.0  # at least, in each turn; 0: what arms have started is not stopped
+    stops: bool = False  # what an arm has started, while others have their turns
+    run_in_s: float = 0.0  # of untimed steps in each turn, as `run_in_steps` takes it
+    _step_s: dict[str, float] = field(default_factory=dict)  # of each arm, in its last block
     _holds: bool = False  # all arms of a round on one CPU
     _works_outside: bool = False  # some arm, as the last round has shown
     _checksums: dict[str, float | None] = field(default_factory=dict)
@@ -116,7 +122,7 @@ class Generation:
         try:
             if self._can_measure():
                 self._run_round(_WARMUP)
-                if self._works_outside and not self.run_in_s and self.steps is not None:
+                if self._works_outside and not self.stops and self.steps is not None:
                     self._calibrate_stopped(self.block_s / self.steps)
                 self._note_calibration()
                 began = time.monotonic()
@@ -145,7 +151,7 @@ class Generation:
         self.marked_s = self.marking.run(
             self.workers, restart=self.restart, steps=of_arms, step_s=step_s, rounds_s=rounds_s,
             order=order, holds=self._holds,
-            run_in_s=self._drawn_run_in_s("marked"),
+            turn=lambda arm: self._turn(arm, f"marked {arm}"),
         )  # fmt: skip
 
     def _can_measure(self) -> bool:
@@ -200,7 +206,7 @@ class Generation:
         The warm-up, which has more steps, decides again which arms those are.
         """
         context = self.context
-        self.run_in_s = 0.0
+        self.stops, self.run_in_s = False, 0.0
         blocks: dict[str, Ran] = {}
         for arm in self._order("calibrate"):
             limit_s = block_limit_s(_CALIBRATION_STEPS * self._first_step_s)
@@ -216,34 +222,35 @@ class Generation:
         if any(ran.children for ran in blocks.values()):
             self._calibrate_stopped(step_s)
         else:
-            self._take_steps(blocks, block_s=self._wanted_block_s(blocks.values()))
-
-    def _wanted_block_s(self, blocks: Iterable[Ran]) -> float:
-        threads = max(self._threads, *(ran.running or 0 for ran in blocks))
-        return wanted_block_s(self.workers.roster.hellos.values(), threads=threads)
+            self._take_steps(blocks, block_s=BLOCK_S)
 
     def _calibrate_stopped(self, step_s: float) -> None:
         """Choose k for turns between which arms are stopped; a step takes about `step_s` without.
 
         The turns are longer, by how long steps wait.
         """
-        self.run_in_s = longest_wait_s(())
+        self.stops, self.run_in_s = True, 0.0
         steps = steps_a_block(step_s, block_s=STOPPED_BLOCK_S)
         limit_s = block_limit_s(steps * max(step_s, self._first_step_s))
         blocks: dict[str, Ran] = {}
         for number in range(_STOPPED_PILOTS):
             for arm in self._order(f"calibrate stopped {number}"):
-                ran = self.workers.ask(arm, _steps(steps, limit_s, run_in_s=self.run_in_s))
+                ran = self.workers.ask(arm, _steps(steps, limit_s, turn=Turn(stops=True)))
                 if ran is not None:
                     blocks[arm] = ran
         if self.context.reference in self.workers.arms:
             self.run_in_s = longest_wait_s(blocks.values())
-            block_s = stopped_block_s(self.run_in_s)
-            wanted_s = max(block_s, self._wanted_block_s(blocks.values()))
-            self._take_steps(blocks, block_s=wanted_s)
+            self._take_steps(blocks, block_s=stopped_block_s(self.run_in_s))
 
     def _take_steps(self, blocks: Mapping[str, Ran], *, block_s: float) -> None:
-        """Take the steps of a block from those of the reference, and fewer for slower arms."""
+        """Take the steps of a block from those of the reference, and fewer for slower arms.
+
+        A block lasts longer if a quota is below the threads that ran.
+        """
+        threads = max(self._threads, *(ran.running or 0 for ran in blocks.values()))
+        if has_quota(self.workers.roster.hellos.values(), threads=threads):
+            block_s = max(block_s, QUOTA_BLOCK_S)
+            self.run_in_s = max(self.run_in_s, QUOTA_RUN_IN_S)
         reference = self.context.reference
         step_s = _mean_s(blocks[reference])
         if (failure := _too_short(reference, step_s)) is not None:
@@ -264,10 +271,9 @@ class Generation:
         if not self._wanted_s or is_settled or ran.compilations:
             return
         self.slower.pop(arm, None)
-        step_s = _mean_s(ran) if ran.gpu_ns or self.run_in_s else min(ran.wall_ns) / 1e9
+        step_s = _mean_s(ran) if ran.gpu_ns or self.stops else min(ran.wall_ns) / 1e9
         steps = self.steps or MIN_STEPS
-        stops = self.run_in_s > 0
-        block = slower_block(steps, step_s, block_s=self._wanted_s, stops=stops)
+        block = slower_block(steps, step_s, block_s=self._wanted_s, stops=self.stops)
         if block is not None:
             self.slower[arm] = block
 
@@ -277,8 +283,10 @@ class Generation:
         noted: dict[str, Scalar] = {STEPS: self.steps, STEP_S: self.block_s / self.steps}
         for arm, block in self.slower.items():
             noted |= {f"{STEPS} {arm}": block.steps, f"{STEP_S} {arm}": block.step_s}
+        if self.stops:
+            noted[STOPS] = True
         if self.run_in_s:
-            noted[STOPS] = self.run_in_s
+            noted[RUN_IN_S] = self.run_in_s
         self.context.note("calibrated", values=noted)
 
     def _steps_of(self, arm: str, *, is_warmup: bool = False) -> int:
@@ -291,9 +299,10 @@ class Generation:
             return slower.warmup_steps(wanted_s)
         return steps * max(1, round(wanted_s / max(self.block_s, 1e-9)))
 
-    def _drawn_run_in_s(self, purpose: str) -> float:
-        """Return how long to step untimed at the start of a turn, as `longest_wait_s` says."""
-        return self.run_in_s * (1 + self._seed(f"run-in {purpose}") % 1000 / 1000)
+    def _turn(self, arm: str, purpose: str) -> Turn:
+        step_s = self._step_s.get(arm, self.block_s / (self.steps or MIN_STEPS))
+        share = self._seed(f"run-in {purpose}") % 1000 / 1000
+        return Turn(run_in=run_in_steps(self.run_in_s, step_s, share=share), stops=self.stops)
 
     def _run_round(self, number: int) -> None:
         cpu = OWN_CPU if self._holds else None
@@ -301,11 +310,12 @@ class Generation:
         for order, arm in enumerate(self._order(f"round {number}")):
             limit_s = block_limit_s(expected_block_s(self._first_step_s))
             steps = self._steps_of(arm, is_warmup=number == _WARMUP)
-            run_in_s = self._drawn_run_in_s(f"{number} {arm}")
-            ran = self.workers.ask(arm, _steps(steps, limit_s, cpu=cpu, run_in_s=run_in_s))
+            turn = self._turn(arm, f"{number} {arm}")
+            ran = self.workers.ask(arm, _steps(steps, limit_s, cpu=cpu, turn=turn))
             if ran is None:
                 self.context.note("round-dropped", arm=arm, text=f"round {number}")
                 return
+            self._step_s[arm] = _mean_s(ran)
             if number == _WARMUP:
                 self._shorten(arm, ran)
             block = self._checked(self._block(arm, ran, number=number, order=order))
@@ -370,9 +380,9 @@ class Generation:
 
 
 def _steps(
-    count: int, limit_s: float, *, cpu: int | None = None, run_in_s: float = 0.0
+    count: int, limit_s: float, *, cpu: int | None = None, turn: Turn = PLAIN_TURN
 ) -> Callable[[Worker], Ran]:
-    return lambda worker: worker.run(count, limit_s, cpu=cpu, run_in_s=run_in_s)
+    return lambda worker: worker.run(count, limit_s, cpu=cpu, turn=turn)
 
 
 def _can_be_held(ran: Ran, cpu: int | None) -> bool:
@@ -439,7 +449,7 @@ class Marking:
         rounds_s: float,
         order: Callable[[str], tuple[str, ...]],
         holds: bool,
-        run_in_s: float,
+        turn: Callable[[str], Turn],
     ) -> float:
         """Run marked rounds for their share of the time, `rounds_s` being that of the others.
 
@@ -457,9 +467,7 @@ class Marking:
                 self._note_room(workers.context, most, round_s)
                 break
             arms_in_order = order(f"marked {number}")
-            blocks = self._round(
-                workers, arms_in_order, marked, longest_s, holds=holds, run_in_s=run_in_s
-            )
+            blocks = self._round(workers, arms_in_order, marked, longest_s, holds=holds, turn=turn)
             for place, (arm, phases) in enumerate(blocks.items() if number >= 0 else ()):
                 block = MarkedBlock(
                     cell=workers.context.cell,
@@ -494,13 +502,13 @@ class Marking:
         limit_s: float,
         *,
         holds: bool,
-        run_in_s: float,
+        turn: Callable[[str], Turn],
     ) -> dict[str, _Phases]:
         """Return what each arm took, nothing where one could not tell: then no arm is marked."""
         by_arm: dict[str, _Phases] = {}
         cpu = OWN_CPU if holds else None
         for arm in order:
-            reply = workers.ask(arm, _marked(steps[arm], limit_s, cpu=cpu, run_in_s=run_in_s))
+            reply = workers.ask(arm, _marked(steps[arm], limit_s, cpu=cpu, turn=turn(arm)))
             if reply is None:
                 return {}
             cpu = reply.cpu if holds else None
@@ -523,8 +531,6 @@ class Marking:
 
 
 def _marked(
-    steps: int, limit_s: float, *, cpu: int | None, run_in_s: float
+    steps: int, limit_s: float, *, cpu: int | None, turn: Turn
 ) -> Callable[[Worker], Profiled]:
-    return lambda worker: worker.profile(
-        MARKED, steps, out="", limit_s=limit_s, cpu=cpu, run_in_s=run_in_s
-    )
+    return lambda worker: worker.profile(MARKED, steps, out="", limit_s=limit_s, cpu=cpu, turn=turn)

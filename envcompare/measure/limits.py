@@ -25,10 +25,8 @@ BLOCK_S = 0.02  # a round of 20 ms spreads hardly more than one of 0.1 s, and th
 STOPPED_BLOCK_S, MAX_STOPPED_BLOCK_S = 0.2, 2.0  # where arms are stopped between their turns
 _WAITS = 20  # times the longest wait, since what is waited for comes while an arm is stopped too
 _LEAST_RUN_IN_S, _MOST_RUN_IN_S = 0.005, 1.0
-# Ten periods of a quota, 100 ms as engines set them. A turn begins anywhere in a period, with the
-# whole budget of that period, and ends before a stop. So of n threads on q CPUs it misses stops of
-# P (1 − q ÷ n): at the most a tenth of the change, and half of that for two threads on one CPU.
-QUOTA_BLOCK_S = 1.0
+# Ten periods of a quota, 100 ms as engines set them, and one: a pause restores a quota's budget.
+QUOTA_BLOCK_S, QUOTA_RUN_IN_S = 1.0, 0.1
 _LONGER_BLOCK, _LONGER_STOPPED_BLOCK = 4, 1.5  # times the length wanted, of a slower arm's block
 _SLOWER = 20  # times, that a step may be under a profiler: what is done around it is slow too
 MIN_STEPS, MAX_STEPS = 1, 2000  # in a block; each step is two numbers of a line of samples.jsonl
@@ -53,15 +51,25 @@ def steps_a_block(step_s: float, *, block_s: float = BLOCK_S) -> int:
     return min(MAX_STEPS, max(MIN_STEPS, round(block_s / max(step_s, 1e-9))))
 
 
-def wanted_block_s(hellos: Iterable[Hello], *, threads: int) -> float:
-    """Return how long a block should last: longer where a quota is below the threads that run.
+def has_quota(hellos: Iterable[Hello], *, threads: int) -> bool:
+    """Tell whether a quota of an arm is below the threads that run.
 
     An arm computes in its turn only, and a pause gives a quota its budget back. In short turns it
     would stay below one that stops work which computes all the time (kernel: sched-bwc.rst).
     """
     facts = ((hello.fingerprint or {}).get("cgroup.cpu_quota") for hello in hellos)
-    has_quota = any(isinstance(one, int | float) and one < threads for one in facts)
-    return QUOTA_BLOCK_S if has_quota else BLOCK_S
+    return any(isinstance(one, int | float) and one < threads for one in facts)
+
+
+def run_in_steps(run_in_s: float, step_s: float, *, share: float) -> int:
+    """Return how many untimed steps begin a turn: for one to two times `run_in_s`, by `share`.
+
+    They use up what a pause leaves: answers that came meanwhile, the budget of a quota. With a
+    share drawn uniformly from 0 to 1 the timed steps begin at any step between two answers, or in a
+    period of a quota, so that on average they take as long as in a loop of hours. Drawn by time
+    they would often begin after a long step, and hold one less.
+    """
+    return round((1 + share) * run_in_s / max(step_s, 1e-9))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +110,7 @@ def works_outside(ran: Ran, *, threads: int) -> bool:
 def longest_wait_s(blocks: Iterable[Ran]) -> float:
     """Return the longest wait of a step for anything but a CPU, from 5 ms to 1 s.
 
-    Timers and requests in flight end while a process is stopped. What they give is used up in the
-    first steps of a turn, which are not timed: they take one to two such waits, drawn each time, so
-    that the timed ones begin at any place between two answers.
+    Timers and requests in flight end while a process is stopped.
     """
     waits_ns = (wall - cpu - (ran.wait_ns or 0) for ran in blocks for wall, cpu in _times(ran))
     return min(_MOST_RUN_IN_S, max(_LEAST_RUN_IN_S, max(waits_ns, default=0) / 1e9))

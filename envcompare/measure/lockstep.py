@@ -35,7 +35,7 @@ from envcompare.measure.quiet import QuietGate
 from envcompare.measure.replies import Hello
 from envcompare.measure.startup import Launches
 from envcompare.measure.workers import CellWorkers, WorkerPool
-from envcompare.run_folder.history import LEFT_S, STOPS
+from envcompare.run_folder.history import LEFT_S, RUN_IN_S, STOPS
 from envcompare.run_folder.records import Block, Design, Sample, Startup
 from envcompare.stats.intervals import Interval, error_of_each
 from envcompare.stats.metrics import Readings, wall_ns
@@ -72,7 +72,8 @@ class Lockstep:
     _steps: int | None = None
     _slower: dict[str, SlowerBlock] = field(default_factory=dict)
     _block_s: float = 0.0
-    _run_in_s: float = 0.0  # of each turn; 0: what arms have started is not stopped
+    _stops: bool = False  # what arms have started, while others have their turns
+    _run_in_s: float = 0.0  # of each turn
     _costs: Costs | None = None  # of the last restart
     _overtime_s: float = 0.0  # that it has taken
 
@@ -88,7 +89,8 @@ class Lockstep:
             if steps := self.tuning.get(f"{STEPS} {arm}"):
                 step_s = self.tuning.get(f"{STEP_S} {arm}", math.inf)  # if not noted
                 self._slower[arm] = SlowerBlock(steps=int(steps), step_s=step_s)
-        self._run_in_s = float(self.tuning.get(STOPS) or 0)
+        self._stops = bool(self.tuning.get(STOPS))
+        self._run_in_s = self.tuning.get(RUN_IN_S, 0.0)
         for block in (one for one in samples if isinstance(one, Block)):
             self.readings.add(block)
             if block.warmup:
@@ -240,6 +242,7 @@ class Lockstep:
             rounds.is_enough,
             self.marking,
             slower=self._slower,
+            stops=self._stops,
             run_in_s=self._run_in_s,
         )
         compiling_s = generation.begin()
@@ -247,7 +250,7 @@ class Lockstep:
             rounds.began += compiling_s
         generation.run()
         self._steps, self._block_s = generation.steps, generation.block_s
-        self._run_in_s = generation.run_in_s
+        self._stops, self._run_in_s = generation.stops, generation.run_in_s
         if rounds.costs is not None:
             self._costs = rounds.costs
         self.context.recorder.progress(self.intervals(), self.context)

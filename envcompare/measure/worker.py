@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -69,6 +70,23 @@ _BREAKS = "a program that writes to the worker's stdout breaks the protocol"
 _END = b""
 _TOO_MANY = b"too many lines"
 _LOG_FULL = b"log full"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """How the turn of an arm begins and ends."""
+
+    run_in: int = 0  # untimed steps before the block
+    stops: bool = False  # after it, what the workload has started, until the next request
+
+    @property
+    def fields(self) -> dict[str, int]:
+        """Return the fields of a request."""
+        fields = {"run_in": self.run_in, "stops": self.stops}
+        return {name: value for name, value in fields.items() if value}
+
+
+PLAIN_TURN = Turn()
 
 
 class Worker:
@@ -163,15 +181,13 @@ class Worker:
         return self._receive("gen", Generated, limit_s)
 
     def run(
-        self, steps: int, limit_s: float, *, cpu: int | None = None, run_in_s: float = 0.0
+        self, steps: int, limit_s: float, *, cpu: int | None = None, turn: Turn = PLAIN_TURN
     ) -> Ran:
         """Run a block of `steps` steps within `limit_s` seconds.
 
-        It is held on a CPU, which `OWN_CPU` leaves to the scheduler; with None it may move. With a
-        `run_in_s` untimed steps are run first for that long, and all that the workload has started
-        is stopped after the block, until the next request.
+        It is held on a CPU, which `OWN_CPU` leaves to the scheduler; with None it may move.
         """
-        self._send("run", {"k": steps, "cpu": cpu, **_stops(run_in_s)})
+        self._send("run", {"k": steps, "cpu": cpu, **turn.fields})
         ran = self._receive("run", Ran, limit_s)
         for times in (ran.wall_ns, ran.cpu_ns, ran.gpu_ns):
             if times is not None:
@@ -192,15 +208,15 @@ class Worker:
         out: str,
         limit_s: float,
         cpu: int | None = None,
-        run_in_s: float = 0.0,
+        turn: Turn = PLAIN_TURN,
     ) -> Profiled:
         """Run `steps` steps for one kind of profile, whose file goes to `out` on the host.
 
         What runs in the arm does not say which file of the host is read: the answer names `out`,
-        or none. `cpu` and `run_in_s` are those of `run`.
+        or none. `cpu` and `turn` are those of `run`.
         """
         fields = {"kind": kind, "k": steps, "out": out, "cpu": cpu}
-        self._send("profile", {**fields, **_stops(run_in_s)})
+        self._send("profile", {**fields, **turn.fields})
         reply = self._receive("profile", Profiled, limit_s)
         self._refuse_other_steps("profile", reply.k, steps)
         self._refuse_other_cpu(reply.cpu)
@@ -523,7 +539,3 @@ def _make_room(log: Path) -> None:
             kept = stream.read()
         left_out = size_bytes - len(kept)
         log.write_bytes(b"... %d bytes of earlier workers are left out\n" % left_out + kept)
-
-
-def _stops(run_in_s: float) -> dict[str, int | bool]:
-    return {"stops": True, "run_in_ns": round(1e9 * run_in_s)} if run_in_s else {}

@@ -10,7 +10,7 @@ from envcompare.run_folder.records import Block, Design, Event, EventKind, OfRes
 EXPECTED_SPREAD = "expected_spread"
 """In a `calibrated` event: the standard deviation that a restart is expected to add."""
 
-STOPS = "stops"
+STOPS, RUN_IN_S = "stops", "run-in s"
 """In a `calibrated` event: arms are stopped between their turns."""
 
 LEFT_S = "left_s"

@@ -10,7 +10,7 @@ import pytest
 from faults import tried
 from summaries import printed
 
-from envcompare.measure import limits
+from envcompare.measure import generation, limits
 from envcompare.measure.limits import block_limit_s, steps_a_block
 from envcompare.report.sections.cards import summary_cards
 
@@ -18,7 +18,7 @@ from envcompare.report.sections.cards import summary_cards
 @pytest.fixture(autouse=True)
 def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let blocks last 20 ms, so that a test takes moments."""
-    monkeypatch.setattr(limits, "BLOCK_S", 0.02)
+    monkeypatch.setattr(generation, "BLOCK_S", 0.02)
 
 
 @pytest.mark.parametrize("passes", [("startup",), ("lockstep",)])
@@ -53,7 +53,7 @@ def test_step_faster_than_the_clock_is_refused(tmp_path: Path) -> None:
 def test_short_steps_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block never holds more than the most steps, and needs no caution for being short."""
     monkeypatch.setattr(limits, "MAX_STEPS", 20)
-    monkeypatch.setattr(limits, "BLOCK_S", 1000.0)
+    monkeypatch.setattr(generation, "BLOCK_S", 1000.0)
     found = tried(tmp_path, "Steady")
     assert found.comparison.cells[0].steps_per_block == 20
     assert "a block lasts" not in found.cautions
@@ -95,7 +95,7 @@ def test_worker_killed_in_a_block_is_named(tmp_path: Path, name: str, brief: str
 def test_hung_worker_is_named_and_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is waited for as long as a block may take, not for ever."""
     monkeypatch.setattr(limits, "MIN_BLOCK_LIMIT_S", 3.0)
-    monkeypatch.setattr(limits, "QUOTA_BLOCK_S", 0.1)
+    monkeypatch.setattr(generation, "QUOTA_BLOCK_S", 0.1)
     found = tried(tmp_path, "Hangs", budget_s=100.0)
     assert found.docker.outcome == "failed"
     assert "docker: no answer to `run` within 3 s | it hangs or waits" in found.failures()

@@ -20,16 +20,18 @@ from envcompare.measure.limits import (
     MAX_STEPS,
     MOST_MEASURING_S,
     QUOTA_BLOCK_S,
+    QUOTA_RUN_IN_S,
     Costs,
     SlowerBlock,
+    has_quota,
     overtime_s,
     plan_restarts,
     plan_text,
+    run_in_steps,
     slower_block,
     small_budget_caution,
     steps_a_block,
     stop_reason,
-    wanted_block_s,
     works_outside,
 )
 from envcompare.measure.replies import Fact, Hello, Ran
@@ -113,20 +115,20 @@ def hello(device: str = "cpu", **facts: Fact) -> Hello:
 @pytest.mark.parametrize(
     ("hellos", "threads", "expected"),
     [
-        ([], 1, BLOCK_S),
-        ([hello(), hello(cgroup__cpu_quota=1.0)], 1, BLOCK_S),
-        ([hello(), hello(cgroup__cpu_quota="max")], 4, BLOCK_S),
-        ([hello(), hello(cgroup__cpu_quota=0.5)], 1, QUOTA_BLOCK_S),
-        ([hello(), hello(cgroup__cpu_quota=1.0)], 2, QUOTA_BLOCK_S),
-        ([hello(), hello(cgroup__cpu_quota=2.0)], 4, QUOTA_BLOCK_S),
-        ([hello(), hello(cgroup__cpu_quota=4.0)], 4, BLOCK_S),
+        ([], 1, False),
+        ([hello(), hello(cgroup__cpu_quota=1.0)], 1, False),
+        ([hello(), hello(cgroup__cpu_quota="max")], 4, False),
+        ([hello(), hello(cgroup__cpu_quota=0.5)], 1, True),
+        ([hello(), hello(cgroup__cpu_quota=1.0)], 2, True),
+        ([hello(), hello(cgroup__cpu_quota=2.0)], 4, True),
+        ([hello(), hello(cgroup__cpu_quota=4.0)], 4, False),
     ],
 )
 def test_blocks_are_longer_where_a_quota_is_below_the_threads_that_run(
-    hellos: list[Hello], threads: int, expected: float
+    hellos: list[Hello], threads: int, *, expected: bool
 ) -> None:
     """In short turns it would never meet the quota that it meets in earnest."""
-    assert wanted_block_s(hellos, threads=threads) == expected
+    assert has_quota(hellos, threads=threads) is expected
     assert steps_a_block(0.004, block_s=QUOTA_BLOCK_S) == 250
 
 
@@ -164,13 +166,21 @@ def stopped_block_s(work_s: float, left_s: float, *, threads: int, cpus: float) 
 
 
 @pytest.mark.parametrize(("threads", "cpus"), [(2, 1.0), (4, 1.0), (2, 0.5), (4, 3.0), (2, 1.9)])
-def test_blocks_under_a_quota_come_within_a_tenth_of_the_change(threads: int, cpus: float) -> None:
+def test_blocks_under_a_quota_take_as_long_as_a_loop_of_hours(threads: int, cpus: float) -> None:
     """Whenever in a period a turn begins: alone, in a loop of seconds, it takes n ÷ q as long."""
     work_s = threads * QUOTA_BLOCK_S  # as calibrated where nothing stops it
-    rests = [0.1 * (number + 0.5) / 200 for number in range(200)]
-    taken = [stopped_block_s(work_s, rest, threads=threads, cpus=cpus) for rest in rests]
+    step_s = 0.002 * threads / cpus  # as an arm's last block has shown
+    taken = []
+    for number in range(400):
+        rest_s, share = 0.1 * (number % 20 + 0.5) / 20, (number // 20 + 0.5) / 20
+        run_in_s = 0.002 * threads * run_in_steps(QUOTA_RUN_IN_S, step_s, share=share)
+        ends_s = (
+            stopped_block_s(part_s, rest_s, threads=threads, cpus=cpus)
+            for part_s in (run_in_s, run_in_s + work_s)
+        )
+        taken.append(-next(ends_s) + next(ends_s))
     change = statistics.fmean(taken) / QUOTA_BLOCK_S - 1
-    assert change == pytest.approx(threads / cpus - 1, rel=0.1)
+    assert change == pytest.approx(threads / cpus - 1, rel=0.02)
 
 
 @pytest.mark.parametrize(
