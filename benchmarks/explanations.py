@@ -26,8 +26,8 @@ from envcompare.environments.oci import ENGINE
 from envcompare.environments.registry import environment
 from envcompare.report.numbers import NOT_MEASURED
 from envcompare.report.sections.why import split_parts
+from envcompare.report.wording.causewords import split_sentences
 from envcompare.report.wording.headlines import headlines
-from envcompare.report.wording.partwords import split_sentences
 from envcompare.report.wording.verdicts import estimate_text
 from envcompare.run_folder.results import RunFolder
 from envcompare.stack import Options, Progress, Request

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from envcompare.bundled import __version__
 from envcompare.errors import RunFolderError
-from envcompare.version import __version__
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from envcompare.masking import masked, masked_words
+from envcompare.text import masked, masked_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from envcompare.errors import EnvcompareError, RunFolderError
-from envcompare.masking import masked
-from envcompare.text import escaped_json, flat, visible
+from envcompare.text import escaped_json, flat, masked, visible
 
 if TYPE_CHECKING:
     from rich.console import Console

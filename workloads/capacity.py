@@ -17,7 +17,7 @@ from harness.fitting import (
     limit_gpu,
     limit_private,
 )
-from harness.parameters import ParameterError, require
+from harness.loading import ParameterError, require
 from torch import nn  # noqa: TID251
 
 MOST = 1 << 16  # of layers or samples that are tried

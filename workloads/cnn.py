@@ -11,7 +11,7 @@ import torch  # noqa: TID251  its home is workloads/
 from harness import compiling, torchparts
 from harness.formats.batches import Batches
 from harness.formats.images import read_digits
-from harness.parameters import require
+from harness.loading import require
 from torch import nn  # noqa: TID251
 
 SIDE, CLASSES = 28, 10

@@ -30,8 +30,7 @@ from harness.joining import (
     prove_peers,
     read_secret,
 )
-from harness.loading import load_class
-from harness.parameters import ParameterError, require_ranges, resolve
+from harness.loading import ParameterError, load_class, require_ranges, resolve
 from torch import nn  # noqa: TID251
 
 # The program of each rank but the first. Its standard input is a socket: each line asks for a step,

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Callable, ClassVar
 
-from harness.parameters import ParameterError
+from harness.loading import ParameterError
 from harness.placement import Placement, drop, resident_share, write_back
 
 MADE_FILES = 1000  # of the data set

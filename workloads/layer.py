@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import torch  # noqa: TID251  its home is workloads/
 from harness import compiling
-from harness.parameters import require, require_multiple
+from harness.loading import require, require_multiple
 from torch import nn  # noqa: TID251
 
 SEEN = 1024  # numbers of the output that the arms are compared by

@@ -12,7 +12,7 @@ import torch  # noqa: TID251  its home is workloads/
 import torch.utils.data  # noqa: TID251
 from harness.failures import DataError
 from harness.formats import photos
-from harness.parameters import ParameterError, require
+from harness.loading import ParameterError, require
 from PIL import Image
 from resnet18 import STAGES, basic, network
 from torch import nn  # noqa: TID251

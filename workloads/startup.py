@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import Any, ClassVar
 
-from harness.parameters import ParameterError
+from harness.loading import ParameterError
 
 # Prints the loss, or a number of the seed: what the arms are compared by.
 _IMPORT = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch  # noqa: TID251  its home is workloads/
-from harness.parameters import require_multiple
+from harness.loading import require_multiple
 from harness.training import Trained
 from torch import nn  # noqa: TID251
 

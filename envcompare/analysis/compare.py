@@ -28,6 +28,7 @@ from envcompare.analysis.profiles.profiled import explain
 from envcompare.analysis.timing.cells import CellData, summarise_cell
 from envcompare.analysis.timing.decompose import decompose, ladder, step_evidence
 from envcompare.analysis.timing.descriptive import (
+    cell_phases,
     memory_summaries,
     picked_values,
     result_gaps,
@@ -35,7 +36,6 @@ from envcompare.analysis.timing.descriptive import (
 )
 from envcompare.analysis.timing.hostgroups import group_estimates, hosts_estimates
 from envcompare.analysis.timing.judge import Key, Primary, judge, primaries
-from envcompare.analysis.timing.phases import cell_phases
 from envcompare.analysis.timing.runfiles import RunFiles, read_files
 from envcompare.analysis.timing.scaling import batch_sweeps, cell_training, scaling
 from envcompare.analysis.timing.surroundings import (
@@ -48,8 +48,7 @@ from envcompare.analysis.timing.surroundings import (
     host_differences,
     of_cells,
 )
-from envcompare.fingerprint.comparing import each_once
-from envcompare.fingerprint.identity import noted_changes
+from envcompare.fingerprint.comparing import each_once, noted_changes
 from envcompare.run_folder.history import duration_s, measured_sessions
 from envcompare.run_folder.records import (
     ArmRecord,

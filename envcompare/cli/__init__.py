@@ -11,6 +11,7 @@ from types import TracebackType
 import click
 
 from envcompare import bundled
+from envcompare.bundled import __version__
 from envcompare.cli import measuring, reading
 from envcompare.console import Display
 from envcompare.errors import (
@@ -21,9 +22,7 @@ from envcompare.errors import (
     as_known,
     unexpected,
 )
-from envcompare.masking import masked
-from envcompare.text import visible
-from envcompare.version import __version__
+from envcompare.text import masked, visible
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envcompare.cli.givensettings import settings_of
 from envcompare.cli.options import (
     CLEANED,
     EXPERIMENT,
     LOOKING,
     PLACES,
     command_line,
+    settings_of,
     taking,
 )
 from envcompare.console import Display, print_bytes, print_event, print_lines

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
+from envcompare.bundled import __version__
 from envcompare.command import shown_text
 from envcompare.config.experiment import Experiment, resolve
-from envcompare.config.ownfiles import left_behind
 from envcompare.config.plan import Cell, Plan, derive_seed, make_plan, not_placed, shuffled
 from envcompare.config.scheduling import check_time
 from envcompare.config.settings import (
@@ -21,7 +21,7 @@ from envcompare.config.settings import (
     parse_settings,
     settings_toml,
 )
-from envcompare.config.workloads import Known, Program, catalogue
+from envcompare.config.workloads import Known, Program, catalogue, left_behind
 from envcompare.environments.registry import all_traits
 from envcompare.errors import ConfigError, RunFolderError
 from envcompare.run_folder.history import next_session, written_samples
@@ -29,7 +29,6 @@ from envcompare.run_folder.records import Design, ProfileChoice
 from envcompare.run_folder.results import RunFolder, configuration_of
 from envcompare.text import assigned, counted, first_few, masked_toml, parse_toml
 from envcompare.transport.hosts import HostSpec, host_groups, parse_hosts
-from envcompare.version import __version__
 
 PROFILES: dict[ProfileChoice, str] = {
     "auto": "after timing, outside the budget; on a GPU with nsys and ncu if available",

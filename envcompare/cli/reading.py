@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from envcompare.cli.givensettings import settings_of
-from envcompare.cli.options import IMPORT, PLACES, command_line, taking
+from envcompare.cli.options import IMPORT, PLACES, command_line, settings_of, taking
 from envcompare.console import Display, is_terminal, print_bytes, print_lines
 from envcompare.errors import ConfigError
 from envcompare.files import irregular
@@ -427,11 +426,11 @@ def combine(runs: tuple[Path, ...], *, form: str, allow_mismatch: bool) -> None:
     """
     from envcompare.analysis.two_runs.combining import combine_runs, read_combinable
     from envcompare.cli.conclusion import show_result
-    from envcompare.report.wording.combinedwords import combined_blocks, worded
+    from envcompare.report.wording.changewords import combined_blocks, worded_runs
     from envcompare.run_folder.results import RunFolder
 
     read = [read_combinable(RunFolder.open(path)) for path in runs]
-    combined = worded(combine_runs(read, allow_mismatch=allow_mismatch))
+    combined = worded_runs(combine_runs(read, allow_mismatch=allow_mismatch))
     show_result(combined_blocks(combined), combined, form=form)
 
 

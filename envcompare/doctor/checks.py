@@ -25,15 +25,13 @@ from envcompare.environments.software import needs
 from envcompare.errors import Problem, StackError, TransportError, UnusableError
 from envcompare.fingerprint.facts import INSTALLED_PARTS, fact
 from envcompare.fingerprint.sentences import SEPARATE, describe
-from envcompare.gpu.devices import HostGpus
+from envcompare.gpu import HostGpus
 from envcompare.profilers import Tool
 from envcompare.profilers.toolbox import PROFILERS, find_rights, permission
 from envcompare.run_folder.records import SCHEMA, FactClass, FactDifference
-from envcompare.stack import Options, Progress, Request, storage
-from envcompare.stack.host import find_python
+from envcompare.stack import Choice, Options, Progress, Request, choose, newest_major, storage
 from envcompare.stack.proof import TREE
-from envcompare.stack.tiers import Choice, choose, newest_major
-from envcompare.stack.venv import FirstPython, find_interpreter, first_python
+from envcompare.stack.venv import FirstPython, find_interpreter, find_python, first_python
 from envcompare.stack.wheelhouse import is_filled
 from envcompare.text import first_few
 from envcompare.transport import Transport, shell

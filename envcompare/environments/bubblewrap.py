@@ -37,8 +37,8 @@ from envcompare.stack import (
     last_line,
     recognise,
 )
-from envcompare.stack.host import Layout, make_root
 from envcompare.stack.storage import host_cache
+from envcompare.stack.venv import Layout, make_root
 from envcompare.text import spoken
 from envcompare.transport import Transport, make_folder, not_understood, shell
 

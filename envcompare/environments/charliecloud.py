@@ -33,7 +33,7 @@ from envcompare.stack import (
     last_line,
     recognise,
 )
-from envcompare.stack.host import make_root
+from envcompare.stack.venv import make_root
 from envcompare.text import spoken
 from envcompare.transport import Transport
 

@@ -21,7 +21,7 @@ from envcompare.environments import (
     unusable,
 )
 from envcompare.errors import CommandTimeoutError, Problem
-from envcompare.gpu.devices import ON_BUS, SURVEY, HostGpus, driver_version, read_survey
+from envcompare.gpu import ON_BUS, SURVEY, HostGpus, driver_version, read_survey
 from envcompare.stack import Symptom, recognise
 from envcompare.text import spoken
 from envcompare.transport import Transport, shell

@@ -36,9 +36,9 @@ from envcompare.errors import Problem, StackError, UnusableError
 from envcompare.stack import DISK_FULL, Engine, Prepared, Request, Symptom, last_line, recognise
 from envcompare.stack import image as images
 from envcompare.stack.building import build
-from envcompare.stack.engine import ImageStore, bind, mount_options, retry_while_restarting
-from envcompare.stack.host import make_image
 from envcompare.stack.image import deliver
+from envcompare.stack.storage import ImageStore, bind, mount_options, retry_while_restarting
+from envcompare.stack.venv import make_image
 from envcompare.text import spoken
 from envcompare.transport import FOLDER_S, Transport
 from envcompare.transport.local import LOCAL

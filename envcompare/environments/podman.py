@@ -39,8 +39,8 @@ from envcompare.errors import Problem, StackError, UnusableError
 from envcompare.stack import DISK_FULL, Engine, Prepared, Request, Symptom, last_line, recognise
 from envcompare.stack import image as images
 from envcompare.stack.building import held_or_built
-from envcompare.stack.engine import ImageStore
-from envcompare.stack.host import make_image
+from envcompare.stack.storage import ImageStore
+from envcompare.stack.venv import make_image
 from envcompare.text import spoken
 from envcompare.transport import Transport
 

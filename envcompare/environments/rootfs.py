@@ -13,9 +13,8 @@ from envcompare.errors import StackError
 from envcompare.stack import Prepared, Request, failure, storage
 from envcompare.stack import image as images
 from envcompare.stack.building import held_or_built
-from envcompare.stack.engine import ImageStore
 from envcompare.stack.image import Image, Piped, pipe
-from envcompare.stack.storage import host_cache
+from envcompare.stack.storage import ImageStore, host_cache
 from envcompare.transport import CONTENT_S, make_folder, not_understood, read_json, shell
 
 # As Docker sets it for an image without one; an image's own one comes later.

@@ -38,8 +38,8 @@ from envcompare.stack import (
 )
 from envcompare.stack import image as images
 from envcompare.stack.building import held_or_built
-from envcompare.stack.engine import ImageStore, bind, mount_options
-from envcompare.stack.host import make_root
+from envcompare.stack.storage import ImageStore, bind, mount_options
+from envcompare.stack.venv import make_root
 from envcompare.text import spoken
 from envcompare.transport import Transport, not_understood, run
 from envcompare.transport.local import LOCAL

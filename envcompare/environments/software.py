@@ -19,10 +19,9 @@ from envcompare.environments import (
 from envcompare.errors import CommandTimeoutError, Problem, StackError
 from envcompare.stack import Prepared, Progress, Request, storage
 from envcompare.stack import image as images
-from envcompare.stack.engine import ImageStore
-from envcompare.stack.host import LOADING, Layout, find_python, layout, left_out, software_of
 from envcompare.stack.proof import Inside, prove
-from envcompare.stack.storage import host_cache, local_cache
+from envcompare.stack.storage import ImageStore, host_cache, local_cache
+from envcompare.stack.venv import LOADING, Layout, find_python, layout, left_out, software_of
 from envcompare.stack.wheelhouse import Wheelhouse, check_machine, fill, is_filled
 from envcompare.text import spoken
 from envcompare.transport import Transport
@@ -37,7 +36,7 @@ _LEADING = (
     "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONSAFEPATH",
     "PYTHONPLATLIBDIR", "PYTHONPYCACHEPREFIX", "PYTHONEXECUTABLE", *LOADING,
 )  # fmt: skip
-_OWN_PYTHON = "ENVCOMPARE_PYTHON"  # read by the harness inside (workloads/harness/pinning.py)
+_OWN_PYTHON = "ENVCOMPARE_PYTHON"  # read by the harness inside (workloads/harness/placement.py)
 _LOGIN = "login"  # marks a plain process that belongs to no arm
 _NOBODY = 65534
 _START_S = 300.0

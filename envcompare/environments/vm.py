@@ -11,8 +11,8 @@ from envcompare.environments import Check, Isolation, ask, kill_marked, marks, s
 from envcompare.environments.software import host_python, wheelhouse, with_proof, without_leading
 from envcompare.errors import Problem
 from envcompare.stack import Prepared, Request, venv
-from envcompare.stack.host import LOADING
 from envcompare.stack.storage import OPEN_FOLDERS, host_temporary
+from envcompare.stack.venv import LOADING
 from envcompare.text import spoken
 from envcompare.transport import Transport, shell
 

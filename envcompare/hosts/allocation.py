@@ -1,34 +1,52 @@
-"""Request nodes from Slurm through Parsl's execution provider, and release them at the end.
+"""Request nodes from Slurm through Parsl's execution provider, measure there, and release them.
 
-One job holds all nodes of a run and all arms of their cells; `granting.py` measures on them. The
-job state that Slurm reports never starts or ends anything by itself.
+One job holds all nodes of a run and all arms of their cells. The nodes are hosts of the run: they
+are contacted, and kept while the client lives. The job state that Slurm reports never starts or
+ends anything by itself: nodes are ready when they answer, and the job is over when none answers and
+Slurm does not list it as alive. Partitions, with their nodes and limits, are read on a login node.
 """
 
 from __future__ import annotations
 
+import math
+import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from envcompare.command import Command
-from envcompare.config.scheduling import PATH, Allocation
-from envcompare.errors import ConfigError, InterruptedRunError, TransportError, UnusableError
-from envcompare.hosts import claims
-from envcompare.hosts.partitions import check_partition
+from envcompare.config.scheduling import PATH, Allocation, AllocationTable, Gres, offered_gres
+from envcompare.errors import (
+    CommandTimeoutError,
+    ConfigError,
+    InterruptedRunError,
+    TransportError,
+    UnusableError,
+)
+from envcompare.hosts import keeper
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import Event
 from envcompare.stack.storage import local_cache
-from envcompare.text import age_text
-from envcompare.transport import Process, make_folder, make_new_folder, remove_folder, run
-from envcompare.transport.jobs import SlurmJob
+from envcompare.text import age_text, closest, counted
+from envcompare.transport import (
+    Drain,
+    Process,
+    make_folder,
+    make_new_folder,
+    remove_folder,
+    run,
+    shell,
+)
+from envcompare.transport.hosts import HostSpec, InterruptibleTransport
+from envcompare.transport.jobs import STARTED, SlurmJob, SrunTransport
 from envcompare.transport.local import LOCAL
 
 if TYPE_CHECKING:
     from parsl.providers.cluster_provider import ClusterProvider
-
 _EXTRA: Final = "envcompare-bench[allocation]"
 PATIENCE_S: Final = 300  # more than the longest pause, a roll call and the answer of the keeper
 FIRST_PAUSE_S: Final = 1.0
@@ -38,6 +56,108 @@ _END_S: Final = 60.0
 _SAY_EVERY_S: Final = 60.0
 _MISSING_S: Final = 20.0  # Slurm may list a job late
 _CLAIM: Final = "allocation"  # next to the folders of hosts in that of a run
+# A client that dies before taking the nodes must not hold them until the time limit.
+_PILOT: Final = """sleep {patience}
+if [ -e {kept}"$SLURM_JOB_ID" ]; then exec sleep 2147483647; fi
+echo "the nodes did not answer in time: nothing took them within {patience} s" >&2"""
+# The step ends with the client, however that ends, and then the job with it.
+_KEEP: Final = ': >"$1" || exit; echo kept; cat >/dev/null; exec scancel "$SLURM_JOB_ID"'
+_NAMES: Final = 'printf "%s\\n" "$SLURMD_NODENAME"'
+# The last message of the job, and its state in Slurm.
+_WHY: Final = r"""
+cat -- "$1"/*.stderr 2>/dev/null | tail -n 1
+scontrol --oneliner show job "$2" 2>/dev/null | grep -o 'JobState=[A-Z_]* Reason=[^ ]*'
+"""
+_LONGEST_PAUSE_S: Final = 30.0
+_SHARED_S: Final = 30.0  # a network file system may show a new file late
+_ANSWER_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """A partition of a cluster: its time limit, and what each of its nodes has."""
+
+    name: str
+    is_default: bool
+    limit: str  # as Slurm prints it: [DAYS-][HH:]MM:SS, or a word if there is no limit
+    nodes: tuple[tuple[Gres, ...], ...]
+
+    @property
+    def limit_s(self) -> float:
+        """Return the longest time of a job."""
+        days, _, clock = self.limit.rpartition("-")
+        parts = clock.split(":")
+        if not all(part.isdecimal() for part in (*parts, days or "0")):
+            return math.inf
+        hours, minutes, seconds = (0, 0, *map(int, parts))[-3:]
+        return float(int(days or 0) * 86_400 + hours * 3600 + minutes * 60 + seconds)
+
+    @property
+    def offer(self) -> str:
+        """Describe the nodes: "2 nodes, up to gpu:a100:4 each"."""
+        most = max(self.nodes, key=lambda node: sum(gres.count for gres in node))
+        each = f", up to {','.join(map(str, most))} each" if most else ", without GRES"
+        return counted(len(self.nodes), "node") + each
+
+    def has_room(self, allocation: Allocation) -> bool:
+        """Return whether enough nodes have the requested resources."""
+        wanted = allocation.gres
+        fitting = [node for node in self.nodes if wanted is None or wanted.is_met_by(node)]
+        return len(fitting) >= allocation.nodes
+
+
+def partitions() -> tuple[Partition, ...]:
+    """Return the partitions of the cluster that this machine is a login node of.
+
+    Raises UnusableError if there is none.
+    """
+    argv = ("sinfo", "--noheader", "--Node", "--format=%P|%l|%G")
+    listing = run(LOCAL, Command(argv=argv))
+    lines = [line.split("|", 2) for line in listing.stdout.splitlines() if line.count("|") > 1]
+    if not (listing.succeeded and lines):
+        raise UnusableError(
+            "Slurm does not answer on this machine",
+            details=listing.tail(1) or "it lists no partition",
+            hint="run envcompare on a login node of the cluster",
+        )
+    limits = {name: limit for name, limit, _ in lines}
+    return tuple(
+        Partition(
+            name=name.rstrip("*"),
+            is_default=name.endswith("*"),
+            limit=limit,
+            nodes=tuple(offered_gres(gres) for each, _, gres in lines if each == name),
+        )
+        for name, limit in limits.items()
+    )
+
+
+def check_partition(allocation: Allocation, table: AllocationTable) -> None:
+    """Refuse what the partition does not have; raises as `allocation.check_available`."""
+    partition = _chosen(table.partition)
+    if allocation.time_s > partition.limit_s:
+        raise ConfigError(
+            f"--allocation time={table.time} is longer than the partition allows",
+            details=f"a job in {partition.name} may last {partition.limit}",
+            hint="request less time, or another partition (`sinfo -o '%R %l'`)",
+        )
+    if not partition.has_room(allocation):
+        raise ConfigError(
+            f"--allocation: the partition {partition.name} does not have {allocation.wish}",
+            details=f"it has {partition.offer}",
+            hint="request fewer nodes or GPUs, or another partition (`sinfo -o '%R %D %G'`)",
+        )
+
+
+def _chosen(name: str | None) -> Partition:
+    known = partitions()
+    for partition in known:
+        if partition.name == name or (name is None and partition.is_default):
+            return partition
+    names = tuple(partition.name for partition in known)
+    if name is None:
+        raise ConfigError("--allocation names no partition", hint=f"known: {', '.join(names)}")
+    raise ConfigError(f"--allocation: unknown partition `{name}`", hint=closest(name, names))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +204,7 @@ class Request:
 
     def keep_claim(self) -> None:
         """Keep the claim fresh for other hosts, which cannot see the process that holds it."""
-        claims.refresh(self.claim)
+        keeper.refresh(self.claim)
 
     def kept(self, job: str = "") -> str:
         """Return the file that shows a job that this client has taken its nodes."""
@@ -137,9 +257,9 @@ def forget(run_id: str, jobs: tuple[SlurmJob, ...]) -> None:
 
     Raises UnusableError while its client lives, or if a job remains.
     """
-    for claim in claims.survey(LOCAL, str(local_cache())):
+    for claim in keeper.survey(LOCAL, str(local_cache())):
         if (claim.run_id, claim.host, claim.state) == (run_id, _CLAIM, "live"):
-            raise claims.refusal(claim, "this machine")
+            raise keeper.refusal(claim, "this machine")
     _cancel_left(run_id, jobs)
     for job in jobs:
         if job.state():
@@ -233,7 +353,7 @@ def _claimed(request: Request) -> Process:
     if request.script_dir == request.claim:
         make_folder(LOCAL, request.leftovers)
     make_new_folder(LOCAL, request.script_dir)
-    return claims.hold(LOCAL, request.claim)
+    return keeper.hold(LOCAL, request.claim)
 
 
 def _asked(request: Request, pilot: str) -> tuple[ClusterProvider, str]:
@@ -341,3 +461,142 @@ def _give_back(job: SlurmJob, provider: ClusterProvider, request: Request) -> No
 def _remove_folders(request: Request) -> None:
     for folder in (request.script_dir, request.leftovers):
         remove_folder(LOCAL, folder)
+
+
+@contextmanager
+def granted(request: Request, hosts: tuple[HostSpec, ...]) -> Iterator[tuple[HostSpec, ...]]:
+    """Yield the hosts as nodes of a job, and return the job to the scheduler at the end.
+
+    Raises UnusableError if it is not granted, and InterruptedRunError if the user stops.
+    """
+    if request.allocation.job:
+        around = request.job(request.allocation.job)
+        yield _placed(hosts, around, _roll_call(around, len(hosts), request), request)
+        return
+    keeper: Process | None = None
+    pilot = _PILOT.format(patience=PATIENCE_S, kept=shlex.quote(request.kept()))
+    with submitted(request, pilot) as job:
+        try:
+            nodes = _await_nodes(job, request)
+            keeper = _keep(job, nodes[0], request)
+            yield _placed(hosts, job, nodes, request)
+        finally:
+            _end_keeper(keeper)
+
+
+def _await_nodes(job: SlurmJob, request: Request) -> tuple[str, ...]:
+    """Wait in the queue until all nodes answer, and return their names.
+
+    Raises UnusableError if the job is gone, and InterruptedRunError if the user stops.
+    """
+    watch, pause_s = Watch(job), FIRST_PAUSE_S
+    while True:
+        pause(request, pause_s)
+        pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
+        state = watch.ask()
+        if state in STARTED:
+            with suppress(TransportError, CommandTimeoutError):
+                return _roll_call(job, request.allocation.nodes, request)
+        if watch.is_gone:
+            raise _not_granted(job, request)
+        watch.tell(request)
+
+
+def _comes_true(condition: Callable[[], bool], request: Request, within_s: float) -> bool:
+    """Return whether the condition holds in time; raises InterruptedRunError if the user stops."""
+    until = time.monotonic() + within_s
+    while not (is_true := condition()) and time.monotonic() < until:
+        pause(request, _TICK_S)
+    return is_true
+
+
+def _not_granted(job: SlurmJob, request: Request) -> UnusableError:
+    said = shell(LOCAL, _WHY, request.script_dir, job.id).stdout.split("\n")
+    return UnusableError(
+        f"job {job.id} ended before its nodes could be used",
+        details="; ".join(line.strip() for line in said if line.strip())
+        or "Slurm no longer lists it, and it left no message",
+        hint=f"check that all nodes share {request.script_dir}, or set script-dir",
+    )
+
+
+def _roll_call(job: SlurmJob, count: int, request: Request) -> tuple[str, ...]:
+    """Return the names of a job's nodes, as each node reports its own.
+
+    Raises TransportError if not all answer, CommandTimeoutError if that takes too long, and
+    InterruptedRunError if the user stops.
+    """
+    asked = InterruptibleTransport(LOCAL, request.interruption, ends_at_once=True)
+    answer = run(asked, job.step("/bin/sh", "-c", _NAMES, nodes=count))
+    check_stop(request)  # a command killed by the user has no answer
+    names = sorted(answer.stdout.split())
+    if not answer.succeeded or len(names) != count:
+        raise TransportError(
+            f"{len(names)} of {count} nodes of job {job.id} answer",
+            details=answer.tail(1) or "no message",
+            hint=f"see `scontrol show job {job.id}`",
+        )
+    return tuple(names)
+
+
+def _keep(job: SlurmJob, node: str, request: Request) -> Process:
+    """Keep the job alive as long as this client.
+
+    Raises UnusableError if that fails, TransportError if the node does not answer, and
+    InterruptedRunError if the user stops.
+    """
+    kept = request.kept(job.id)
+    step = Command(argv=("/bin/sh", "-c", _KEEP, "sh", kept))
+    transport = SrunTransport(node, job, node)
+    keeper = transport.spawn(step)
+    said, errors = Drain(keeper.stdout), Drain(keeper.stderr)
+    try:
+        ends = _comes_true(lambda: bool(said.text() or not said.is_alive()), request, _ANSWER_S)
+        if said.text() and _comes_true(Path(kept).exists, request, _SHARED_S):
+            return keeper
+    except BaseException:
+        keeper.kill()
+        raise
+    keeper.kill()
+    state, complaint = state_of(job), errors.last_line()
+    if state is not None and state not in STARTED:  # it ended after the node answered
+        raise _not_granted(job, request)
+    if not said.text() and kept not in complaint:
+        if ends:
+            transport.require_alive("the step that keeps the job")
+        raise TransportError(
+            f"{node} of job {job.id} " + ("gave no answer" if ends else "did not answer in time"),
+            details=complaint or "no message",
+            hint=f"see `scontrol show job {job.id}`, and start the run again",
+        )
+    raise UnusableError(
+        f"{request.script_dir} is not shared between this machine and {node}",
+        details=complaint or "files that the node writes there are not visible here",
+        hint="set script-dir to a shared folder",
+    )
+
+
+def _placed(
+    hosts: tuple[HostSpec, ...], job: SlurmJob, nodes: tuple[str, ...], request: Request
+) -> tuple[HostSpec, ...]:
+    """Return the hosts of the plan as nodes; a resumed run keeps its assignment.
+
+    Raises ConfigError if the job has other nodes: a cell belongs to one machine.
+    """
+    if request.nodes and set(request.nodes) != set(nodes):
+        before = ",".join(request.nodes)
+        raise ConfigError(
+            f"job {job.id} has other nodes than the run",
+            details=f"the run began on {before}, and the job has {','.join(nodes)}",
+            hint="request the same nodes, or start a new run",
+        )
+    pairs = tuple(zip(hosts, request.nodes or nodes, strict=True))
+    request.say(", ".join(f"{host.label} is {node}" for host, node in pairs) + f" of job {job.id}")
+    return tuple(replace(host, job=job, node=node) for host, node in pairs)
+
+
+def _end_keeper(keeper: Process | None) -> None:
+    """End the step that keeps the job, and so the job: a second way in addition to `scancel`."""
+    if keeper is not None:
+        with suppress(OSError):
+            keeper.stdin.close()

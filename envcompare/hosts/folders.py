@@ -16,7 +16,6 @@ from envcompare.environments.registry import environment
 from envcompare.errors import CommandTimeoutError, UnusableError, WorkloadError
 from envcompare.hosts import ReadyArm
 from envcompare.hosts.session import HostSession
-from envcompare.masking import masked
 from envcompare.measure import Variables
 from envcompare.measure.replies import LaunchSpec, Placed, fault_in
 from envcompare.measure.worker import Worker
@@ -24,6 +23,7 @@ from envcompare.profilers import ProfilerRun
 from envcompare.run_folder.disk import distinct_name
 from envcompare.run_folder.records import Scalar
 from envcompare.stack import Mount, Progress
+from envcompare.text import masked
 from envcompare.transport import make_folder, shell
 
 _PREPARE_LIMIT_S = 3600.0

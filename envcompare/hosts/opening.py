@@ -26,17 +26,16 @@ from envcompare.errors import (
     OutputLimitError,
     UnusableError,
 )
-from envcompare.fingerprint.identity import DataIdentity, Identity
-from envcompare.gpu.devices import driver_version
-from envcompare.hosts import ReadyArm, hostlock, kinds_of_software
-from envcompare.hosts.hostlock import Asker
+from envcompare.fingerprint.comparing import DataIdentity, Identity
+from envcompare.gpu import driver_version
+from envcompare.hosts import ReadyArm, keeper, kinds_of_software
+from envcompare.hosts.keeper import Asker
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import Scalar
 from envcompare.stack import Mount, Progress, building, proof
-from envcompare.stack.engine import ImageStore
 from envcompare.stack.image import is_built_on
-from envcompare.stack.storage import host_cache
+from envcompare.stack.storage import ImageStore, host_cache
 from envcompare.stack.venv import first_python
 from envcompare.text import spoken
 from envcompare.transport import Transport, read_json, shell
@@ -167,9 +166,7 @@ def _refusal(host: HostSpec, experiment: Experiment) -> HostHeldError | None:
         transport = connect(host, options=ssh_options(experiment))
         try:
             waiting = Interruption()  # never requested: the attempt has its own time limit
-            lock = hostlock.take(
-                transport, asker, wait_s=0, interruption=waiting, say=lambda _: None
-            )
+            lock = keeper.take(transport, asker, wait_s=0, interruption=waiting, say=lambda _: None)
             lock.release()
         finally:
             transport.close()

@@ -17,21 +17,19 @@ from envcompare.config.workloads import Workload
 from envcompare.environments import Check, HoldsData, Isolation, gpu, new_worker_mark, run_wrapped
 from envcompare.environments.registry import ENVIRONMENTS, IMAGE_BUILDER, environment
 from envcompare.errors import EnvcompareError, Problem, UnusableError
-from envcompare.fingerprint.identity import Identity
-from envcompare.gpu.devices import HostGpus
-from envcompare.hosts import ReadyArm, claims, is_of_wheels, kinds_of_software, stack_options
+from envcompare.fingerprint.comparing import Identity
+from envcompare.gpu import HostGpus
+from envcompare.hosts import ReadyArm, is_of_wheels, keeper, kinds_of_software, stack_options
 from envcompare.interrupt import Interruption
-from envcompare.masking import masked
 from envcompare.profilers import ProfilerRun
 from envcompare.run_folder.disk import distinct_name
 from envcompare.run_folder.records import ArmRecord, FingerprintRecord, FingerprintValue, Taken
-from envcompare.stack import Mount, Progress, Request
-from envcompare.stack.engine import ImageStore
-from envcompare.stack.host import give_back
+from envcompare.stack import CPU, Choice, Mount, Progress, Request, choose
 from envcompare.stack.proof import mismatch
-from envcompare.stack.storage import OPEN_FOLDERS, host_temporary
-from envcompare.stack.tiers import CPU, Choice, choose
+from envcompare.stack.storage import OPEN_FOLDERS, ImageStore, host_temporary
+from envcompare.stack.venv import give_back
 from envcompare.stack.wheelhouse import is_filled
+from envcompare.text import masked
 from envcompare.transport import FOLDER_S, Process, Transport, make_folder, put_tree, shell
 from envcompare.transport.hosts import HostSpec, InterruptibleTransport
 
@@ -113,19 +111,19 @@ class HostSession:
         Raises UnusableError if another client holds this run.
         """
         if is_regained:
-            for own in filter(self._is_own, claims.survey(self.transport, self.cache)):
-                claims.end(self.transport, own)
+            for own in filter(self._is_own, keeper.survey(self.transport, self.cache)):
+                keeper.end_claim(self.transport, own)
         deadline = time.monotonic() + _CLAIM_S
         while True:
-            held = next(filter(self._is_own, claims.survey(self.transport, self.cache)), None)
+            held = next(filter(self._is_own, keeper.survey(self.transport, self.cache)), None)
             if held is None:
                 break
             if time.monotonic() > deadline:
-                raise claims.refusal(held, self.host.label)
+                raise keeper.refusal(held, self.host.label)
             time.sleep(0.5)
-        left = claims.remove_dead(self.transport.bare, self.cache)
+        left = keeper.remove_dead(self.transport.bare, self.cache)
         self._is_untouched = False
-        self._keeper = claims.hold(self.transport.bare, self.folder)
+        self._keeper = keeper.hold(self.transport.bare, self.folder)
         return left.lines
 
     def add_arm(self, arm: ArmRecord, experiment: Experiment, progress: Progress) -> ReadyArm:
@@ -156,7 +154,7 @@ class HostSession:
         self.arms[arm.id] = ready
         return ready
 
-    def _is_own(self, claim: claims.Claim) -> bool:
+    def _is_own(self, claim: keeper.Claim) -> bool:
         host = distinct_name(self.host.label)
         return (claim.run_id, claim.host, claim.state) == (self.run_id, host, "live")
 
@@ -164,7 +162,7 @@ class HostSession:
         """Record that something will be started in an environment, so that it can be found."""
         self._is_untouched = False
         if name not in self._entered and self._keeper is not None:
-            claims.note_use(self.transport, self.folder, name)
+            keeper.note_use(self.transport, self.folder, name)
         self._entered.add(name)
 
     def _require(self, check: Check, arm: ArmRecord) -> None:

@@ -16,12 +16,13 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from envcompare.analysis.timing.runfiles import read_files
+from envcompare.bundled import __version__, tool_commit
 from envcompare.command import shell_text
 from envcompare.errors import ConfigError, ProfileError, RunFolderError
 from envcompare.files import irregular, opened
 from envcompare.profile_files import SEVERAL, check, read
-from envcompare.profile_files.derive.metricsums import launch_text
-from envcompare.profile_files.secrets import secret_in
+from envcompare.profile_files.derive import launch_text
+from envcompare.profile_files.rawfiles import secret_in
 from envcompare.run_folder.disk import (
     locked,
     missing_folders,
@@ -35,7 +36,6 @@ from envcompare.run_folder.records import ArmRecord, CellRecord, Design, RunReco
 from envcompare.run_folder.results import RunFolder, new_run_id
 from envcompare.text import counted
 from envcompare.transport import file_sha256
-from envcompare.version import __version__, tool_commit
 
 _NO_LAUNCHES = ("launch_count", "missing")  # in a trace with counters of profiler ranges
 COPY_LIMIT_BYTES = 256 * 2**20

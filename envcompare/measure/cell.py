@@ -22,9 +22,8 @@ from envcompare.errors import (
     StillRunningError,
     WorkloadError,
 )
-from envcompare.fingerprint.identity import changes, ended
+from envcompare.fingerprint.comparing import changes, ended
 from envcompare.interrupt import Interruption
-from envcompare.masking import masked
 from envcompare.measure import Facts, Values, Variables, stable_variables, with_parameters
 from envcompare.measure.limits import ClockWatch, StopReason, begin_limit_s, stop_reason
 from envcompare.measure.replies import Hello, LaunchSpec, Placed
@@ -45,6 +44,7 @@ from envcompare.stats.headline import least_steps
 from envcompare.stats.intervals import Interval
 from envcompare.stats.metrics import Readings, look
 from envcompare.stats.typical import Spread, is_look, restarts_before_a_look
+from envcompare.text import masked
 
 # A worker that merely died is launched once more, in the next restart; one that died with its
 # engine more often, since that says nothing of the arm.

@@ -30,7 +30,7 @@ from envcompare.measure.cell import CellContext, failure_of
 from envcompare.measure.limits import limit_s
 from envcompare.measure.replies import Hello, LaunchSpec, Profiled
 from envcompare.measure.worker import Worker
-from envcompare.profile_files.secrets import secret_in
+from envcompare.profile_files.rawfiles import secret_in
 from envcompare.profilers import (
     KEPT_BYTES,
     MOST_BYTES,

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from envcompare.errors import CommandTimeoutError
-from envcompare.gpu.devices import throttle_causes
+from envcompare.gpu import throttle_causes
 from envcompare.measure import Values
 from envcompare.measure.cell import CellContext
 from envcompare.text import first_few

@@ -26,7 +26,6 @@ from envcompare.errors import (
     TransportError,
     WorkloadError,
 )
-from envcompare.masking import LineMask, masked
 from envcompare.measure.replies import (
     PROTOCOL,
     Ended,
@@ -43,7 +42,7 @@ from envcompare.measure.replies import (
 )
 from envcompare.profilers import DISTRUST
 from envcompare.run_folder.disk import open_private
-from envcompare.text import counted, shortened, visible
+from envcompare.text import LineMask, counted, masked, shortened, visible
 from envcompare.transport import Process, read_json
 
 _T = TypeVar("_T")

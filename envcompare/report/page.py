@@ -21,19 +21,23 @@ from envcompare.report.numbers import FIGURE, listed
 from envcompare.report.sections.answer import answer_section, overview_section
 from envcompare.report.sections.charted import ladder_section, roofline_section, sweeps_section
 from envcompare.report.sections.comparisons import comparison_rows, comparisons_section
-from envcompare.report.sections.environments import environments_section, gpu_sentence, hosts_facts
-from envcompare.report.sections.groups import groups_section
+from envcompare.report.sections.environments import (
+    environments_section,
+    gpu_sentence,
+    groups_section,
+    hosts_facts,
+)
 from envcompare.report.sections.method import failures_section, method_section, reproduce_section
 from envcompare.report.sections.profilefolds import power_section
 from envcompare.report.sections.resources import memory_section, picked_section, startup_section
 from envcompare.report.sections.scaling import batches_section, scaling_section, training_section
 from envcompare.report.sections.why import Sheet, fold_anchors, unexplained_cells, why_section
 from envcompare.report.summary import warnings
+from envcompare.report.wording.causewords import threads_text
 from envcompare.report.wording.headlines import headlines
 from envcompare.report.wording.labels import compared_arms
 from envcompare.report.wording.methodwords import device_sentences
 from envcompare.report.wording.profilewords import is_timed
-from envcompare.report.wording.threadwords import threads_text
 from envcompare.text import counted, one_line, visible
 
 _MOST_HOSTS = 3  # named at the top of the page

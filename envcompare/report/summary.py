@@ -11,7 +11,7 @@ from envcompare.analysis.model.comparison import FailureRow, RunComparison
 from envcompare.report.blocks import Column, Heading, Items, Line, PlainBlock, Row, Table
 from envcompare.report.numbers import NOT_MEASURED, listed
 from envcompare.report.sections.comparisons import step_times
-from envcompare.report.sections.groups import groups_blocks
+from envcompare.report.sections.environments import groups_blocks
 from envcompare.report.sections.profiletables import (
     QuantityLine,
     fact_lines,
@@ -20,6 +20,7 @@ from envcompare.report.sections.profiletables import (
     quantity_lines,
 )
 from envcompare.report.sections.scaling import scaling_blocks
+from envcompare.report.wording.causewords import as_run_sentence, thread_lines
 from envcompare.report.wording.headlines import Headline, headlines
 from envcompare.report.wording.labels import cell_labels, piece_word, reference_name
 from envcompare.report.wording.methodwords import (
@@ -36,7 +37,6 @@ from envcompare.report.wording.profilewords import (
     profile_cautions,
     why_sentences,
 )
-from envcompare.report.wording.threadwords import as_run_sentence, thread_lines
 from envcompare.report.wording.verdicts import Verdict, control_sentence, margin_sentence
 from envcompare.text import LONGEST_REASON, cause_line, flat, one_line, visible
 

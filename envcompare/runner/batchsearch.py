@@ -14,8 +14,8 @@ from typing import Literal
 import msgspec
 
 from envcompare.command import Command, CommandResult
+from envcompare.config.experiment import BATCH, CPU_MEMORY_MIB, BatchSearch
 from envcompare.config.plan import Cell, Plan
-from envcompare.config.search import BATCH, CPU_MEMORY_MIB, BatchSearch
 from envcompare.errors import (
     CommandTimeoutError,
     OutputLimitError,

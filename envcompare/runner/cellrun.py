@@ -20,9 +20,9 @@ from envcompare.hosts.teams import HostTeam
 from envcompare.measure import Variables
 from envcompare.measure.accuracy import AccuracyPass
 from envcompare.measure.cell import Budget, CellContext, Roster, failed_for_good, failure_of
-from envcompare.measure.energy import EnergyPass
 from envcompare.measure.hostmemory import (
     ROOFS_LIMIT_S,
+    EnergyPass,
     measure_roofs,
     recall,
     remember,

@@ -32,10 +32,10 @@ from envcompare.errors import (
     as_known,
     phase_of,
 )
-from envcompare.fingerprint.identity import changes, refused
-from envcompare.hosts import hostlock
+from envcompare.fingerprint.comparing import changes, refused
+from envcompare.hosts import keeper
 from envcompare.hosts.folders import find_pipes
-from envcompare.hosts.hostlock import Asker, HostLock
+from envcompare.hosts.keeper import Asker, HostLock
 from envcompare.hosts.opening import identify, note_differing_files, open_session
 from envcompare.hosts.session import HostSession
 from envcompare.hosts.teams import HostTeam
@@ -234,8 +234,8 @@ class HostRun:
         """Lock the host, waiting as long as the user allowed, up to a maximum."""
         job, asker = self.job, Asker(host=self.label, purpose="run", run_id=session.run_id)
         if is_regained:
-            hostlock.end_lost(session.transport, asker)
-        self._lock = hostlock.take(
+            keeper.end_lost(session.transport, asker)
+        self._lock = keeper.take(
             session.transport,
             asker,
             wait_s=min(job.experiment.wait_s, most_s),

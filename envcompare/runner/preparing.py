@@ -14,15 +14,15 @@ from envcompare.config.plan import planned_arms
 from envcompare.console import Display
 from envcompare.environments.registry import ENVIRONMENTS
 from envcompare.errors import EnvcompareError, InterruptedRunError, UnusableError, as_known
-from envcompare.hosts import claims, hostlock
-from envcompare.hosts.hostlock import Asker
+from envcompare.hosts import keeper
+from envcompare.hosts.keeper import Asker
 from envcompare.hosts.opening import hosts_at_once, open_session
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption, handling_signals
 from envcompare.stack import Progress, storage, wheelhouse
 from envcompare.stack.building import remove_held, remove_images, remove_pins
-from envcompare.stack.engine import ImageStore
 from envcompare.stack.proof import LOCK, TREE
+from envcompare.stack.storage import ImageStore
 from envcompare.transport.hosts import HostSpec
 from envcompare.transport.local import LOCAL
 
@@ -122,8 +122,8 @@ class _HostTask:
             self.keep(as_known(error))
 
     def locking(self, session: HostSession) -> AbstractContextManager[None]:
-        """Keep the host locked meanwhile; raises as `hostlock.take`."""
-        return hostlock.held(
+        """Keep the host locked meanwhile; raises as `keeper.take`."""
+        return keeper.held(
             session.transport,
             Asker(host=self.host.label, purpose="clean", run_id=session.run_id),
             wait_s=self.experiment.wait_s,
@@ -135,7 +135,7 @@ class _HostTask:
         """Keep a line about the host."""
         self.outcome.lines.append(f"{self.host.label}: {text}")
 
-    def tell_removal(self, removal: claims.Removal) -> None:
+    def tell_removal(self, removal: keeper.Removal) -> None:
         """Keep what was removed of a run, and failed removals as errors."""
         for text in removal.removed:
             self.tell(text)
@@ -183,14 +183,14 @@ def _everywhere(
 def _clean(task: _HostTask, session: HostSession) -> None:
     """Remove the cache after sweeping dead runs; a live run keeps both."""
     with task.locking(session):
-        for claim in claims.survey(session.transport, session.cache):
+        for claim in keeper.survey(session.transport, session.cache):
             if claim.is_live:
-                raise claims.refusal(claim, session.host.label)
+                raise keeper.refusal(claim, session.host.label)
         _clean_all(task, session)
 
 
 def _clean_all(task: _HostTask, session: HostSession) -> None:
-    task.tell_removal(claims.remove_dead(session.transport, session.cache))
+    task.tell_removal(keeper.remove_dead(session.transport, session.cache))
     is_removed = storage.remove_cache(session.transport)
     task.tell(f"{'removed' if is_removed else 'nothing to remove at'} {session.cache}")
     engines = [where.engine for where in ENVIRONMENTS.values() if where.engine is not None]
@@ -213,41 +213,41 @@ def _clean_images(task: _HostTask, store: ImageStore) -> None:
 
 def _clean_run(run_id: str, task: _HostTask, session: HostSession) -> None:
     with task.locking(session):
-        known = claims.survey(session.transport, session.cache)
+        known = keeper.survey(session.transport, session.cache)
         left = [claim for claim in known if claim.run_id == run_id]
         for claim in left:
             if claim.is_live:
-                raise claims.refusal(claim, session.host.label)
+                raise keeper.refusal(claim, session.host.label)
         _clean_left(run_id, task, session, left)
 
 
 def _clean_left(
-    run_id: str, task: _HostTask, session: HostSession, left: list[claims.Claim]
+    run_id: str, task: _HostTask, session: HostSession, left: list[keeper.Claim]
 ) -> None:
     used = tuple(sorted({arm.environment for arm in task.experiment.arms}))
-    for claim in left or (claims.Claim(run_id=run_id),):
+    for claim in left or (keeper.Claim(run_id=run_id),):
         known = claim if claim.environments is not None else replace(claim, environments=used)
-        task.tell_removal(claims.remove(session.transport, session.cache, known))
+        task.tell_removal(keeper.remove(session.transport, session.cache, known))
     if not task.outcome.lines and not task.outcome.errors:
         task.tell(f"nothing is left of the run {run_id}")
 
 
 def _tell_holder(task: _HostTask, session: HostSession) -> None:
-    holder = hostlock.holder_of(session.transport)
+    holder = keeper.holder_of(session.transport)
     free = "free, as far as this login can see: no run and no `envcompare clean` holds it"
     task.tell(f"in use: {holder.sentence}" if holder else free)
 
 
 def _unlock(task: _HostTask, session: HostSession) -> None:
-    holder = hostlock.holder_of(session.transport)
+    holder = keeper.holder_of(session.transport)
     if holder is None:
         task.tell("nothing that this login can see holds the host")
         return
-    hostlock.end(session.transport, holder)
+    keeper.end(session.transport, holder)
     task.tell(f"ended process {holder.pid} there, the lock of the host: {holder.sentence}")
-    for claim in claims.survey(session.transport, session.cache):
+    for claim in keeper.survey(session.transport, session.cache):
         is_its = (claim.run_id, claim.state) == (holder.run_id, "live")
-        if is_its and claims.end(session.transport, claim):
+        if is_its and keeper.end_claim(session.transport, claim):
             task.tell(
                 f"ended process {claim.pid} there, the claim of that run: the next run, or "
                 "`envcompare clean`, removes what it left"

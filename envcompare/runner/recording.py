@@ -16,7 +16,6 @@ from envcompare.fingerprint.comparing import changed_software, compare_fingerpri
 from envcompare.fingerprint.evidence import entries
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
-from envcompare.masking import masked
 from envcompare.measure import Facts
 from envcompare.measure.cell import CellContext, failure_of
 from envcompare.run_folder.records import (
@@ -39,7 +38,7 @@ from envcompare.run_folder.records import (
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.intervals import Interval
 from envcompare.stats.typical import MIN_RESTARTS
-from envcompare.text import counted
+from envcompare.text import counted, masked
 from envcompare.transport.hosts import HostSpec
 
 _FACTOR = 10.0  # from this change on it is shown as a factor, as in the report

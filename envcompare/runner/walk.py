@@ -9,18 +9,19 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 
+from envcompare.bundled import __version__, tool_commit
 from envcompare.config.experiment import Experiment
 from envcompare.config.plan import Plan
 from envcompare.config.settings import settings_toml
 from envcompare.errors import ConfigError, RunFolderError, UnusableError, exit_code_of
-from envcompare.fingerprint.identity import (
+from envcompare.fingerprint.comparing import (
     changes,
     first_identities,
     refusal,
     refused,
     resumed_text,
 )
-from envcompare.hosts import allocation, granting
+from envcompare.hosts import allocation
 from envcompare.hosts.opening import boot_id, hosts_at_once
 from envcompare.hosts.session import HostSession
 from envcompare.run_folder.history import SESSION, standing
@@ -30,7 +31,6 @@ from envcompare.runner.hostrun import HostRun, KernelTurns, open_host
 from envcompare.runner.recording import Job
 from envcompare.transport.hosts import LOCAL, HostSpec
 from envcompare.transport.local import LocalTransport
-from envcompare.version import __version__, tool_commit
 
 _MOST_FAILURES = 3
 """A host that failed or was lost this often in one run is not retried at its end."""
@@ -76,7 +76,7 @@ def run(job: Job) -> int:
         say=job.display.say,
         note_job=lambda given: job.note("submitted", values={"job": given.id}),
     )
-    with granting.granted(request, job.hosts) as hosts:
+    with allocation.granted(request, job.hosts) as hosts:
         return _walk(replace(job, hosts=hosts), prior)
 
 

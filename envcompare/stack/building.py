@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from envcompare import bundled
+from envcompare.bundled import __version__
 from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError, StackError, UnusableError
-from envcompare.stack import LOCK_LABEL, Progress, failure, is_full, storage
-from envcompare.stack.engine import ImageStore
+from envcompare.stack import LOCK_LABEL, PYTHONS, Progress, failure, is_full, storage
 from envcompare.stack.image import (
     CONFIG_LABEL,
     HELD_LABEL,
@@ -30,11 +30,10 @@ from envcompare.stack.image import (
     is_built_on,
     labels,
 )
-from envcompare.stack.tiers import PYTHONS
+from envcompare.stack.storage import ImageStore
 from envcompare.stack.wheelhouse import check_whole, one_at_a_time
 from envcompare.text import spoken
 from envcompare.transport import ANSWER_S, CONTENT_S, FOLDER_S, Transport, read_json, run
-from envcompare.version import __version__
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _OF_BUILDKIT = re.compile(r"^#\d+ \d+\.\d+ (.*\S)", re.MULTILINE)

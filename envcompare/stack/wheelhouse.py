@@ -22,9 +22,8 @@ from envcompare import bundled
 from envcompare.command import Command, CommandResult
 from envcompare.config.arms import Variant
 from envcompare.errors import ConfigError, StackError
-from envcompare.stack import LOCK_LABEL, Progress, failure, is_full
+from envcompare.stack import LOCK_LABEL, Choice, Progress, failure, is_full
 from envcompare.stack.storage import Amount, local_cache
-from envcompare.stack.tiers import Choice
 from envcompare.text import shortened
 from envcompare.transport import CONTENT_S, Transport, file_sha256, make_folder, run, shell
 from envcompare.transport.local import LOCAL

@@ -26,7 +26,7 @@ from envcompare.environments.registry import environment
 from envcompare.environments.rootfs import unpack
 from envcompare.errors import CommandTimeoutError
 from envcompare.stack import Mount, Progress, Request, image
-from envcompare.stack.engine import ImageStore
+from envcompare.stack.storage import ImageStore
 from envcompare.transport import Process, Transport, run
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL

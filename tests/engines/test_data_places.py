@@ -15,7 +15,7 @@ from envcompare.environments import HoldsData, Isolation
 from envcompare.environments.registry import environment
 from envcompare.run_folder.results import RunFolder
 from envcompare.stack.building import remove_held
-from envcompare.stack.engine import ImageStore
+from envcompare.stack.storage import ImageStore
 from envcompare.transport import Transport, shell
 
 ARMS = ("vm", "docker", "singularity", "podman")

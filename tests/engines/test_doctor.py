@@ -11,7 +11,7 @@ import pytest
 from lab import Lab
 
 from envcompare.doctor.checks import Finding, diagnose
-from envcompare.stack import Options, engine
+from envcompare.stack import Options, storage
 from envcompare.transport import Transport
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
@@ -74,7 +74,7 @@ def test_a_daemon_that_is_down_is_told_from_one_that_refuses(
 ) -> None:
     """The client is there and nobody answers; where that address is named is what to look at."""
     monkeypatch.setenv("DOCKER_HOST", "unix:///not/there.sock")
-    monkeypatch.setattr(engine, "AWAY_S", 2.0)
+    monkeypatch.setattr(storage, "AWAY_S", 2.0)
     docker = _by_subject(LOCAL)["docker"]
     assert docker.problem.brief == "no Docker daemon answers at unix:///not/there.sock"
     assert "DOCKER_HOST" in docker.problem.hint

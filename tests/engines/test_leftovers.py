@@ -14,7 +14,7 @@ from lab import Lab
 from runs import BASE, LIGHT, STEPS_ALONE, command, envcompare, run_folder
 
 from envcompare.command import Command
-from envcompare.hosts import claims
+from envcompare.hosts import keeper
 from envcompare.stack.storage import host_cache
 from envcompare.transport import Transport, run
 
@@ -84,7 +84,7 @@ def eventually_dead(host: Transport, folder: Path) -> None:
     """Wait until what holds a run on the host has seen the end of its client."""
     end = time.monotonic() + 90
     while (folder.name, "live") in {
-        (one.run_id, one.state) for one in claims.survey(host, host_cache(host))
+        (one.run_id, one.state) for one in keeper.survey(host, host_cache(host))
     }:
         assert time.monotonic() < end
         time.sleep(0.2)

@@ -25,7 +25,6 @@ from envcompare.stack import (
     Prepared,
     Progress,
     building,
-    engine,
     image,
     sif,
     storage,
@@ -250,7 +249,7 @@ def test_an_engine_that_cannot_be_reached_makes_docker_unusable(
 ) -> None:
     """The daemon is what the host lacks; whether there is something to clean is not known."""
     monkeypatch.setenv("DOCKER_HOST", "unix:///not/there.sock")
-    monkeypatch.setattr(engine, "AWAY_S", 2.0)
+    monkeypatch.setattr(storage, "AWAY_S", 2.0)
     with pytest.raises(UnusableError) as caught:
         _prepare(HERE, "docker", "any:1")
     assert type(caught.value) is UnusableError

@@ -13,7 +13,7 @@ import pytest
 from lab import Lab, login
 from runs import command, envcompare, resume, run_folder, running
 
-from envcompare.hosts import hostlock
+from envcompare.hosts import keeper
 from envcompare.transport import Transport
 
 pytestmark = [pytest.mark.engine("ssh"), pytest.mark.timeout(420)]
@@ -121,8 +121,8 @@ def test_a_run_goes_on_after_its_own_killed_part(lab: Lab, tmp_path: Path) -> No
 def test_a_lock_is_broken_on_request(lab: Lab, host: Transport) -> None:
     """Nothing else of the host is touched."""
     argv = [sys.executable, "-m", "envcompare", "clean", "--hosts", lab.alias, "--break-lock"]
-    holder = hostlock.holder_of(host)
+    holder = keeper.holder_of(host)
     assert holder is not None
     done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=120)
     assert f"{lab.alias}: ended process {holder.pid} there, the lock of the host" in done.stdout
-    assert hostlock.holder_of(host) is None
+    assert keeper.holder_of(host) is None

@@ -6,8 +6,7 @@ import json
 
 import msgspec
 
-from envcompare.analysis.model.changes import GatedRun, RunChange
-from envcompare.analysis.model.combined import CombinedRuns
+from envcompare.analysis.model.changes import CombinedRuns, GatedRun, RunChange
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.progress import RunStatus
 from envcompare.doctor.checks import Examination

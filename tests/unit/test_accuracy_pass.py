@@ -14,9 +14,8 @@ from experiments import known
 from msgspec.structs import replace as changed
 
 from envcompare.analysis.compare import compare_run
-from envcompare.config.experiment import Experiment, resolve
+from envcompare.config.experiment import EPOCHS, Experiment, parse_until, resolve
 from envcompare.config.plan import make_plan
-from envcompare.config.search import EPOCHS, parse_until
 from envcompare.config.settings import Settings
 from envcompare.config.workloads import catalogue
 from envcompare.errors import ConfigError, Phase

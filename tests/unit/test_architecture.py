@@ -65,7 +65,7 @@ MEASURING = {
 HOMES = {
     "scipy": {"stats"},
     "paramiko": {"transport.ssh"},
-    "docker": {"stack.engine", "stack.image"},
+    "docker": {"stack.image", "stack.storage"},
     "spython": {"environments.singularity"},
     "pandas": {"analysis.frames"},
     "jinja2": {"report"},

@@ -21,14 +21,13 @@ from hypothesis import strategies as st
 
 from envcompare.cli.planning import plan_lines, planned
 from envcompare.command import Command
-from envcompare.config.experiment import Experiment, resolve
+from envcompare.config.experiment import BatchSearch, Experiment, parse_search, resolve
 from envcompare.config.plan import make_plan
-from envcompare.config.search import BatchSearch, parse_search
 from envcompare.config.settings import Settings, WorkloadTable
 from envcompare.console import Display
 from envcompare.environments import Check
 from envcompare.errors import ConfigError, InterruptedRunError, exit_code_of
-from envcompare.gpu.devices import HostGpus
+from envcompare.gpu import HostGpus
 from envcompare.hosts import ReadyArm
 from envcompare.hosts.session import HostSession
 from envcompare.run_folder.history import standing

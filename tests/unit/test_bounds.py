@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from experiments import known
 
-from envcompare.cli.givensettings import tables_of
+from envcompare.cli.options import tables_of
 from envcompare.config.arms import parse_arms
 from envcompare.config.experiment import Experiment, check_ranges, parse_cpus, resolve
 from envcompare.config.settings import DEFAULTS, Settings, parse_settings

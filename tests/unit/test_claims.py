@@ -16,22 +16,22 @@ from builders import run_record
 from commandline import envcompare
 
 from envcompare.errors import UnusableError
-from envcompare.hosts import claims
+from envcompare.hosts import keeper
 from envcompare.run_folder.results import RunFolder
 from envcompare.transport.local import LOCAL
 
 # A client that claims a run, starts a plain process in it that outlives its input, and waits.
 CLIENT = """
 import sys, time
-from envcompare.hosts import claims
+from envcompare.hosts import keeper
 from envcompare.command import Command
 from envcompare.environments import Isolation
 from envcompare.environments.registry import environment
 from envcompare.transport.local import LOCAL
 cache, run_id = sys.argv[1:]
 folder = f"{cache}/runs/{run_id}/local"
-keeper = claims.hold(LOCAL, folder)
-claims.note_use(LOCAL, folder, "vm")
+process = keeper.hold(LOCAL, folder)
+keeper.note_use(LOCAL, folder, "vm")
 spin = Command(argv=(sys.executable, "-c", "import time; print('up', flush=True); time.sleep(300)"))
 worker = LOCAL.spawn(environment("vm").wrap(spin, Isolation(run_id=run_id, arm="vm")))
 worker.stdout.readline()
@@ -67,7 +67,7 @@ def marked(run_id: str) -> list[str]:
 
 def states(cache: Path) -> dict[str, str]:
     """Return the runs of a cache and their states."""
-    return {one.run_id: one.state for one in claims.survey(LOCAL, str(cache))}
+    return {one.run_id: one.state for one in keeper.survey(LOCAL, str(cache))}
 
 
 def eventually_dead(cache: Path, run_id: str = RUN) -> None:
@@ -84,7 +84,7 @@ def live(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process = client(tmp_path)
     yield process
     kill(process)
-    claims.remove(LOCAL, str(tmp_path), claims.Claim(run_id=RUN, environments=("vm",)))
+    keeper.remove(LOCAL, str(tmp_path), keeper.Claim(run_id=RUN, environments=("vm",)))
 
 
 def test_run_of_a_killed_client_goes_with_its_processes(
@@ -94,7 +94,7 @@ def test_run_of_a_killed_client_goes_with_its_processes(
     kill(live)
     eventually_dead(tmp_path)
     assert marked(RUN)
-    found = claims.remove_dead(LOCAL, str(tmp_path))
+    found = keeper.remove_dead(LOCAL, str(tmp_path))
     assert found.failed == ()
     (told,) = found.removed
     assert told.startswith(f"removed what was left of the run {RUN}: vm (")
@@ -108,18 +108,18 @@ def test_only_the_temporary_folder_of_the_run_is_removed_by_its_link(tmp_path: P
     mine = tmp_path / "tmp" / "mine"
     mine.mkdir(parents=True)
     (folder / ".temporary").symlink_to(mine)
-    claims.remove(LOCAL, str(tmp_path), claims.Claim(run_id=RUN, environments=()))
+    keeper.remove(LOCAL, str(tmp_path), keeper.Claim(run_id=RUN, environments=()))
     assert (mine.exists(), folder.exists()) == (True, False)
 
 
 @pytest.mark.usefixtures("live")
 def test_run_of_a_live_client_stays(tmp_path: Path) -> None:
     """Whoever cleans up meanwhile."""
-    (claim,) = claims.survey(LOCAL, str(tmp_path))
+    (claim,) = keeper.survey(LOCAL, str(tmp_path))
     assert (claim.state, claim.environments, claim.is_live) == ("live", ("vm",), True)
-    assert claims.remove_dead(LOCAL, str(tmp_path)) == claims.Removal()
+    assert keeper.remove_dead(LOCAL, str(tmp_path)) == keeper.Removal()
     assert marked(RUN)
-    assert f"end process {claim.pid}" in claims.refusal(claim, "gpu01").hint
+    assert f"end process {claim.pid}" in keeper.refusal(claim, "gpu01").hint
 
 
 def _owner(cache: Path, run_id: str, text: str) -> Path:
@@ -163,7 +163,7 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     assert states(cache) == {}
     dead = _owner(cache, "dead", f"1 2 3 {os.uname().nodename}\n").parent
     (dead / "scratch").symlink_to(kept)
-    claims.remove_dead(LOCAL, str(cache))
+    keeper.remove_dead(LOCAL, str(cache))
     assert not dead.exists()
     assert (kept / "runs" / "other" / "local" / ".owner").exists()
 
@@ -210,7 +210,7 @@ def test_an_id_that_no_run_has_removes_nothing(
     cache = tmp_path / "home" / "envcompare"
     (cache / "runs" / RUN / "local").mkdir(parents=True)
     with pytest.raises(ValueError, match="is no ID of a run"):
-        claims.remove(LOCAL, str(cache), claims.Claim(run_id=run_id))
+        keeper.remove(LOCAL, str(cache), keeper.Claim(run_id=run_id))
     folder = RunFolder.create(tmp_path / "out", run_record())
     record = msgspec.json.decode((folder.path / "run.json").read_bytes())
     (folder.path / "run.json").write_bytes(msgspec.json.encode({**record, "run_id": run_id}))
@@ -232,5 +232,5 @@ def test_cache_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     """Where a claim cannot be written nothing may be started."""
     (tmp_path / "file").write_text("")
     with pytest.raises(UnusableError) as caught:
-        claims.hold(LOCAL, f"{tmp_path}/file/runs/{RUN}")
+        keeper.hold(LOCAL, f"{tmp_path}/file/runs/{RUN}")
     assert "Not a directory" in caught.value.details

@@ -17,7 +17,7 @@ from builders import CELL
 from measuredruns import Made, one_cell, run_folder
 
 from envcompare import cli
-from envcompare.analysis.model.combined import CombinedEffect, CombinedRuns
+from envcompare.analysis.model.changes import CombinedEffect, CombinedRuns
 from envcompare.run_folder.records import event_now
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.overhosts import over_hosts, over_runs

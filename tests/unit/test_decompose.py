@@ -19,7 +19,7 @@ from envcompare.report.blocks import Link
 from envcompare.report.page import render
 from envcompare.report.sections.cards import summary_cards
 from envcompare.report.sections.why import split_table
-from envcompare.report.wording.partwords import split_sentences
+from envcompare.report.wording.causewords import split_sentences
 from envcompare.run_folder.records import ArmRecord, Block, Event, Failure
 
 VM = ArmRecord(id="vm", environment="vm", is_reference=True)

@@ -10,8 +10,8 @@ import click
 import pytest
 
 from envcompare import cli
-from envcompare.gpu.devices import HostGpu, HostGpus
-from envcompare.stack.tiers import choose
+from envcompare.gpu import HostGpu, HostGpus
+from envcompare.stack import choose
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [

@@ -15,7 +15,7 @@ from envcompare.environments.docker import Docker
 from envcompare.environments.oci import ENGINE, image_store
 from envcompare.measure.cell import Roster
 from envcompare.run_folder.records import Failure
-from envcompare.stack import engine
+from envcompare.stack import storage
 from envcompare.transport.local import LOCAL
 
 GOING = {
@@ -45,8 +45,8 @@ case $1 in run) echo done ;; ps) ;; *) echo answered ;; esac
 def answered(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
     """Give the engines that have answered, of which Docker here is one; pauses are short."""
     known = {("docker", "local")}
-    monkeypatch.setattr(engine, "_ANSWERED", known)
-    monkeypatch.setattr(engine, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(storage, "_ANSWERED", known)
+    monkeypatch.setattr(storage, "_FIRST_PAUSE_S", 0.01)
     return known
 
 
@@ -89,7 +89,7 @@ def test_engine_that_stays_away_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The time for it is bounded, and its last words are told."""
-    monkeypatch.setattr(engine, "AWAY_S", 0.2)
+    monkeypatch.setattr(storage, "AWAY_S", 0.2)
     client(tmp_path, monkeypatch, GOING["going down"], failures=1000)
     assert image_store(LOCAL).run("version").stderr == f"{GOING['going down']}\n"
 

@@ -22,10 +22,10 @@ from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.environments.singularity import find_engine
 from envcompare.environments.vm import without_login
 from envcompare.errors import ConfigError, Problem, UnusableError
-from envcompare.stack import Mount, Prepared, Progress, Request, engine, venv
-from envcompare.stack.engine import bind
-from envcompare.stack.host import LOADING
+from envcompare.stack import Mount, Prepared, Progress, Request, storage, venv
 from envcompare.stack.image import look_up
+from envcompare.stack.storage import bind
+from envcompare.stack.venv import LOADING
 from envcompare.transport import run, shell
 from envcompare.transport.local import LOCAL
 
@@ -686,7 +686,7 @@ def test_a_client_without_an_answer_is_not_waited_for_when_images_are_looked_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A daemon may hang after it was checked; other hosts are still served."""
-    monkeypatch.setattr(engine, "ANSWER_S", 0.5)
+    monkeypatch.setattr(storage, "ANSWER_S", 0.5)
     _path_with_a_program_that_hangs("docker", tmp_path, monkeypatch)
     with pytest.raises(UnusableError, match="docker on local cannot be used") as told:
         look_up(image_store(LOCAL), "envcompare-workload:abc")

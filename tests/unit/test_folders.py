@@ -24,7 +24,7 @@ from envcompare.environments import Check, Isolation, oci
 from envcompare.environments.docker import Docker
 from envcompare.environments.registry import all_traits, environment
 from envcompare.errors import StillRunningError, UnusableError, WorkloadError
-from envcompare.hosts import ReadyArm, claims
+from envcompare.hosts import ReadyArm, keeper
 from envcompare.hosts.folders import CellFolders, relayed
 from envcompare.hosts.session import HostSession
 from envcompare.run_folder.records import ArmRecord
@@ -274,8 +274,8 @@ def test_temporary_files_are_removed_where_the_login_has_another_folder_by_then(
     temporary_files(session)
     assert list(of_login.iterdir())
     monkeypatch.delenv("TMPDIR")
-    left = claims.Claim(run_id=session.run_id, environments=("vm",))
-    claims.remove(LOCAL, session.cache, left)
+    left = keeper.Claim(run_id=session.run_id, environments=("vm",))
+    keeper.remove(LOCAL, session.cache, left)
     assert list(of_login.iterdir()) == []
 
 

@@ -17,11 +17,11 @@ from envcompare.config.settings import Settings
 from envcompare.console import Display
 from envcompare.environments import Check
 from envcompare.errors import Problem, StackError, TransportError, UnusableError, WorkloadError
-from envcompare.gpu.devices import HostGpus
+from envcompare.gpu import HostGpus
 from envcompare.hosts import ReadyArm
 from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.session import HostSession
-from envcompare.measure.energy import ROUNDS, EnergyPass
+from envcompare.measure.hostmemory import ROUNDS, EnergyPass
 from envcompare.measure.replies import Placed
 from envcompare.run_folder.records import Block, CellState, EnergyBlock, GpuReading, event_now
 from envcompare.run_folder.results import RunFolder

@@ -12,7 +12,7 @@ from envcompare.doctor.checks import diagnose
 from envcompare.environments import gpu
 from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.errors import CommandTimeoutError
-from envcompare.gpu.devices import GpuState, HostGpu, HostGpus, gpu_of_pci_id, read_survey
+from envcompare.gpu import GpuState, HostGpu, HostGpus, gpu_of_pci_id, read_survey
 from envcompare.stack import Options
 from envcompare.transport.local import LOCAL
 

@@ -30,7 +30,7 @@ from envcompare.errors import (
     TransportError,
     UnusableError,
 )
-from envcompare.hosts import allocation, claims, granting
+from envcompare.hosts import allocation, keeper
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import Event, event_now
 from envcompare.run_folder.results import RunFolder
@@ -82,7 +82,7 @@ def job(number: str = "7") -> SlurmJob:
 
 def test_pilot_goes_on_only_for_the_client_of_its_own_job(tmp_path: Path) -> None:
     """A job whose client was killed ends, though a later job of the same run is measured."""
-    script = granting._PILOT.format(patience=0, kept=shlex.quote(f"{tmp_path}/kept-"))
+    script = allocation._PILOT.format(patience=0, kept=shlex.quote(f"{tmp_path}/kept-"))
     argv, environ = ("sh", "-c", script), {**os.environ, "SLURM_JOB_ID": "6"}
     (tmp_path / "kept-7").touch()
     ended = subprocess.run(argv, env=environ, stderr=subprocess.PIPE, timeout=60, check=True)
@@ -140,12 +140,12 @@ def test_run_in_the_queue_is_claimed_as_long_as_its_client_lives(
     request = requested(f",script-dir={tmp_path}" if is_chosen else "")
     claim = allocation._claimed(request)
     cache = str(tmp_path / "cache" / "envcompare")
-    assert [each.state for each in claims.survey(LOCAL, cache)] == ["live"]
+    assert [each.state for each in keeper.survey(LOCAL, cache)] == ["live"]
     claim.kill()
     until = time.monotonic() + 30  # a process that was killed may still be listed
-    while claims.survey(LOCAL, cache)[0].state == "live" and time.monotonic() < until:
+    while keeper.survey(LOCAL, cache)[0].state == "live" and time.monotonic() < until:
         time.sleep(0.1)
-    assert [each.state for each in claims.survey(LOCAL, cache)] == ["dead"]
+    assert [each.state for each in keeper.survey(LOCAL, cache)] == ["dead"]
 
 
 def test_claim_of_a_run_in_the_queue_does_not_grow_old(slurm: Slurm) -> None:
@@ -155,9 +155,9 @@ def test_claim_of_a_run_in_the_queue_does_not_grow_old(slurm: Slurm) -> None:
     owner = Path(request.claim) / ".owner"
     owner.write_text(owner.read_text().rpartition(" ")[0] + " another-node\n")
     os.utime(owner, (0, 0))
-    states = [claims.survey(LOCAL, str(local_cache()))[0].state]
+    states = [keeper.survey(LOCAL, str(local_cache()))[0].state]
     allocation.pause(request, 0)
-    states += [claims.survey(LOCAL, str(local_cache()))[0].state]
+    states += [keeper.survey(LOCAL, str(local_cache()))[0].state]
     claim.kill()
     assert states == ["dead", "elsewhere"]
 
@@ -194,7 +194,7 @@ def test_nodes_are_taken_whatever_the_accounting_says(slurm: Slurm) -> None:
     slurm.program("sacct", "exit 1")
     slurm.listing(f"7|RUNNING|{NAME}")
     slurm.program("srun", "echo c1")
-    assert granting._await_nodes(job(), requested()) == ("c1",)
+    assert allocation._await_nodes(job(), requested()) == ("c1",)
 
 
 def test_stop_is_heard_in_the_queue(slurm: Slurm) -> None:
@@ -203,14 +203,14 @@ def test_stop_is_heard_in_the_queue(slurm: Slurm) -> None:
     request = requested()
     request.interruption.request()
     with pytest.raises(InterruptedRunError):
-        granting._await_nodes(job(), request)
+        allocation._await_nodes(job(), request)
 
 
 def test_job_that_leaves_the_queue_without_nodes_was_not_granted(slurm: Slurm) -> None:
     """What Slurm does not list any more will not get nodes."""
     slurm.program("squeue", f"[ -e asked ] || echo '7|PENDING|{NAME}'; : >asked")
     with pytest.raises(UnusableError, match="job 7 ended before its nodes could be used"):
-        granting._await_nodes(job(), requested())
+        allocation._await_nodes(job(), requested())
 
 
 def test_job_is_listed_late_and_not_never(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,17 +226,17 @@ def test_run_goes_on_only_with_the_nodes_that_it_was_begun_on() -> None:
     settings = Settings(envs="vm", workloads="cnn", allocation="slurm:time=10:00:00,nodes=2")
     _, _, hosts = planned(settings, Settings(), accept_many=True)
     request = requested(nodes=("c2", "c1"))
-    placed = granting._placed(hosts, job(), ("c1", "c2"), request)
+    placed = allocation._placed(hosts, job(), ("c1", "c2"), request)
     assert [one.node for one in placed] == ["c2", "c1"]
     with pytest.raises(ConfigError, match="job 7 has other nodes than the run"):
-        granting._placed(hosts, job(), ("c1", "c3"), request)
+        allocation._placed(hosts, job(), ("c1", "c3"), request)
 
 
 @pytest.mark.parametrize(
     "wait",
     [
-        lambda request: granting._roll_call(job(), 1, request),
-        lambda request: granting._keep(job(), "c1", request),
+        lambda request: allocation._roll_call(job(), 1, request),
+        lambda request: allocation._keep(job(), "c1", request),
     ],
     ids=["roll call", "keeper"],
 )
@@ -256,11 +256,11 @@ def test_folder_that_the_node_does_not_share_is_named(
     slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The node has written its file, and it is not seen here."""
-    monkeypatch.setattr(granting, "_SHARED_S", 0.5)
+    monkeypatch.setattr(allocation, "_SHARED_S", 0.5)
     slurm.listing(f"7|RUNNING|{NAME}")
     slurm.program("srun", "echo kept; exec cat")
     with pytest.raises(UnusableError, match="is not shared between this machine and c1"):
-        granting._keep(job(), "c1", requested())
+        allocation._keep(job(), "c1", requested())
 
 
 def test_folder_that_the_node_does_not_have_is_named(slurm: Slurm) -> None:
@@ -269,7 +269,7 @@ def test_folder_that_the_node_does_not_have_is_named(slurm: Slurm) -> None:
     kept = requested().kept("7")
     slurm.program("srun", f"echo 'sh: 1: cannot create {kept}: Directory nonexistent' >&3")
     with pytest.raises(UnusableError, match="is not shared between this machine and c1") as raised:
-        granting._keep(job(), "c1", requested())
+        allocation._keep(job(), "c1", requested())
     assert "Directory nonexistent" in raised.value.details
 
 
@@ -281,7 +281,7 @@ def test_job_that_is_cancelled_after_its_nodes_answered_was_not_granted(
     slurm.listing(*[f"7|{state}|{NAME}"] * bool(state))
     slurm.program("srun", "exit 1")
     with pytest.raises(UnusableError, match="job 7 ended before its nodes could be used"):
-        granting._keep(job(), "c1", requested())
+        allocation._keep(job(), "c1", requested())
 
 
 def test_node_that_ends_without_a_word_is_lost_as_srun_says(slurm: Slurm) -> None:
@@ -289,7 +289,7 @@ def test_node_that_ends_without_a_word_is_lost_as_srun_says(slurm: Slurm) -> Non
     slurm.listing(f"7|RUNNING|{NAME}")
     slurm.program("srun", "echo 'srun: error: Job 7 is expired' >&2; exit 1")
     with pytest.raises(TransportError) as raised:
-        granting._keep(job(), "c1", requested())
+        allocation._keep(job(), "c1", requested())
     assert "srun: error: Job 7 is expired" in raised.value.details
 
 

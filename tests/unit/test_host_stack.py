@@ -26,7 +26,7 @@ from envcompare.environments import Isolation
 from envcompare.environments.registry import environment
 from envcompare.errors import ConfigError, UnusableError
 from envcompare.stack import Mount, Options
-from envcompare.stack.host import HostPython, Layout, archive, find_python, layout, left_out
+from envcompare.stack.venv import HostPython, Layout, archive, find_python, layout, left_out
 from envcompare.transport.local import LOCAL
 
 KNOWN = known(cnn={}, rnn={})

@@ -17,7 +17,7 @@ from summaries import printed
 
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.profiling import QuantityRow
-from envcompare.analysis.profiles.ranks import over_ranks
+from envcompare.analysis.profiles.armprofiles import over_ranks
 from envcompare.errors import ProfileError
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "imports"

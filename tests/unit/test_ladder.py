@@ -23,7 +23,7 @@ from envcompare.errors import ConfigError
 from envcompare.report.charts.forests import ladder_charts
 from envcompare.report.exports import csv_text
 from envcompare.report.page import render
-from envcompare.report.wording.partwords import ladder_sentences
+from envcompare.report.wording.causewords import ladder_sentences
 from envcompare.run_folder.records import (
     ArmRecord,
     Event,

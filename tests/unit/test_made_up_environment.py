@@ -28,14 +28,14 @@ from envcompare.environments import Check, Environment, Isolation, ask, kill_mar
 from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.environments.software import with_proof
 from envcompare.errors import ConfigError, Problem, UnusableError
-from envcompare.gpu.devices import GpuState, HostGpus
+from envcompare.gpu import GpuState, HostGpus
 from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.opening import open_session
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.results import RunFolder
 from envcompare.stack import Prepared, Progress, Request
-from envcompare.stack.host import find_python
+from envcompare.stack.venv import find_python
 from envcompare.transport import Transport, shell
 
 

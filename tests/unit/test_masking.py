@@ -12,8 +12,8 @@ from runs import envcompare
 from envcompare.command import Command, shown_text
 from envcompare.console import Display
 from envcompare.errors import UnusableError
-from envcompare.masking import LineMask, masked, masked_words
 from envcompare.measure.cell import failure_of
+from envcompare.text import LineMask, masked, masked_words
 from envcompare.transport import run
 from envcompare.transport.local import LOCAL
 

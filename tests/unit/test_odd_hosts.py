@@ -39,9 +39,8 @@ from envcompare.profilers.toolbox import read_rights
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import hostrun
 from envcompare.stack import Options, building, image, sif
-from envcompare.stack.host import find_python
 from envcompare.stack.storage import _disk_of, host_cache
-from envcompare.stack.venv import find_interpreter
+from envcompare.stack.venv import find_interpreter, find_python
 from envcompare.transport import ANSWER_S, run, shell
 from envcompare.transport.hosts import HostSpec, parse_hosts
 from envcompare.transport.local import LOCAL

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from commandline import envcompare
 
-from envcompare.config.ownfiles import MOST_BYTES, MOST_FILES, travelling
+from envcompare.config.workloads import MOST_BYTES, MOST_FILES, travelling
 from envcompare.errors import ConfigError
 
 IMPORTS_HELPER = "from helper import Net\n\n\nclass Work(Net):\n    pass\n"

@@ -17,7 +17,7 @@ from lab import need, torch_python
 
 from envcompare.analysis.model.profiling import ArmPhases, CellPhases, PartDifference
 from envcompare.analysis.timing.cells import CellData
-from envcompare.analysis.timing.phases import cell_phases
+from envcompare.analysis.timing.descriptive import cell_phases
 from envcompare.command import Command
 from envcompare.measure import generation
 from envcompare.measure.generation import MARKED, Marking

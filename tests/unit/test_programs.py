@@ -11,7 +11,7 @@ from experiments import known
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envcompare.cli.givensettings import settings_of, tables_of
+from envcompare.cli.options import settings_of, tables_of
 from envcompare.cli.planning import plan_lines, standalone
 from envcompare.config.experiment import Experiment, resolve
 from envcompare.config.plan import make_plan

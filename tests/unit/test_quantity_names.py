@@ -15,7 +15,7 @@ from envcompare.analysis.timing.gpureadings import arm_quantities
 from envcompare.errors import ProfileError
 from envcompare.profile_files import READERS, read
 from envcompare.profile_files.derive import with_quantities
-from envcompare.report.wording.profileterms import in_words, is_power, quantity_name
+from envcompare.report.wording.profilewords import in_words, is_power, quantity_name
 from envcompare.run_folder.profiles import Copy, Device, Kernel, PassName, Profile
 
 ROOT = Path(__file__).resolve().parents[2]

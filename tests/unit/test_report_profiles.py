@@ -57,12 +57,12 @@ from envcompare.report.sections.profiletables import (
     unmeasured,
 )
 from envcompare.report.wording.headlines import headlines
-from envcompare.report.wording.profileterms import quantity_name
 from envcompare.report.wording.profilewords import (
     NOT_PROFILED,
     is_timed,
     largest_parts,
     missing_sentence,
+    quantity_name,
     why_sentences,
 )
 from envcompare.run_folder.results import RunFolder

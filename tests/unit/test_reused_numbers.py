@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from envcompare.command import Command
-from envcompare.hosts import claims
+from envcompare.hosts import keeper
 from envcompare.transport import ssh_transport
 from envcompare.transport.local import LOCAL
 
@@ -94,8 +94,10 @@ def test_claim_of_a_lost_connection_ends_only_its_own_process(
     stranger: subprocess.Popen[bytes],
 ) -> None:
     """Its number may belong to another by the time the host answers again."""
-    lost = claims.Claim(run_id="run", pid=stranger.pid, start=started(stranger.pid) - 1)
-    claims.end(LOCAL, lost)
+    lost = keeper.Claim(run_id="run", pid=stranger.pid, start=started(stranger.pid) - 1)
+    keeper.end_claim(LOCAL, lost)
     assert stranger.poll() is None
-    claims.end(LOCAL, claims.Claim(run_id="run", pid=stranger.pid, start=started(stranger.pid)))
+    keeper.end_claim(
+        LOCAL, keeper.Claim(run_id="run", pid=stranger.pid, start=started(stranger.pid))
+    )
     assert stranger.wait(10) == -signal.SIGKILL

@@ -12,7 +12,7 @@ import pytest
 from commandline import envcompare
 from experiments import known
 
-from envcompare.cli.givensettings import read_settings
+from envcompare.cli.options import read_settings
 from envcompare.cli.planning import standalone
 from envcompare.config.experiment import Experiment, resolve
 from envcompare.config.scheduling import (
@@ -26,7 +26,7 @@ from envcompare.config.scheduling import (
 )
 from envcompare.config.settings import Settings, parse_settings, settings_toml
 from envcompare.errors import ConfigError
-from envcompare.hosts.partitions import Partition
+from envcompare.hosts.allocation import Partition
 from envcompare.text import parse_toml
 from envcompare.transport.hosts import parse_hosts
 

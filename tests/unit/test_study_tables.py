@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from envcompare import bundled
 from envcompare.analysis.model.comparison import PickedValue, RunComparison
 from envcompare.analysis.model.profiling import ArmProfiles, CellProfiles, QuantityRow
-from envcompare.cli.givensettings import read_settings
+from envcompare.cli.options import read_settings
 from envcompare.cli.planning import resolved
 from envcompare.config.settings import Settings
 from envcompare.report.blocks import markdown
-from envcompare.report.wording.profileterms import quantity_name
+from envcompare.report.wording.profilewords import quantity_name
 from studies import tables
 from studies.tables import StudyTable
 from tests.data.report.builders import example

@@ -12,7 +12,7 @@ from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.fingerprint.sentences import other_options, without_option
 from envcompare.report.sections.cards import summary_cards
-from envcompare.report.wording.threadwords import (
+from envcompare.report.wording.causewords import (
     as_run_sentence,
     thread_lines,
     threads_sentence,

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from envcompare.errors import StackError
-from envcompare.gpu.devices import GpuState, HostGpu, HostGpus, gpu_of_pci_id, read_survey
-from envcompare.stack.tiers import TIERS, choose
+from envcompare.gpu import GpuState, HostGpu, HostGpus, gpu_of_pci_id, read_survey
+from envcompare.stack import TIERS, choose
 
 GPUS = {
     "t4": ("Tesla T4", (7, 5)),

@@ -19,11 +19,10 @@ from envcompare.config.arms import Variant
 from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings
 from envcompare.errors import StackError, UnusableError
-from envcompare.gpu.devices import driver_version
+from envcompare.gpu import driver_version
 from envcompare.hosts.opening import open_session
 from envcompare.interrupt import Interruption
-from envcompare.stack import Progress, wheelhouse
-from envcompare.stack.tiers import CPU, Tier
+from envcompare.stack import CPU, Progress, Tier, wheelhouse
 from envcompare.stack.wheelhouse import Wheelhouse, fill
 from envcompare.transport import Process
 from envcompare.transport.local import LocalTransport

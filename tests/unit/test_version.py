@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envcompare import version
+from envcompare import bundled
 
 Git = Callable[..., str]
 
@@ -17,15 +17,15 @@ Git = Callable[..., str]
 @pytest.fixture(autouse=True)
 def asked_anew() -> Iterator[None]:
     """Forget the commit that was found before and after each test."""
-    version.tool_commit.cache_clear()
+    bundled.tool_commit.cache_clear()
     yield
-    version.tool_commit.cache_clear()
+    bundled.tool_commit.cache_clear()
 
 
 @pytest.fixture
 def git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Git:
     """Make envcompare run from a checkout with one commit; call git in it."""
-    monkeypatch.setattr(version, "_CHECKOUT", tmp_path)
+    monkeypatch.setattr(bundled, "_CHECKOUT", tmp_path)
 
     def call(*words: str) -> str:
         who = ("-c", "user.name=a", "-c", "user.email=a@b")
@@ -42,16 +42,16 @@ def git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Git:
 def test_a_checkout_has_the_commit_that_is_checked_out(git: Git) -> None:
     """A tag of it changes nothing."""
     git("tag", "v1")
-    assert version.tool_commit() == git("rev-parse", "HEAD")
+    assert bundled.tool_commit() == git("rev-parse", "HEAD")
 
 
 def test_a_changed_checkout_is_said_to_be(git: Git, tmp_path: Path) -> None:
     """A file that git does not keep is no change."""
     (tmp_path / "notes").write_text("mine\n")
-    assert version.tool_commit() == git("rev-parse", "HEAD")
-    version.tool_commit.cache_clear()
+    assert bundled.tool_commit() == git("rev-parse", "HEAD")
+    bundled.tool_commit.cache_clear()
     (tmp_path / "code.py").write_text("2\n")
-    assert version.tool_commit() == f"{git('rev-parse', 'HEAD')} modified"
+    assert bundled.tool_commit() == f"{git('rev-parse', 'HEAD')} modified"
 
 
 def test_variables_of_another_repository_do_not_mislead(
@@ -60,20 +60,20 @@ def test_variables_of_another_repository_do_not_mislead(
     """A hook of git sets them for what it starts."""
     expected = git("rev-parse", "HEAD")
     monkeypatch.setenv("GIT_DIR", "/nowhere")
-    assert version.tool_commit() == expected
+    assert bundled.tool_commit() == expected
 
 
 def test_an_installed_envcompare_has_the_commit_that_pip_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Installed from git; from a folder or an index nothing tells it."""
-    monkeypatch.setattr(version, "_CHECKOUT", tmp_path)
+    monkeypatch.setattr(bundled, "_CHECKOUT", tmp_path)
     folder = tmp_path / "envcompare_bench-9.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: envcompare-bench\nVersion: 9\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert version.tool_commit() == ""
-    version.tool_commit.cache_clear()
+    assert bundled.tool_commit() == ""
+    bundled.tool_commit.cache_clear()
     origin = {"url": "https://example.org/x.git", "vcs_info": {"vcs": "git", "commit_id": "c0de"}}
     (folder / "direct_url.json").write_text(json.dumps(origin))
-    assert version.tool_commit() == "c0de"
+    assert bundled.tool_commit() == "c0de"

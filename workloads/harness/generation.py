@@ -14,7 +14,7 @@ from harness.facts.cgroups import memory_peak_bytes
 from harness.facts.inside import fingerprint
 from harness.failures import ContractError, PhaseError, ProtocolError, failure_reply, phase
 from harness.loading import Workload
-from harness.pinning import OWN_CPU, current_cpu, held
+from harness.placement import OWN_CPU, current_cpu, held
 from harness.profiling import profile
 
 PAD_LIMIT_BYTES = 1 << 30

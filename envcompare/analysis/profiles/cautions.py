@@ -8,6 +8,8 @@ from typing import Final
 
 from envcompare.analysis.model.profiling import KernelDiff
 from envcompare.analysis.profiles.armprofiles import (
+    LEFT_OUT,
+    RANK,
     Records,
     choose,
     has_kernels,
@@ -18,7 +20,6 @@ from envcompare.analysis.profiles.armprofiles import (
     usable,
 )
 from envcompare.analysis.profiles.quantities import Rows, clashes
-from envcompare.analysis.profiles.ranks import LEFT_OUT, RANK
 from envcompare.gpu import gpu_models, has_gpu_work, lacks_model
 from envcompare.gpu.kernelnames import family_of_any_tool, is_nameless
 from envcompare.run_folder.profiles import Profile, ProfileRecord, graphs_of, hidden_graphs

@@ -25,6 +25,7 @@ from envcompare.analysis.profiles.armprofiles import (
     has_kernels,
     is_of_program,
     kernel_names,
+    over_ranks,
     profile_of,
     source_of,
     usable,
@@ -34,7 +35,6 @@ from envcompare.analysis.profiles.kernelbuilds import GPU, Side, build_differenc
 from envcompare.analysis.profiles.kerneldiff import kernel_diff
 from envcompare.analysis.profiles.ledger import Modes, timing_ledger, trace_ledger
 from envcompare.analysis.profiles.quantities import quantity_rows
-from envcompare.analysis.profiles.ranks import over_ranks
 from envcompare.analysis.profiles.rooflines import roofline
 from envcompare.analysis.timing.cells import CellData
 from envcompare.analysis.timing.gpureadings import arm_quantities

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from envcompare.gpu.devices import CLOCK_LIMITS
+from envcompare.gpu import CLOCK_LIMITS
 from envcompare.run_folder.profiles import Quantity, Rule
 from envcompare.run_folder.records import (
     Block,

@@ -13,22 +13,29 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from envcompare.analysis.model.changes import Mismatch
-from envcompare.analysis.model.combined import (
+from envcompare.analysis.model.changes import (
     CombinedEffect,
     CombinedPart,
     CombinedRuns,
+    Mismatch,
     RunMismatch,
 )
 from envcompare.analysis.model.comparison import Comparison
 from envcompare.analysis.timing.hostgroups import is_equal_by_mean
 from envcompare.analysis.timing.judge import Key, Primary, claimed, primaries
 from envcompare.analysis.timing.runfiles import read_files
-from envcompare.analysis.two_runs.changes import arm_text, failed_floor, read_of, run_side
-from envcompare.analysis.two_runs.mismatches import ReadRun, of_design, of_work
+from envcompare.analysis.two_runs.changes import (
+    ReadRun,
+    arm_text,
+    failed_floor,
+    of_design,
+    of_work,
+    read_of,
+    run_side,
+)
 from envcompare.errors import ConfigError
+from envcompare.fingerprint.comparing import first_identities
 from envcompare.fingerprint.facts import fact
-from envcompare.fingerprint.identity import first_identities
 from envcompare.run_folder.records import ArmRecord, FingerprintValue, Scalar
 from envcompare.run_folder.results import RunFolder, count_comparisons
 from envcompare.stats.intervals import level_together

@@ -16,6 +16,12 @@ from envcompare.report.blocks import Line, Link
 from envcompare.report.numbers import (
     listed,
 )
+from envcompare.report.wording.causewords import (
+    as_run_sentence,
+    ladder_sentences,
+    split_sentences,
+    thread_lines,
+)
 from envcompare.report.wording.headlines import compared_differences, headlines, split_arms
 from envcompare.report.wording.labels import cell_labels, compared_arms, fold_anchor
 from envcompare.report.wording.methodwords import (
@@ -25,7 +31,6 @@ from envcompare.report.wording.methodwords import (
     mismatch_sentences,
     replication_sentence,
 )
-from envcompare.report.wording.partwords import ladder_sentences, split_sentences
 from envcompare.report.wording.profilewords import (
     HINTS,
     NO_CONFOUNDER,
@@ -41,7 +46,6 @@ from envcompare.report.wording.profilewords import (
     profile_cautions,
     why_sentences,
 )
-from envcompare.report.wording.threadwords import as_run_sentence, thread_lines
 from envcompare.report.wording.verdicts import (
     FIRST_CONTROLS,
     Verdict,

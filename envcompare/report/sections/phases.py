@@ -25,14 +25,14 @@ from envcompare.report.numbers import (
     listed,
     time_text,
 )
-from envcompare.report.wording.labels import cell_labels
-from envcompare.report.wording.partwords import (
+from envcompare.report.wording.causewords import (
     basis_sentence,
     difference_text,
     part_name,
     phases_sentence,
     unmarked_sentence,
 )
+from envcompare.report.wording.labels import cell_labels
 from envcompare.report.wording.verdicts import estimate_line
 from envcompare.text import visible
 

@@ -46,8 +46,7 @@ from envcompare.report.sections.profiletables import (
     unmeasured,
 )
 from envcompare.report.wording.labels import cell_labels, fold_anchor, short_name
-from envcompare.report.wording.profileterms import note_sentences
-from envcompare.report.wording.profilewords import by_arms, ledger_sentence
+from envcompare.report.wording.profilewords import by_arms, ledger_sentence, note_sentences
 from envcompare.report.wording.verdicts import EXPLAINED, outcome_badge
 from envcompare.run_folder.records import FactDifference
 from envcompare.text import counted, one_line, sentence, visible

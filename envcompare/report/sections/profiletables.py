@@ -51,13 +51,16 @@ from envcompare.report.numbers import (
     signed_percent,
 )
 from envcompare.report.wording.labels import cell_labels, short_name
-from envcompare.report.wording.profileterms import PEAKS, in_words, is_power, quantity_name
 from envcompare.report.wording.profilewords import (
+    PEAKS,
     change_share,
     helper_sentences,
+    in_words,
+    is_power,
     is_timed,
     kernel_sentence,
     part_label,
+    quantity_name,
     timing_sentences,
 )
 from envcompare.run_folder.profiles import RUN_KERNELS_ALONE, Dim

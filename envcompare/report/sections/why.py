@@ -58,9 +58,8 @@ from envcompare.report.sections.profilefolds import (
     rows_each,
 )
 from envcompare.report.sections.profiletables import differences_of, kernel_blocks, ledger_blocks
-from envcompare.report.wording.causewords import candidates_text
+from envcompare.report.wording.causewords import candidates_text, split_sentence
 from envcompare.report.wording.labels import PLURALS, cell_labels, fold_anchor, piece_of
-from envcompare.report.wording.partwords import split_sentence
 from envcompare.report.wording.profilewords import (
     NOT_PROFILED,
     has_times,

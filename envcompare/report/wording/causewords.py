@@ -1,23 +1,54 @@
-"""Likely causes of a decided difference: other facts, the kernel, and helper programs."""
+"""Likely causes of a difference: facts, the kernel, helper programs, parts of a step, threads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from envcompare.analysis.model.comparison import Comparison, RunComparison
+from envcompare.analysis.model.comparison import (
+    ArmSummary,
+    ArmThreads,
+    CellSummary,
+    Comparison,
+    Decomposition,
+    RunComparison,
+)
+from envcompare.analysis.model.profiling import (
+    ArmPhases,
+    CellPhases,
+    LoneOperator,
+    PartDifference,
+)
 from envcompare.analysis.timing.surroundings import likelihood
-from envcompare.fingerprint.facts import fact, is_without_effect
-from envcompare.report.numbers import listed, time_text
-from envcompare.report.wording.labels import cell_labels
-from envcompare.report.wording.verdicts import MOVED, candidate_sentence
-from envcompare.run_folder.records import FactDifference, FingerprintValue
-from envcompare.text import visible
+from envcompare.fingerprint.evidence import entries
+from envcompare.fingerprint.facts import OVERWRITTEN, THREADED, fact, is_without_effect
+from envcompare.report.numbers import (
+    NS,
+    listed,
+    share_text,
+    signed_interval,
+    signed_percent,
+    time_text,
+    unsigned_percent,
+)
+from envcompare.report.wording.labels import cell_labels, has_programs, has_steps
+from envcompare.report.wording.verdicts import (
+    MOVED,
+    candidate_sentence,
+    estimate_text,
+    excludes_zero,
+)
+from envcompare.run_folder.records import CONTROL_SUFFIX, FactDifference, FingerprintValue
+from envcompare.text import counted, sentence, visible
 
 _MOST_NAMED: Final = 2  # cells
 _FELT: Final = 0.1  # of the step's extra time; a helper program below it is not named as a cause
 _MOST: Final = 0.5  # of the step's extra time
 _SURE: Final = 3  # standard errors
+_OUTSIDE: Final = "outside of operators (Python, dispatch)"
+_VARIABLES: Final = tuple(key for key, in_effect in OVERWRITTEN.items() if in_effect)
+_MOST_NAMED_ARMS: Final = 3  # arms, and cells
+_LEAST_SHARE: Final = 0.005  # of the time that a quota stops an arm
 
 
 def candidates_text(run: RunComparison, comparisons: Iterable[Comparison]) -> str:
@@ -186,3 +217,259 @@ def _helper_programs(run: RunComparison, decided: Iterable[Comparison]) -> str:
             for (name, arm), (ns, where) in longest.items()
         )
     )
+
+
+def part_name(part: PartDifference) -> str:
+    """Return the name of a part of a step."""
+    if part.kind == "step":
+        return "whole marked step"
+    if part.kind == "others":
+        return "all others together"
+    phase = part.phase or "other"
+    return f"{phase} (phase)" if part.kind == "phase" else visible(part.operator or _OUTSIDE)
+
+
+def phases_sentence(phases: ArmPhases) -> str:
+    """Name the operators that differ, the largest contribution first, or state that none do."""
+    differing = [one for one in phases.parts if one.kind == "operator" and one.is_distinguishable]
+    sentences = []
+    if phases.lone:
+        lone = listed([_lone_text(one) for one in phases.lone])
+        sentences.append(f"Run in one of the two environments only: {lone}.")
+    if differing:
+        names = [
+            f"{part_name(one)} in {one.phase or 'other'} "
+            f"{signed_percent(one.log_ratio)} ({signed_interval(one.low, one.high)})"
+            for one in differing
+        ]
+        verb = "operator differs" if len(names) == 1 else "operators differ"
+        sentences.append(f"{len(names)} {verb}: {listed(names)}.")
+    elif phases.most_log_ratio is not None:
+        most = unsigned_percent(phases.most_log_ratio)
+        sentences.append(f"No operator differs by more than {most}.")
+    elif not phases.lone:
+        few = "Too few marked rounds to compare operators"
+        sentences.append(f"{few}: give a longer --budget and a smaller --target.")
+    return " ".join(sentences)
+
+
+def _lone_text(operator: LoneOperator) -> str:
+    name, phase = visible(operator.operator or _OUTSIDE), operator.phase
+    return f"{name} in {phase} ({share_text(operator.share)} of the step in {operator.arm})"
+
+
+def basis_sentence(phases: ArmPhases) -> str:
+    """State what the intervals rest on."""
+    return (
+        f"From {counted(phases.rounds, 'marked round')} in "
+        f"{counted(phases.restarts, 'restart')}, on which no verdict rests: the marks take time "
+        f"themselves, alike in all arms. The {phases.tested} phases and operators that hold 1 % of "
+        "the step or more are compared; the confidence level of 95 % holds for all these intervals "
+        "together."
+    )
+
+
+def unmarked_sentence(cell: CellPhases) -> str:
+    """State why phases and operators of a cell are unknown."""
+    return visible(f"Phases and operators were not measured: {sentence(cell.reason)}")
+
+
+def difference_text(seconds: float | None) -> str:
+    """Return a difference of times with its sign and unit, such as "+12.3 µs"."""
+    if seconds is None:
+        return "–"
+    sign = "−" if seconds < 0 else "+"
+    return f"{sign}{time_text(abs(seconds) * NS)}"
+
+
+def split_sentences(run: RunComparison) -> tuple[str, ...]:
+    """Split each difference into environment and software, the largest first."""
+    labels = cell_labels(run)
+    ordered = sorted(run.decompositions, key=lambda split: -abs(split.total.log_ratio))
+    return tuple(visible(split_sentence(split, label=labels[split.cell])) for split in ordered)
+
+
+def split_sentence(split: Decomposition, *, label: str) -> str:
+    """Split one difference into environment and software."""
+    return (
+        f"{split.arm} against {split.base} in {label}, {signed_percent(split.total.log_ratio)}: "
+        f"environment {estimate_text(split.environment)}, software {estimate_text(split.stack)}"
+        f"{_conclusion(split)}; not widened."
+    )
+
+
+def _conclusion(split: Decomposition) -> str:
+    """Name the parts that are shown to exist; empty if a part has no interval."""
+    parts = {"environment": split.environment, "software": split.stack}
+    if any(part.low is None or part.high is None for part in parts.values()):
+        return ""
+    clear = [name for name, part in parts.items() if excludes_zero(part.low, part.high)]
+    match clear:
+        case [name]:
+            return f" (of the two parts only the {name}'s excludes 0)"
+        case [_, _]:
+            return " (both parts exclude 0)"
+        case _:
+            return " (neither part excludes 0)"
+
+
+def ladder_sentences(run: RunComparison) -> tuple[str, ...]:
+    """Name the rungs that change the time, the largest first, for each cell with a ladder."""
+    labels, largest = cell_labels(run), dict[str, float]()
+    for step in run.ladder:
+        is_decided = step.step is not None and step.outcome in {"slower", "faster"}
+        change = abs(step.step.log_ratio) if step.step is not None and is_decided else 0.0
+        largest[step.cell] = max(largest.get(step.cell, 0.0), change)
+    cells = sorted(largest, key=lambda cell: -largest[cell])
+    return tuple(
+        visible(_ladder_sentence(run, cell, label=labels.get(cell, cell))) for cell in cells
+    )
+
+
+def _ladder_sentence(run: RunComparison, cell: str, *, label: str) -> str:
+    steps = [step for step in run.ladder if step.cell == cell and step.step is not None]
+    decided = [step for step in steps if step.outcome in {"slower", "faster"}]
+    decided_steps = ", ".join(
+        f"{step.rung.removeprefix('+ ')} {estimate_text(step.step)}"
+        for step in decided
+        if step.step is not None
+    )
+    equal, open_ = (
+        sum(step.outcome == outcome for step in steps) for outcome in ("equivalent", "inconclusive")
+    )
+    rest = [f"{counted(equal, 'step')} equivalent"] * bool(equal)
+    rest += [f"{counted(open_, 'step')} inconclusive"] * bool(open_)
+    said = "; ".join((decided_steps, *rest) if decided_steps else rest) or "no step was measured"
+    return f"Ladder, {label}, against the rung below: {said}."
+
+
+def threads_text(run: RunComparison) -> str:
+    """Return the number of computing threads in a few words; empty if only programs were timed."""
+    if not has_steps(run):
+        return ""
+    return "threads as-run" if run.threads is None else counted(run.threads, "thread")
+
+
+def threads_sentence(run: RunComparison) -> str:
+    """State how many threads compute, and what set that number; empty for plain programs."""
+    if not has_steps(run):
+        return ""
+    besides = " Plain commands run as many as they choose." * has_programs(run)
+    if run.threads is None:
+        return (
+            "envcompare set no number of threads (--threads as-run): the variables, the CPU set "
+            "and the quota of each environment decide it, as in your own runs."
+        )
+    number = counted(run.threads, "thread")
+    return f"envcompare set {number} in every environment (--threads {run.threads}).{besides}"
+
+
+def thread_lines(run: RunComparison) -> tuple[str, ...]:
+    """State the threads and CPUs of each arm that differs from the reference.
+
+    An arm that a quota stopped differs. With one thread in every arm, only stops are stated.
+    """
+    labels = cell_labels(run)
+    cells: dict[str, list[str]] = {}
+    for cell in run.cells:
+        for text in _of_cell(run, cell):
+            cells.setdefault(text, []).append(labels[cell.id])
+    is_one = len(run.cells) == 1
+    return tuple(
+        f"{text}." if is_one else f"{text} ({listed(names, most=_MOST_NAMED_ARMS)})."
+        for text, names in cells.items()
+    )
+
+
+def _of_cell(run: RunComparison, cell: CellSummary) -> Iterator[str]:
+    ran = {one.arm: one for one in cell.threads}
+    arms = {one.arm: one for one in run.arms if one.host == cell.host}
+    reference = run.reference_in(cell.id)
+    if reference not in ran or reference not in arms:
+        return
+    usual = _ran(ran[reference], arms[reference])
+    for name, threads in ran.items():
+        if name == reference or name.endswith(CONTROL_SUFFIX) or name not in arms:
+            continue
+        stops = _stops(threads, arms[name])
+        here = _ran(threads, arms[name])
+        if stops or (run.threads != 1 and here != usual):
+            before = f"{usual}{_stops(ran[reference], arms[reference])}"
+            yield f"{visible(name)}: {here}{stops}; {visible(reference)}: {before}"
+
+
+def _ran(threads: ArmThreads, arm: ArmSummary) -> str:
+    """Return "2 threads ran on 2 CPUs" or "2 threads ran on a quota of 1 CPU"."""
+    quota, cpus = _quota(arm), _cpus(arm)
+    where = f" on {counted(cpus, 'CPU')}" if cpus else ""
+    if quota is not None and (cpus is None or quota < cpus):
+        where = f" on a quota of {_number(quota)}"
+    return f"{counted(threads.running, 'thread')} ran{where}"
+
+
+def _stops(threads: ArmThreads, arm: ArmSummary) -> str:
+    """Return the share of time for which a quota stopped an arm; empty if negligible.
+
+    The kernel sums the stops over all CPUs on which threads of the arm wait.
+    """
+    if not threads.throttled_s or not threads.measured_s:
+        return ""
+    at_once = max(1, min(threads.running, _cpus(arm) or threads.running))
+    share = min(1.0, threads.throttled_s / threads.measured_s / at_once)
+    return f", stopped for {100 * share:.0f} % of the time" * (share >= _LEAST_SHARE)
+
+
+def as_run_sentence(run: RunComparison) -> str:
+    """Suggest --threads as-run if a variable or quota of only one arm changes the number.
+
+    Empty if envcompare set no number, or no loaded library has its own threads.
+    """
+    if not has_steps(run) or run.threads is None:
+        return ""
+    said: dict[str, None] = {}
+    for arm in run.arms:
+        key = (arm.host, run.reference_of(arm.arm))
+        usual = next((one for one in run.arms if (one.host, one.arm) == key), None)
+        is_control = arm.arm.endswith(CONTROL_SUFFIX)
+        if usual is not None and not is_control and _has_pool(arm, usual):
+            said |= dict.fromkeys(_own_numbers(arm, usual)) | dict.fromkeys(
+                _own_numbers(usual, arm)
+            )
+    if not said:
+        return ""
+    number = counted(run.threads, "thread")
+    return (
+        f"{listed(list(said), most=_MOST_NAMED_ARMS)}; envcompare set {number} in every "
+        "environment. `--threads as-run` measures each with its own number."
+    )
+
+
+def _has_pool(*arms: ArmSummary) -> bool:
+    """Tell whether each arm has loaded a library with its own thread pool."""
+    names = [entries(arm.facts.get("loaded_libraries")) for arm in arms]
+    return all(any(name.startswith(THREADED) for name in side) for side in names)
+
+
+def _own_numbers(arm: ArmSummary, other: ArmSummary) -> Iterator[str]:
+    """Yield the settings of one arm that would change its number of threads, unlike the other's."""
+    for key in _VARIABLES:
+        value = arm.facts.get(key)
+        if value is not None and value != other.facts.get(key):
+            yield visible(f"{arm.arm} sets {fact(key).name}={value}")
+    quota, cpus = _quota(arm), _cpus(arm)
+    if quota is not None and quota != _quota(other) and cpus is not None and quota < cpus:
+        yield visible(f"{arm.arm} has a quota of {_number(quota)} on {counted(cpus, 'CPU')}")
+
+
+def _quota(arm: ArmSummary) -> float | None:
+    value = arm.facts.get("cgroup.cpu_quota")
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _cpus(arm: ArmSummary) -> int | None:
+    value: FingerprintValue = arm.facts.get("cpu.affinity")
+    return len(value) if isinstance(value, tuple) else None
+
+
+def _number(quota: float) -> str:
+    return f"{quota:g} {'CPU' if quota == 1 else 'CPUs'}"

@@ -13,7 +13,7 @@ from envcompare.analysis.model.comparison import (
     RunComparison,
 )
 from envcompare.analysis.model.machines import HostDifference, HostFact, HostSummary, TorchBuild
-from envcompare.fingerprint.identity import BOOT, change_text, is_unverified, subject
+from envcompare.fingerprint.comparing import BOOT, change_text, is_unverified, subject
 from envcompare.report.numbers import (
     change,
     distinct_numbers,
@@ -26,6 +26,7 @@ from envcompare.report.numbers import (
     three_digits,
     unsigned_percent,
 )
+from envcompare.report.wording.causewords import threads_sentence
 from envcompare.report.wording.labels import (
     cell_labels,
     has_programs,
@@ -34,7 +35,6 @@ from envcompare.report.wording.labels import (
     piece_word,
 )
 from envcompare.report.wording.profilewords import ONE_PROFILE
-from envcompare.report.wording.threadwords import threads_sentence
 from envcompare.report.wording.verdicts import unseen_waiting
 from envcompare.run_folder.records import CONTROL_SUFFIX, FingerprintValue
 from envcompare.stats.headline import EQUAL_LEVEL

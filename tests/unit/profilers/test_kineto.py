@@ -27,7 +27,7 @@ from kinetotraces import (
 
 from envcompare.profile_files import read as read_any
 from envcompare.profile_files.kineto import read
-from envcompare.report.wording.profileterms import note_sentences
+from envcompare.report.wording.profilewords import note_sentences
 from envcompare.run_folder.profiles import Device, Profile, ProfileRecord
 
 DATA = Path(__file__).resolve().parents[2] / "data/profiles"

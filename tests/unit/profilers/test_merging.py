@@ -9,7 +9,7 @@ from ncutexts import BYTES, DATA, TIME, launch, raw
 
 from envcompare.errors import ConfigError, ProfileError
 from envcompare.profile_files import read
-from envcompare.report.wording.profileterms import note_sentences
+from envcompare.report.wording.profilewords import note_sentences
 from envcompare.run_folder.profiles import Note
 
 FMA = "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"

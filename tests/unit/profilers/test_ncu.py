@@ -13,7 +13,7 @@ from ncutexts import BYTES, DATA, TIME, details, launch, raw, row
 
 from envcompare.errors import ProfileError
 from envcompare.profile_files import ncu
-from envcompare.report.wording.profileterms import note_sentences
+from envcompare.report.wording.profilewords import note_sentences
 from envcompare.run_folder.profiles import Profile
 
 OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"

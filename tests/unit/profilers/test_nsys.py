@@ -24,7 +24,7 @@ from nsysexports import (
 )
 
 from envcompare.profile_files.nsys import read
-from envcompare.report.wording.profileterms import note_sentences
+from envcompare.report.wording.profilewords import note_sentences
 from envcompare.run_folder.profiles import Profile
 
 

@@ -11,7 +11,7 @@ from nsysexports import KERNEL, MEMCPY, MEMSET, RUNTIME, change, plain
 
 from envcompare.errors import ProfileError
 from envcompare.profile_files.nsys import complaints, database, read
-from envcompare.report.wording.profileterms import note_sentences
+from envcompare.report.wording.profilewords import note_sentences
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from ncutexts import DATA
 
 from envcompare.profile_files import nvprof
-from envcompare.report.wording.profileterms import note_sentences
+from envcompare.report.wording.profilewords import note_sentences
 from envcompare.run_folder.profiles import Profile
 
 GEMM = "void gemm<float, int=128>(float const *, float*, int)"

@@ -13,7 +13,7 @@ from profilefuzz import NAMES, Seed, seeds
 
 from envcompare.errors import ConfigError, ProfileError
 from envcompare.profile_files import SEVERAL, read, recognise, validate
-from envcompare.report.wording.profileterms import note_sentences
+from envcompare.report.wording.profilewords import note_sentences
 from envcompare.run_folder.profiles import Kernel, Profile
 
 SEEDS = [pytest.param(name, seed, id=seed.name) for name in NAMES for seed in seeds(name)]

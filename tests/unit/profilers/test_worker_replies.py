@@ -12,7 +12,7 @@ from envcompare.errors import ProfileError
 from envcompare.profilers import Answer, Pass
 from envcompare.profilers.host import HostCounters
 from envcompare.profilers.torch import FLOPS, OPERATORS, Torch
-from envcompare.report.wording.profileterms import note_sentences
+from envcompare.report.wording.profilewords import note_sentences
 from envcompare.run_folder.profiles import Profile, Quantity
 
 ROW = {

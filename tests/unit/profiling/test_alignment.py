@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envcompare.analysis.profiles.alignment import Match, align
+from envcompare.analysis.profiles.kerneldiff import Match, align
 
 LISTS = st.lists(st.integers(0, 3), max_size=14)
 

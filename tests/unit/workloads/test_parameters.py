@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness.parameters import ParameterError, require, require_one_of, resolve
+from harness.loading import ParameterError, require, require_one_of, resolve
 
 DEFAULTS: dict[str, Any] = {"batch": 64, "lr": 1.0, "optimizer": "sgd", "evaluate": False}
 

@@ -18,8 +18,8 @@ from nightly import nightly_except
 from runs import run_folder, running
 
 from envcompare.errors import InterruptedRunError, UnusableError
-from envcompare.hosts import claims, hostlock
-from envcompare.hosts.hostlock import Asker, HostLock
+from envcompare.hosts import keeper
+from envcompare.hosts.keeper import Asker, HostLock
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.results import RunFolder
 from envcompare.stack.storage import host_cache
@@ -29,11 +29,11 @@ NAME = "envcompare-measuring.lock"
 # A client of its own that holds this machine until it is killed.
 CLIENT = """
 import time
-from envcompare.hosts import hostlock
+from envcompare.hosts import keeper
 from envcompare.interrupt import Interruption
 from envcompare.transport.local import LOCAL
-asker = hostlock.Asker(host="local", purpose="run", run_id="first")
-lock = hostlock.take(LOCAL, asker, wait_s=0, interruption=Interruption(), say=print)
+asker = keeper.Asker(host="local", purpose="run", run_id="first")
+lock = keeper.take(LOCAL, asker, wait_s=0, interruption=Interruption(), say=print)
 print("locked" if lock.keeper else lock.why_not, flush=True)
 time.sleep(300)
 """
@@ -66,7 +66,7 @@ def taken(
     *, run_id: str = "second", wait_s: float = 0, interruption: Interruption | None = None
 ) -> HostLock:
     """Lock this machine."""
-    return hostlock.take(
+    return keeper.take(
         LOCAL,
         Asker(host="local", purpose="run", run_id=run_id),
         wait_s=wait_s,
@@ -80,7 +80,7 @@ def test_a_second_client_is_told_who_holds_the_host(first: subprocess.Popen[str]
     with pytest.raises(UnusableError) as caught:
         taken()
     error = caught.value
-    holder = hostlock.holder_of(LOCAL)
+    holder = keeper.holder_of(LOCAL)
     assert holder is not None
     assert error.brief == "local is in use by another run"
     assert f"the run first, started by process {first.pid} on " in error.details
@@ -96,7 +96,7 @@ def test_a_client_that_is_killed_leaves_nothing(first: subprocess.Popen[str], pl
     lock = taken(wait_s=20)
     assert lock.keeper is not None
     lock.release()
-    assert hostlock.holder_of(LOCAL) is None
+    assert keeper.holder_of(LOCAL) is None
     assert [(path.name, path.read_bytes()) for path in place.iterdir()] == [(NAME, b"")]
 
 
@@ -140,7 +140,7 @@ def test_two_names_of_one_host_do_not_lock_each_other_out() -> None:
     """A run measures them one after another."""
     lock = taken()
     other = Asker(host="other", purpose="run", run_id="second")
-    shared = hostlock.take(LOCAL, other, wait_s=0, interruption=Interruption(), say=print)
+    shared = keeper.take(LOCAL, other, wait_s=0, interruption=Interruption(), say=print)
     lock.release()
     assert (shared.is_shared, shared.keeper, shared.why_not) == (True, None, "")
 
@@ -153,7 +153,7 @@ def test_a_process_with_the_arguments_of_this_client_is_another(place: Path) -> 
     with subprocess.Popen(["flock", str(place / NAME), *words], stdin=subprocess.PIPE) as other:
         time.sleep(0.5)
         try:
-            assert hostlock.holder_of(LOCAL) is not None
+            assert keeper.holder_of(LOCAL) is not None
             with pytest.raises(UnusableError, match="in use by another run"):
                 taken()
         finally:
@@ -164,10 +164,10 @@ def test_what_was_begun_over_a_lost_connection_is_ended() -> None:
     """A client that connects again finds its former self, and no other."""
     lock = taken()
     other = Asker(host="local", purpose="run", run_id="another")
-    hostlock.end_lost(LOCAL, other)
-    assert hostlock.holder_of(LOCAL) is not None
-    hostlock.end_lost(LOCAL, Asker(host="local", purpose="run", run_id="second"))
-    assert hostlock.holder_of(LOCAL) is None
+    keeper.end_lost(LOCAL, other)
+    assert keeper.holder_of(LOCAL) is not None
+    keeper.end_lost(LOCAL, Asker(host="local", purpose="run", run_id="second"))
+    assert keeper.holder_of(LOCAL) is None
     lock.release()
 
 
@@ -259,7 +259,7 @@ def test_two_runs_at_once_on_this_machine(tmp_path: Path, monkeypatch: pytest.Mo
         assert cleaned.returncode == 0, cleaned.stderr
         assert "the lock of the host: the run" in cleaned.stdout
         assert "the claim of that run: the next run" in cleaned.stdout
-        (claim,) = claims.survey(LOCAL, host_cache(LOCAL))
+        (claim,) = keeper.survey(LOCAL, host_cache(LOCAL))
         assert (claim.run_id, claim.state) == (folder.name, "dead")
     told = envcompare("status", cwd=tmp_path)
     assert told.stdout.startswith("local: free, as far as this login can see")
@@ -299,12 +299,12 @@ def test_a_run_whose_lock_was_broken_says_so(
     out = tmp_path / "out"
     out.mkdir()
     with running(out, *words) as process:
-        holder = hostlock.holder_of(LOCAL)
+        holder = keeper.holder_of(LOCAL)
         assert holder is not None
         if is_removed:
             (place / NAME).unlink()
         else:
-            hostlock.end(LOCAL, holder)
+            keeper.end(LOCAL, holder)
         process.communicate()
     folder = run_folder(out)
     assert folder is not None
