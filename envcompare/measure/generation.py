@@ -56,6 +56,7 @@ from envcompare.text import counted
 STEPS, STEP_S = "steps_per_block", "step_s"
 _CALIBRATION_STEPS = 4
 _STOPPED_PILOTS = 2  # the first uses up what was made ahead
+_LEAST_PILOT_STEPS = 2
 _WARMUP = -1
 _WARMUP_S, _GPU_WARMUP_S = 0.1, 0.3  # CPU steps are settled after three; a GPU raises its clocks
 _MIN_STEP_S = 10e-6  # reading both clocks takes 0.5 to 1 µs, a tenth of it
@@ -85,7 +86,6 @@ class Generation:
     slower: dict[str, SlowerBlock] = field(default_factory=dict)
     stops: bool = False  # what an arm has started, while others have their turns
     run_in_s: float = 0.0  # of untimed steps in each turn, as `run_in_steps` takes it
-    _step_s: dict[str, float] = field(default_factory=dict)  # of each arm, in its last block
     _holds: bool = False  # all arms of a round on one CPU
     _works_outside: bool = False  # some arm, as the last round has shown
     _checksums: dict[str, float | None] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class Generation:
         self.marked_s = self.marking.run(
             self.workers, restart=self.restart, steps=of_arms, step_s=step_s, rounds_s=rounds_s,
             order=order, holds=self._holds,
-            turn=lambda arm: self._turn(arm, f"marked {arm}"),
+            turn=lambda arm, number: self._turn(arm, f"marked {number}"),
         )  # fmt: skip
 
     def _can_measure(self) -> bool:
@@ -230,17 +230,24 @@ class Generation:
         The turns are longer, by how long steps wait.
         """
         self.stops, self.run_in_s = True, 0.0
-        steps = steps_a_block(step_s, block_s=STOPPED_BLOCK_S)
+        # at least some steps that nothing came for while all was stopped
+        steps = max(_LEAST_PILOT_STEPS, steps_a_block(step_s, block_s=STOPPED_BLOCK_S))
         limit_s = block_limit_s(steps * max(step_s, self._first_step_s))
         blocks: dict[str, Ran] = {}
         for number in range(_STOPPED_PILOTS):
             for arm in self._order(f"calibrate stopped {number}"):
-                ran = self.workers.ask(arm, _steps(steps, limit_s, turn=Turn(stops=True)))
+                ran = self.workers.ask(arm, _steps(steps, limit_s, turn=Turn(run_in=1, stops=True)))
                 if ran is not None:
                     blocks[arm] = ran
         if self.context.reference in self.workers.arms:
             self.run_in_s = longest_wait_s(blocks.values())
-            self._take_steps(blocks, block_s=stopped_block_s(self.run_in_s))
+            block_s = stopped_block_s(
+                self.run_in_s,
+                _mean_s(blocks[self.context.reference]),
+                children=max(ran.children or 0 for ran in blocks.values()),
+                margin=self.context.design.margin,
+            )
+            self._take_steps(blocks, block_s=block_s)
 
     def _take_steps(self, blocks: Mapping[str, Ran], *, block_s: float) -> None:
         """Take the steps of a block from those of the reference, and fewer for slower arms.
@@ -283,10 +290,7 @@ class Generation:
         noted: dict[str, Scalar] = {STEPS: self.steps, STEP_S: self.block_s / self.steps}
         for arm, block in self.slower.items():
             noted |= {f"{STEPS} {arm}": block.steps, f"{STEP_S} {arm}": block.step_s}
-        if self.stops:
-            noted[STOPS] = True
-        if self.run_in_s:
-            noted[RUN_IN_S] = self.run_in_s
+        noted |= {STOPS: self.stops, RUN_IN_S: self.run_in_s}
         self.context.note("calibrated", values=noted)
 
     def _steps_of(self, arm: str, *, is_warmup: bool = False) -> int:
@@ -300,9 +304,12 @@ class Generation:
         return steps * max(1, round(wanted_s / max(self.block_s, 1e-9)))
 
     def _turn(self, arm: str, purpose: str) -> Turn:
-        step_s = self._step_s.get(arm, self.block_s / (self.steps or MIN_STEPS))
+        """Return the turn of an arm, with as many untimed steps as the others if its block has."""
+        slower = self.slower.get(arm)
+        step_s = slower.step_s if slower else self.block_s / (self.steps or MIN_STEPS)
         share = self._seed(f"run-in {purpose}") % 1000 / 1000
-        return Turn(run_in=run_in_steps(self.run_in_s, step_s, share=share), stops=self.stops)
+        run_in = run_in_steps(self.run_in_s, step_s, share=share, stops=self.stops)
+        return Turn(run_in=run_in, stops=self.stops)
 
     def _run_round(self, number: int) -> None:
         cpu = OWN_CPU if self._holds else None
@@ -310,15 +317,14 @@ class Generation:
         for order, arm in enumerate(self._order(f"round {number}")):
             limit_s = block_limit_s(expected_block_s(self._first_step_s))
             steps = self._steps_of(arm, is_warmup=number == _WARMUP)
-            turn = self._turn(arm, f"{number} {arm}")
+            turn = self._turn(arm, str(number))
             ran = self.workers.ask(arm, _steps(steps, limit_s, cpu=cpu, turn=turn))
             if ran is None:
                 self.context.note("round-dropped", arm=arm, text=f"round {number}")
                 return
-            self._step_s[arm] = _mean_s(ran)
             if number == _WARMUP:
                 self._shorten(arm, ran)
-            block = self._checked(self._block(arm, ran, number=number, order=order))
+            block = self._checked(self._block(arm, ran, number, order=order, run_in=turn.run_in))
             self.keep(block)
             self.context.recorder.sample(block)
             is_one = self.context.design.threads == 1
@@ -337,7 +343,7 @@ class Generation:
         roster.context.note("round-dropped", arm=block.arm, text=f"round {block.round}: {fault}")
         return replace(block, status="dropped")
 
-    def _block(self, arm: str, ran: Ran, *, number: int, order: int) -> Block:
+    def _block(self, arm: str, ran: Ran, number: int, *, order: int, run_in: int) -> Block:
         """Return what ran as a block, which warms up as well where a model was compiled in it."""
         times = asdict(ran)
         compilations = times.pop("compilations")
@@ -354,6 +360,7 @@ class Generation:
             round=number,
             order=order,
             k=len(ran.wall_ns),
+            run_in=run_in,
             checksum=self._checksums.get(arm),
             warmup=is_warmup or compilations > 0,
             **times,
@@ -449,7 +456,7 @@ class Marking:
         rounds_s: float,
         order: Callable[[str], tuple[str, ...]],
         holds: bool,
-        turn: Callable[[str], Turn],
+        turn: Callable[[str, int], Turn],
     ) -> float:
         """Run marked rounds for their share of the time, `rounds_s` being that of the others.
 
@@ -467,7 +474,9 @@ class Marking:
                 self._note_room(workers.context, most, round_s)
                 break
             arms_in_order = order(f"marked {number}")
-            blocks = self._round(workers, arms_in_order, marked, longest_s, holds=holds, turn=turn)
+            blocks = self._round(
+                workers, arms_in_order, marked, longest_s, number, holds=holds, turn=turn
+            )
             for place, (arm, phases) in enumerate(blocks.items() if number >= 0 else ()):
                 block = MarkedBlock(
                     cell=workers.context.cell,
@@ -500,15 +509,16 @@ class Marking:
         order: tuple[str, ...],
         steps: Mapping[str, int],
         limit_s: float,
+        number: int,
         *,
         holds: bool,
-        turn: Callable[[str], Turn],
+        turn: Callable[[str, int], Turn],
     ) -> dict[str, _Phases]:
         """Return what each arm took, nothing where one could not tell: then no arm is marked."""
         by_arm: dict[str, _Phases] = {}
         cpu = OWN_CPU if holds else None
         for arm in order:
-            reply = workers.ask(arm, _marked(steps[arm], limit_s, cpu=cpu, turn=turn(arm)))
+            reply = workers.ask(arm, _marked(steps[arm], limit_s, cpu=cpu, turn=turn(arm, number)))
             if reply is None:
                 return {}
             cpu = reply.cpu if holds else None

@@ -25,6 +25,7 @@ BLOCK_S = 0.02  # a round of 20 ms spreads hardly more than one of 0.1 s, and th
 STOPPED_BLOCK_S, MAX_STOPPED_BLOCK_S = 0.2, 2.0  # where arms are stopped between their turns
 _WAITS = 20  # times the longest wait, since what is waited for comes while an arm is stopped too
 _LEAST_RUN_IN_S, _MOST_RUN_IN_S = 0.005, 1.0
+_LONG_STEP_S = 2.0
 # Ten periods of a quota, 100 ms as engines set them, and one: a pause restores a quota's budget.
 QUOTA_BLOCK_S, QUOTA_RUN_IN_S = 1.0, 0.1
 _LONGER_BLOCK, _LONGER_STOPPED_BLOCK = 4, 1.5  # times the length wanted, of a slower arm's block
@@ -61,15 +62,17 @@ def has_quota(hellos: Iterable[Hello], *, threads: int) -> bool:
     return any(isinstance(one, int | float) and one < threads for one in facts)
 
 
-def run_in_steps(run_in_s: float, step_s: float, *, share: float) -> int:
+def run_in_steps(run_in_s: float, step_s: float, *, share: float, stops: bool) -> int:
     """Return how many untimed steps begin a turn: for one to two times `run_in_s`, by `share`.
 
     They use up what a pause leaves: answers that came meanwhile, the budget of a quota. With a
     share drawn uniformly from 0 to 1 the timed steps begin at any step between two answers, or in a
     period of a quota, so that on average they take as long as in a loop of hours. Drawn by time
-    they would often begin after a long step, and hold one less.
+    they would often begin after a long step, and hold one less. There is at least one, except for
+    steps that are far longer than a period of a quota.
     """
-    return round((1 + share) * run_in_s / max(step_s, 1e-9))
+    least = run_in_s > 0 and (stops or step_s < _LONG_STEP_S)
+    return max(int(least), round((1 + share) * run_in_s / max(step_s, 1e-9)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +119,14 @@ def longest_wait_s(blocks: Iterable[Ran]) -> float:
     return min(_MOST_RUN_IN_S, max(_LEAST_RUN_IN_S, max(waits_ns, default=0) / 1e9))
 
 
-def stopped_block_s(wait_s: float) -> float:
+def stopped_block_s(wait_s: float, step_s: float, *, children: int, margin: float) -> float:
     """Return how long a block should last where arms are stopped between their turns.
 
-    At 20 times the longest wait of a step it holds many answers.
+    At 20 times the longest wait of a step it holds many answers. Each child may have one answer for
+    free in a turn: with children ÷ margin steps these hide no more than the margin.
     """
-    return min(MAX_STOPPED_BLOCK_S, max(STOPPED_BLOCK_S, _WAITS * wait_s))
+    wanted_s = max(STOPPED_BLOCK_S, _WAITS * wait_s, step_s * children / margin)
+    return min(MAX_STOPPED_BLOCK_S, wanted_s)
 
 
 def _times(ran: Ran) -> Iterable[tuple[float, float]]:

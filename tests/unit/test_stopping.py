@@ -166,14 +166,18 @@ def stopped_block_s(work_s: float, left_s: float, *, threads: int, cpus: float) 
 
 
 @pytest.mark.parametrize(("threads", "cpus"), [(2, 1.0), (4, 1.0), (2, 0.5), (4, 3.0), (2, 1.9)])
-def test_blocks_under_a_quota_take_as_long_as_a_loop_of_hours(threads: int, cpus: float) -> None:
+@pytest.mark.parametrize("alone_s", [0.002, 0.02])
+def test_blocks_under_a_quota_take_as_long_as_a_loop_of_hours(
+    threads: int, cpus: float, alone_s: float
+) -> None:
     """Whenever in a period a turn begins: alone, in a loop of seconds, it takes n ÷ q as long."""
     work_s = threads * QUOTA_BLOCK_S  # as calibrated where nothing stops it
-    step_s = 0.002 * threads / cpus  # as an arm's last block has shown
+    step_s = alone_s * threads / cpus
     taken = []
     for number in range(400):
         rest_s, share = 0.1 * (number % 20 + 0.5) / 20, (number // 20 + 0.5) / 20
-        run_in_s = 0.002 * threads * run_in_steps(QUOTA_RUN_IN_S, step_s, share=share)
+        run_in = run_in_steps(QUOTA_RUN_IN_S, step_s, share=share, stops=False)
+        run_in_s = alone_s * threads * run_in
         ends_s = (
             stopped_block_s(part_s, rest_s, threads=threads, cpus=cpus)
             for part_s in (run_in_s, run_in_s + work_s)
@@ -181,6 +185,24 @@ def test_blocks_under_a_quota_take_as_long_as_a_loop_of_hours(threads: int, cpus
         taken.append(-next(ends_s) + next(ends_s))
     change = statistics.fmean(taken) / QUOTA_BLOCK_S - 1
     assert change == pytest.approx(threads / cpus - 1, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("run_in_s", "step_s", "stops", "steps"),
+    [
+        (0.0, 0.001, False, (0, 0)),
+        (0.1, 0.001, False, (100, 200)),
+        (0.1, 0.3, False, (1, 1)),
+        (0.1, 3.0, False, (0, 0)),  # a period of a quota is short against it
+        (0.005, 3.0, True, (1, 1)),  # an answer that came in a pause is worth a whole wait
+    ],
+)
+def test_turn_begins_with_untimed_steps(
+    run_in_s: float, step_s: float, steps: tuple[int, int], *, stops: bool
+) -> None:
+    """For one to two times what a pause leaves, and at least one if anything is left."""
+    shares = (0.0, 1.0)
+    assert steps == tuple(run_in_steps(run_in_s, step_s, share=one, stops=stops) for one in shares)
 
 
 @pytest.mark.parametrize(

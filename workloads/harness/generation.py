@@ -14,7 +14,7 @@ from harness.facts.cgroups import memory_peak_bytes
 from harness.facts.inside import fingerprint
 from harness.failures import ContractError, PhaseError, ProtocolError, failure_reply, phase
 from harness.loading import Workload
-from harness.placement import OWN_CPU, current_cpu, held
+from harness.pinning import OWN_CPU, current_cpu, held
 from harness.profiling import profile
 
 PAD_LIMIT_BYTES = 1 << 30
@@ -99,9 +99,9 @@ class Generation:
     def _run(self, request: dict[str, Any]) -> dict[str, Any]:
         k = whole_number(request, "k", least=1)
         self._peak_bytes = None
-        before = compiling.compilations()
         with held(_cpu_of(request)) as is_held:
             self._run_in(request)
+            before = compiling.compilations()
             fields = self._clock.measure(self._object.step, k, done=self._steps)
             fields |= {"cpu": current_cpu(), "is_held": is_held}
         self._steps += k
@@ -113,6 +113,7 @@ class Generation:
             with phase("step", self._steps + 1):
                 self._object.step()
             self._steps += 1
+        torchparts.wait_for_device(self._job.device)
 
     def _evaluate(self, _request: dict[str, Any]) -> dict[str, Any]:
         """Ask the workload how well it does on data that it does not train on."""

@@ -14,7 +14,8 @@ from harness.failures import ProcessError, ProtocolError, phase
 from harness.formats.data import data_hash
 from harness.generation import Job, whole_number
 from harness.loading import Workload, code_hash, load_class
-from harness.placement import Placement, pin
+from harness.pinning import pin
+from harness.placement import Placement
 from harness.places import in_fork, unsafe_to_fork
 
 PLACES = ("auto", "fork", "rebuild")

@@ -24,7 +24,7 @@ from harness.failures import (
     phase,
 )
 from harness.output import Output
-from harness.placement import OWN_PYTHON, pin
+from harness.pinning import OWN_PYTHON, pin
 from harness.wire import encode, leave, parse_request, read_line, send
 
 if TYPE_CHECKING:

@@ -64,6 +64,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cpu_s: float | None = None  # CPU time that it used outside its turns
     children: int | None = None  # the largest number of its processes at one time
     is_unstopped: bool = False  # it could not be stopped as planned
+    hidden: float | None = None  # share of a step that answers during its stops may hide
     unit: Literal["restart", "round"] = "restart"
     counted: int | None = None  # measured units
     needed: int | None = None  # units that a verdict needs

@@ -67,6 +67,7 @@ class OutsideWork:
     cpu_s: float
     children: int  # the largest number at one time
     is_unstopped: bool  # it could not be stopped as planned
+    hidden: float = 0.0  # share of a step that answers which came during stops may hide
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots, for the cached properties
@@ -249,7 +250,20 @@ class CellData:
                 children=max((one.children or 0 for one in running), default=0),
                 is_unstopped=self.stops and is_running,
             )
-        return None
+        return self._hiding(arm, [one for one in blocks if one.is_stopped])
+
+    def _hiding(self, arm: str, stopped: list[Block]) -> OutsideWork | None:
+        """Return the children of an arm that may hide more than the margin in its turns.
+
+        What a child waits for may come during a stop: one answer a child in each turn.
+        """
+        if not stopped:
+            return None
+        children = max(one.children or 0 for one in stopped)
+        hidden = children / statistics.median(one.run_in + one.k for one in stopped)
+        if hidden <= self.run.design.margin:
+            return None
+        return OutsideWork(arm=arm, cpu_s=0.0, children=children, is_unstopped=False, hidden=hidden)
 
     def _spinning_ns(self, block: Block) -> int:
         """Return the longest time that an arm's thread pools may spin after a block.

@@ -283,7 +283,7 @@ def _results(data: CellData, arm: str) -> dict[_Point, float]:
     for one in (one for one in data.blocks if one.arm == arm):
         start = (one.restart, one.generation)
         if isinstance(one, Block):
-            steps[start] = steps.get(start, 0) + one.k
+            steps[start] = steps.get(start, 0) + one.run_in + one.k
             results |= {
                 ("loss of the first step", *start, 0): one.checksum,
                 ("loss", *start, steps[start]): one.loss,

@@ -265,6 +265,7 @@ def outside_turns(data: CellData, arm: str) -> Reason | None:
         cpu_s=work.cpu_s,
         children=work.children or None,
         is_unstopped=work.is_unstopped,
+        hidden=work.hidden or None,
     )
 
 

@@ -573,6 +573,10 @@ def _outside(reason: Reason) -> str:
         who = f"{children} of {reason.arm}" if reason.children else reason.arm
         how = "measure it with `--command`"
         return f"{who} could not be stopped during the turns of other arms: {how}"
+    if reason.hidden:
+        most = f"up to {100 * reason.hidden:.0f} % of a step"
+        waits = f"{children} of {reason.arm} may get an answer while stopped"
+        return f"{waits}, which could hide {most}: measure it with `--command`"
     if cpu_s < _LEAST_OUTSIDE_S:
         who = children if reason.children else "threads"
         goes_on = "kept working in the turns of other arms: measure it with `--command`"

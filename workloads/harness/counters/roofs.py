@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
     asked = _parse(arguments)
     import torch  # noqa: PLC0415, TID251  after stdout is out of the way; its home is workloads/
 
-    from harness.placement import pin  # noqa: PLC0415
+    from harness.pinning import pin  # noqa: PLC0415
 
     pin([int(cpu) for cpu in asked.cpus.split(",")] if asked.cpus else None)
     if asked.threads:
