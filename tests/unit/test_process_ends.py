@@ -123,6 +123,8 @@ def test_lost_connection_ends_the_program(tmp_path: Path, is_gone: Callable[[Pat
         time.sleep(0.02)
     worker._close_stdin()
     assert is_gone(tmp_path / "pid")
+    asking.join(30)  # it sees the end of the launcher, and not that it was killed
+    assert not asking.is_alive()
     worker.kill()
 
 
