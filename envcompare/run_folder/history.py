@@ -10,8 +10,11 @@ from envcompare.run_folder.records import Block, Design, Event, EventKind, OfRes
 EXPECTED_SPREAD = "expected_spread"
 """In a `calibrated` event: the standard deviation that a restart is expected to add."""
 
-STOPS, RUN_IN_S = "stops", "run-in s"
+STOPS = "stops"
 """In a `calibrated` event: arms are stopped between their turns."""
+
+RUN_IN_S = "run-in s"
+"""In a `calibrated` event: the least duration of the untimed steps that begin a turn."""
 
 LEFT_S = "left_s"
 """In a `turn` event: the seconds left in the cell's budget."""
