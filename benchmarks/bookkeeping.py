@@ -179,7 +179,7 @@ def one_run(*words: str) -> Iterator[Path]:
     Raises click.ClickException as `run_envcompare` does.
     """
     with tempfile.TemporaryDirectory(prefix="envcompare-benchmark-") as out:
-        run_envcompare("run", *words, "--out", out)
+        run_envcompare("run", *words, "--wait=600", "--out", out)
         (folder,) = Path(out).iterdir()
         yield folder
 

@@ -170,10 +170,20 @@ def make_ready(one: Explanation, place: Place, *, other_python: str) -> tuple[st
 def measure(one: Explanation, extra: tuple[str, ...], *, out: Path) -> Path:
     """Carry out the run, or go on with one that was interrupted; return its folder."""
     begun = sorted(out.glob("*/run.json"))
-    words = ("--out", str(out), "--quick", "--seed", "1", "--no-startup", "--title", one.title)
+    words = (
+        "--wait=600",
+        "--out",
+        str(out),
+        "--quick",
+        "--seed",
+        "1",
+        "--no-startup",
+        "--title",
+        one.title,
+    )
     flags = (*words, *one.flags, *extra)
     if begun:
-        flags = ("--resume", str(begun[-1].parent))
+        flags = ("--wait=600", "--resume", str(begun[-1].parent))
     argv = (sys.executable, "-m", "envcompare", "run", *flags)
     _say(f"{one.name}: load {load_average()}")
     subprocess.run(argv, check=True)

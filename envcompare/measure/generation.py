@@ -6,6 +6,7 @@ the marks is left in what a verdict rests on; all arms take turns in them as in 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,9 +21,12 @@ from envcompare.measure.cell import CellContext
 from envcompare.measure.limits import (
     BLOCK_S,
     MIN_STEPS,
+    MOST_SETTLING_S,
     QUOTA_BLOCK_S,
     QUOTA_RUN_IN_S,
+    SHORT_BLOCK_S,
     STOPPED_BLOCK_S,
+    HeldWaits,
     SlowerBlock,
     block_limit_s,
     expected_block_s,
@@ -30,6 +34,7 @@ from envcompare.measure.limits import (
     limit_s,
     longest_wait_s,
     run_in_steps,
+    settling_s,
     slower_block,
     steps_a_block,
     stopped_block_s,
@@ -40,7 +45,7 @@ from envcompare.measure.replies import Generated, Hello, Profiled, Ran
 from envcompare.measure.startup import Launches
 from envcompare.measure.worker import OWN_CPU, PLAIN_TURN, Turn, Worker
 from envcompare.measure.workers import CellWorkers
-from envcompare.run_folder.history import RUN_IN_S, STOPS
+from envcompare.run_folder.history import GENERATION, RUN_IN_S, STEP_S, STEPS, STOPS
 from envcompare.run_folder.records import (
     Block,
     Failure,
@@ -52,8 +57,6 @@ from envcompare.run_folder.records import (
 )
 from envcompare.text import counted
 
-# As they are noted; with the name of an arm where that is far slower.
-STEPS, STEP_S = "steps_per_block", "step_s"
 _CALIBRATION_STEPS = 4
 _STOPPED_PILOTS = 2  # the first uses up what was made ahead
 _LEAST_PILOT_STEPS = 2
@@ -63,31 +66,76 @@ _MIN_STEP_S = 10e-6  # reading both clocks takes 0.5 to 1 µs, a tenth of it
 _MAX_PAD_BYTES = 1 << 20
 _MARKED_SHARE = 0.13  # of what a restart measures
 MARKED = "phases"
+_ROUNDS_TO_SETTLE, _LOOPS, _LOOP_S = 12, 3, 0.25  # for a look at what a pause changes
 _FEWER_STEPS = 4  # times fewer than in a block: more rounds say more than longer ones
 _MARKED_START_S = 5.0
 _Phases = dict[StepPhase, OperatorTimes]
 
 
 @dataclass(slots=True)
+class Tuning:
+    """How the arms of a cell take turns: found in its first generation, used in all."""
+
+    steps: int | None = None  # in a block; None: not calibrated yet
+    block_s: float = 0.0  # of the reference, as calibrated
+    slower: dict[str, SlowerBlock] = field(default_factory=dict)
+    stops: bool = False  # what an arm has started, while others have their turns
+    run_in_s: float = 0.0  # of untimed steps in each turn, as `run_in_steps` takes it
+    number: int = 0  # of generations, one higher each time that turns were too short
+    is_settled: bool = True  # no look at what a pause changes is due
+    seen_s: float | None = None  # what the last one saw, as `settling_s`
+    held: HeldWaits = field(default_factory=HeldWaits)
+
+    @classmethod
+    def of(cls, noted: Mapping[str, float], arms: Iterable[str]) -> Tuning:
+        """Return what was noted before an interruption."""
+        steps = noted.get(STEPS)
+        slower = {
+            arm: SlowerBlock(steps=int(fewer), step_s=noted.get(f"{STEP_S} {arm}", math.inf))
+            for arm in arms
+            if (fewer := noted.get(f"{STEPS} {arm}"))
+        }
+        return cls(
+            steps=None if steps is None else int(steps),
+            block_s=(steps or 0) * noted.get(STEP_S, 0.0),
+            slower=slower,
+            stops=bool(noted.get(STOPS)),
+            run_in_s=noted.get(RUN_IN_S, 0.0),
+            number=int(noted.get(GENERATION, 0)),
+        )
+
+    @property
+    def step_s(self) -> float:
+        """Return how long a step of the reference takes."""
+        return self.block_s / (self.steps or MIN_STEPS)
+
+    @property
+    def values(self) -> dict[str, Scalar]:
+        """Return what is noted of a calibration."""
+        noted: dict[str, Scalar] = {STEPS: self.steps or MIN_STEPS, STEP_S: self.step_s}
+        for arm, block in self.slower.items():
+            noted |= {f"{STEPS} {arm}": block.steps, f"{STEP_S} {arm}": block.step_s}
+        return noted | {STOPS: self.stops, RUN_IN_S: self.run_in_s, GENERATION: self.number}
+
+
+@dataclass(slots=True)
 class Generation:
-    """The generation of a restart; `steps` and `block_s` are known when it has run."""
+    """The generation of a restart; the turns are calibrated when it has run."""
 
     workers: CellWorkers
     restart: int
     hellos: dict[str, Hello]
     launches: Launches
-    steps: int | None  # in a block; None: calibrate first
-    block_s: float  # of the reference, as calibrated
+    tuning: Tuning
     keep: Callable[[Block], None]
     is_enough: Callable[[float | None], bool]
+    begin_again: Callable[[], None]  # forget the rounds before
     marking: Marking
     marked_s: float = 0.0
-    number: int = 0
-    slower: dict[str, SlowerBlock] = field(default_factory=dict)
-    stops: bool = False  # what an arm has started, while others have their turns
-    run_in_s: float = 0.0  # of untimed steps in each turn, as `run_in_steps` takes it
     _holds: bool = False  # all arms of a round on one CPU
     _works_outside: bool = False  # some arm, as the last round has shown
+    _warmups: dict[str, Ran] = field(default_factory=dict)
+    _turns_ns: dict[str, list[float]] = field(default_factory=dict)  # steps since that look
     _checksums: dict[str, float | None] = field(default_factory=dict)
     _first_step_s: float = 0.0  # the longest of all arms
     _wanted_s: float = 0.0  # how long a block should last; 0: nothing is calibrated here
@@ -116,15 +164,18 @@ class Generation:
         """
         self.workers.compare_checksums(self._checksums)
         arms = self.workers.arms
-        if self.steps is None:
+        if self.tuning.steps is None:
             self._calibrate()
         began = time.monotonic()
         try:
             if self._can_measure():
                 self._run_round(_WARMUP)
-                if self._works_outside and not self.stops and self.steps is not None:
-                    self._calibrate_stopped(self.block_s / self.steps)
-                self._note_calibration()
+                if self._works_outside and not self.tuning.stops:
+                    self._calibrate_stopped(self.tuning.step_s)
+                elif self._wanted_s:
+                    self._begin_settling()
+                if self._wanted_s:
+                    self.context.note("calibrated", values=self.tuning.values)
                 began = time.monotonic()
             self._run_rounds(arms)
         except InterruptedRunError:
@@ -132,7 +183,7 @@ class Generation:
                 self.workers.look_around(is_last=True)  # else what was measured is lost on resume
             raise
         self.workers.look_around()
-        if self.steps is not None and self.workers.arms == arms:
+        if self.tuning.steps is not None and self.workers.arms == arms:
             self._run_marked(time.monotonic() - began)
         self._end()
 
@@ -143,25 +194,27 @@ class Generation:
             self._run_round(number)
             round_s = time.monotonic() - began
             number += 1
+            is_due = not self.tuning.is_settled and number % _ROUNDS_TO_SETTLE == 0
+            if is_due and self._must_settle():
+                self.begin_again()
+                number, round_s = 0, None
 
     def _run_marked(self, rounds_s: float) -> None:
-        steps = self.steps or MIN_STEPS
-        step_s, order = self.block_s / steps, self._order
         of_arms = {arm: self._steps_of(arm) for arm in self.workers.arms}
         self.marked_s = self.marking.run(
-            self.workers, restart=self.restart, steps=of_arms, step_s=step_s, rounds_s=rounds_s,
-            order=order, holds=self._holds,
+            self.workers, restart=self.restart, steps=of_arms, step_s=self.tuning.step_s,
+            rounds_s=rounds_s, order=self._order, holds=self._holds,
             turn=lambda arm, number: self._turn(arm, f"marked {number}"),
         )  # fmt: skip
 
     def _can_measure(self) -> bool:
-        return self.steps is not None and self.context.reference in self.workers.arms
+        return self.tuning.steps is not None and self.context.reference in self.workers.arms
 
     def _order(self, purpose: str) -> tuple[str, ...]:
         return shuffled(self.workers.arms, self._seed(purpose))
 
     def _seed(self, purpose: str) -> int:
-        return self.context.seed_of(purpose, self.restart, self.number)
+        return self.context.seed_of(purpose, self.restart, self.tuning.number)
 
     def begin(self) -> float:
         """Build the model in every arm, one after the other if the launch is timed.
@@ -206,7 +259,7 @@ class Generation:
         The warm-up, which has more steps, decides again which arms those are.
         """
         context = self.context
-        self.stops, self.run_in_s = False, 0.0
+        self.tuning.stops, self.tuning.run_in_s = False, 0.0
         blocks: dict[str, Ran] = {}
         for arm in self._order("calibrate"):
             limit_s = block_limit_s(_CALIBRATION_STEPS * self._first_step_s)
@@ -229,7 +282,7 @@ class Generation:
 
         The turns are longer, by how long steps wait.
         """
-        self.stops, self.run_in_s = True, 0.0
+        self.tuning.stops, self.tuning.run_in_s = True, 0.0
         # at least some steps that nothing came for while all was stopped
         steps = max(_LEAST_PILOT_STEPS, steps_a_block(step_s, block_s=STOPPED_BLOCK_S))
         limit_s = block_limit_s(steps * max(step_s, self._first_step_s))
@@ -240,14 +293,61 @@ class Generation:
                 if ran is not None:
                     blocks[arm] = ran
         if self.context.reference in self.workers.arms:
-            self.run_in_s = longest_wait_s(blocks.values())
+            self.tuning.run_in_s = longest_wait_s(blocks.values())
             block_s = stopped_block_s(
-                self.run_in_s,
+                self.tuning.run_in_s,
                 _mean_s(blocks[self.context.reference]),
                 children=max(ran.children or 0 for ran in blocks.values()),
                 margin=self.context.design.margin,
             )
             self._take_steps(blocks, block_s=block_s)
+
+    def _begin_settling(self) -> None:
+        """Compare the first rounds with a loop, where turns can be lengthened."""
+        design = self.context.design
+        is_fixed = design.steps is not None or design.rounds is not None or self.context.has_gpu
+        is_long = bool(self.tuning.run_in_s) or self.tuning.block_s > SHORT_BLOCK_S
+        self.tuning.is_settled = is_fixed or is_long
+
+    def _must_settle(self) -> bool:
+        """Tell whether rounds begin again, with untimed steps, as they differ from a loop.
+
+        What serves an arm, such as a FUSE daemon, may be faster after a pause; the scheduler may
+        need time to part a worker from its helper. Two looks in a row, at other rounds and other
+        loops, have to agree.
+        """
+        before_s, turns_ns, loops = self.tuning.seen_s, self._turns_ns, [self._warmups]
+        self._turns_ns = {}
+        if before_s is not None:
+            loops = [self._probe(f"loop {number}") for number in range(_LOOPS if before_s else 1)]
+        self.tuning.seen_s = seen_s = settling_s(
+            [{arm: ran.wall_ns for arm, ran in loop.items()} for loop in loops],
+            turns_ns,
+            reference=self.context.reference,
+            margin=self.context.design.margin,
+        )
+        if before_s is None or bool(seen_s) != bool(before_s):
+            return False
+        if not seen_s:
+            self.tuning.is_settled = True
+            return False
+        self.tuning.seen_s = None
+        self.tuning.run_in_s = MOST_SETTLING_S if self.tuning.run_in_s else seen_s
+        self.tuning.is_settled = self.tuning.run_in_s == MOST_SETTLING_S
+        self._take_steps(self._warmups, block_s=self.tuning.run_in_s)
+        self.tuning.number += 1
+        self.context.note("calibrated", values=self.tuning.values)
+        return True
+
+    def _probe(self, purpose: str) -> dict[str, Ran]:
+        """Return a long, discarded turn of each arm."""
+        limit_s = block_limit_s(expected_block_s(self._first_step_s))
+        found: dict[str, Ran] = {}
+        for arm in self._order(purpose):
+            ran = self.workers.ask(arm, _steps(self._steps_in_loop(arm, _LOOP_S), limit_s))
+            if ran is not None:
+                found[arm] = ran
+        return found
 
     def _take_steps(self, blocks: Mapping[str, Ran], *, block_s: float) -> None:
         """Take the steps of a block from those of the reference, and fewer for slower arms.
@@ -257,14 +357,14 @@ class Generation:
         threads = max(self._threads, *(ran.running or 0 for ran in blocks.values()))
         if has_quota(self.workers.roster.hellos.values(), threads=threads):
             block_s = max(block_s, QUOTA_BLOCK_S)
-            self.run_in_s = max(self.run_in_s, QUOTA_RUN_IN_S)
+            self.tuning.run_in_s = max(self.tuning.run_in_s, QUOTA_RUN_IN_S)
         reference = self.context.reference
         step_s = _mean_s(blocks[reference])
         if (failure := _too_short(reference, step_s)) is not None:
             self.workers.drop(reference, failure)
             return
-        self.steps = self.context.design.steps or steps_a_block(step_s, block_s=block_s)
-        self.block_s, self._wanted_s = self.steps * step_s, block_s
+        self.tuning.steps = self.context.design.steps or steps_a_block(step_s, block_s=block_s)
+        self.tuning.block_s, self._wanted_s = self.tuning.steps * step_s, block_s
         for arm, ran in blocks.items():
             self._shorten(arm, ran)
 
@@ -277,53 +377,53 @@ class Generation:
         is_settled = self.context.design.steps is not None or arm == self.context.reference
         if not self._wanted_s or is_settled or ran.compilations:
             return
-        self.slower.pop(arm, None)
-        step_s = _mean_s(ran) if ran.gpu_ns or self.stops else min(ran.wall_ns) / 1e9
-        steps = self.steps or MIN_STEPS
-        block = slower_block(steps, step_s, block_s=self._wanted_s, stops=self.stops)
+        self.tuning.slower.pop(arm, None)
+        is_long = ran.gpu_ns or self._wanted_s > BLOCK_S
+        step_s = _mean_s(ran) if is_long else min(ran.wall_ns) / 1e9
+        block = slower_block(self.tuning.steps or MIN_STEPS, step_s, block_s=self._wanted_s)
         if block is not None:
-            self.slower[arm] = block
+            self.tuning.slower[arm] = block
 
-    def _note_calibration(self) -> None:
-        if not self._wanted_s or self.steps is None:
-            return
-        noted: dict[str, Scalar] = {STEPS: self.steps, STEP_S: self.block_s / self.steps}
-        for arm, block in self.slower.items():
-            noted |= {f"{STEPS} {arm}": block.steps, f"{STEP_S} {arm}": block.step_s}
-        noted |= {STOPS: self.stops, RUN_IN_S: self.run_in_s}
-        self.context.note("calibrated", values=noted)
+    def _steps_of(self, arm: str) -> int:
+        """Return how many steps an arm does in a block."""
+        slower = self.tuning.slower.get(arm)
+        return slower.steps if slower else self.tuning.steps or MIN_STEPS
 
-    def _steps_of(self, arm: str, *, is_warmup: bool = False) -> int:
-        """Return how many steps an arm does in a block, or in the discarded one."""
-        slower, steps = self.slower.get(arm), self.steps or MIN_STEPS
-        if not is_warmup:
-            return slower.steps if slower else steps
-        wanted_s = _GPU_WARMUP_S if self.context.has_gpu else _WARMUP_S
+    def _steps_in_loop(self, arm: str, wanted_s: float) -> int:
+        """Return how many whole blocks of an arm, or steps of a far slower one, last so long."""
+        slower, steps = self.tuning.slower.get(arm), self.tuning.steps or MIN_STEPS
         if slower:
             return slower.warmup_steps(wanted_s)
-        return steps * max(1, round(wanted_s / max(self.block_s, 1e-9)))
+        return steps * max(1, round(wanted_s / max(self.tuning.block_s, 1e-9)))
 
     def _turn(self, arm: str, purpose: str) -> Turn:
         """Return the turn of an arm, with as many untimed steps as the others if its block has."""
-        slower = self.slower.get(arm)
-        step_s = slower.step_s if slower else self.block_s / (self.steps or MIN_STEPS)
+        slower = self.tuning.slower.get(arm)
+        step_s = slower.step_s if slower else self.tuning.step_s
         share = self._seed(f"run-in {purpose}") % 1000 / 1000
-        run_in = run_in_steps(self.run_in_s, step_s, share=share, stops=self.stops)
-        return Turn(run_in=run_in, stops=self.stops)
+        run_in = run_in_steps(self.tuning.run_in_s, step_s, share=share, stops=self.tuning.stops)
+        return Turn(run_in=run_in, stops=self.tuning.stops)
 
     def _run_round(self, number: int) -> None:
         cpu = OWN_CPU if self._holds else None
         can_hold = self._can_hold
+        warmup_s = _GPU_WARMUP_S if self.context.has_gpu else _WARMUP_S
         for order, arm in enumerate(self._order(f"round {number}")):
             limit_s = block_limit_s(expected_block_s(self._first_step_s))
-            steps = self._steps_of(arm, is_warmup=number == _WARMUP)
+            is_warmup = number == _WARMUP
+            steps = self._steps_in_loop(arm, warmup_s) if is_warmup else self._steps_of(arm)
             turn = self._turn(arm, str(number))
             ran = self.workers.ask(arm, _steps(steps, limit_s, cpu=cpu, turn=turn))
             if ran is None:
                 self.context.note("round-dropped", arm=arm, text=f"round {number}")
                 return
-            if number == _WARMUP:
+            if is_warmup:
                 self._shorten(arm, ran)
+                self._warmups[arm] = ran
+            elif ran.is_held:
+                self.tuning.held.add(arm, ran)
+            if not (is_warmup or self.tuning.is_settled):
+                self._turns_ns.setdefault(arm, []).extend(ran.wall_ns)
             block = self._checked(self._block(arm, ran, number, order=order, run_in=turn.run_in))
             self.keep(block)
             self.context.recorder.sample(block)
@@ -332,7 +432,7 @@ class Generation:
             self._works_outside |= works_outside(ran, threads=threads)
             can_hold = can_hold and _can_be_held(ran, cpu)
             cpu = ran.cpu if ran.is_held else None
-        self._holds = can_hold
+        self._holds = can_hold and not self.tuning.held.harm(self.context.reference)
 
     def _checked(self, block: Block) -> Block:
         """Return the block, marked as dropped where its times cannot be true."""
@@ -356,7 +456,7 @@ class Generation:
             cell=self.context.cell,
             arm=arm,
             restart=self.restart,
-            generation=self.number,
+            generation=self.tuning.number,
             round=number,
             order=order,
             k=len(ran.wall_ns),
@@ -378,7 +478,7 @@ class Generation:
                 cell=self.context.cell,
                 arm=arm,
                 restart=self.restart,
-                generation=self.number,
+                generation=self.tuning.number,
                 **peaks,
             )
             self.context.recorder.sample(memory)

@@ -5,9 +5,10 @@ Pure, on what was measured so far; what is beyond a limit is named, and gives no
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -28,6 +29,13 @@ _LEAST_RUN_IN_S, _MOST_RUN_IN_S = 0.005, 1.0
 _LONG_STEP_S = 2.0
 # Ten periods of a quota, 100 ms as engines set them, and one: a pause restores a quota's budget.
 QUOTA_BLOCK_S, QUOTA_RUN_IN_S = 1.0, 0.1
+# After a pause a worker and its sidecar shared a CPU for up to 35 ms, and reads through squashfuse
+# took two thirds of their usual time for 0.15 s (benchmarks/felt.py).
+LEAST_SETTLING_S, MOST_SETTLING_S = 0.05, 0.2
+SHORT_BLOCK_S = 0.05  # up to which blocks may be too short to settle
+_LEAST_WARMUP_STEPS, _SHORT_WARMUP_S = 6, 0.5  # to see how the times of a slower arm change
+# A held worker cannot leave a CPU that a helper of its arm wants.
+_HELD_ROUNDS, _HELD_WAIT = 5, 0.01
 _LONGER_BLOCK, _LONGER_STOPPED_BLOCK = 4, 1.5  # times the length wanted, of a slower arm's block
 _SLOWER = 20  # times, that a step may be under a profiler: what is done around it is slow too
 MIN_STEPS, MAX_STEPS = 1, 2000  # in a block; each step is two numbers of a line of samples.jsonl
@@ -83,18 +91,18 @@ class SlowerBlock:
     step_s: float
 
     def warmup_steps(self, wanted_s: float) -> int:
-        """Return how many steps last for `wanted_s`, at least those of a block."""
-        return max(self.steps, round(wanted_s / max(self.step_s, 1e-9)))
+        """Return how many steps last for `wanted_s`: at least those of a block, and some."""
+        some = min(_LEAST_WARMUP_STEPS, round(_SHORT_WARMUP_S / max(self.step_s, 1e-9)))
+        return max(self.steps, some, round(wanted_s / max(self.step_s, 1e-9)))
 
 
-def slower_block(
-    steps: int, step_s: float, *, block_s: float, stops: bool = False
-) -> SlowerBlock | None:
+def slower_block(steps: int, step_s: float, *, block_s: float) -> SlowerBlock | None:
     """Return the block of an arm in which the reference's steps would last too long, else None.
 
-    Where arms are stopped between their turns (`stops`), blocks are long already.
+    Blocks that wait for something, such as what a stopped arm has started, are long already.
     """
-    longest_s = (_LONGER_STOPPED_BLOCK if stops else _LONGER_BLOCK) * block_s
+    is_long = block_s >= STOPPED_BLOCK_S
+    longest_s = (_LONGER_STOPPED_BLOCK if is_long else _LONGER_BLOCK) * block_s
     if steps * step_s <= longest_s:
         return None
     fewer = steps_a_block(step_s, block_s=longest_s)
@@ -127,6 +135,77 @@ def stopped_block_s(wait_s: float, step_s: float, *, children: int, margin: floa
     """
     wanted_s = max(STOPPED_BLOCK_S, _WAITS * wait_s, step_s * children / margin)
     return min(MAX_STOPPED_BLOCK_S, wanted_s)
+
+
+def settling_s(
+    loops: Sequence[Mapping[str, Sequence[float]]],
+    turns: Mapping[str, Sequence[float]],
+    *,
+    reference: str,
+    margin: float,
+) -> float:
+    """Return how long after a pause the ratio of an arm becomes what it is in a loop; 0: at once.
+
+    `loops` are steps in nanoseconds, from a pause on, and `turns` those of all turns. A ratio is
+    another if it differs from that of the second halves of the loops by more than half the margin.
+    """
+    ends: dict[str, list[float]] = {}
+    early: dict[str, list[float]] = {}
+    for loop in loops:
+        for arm, steps_ns in loop.items():
+            ends.setdefault(arm, []).extend(steps_ns[len(steps_ns) // 2 :])
+            begins_ns = itertools.accumulate(steps_ns, initial=0)
+            early.setdefault(arm, []).extend(
+                step_ns
+                for step_ns, begin_ns in zip(steps_ns, begins_ns, strict=False)
+                if 1 <= begin_ns / 1e9 / LEAST_SETTLING_S < 2
+            )
+    limit = math.log1p(margin / 2)
+    if _distance(turns, ends, reference) <= limit:
+        return 0.0
+    return MOST_SETTLING_S if _distance(early, ends, reference) > limit else LEAST_SETTLING_S
+
+
+def _distance(
+    these: Mapping[str, Sequence[float]], others: Mapping[str, Sequence[float]], reference: str
+) -> float:
+    """Return how far a log ratio to the reference is from the other one, for the farthest arm."""
+    gains = {
+        arm: math.log(_trimmed_mean(steps) / _trimmed_mean(others[arm]))
+        for arm, steps in these.items()
+        if steps and others.get(arm)
+    }
+    usual = gains.get(reference)
+    return 0.0 if usual is None else max(abs(gain - usual) for gain in gains.values())
+
+
+def _trimmed_mean(values: Sequence[float]) -> float:
+    """Return the mean without the lowest and the highest tenth, which neighbours may disturb."""
+    ordered, tenth = sorted(values), len(values) // 10
+    return max(1.0, statistics.fmean(ordered[tenth : len(ordered) - tenth]))
+
+
+@dataclass(slots=True)
+class HeldWaits:
+    """How long the arms waited for a CPU in rounds that were held on one CPU."""
+
+    _waited: dict[str, list[float]] = field(default_factory=dict)  # shares of the time
+
+    def add(self, arm: str, ran: Ran) -> None:
+        """Add a block that was held."""
+        wall_ns = sum(ran.wall_ns)
+        self._waited.setdefault(arm, []).append((ran.wait_ns or 0) / max(1, wall_ns))
+
+    def harm(self, reference: str) -> bool:
+        """Tell whether an arm waited in most blocks where the reference did not.
+
+        Something of the arm needs the CPU, and the worker could not leave it.
+        """
+        usual = statistics.median(self._waited.get(reference, [0.0]))
+        return any(
+            len(shares) >= _HELD_ROUNDS and statistics.median(shares) > usual + _HELD_WAIT
+            for shares in self._waited.values()
+        )
 
 
 def _times(ran: Ran) -> Iterable[tuple[float, float]]:

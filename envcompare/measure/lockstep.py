@@ -13,18 +13,17 @@ import math
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 
 from envcompare.config.plan import derive_seed, shuffled
 from envcompare.measure.cell import CellContext, Roster
-from envcompare.measure.generation import STEP_S, STEPS, Generation, Marking
+from envcompare.measure.generation import Generation, Marking, Tuning
 from envcompare.measure.limits import (
     OVERTIME_SHARE,
     CellEnd,
     Costs,
     RestartPlan,
-    SlowerBlock,
     overtime_s,
     plan_restarts,
     plan_text,
@@ -35,7 +34,7 @@ from envcompare.measure.quiet import QuietGate
 from envcompare.measure.replies import Hello
 from envcompare.measure.startup import Launches
 from envcompare.measure.workers import CellWorkers, WorkerPool
-from envcompare.run_folder.history import LEFT_S, RUN_IN_S, STOPS
+from envcompare.run_folder.history import LEFT_S
 from envcompare.run_folder.records import Block, Design, Sample, Startup
 from envcompare.stats.intervals import Interval, error_of_each
 from envcompare.stats.metrics import Readings, wall_ns
@@ -62,42 +61,39 @@ class Lockstep:
     context: CellContext
     roster: Roster
     prior: InitVar[Iterable[Sample]] = ()  # of the part before an interruption
-    tuning: dict[str, float] = field(default_factory=dict)  # as noted before it
+    noted: InitVar[Mapping[str, float] | None] = None  # of a calibration before it
     stopped_by: CellEnd | None = None
     readings: Readings = field(init=False)
     planned: PlannedRestarts = field(init=False)
     restart: int = field(init=False)  # the next one
     launches: Launches = field(init=False)
     marking: Marking = field(init=False)
-    _steps: int | None = None
-    _slower: dict[str, SlowerBlock] = field(default_factory=dict)
-    _block_s: float = 0.0
-    _stops: bool = False  # what arms have started, while others have their turns
-    _run_in_s: float = 0.0  # of each turn
+    _tuning: Tuning = field(init=False)
     _costs: Costs | None = None  # of the last restart
     _overtime_s: float = 0.0  # that it has taken
 
-    def __post_init__(self, prior: Iterable[Sample]) -> None:
-        self.readings = Readings(metrics=("net", "wall"), threads=self.context.design.threads)
+    def __post_init__(self, prior: Iterable[Sample], noted: Mapping[str, float] | None) -> None:
+        self._forget()
         self.marking = Marking(is_wanted=self.context.design.marks)
         samples = tuple(prior)
         self.planned = PlannedRestarts.of(self.context.design, samples)
         self.restart = self.planned.next(self.roster.arms)
         launches = [one for one in samples if isinstance(one, Startup)]
         self.launches = Launches(self.roster, launches)
-        for arm in self.context.arms:
-            if steps := self.tuning.get(f"{STEPS} {arm}"):
-                step_s = self.tuning.get(f"{STEP_S} {arm}", math.inf)  # if not noted
-                self._slower[arm] = SlowerBlock(steps=int(steps), step_s=step_s)
-        self._stops = bool(self.tuning.get(STOPS))
-        self._run_in_s = self.tuning.get(RUN_IN_S, 0.0)
+        self._tuning = Tuning.of(noted or {}, self.context.arms)
         for block in (one for one in samples if isinstance(one, Block)):
             self.readings.add(block)
-            if block.warmup:
-                continue
-            self._steps = int(self.tuning.get(STEPS, block.k))
-            step_s = wall_ns(block) / max(1, block.k) / 1e9
-            self._block_s = self._steps * self.tuning.get(STEP_S, step_s)
+            if not (block.warmup or self._tuning.steps):  # the calibration was not noted
+                self._tuning.steps, self._tuning.block_s = block.k, wall_ns(block) / 1e9
+
+    def _forget(self) -> None:
+        self.readings = Readings(metrics=("net", "wall"), threads=self.context.design.threads)
+
+    def begin_again(self) -> None:
+        """Forget all rounds, whose turns were too short."""
+        self._forget()
+        self.planned = PlannedRestarts(self.context.design)
+        self.planned.begin(self.restart)
 
     def why_done(self) -> CellEnd | None:
         """Return why no other restart is to come, None where one is."""
@@ -236,21 +232,16 @@ class Lockstep:
             restart,
             hellos,
             self.launches,
-            self._steps,
-            self._block_s,
+            self._tuning,
             self._keep,
             rounds.is_enough,
+            rounds.begin_again,
             self.marking,
-            slower=self._slower,
-            stops=self._stops,
-            run_in_s=self._run_in_s,
         )
         compiling_s = generation.begin()
         if self._costs is None:  # no later launch takes it
             rounds.began += compiling_s
         generation.run()
-        self._steps, self._block_s = generation.steps, generation.block_s
-        self._stops, self._run_in_s = generation.stops, generation.run_in_s
         if rounds.costs is not None:
             self._costs = rounds.costs
         self.context.recorder.progress(self.intervals(), self.context)
@@ -353,6 +344,12 @@ class _Rounds:
             self._review_s = max(FIRST_REVIEW_S, 2 * spent_s)
         is_enough = spent_s >= self._measuring_s and len(self._rounds_s) >= self._least
         return is_enough or context.remaining_s <= 0
+
+    def begin_again(self) -> None:
+        """Forget what rounds took and said: longer ones follow."""
+        self._rounds_s.clear()
+        self.costs = None
+        self.lockstep.begin_again()
 
 
 @dataclass(slots=True)

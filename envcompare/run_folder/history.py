@@ -10,11 +10,18 @@ from envcompare.run_folder.records import Block, Design, Event, EventKind, OfRes
 EXPECTED_SPREAD = "expected_spread"
 """In a `calibrated` event: the standard deviation that a restart is expected to add."""
 
+STEPS, STEP_S = "steps_per_block", "step_s"
+"""In a `calibrated` event: the steps of a block, and their duration. An arm's name follows if its
+own differ."""
+
 STOPS = "stops"
 """In a `calibrated` event: arms are stopped between their turns."""
 
 RUN_IN_S = "run-in s"
 """In a `calibrated` event: the least duration of the untimed steps that begin a turn."""
+
+GENERATION = "generation"
+"""In a `calibrated` event: the number of its generations; blocks of a lower one are discarded."""
 
 LEFT_S = "left_s"
 """In a `turn` event: the seconds left in the cell's budget."""
@@ -74,6 +81,18 @@ def waited_s(events: Iterable[Event]) -> float:
     """Return the seconds that a cell waited for a quiet machine, over all resumptions."""
     waits = (e.values.get("seconds") for e in events if e.what == "waited")
     return float(sum(seconds for seconds in waits if isinstance(seconds, int | float)))
+
+
+def last_calibration(events: Iterable[Event]) -> dict[str, float]:
+    """Return the numbers of a cell's last calibration, and the spread that it expects."""
+    noted: dict[str, float] = {}
+    for event in events:
+        if event.what != "calibrated":
+            continue
+        if STEPS in event.values:
+            noted = {name: value for name, value in noted.items() if name == EXPECTED_SPREAD}
+        noted |= {k: v for k, v in event.values.items() if isinstance(v, int | float)}
+    return noted
 
 
 def since_retry(events: Sequence[Event]) -> Sequence[Event]:
@@ -150,26 +169,33 @@ def standing(events: tuple[Event, ...]) -> tuple[Event, ...]:
 
 
 def standing_samples(samples: Iterable[Sample], design: Design) -> tuple[Sample, ...]:
-    """Return the samples without those of interrupted restarts that were repeated.
+    """Return the samples without rounds and interrupted restarts that were repeated.
 
-    Only designs of a fixed size repeat them. A restart belongs to the last part of the run that has
+    Rounds are repeated, as another generation, if the turns before were too short. Only designs of
+    a fixed size repeat restarts. A restart belongs to the last part of the run that has
     samples of it. Within one part, as after an arm fails, the restart begins again at the first
     repeated block.
     """
-    if design.restarts is None:
-        return tuple(samples)
     samples = tuple(samples)
+    last: dict[str, int] = {}
+    for one in samples:
+        if isinstance(one, Block):
+            last[one.cell] = max(one.generation, last.get(one.cell, 0))
+    samples = tuple(
+        one for one in samples if not isinstance(one, Block) or one.generation == last[one.cell]
+    )
+    if design.restarts is None:
+        return samples
     parts: dict[tuple[str, int], int] = {}
     for sample in samples:
         if isinstance(sample, OfRestart):
             restart = (sample.cell, sample.restart)
             parts[restart] = max(parts.get(restart, 0), sample.part)
-    last = (
+    return _without_overtaken(
         sample
         for sample in samples
         if not isinstance(sample, OfRestart) or sample.part == parts[sample.cell, sample.restart]
     )
-    return _without_overtaken(last)
 
 
 def _without_overtaken(samples: Iterable[Sample]) -> tuple[Sample, ...]:

@@ -40,7 +40,13 @@ from envcompare.measure.workers import WorkerPool
 from envcompare.profilers import ProfilerRun
 from envcompare.profilers.nvml import sampler_command, sampling
 from envcompare.profilers.toolbox import Toolbox
-from envcompare.run_folder.history import EXPECTED_SPREAD, since_retry, standing, waited_s
+from envcompare.run_folder.history import (
+    EXPECTED_SPREAD,
+    last_calibration,
+    since_retry,
+    standing,
+    waited_s,
+)
 from envcompare.run_folder.profiles import Lacking
 from envcompare.run_folder.records import (
     CellState,
@@ -123,7 +129,7 @@ class CellRun:
         self._why_skipped = self._why_not(context)
         if self._why_skipped:
             return None
-        self._lockstep = Lockstep(context, roster, self.prior, self._tuning())
+        self._lockstep = Lockstep(context, roster, self.prior, last_calibration(self.prior_events))
         # each part of a run notes them; only the last note is valid
         context.note("calibrated", values={EXPECTED_SPREAD: math.sqrt(context.noise.variance)})
         if (stopped_by := self._stopped_by()) and self.is_whole:
@@ -200,8 +206,8 @@ class CellRun:
 
     def _expected(self) -> Spread:
         """Return the expected variation of restarts on this host, the same after a resumption."""
-        if EXPECTED_SPREAD in self._tuning():
-            return prior_of(self._tuning()[EXPECTED_SPREAD])
+        if EXPECTED_SPREAD in last_calibration(self.prior_events):
+            return prior_of(last_calibration(self.prior_events)[EXPECTED_SPREAD])
         if not self.plan.design.noise_memory:
             return Spread()
         return recall(self.session.transport, self.session.cache).spread
@@ -355,10 +361,6 @@ class CellRun:
         self.job.folder.write_roofs(roofs)
         if roofs.reason:
             self.job.display.say(f"  {self.cell.id}: {roofs.reason}")
-
-    def _tuning(self) -> dict[str, float]:
-        noted = (event.values for event in self.prior_events if event.what == "calibrated")
-        return {k: v for values in noted for k, v in values.items() if isinstance(v, int | float)}
 
     def _make_roster(self, context: CellContext) -> Roster:
         """Return the arms with their work before an interruption."""

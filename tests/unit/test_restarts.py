@@ -6,6 +6,7 @@ With real workers where it matters what they do, else on a cell that launches no
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import time
 from dataclasses import replace
@@ -18,7 +19,14 @@ from faults import SOURCE as FAULTS
 from lab import ON_ONE_NODE
 
 from envcompare.measure.cell import Budget, CellContext, Roster
+from envcompare.measure.generation import Tuning
 from envcompare.measure.lockstep import Lockstep, Turns, _Rounds
+from envcompare.run_folder.history import (
+    GENERATION,
+    RUN_IN_S,
+    last_calibration,
+    standing_samples,
+)
 from envcompare.run_folder.records import Block, Memory
 from envcompare.stats.typical import MIN_ROUNDS, ROUNDS_FOR_MEDIAN
 
@@ -58,6 +66,28 @@ class Computes:
 """
 
 
+RESTS = """
+import os
+import time
+
+
+class Rests:
+    batch = 1
+
+    def setup(self, seed, device):
+        self.is_docker = os.environ["ENVCOMPARE_ENVIRONMENT"] == "docker"
+        self.ended_s = self.fresh_s = time.monotonic()
+
+    def step(self):
+        began_s = time.monotonic()
+        if began_s - self.ended_s > 0.005:
+            self.fresh_s = began_s + {fresh_s}
+        time.sleep(0.004 if self.is_docker and began_s > self.fresh_s else 0.002)
+        self.ended_s = time.monotonic()
+        return 1.0
+"""
+
+
 def prepared(path: Path, **changes: object) -> CellContext:
     """Return a cell whose steps take 30 ms, and of which nothing narrow is asked."""
     (path / "own.py").write_text(SOURCE)
@@ -92,6 +122,30 @@ def test_restart_has_one_generation_that_warms_up_once(tmp_path: Path) -> None:
         assert {one.k for one in of_docker if not one.warmup} == {1}
         ends = [one.restart for one in found if isinstance(one, Memory) and one.arm == "docker"]
         assert ends.count(restart) == 1
+
+
+@pytest.mark.parametrize(("fresh_s", "run_in_s"), [(0.03, 0.05), (0.1, 0.2)])
+def test_turns_begin_with_untimed_steps_where_a_pause_makes_an_arm_faster(
+    tmp_path: Path, fresh_s: float, run_in_s: float
+) -> None:
+    """In a loop it takes twice as long, which turns of 20 ms would never show."""
+    (tmp_path / "own.py").write_text(RESTS.format(fresh_s=fresh_s))
+    made = bench(tmp_path, f"{tmp_path}/own.py:Rests", budget_s=20.0, target=1e-4)
+    lockstep = Lockstep(made, Roster(made))
+    Turns([lockstep]).measure()
+    assert isinstance(made.recorder, Kept)
+    noted = last_calibration(made.recorder.events)
+    assert noted[RUN_IN_S] == run_in_s
+    docker = lockstep.intervals()["docker"]
+    assert docker is not None
+    assert docker.mean == pytest.approx(math.log(4.1 / 2.1), abs=0.05)
+    blocks_ = [one for one in standing_samples(kept(made), made.design) if isinstance(one, Block)]
+    assert {one.generation for one in blocks_} == {noted[GENERATION]}
+    assert all(one.run_in >= run_in_s / 0.005 for one in blocks_ if not one.warmup)
+    assert lockstep.readings.restarts == len({one.restart for one in blocks_})
+    assert Tuning.of(noted, made.arms).values == {
+        name: value for name, value in noted.items() if name != "planned_restarts"
+    }
 
 
 def measured_rounds(

@@ -22,12 +22,14 @@ from envcompare.measure.limits import (
     QUOTA_BLOCK_S,
     QUOTA_RUN_IN_S,
     Costs,
+    HeldWaits,
     SlowerBlock,
     has_quota,
     overtime_s,
     plan_restarts,
     plan_text,
     run_in_steps,
+    settling_s,
     slower_block,
     small_budget_caution,
     steps_a_block,
@@ -289,6 +291,59 @@ def test_plan_shares_what_is_left_among_the_restarts_to_come(
     assert (plan.restarts, plan.measuring_s) == (restarts, pytest.approx(each_s))
 
 
+@pytest.mark.parametrize(
+    ("loop", "turns", "expected_s"),
+    [
+        ({"vm": (2, 2, 2), "docker": (2, 3, 3)}, {"vm": 2.0, "docker": 2.0}, 0.05),
+        ({"vm": (2, 2, 2), "docker": (2, 2, 3)}, {"vm": 2.0, "docker": 2.0}, 0.2),
+        ({"vm": (2, 2, 2), "docker": (2, 2, 2)}, {"vm": 2.0, "docker": 2.06}, 0.05),
+        ({"vm": (2, 2, 2), "docker": (2, 2, 2)}, {"vm": 2.0, "docker": 2.04}, 0),  # below 2.5 %
+        ({"vm": (2, 2, 3), "docker": (4, 4, 6)}, {"vm": 2.0, "docker": 4.0}, 0),  # so does vm
+        ({"docker": (2, 3, 3)}, {"vm": 2.0, "docker": 2.0}, 0),
+        ({"vm": (2, 2, 3)}, {"vm": 2.0, "docker": 2.0}, 0),
+    ],
+)
+def test_ratio_in_turns_is_compared_with_that_in_a_loop(
+    loop: dict[str, tuple[float, ...]], turns: dict[str, float], expected_s: float
+) -> None:
+    """A loop is made of its first 50 ms, the next, and the rest; a few steps were disturbed."""
+    loops = []
+    for number in range(3):
+        steps: dict[str, list[float]] = {}
+        for arm, parts in loop.items():
+            steps[arm] = [
+                1e6 * ms
+                for ms, part_ms in zip(parts, (50, 50, 150), strict=True)
+                for _ in range(round(part_ms / ms))
+            ]
+            steps[arm][7 * number] *= 4
+        loops.append(steps)
+    short = {arm: [step * 1e6] * 40 + [60e6] for arm, step in turns.items()}
+    assert settling_s(loops, short, reference="vm", margin=0.05) == expected_s
+
+
+@pytest.mark.parametrize(
+    ("rounds", "waits", "is_harmed"),
+    [
+        (5, {"vm": 0.0, "docker": 0.02}, True),
+        (4, {"vm": 0.0, "docker": 0.02}, False),
+        (5, {"vm": 0.02, "docker": 0.02}, False),  # a neighbour of both
+        (5, {"vm": 0.0, "docker": 0.005}, False),
+        (5, {"docker": 0.02}, True),
+    ],
+)
+def test_no_worker_is_held_on_a_cpu_that_something_of_its_arm_needs(
+    rounds: int, waits: dict[str, float], *, is_harmed: bool
+) -> None:
+    """It waits there in most blocks, and the reference does not."""
+    held = HeldWaits()
+    for number in range(rounds):
+        for arm, share in waits.items():
+            wait_ns = 10**6 * (share if number else 1)  # one block may meet anything
+            held.add(arm, Ran(t0_ns=0, wall_ns=(10**6,), cpu_ns=(10**6,), wait_ns=round(wait_ns)))
+    assert held.harm("vm") == is_harmed
+
+
 @given(
     launch_s=st.floats(0.1, 60),
     round_s=st.floats(0.001, 5),
@@ -331,12 +386,12 @@ def test_far_slower_arm_does_fewer_steps_so_that_its_block_stays_short(
 
 
 @pytest.mark.parametrize(
-    ("steps", "step_s", "expected"), [(40, 0.002, 150), (1, 0.06, 5), (1, 5, 1)]
+    ("steps", "step_s", "expected"), [(40, 0.002, 150), (1, 0.06, 6), (1, 0.2, 2), (1, 5, 1)]
 )
 def test_far_slower_arm_is_warmed_up_for_as_long_as_the_others(
     steps: int, step_s: float, expected: int
 ) -> None:
-    """A GPU has raised its clocks after 0.3 s, which its block of 80 ms does not last."""
+    """A GPU has raised its clocks after 0.3 s; a few steps show whether they change in a loop."""
     assert SlowerBlock(steps=steps, step_s=step_s).warmup_steps(0.3) == expected
 
 
