@@ -316,7 +316,7 @@ def test_ratio_in_turns_is_compared_with_that_in_a_loop(
                 for ms, part_ms in zip(parts, (50, 50, 150), strict=True)
                 for _ in range(round(part_ms / ms))
             ]
-            steps[arm][7 * number] *= 4
+            steps[arm][-1 - number] *= 20
         loops.append(steps)
     short = {arm: [step * 1e6] * 40 + [60e6] for arm, step in turns.items()}
     assert settling_s(loops, short, reference="vm", margin=0.05) == expected_s
