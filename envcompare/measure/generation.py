@@ -408,20 +408,19 @@ class Generation:
         cpu = OWN_CPU if self._holds else None
         can_hold = self._can_hold
         warmup_s = _GPU_WARMUP_S if self.context.has_gpu else _WARMUP_S
+        is_warmup = number == _WARMUP
+        blocks: dict[str, Ran] = {}
         for order, arm in enumerate(self._order(f"round {number}")):
             limit_s = block_limit_s(expected_block_s(self._first_step_s))
-            is_warmup = number == _WARMUP
             steps = self._steps_in_loop(arm, warmup_s) if is_warmup else self._steps_of(arm)
             turn = self._turn(arm, str(number))
             ran = self.workers.ask(arm, _steps(steps, limit_s, cpu=cpu, turn=turn))
             if ran is None:
                 self.context.note("round-dropped", arm=arm, text=f"round {number}")
                 return
+            blocks[arm] = ran
             if is_warmup:
                 self._shorten(arm, ran)
-                self._warmups[arm] = ran
-            elif ran.is_held:
-                self.tuning.held.add(arm, ran)
             if not (is_warmup or self.tuning.is_settled):
                 self._turns_ns.setdefault(arm, []).extend(ran.wall_ns)
             block = self._checked(self._block(arm, ran, number, order=order, run_in=turn.run_in))
@@ -432,7 +431,10 @@ class Generation:
             self._works_outside |= works_outside(ran, threads=threads)
             can_hold = can_hold and _can_be_held(ran, cpu)
             cpu = ran.cpu if ran.is_held else None
-        self._holds = can_hold and not self.tuning.held.harm(self.context.reference)
+        if is_warmup:
+            self._warmups = blocks
+        self.tuning.held.add(blocks, self.context.reference)
+        self._holds = can_hold and not self.tuning.held.harm
 
     def _checked(self, block: Block) -> Block:
         """Return the block, marked as dropped where its times cannot be true."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -35,7 +36,7 @@ LEAST_SETTLING_S, MOST_SETTLING_S = 0.05, 0.2
 SHORT_BLOCK_S = 0.05  # up to which blocks may be too short to settle
 _LEAST_WARMUP_STEPS, _SHORT_WARMUP_S = 6, 0.5  # to see how the times of a slower arm change
 # A held worker cannot leave a CPU that a helper of its arm wants.
-_HELD_ROUNDS, _HELD_WAIT = 5, 0.01
+_HELD_ROUNDS, _HELD_WAIT, _MORE_HELD = 8, 0.01, 4
 _LONGER_BLOCK, _LONGER_STOPPED_BLOCK = 4, 1.5  # times the length wanted, of a slower arm's block
 _SLOWER = 20  # times, that a step may be under a profiler: what is done around it is slow too
 MIN_STEPS, MAX_STEPS = 1, 2000  # in a block; each step is two numbers of a line of samples.jsonl
@@ -187,24 +188,29 @@ def _trimmed_mean(values: Sequence[float]) -> float:
 
 @dataclass(slots=True)
 class HeldWaits:
-    """How long the arms waited for a CPU in rounds that were held on one CPU."""
+    """How often an arm waited longer for a CPU than the reference, in rounds held on one CPU."""
 
-    _waited: dict[str, list[float]] = field(default_factory=dict)  # shares of the time
+    _longer: Counter[str] = field(default_factory=Counter)
+    _shorter: Counter[str] = field(default_factory=Counter)
 
-    def add(self, arm: str, ran: Ran) -> None:
-        """Add a block that was held."""
-        wall_ns = sum(ran.wall_ns)
-        self._waited.setdefault(arm, []).append((ran.wait_ns or 0) / max(1, wall_ns))
+    def add(self, blocks: Mapping[str, Ran], reference: str) -> None:
+        """Add a round, if its blocks were held on one CPU."""
+        if reference not in blocks or not all(ran.is_held for ran in blocks.values()):
+            return
+        shares = {arm: (ran.wait_ns or 0) / sum(ran.wall_ns) for arm, ran in blocks.items()}
+        for arm, share in shares.items():
+            self._longer[arm] += share > shares[reference] + _HELD_WAIT
+            self._shorter[arm] += share < shares[reference] - _HELD_WAIT
 
-    def harm(self, reference: str) -> bool:
-        """Tell whether an arm waited in most blocks where the reference did not.
+    @property
+    def harm(self) -> bool:
+        """Tell whether something of an arm needs the CPU that its worker could not leave.
 
-        Something of the arm needs the CPU, and the worker could not leave it.
+        Neighbors of the host make an arm wait longer as often as the reference.
         """
-        usual = statistics.median(self._waited.get(reference, [0.0]))
         return any(
-            len(shares) >= _HELD_ROUNDS and statistics.median(shares) > usual + _HELD_WAIT
-            for shares in self._waited.values()
+            rounds >= _HELD_ROUNDS and rounds > _MORE_HELD * self._shorter[arm]
+            for arm, rounds in self._longer.items()
         )
 
 
