@@ -45,7 +45,7 @@ from envcompare.measure.replies import Generated, Hello, Profiled, Ran
 from envcompare.measure.startup import Launches
 from envcompare.measure.worker import OWN_CPU, PLAIN_TURN, Turn, Worker
 from envcompare.measure.workers import CellWorkers
-from envcompare.run_folder.history import GENERATION, RUN_IN_S, STEP_S, STEPS, STOPS
+from envcompare.run_folder.history import CALIBRATION, RUN_IN_S, STEP_S, STEPS, STOPS
 from envcompare.run_folder.records import (
     Block,
     Failure,
@@ -81,7 +81,7 @@ class Tuning:
     slower: dict[str, SlowerBlock] = field(default_factory=dict)
     stops: bool = False  # what an arm has started, while others have their turns
     run_in_s: float = 0.0  # of untimed steps in each turn, as `run_in_steps` takes it
-    number: int = 0  # of generations, one higher each time that turns were too short
+    calibration: int = 0  # one higher each time that turns were too short
     is_settled: bool = True  # no look at what a pause changes is due
     seen_s: float | None = None  # what the last one saw, as `settling_s`
     held: HeldWaits = field(default_factory=HeldWaits)
@@ -101,7 +101,7 @@ class Tuning:
             slower=slower,
             stops=bool(noted.get(STOPS)),
             run_in_s=noted.get(RUN_IN_S, 0.0),
-            number=int(noted.get(GENERATION, 0)),
+            calibration=int(noted.get(CALIBRATION, 0)),
         )
 
     @property
@@ -115,7 +115,7 @@ class Tuning:
         noted: dict[str, Scalar] = {STEPS: self.steps or MIN_STEPS, STEP_S: self.step_s}
         for arm, block in self.slower.items():
             noted |= {f"{STEPS} {arm}": block.steps, f"{STEP_S} {arm}": block.step_s}
-        return noted | {STOPS: self.stops, RUN_IN_S: self.run_in_s, GENERATION: self.number}
+        return noted | {STOPS: self.stops, RUN_IN_S: self.run_in_s, CALIBRATION: self.calibration}
 
 
 @dataclass(slots=True)
@@ -129,7 +129,7 @@ class Generation:
     tuning: Tuning
     keep: Callable[[Block], None]
     is_enough: Callable[[float | None], bool]
-    begin_again: Callable[[], None]  # forget the rounds before
+    forget: Callable[[], None]  # all rounds before
     marking: Marking
     marked_s: float = 0.0
     _holds: bool = False  # all arms of a round on one CPU
@@ -171,7 +171,10 @@ class Generation:
             if self._can_measure():
                 self._run_round(_WARMUP)
                 if self._works_outside and not self.tuning.stops:
+                    is_late = not self._wanted_s
                     self._calibrate_stopped(self.tuning.step_s)
+                    if is_late:
+                        self._begin_again()
                 elif self._wanted_s:
                     self._begin_settling()
                 if self._wanted_s:
@@ -196,7 +199,8 @@ class Generation:
             number += 1
             is_due = not self.tuning.is_settled and number % _ROUNDS_TO_SETTLE == 0
             if is_due and self._must_settle():
-                self.begin_again()
+                self._begin_again()
+                self.context.note("calibrated", values=self.tuning.values)
                 number, round_s = 0, None
 
     def _run_marked(self, rounds_s: float) -> None:
@@ -214,7 +218,7 @@ class Generation:
         return shuffled(self.workers.arms, self._seed(purpose))
 
     def _seed(self, purpose: str) -> int:
-        return self.context.seed_of(purpose, self.restart, self.tuning.number)
+        return self.context.seed_of(purpose, self.restart, self.tuning.calibration)
 
     def begin(self) -> float:
         """Build the model in every arm, one after the other if the launch is timed.
@@ -335,9 +339,12 @@ class Generation:
         self.tuning.run_in_s = MOST_SETTLING_S if self.tuning.run_in_s else seen_s
         self.tuning.is_settled = self.tuning.run_in_s == MOST_SETTLING_S
         self._take_steps(self._warmups, block_s=self.tuning.run_in_s)
-        self.tuning.number += 1
-        self.context.note("calibrated", values=self.tuning.values)
         return True
+
+    def _begin_again(self) -> None:
+        """Discard all rounds of the cell, since other turns follow."""
+        self.tuning.calibration += 1
+        self.forget()
 
     def _probe(self, purpose: str) -> dict[str, Ran]:
         """Return a long, discarded turn of each arm."""
@@ -458,11 +465,12 @@ class Generation:
             cell=self.context.cell,
             arm=arm,
             restart=self.restart,
-            generation=self.tuning.number,
+            generation=0,
             round=number,
             order=order,
             k=len(ran.wall_ns),
             run_in=run_in,
+            calibration=self.tuning.calibration,
             checksum=self._checksums.get(arm),
             warmup=is_warmup or compilations > 0,
             **times,
@@ -480,7 +488,7 @@ class Generation:
                 cell=self.context.cell,
                 arm=arm,
                 restart=self.restart,
-                generation=self.tuning.number,
+                generation=0,
                 **peaks,
             )
             self.context.recorder.sample(memory)

@@ -73,7 +73,7 @@ class Lockstep:
     _overtime_s: float = 0.0  # that it has taken
 
     def __post_init__(self, prior: Iterable[Sample], noted: Mapping[str, float] | None) -> None:
-        self._forget()
+        self.readings = self._no_readings()
         self.marking = Marking(is_wanted=self.context.design.marks)
         samples = tuple(prior)
         self.planned = PlannedRestarts.of(self.context.design, samples)
@@ -86,12 +86,12 @@ class Lockstep:
             if not (block.warmup or self._tuning.steps):  # the calibration was not noted
                 self._tuning.steps, self._tuning.block_s = block.k, wall_ns(block) / 1e9
 
-    def _forget(self) -> None:
-        self.readings = Readings(metrics=("net", "wall"), threads=self.context.design.threads)
+    def _no_readings(self) -> Readings:
+        return Readings(metrics=("net", "wall"), threads=self.context.design.threads)
 
-    def begin_again(self) -> None:
-        """Forget all rounds, whose turns were too short."""
-        self._forget()
+    def forget(self) -> None:
+        """Forget all rounds, since other turns follow."""
+        self.readings = self._no_readings()
         self.planned = PlannedRestarts(self.context.design)
         self.planned.begin(self.restart)
 
@@ -235,7 +235,7 @@ class Lockstep:
             self._tuning,
             self._keep,
             rounds.is_enough,
-            rounds.begin_again,
+            rounds.forget,
             self.marking,
         )
         compiling_s = generation.begin()
@@ -345,11 +345,11 @@ class _Rounds:
         is_enough = spent_s >= self._measuring_s and len(self._rounds_s) >= self._least
         return is_enough or context.remaining_s <= 0
 
-    def begin_again(self) -> None:
-        """Forget what rounds took and said: longer ones follow."""
+    def forget(self) -> None:
+        """Forget what rounds took and showed."""
         self._rounds_s.clear()
         self.costs = None
-        self.lockstep.begin_again()
+        self.lockstep.forget()
 
 
 @dataclass(slots=True)

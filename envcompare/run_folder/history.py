@@ -20,8 +20,8 @@ STOPS = "stops"
 RUN_IN_S = "run-in s"
 """In a `calibrated` event: the least duration of the untimed steps that begin a turn."""
 
-GENERATION = "generation"
-"""In a `calibrated` event: the number of its generations; blocks of a lower one are discarded."""
+CALIBRATION = "calibration"
+"""In a `calibrated` event: its number in the cell; blocks of a lower one do not count."""
 
 LEFT_S = "left_s"
 """In a `turn` event: the seconds left in the cell's budget."""
@@ -171,8 +171,8 @@ def standing(events: tuple[Event, ...]) -> tuple[Event, ...]:
 def standing_samples(samples: Iterable[Sample], design: Design) -> tuple[Sample, ...]:
     """Return the samples without rounds and interrupted restarts that were repeated.
 
-    Rounds are repeated, as another generation, if the turns before were too short. Only designs of
-    a fixed size repeat restarts. A restart belongs to the last part of the run that has
+    Rounds are repeated if the turns before were too short. Only designs of a fixed size repeat
+    restarts. A restart belongs to the last part of the run that has
     samples of it. Within one part, as after an arm fails, the restart begins again at the first
     repeated block.
     """
@@ -180,9 +180,9 @@ def standing_samples(samples: Iterable[Sample], design: Design) -> tuple[Sample,
     last: dict[str, int] = {}
     for one in samples:
         if isinstance(one, Block):
-            last[one.cell] = max(one.generation, last.get(one.cell, 0))
+            last[one.cell] = max(one.calibration, last.get(one.cell, 0))
     samples = tuple(
-        one for one in samples if not isinstance(one, Block) or one.generation == last[one.cell]
+        one for one in samples if not isinstance(one, Block) or one.calibration == last[one.cell]
     )
     if design.restarts is None:
         return samples

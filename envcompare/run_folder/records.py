@@ -92,6 +92,9 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="bl
         Meta(description="times that a thread of Python or of a child was given a CPU meanwhile"),
     ] = None
     run_in: Annotated[Count, Meta(description="untimed steps before it, in the same turn")] = 0
+    calibration: Annotated[
+        Count, Meta(description="of its turn; a cell's blocks of a lower one do not count")
+    ] = 0
     is_stopped: Annotated[
         bool, Meta(description="its children had been stopped since the block before ended")
     ] = False

@@ -70,10 +70,10 @@ def test_a_restart_that_was_measured_anew_is_of_the_last_part_of_the_run() -> No
 
 
 def test_blocks_of_turns_that_were_too_short_do_not_count() -> None:
-    """They are of a lower generation than the last of their cell; other samples stay."""
+    """They are of an earlier calibration than the last of their cell; other samples stay."""
     short = [*restart(0), block(cell="other", arm="vm")]
     memory = Memory(cell=block().cell, arm="vm", restart=0, generation=0, max_rss_bytes=1)
-    long = [replace(one, generation=1) for one in (*restart(0), *restart(1))]
+    long = [replace(one, calibration=1) for one in (*restart(0), *restart(1))]
     expected = (short[-1], memory, *long)
     assert standing_samples((*short, memory, *long), design()) == expected
 
@@ -81,12 +81,12 @@ def test_blocks_of_turns_that_were_too_short_do_not_count() -> None:
 def test_last_calibration_replaces_those_before() -> None:
     """An arm that was far slower in short turns need not be so in long ones."""
     notes = ({"expected_spread": 0.01}, {"steps_per_block": 3, "steps_per_block docker": 1},
-             {"steps_per_block": 30, "generation": 1}, {"planned_restarts": 2})  # fmt: skip
+             {"steps_per_block": 30, "calibration": 1}, {"planned_restarts": 2})  # fmt: skip
     events = [
         *(Event(t=0, what="calibrated", values=values) for values in notes),
         Event(t=0, what="turn", values={"steps_per_block": 9}),
     ]
-    expected = {"expected_spread": 0.01, "steps_per_block": 30, "generation": 1}
+    expected = {"expected_spread": 0.01, "steps_per_block": 30, "calibration": 1}
     assert last_calibration(events) == {**expected, "planned_restarts": 2}
 
 

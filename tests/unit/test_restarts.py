@@ -22,7 +22,7 @@ from envcompare.measure.cell import Budget, CellContext, Roster
 from envcompare.measure.generation import Tuning
 from envcompare.measure.lockstep import Lockstep, Turns, _Rounds
 from envcompare.run_folder.history import (
-    GENERATION,
+    CALIBRATION,
     RUN_IN_S,
     last_calibration,
     standing_samples,
@@ -140,7 +140,7 @@ def test_turns_begin_with_untimed_steps_where_a_pause_makes_an_arm_faster(
     assert docker is not None
     assert docker.mean == pytest.approx(math.log(4.1 / 2.1), abs=0.05)
     blocks_ = [one for one in standing_samples(kept(made), made.design) if isinstance(one, Block)]
-    assert {one.generation for one in blocks_} == {noted[GENERATION]}
+    assert {one.calibration for one in blocks_} == {noted[CALIBRATION]}
     assert all(one.run_in >= run_in_s / 0.005 for one in blocks_ if not one.warmup)
     assert lockstep.readings.restarts == len({one.restart for one in blocks_})
     assert Tuning.of(noted, made.arms).values == {

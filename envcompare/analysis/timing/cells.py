@@ -218,25 +218,13 @@ class CellData:
             isinstance(one, Block) and one.is_stopped for one in self.measured
         )
 
-    @cached_property
-    def _stopped_since(self) -> tuple[int, int]:
-        """Return the first restart and generation in which an arm was stopped."""
-        stopped = (one for one in self.measured if isinstance(one, Block) and one.is_stopped)
-        return min(((one.restart, one.generation) for one in stopped), default=(0, 0))
-
     def outside_work(self, arm: str) -> OutsideWork | None:
         """Return an arm's work outside its turns; None if it cannot matter."""
         blocks = [one for one in self.arm_blocks(arm) if isinstance(one, Block)]
         known = [(one, one.outside_cpu_ns) for one in blocks if one.outside_cpu_ns is not None]
         counted_ns = sum(max(0, ns - self._spinning_ns(one)) for one, ns in known)
         inside_ns = sum(max(sum(one.cpu_ns), sum(one.wall_ns)) for one, _ in known)
-        since = self._stopped_since
-        running = [
-            one
-            for one in blocks
-            if not one.is_stopped
-            and (one.children or (self.stops and (one.restart, one.generation) >= since))
-        ]
+        running = [one for one in blocks if not one.is_stopped and (one.children or self.stops)]
         is_running = len(running) > max(1, OUTSIDE_SHARE * len(blocks))
         if (
             is_running
