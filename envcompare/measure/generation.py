@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,12 +22,9 @@ from envcompare.measure.cell import CellContext
 from envcompare.measure.limits import (
     BLOCK_S,
     MIN_STEPS,
-    MOST_SETTLING_S,
     QUOTA_BLOCK_S,
     QUOTA_RUN_IN_S,
-    SHORT_BLOCK_S,
     STOPPED_BLOCK_S,
-    HeldWaits,
     SlowerBlock,
     block_limit_s,
     expected_block_s,
@@ -34,7 +32,6 @@ from envcompare.measure.limits import (
     limit_s,
     longest_wait_s,
     run_in_steps,
-    settling_s,
     slower_block,
     steps_a_block,
     stopped_block_s,
@@ -42,10 +39,18 @@ from envcompare.measure.limits import (
     works_outside,
 )
 from envcompare.measure.replies import Generated, Hello, Profiled, Ran
+from envcompare.measure.settling import (
+    LOOKS_S,
+    LOOP_S,
+    MOST_SETTLING_S,
+    SHORT_BLOCK_S,
+    HeldWaits,
+    Settling,
+)
 from envcompare.measure.startup import Launches
 from envcompare.measure.worker import OWN_CPU, PLAIN_TURN, Turn, Worker
 from envcompare.measure.workers import CellWorkers
-from envcompare.run_folder.history import CALIBRATION, RUN_IN_S, STEP_S, STEPS, STOPS
+from envcompare.run_folder.history import CALIBRATION, RUN_IN_S, SETTLED, STEP_S, STEPS, STOPS
 from envcompare.run_folder.records import (
     Block,
     Failure,
@@ -66,7 +71,6 @@ _MIN_STEP_S = 10e-6  # reading both clocks takes 0.5 to 1 µs, a tenth of it
 _MAX_PAD_BYTES = 1 << 20
 _MARKED_SHARE = 0.13  # of what a restart measures
 MARKED = "phases"
-_ROUNDS_TO_SETTLE, _LOOPS, _LOOP_S = 12, 3, 0.25  # for a look at what a pause changes
 _FEWER_STEPS = 4  # times fewer than in a block: more rounds say more than longer ones
 _MARKED_START_S = 5.0
 _Phases = dict[StepPhase, OperatorTimes]
@@ -82,8 +86,7 @@ class Tuning:
     stops: bool = False  # what an arm has started, while others have their turns
     run_in_s: float = 0.0  # of untimed steps in each turn, as `run_in_steps` takes it
     calibration: int = 0  # one higher each time that turns were too short
-    is_settled: bool = True  # no look at what a pause changes is due
-    seen_s: float | None = None  # what the last one saw, as `settling_s`
+    settling: Settling = field(default_factory=Settling)
     held: HeldWaits = field(default_factory=HeldWaits)
 
     @classmethod
@@ -101,6 +104,7 @@ class Tuning:
             slower=slower,
             stops=bool(noted.get(STOPS)),
             run_in_s=noted.get(RUN_IN_S, 0.0),
+            settling=Settling(is_settled=bool(noted.get(SETTLED, True))),
             calibration=int(noted.get(CALIBRATION, 0)),
         )
 
@@ -115,7 +119,8 @@ class Tuning:
         noted: dict[str, Scalar] = {STEPS: self.steps or MIN_STEPS, STEP_S: self.step_s}
         for arm, block in self.slower.items():
             noted |= {f"{STEPS} {arm}": block.steps, f"{STEP_S} {arm}": block.step_s}
-        return noted | {STOPS: self.stops, RUN_IN_S: self.run_in_s, CALIBRATION: self.calibration}
+        noted |= {STOPS: self.stops, RUN_IN_S: self.run_in_s}
+        return noted | {SETTLED: self.settling.is_settled, CALIBRATION: self.calibration}
 
 
 @dataclass(slots=True)
@@ -129,13 +134,13 @@ class Generation:
     tuning: Tuning
     keep: Callable[[Block], None]
     is_enough: Callable[[float | None], bool]
-    forget: Callable[[], None]  # all rounds before
+    forget: Callable[[float], bool]  # all rounds before, if others of so many seconds have room
     marking: Marking
     marked_s: float = 0.0
     _holds: bool = False  # all arms of a round on one CPU
     _works_outside: bool = False  # some arm, as the last round has shown
-    _warmups: dict[str, Ran] = field(default_factory=dict)
-    _turns_ns: dict[str, list[float]] = field(default_factory=dict)  # steps since that look
+    _done: Counter[str] = field(default_factory=Counter)  # steps of each arm
+    _recorded: Counter[str] = field(default_factory=Counter)  # of these, in blocks that count
     _checksums: dict[str, float | None] = field(default_factory=dict)
     _first_step_s: float = 0.0  # the longest of all arms
     _wanted_s: float = 0.0  # how long a block should last; 0: nothing is calibrated here
@@ -166,48 +171,44 @@ class Generation:
         arms = self.workers.arms
         if self.tuning.steps is None:
             self._calibrate()
-        began = time.monotonic()
+        rounds_s = 0.0
         try:
             if self._can_measure():
                 self._run_round(_WARMUP)
                 if self._works_outside and not self.tuning.stops:
-                    is_late = not self._wanted_s
-                    self._calibrate_stopped(self.tuning.step_s)
-                    if is_late:
-                        self._begin_again()
+                    self._stop_from_now()
                 elif self._wanted_s:
                     self._begin_settling()
                 if self._wanted_s:
-                    self.context.note("calibrated", values=self.tuning.values)
-                began = time.monotonic()
-            self._run_rounds(arms)
+                    self._note_calibration()
+            rounds_s = self._run_rounds(arms)
         except InterruptedRunError:
             if not self.context.interruption.is_forced:
                 self.workers.look_around(is_last=True)  # else what was measured is lost on resume
             raise
         self.workers.look_around()
         if self.tuning.steps is not None and self.workers.arms == arms:
-            self._run_marked(time.monotonic() - began)
+            self._run_marked(rounds_s)
         self._end()
 
-    def _run_rounds(self, arms: tuple[str, ...]) -> None:
-        number, round_s = 0, None
+    def _run_rounds(self, arms: tuple[str, ...]) -> float:
+        """Run rounds until they are enough; return the seconds of those that count."""
+        number, round_s, all_s = 0, None, 0.0
         while self.workers.arms == arms and self._can_measure() and not self.is_enough(round_s):
             began = time.monotonic()
             self._run_round(number)
             round_s = time.monotonic() - began
-            number += 1
-            is_due = not self.tuning.is_settled and number % _ROUNDS_TO_SETTLE == 0
-            if is_due and self._must_settle():
-                self._begin_again()
-                self.context.note("calibrated", values=self.tuning.values)
-                number, round_s = 0, None
+            number, all_s = number + 1, all_s + round_s
+            if self.tuning.settling.is_due and self._must_settle():
+                number, round_s, all_s = 0, None, 0.0
+        return all_s
 
     def _run_marked(self, rounds_s: float) -> None:
         of_arms = {arm: self._steps_of(arm) for arm in self.workers.arms}
         self.marked_s = self.marking.run(
             self.workers, restart=self.restart, steps=of_arms, step_s=self.tuning.step_s,
             rounds_s=rounds_s, order=self._order, holds=self._holds,
+            calibration=self.tuning.calibration,
             turn=lambda arm, number: self._turn(arm, f"marked {number}"),
         )  # fmt: skip
 
@@ -287,6 +288,7 @@ class Generation:
         The turns are longer, by how long steps wait.
         """
         self.tuning.stops, self.tuning.run_in_s = True, 0.0
+        self.tuning.settling.is_settled = True
         # at least some steps that nothing came for while all was stopped
         steps = max(_LEAST_PILOT_STEPS, steps_a_block(step_s, block_s=STOPPED_BLOCK_S))
         limit_s = block_limit_s(steps * max(step_s, self._first_step_s))
@@ -306,55 +308,84 @@ class Generation:
             )
             self._take_steps(blocks, block_s=block_s)
 
+    def _stop_from_now(self) -> None:
+        """Stop arms between their turns; rounds before do not count, so it must be sure."""
+        if not self._wanted_s:  # not in the first generation
+            is_seen = any(self._works(ran) for ran in self._loop("second sight").values())
+            round_s = STOPPED_BLOCK_S * len(self.workers.arms)
+            if not (is_seen and self.forget(2 * round_s)):
+                return
+            self._begin_again()
+        self._calibrate_stopped(self.tuning.step_s)
+
     def _begin_settling(self) -> None:
         """Compare the first rounds with a loop, where turns can be lengthened."""
         design = self.context.design
         is_fixed = design.steps is not None or design.rounds is not None or self.context.has_gpu
-        is_long = bool(self.tuning.run_in_s) or self.tuning.block_s > SHORT_BLOCK_S
-        self.tuning.is_settled = is_fixed or is_long
+        if not (is_fixed or self.tuning.run_in_s or self.tuning.block_s > SHORT_BLOCK_S):
+            self.tuning.settling.begin()
 
     def _must_settle(self) -> bool:
-        """Tell whether rounds begin again, with untimed steps, as they differ from a loop.
+        """Look whether rounds differ from a loop; tell whether they begin again, with longer turns.
 
-        What serves an arm, such as a FUSE daemon, may be faster after a pause; the scheduler may
-        need time to part a worker from its helper. Two looks in a row, at other rounds and other
-        loops, have to agree.
+        Both looks take at most a quarter of what is left of the budget; else there is none.
         """
-        before_s, turns_ns, loops = self.tuning.seen_s, self._turns_ns, [self._warmups]
-        self._turns_ns = {}
-        if before_s is not None:
-            loops = [self._probe(f"loop {number}") for number in range(_LOOPS if before_s else 1)]
-        self.tuning.seen_s = seen_s = settling_s(
-            [{arm: ran.wall_ns for arm, ran in loop.items()} for loop in loops],
-            turns_ns,
-            reference=self.context.reference,
-            margin=self.context.design.margin,
+        settling, arms = self.tuning.settling, self.workers.arms
+        if not settling.is_seen and LOOKS_S * len(arms) > self.context.remaining_s / 4:
+            settling.is_settled = True
+            return False
+        loops = [self._loop(f"loop {number}") for number in range(settling.loops)]
+        design = self.context.design
+        reference = self.context.reference
+        wanted_s = settling.look(loops, reference=reference, margin=design.margin)
+        if self.workers.arms != arms or not wanted_s:
+            if settling.is_settled:
+                self._note_calibration()
+            return False
+        if self.tuning.run_in_s:
+            wanted_s = MOST_SETTLING_S
+        settling.is_settled = wanted_s == MOST_SETTLING_S
+        settling.is_seen = False
+        # untimed steps last 1.5 times as long on average
+        if not self.forget(2.5 * wanted_s * len(arms)):
+            settling.is_settled = True
+            return False
+        self._begin_again()
+        self.tuning.run_in_s = wanted_s
+        self._take_steps(loops[-1], block_s=wanted_s)
+        text = (
+            f"after a pause an arm takes another time than in a loop: turns begin with "
+            f"{wanted_s:g} s of untimed steps, and rounds before are discarded"
         )
-        if before_s is None or bool(seen_s) != bool(before_s):
-            return False
-        if not seen_s:
-            self.tuning.is_settled = True
-            return False
-        self.tuning.seen_s = None
-        self.tuning.run_in_s = MOST_SETTLING_S if self.tuning.run_in_s else seen_s
-        self.tuning.is_settled = self.tuning.run_in_s == MOST_SETTLING_S
-        self._take_steps(self._warmups, block_s=self.tuning.run_in_s)
+        self._note_calibration(text)
         return True
 
     def _begin_again(self) -> None:
-        """Discard all rounds of the cell, since other turns follow."""
         self.tuning.calibration += 1
-        self.forget()
+        self._recorded.clear()
 
-    def _probe(self, purpose: str) -> dict[str, Ran]:
+    def _note_calibration(self, text: str = "") -> None:
+        if self.tuning.steps is not None:
+            self.context.note("calibrated", text=text, values=self.tuning.values)
+
+    def _loop(self, purpose: str) -> dict[str, Ran]:
         """Return a long, discarded turn of each arm."""
+        cpu = OWN_CPU if self._holds else None
         limit_s = block_limit_s(expected_block_s(self._first_step_s))
         found: dict[str, Ran] = {}
         for arm in self._order(purpose):
-            ran = self.workers.ask(arm, _steps(self._steps_in_loop(arm, _LOOP_S), limit_s))
+            steps = self._steps_in_loop(arm, LOOP_S)
+            ran = self.workers.ask(arm, _steps(steps, limit_s, cpu=cpu))
+            self._done[arm] += steps
             if ran is not None:
                 found[arm] = ran
+                cpu = ran.cpu if ran.is_held else None
         return found
+
+    def _works(self, ran: Ran) -> bool:
+        """Tell whether something of an arm may work while others have their turns."""
+        is_one = self.context.design.threads == 1
+        return works_outside(ran, threads=1 if is_one else max(self._threads, ran.running or 0))
 
     def _take_steps(self, blocks: Mapping[str, Ran], *, block_s: float) -> None:
         """Take the steps of a block from those of the reference, and fewer for slower arms.
@@ -428,20 +459,20 @@ class Generation:
             blocks[arm] = ran
             if is_warmup:
                 self._shorten(arm, ran)
-            if not (is_warmup or self.tuning.is_settled):
-                self._turns_ns.setdefault(arm, []).extend(ran.wall_ns)
             block = self._checked(self._block(arm, ran, number, order=order, run_in=turn.run_in))
             self.keep(block)
             self.context.recorder.sample(block)
-            is_one = self.context.design.threads == 1
-            threads = 1 if is_one else max(self._threads, ran.running or 0)
-            self._works_outside |= works_outside(ran, threads=threads)
+            self._works_outside |= self._works(ran)
             can_hold = can_hold and _can_be_held(ran, cpu)
             cpu = ran.cpu if ran.is_held else None
-        if is_warmup:
-            self._warmups = blocks
-        self.tuning.held.add(blocks, self.context.reference)
-        self._holds = can_hold and not self.tuning.held.harm
+        settling, held = self.tuning.settling, self.tuning.held
+        if not is_warmup:
+            settling.add(blocks)
+        was_harmed = held.harm
+        held.add(blocks, self.context.reference)
+        if held.harm and not was_harmed:
+            self._begin_settling()  # held rounds show nothing of a helper
+        self._holds = can_hold and not held.harm
 
     def _checked(self, block: Block) -> Block:
         """Return the block, marked as dropped where its times cannot be true."""
@@ -469,12 +500,19 @@ class Generation:
             round=number,
             order=order,
             k=len(ran.wall_ns),
-            run_in=run_in,
+            run_in=run_in + self._unrecorded(arm, run_in + len(ran.wall_ns)),
             calibration=self.tuning.calibration,
             checksum=self._checksums.get(arm),
             warmup=is_warmup or compilations > 0,
             **times,
         )
+
+    def _unrecorded(self, arm: str, steps: int) -> int:
+        """Return how many steps ran before this turn and after the last block that counts."""
+        before = self._done[arm] - self._recorded[arm]
+        self._done[arm] += steps
+        self._recorded[arm] = self._done[arm]
+        return before
 
     def _end(self) -> None:
         for arm in self.workers.arms:
@@ -566,6 +604,7 @@ class Marking:
         rounds_s: float,
         order: Callable[[str], tuple[str, ...]],
         holds: bool,
+        calibration: int,
         turn: Callable[[str, int], Turn],
     ) -> float:
         """Run marked rounds for their share of the time, `rounds_s` being that of the others.
@@ -597,6 +636,7 @@ class Marking:
                     order=place,
                     k=marked[arm],
                     phases=phases,
+                    calibration=calibration,
                 )
                 workers.context.recorder.sample(block)
             round_s = time.monotonic() - began - spent_s

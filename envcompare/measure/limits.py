@@ -5,11 +5,9 @@ Pure, on what was measured so far; what is beyond a limit is named, and gives no
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -30,13 +28,7 @@ _LEAST_RUN_IN_S, _MOST_RUN_IN_S = 0.005, 1.0
 _LONG_STEP_S = 2.0
 # Ten periods of a quota, 100 ms as engines set them, and one: a pause restores a quota's budget.
 QUOTA_BLOCK_S, QUOTA_RUN_IN_S = 1.0, 0.1
-# After a pause a worker and its sidecar shared a CPU for up to 35 ms, and reads through squashfuse
-# took two thirds of their usual time for 0.15 s (benchmarks/felt.py).
-LEAST_SETTLING_S, MOST_SETTLING_S = 0.05, 0.2
-SHORT_BLOCK_S = 0.05  # up to which blocks may be too short to settle
 _LEAST_WARMUP_STEPS, _SHORT_WARMUP_S = 6, 0.5  # to see how the times of a slower arm change
-# A held worker cannot leave a CPU that a helper of its arm wants.
-_HELD_ROUNDS, _HELD_WAIT, _MORE_HELD = 8, 0.01, 4
 _LONGER_BLOCK, _LONGER_STOPPED_BLOCK = 4, 1.5  # times the length wanted, of a slower arm's block
 _SLOWER = 20  # times, that a step may be under a profiler: what is done around it is slow too
 MIN_STEPS, MAX_STEPS = 1, 2000  # in a block; each step is two numbers of a line of samples.jsonl
@@ -138,82 +130,6 @@ def stopped_block_s(wait_s: float, step_s: float, *, children: int, margin: floa
     return min(MAX_STOPPED_BLOCK_S, wanted_s)
 
 
-def settling_s(
-    loops: Sequence[Mapping[str, Sequence[float]]],
-    turns: Mapping[str, Sequence[float]],
-    *,
-    reference: str,
-    margin: float,
-) -> float:
-    """Return how long after a pause the ratio of an arm becomes what it is in a loop; 0: at once.
-
-    `loops` are steps in nanoseconds, from a pause on, and `turns` those of all turns. A ratio is
-    another if it differs from that of the second halves of the loops by more than half the margin.
-    """
-    ends: dict[str, list[float]] = {}
-    early: dict[str, list[float]] = {}
-    for loop in loops:
-        for arm, steps_ns in loop.items():
-            ends.setdefault(arm, []).extend(steps_ns[len(steps_ns) // 2 :])
-            begins_ns = itertools.accumulate(steps_ns, initial=0)
-            early.setdefault(arm, []).extend(
-                step_ns
-                for step_ns, begin_ns in zip(steps_ns, begins_ns, strict=False)
-                if 1 <= begin_ns / 1e9 / LEAST_SETTLING_S < 2
-            )
-    limit = math.log1p(margin / 2)
-    if _distance(turns, ends, reference) <= limit:
-        return 0.0
-    return MOST_SETTLING_S if _distance(early, ends, reference) > limit else LEAST_SETTLING_S
-
-
-def _distance(
-    these: Mapping[str, Sequence[float]], others: Mapping[str, Sequence[float]], reference: str
-) -> float:
-    """Return how far a log ratio to the reference is from the other one, for the farthest arm."""
-    gains = {
-        arm: math.log(_trimmed_mean(steps) / _trimmed_mean(others[arm]))
-        for arm, steps in these.items()
-        if steps and others.get(arm)
-    }
-    usual = gains.get(reference)
-    return 0.0 if usual is None else max(abs(gain - usual) for gain in gains.values())
-
-
-def _trimmed_mean(values: Sequence[float]) -> float:
-    """Return the mean without the lowest and the highest tenth, which neighbours may disturb."""
-    ordered, tenth = sorted(values), len(values) // 10
-    return max(1.0, statistics.fmean(ordered[tenth : len(ordered) - tenth]))
-
-
-@dataclass(slots=True)
-class HeldWaits:
-    """How often an arm waited longer for a CPU than the reference, in rounds held on one CPU."""
-
-    _longer: Counter[str] = field(default_factory=Counter)
-    _shorter: Counter[str] = field(default_factory=Counter)
-
-    def add(self, blocks: Mapping[str, Ran], reference: str) -> None:
-        """Add a round, if its blocks were held on one CPU."""
-        if reference not in blocks or not all(ran.is_held for ran in blocks.values()):
-            return
-        shares = {arm: (ran.wait_ns or 0) / sum(ran.wall_ns) for arm, ran in blocks.items()}
-        for arm, share in shares.items():
-            self._longer[arm] += share > shares[reference] + _HELD_WAIT
-            self._shorter[arm] += share < shares[reference] - _HELD_WAIT
-
-    @property
-    def harm(self) -> bool:
-        """Tell whether something of an arm needs the CPU that its worker could not leave.
-
-        Neighbors of the host make an arm wait longer as often as the reference.
-        """
-        return any(
-            rounds >= _HELD_ROUNDS and rounds > _MORE_HELD * self._shorter[arm]
-            for arm, rounds in self._longer.items()
-        )
-
-
 def _times(ran: Ran) -> Iterable[tuple[float, float]]:
     """Return wall and CPU time of each step; of a GPU the mean, as the last step waits for all."""
     if not ran.gpu_ns:
@@ -287,6 +203,14 @@ def small_budget_caution(budget_s: float, *, restarts: int, least: int, needed_s
     return (
         f"the budget of {budget_s:.3g} s had room for {counted(restarts, 'restart')}, and {least} "
         f"were planned: give --budget {_roughly(max(needed_s, budget_s))} or more"
+    )
+
+
+def longer_turns_caution(budget_s: float, needed_s: float) -> str:
+    """Say that turns are too short, and which budget would do."""
+    return (
+        "turns are too short to show what an arm takes in a loop, and longer ones do not fit the "
+        f"budget of {budget_s:.3g} s: give --budget {_roughly(budget_s + needed_s)} or more"
     )
 
 

@@ -20,10 +20,12 @@ from envcompare.config.plan import derive_seed, shuffled
 from envcompare.measure.cell import CellContext, Roster
 from envcompare.measure.generation import Generation, Marking, Tuning
 from envcompare.measure.limits import (
+    LEAST_MEASURING_S,
     OVERTIME_SHARE,
     CellEnd,
     Costs,
     RestartPlan,
+    longer_turns_caution,
     overtime_s,
     plan_restarts,
     plan_text,
@@ -83,17 +85,26 @@ class Lockstep:
         self._tuning = Tuning.of(noted or {}, self.context.arms)
         for block in (one for one in samples if isinstance(one, Block)):
             self.readings.add(block)
-            if not (block.warmup or self._tuning.steps):  # the calibration was not noted
-                self._tuning.steps, self._tuning.block_s = block.k, wall_ns(block) / 1e9
+            if not (block.warmup or self._tuning.block_s):  # the calibration was not noted
+                self._tuning.steps = self._tuning.steps or block.k
+                self._tuning.block_s = wall_ns(block) / block.k / 1e9 * self._tuning.steps
 
     def _no_readings(self) -> Readings:
         return Readings(metrics=("net", "wall"), threads=self.context.design.threads)
 
-    def forget(self) -> None:
-        """Forget all rounds, since other turns follow."""
+    def forget(self, costs: Costs) -> bool:
+        """Forget all rounds, if those of such costs have room in the budget; tell whether."""
+        design = self.context.design
+        missing = design.restarts or design.min_restarts
+        measuring_s = max(LEAST_MEASURING_S / 2, self.least_rounds * costs.round_s)
+        needed_s = missing * (costs.launch_s + measuring_s) - costs.launch_s
+        if needed_s > self.context.remaining_s:
+            self.context.note("caution", text=longer_turns_caution(design.budget_s, needed_s))
+            return False
         self.readings = self._no_readings()
-        self.planned = PlannedRestarts(self.context.design)
+        self.planned = PlannedRestarts(design)
         self.planned.begin(self.restart)
+        return True
 
     def why_done(self) -> CellEnd | None:
         """Return why no other restart is to come, None where one is."""
@@ -345,11 +356,16 @@ class _Rounds:
         is_enough = spent_s >= self._measuring_s and len(self._rounds_s) >= self._least
         return is_enough or context.remaining_s <= 0
 
-    def forget(self) -> None:
-        """Forget what rounds took and showed."""
+    def forget(self, round_s: float) -> bool:
+        """Forget all rounds, if rounds of so many seconds have room; tell whether."""
+        now = time.monotonic()
+        launch_s = (self._first_s or now) - self.began
+        if not self.lockstep.forget(Costs(launch_s=launch_s, round_s=round_s)):
+            return False
+        self.began = now - launch_s  # what was discarded is no cost of a launch
         self._rounds_s.clear()
         self.costs = None
-        self.lockstep.forget()
+        return True
 
 
 @dataclass(slots=True)

@@ -5,7 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
-from envcompare.run_folder.records import Block, Design, Event, EventKind, OfRestart, Sample
+from envcompare.run_folder.records import (
+    Block,
+    Design,
+    Event,
+    EventKind,
+    MarkedBlock,
+    OfRestart,
+    Sample,
+)
 
 EXPECTED_SPREAD = "expected_spread"
 """In a `calibrated` event: the standard deviation that a restart is expected to add."""
@@ -19,6 +27,9 @@ STOPS = "stops"
 
 RUN_IN_S = "run-in s"
 """In a `calibrated` event: the least duration of the untimed steps that begin a turn."""
+
+SETTLED = "settled"
+"""In a `calibrated` event: turns need no other look at what a pause before them changes."""
 
 CALIBRATION = "calibration"
 """In a `calibrated` event: its number in the cell; blocks of a lower one do not count."""
@@ -168,7 +179,9 @@ def standing(events: tuple[Event, ...]) -> tuple[Event, ...]:
     )
 
 
-def standing_samples(samples: Iterable[Sample], design: Design) -> tuple[Sample, ...]:
+def standing_samples(
+    samples: Iterable[Sample], design: Design, events: Iterable[Event] = ()
+) -> tuple[Sample, ...]:
     """Return the samples without rounds and interrupted restarts that were repeated.
 
     Rounds are repeated if the turns before were too short. Only designs of a fixed size repeat
@@ -177,12 +190,11 @@ def standing_samples(samples: Iterable[Sample], design: Design) -> tuple[Sample,
     repeated block.
     """
     samples = tuple(samples)
-    last: dict[str, int] = {}
-    for one in samples:
-        if isinstance(one, Block):
-            last[one.cell] = max(one.calibration, last.get(one.cell, 0))
+    last = _calibrations(samples, events)
     samples = tuple(
-        one for one in samples if not isinstance(one, Block) or one.calibration == last[one.cell]
+        one
+        for one in samples
+        if not isinstance(one, Block | MarkedBlock) or one.calibration >= last.get(one.cell, 0)
     )
     if design.restarts is None:
         return samples
@@ -196,6 +208,18 @@ def standing_samples(samples: Iterable[Sample], design: Design) -> tuple[Sample,
         for sample in samples
         if not isinstance(sample, OfRestart) or sample.part == parts[sample.cell, sample.restart]
     )
+
+
+def _calibrations(samples: Iterable[Sample], events: Iterable[Event]) -> dict[str, int]:
+    """Return the number of the last calibration of each cell, which no block may have yet."""
+    last: dict[str, int] = {}
+    for event in events:
+        if event.what == "calibrated" and isinstance(event.values.get(CALIBRATION), int):
+            last[event.cell] = max(int(event.values[CALIBRATION] or 0), last.get(event.cell, 0))
+    for one in samples:
+        if isinstance(one, Block):
+            last[one.cell] = max(one.calibration, last.get(one.cell, 0))
+    return last
 
 
 def _without_overtaken(samples: Iterable[Sample]) -> tuple[Sample, ...]:

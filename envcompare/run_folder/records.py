@@ -91,7 +91,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="bl
         Count | None,
         Meta(description="times that a thread of Python or of a child was given a CPU meanwhile"),
     ] = None
-    run_in: Annotated[Count, Meta(description="untimed steps before it, in the same turn")] = 0
+    run_in: Annotated[Count, Meta(description="steps since the last block that counts")] = 0
     calibration: Annotated[
         Count, Meta(description="of its turn; a cell's blocks of a lower one do not count")
     ] = 0
@@ -264,6 +264,7 @@ class MarkedBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
             "took, and `(all others)` those below a thousandth of the steps"
         ),
     ]
+    calibration: Annotated[Count, Meta(description="as that of the blocks")] = 0
     part: Part = 0
     schema: Literal[2] = SCHEMA
 

@@ -139,7 +139,7 @@ class _Prior:
     @cached_property
     def samples(self) -> tuple[Sample, ...]:
         samples = (one for one in self.folder.read_samples().samples if one.cell in self.cells)
-        return standing_samples(tuple(samples), self.design)
+        return standing_samples(tuple(samples), self.design, self.events)
 
 
 def open_host(job: Job, spec: HostSpec, turns: KernelTurns) -> HostRun | None:

@@ -76,6 +76,8 @@ def test_blocks_of_turns_that_were_too_short_do_not_count() -> None:
     long = [replace(one, calibration=1) for one in (*restart(0), *restart(1))]
     expected = (short[-1], memory, *long)
     assert standing_samples((*short, memory, *long), design()) == expected
+    noted = Event(t=0, what="calibrated", cell=short[0].cell, values={"calibration": 1})
+    assert standing_samples((*short, memory), design(), [noted]) == expected[:2]
 
 
 def test_last_calibration_replaces_those_before() -> None:

@@ -22,14 +22,12 @@ from envcompare.measure.limits import (
     QUOTA_BLOCK_S,
     QUOTA_RUN_IN_S,
     Costs,
-    HeldWaits,
     SlowerBlock,
     has_quota,
     overtime_s,
     plan_restarts,
     plan_text,
     run_in_steps,
-    settling_s,
     slower_block,
     small_budget_caution,
     steps_a_block,
@@ -289,57 +287,6 @@ def test_plan_shares_what_is_left_among_the_restarts_to_come(
     costs = replace(COSTS, round_spread=0.046)
     plan = plan_restarts(costs, remaining_s=remaining_s, missing=missing)
     assert (plan.restarts, plan.measuring_s) == (restarts, pytest.approx(each_s))
-
-
-@pytest.mark.parametrize(
-    ("loop", "turns", "expected_s"),
-    [
-        ({"vm": (2, 2, 2), "docker": (2, 3, 3)}, {"vm": 2.0, "docker": 2.0}, 0.05),
-        ({"vm": (2, 2, 2), "docker": (2, 2, 3)}, {"vm": 2.0, "docker": 2.0}, 0.2),
-        ({"vm": (2, 2, 2), "docker": (2, 2, 2)}, {"vm": 2.0, "docker": 2.06}, 0.05),
-        ({"vm": (2, 2, 2), "docker": (2, 2, 2)}, {"vm": 2.0, "docker": 2.04}, 0),  # below 2.5 %
-        ({"vm": (2, 2, 3), "docker": (4, 4, 6)}, {"vm": 2.0, "docker": 4.0}, 0),  # so does vm
-        ({"docker": (2, 3, 3)}, {"vm": 2.0, "docker": 2.0}, 0),
-        ({"vm": (2, 2, 3)}, {"vm": 2.0, "docker": 2.0}, 0),
-    ],
-)
-def test_ratio_in_turns_is_compared_with_that_in_a_loop(
-    loop: dict[str, tuple[float, ...]], turns: dict[str, float], expected_s: float
-) -> None:
-    """A loop is made of its first 50 ms, the next, and the rest; a few steps were disturbed."""
-    loops = []
-    for number in range(3):
-        steps: dict[str, list[float]] = {}
-        for arm, parts in loop.items():
-            steps[arm] = [
-                1e6 * ms
-                for ms, part_ms in zip(parts, (50, 50, 150), strict=True)
-                for _ in range(round(part_ms / ms))
-            ]
-            steps[arm][-1 - number] *= 20
-        loops.append(steps)
-    short = {arm: [step * 1e6] * 40 + [60e6] for arm, step in turns.items()}
-    assert settling_s(loops, short, reference="vm", margin=0.05) == expected_s
-
-
-@pytest.mark.parametrize(
-    ("longer", "shorter", "share", "harm"),
-    [(8, 1, 0.02, True), (7, 0, 0.02, False), (8, 2, 0.02, False), (8, 0, 0.009, False)],
-)
-def test_no_worker_is_held_on_a_cpu_that_something_of_its_arm_needs(
-    longer: int, shorter: int, share: float, *, harm: bool
-) -> None:
-    """It waits there in many rounds in which the reference does not, and seldom the reverse."""
-    held = HeldWaits()
-    for docker, vm in [(share, 0.0)] * longer + [(0.0, share)] * shorter + [(0.5, 0.5)] * 9:
-        blocks = {
-            arm: Ran(t0_ns=0, wall_ns=(10**6,), cpu_ns=(10**6,), wait_ns=round(10**6 * one),
-                     is_held=True)
-            for arm, one in (("docker", docker), ("vm", vm))
-        }  # fmt: skip
-        held.add(blocks, "vm")
-        held.add({**blocks, "podman": Ran(t0_ns=0, wall_ns=(1,), cpu_ns=(1,), wait_ns=1)}, "vm")
-    assert held.harm == harm
 
 
 @given(

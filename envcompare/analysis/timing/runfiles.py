@@ -196,7 +196,7 @@ def read_files(folder: RunFolder) -> RunFiles:
     _check_names(folder, "samples.jsonl", run, samples.samples)
     _check_names(folder, "events.jsonl", run, events)
     _check_names(folder, "fingerprints", run, fingerprints)
-    standing = standing_samples(samples.samples, run.design)
+    standing = standing_samples(samples.samples, run.design, events)
     _check_samples(folder, samples.samples, may_repeat=len(standing) < len(samples.samples))
     return RunFiles(
         run=run,

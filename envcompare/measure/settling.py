@@ -1,0 +1,155 @@
+"""Whether steps after a pause take as long as in a loop, and how turns are lengthened if not.
+
+What serves an arm, such as a FUSE daemon, may be faster after a pause; the scheduler may need time
+to part a worker from its helper. Reads through squashfuse took two thirds of their usual time for
+0.15 s, and a worker shared its CPU with its sidecar for up to 35 ms (docs/benchmarks/felt.md).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from envcompare.measure.limits import BLOCK_S
+from envcompare.measure.replies import Ran
+
+LEAST_SETTLING_S, MOST_SETTLING_S = 0.05, 0.2
+SHORT_BLOCK_S = 0.05  # longer blocks settle by themselves
+LOOP_S = 0.25  # of a discarded turn, whose second half counts
+_ROUNDS, _LOOPS_AGAIN = 12, 3
+LOOKS_S = (1 + _LOOPS_AGAIN) * LOOP_S  # of each arm, in two looks
+_LEAST_GAIN = 0.025  # as a log ratio: less is not worth longer turns
+_ERRORS = 2  # standard errors that a difference must exceed its limit by
+
+_HELD_ROUNDS, _HELD_WAIT = 8, 0.01  # and the share of a block
+
+Loops = Sequence[Mapping[str, Ran]]
+"""Discarded turns, each with a long block of every arm."""
+Rounds = Sequence[Mapping[str, float]]
+"""The logarithm of the mean step of each arm, by round."""
+
+
+@dataclass(slots=True)
+class Settling:
+    """The looks at what a pause changes; two in a row have to see it, and a clean one ends them."""
+
+    is_settled: bool = True
+    is_seen: bool = False  # by the last look
+    _rounds: list[dict[str, float]] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Look at the rounds from now on."""
+        self.is_settled = self.is_seen = False
+        self._rounds.clear()
+
+    def add(self, blocks: Mapping[str, Ran]) -> None:
+        """Add a round."""
+        if not self.is_settled:
+            self._rounds.append({arm: _log_mean(ran.wall_ns) for arm, ran in blocks.items()})
+
+    @property
+    def is_due(self) -> bool:
+        """Tell whether there are enough rounds for a look."""
+        return len(self._rounds) >= _ROUNDS
+
+    @property
+    def loops(self) -> int:
+        """Return how many loops the next look compares with."""
+        return _LOOPS_AGAIN if self.is_seen else 1
+
+    def look(self, loops: Loops, *, reference: str, margin: float) -> float:
+        """Return for how long turns have to settle, in seconds; 0 if that is not sure (yet)."""
+        wanted_s = settling_s(loops, self._rounds, reference=reference, margin=margin)
+        self._rounds.clear()
+        was_seen, self.is_seen = self.is_seen, wanted_s > 0
+        self.is_settled = not self.is_seen
+        return wanted_s if was_seen else 0.0
+
+
+def settling_s(loops: Loops, rounds: Rounds, *, reference: str, margin: float) -> float:
+    """Return how long after a pause the ratio of an arm becomes what it is in a loop; 0: at once.
+
+    The mean log ratio of an arm to the reference over all rounds has to differ from that in the
+    second halves of the loops, by two standard errors more than 2.5 % or half the margin.
+    """
+    limit = max(_LEAST_GAIN, math.log1p(margin / 2))
+    arms = [arm for arm in loops[0] if arm != reference] if loops and reference in loops[0] else []
+    is_early_different = is_different = False
+    for arm in arms:
+        turns = [one[arm] - one[reference] for one in rounds if arm in one and reference in one]
+        ours, theirs = ([*_late(loops, name)] for name in (arm, reference))
+        if min(map(len, (turns, ours, theirs))) < 2:
+            continue
+        late = statistics.fmean(ours) - statistics.fmean(theirs)
+        error = math.sqrt(sum(statistics.variance(x) / len(x) for x in (turns, ours, theirs)))
+        is_different |= abs(statistics.fmean(turns) - late) > limit + _ERRORS * error
+        early = [[*_early(loops, name)] for name in (arm, reference)]
+        if all(early):
+            first = statistics.fmean(early[0]) - statistics.fmean(early[1])
+            is_early_different |= abs(first - late) > limit
+    if not is_different:
+        return 0.0
+    return MOST_SETTLING_S if is_early_different else LEAST_SETTLING_S
+
+
+def _late(loops: Loops, arm: str) -> Iterator[float]:
+    """Yield the logarithm of the mean step of each 20 ms in the second halves of the loops."""
+    for loop in loops:
+        steps = loop[arm].wall_ns[len(loop[arm].wall_ns) // 2 :] if arm in loop else ()
+        ends_s = itertools.accumulate(step / 1e9 for step in steps)
+        parts = itertools.groupby(zip(ends_s, steps, strict=True), lambda one: one[0] // BLOCK_S)
+        yield from (_log_mean([step for _, step in part]) for _, part in parts)
+
+
+def _early(loops: Loops, arm: str) -> Iterator[float]:
+    """Yield the logarithms of the steps that begin from 50 to 100 ms after a pause."""
+    for loop in loops:
+        steps = loop[arm].wall_ns if arm in loop else ()
+        begins_s = (ns / 1e9 for ns in itertools.accumulate(steps, initial=0))
+        for step, begin_s in zip(steps, begins_s, strict=False):
+            if LEAST_SETTLING_S <= begin_s < 2 * LEAST_SETTLING_S:
+                yield _log_mean([step])
+
+
+def _log_mean(steps_ns: Sequence[float]) -> float:
+    return math.log(max(1.0, statistics.fmean(steps_ns)))
+
+
+@dataclass(slots=True)
+class HeldWaits:
+    """How often an arm waited longer for a CPU than the reference, in rounds held on one CPU."""
+
+    _rounds: int = 0
+    _longer: dict[str, int] = field(default_factory=dict)
+    _shorter: dict[str, int] = field(default_factory=dict)
+
+    def add(self, blocks: Mapping[str, Ran], reference: str) -> None:
+        """Add a round, if its blocks were held on one CPU."""
+        if reference not in blocks or not all(ran.is_held for ran in blocks.values()):
+            return
+        self._rounds += 1
+        usual = _waited(blocks[reference])
+        for arm, ran in blocks.items():
+            more = _waited(ran) - usual
+            self._longer[arm] = self._longer.get(arm, 0) + (more > _HELD_WAIT)
+            self._shorter[arm] = self._shorter.get(arm, 0) + (more < -_HELD_WAIT)
+
+    @property
+    def harm(self) -> bool:
+        """Tell whether something of an arm, or of the reference, needs the CPU of its worker.
+
+        Neighbors of the host make an arm wait longer as often as the reference.
+        """
+        pairs = ((self._longer[arm], self._shorter[arm]) for arm in self._longer)
+        return any(
+            max(pair) >= max(_HELD_ROUNDS, self._rounds / 4) and max(pair) > 4 * min(pair)
+            for pair in pairs
+        )
+
+
+def _waited(ran: Ran) -> float:
+    """Return the share of a block in which its step waited for a CPU."""
+    return (ran.wait_ns or 0) / max(1, sum(ran.wall_ns))

@@ -1,0 +1,116 @@
+"""Looks at what a pause before a turn changes, on numbers made by hand."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from envcompare.measure.replies import Ran
+from envcompare.measure.settling import HeldWaits, Settling, settling_s
+
+PARTS_MS = (50, 50, 150)  # of a loop
+
+
+def loop_of(steps_ms: dict[str, tuple[float, ...]]) -> dict[str, Ran]:
+    """Return a long turn of each arm, whose steps last so long in its three parts."""
+    return {arm: ran_of([round(ms * 1e6) for ms, part_ms in zip(steps, PARTS_MS, strict=True)
+                         for _ in range(round(part_ms / ms))])
+            for arm, steps in steps_ms.items()}  # fmt: skip
+
+
+def ran_of(wall_ns: list[int], wait_ns: int = 0, *, is_held: bool = False) -> Ran:
+    """Return a block."""
+    steps = tuple(wall_ns)
+    return Ran(t0_ns=0, wall_ns=steps, cpu_ns=steps, wait_ns=wait_ns, is_held=is_held)
+
+
+def rounds_of(steps_ms: dict[str, float], *, scatter: float = 0.0) -> list[dict[str, float]]:
+    """Return 12 rounds of turns that scatter so much."""
+    drawn = random.Random(1)
+    return [
+        {arm: math.log(ms * 1e6) + drawn.gauss(0, scatter) for arm, ms in steps_ms.items()}
+        for _ in range(12)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("loop", "turns", "expected_s"),
+    [
+        ({"vm": (2, 2, 2), "docker": (2, 3, 3)}, {"vm": 2.0, "docker": 2.0}, 0.05),
+        ({"vm": (2, 2, 2), "docker": (2, 2, 3)}, {"vm": 2.0, "docker": 2.0}, 0.2),
+        ({"vm": (2, 2, 2), "docker": (2, 2, 2)}, {"vm": 2.0, "docker": 2.06}, 0.05),
+        ({"vm": (2, 2, 2), "docker": (2, 2, 2)}, {"vm": 2.0, "docker": 2.04}, 0),  # below 2.5 %
+        ({"vm": (2, 2, 3), "docker": (4, 4, 6)}, {"vm": 2.0, "docker": 4.0}, 0),  # so does vm
+        ({"docker": (2, 3, 3)}, {"vm": 2.0, "docker": 2.0}, 0),
+        ({"vm": (2, 2, 3)}, {"vm": 2.0, "docker": 2.0}, 0),
+    ],
+)
+def test_ratio_in_turns_is_compared_with_that_in_a_loop(
+    loop: dict[str, tuple[float, ...]], turns: dict[str, float], expected_s: float
+) -> None:
+    """Where the steps change before 50 ms are over, turns settle for 50 ms."""
+    found = settling_s([loop_of(loop)], rounds_of(turns), reference="vm", margin=0.05)
+    assert found == expected_s
+
+
+@pytest.mark.parametrize(("scatter", "is_seen"), [(0.01, True), (0.1, False)])
+def test_difference_has_to_exceed_what_the_scatter_allows(scatter: float, *, is_seen: bool) -> None:
+    """Of 6 %: neighbors of a busy host must not lengthen turns."""
+    loop = loop_of({"vm": (2, 2, 2), "docker": (2, 2, 2)})
+    rounds = rounds_of({"vm": 2.0, "docker": 2.12}, scatter=scatter)
+    assert bool(settling_s([loop], rounds, reference="vm", margin=0.02)) == is_seen
+
+
+def test_two_looks_in_a_row_have_to_see_it_and_a_clean_one_ends_them() -> None:
+    """The second one compares with more loops, and both with rounds of their own."""
+    equal = ran_of([2_000_000] * 60)
+    slow = {"vm": equal, "docker": ran_of([2_000_000] * 10 + [4_000_000] * 100)}
+    clean = {"vm": equal, "docker": equal}
+
+    def looks(*loops: dict[str, Ran]) -> tuple[list[float], bool, int]:
+        settling = Settling()
+        settling.add(clean)
+        assert not settling.is_due
+        settling.begin()
+        found = []
+        for loop in loops:
+            for _ in range(12):
+                assert not settling.is_due
+                settling.add(clean)
+            assert settling.is_due
+            found.append(settling.look([loop], reference="vm", margin=0.05))
+        return found, settling.is_settled, settling.loops
+
+    assert looks(clean) == ([0.0], True, 1)
+    assert looks(slow) == ([0.0], False, 3)
+    assert looks(slow, clean) == ([0.0, 0.0], True, 1)
+    assert looks(slow, slow) == ([0.0, 0.05], False, 3)
+
+
+@pytest.mark.parametrize(
+    ("longer", "shorter", "usual", "share", "harm"),
+    [
+        (8, 1, 9, 0.02, True),
+        (1, 8, 9, 0.02, True),  # something of the reference
+        (7, 0, 9, 0.02, False),
+        (8, 2, 9, 0.02, False),
+        (8, 0, 9, 0.009, False),
+        (8, 0, 30, 0.02, False),
+    ],
+)
+def test_no_worker_is_held_on_a_cpu_that_something_of_its_arm_needs(
+    longer: int, shorter: int, usual: int, share: float, *, harm: bool
+) -> None:
+    """It waits there in a quarter of the rounds, and seldom the other way around."""
+    held = HeldWaits()
+    one = [(share, 0.0)] * longer + [(0.0, share)] * shorter + [(0.5, 0.5)] * usual
+    for docker, vm in one:
+        blocks = {
+            arm: ran_of([10**6], round(10**6 * waited), is_held=True)
+            for arm, waited in (("docker", docker), ("vm", vm))
+        }
+        held.add(blocks, "vm")
+        held.add({**blocks, "podman": ran_of([1], 1)}, "vm")
+    assert held.harm == harm
