@@ -47,7 +47,7 @@ def measured(
 def check_nothing_is_double_or_left(lab: Lab, folder: RunFolder) -> None:
     """Every block is there once, and the host is as it was."""
     blocks = [one for one in folder.read_samples().samples if isinstance(one, Block)]
-    keys = [(one.cell, one.arm, one.restart, one.round) for one in blocks]
+    keys = [(one.cell, one.arm, one.restart, one.calibration, one.round) for one in blocks]
     assert len(keys) == len(set(keys)) > 0
     assert lab.left_of(folder.path.name) == ""
 

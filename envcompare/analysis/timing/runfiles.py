@@ -197,7 +197,8 @@ def read_files(folder: RunFolder) -> RunFiles:
     _check_names(folder, "events.jsonl", run, events)
     _check_names(folder, "fingerprints", run, fingerprints)
     standing = standing_samples(samples.samples, run.design, events)
-    _check_samples(folder, samples.samples, may_repeat=len(standing) < len(samples.samples))
+    may_repeat = run.design.restarts is not None and len(standing) < len(samples.samples)
+    _check_samples(folder, samples.samples, may_repeat=may_repeat)
     return RunFiles(
         run=run,
         samples=standing,
@@ -277,11 +278,13 @@ def _check_names(
 
 def _check_samples(folder: RunFolder, samples: Iterable[Sample], *, may_repeat: bool) -> None:
     """Raise RunFolderError for a sample that cannot come from a measurement."""
-    seen: dict[tuple[str, str, int, int, int], int] = {}
+    seen: dict[tuple[str, str, int, int, int, int], int] = {}
     for number, sample in enumerate(samples, start=1):
         why = _fault(sample)
         if not (why or may_repeat) and isinstance(sample, Measured):
-            key = sample.cell, sample.arm, sample.restart, sample.generation, sample.round
+            calibration = sample.calibration if isinstance(sample, Block) else 0
+            place = sample.restart, sample.generation, calibration, sample.round
+            key = (sample.cell, sample.arm, *place)
             first = seen.setdefault(key, number)
             why = "" if first == number else f"the round of line {first} once more"
         if why:
