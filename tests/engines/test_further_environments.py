@@ -71,7 +71,7 @@ def test_the_file_system_of_an_image_is_named_where_files_are_slow(
     """Its CPU time is in no clock of the workload, and is why the workload waits."""
     done = envcompare(
         *("run", "--hosts", lab.alias, "--envs", "vm,singularity", "--workloads", "files"),
-        *("--base-image", BASE, "--budget", "20", "--no-quiet-gate", "--device", "cpu"),
+        *("--base-image", BASE, "--budget", "40", "--no-quiet-gate", "--device", "cpu"),
         *("--out", "out"),
         cwd=tmp_path,
     )
