@@ -2,7 +2,8 @@
 
 What serves an arm, such as a FUSE daemon, may be faster after a pause; the scheduler may need time
 to part a worker from its helper. Reads through squashfuse took two thirds of their usual time for
-0.15 s, and a worker shared its CPU with its sidecar for up to 35 ms (docs/benchmarks/felt.md).
+0.15 s, and a worker shared its CPU with its sidecar for up to 35 ms (two cases of
+benchmarks/felt.py, timed by hand on one host).
 """
 
 from __future__ import annotations
