@@ -40,10 +40,10 @@ from envcompare.run_folder.records import (
     Taken,
     event_now,
 )
-from envcompare.stats.headline import least_steps
 from envcompare.stats.intervals import Interval
 from envcompare.stats.metrics import Readings, look
 from envcompare.stats.typical import Spread, is_look, restarts_before_a_look
+from envcompare.stats.verdicts import least_steps
 from envcompare.text import masked
 
 # A worker that merely died is launched once more, in the next restart; one that died with its

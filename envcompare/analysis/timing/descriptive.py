@@ -38,12 +38,15 @@ from envcompare.run_folder.records import (
 )
 from envcompare.run_folder.results import references_of
 from envcompare.stats.intervals import interval, level_together
-from envcompare.stats.pairs import Logarithms, Round, flat, paired
-from envcompare.stats.parts import (
+from envcompare.stats.pairs import (
     LEAST_SHARE,
+    Logarithms,
     Pairing,
+    Round,
     Times,
     added,
+    flat,
+    paired,
     usual_ns,
     usual_share,
 )

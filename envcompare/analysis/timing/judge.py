@@ -28,7 +28,6 @@ from envcompare.analysis.model.comparison import (
 )
 from envcompare.analysis.timing.cells import CellData
 from envcompare.run_folder.records import ArmRecord, Design, Measured
-from envcompare.stats.headline import Decision, Headline, decide
 from envcompare.stats.intervals import (
     ALPHA,
     Interval,
@@ -44,7 +43,15 @@ from envcompare.stats.typical import (
     Contrast,
     jackknife,
 )
-from envcompare.stats.verdicts import AnyEvidence, Verdict, screen, verdict
+from envcompare.stats.verdicts import (
+    AnyEvidence,
+    Decision,
+    Headline,
+    Verdict,
+    decide,
+    screen,
+    verdict,
+)
 
 Key = tuple[str, ...]  # cell and arm, and for a step of the ladder the arm below
 # Fewer launches cannot separate an environment from chance. A plan may aim at more, to be narrower.

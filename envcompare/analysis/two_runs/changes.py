@@ -8,7 +8,7 @@ corrected for the comparisons selected in that run, and changes select others.
 
 Changes are of the typical step. A change is equivalent only if the change of the mean is too. That
 is the change of the typical step plus the change of the mean's excess over it, with half-widths
-added in quadrature (see `stats.headline`).
+added in quadrature (see `stats.verdicts`).
 
 For ratios of two runs to be comparable some properties must be equal. The reference represents the
 machine and its software: if it changed, ratios to it changed their meaning. Pure names (a process
