@@ -35,8 +35,7 @@ from envcompare.run_folder.records import Scalar
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import walk
 from envcompare.runner.batchsearch import Fit, search_fit
-from envcompare.runner.cellgroup import run_cells
-from envcompare.runner.cellrun import CellRun
+from envcompare.runner.cellrun import CellRun, run_cells
 from envcompare.runner.recording import Job
 from envcompare.stack import Prepared
 from envcompare.stats.knees import SHARE, knee

@@ -26,8 +26,7 @@ from envcompare.measure.replies import Placed
 from envcompare.run_folder.records import Block, CellState, EnergyBlock, GpuReading, event_now
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import cellrun, walk
-from envcompare.runner.cellgroup import run_cells
-from envcompare.runner.cellrun import CellRun
+from envcompare.runner.cellrun import CellRun, run_cells
 from envcompare.runner.recording import Job
 from envcompare.stack import Prepared
 from envcompare.transport.local import LOCAL

@@ -28,7 +28,7 @@ from envcompare.environments import HoldsData, Isolation
 from envcompare.environments.registry import ENVIRONMENTS, all_traits, environment
 from envcompare.errors import ConfigError, StackError, StillRunningError
 from envcompare.run_folder.records import Event, Failure
-from envcompare.runner.cellgroup import sharing
+from envcompare.runner.cellrun import sharing
 from envcompare.runner.walk import _exit_code
 from envcompare.text import parse_toml
 from envcompare.transport.local import LOCAL
