@@ -36,9 +36,8 @@ from envcompare.stack import Options, Progress, Request, building, image, storag
 from envcompare.stack.image import Image
 from envcompare.stack.sif import Sif
 from envcompare.stack.wheelhouse import Wheelhouse
-from envcompare.transport import Transport, run, shell
+from envcompare.transport import LocalTransport, Transport, run, shell
 from envcompare.transport.hosts import connect, parse_hosts
-from envcompare.transport.local import LocalTransport
 from envcompare.transport.openssh import SshOptions
 
 RAW = "building.json"

@@ -28,8 +28,7 @@ from envcompare.errors import CommandTimeoutError, ConfigError, OutputLimitError
 from envcompare.files import read_text
 from envcompare.run_folder.records import Scalar
 from envcompare.text import closest, listed
-from envcompare.transport import run
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL, run
 
 MOST_BYTES: Final = 32 << 20
 MOST_FILES: Final = 2000

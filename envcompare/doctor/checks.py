@@ -34,8 +34,7 @@ from envcompare.stack.proof import TREE
 from envcompare.stack.venv import FirstPython, find_interpreter, find_python, first_python
 from envcompare.stack.wheelhouse import is_filled
 from envcompare.text import first_few
-from envcompare.transport import Transport, shell
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL, Transport, shell
 
 _NO_GPU = "nothing to do: the workloads run on the CPU"
 # Each line is `name=value`; a missing fact has no line.

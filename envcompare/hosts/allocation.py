@@ -33,6 +33,7 @@ from envcompare.run_folder.records import Event
 from envcompare.stack.storage import local_cache
 from envcompare.text import age_text, closest, counted
 from envcompare.transport import (
+    LOCAL,
     Drain,
     Process,
     make_folder,
@@ -41,9 +42,13 @@ from envcompare.transport import (
     run,
     shell,
 )
-from envcompare.transport.hosts import HostSpec, InterruptibleTransport
-from envcompare.transport.jobs import STARTED, SlurmJob, SrunTransport
-from envcompare.transport.local import LOCAL
+from envcompare.transport.hosts import (
+    STARTED,
+    HostSpec,
+    InterruptibleTransport,
+    SlurmJob,
+    SrunTransport,
+)
 
 if TYPE_CHECKING:
     from parsl.providers.cluster_provider import ClusterProvider

@@ -38,9 +38,8 @@ from envcompare.stack.image import is_built_on
 from envcompare.stack.storage import ImageStore, host_cache
 from envcompare.stack.venv import first_python
 from envcompare.text import spoken
-from envcompare.transport import Transport, read_json, shell
+from envcompare.transport import LOCAL, LocalTransport, Transport, read_json, shell
 from envcompare.transport.hosts import HostSpec, InterruptibleTransport, connect
-from envcompare.transport.local import LOCAL, LocalTransport
 from envcompare.transport.openssh import SshOptions
 
 _APPLICATION: Final = b"envcompare"  # makes the derived ID of a machine specific to this program

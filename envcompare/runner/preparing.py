@@ -23,8 +23,8 @@ from envcompare.stack import Progress, storage, wheelhouse
 from envcompare.stack.building import remove_held, remove_images, remove_pins
 from envcompare.stack.proof import LOCK, TREE
 from envcompare.stack.storage import ImageStore
+from envcompare.transport import LOCAL
 from envcompare.transport.hosts import HostSpec
-from envcompare.transport.local import LOCAL
 
 _AFTER = "what is being made"
 

@@ -25,8 +25,7 @@ from envcompare.errors import ConfigError, StackError
 from envcompare.stack import LOCK_LABEL, Choice, Progress, failure, is_full
 from envcompare.stack.storage import Amount, local_cache
 from envcompare.text import shortened
-from envcompare.transport import CONTENT_S, Transport, file_sha256, make_folder, run, shell
-from envcompare.transport.local import LOCAL
+from envcompare.transport import CONTENT_S, LOCAL, Transport, file_sha256, make_folder, run, shell
 
 P = ParamSpec("P")
 R = TypeVar("R")

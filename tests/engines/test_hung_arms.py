@@ -24,8 +24,7 @@ from envcompare.run_folder.results import RunFolder
 from envcompare.runner import walk
 from envcompare.runner.recording import CellRecorder, Job
 from envcompare.stack import Progress, image
-from envcompare.transport import Transport
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL, Transport
 
 ENOUGH = 12  # samples after the hang: the run may end, whatever its budget
 pytestmark = pytest.mark.timeout(420)

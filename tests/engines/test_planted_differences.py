@@ -33,8 +33,7 @@ from envcompare.run_folder.records import ArmRecord, FactDifference
 from envcompare.stack import LOCK_LABEL, Progress
 from envcompare.stack.building import remove_images
 from envcompare.stack.storage import host_cache
-from envcompare.transport import Transport, run, shell
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL, Transport, run, shell
 
 pytestmark = [pytest.mark.engine("ssh"), pytest.mark.engine("docker"), pytest.mark.timeout(600)]
 BOTH = ("--envs", "vm,docker")

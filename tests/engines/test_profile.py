@@ -27,10 +27,9 @@ from envcompare.profilers.ncu import MEMORY
 from envcompare.profilers.nsys import Nsys
 from envcompare.run_folder.records import ArmRecord
 from envcompare.stack import Mount, Prepared, Progress, image
-from envcompare.transport import make_folder, run
+from envcompare.transport import LOCAL, make_folder, run
 from envcompare.transport.copies import put_file
 from envcompare.transport.hosts import connect, parse_hosts
-from envcompare.transport.local import LOCAL
 
 pytestmark = pytest.mark.timeout(420)
 ARMS = ("vm", "docker", "singularity")

@@ -22,9 +22,8 @@ from envcompare.stack import Prepared, Progress, Request, building, image, sif, 
 from envcompare.stack.image import PYTHON, Image, Recipe
 from envcompare.stack.proof import FILES, TREE, mismatch
 from envcompare.stack.wheelhouse import Wheelhouse, fill, steps
-from envcompare.transport import Transport, run, shell
+from envcompare.transport import LocalTransport, Transport, run, shell
 from envcompare.transport.copies import put_file
-from envcompare.transport.local import LocalTransport
 
 pytestmark = [
     pytest.mark.engine("docker"),

@@ -33,8 +33,7 @@ from envcompare.stack import (
 )
 from envcompare.stack.image import Image, Recipe
 from envcompare.stack.wheelhouse import Wheelhouse
-from envcompare.transport import Transport, run, shell
-from envcompare.transport.local import LocalTransport
+from envcompare.transport import LocalTransport, Transport, run, shell
 
 PYTHON = "/opt/envcompare/venv/bin/python"
 HERE = LocalTransport()

@@ -11,8 +11,7 @@ from envcompare.environments.singularity import find_engine, make_sif
 from envcompare.stack import Options, Prepared, Progress, Request
 from envcompare.stack.image import Image
 from envcompare.stack.sif import Sif
-from envcompare.transport import Transport
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL, Transport
 
 
 def sif_of(

@@ -39,8 +39,7 @@ from envcompare.runner.cellrun import CellRun, run_cells
 from envcompare.runner.recording import Job
 from envcompare.stack import Prepared
 from envcompare.stats.knees import SHARE, knee
-from envcompare.transport import run
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL, run
 
 KNOWN = known(
     cnn={"batch": 64, "lr": 0.1, "compile": False}, mlp={"batch": 1}, startup={"until": "import"}

@@ -18,7 +18,7 @@ from commandline import envcompare
 from envcompare.errors import UnusableError
 from envcompare.hosts import keeper
 from envcompare.run_folder.results import RunFolder
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL
 
 # A client that claims a run, starts a plain process in it that outlives its input, and waits.
 CLIENT = """
@@ -27,7 +27,7 @@ from envcompare.hosts import keeper
 from envcompare.command import Command
 from envcompare.environments import Isolation
 from envcompare.environments.registry import environment
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL
 cache, run_id = sys.argv[1:]
 folder = f"{cache}/runs/{run_id}/local"
 process = keeper.hold(LOCAL, folder)

@@ -29,9 +29,8 @@ from envcompare.hosts.folders import CellFolders, relayed
 from envcompare.hosts.session import HostSession
 from envcompare.run_folder.records import ArmRecord
 from envcompare.stack import Mount, Prepared
-from envcompare.transport import Transport, run
+from envcompare.transport import LOCAL, Transport, run
 from envcompare.transport.hosts import parse_hosts
-from envcompare.transport.local import LOCAL
 
 WORKER = Path(__file__).resolve().parents[2] / "workloads" / "harness" / "worker.py"
 

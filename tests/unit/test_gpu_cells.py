@@ -29,7 +29,7 @@ from envcompare.runner import cellrun, walk
 from envcompare.runner.cellrun import CellRun, run_cells
 from envcompare.runner.recording import Job
 from envcompare.stack import Prepared
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL
 
 IMITATED = Path(__file__).parents[1] / "support" / "imitatedtorch"
 WORKLOAD = """

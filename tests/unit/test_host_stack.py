@@ -27,7 +27,7 @@ from envcompare.environments.registry import environment
 from envcompare.errors import ConfigError, UnusableError
 from envcompare.stack import Mount, Options
 from envcompare.stack.venv import HostPython, Layout, archive, find_python, layout, left_out
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL
 
 KNOWN = known(cnn={}, rnn={})
 DEBIAN = HostPython(

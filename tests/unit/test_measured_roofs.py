@@ -24,8 +24,7 @@ from envcompare.measure.hostmemory import (
 )
 from envcompare.run_folder.profiles import Roofs
 from envcompare.run_folder.records import FingerprintRecord
-from envcompare.transport import run
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL, run
 
 ANSWER = {
     "device": "NVIDIA H200", "bytes_per_s": 4.3e12, "flops_per_s": {"fp32": 5e13},

@@ -41,9 +41,8 @@ from envcompare.runner import hostrun
 from envcompare.stack import Options, building, image, sif
 from envcompare.stack.storage import _disk_of, host_cache
 from envcompare.stack.venv import find_interpreter, find_python
-from envcompare.transport import ANSWER_S, run, shell
+from envcompare.transport import ANSWER_S, LOCAL, run, shell
 from envcompare.transport.hosts import HostSpec, parse_hosts
-from envcompare.transport.local import LOCAL
 
 # What motd, proxies, wrappers and broken installations put in the place of an answer.
 SAID = {

@@ -31,7 +31,7 @@ from envcompare.run_folder.records import Event, Failure
 from envcompare.runner.cellrun import sharing
 from envcompare.runner.walk import _exit_code
 from envcompare.text import parse_toml
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL
 
 WORKER = Command(argv=("/venv/bin/python", "/w/worker.py"))
 ISOLATION = Isolation(

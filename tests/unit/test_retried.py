@@ -23,8 +23,8 @@ from envcompare.run_folder.results import RunFolder
 from envcompare.runner import hostrun, walk
 from envcompare.runner.recording import Job
 from envcompare.runner.walk import _retried_hosts
+from envcompare.transport import LOCAL
 from envcompare.transport.hosts import HostSpec
-from envcompare.transport.local import LOCAL
 
 SHORT = ("--budget", "1", "--no-quiet-gate", "--profile", "none")
 LEFT_OUT = Failure(phase="plan", brief="no data at `sif` in docker: it runs no SIF")

@@ -18,7 +18,7 @@ from envcompare.errors import StackError
 from envcompare.stack import Progress, Request, storage
 from envcompare.stack.sif import with_data
 from envcompare.stack.storage import _disk_of
-from envcompare.transport.local import LOCAL, LocalTransport
+from envcompare.transport import LOCAL, LocalTransport
 
 GB = 1_000_000_000
 MEASURED: dict[str, tuple[storage.StepName, ...]] = {

@@ -27,8 +27,8 @@ from envcompare.run_folder.profiles import Profile, ProfileRecord, Quantity
 from envcompare.run_folder.records import ArmRecord, CellRecord, Event, FingerprintRecord
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner.cellrun import sharing
+from envcompare.transport import LOCAL
 from envcompare.transport.hosts import parse_hosts
-from envcompare.transport.local import LOCAL
 
 _ARMS = ("vm", "docker", "vm~control")
 

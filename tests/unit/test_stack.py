@@ -25,8 +25,7 @@ from envcompare.stack.image import Recipe
 from envcompare.stack.sif import promised_bytes
 from envcompare.stack.storage import _gigabytes, local_cache, remove_cache
 from envcompare.stack.wheelhouse import Wheelhouse, check_whole, fill, lock_text, steps
-from envcompare.transport import run
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL, run
 
 ENGINE_WORDS = ("FROM", "COPY", "RUN", "ENV", "CMD", "ARG")
 

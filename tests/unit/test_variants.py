@@ -24,8 +24,7 @@ from envcompare.hosts.opening import open_session
 from envcompare.interrupt import Interruption
 from envcompare.stack import CPU, Progress, Tier, wheelhouse
 from envcompare.stack.wheelhouse import Wheelhouse, fill
-from envcompare.transport import Process
-from envcompare.transport.local import LocalTransport
+from envcompare.transport import LocalTransport, Process
 
 REQUIREMENTS = "torch==2.0\ntorchvision==1.0  # for images\nnumpy\n"
 DRIVER = "NVRM version: NVIDIA UNIX {} Kernel Module{}  {}  Tue Sep 19 19:27:19 UTC 2025\nGCC 12\n"

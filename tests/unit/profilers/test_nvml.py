@@ -21,7 +21,7 @@ from envcompare.profilers import nvml
 from envcompare.profilers.nvml import Sampling, sampler_command, sampling
 from envcompare.run_folder.records import GpuReading
 from envcompare.run_folder.results import RunFolder
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL
 
 SAMPLE = """
 import sys
