@@ -35,7 +35,7 @@ from envcompare.environments.singularity import find_engine, make_sif
 from envcompare.stack import Options, Progress, Request, building, image, storage, venv, wheelhouse
 from envcompare.stack.image import Image
 from envcompare.stack.sif import Sif
-from envcompare.stack.wheelhouse import Wheelhouse
+from envcompare.stack.storage import Wheelhouse
 from envcompare.transport import LocalTransport, Transport, run, shell
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.openssh import SshOptions

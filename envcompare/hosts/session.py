@@ -121,7 +121,7 @@ class HostSession:
             if time.monotonic() > deadline:
                 raise keeper.refusal(held, self.host.label)
             time.sleep(0.5)
-        left = keeper.remove_dead(self.transport.bare, self.cache)
+        left = keeper.remove_dead(self.transport.bare, self.cache, environments=ENVIRONMENTS)
         self._is_untouched = False
         self._keeper = keeper.hold(self.transport.bare, self.folder)
         return left.lines

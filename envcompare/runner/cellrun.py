@@ -216,7 +216,8 @@ class CellRun:
             cell=self.cell,
             plan=self.job.plan,
             folder=self.job.folder,
-            folders=self.folders,
+            session=self.session,
+            mounts=self.folders.mounts,
         ).why_not(context)
 
     def _expected(self) -> Spread:

@@ -190,7 +190,8 @@ def _clean(task: _HostTask, session: HostSession) -> None:
 
 
 def _clean_all(task: _HostTask, session: HostSession) -> None:
-    task.tell_removal(keeper.remove_dead(session.transport, session.cache))
+    removal = keeper.remove_dead(session.transport, session.cache, environments=ENVIRONMENTS)
+    task.tell_removal(removal)
     is_removed = storage.remove_cache(session.transport)
     task.tell(f"{'removed' if is_removed else 'nothing to remove at'} {session.cache}")
     engines = [where.engine for where in ENVIRONMENTS.values() if where.engine is not None]
@@ -227,7 +228,8 @@ def _clean_left(
     used = tuple(sorted({arm.environment for arm in task.experiment.arms}))
     for claim in left or (keeper.Claim(run_id=run_id),):
         known = claim if claim.environments is not None else replace(claim, environments=used)
-        task.tell_removal(keeper.remove(session.transport, session.cache, known))
+        removal = keeper.remove(session.transport, session.cache, known, environments=ENVIRONMENTS)
+        task.tell_removal(removal)
     if not task.outcome.lines and not task.outcome.errors:
         task.tell(f"nothing is left of the run {run_id}")
 

@@ -22,7 +22,7 @@ from envcompare.config.settings import Settings
 from envcompare.config.workloads import Workload
 from envcompare.environments import Check, Isolation, oci
 from envcompare.environments.docker import Docker
-from envcompare.environments.registry import all_traits, environment
+from envcompare.environments.registry import ENVIRONMENTS, all_traits, environment
 from envcompare.errors import StillRunningError, UnusableError, WorkloadError
 from envcompare.hosts import ReadyArm, keeper
 from envcompare.hosts.folders import CellFolders, relayed
@@ -274,7 +274,7 @@ def test_temporary_files_are_removed_where_the_login_has_another_folder_by_then(
     assert list(of_login.iterdir())
     monkeypatch.delenv("TMPDIR")
     left = keeper.Claim(run_id=session.run_id, environments=("vm",))
-    keeper.remove(LOCAL, session.cache, left)
+    keeper.remove(LOCAL, session.cache, left, environments=ENVIRONMENTS)
     assert list(of_login.iterdir()) == []
 
 

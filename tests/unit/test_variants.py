@@ -23,7 +23,8 @@ from envcompare.gpu import driver_version
 from envcompare.hosts.opening import open_session
 from envcompare.interrupt import Interruption
 from envcompare.stack import CPU, Progress, Tier, wheelhouse
-from envcompare.stack.wheelhouse import Wheelhouse, fill
+from envcompare.stack.storage import Wheelhouse
+from envcompare.stack.wheelhouse import fill
 from envcompare.transport import LocalTransport, Process
 
 REQUIREMENTS = "torch==2.0\ntorchvision==1.0  # for images\nnumpy\n"
