@@ -29,7 +29,7 @@ import click
 from bookkeeping import Conditions, Places, Watch, benchmark, load_average, write_json
 from envcompare import bundled
 from envcompare.command import Command
-from envcompare.config.arms import Compression, Variant
+from envcompare.config import Compression, Variant
 from envcompare.environments.oci import ENGINE, image_store
 from envcompare.environments.singularity import find_engine, make_sif
 from envcompare.stack import Options, Progress, Request, building, image, storage, venv, wheelhouse

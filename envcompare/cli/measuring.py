@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from envcompare.config.plan import Plan
     from envcompare.doctor.checks import HostExamination
     from envcompare.run_folder.results import RunFolder
-    from envcompare.runner.recording import Job
+    from envcompare.runner import Job
     from envcompare.transport.hosts import HostSpec
 
 _AGAIN = ("allow_mismatch", "wait")  # may differ when a run is resumed
@@ -68,10 +68,10 @@ def run(
     """Measure the workloads in every arm and write a run folder with its report."""
     from envcompare.cli.planning import file_lines, resumed
     from envcompare.config.settings import Settings
-    from envcompare.run_folder.disk import locked
+    from envcompare.run_folder import locked
     from envcompare.run_folder.history import next_session
     from envcompare.run_folder.results import RunFolder
-    from envcompare.runner.recording import Job
+    from envcompare.runner import Job
 
     again = Settings(**{name: values[name] for name in _AGAIN})
     if resume is not None:
@@ -313,7 +313,7 @@ def clean(
     from envcompare.cli.planning import places_of, resolved
     from envcompare.config.settings import Settings
     from envcompare.hosts.allocation import forget, jobs_of
-    from envcompare.run_folder.disk import locked
+    from envcompare.run_folder import locked
     from envcompare.run_folder.results import RunFolder
     from envcompare.runner import preparing
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from envcompare.config.arms import (
+from envcompare.config import (
     IN_IMAGE,
     Arm,
     Compression,

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from envcompare.config import known_keys
-from envcompare.config.arms import Arm, Place
+from envcompare.config import Arm, Place, known_keys
 from envcompare.errors import ConfigError
 from envcompare.text import closest, counted
 

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 import tomli_w
 
-from envcompare.config import known_keys
-from envcompare.config.arms import Compression, Variant
+from envcompare.config import Compression, Variant, known_keys
 from envcompare.config.scheduling import AllocationTable
 from envcompare.errors import ConfigError
 from envcompare.run_folder.records import ProfileChoice, Scalar

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from envcompare import bundled
 from envcompare.command import Command
-from envcompare.config.arms import Traits
+from envcompare.config import Traits
 from envcompare.config.settings import LONGEST_S, Settings, WorkloadTable
 from envcompare.errors import CommandTimeoutError, ConfigError, OutputLimitError
 from envcompare.files import read_text

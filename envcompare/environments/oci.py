@@ -11,7 +11,7 @@ from functools import partial
 from typing import ClassVar
 
 from envcompare.command import Command, CommandResult
-from envcompare.config.arms import Compression, Place, Placing, Traits
+from envcompare.config import Compression, Place, Placing, Traits
 from envcompare.environments import (
     HELD,
     READS_ALL,

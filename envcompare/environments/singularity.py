@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from envcompare.command import Command
-from envcompare.config.arms import Compression, Placing, Traits
+from envcompare.config import Compression, Placing, Traits
 from envcompare.environments import (
     HELD,
     READS_ALL,

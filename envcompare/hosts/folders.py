@@ -15,19 +15,18 @@ from pathlib import Path
 from typing import Final
 
 from envcompare.command import Command, CommandResult
-from envcompare.config.arms import Arm, Place
+from envcompare.config import Arm, Place
 from envcompare.config.experiment import Experiment
 from envcompare.config.workloads import Workload
 from envcompare.environments import UPPER, new_worker_mark, run_wrapped
 from envcompare.environments.registry import environment
 from envcompare.errors import CommandTimeoutError, StackError, UnusableError, WorkloadError
-from envcompare.hosts import ReadyArm
-from envcompare.hosts.session import HostSession
+from envcompare.hosts import HostSession, ReadyArm
 from envcompare.measure import Variables
 from envcompare.measure.replies import LaunchSpec, Placed, fault_in
 from envcompare.measure.worker import Worker
 from envcompare.profilers import ProfilerRun
-from envcompare.run_folder.disk import distinct_name
+from envcompare.run_folder import distinct_name
 from envcompare.run_folder.records import Scalar
 from envcompare.stack import Mount, Progress
 from envcompare.text import masked

@@ -34,7 +34,7 @@ from envcompare.errors import (
     UnusableError,
 )
 from envcompare.interrupt import Interruption
-from envcompare.run_folder.disk import is_run_id
+from envcompare.run_folder import is_run_id
 from envcompare.stack.storage import OPEN_FOLDERS
 from envcompare.text import age_text, spoken
 from envcompare.transport import FOLDER_S, Drain, Process, Transport, shell

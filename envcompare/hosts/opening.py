@@ -28,9 +28,8 @@ from envcompare.errors import (
 )
 from envcompare.fingerprint.comparing import DataIdentity, Identity
 from envcompare.gpu import driver_version
-from envcompare.hosts import ReadyArm, keeper, kinds_of_software
+from envcompare.hosts import HostSession, ReadyArm, keeper, kinds_of_software
 from envcompare.hosts.keeper import Asker
-from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import Scalar
 from envcompare.stack import Mount, Progress, building, proof

@@ -27,9 +27,8 @@ from msgspec.structs import asdict
 from envcompare.command import Command, CommandResult
 from envcompare.config.plan import shuffled
 from envcompare.errors import CommandTimeoutError, StackError, StillRunningError
-from envcompare.measure.cell import CellContext, surviving
+from envcompare.measure.cell import CellContext, started, surviving, warmed_up
 from envcompare.measure.limits import limit_s
-from envcompare.measure.profile import started, warmed_up
 from envcompare.measure.replies import Ran
 from envcompare.measure.worker import Worker
 from envcompare.run_folder.profiles import Roofs

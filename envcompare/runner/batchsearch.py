@@ -22,7 +22,7 @@ from envcompare.errors import (
     StillRunningError,
     WorkloadError,
 )
-from envcompare.hosts.session import HostSession
+from envcompare.hosts import HostSession
 from envcompare.measure.cell import CellContext
 from envcompare.measure.replies import Amount, LaunchSpec
 from envcompare.run_folder.records import Scalar

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from envcompare.config.arms import IN_IMAGE, Arm
+from envcompare.config import IN_IMAGE, Arm
 from envcompare.config.plan import Cell, Plan, not_placed
 from envcompare.config.workloads import Program, catalogue
 from envcompare.environments.registry import environment
@@ -29,8 +29,8 @@ from envcompare.errors import (
     as_known,
     phase_of,
 )
+from envcompare.hosts import HostSession
 from envcompare.hosts.folders import LAUNCHER, WORKER, CellFolders, HostTeam
-from envcompare.hosts.session import HostSession
 from envcompare.measure import Variables
 from envcompare.measure.accuracy import AccuracyPass
 from envcompare.measure.cell import Budget, CellContext, Roster, failed_for_good, failure_of
@@ -72,8 +72,8 @@ from envcompare.run_folder.records import (
     Sample,
     event_now,
 )
+from envcompare.runner import CellRecorder, Job, live_text
 from envcompare.runner.batchsearch import SizeCheck
-from envcompare.runner.recording import CellRecorder, Job, live_text
 from envcompare.stats.typical import Spread, prior_of
 
 _NO_STEPS = Lacking(

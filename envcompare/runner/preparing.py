@@ -14,10 +14,9 @@ from envcompare.config.plan import planned_arms
 from envcompare.console import Display
 from envcompare.environments.registry import ENVIRONMENTS
 from envcompare.errors import EnvcompareError, InterruptedRunError, UnusableError, as_known
-from envcompare.hosts import keeper
+from envcompare.hosts import HostSession, keeper
 from envcompare.hosts.keeper import Asker
 from envcompare.hosts.opening import hosts_at_once, open_session
-from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption, handling_signals
 from envcompare.stack import Progress, storage, wheelhouse
 from envcompare.stack.building import remove_held, remove_images, remove_pins

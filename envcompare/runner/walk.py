@@ -21,14 +21,13 @@ from envcompare.fingerprint.comparing import (
     refused,
     resumed_text,
 )
-from envcompare.hosts import allocation
+from envcompare.hosts import HostSession, allocation
 from envcompare.hosts.opening import boot_id, hosts_at_once
-from envcompare.hosts.session import HostSession
 from envcompare.run_folder.history import SESSION, standing
 from envcompare.run_folder.records import Event, EventKind, IdentityChange, RunRecord
 from envcompare.run_folder.results import new_run_id
+from envcompare.runner import Job
 from envcompare.runner.hostrun import HostRun, KernelTurns, open_host
-from envcompare.runner.recording import Job
 from envcompare.transport import LocalTransport
 from envcompare.transport.hosts import LOCAL_NAME, HostSpec
 

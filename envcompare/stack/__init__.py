@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from envcompare import bundled
-from envcompare.config.arms import Compression, SoftwareKind, Variant
+from envcompare.config import Compression, SoftwareKind, Variant
 from envcompare.console import Saying
 from envcompare.errors import Problem, StackError, UnusableError
 from envcompare.gpu import Capability, HostGpu, HostGpus

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envcompare.command import Command, CommandResult
-from envcompare.config.arms import Compression
+from envcompare.config import Compression
 from envcompare.errors import StackError, UnusableError
 from envcompare.stack import Progress, failure, is_full, storage
 from envcompare.stack.image import Image, find, pipe

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeVar, runtime_che
 
 from envcompare import bundled
 from envcompare.command import Command, CommandResult
-from envcompare.config.arms import Variant
+from envcompare.config import Variant
 from envcompare.errors import (
     CommandTimeoutError,
     Problem,

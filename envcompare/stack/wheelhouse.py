@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from envcompare.command import Command, CommandResult
-from envcompare.config.arms import Variant
+from envcompare.config import Variant
 from envcompare.errors import ConfigError, StackError
 from envcompare.stack import LOCK_LABEL, Choice, Progress, failure, is_full
 from envcompare.stack.storage import LOCK, SUMS, Wheelhouse, local_cache, steps

@@ -25,9 +25,8 @@ from envcompare.command import Command
 from envcompare.config.settings import Settings
 from envcompare.doctor import compare_stacks
 from envcompare.environments.oci import image_store
-from envcompare.hosts import ReadyArm
+from envcompare.hosts import HostSession, ReadyArm
 from envcompare.hosts.opening import open_session
-from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import ArmRecord, FactDifference
 from envcompare.stack import LOCK_LABEL, Progress

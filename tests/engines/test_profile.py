@@ -17,8 +17,7 @@ from envcompare.command import Command
 from envcompare.environments import Check, Isolation
 from envcompare.environments.docker import Docker
 from envcompare.environments.oci import image_store
-from envcompare.hosts import ReadyArm
-from envcompare.hosts.session import HostSession
+from envcompare.hosts import HostSession, ReadyArm
 from envcompare.measure.replies import LaunchSpec
 from envcompare.measure.worker import Worker
 from envcompare.profile_files import read

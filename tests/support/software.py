@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from envcompare.config.arms import Compression
+from envcompare.config import Compression
 from envcompare.environments.oci import ENGINE
 from envcompare.environments.registry import environment
 from envcompare.environments.singularity import find_engine, make_sif

@@ -28,15 +28,13 @@ from envcompare.console import Display
 from envcompare.environments import Check
 from envcompare.errors import ConfigError, InterruptedRunError, exit_code_of
 from envcompare.gpu import HostGpus
-from envcompare.hosts import ReadyArm
-from envcompare.hosts.session import HostSession
+from envcompare.hosts import HostSession, ReadyArm
 from envcompare.run_folder.history import standing
 from envcompare.run_folder.records import Scalar
 from envcompare.run_folder.results import RunFolder
-from envcompare.runner import walk
+from envcompare.runner import Job, walk
 from envcompare.runner.batchsearch import Fit, search_fit
 from envcompare.runner.cellrun import CellRun, run_cells
-from envcompare.runner.recording import Job
 from envcompare.stack import Prepared
 from envcompare.stats.knees import SHARE, knee
 from envcompare.transport import LOCAL, run

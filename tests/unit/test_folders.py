@@ -17,16 +17,15 @@ from recording import Recorder
 
 from envcompare.cli.planning import resolved
 from envcompare.command import Command
-from envcompare.config.arms import Arm
+from envcompare.config import Arm
 from envcompare.config.settings import Settings
 from envcompare.config.workloads import Workload
 from envcompare.environments import Check, Isolation, oci
 from envcompare.environments.docker import Docker
 from envcompare.environments.registry import ENVIRONMENTS, all_traits, environment
 from envcompare.errors import StillRunningError, UnusableError, WorkloadError
-from envcompare.hosts import ReadyArm, keeper
+from envcompare.hosts import HostSession, ReadyArm, keeper
 from envcompare.hosts.folders import CellFolders, relayed
-from envcompare.hosts.session import HostSession
 from envcompare.run_folder.records import ArmRecord
 from envcompare.stack import Mount, Prepared
 from envcompare.transport import LOCAL, Transport, run

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from software import prepared_by
 
 from envcompare.command import Command
-from envcompare.config.arms import expand_stacks
+from envcompare.config import expand_stacks
 from envcompare.config.experiment import resolve
 from envcompare.config.settings import Settings, parse_settings
 from envcompare.environments import Isolation

@@ -31,8 +31,7 @@ from envcompare.errors import (
     InterruptedRunError,
     UnusableError,
 )
-from envcompare.hosts import opening
-from envcompare.hosts.session import HostSession
+from envcompare.hosts import HostSession, opening
 from envcompare.interrupt import Interruption
 from envcompare.measure.quiet import parse_glance, parse_look
 from envcompare.profilers.toolbox import read_rights

@@ -13,7 +13,7 @@ from experiments import known
 
 from envcompare.cli.planning import plan_lines
 from envcompare.command import Command
-from envcompare.config.arms import PLACES, Arm, Place, parse_places
+from envcompare.config import PLACES, Arm, Place, parse_places
 from envcompare.config.experiment import Experiment, resolve
 from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings, settings_toml

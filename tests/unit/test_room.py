@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bookkeeping import RESULTS
-from envcompare.config.arms import SoftwareKind, Traits
+from envcompare.config import SoftwareKind, Traits
 from envcompare.environments.registry import ENVIRONMENTS, IMAGE_BUILDER
 from envcompare.environments.software import needs
 from envcompare.errors import StackError

@@ -16,8 +16,8 @@ from envcompare.analysis.model.comparison import RunComparison
 from envcompare.cli.planning import planned
 from envcompare.config.settings import Settings
 from envcompare.errors import ConfigError, UnusableError
+from envcompare.hosts import HostSession
 from envcompare.hosts.folders import CellFolders, HostTeam
-from envcompare.hosts.session import HostSession
 from envcompare.measure import Variables
 from envcompare.report.blocks import markdown
 from envcompare.report.page import render

@@ -15,7 +15,7 @@ from recording import Recorder
 from envcompare.cli import app
 from envcompare.cli.planning import resolved
 from envcompare.command import Command
-from envcompare.config.arms import Variant
+from envcompare.config import Variant
 from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings
 from envcompare.errors import StackError, UnusableError

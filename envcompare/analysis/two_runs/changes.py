@@ -41,9 +41,9 @@ from envcompare.analysis.timing.judge import claimed, failed_control_end, leanin
 from envcompare.analysis.timing.runfiles import RunFiles, read_files
 from envcompare.analysis.two_runs.gates import phase_of
 from envcompare.errors import ConfigError
+from envcompare.fingerprint import INSTALLED_PARTS, LOADED, fact, holds_for
 from envcompare.fingerprint.comparing import compare_fingerprints, measured_alike
 from envcompare.fingerprint.evidence import ArmsContext
-from envcompare.fingerprint.facts import INSTALLED_PARTS, LOADED, fact, holds_for
 from envcompare.fingerprint.sentences import describe
 from envcompare.run_folder.records import (
     ArmRecord,

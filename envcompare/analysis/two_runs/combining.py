@@ -34,8 +34,8 @@ from envcompare.analysis.two_runs.changes import (
     run_side,
 )
 from envcompare.errors import ConfigError
+from envcompare.fingerprint import fact
 from envcompare.fingerprint.comparing import first_identities
-from envcompare.fingerprint.facts import fact
 from envcompare.run_folder.records import ArmRecord, FingerprintValue, Scalar
 from envcompare.run_folder.results import RunFolder, count_comparisons
 from envcompare.stats.intervals import level_together
