@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from envcompare.command import Command
-from envcompare.config.scheduling import PATH, Allocation, AllocationTable, Gres, offered_gres
+from envcompare.config.scheduling import PATH, Allocation, Gres, offered_gres
+from envcompare.config.settings import AllocationTable
 from envcompare.errors import (
     CommandTimeoutError,
     ConfigError,
