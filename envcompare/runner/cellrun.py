@@ -34,13 +34,15 @@ from envcompare.hosts.folders import LAUNCHER, WORKER, CellFolders, HostTeam
 from envcompare.measure import Variables
 from envcompare.measure.accuracy import AccuracyPass
 from envcompare.measure.cell import Budget, CellContext, Roster, failed_for_good, failure_of
-from envcompare.measure.hostmemory import (
+from envcompare.measure.hostreadings import (
     ROOFS_LIMIT_S,
     EnergyPass,
     measure_roofs,
     recall,
     remember,
     roofs_command,
+    sampler_command,
+    sampling,
 )
 from envcompare.measure.limits import REASONS, CellEnd
 from envcompare.measure.lockstep import Lockstep, PlannedRestarts, Turns
@@ -52,7 +54,6 @@ from envcompare.measure.startup import StartupPass
 from envcompare.measure.worker import Worker
 from envcompare.measure.workers import WorkerPool
 from envcompare.profilers import ProfilerRun
-from envcompare.profilers.nvml import sampler_command, sampling
 from envcompare.profilers.toolbox import Toolbox
 from envcompare.run_folder.history import (
     EXPECTED_SPREAD,

@@ -24,8 +24,7 @@ from envcompare.run_folder.records import (
     Measured,
     ProcessRun,
 )
-from envcompare.stats.intervals import Interval, error_of_each, look_factor, printed_interval
-from envcompare.stats.pairs import (
+from envcompare.stats import (
     FarLaunch,
     Logarithms,
     Round,
@@ -34,6 +33,7 @@ from envcompare.stats.pairs import (
     grouped,
     paired,
 )
+from envcompare.stats.intervals import Interval, error_of_each, look_factor, printed_interval
 from envcompare.stats.typical import (
     TYPICAL_SHARE,
     Contrast,

@@ -20,7 +20,7 @@ from envcompare.errors import Problem, StackError, TransportError, UnusableError
 from envcompare.gpu import HostGpus
 from envcompare.hosts import HostSession, ReadyArm
 from envcompare.hosts.folders import CellFolders
-from envcompare.measure.hostmemory import ROUNDS, EnergyPass
+from envcompare.measure.hostreadings import ROUNDS, EnergyPass
 from envcompare.measure.replies import Placed
 from envcompare.run_folder.records import Block, CellState, EnergyBlock, GpuReading, event_now
 from envcompare.run_folder.results import RunFolder

@@ -38,6 +38,7 @@ from envcompare.run_folder.records import (
     Scalar,
 )
 from envcompare.run_folder.results import count_comparisons
+from envcompare.stats import DRIFT_LEVEL, Round, Trend, paired, trend
 from envcompare.stats.intervals import CONTROL_LEVEL, Evidence, Interval, error_of_each, gather
 from envcompare.stats.metrics import (
     OUTSIDE_SHARE,
@@ -48,7 +49,6 @@ from envcompare.stats.metrics import (
     wall_ns,
     widening_for_looks,
 )
-from envcompare.stats.pairs import DRIFT_LEVEL, Round, Trend, paired, trend
 from envcompare.stats.typical import TYPICAL_SHARE, RoundEvidence, Spread, prior_of
 from envcompare.stats.verdicts import EQUAL_LEVEL, Headline
 

@@ -37,8 +37,7 @@ from envcompare.run_folder.records import (
     StepPhase,
 )
 from envcompare.run_folder.results import references_of
-from envcompare.stats.intervals import interval, level_together
-from envcompare.stats.pairs import (
+from envcompare.stats import (
     LEAST_SHARE,
     Logarithms,
     Pairing,
@@ -50,6 +49,7 @@ from envcompare.stats.pairs import (
     usual_ns,
     usual_share,
 )
+from envcompare.stats.intervals import interval, level_together
 
 _Point = tuple[str, int, int, int]  # the name of a result, its restart, generation and steps
 

@@ -28,6 +28,7 @@ from envcompare.analysis.model.comparison import (
 )
 from envcompare.analysis.timing.cells import CellData
 from envcompare.run_folder.records import ArmRecord, Design, Measured
+from envcompare.stats import DRIFT_LEVEL, turn_trend
 from envcompare.stats.intervals import (
     ALPHA,
     Interval,
@@ -35,7 +36,6 @@ from envcompare.stats.intervals import (
     student_factor,
 )
 from envcompare.stats.metrics import MetricName, net_steps_ns
-from envcompare.stats.pairs import DRIFT_LEVEL, turn_trend
 from envcompare.stats.typical import (
     MIN_RESTARTS,
     MIN_ROUNDS,
