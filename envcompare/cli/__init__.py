@@ -135,10 +135,11 @@ def _have_files() -> None:
     """Exit if files of the package are missing, such as the rule that masks secrets in errors."""
     try:
         bundled.root()
-    except EnvcompareError as error:
-        for name, text in error.problem.parts():
+    except bundled.MissingFilesError as error:
+        shown = _error_to_show(error)
+        for name, text in shown.problem.parts():
             sys.stderr.write(f"{name}: {text}\n")
-        sys.exit(error.exit_code)
+        sys.exit(shown.exit_code)
 
 
 def _error_to_show(error: Exception) -> EnvcompareError:
@@ -148,6 +149,12 @@ def _error_to_show(error: Exception) -> EnvcompareError:
             "this machine ran out of memory",
             details=f"{error}" or "the files need more than this process may use",
             hint="raise its limit (`ulimit -v`), or use a larger machine",
+        )
+    if isinstance(error, bundled.MissingFilesError):
+        return EnvcompareError(
+            "the bundled workloads are missing",
+            details=str(error),
+            hint="install envcompare-bench again",
         )
     if not (isinstance(error, OSError) and error.filename):
         return unexpected(error)
