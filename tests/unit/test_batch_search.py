@@ -36,7 +36,7 @@ from envcompare.runner import Job, walk
 from envcompare.runner.batchsearch import Fit, search_fit
 from envcompare.runner.cellrun import CellRun, run_cells
 from envcompare.stack import Prepared
-from envcompare.stats.knees import SHARE, knee
+from envcompare.stats.acrosscells import KNEE_SHARE, knee
 from envcompare.transport import LOCAL, run
 
 KNOWN = known(
@@ -261,7 +261,7 @@ def test_what_is_claimed_of_a_knee_holds_together(levels: list[float], noise: fl
 def test_a_true_knee_is_rarely_missed_by_a_claim() -> None:
     """Of 400 runs at a noise of 1 % at most 5 % claim another one, and most claim the true one."""
     truth = [100.0, 150.0, 190.0, 212.0, 214.0]
-    assert min(1 << p for p, one in enumerate(truth) if one >= SHARE * max(truth)) == 8
+    assert min(1 << p for p, one in enumerate(truth) if one >= KNEE_SHARE * max(truth)) == 8
     drawn = np.random.default_rng(7)
     claims: Counter[int | None] = Counter()
     for _ in range(400):
