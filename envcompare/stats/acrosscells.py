@@ -15,8 +15,8 @@ see `intervals`). In simulations with two or more hosts per group it covered at 
 interval covered 90 % with two hosts against six with a fifth of the variation. A group of one host
 has an unknown variation, which is assumed to equal that of the other group. The interval then
 covers that host (99 % in simulations), and its group only if that varies no more: 95 % for one host
-against three or six with the same τ, and 24 to 50 % if its group varies by 5 % and the other by 0.5
-% or not at all.
+against three or six with the same τ, and 24 to 50 % if its group varies by 5 % and the other by
+0.5 % or not at all.
 
 The knee is the smallest batch that is proven to be nearly as fast as the fastest. A restart runs
 every batch in the same launch. Batches are the treatments and restarts the blocks of a randomized
