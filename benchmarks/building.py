@@ -29,16 +29,15 @@ import click
 from bookkeeping import Conditions, Places, Watch, benchmark, load_average, write_json
 from envcompare import bundled
 from envcompare.command import Command
-from envcompare.config.arms import Compression, Variant
+from envcompare.config import Compression, Variant
 from envcompare.environments.oci import ENGINE, image_store
 from envcompare.environments.singularity import find_engine, make_sif
 from envcompare.stack import Options, Progress, Request, building, image, storage, venv, wheelhouse
 from envcompare.stack.image import Image
 from envcompare.stack.sif import Sif
-from envcompare.stack.wheelhouse import Wheelhouse
-from envcompare.transport import Transport, run, shell
+from envcompare.stack.storage import Wheelhouse
+from envcompare.transport import LocalTransport, Transport, run, shell
 from envcompare.transport.hosts import connect, parse_hosts
-from envcompare.transport.local import LocalTransport
 from envcompare.transport.openssh import SshOptions
 
 RAW = "building.json"

@@ -30,10 +30,9 @@ from envcompare.environments.oci import image_store
 from envcompare.stack import Progress, image
 from envcompare.stack.image import Image, deliver
 from envcompare.stats.intervals import interval
-from envcompare.transport import CONTENT_S, Transport, file_sha256, run
+from envcompare.transport import CONTENT_S, LOCAL, Transport, file_sha256, run
 from envcompare.transport.copies import put_file
 from envcompare.transport.hosts import connect, parse_hosts
-from envcompare.transport.local import LOCAL
 
 RAW = "distribution.json"
 NAME = "envcompare-benchmark-blob:1"

@@ -45,8 +45,7 @@ from envcompare.stack import Progress, Request
 from envcompare.stats.intervals import ALPHA, Interval, look_factor
 from envcompare.stats.metrics import Readings
 from envcompare.stats.typical import MIN_RESTARTS, TYPICAL_SHARE, RoundEvidence, error_share
-from envcompare.transport import run
-from envcompare.transport.local import LocalTransport
+from envcompare.transport import LocalTransport, run
 
 Variables = Mapping[str, str]
 """Environment variables of one arm; an empty value takes a variable of `--stabilise` away."""

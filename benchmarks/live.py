@@ -24,12 +24,12 @@ import numpy as np
 from scipy import stats
 
 from bookkeeping import Conditions, Places, Watch, benchmark, mean_load, one_run, run_envcompare
-from envcompare.measure.hostmemory import NoiseMemory
+from envcompare.measure.hostreadings import NoiseMemory
 from envcompare.run_folder.records import Block, Startup
 from envcompare.run_folder.results import RunFolder
+from envcompare.stats import Round, grouped
 from envcompare.stats.intervals import ALPHA, Interval, student_factor
 from envcompare.stats.metrics import METRICS, goes_by_clock, typical_ns
-from envcompare.stats.pairs import Round, grouped
 from envcompare.stats.typical import (
     TYPICAL_SHARE,
     Groups,

@@ -11,8 +11,6 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final
 
-from envcompare.errors import EnvcompareError
-
 _PACKAGE = Path(__file__).resolve().parent
 __version__ = "0.1.0"
 _DISTRIBUTION: Final = "envcompare-bench"
@@ -23,20 +21,21 @@ _DESCRIBE: Final = (
 )  # fmt: skip
 
 
+class MissingFilesError(Exception):
+    """The files that belong to the package are missing."""
+
+
 def root() -> Path:
     """Return the folder with `workloads/`, `studies/`, `containers/` and `Dockerfile`.
 
-    The checkout comes first, so an editable install never uses a stale copy.
+    The checkout comes first, so an editable install never uses a stale copy. Raises
+    MissingFilesError if neither has them.
     """
     for folder in (_PACKAGE.parent, _PACKAGE / "_files"):
         parts = (folder / "workloads" / "harness" / "worker.py", folder / "Dockerfile")
         if all(part.is_file() for part in parts):
             return folder
-    raise EnvcompareError(
-        "the bundled workloads are missing",
-        details=f"neither next to {_PACKAGE} nor in it",
-        hint="install envcompare-bench again",
-    )
+    raise MissingFilesError(f"neither next to {_PACKAGE} nor in it")
 
 
 def workloads() -> Path:

@@ -58,7 +58,7 @@ from envcompare.run_folder.records import (
     FingerprintValue,
 )
 from envcompare.run_folder.results import RunFolder, count_comparisons
-from envcompare.stats.headline import EQUAL_LEVEL
+from envcompare.stats.verdicts import EQUAL_LEVEL
 from envcompare.text import masked_toml
 
 

@@ -11,7 +11,7 @@ from msgspec import Meta
 from envcompare.analysis.compare import compare_files
 from envcompare.analysis.model.comparison import CellSummary, Comparison, RunComparison
 from envcompare.analysis.timing.runfiles import RunFiles, read_files
-from envcompare.run_folder.disk import Owner, owner_of
+from envcompare.run_folder import Owner, owner_of
 from envcompare.run_folder.history import elapsed_s
 from envcompare.run_folder.records import SCHEMA, Event
 from envcompare.run_folder.results import RunFolder

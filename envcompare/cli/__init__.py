@@ -1,19 +1,34 @@
-"""The command line; the only place that prints results or exits."""
+"""The command line, and the subcommands that reach hosts: run, plan, doctor, build, clean.
+
+It is the only place that prints results or exits.
+"""
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import threading
 import traceback
+from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from envcompare import bundled
 from envcompare.bundled import __version__
-from envcompare.cli import measuring, reading
-from envcompare.console import Display
+from envcompare.cli import reading
+from envcompare.cli.options import (
+    CLEANED,
+    EXPERIMENT,
+    LOOKING,
+    PLACES,
+    command_line,
+    settings_of,
+    taking,
+)
+from envcompare.console import Display, print_bytes, print_event, print_lines
 from envcompare.errors import (
     ConfigError,
     EnvcompareError,
@@ -22,9 +37,19 @@ from envcompare.errors import (
     as_known,
     unexpected,
 )
-from envcompare.text import masked, visible
+from envcompare.text import counted, escaped_json, masked, visible
+
+if TYPE_CHECKING:
+    from envcompare.config.experiment import Experiment
+    from envcompare.config.plan import Plan
+    from envcompare.doctor.checks import HostExamination
+    from envcompare.run_folder.results import RunFolder
+    from envcompare.runner import Job
+    from envcompare.transport.hosts import HostSpec
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+_AGAIN = ("allow_mismatch", "wait")  # may differ when a run is resumed
+_Planned = tuple["Experiment", "Plan", "tuple[HostSpec, ...]"]
 
 
 @click.group(context_settings=_CONTEXT)
@@ -42,11 +67,6 @@ def app(context: click.Context, *, debug: bool, quiet: bool) -> None:
     """
     context.obj = Display(is_quiet=quiet)
     context.meta["debug"] = debug
-
-
-for _part in (measuring, reading):
-    for _command in _part.COMMANDS:
-        app.add_command(_command)
 
 
 def main() -> None:
@@ -115,10 +135,11 @@ def _have_files() -> None:
     """Exit if files of the package are missing, such as the rule that masks secrets in errors."""
     try:
         bundled.root()
-    except EnvcompareError as error:
-        for name, text in error.problem.parts():
+    except bundled.MissingFilesError as error:
+        shown = _error_to_show(error)
+        for name, text in shown.problem.parts():
             sys.stderr.write(f"{name}: {text}\n")
-        sys.exit(error.exit_code)
+        sys.exit(shown.exit_code)
 
 
 def _error_to_show(error: Exception) -> EnvcompareError:
@@ -128,6 +149,12 @@ def _error_to_show(error: Exception) -> EnvcompareError:
             "this machine ran out of memory",
             details=f"{error}" or "the files need more than this process may use",
             hint="raise its limit (`ulimit -v`), or use a larger machine",
+        )
+    if isinstance(error, bundled.MissingFilesError):
+        return EnvcompareError(
+            "the bundled workloads are missing",
+            details=str(error),
+            hint="install envcompare-bench again",
         )
     if not (isinstance(error, OSError) and error.filename):
         return unexpected(error)
@@ -142,3 +169,318 @@ def _usage_error(error: click.ClickException) -> None:
     command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else ""
     Display().error(ConfigError(error.format_message(), hint=f"{command or 'envcompare'} --help"))
     sys.exit(ConfigError.exit_code)
+
+
+@click.command()
+@taking(EXPERIMENT)
+@click.option("--yes", is_flag=True, help="Run a plan of more than 200 cells.")
+@click.option(
+    "--resume",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="RUN",
+    help="Continue an interrupted run, with its options. Exit 2 if software, kernel, driver or "
+    "data changed.",
+)
+@click.option(
+    "--events",
+    type=click.Choice(["json"]),
+    help="Print each event as a line of JSON to stdout, and everything else to stderr.",
+)
+@click.option(
+    "--retry-failed",
+    is_flag=True,
+    help="Try failed or lost hosts once more at the end. With --resume, also repeat cells with a "
+    "failed arm.",
+)
+@click.pass_obj
+def run(
+    display: Display,
+    /,
+    *,
+    yes: bool,
+    resume: Path | None,
+    events: str | None,
+    retry_failed: bool,
+    **values: Any,  # noqa: ANN401
+) -> None:
+    """Measure the workloads in every arm and write a run folder with its report."""
+    from envcompare.cli.planning import file_lines, resumed
+    from envcompare.config.settings import Settings
+    from envcompare.run_folder import locked
+    from envcompare.run_folder.history import next_session
+    from envcompare.run_folder.results import RunFolder
+    from envcompare.runner import Job
+
+    again = Settings(**{name: values[name] for name in _AGAIN})
+    if resume is not None:
+        _refuse_with_resume(values)
+        folder, new = RunFolder.open(resume), None
+    else:
+        folder, new = _begin(values, display, accept_many=yes)
+    run_id = folder.run_id
+    with locked(folder.path, by="run") as doubt:
+        experiment, plan, hosts = new or resumed(folder, again)
+        session = next_session(folder.read_events().events) if experiment.sessions > 1 else None
+        if session is not None and session > experiment.sessions:
+            print_lines([_all_measured(folder, experiment.sessions)])
+            return
+        if new is None:
+            _check_places(experiment, hosts, display)
+        if doubt:
+            display.say(doubt)
+        folder.listener = print_event if events else None
+        job = Job(
+            folder=folder,
+            plan=plan if session is None else plan.in_session(session),
+            experiment=experiment,
+            hosts=hosts,
+            display=display,
+            retries_failed=retry_failed,
+            session=session,
+        )
+        part = f"session {session} of {experiment.sessions}, " if session else ""
+        display.say(f"run {run_id}: {part}{_size(job.plan)}")
+        for line in file_lines(job.plan):
+            display.say(f"  {line}")
+        exit_code = _measured(job)
+        if session is not None:
+            _tell_sessions(job, experiment.sessions)
+    sys.exit(exit_code)
+
+
+def _refuse_with_resume(values: dict[str, Any]) -> None:
+    """Raise ConfigError for options that a resumed run already has."""
+    if any(value not in (None, ()) for name, value in values.items() if name not in _AGAIN):
+        raise ConfigError(
+            "--resume takes all options except --allow-mismatch, --wait and --retry-failed "
+            "from the run it continues",
+            hint="leave the other options out, or start a new run",
+        )
+
+
+def _begin(
+    values: dict[str, Any], display: Display, *, accept_many: bool
+) -> tuple[RunFolder, _Planned | None]:
+    """Return the folder and plan of a new run, or the folder of --sessions to continue."""
+    from envcompare.cli.planning import planned, session_run
+    from envcompare.run_folder.results import RunFolder
+    from envcompare.runner import walk
+
+    flags, file = settings_of(values)
+    experiment, plan, hosts = planned(flags, file, accept_many=accept_many)
+    if experiment.sessions > 1:
+        is_seeded = flags.seed is not None or file.seed is not None
+        if (begun := session_run(experiment, is_seeded=is_seeded)) is not None:
+            return begun, None
+    _check_places(experiment, hosts, display)
+    record = walk.run_record(plan, experiment, command_line=command_line())
+    return RunFolder.create(experiment.out, record), (experiment, plan, hosts)
+
+
+def _all_measured(folder: RunFolder, sessions: int) -> str:
+    return f"all {sessions} sessions of {folder.path} are measured; name another folder with --out"
+
+
+def _tell_sessions(job: Job, planned: int) -> None:
+    """Print how to measure the next session, or that this was the last."""
+    from envcompare.run_folder.history import next_session
+
+    session = next_session(job.folder.read_events().events)
+    if session > planned:
+        job.display.say(_all_measured(job.folder, planned))
+        return
+    words = list(job.folder.read_run().command_line)
+    program = Path(sys.argv[0]).absolute()
+    words[0] = str(program) if program.is_file() else words[0]
+    command, folder = shlex.join(words), Path.cwd()
+    in_cron = f"cd {shlex.quote(str(folder))} && {command}".replace("%", r"\%")
+    timer = ["systemd-run", "--user", "--on-calendar=daily", f"--working-directory={folder}"]
+    for line in (
+        "",
+        f"session {session} of {planned} measured nothing; repeat the same command"
+        if session == job.session
+        else f"next: session {session} of {planned}, with the same command, best on another day",
+        f"  with cron:    0 3 * * * {in_cron}",
+        f"  with systemd: {shlex.join([*timer, *words])}",
+    ):
+        job.display.say(line)
+
+
+def _check_places(experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display) -> None:
+    """Refuse an unavailable allocation, host or base image before anything is built."""
+    from envcompare.hosts.allocation import check_available
+    from envcompare.hosts.opening import require_base, require_free
+
+    check_available(experiment.allocation)
+    if experiment.allocation is None and not experiment.wait_s:
+        require_free(hosts, experiment)
+    require_base(hosts, experiment, display.say)
+
+
+def _measured(job: Job) -> int:
+    """Carry out a run, write its report and print its summary; return the exit code.
+
+    Raises InterruptedRunError if the user stopped it.
+    """
+    from envcompare.interrupt import handling_signals
+    from envcompare.runner import walk
+
+    with handling_signals(job.interruption, job.display.say):
+        exit_code = walk.run(job)
+    from envcompare.cli.conclusion import conclude, show_summary  # not during measuring
+
+    comparison, report = conclude(job.folder)
+    show_summary(comparison, report, job.display if job.folder.listener else None)
+    if job.interruption.is_requested:
+        raise InterruptedRunError(
+            "the run was interrupted",
+            details="what was measured is saved",
+            hint=f"envcompare run --resume {shlex.quote(str(job.folder.path))}",
+        )
+    return exit_code
+
+
+@click.command()
+@taking(EXPERIMENT)
+@click.option("--yes", is_flag=True, help="Accept more than 200 cells.")
+def plan(*, yes: bool, **values: Any) -> None:  # noqa: ANN401
+    """Print the resolved experiment with its cells, arms and first orders; run nothing."""
+    from envcompare.cli.planning import plan_lines, planned
+
+    experiment, plan, _ = planned(*settings_of(values), accept_many=yes)
+    print_lines(plan_lines(experiment, plan))
+
+
+@click.command()
+@taking(LOOKING)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="json lists every differing fact, with its class and both values.",
+)
+def doctor(*, form: str, **values: Any) -> None:  # noqa: ANN401
+    """Check whether each host and environment is usable, and show how to fix what is not.
+
+    If the stacks of a host are already built, run a step in each arm and show how they differ.
+    Exit 3 if something required is missing, or if stacks differ that should be the same.
+    """
+    from envcompare.cli.planning import resolved
+    from envcompare.doctor import examine
+    from envcompare.doctor.checks import (
+        Examination,
+        comparison_lines,
+        diagnosis_lines,
+        overall_exit_code,
+    )
+    from envcompare.run_folder.results import json_bytes
+
+    experiment, hosts = resolved(*settings_of(values))
+    last: dict[str, HostExamination] = {}
+    allowed = experiment.allow_mismatch
+    for examined in examine(experiment, hosts, command_line()):
+        is_second = examined.host in last
+        last[examined.host] = examined
+        if form == "text" and is_second:
+            print_lines(comparison_lines(examined, allow_mismatch=allowed))
+        elif form == "text":
+            print_lines(diagnosis_lines(examined))
+    examinations = tuple(last.values())
+    code = overall_exit_code(examinations)
+    if form == "json":
+        examination = Examination(hosts=examinations, allow_mismatch=allowed, exit_code=code)
+        print_bytes(escaped_json(json_bytes(examination)))
+    sys.exit(code)
+
+
+@click.command()
+@taking(PLACES)
+@click.option(
+    "--sbom",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write a bill of materials of the wheels (CycloneDX JSON).",
+)
+@click.pass_obj
+def build(display: Display, /, *, sbom: Path | None, **values: Any) -> None:  # noqa: ANN401
+    """Build image, SIF and venv from one set of locked wheels on every host that needs them."""
+    from envcompare.cli.planning import resolved
+    from envcompare.hosts.opening import require_base
+    from envcompare.runner import preparing
+
+    experiment, hosts = resolved(*settings_of(values))
+    require_base(hosts, experiment, display.say)
+    outcome = preparing.build_everywhere(experiment, hosts, display, sbom=sbom)
+    print_lines(outcome.lines)
+    sys.exit(outcome.exit_code)
+
+
+@click.command()
+@taking(CLEANED)
+@click.option(
+    "--break-lock",
+    is_flag=True,
+    help="Stop the process by which a hung or lost client holds a host.",
+)
+@click.option(
+    "--run",
+    "run_folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="RUN",
+    help="Remove only what this run left on its hosts.",
+)
+@click.pass_obj
+def clean(
+    display: Display,
+    /,
+    *,
+    run_folder: Path | None,
+    break_lock: bool,
+    **values: Any,  # noqa: ANN401
+) -> None:
+    """Remove what envcompare keeps on every host: venvs, wheels, SIFs, data and images.
+
+    Also remove what killed runs left behind. A host that a run is using is left alone; others are
+    locked meanwhile, so that no run begins there.
+    """
+    from envcompare.cli.planning import places_of, resolved
+    from envcompare.config.settings import Settings
+    from envcompare.hosts.allocation import forget, jobs_of
+    from envcompare.run_folder import locked
+    from envcompare.run_folder.results import RunFolder
+    from envcompare.runner import preparing
+
+    if run_folder is not None:
+        again = Settings(wait=values.pop("wait") or 0.0)
+        if break_lock or any(value not in (None, ()) for value in values.values()):
+            raise ConfigError(
+                "clean --run takes hosts and environments from the run",
+                hint="leave the other options out",
+            )
+        folder = RunFolder.open(run_folder)
+        experiment, hosts, run_id = places_of(folder, again)
+        if jobs := jobs_of(folder.read_events().events):
+            with locked(folder.path, by="run"):  # a live client keeps its job
+                forget(run_id, jobs)
+        outcome = preparing.clean_everywhere(experiment, hosts, display, run_id=run_id)
+    else:
+        experiment, hosts = resolved(*settings_of(values))
+        free = preparing.unlock_everywhere if break_lock else preparing.clean_everywhere
+        outcome = free(experiment, hosts, display)
+    print_lines(outcome.lines)
+    sys.exit(outcome.exit_code)
+
+
+def _size(planned: Plan) -> str:
+    design = planned.design
+    arms = ", ".join(arm.id for arm in planned.arms)
+    return (
+        f"{counted(len(planned.cells), 'cell')} with {design.budget_s:.0f} s each; arms {arms}; "
+        f"margin ±{100 * design.margin:.4g} %"
+    )
+
+
+for _command in (run, plan, doctor, build, clean, *reading.COMMANDS):
+    app.add_command(_command)

@@ -18,6 +18,7 @@ from envcompare.config.settings import (
     HostTable,
     Settings,
     WorkloadTable,
+    merge,
     parse_settings,
     settings_toml,
 )
@@ -28,7 +29,7 @@ from envcompare.run_folder.history import next_session, written_samples
 from envcompare.run_folder.records import Design, ProfileChoice
 from envcompare.run_folder.results import RunFolder, configuration_of
 from envcompare.text import assigned, counted, first_few, masked_toml, parse_toml
-from envcompare.transport.hosts import HostSpec, host_groups, parse_hosts
+from envcompare.transport.hosts import HostSpec, Inventory, KnownHost, host_groups, parse_hosts
 
 PROFILES: dict[ProfileChoice, str] = {
     "auto": "after timing, outside the budget; on a GPU with nsys and ncu if available",
@@ -52,8 +53,21 @@ def resolved(flags: Settings, file: Settings) -> tuple[Experiment, tuple[HostSpe
 def _resolved(flags: Settings, file: Settings) -> tuple[Experiment, tuple[HostSpec, ...]]:
     known = Known(environments=all_traits(), workloads=catalogue())
     experiment = resolve(flags, file, known=known)
-    hosts = parse_hosts(experiment.hosts, experiment.inventory)
+    hosts = parse_hosts(experiment.hosts, _inventory(flags, file))
     return standalone(experiment, hosts), hosts
+
+
+def _inventory(*layers: Settings) -> Inventory:
+    """Return all hosts and groups that the file describes."""
+    tables = (layer.hosts for layer in layers if isinstance(layer.hosts, dict))
+    return Inventory(
+        hosts={
+            name: KnownHost(address=host.address or name, tags=host.tags, group=host.group)
+            for table in tables
+            for name, host in table.items()
+        },
+        groups=merge(*layers).groups or {},
+    )
 
 
 def standalone(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> Experiment:

@@ -18,7 +18,7 @@ from envcompare.cli.options import IMPORT, PLACES, command_line, settings_of, ta
 from envcompare.console import Display, is_terminal, print_bytes, print_lines
 from envcompare.errors import ConfigError
 from envcompare.files import irregular
-from envcompare.run_folder.disk import replace_file, write_error
+from envcompare.run_folder import replace_file, write_error
 from envcompare.text import age_text, counted, escaped_json
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def import_(display: Display, /, **values: Any) -> None:  # noqa: ANN401
     """
     from envcompare.cli.conclusion import conclude, show_summary
     from envcompare.importing import Import
-    from envcompare.run_folder.disk import locked
+    from envcompare.run_folder import locked
 
     done = Import(**values, command_line=command_line()).run()
     for line in done.lines:
@@ -269,7 +269,7 @@ def import_(display: Display, /, **values: Any) -> None:  # noqa: ANN401
 def list_() -> None:
     """List the bundled workloads with their parameters, the studies, and the environments."""
     from envcompare import bundled
-    from envcompare.config.arms import LADDER
+    from envcompare.config import LADDER
     from envcompare.config.workloads import catalogue
     from envcompare.environments.registry import ENVIRONMENTS
 

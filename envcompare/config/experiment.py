@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from envcompare.config.arms import (
+from envcompare.config import (
     IN_IMAGE,
     Arm,
     Compression,
@@ -53,7 +53,6 @@ from envcompare.config.workloads import (
 from envcompare.errors import ConfigError
 from envcompare.run_folder.records import Goal, ProfileChoice, Scalar
 from envcompare.text import listed
-from envcompare.transport.hosts import Inventory, KnownHost
 
 BATCH = "batch"
 DOUBLINGS = 6  # from the first size, if no last one is given
@@ -233,7 +232,6 @@ class Experiment:
     arms: tuple[Arm, ...]
     reference: str
     hosts: tuple[str, ...]  # as they are named, possibly a group or a file
-    inventory: Inventory
     allocation: Allocation | None  # whose nodes are the hosts
     jobs: int
     rendezvous: str | None  # the host of the first rank, if ranks are spread over all hosts
@@ -342,7 +340,6 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
         reference=chosen_reference(settings.reference, arms),
         hosts=allocation.hosts if allocation else _hosts(settings),
         allocation=allocation,
-        inventory=_inventory(flags, file),
         workloads=workloads,
         search=search,
         until=until,
@@ -481,19 +478,6 @@ def _hosts(settings: Settings) -> tuple[str, ...]:
     if not hosts:
         raise ConfigError("--hosts names no host", hint="give user@host, or leave it out")
     return hosts
-
-
-def _inventory(*layers: Settings) -> Inventory:
-    """Return all hosts and groups that the file describes."""
-    tables = (layer.hosts for layer in layers if isinstance(layer.hosts, dict))
-    return Inventory(
-        hosts={
-            name: KnownHost(address=host.address or name, tags=host.tags, group=host.group)
-            for table in tables
-            for name, host in table.items()
-        },
-        groups=merge(*layers).groups or {},
-    )
 
 
 def _measuring(settings: Settings) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from envcompare.config.arms import Place
+from envcompare.config import Place
 from envcompare.config.experiment import Experiment
 from envcompare.config.workloads import Workload
 from envcompare.errors import ConfigError

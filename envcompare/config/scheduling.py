@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from envcompare.config import known_keys
-from envcompare.config.arms import Arm, Place
+from envcompare.config import Arm, Place, known_keys
+from envcompare.config.settings import AllocationTable
 from envcompare.errors import ConfigError
 from envcompare.text import closest, counted
 
@@ -33,30 +33,6 @@ _FORM = (
 _JOB, _NODES, _END = "SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", "SLURM_JOB_END_TIME"
 # Schedulers for which Parsl has, or had, a provider.
 _NOT_TRIED = ("pbs", "lsf", "gridengine", "cobalt", "kubernetes")
-
-
-class AllocationTable(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    rename="kebab",
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-):
-    """`[allocation]` of the file: the nodes to request from a scheduler."""
-
-    scheduler: str
-    time: str
-    nodes: int = 1
-    partition: str | None = None
-    gres: str | None = None  # of each node
-    cpus: int | None = None  # of each node
-    mem_gb: int | None = None  # of each node
-    exclusive: bool = False
-    account: str | None = None
-    qos: str | None = None
-    constraint: str | None = None
-    script_dir: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

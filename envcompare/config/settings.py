@@ -11,9 +11,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 import tomli_w
 
-from envcompare.config import known_keys
-from envcompare.config.arms import Compression, Variant
-from envcompare.config.scheduling import AllocationTable
+from envcompare.config import Compression, Variant, known_keys
 from envcompare.errors import ConfigError
 from envcompare.run_folder.records import ProfileChoice, Scalar
 from envcompare.text import closest
@@ -101,6 +99,30 @@ class HostTable(
     address: str | None = None
     tags: tuple[str, ...] = ()
     group: str = ""  # of hosts that is compared with others
+
+
+class AllocationTable(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename="kebab",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+):
+    """`[allocation]` of the file: the nodes to request from a scheduler."""
+
+    scheduler: str
+    time: str
+    nodes: int = 1
+    partition: str | None = None
+    gres: str | None = None  # of each node
+    cpus: int | None = None  # of each node
+    mem_gb: int | None = None  # of each node
+    exclusive: bool = False
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    script_dir: str | None = None
 
 
 class Settings(

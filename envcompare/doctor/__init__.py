@@ -28,11 +28,10 @@ from envcompare.errors import Problem, UnusableError, WorkloadError, as_known
 from envcompare.fingerprint.comparing import compare_fingerprints, each_once
 from envcompare.fingerprint.evidence import ArmsContext
 from envcompare.fingerprint.sentences import other_options
-from envcompare.hosts import stack_options
+from envcompare.hosts import HostSession, stack_options
 from envcompare.hosts.allocation import partitions
 from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.opening import note_differing_files, open_session, ssh_options
-from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.measure import stable_variables, with_parameters
 from envcompare.measure.replies import LaunchSpec

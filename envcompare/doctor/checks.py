@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from envcompare.config.arms import SoftwareKind
+from envcompare.config import SoftwareKind
 from envcompare.environments import Check, unusable
 from envcompare.environments.gpu import (
     check_choice,
@@ -23,7 +23,7 @@ from envcompare.environments.gpu import (
 from envcompare.environments.registry import IMAGE_BUILDER, environment
 from envcompare.environments.software import needs
 from envcompare.errors import Problem, StackError, TransportError, UnusableError
-from envcompare.fingerprint.facts import INSTALLED_PARTS, fact
+from envcompare.fingerprint import INSTALLED_PARTS, fact
 from envcompare.fingerprint.sentences import SEPARATE, describe
 from envcompare.gpu import HostGpus
 from envcompare.profilers import Tool
@@ -34,8 +34,7 @@ from envcompare.stack.proof import TREE
 from envcompare.stack.venv import FirstPython, find_interpreter, find_python, first_python
 from envcompare.stack.wheelhouse import is_filled
 from envcompare.text import first_few
-from envcompare.transport import Transport, shell
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL, Transport, shell
 
 _NO_GPU = "nothing to do: the workloads run on the CPU"
 # Each line is `name=value`; a missing fact has no line.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, runtime_checkable
 
 from envcompare.command import Command, CommandResult
-from envcompare.config.arms import Compression, Place, Traits
+from envcompare.config import Compression, Place, Traits
 from envcompare.errors import (
     CommandTimeoutError,
     EnvcompareError,

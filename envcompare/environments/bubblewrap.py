@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from envcompare.command import Command, CommandResult
-from envcompare.config.arms import Place, Placing, Rung, Traits
+from envcompare.config import Place, Placing, Rung, Traits
 from envcompare.environments import (
     Check,
     Gpu,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from envcompare.command import Command
-from envcompare.config.arms import Placing, Traits
+from envcompare.config import Placing, Traits
 from envcompare.environments import (
     Check,
     Isolation,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from envcompare.config.arms import Rung, Traits
+from envcompare.config import Rung, Traits
 from envcompare.environments.oci import DOCKER_TRAITS, DockerEngine
 
 

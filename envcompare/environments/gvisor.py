@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from envcompare.command import Command
-from envcompare.config.arms import Traits
+from envcompare.config import Traits
 from envcompare.environments import Check, ask, unusable
 from envcompare.environments.oci import DOCKER_TRAITS, ENGINE, DockerEngine
 from envcompare.errors import Problem

@@ -11,7 +11,7 @@ from functools import partial
 from typing import ClassVar
 
 from envcompare.command import Command, CommandResult
-from envcompare.config.arms import Compression, Place, Placing, Traits
+from envcompare.config import Compression, Place, Placing, Traits
 from envcompare.environments import (
     HELD,
     READS_ALL,
@@ -40,8 +40,7 @@ from envcompare.stack.image import deliver
 from envcompare.stack.storage import ImageStore, bind, mount_options, retry_while_restarting
 from envcompare.stack.venv import make_image
 from envcompare.text import spoken
-from envcompare.transport import FOLDER_S, Transport
-from envcompare.transport.local import LOCAL
+from envcompare.transport import FOLDER_S, LOCAL, Transport
 
 # A container outlives its client, and an image has no process: labels find both.
 RUN_LABEL = "envcompare.run"

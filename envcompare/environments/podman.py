@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from envcompare.command import Command
-from envcompare.config.arms import Compression, Traits
+from envcompare.config import Compression, Traits
 from envcompare.environments import (
     Check,
     Isolation,

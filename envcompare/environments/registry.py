@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-from envcompare.config.arms import Traits
+from envcompare.config import Traits
 from envcompare.environments import Environment
 from envcompare.environments.bubblewrap import RUNGS, Bubblewrap
 from envcompare.environments.charliecloud import Charliecloud

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import Final
 
 from envcompare.command import Command, CommandResult
 from envcompare.environments import Environment
-from envcompare.environments.oci import image_store
 from envcompare.environments.software import PYTHON, started, wheelhouse, with_proof
 from envcompare.errors import StackError
 from envcompare.stack import Prepared, Request, failure, storage
@@ -66,7 +66,8 @@ def files_of_workloads(request: Request) -> Prepared:
 
     They come from the engine there where it has the image, else from the one here.
     """
-    local, store = image_store(request.local), image_store(request.transport)
+    local = ImageStore(engine=request.builder, transport=request.local)
+    store = replace(local, transport=request.transport)
     recipe = images.recipe(wheelhouse(request), base=request.options.base, local=local)
     store, built = held_or_built(store, recipe, local=local, progress=request.progress)
     return Prepared(

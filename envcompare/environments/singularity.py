@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from envcompare.command import Command
-from envcompare.config.arms import Compression, Placing, Traits
+from envcompare.config import Compression, Placing, Traits
 from envcompare.environments import (
     HELD,
     READS_ALL,
@@ -41,8 +41,7 @@ from envcompare.stack.building import held_or_built
 from envcompare.stack.storage import ImageStore, bind, mount_options
 from envcompare.stack.venv import make_root
 from envcompare.text import spoken
-from envcompare.transport import Transport, not_understood, run
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL, Transport, not_understood, run
 
 _OLDEST = (3, 9)  # SingularityCE 3.9 brought `--mount`; every Apptainer has it
 _ENGINES = ("apptainer", "singularity")

@@ -20,9 +20,9 @@ from envcompare.errors import CommandTimeoutError, Problem, StackError
 from envcompare.stack import Prepared, Progress, Request, storage
 from envcompare.stack import image as images
 from envcompare.stack.proof import Inside, prove
-from envcompare.stack.storage import ImageStore, host_cache, local_cache
+from envcompare.stack.storage import ImageStore, Wheelhouse, host_cache, local_cache
 from envcompare.stack.venv import LOADING, Layout, find_python, layout, left_out, software_of
-from envcompare.stack.wheelhouse import Wheelhouse, check_machine, fill, is_filled
+from envcompare.stack.wheelhouse import check_machine, fill, is_filled
 from envcompare.text import spoken
 from envcompare.transport import Transport
 

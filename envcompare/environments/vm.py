@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from envcompare.command import Command
-from envcompare.config.arms import Placing, Rung, Traits
+from envcompare.config import Placing, Rung, Traits
 from envcompare.environments import Check, Isolation, ask, kill_marked, marks, swept, unusable
 from envcompare.environments.software import host_python, wheelhouse, with_proof, without_leading
 from envcompare.errors import Problem

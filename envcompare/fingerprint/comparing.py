@@ -17,24 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from envcompare.errors import ConfigError
-from envcompare.fingerprint.evidence import (
-    NO_PYTHON,
-    ArmsContext,
-    Evidence,
-    FingerprintPair,
-    entries,
-    entry_name,
-    evidence_of,
-    imported,
-    interpreters,
-    modules_evidence,
-    packages_evidence,
-    part_name,
-    parts_evidence,
-    runs_python,
-    stem,
-)
-from envcompare.fingerprint.facts import (
+from envcompare.fingerprint import (
     CHANGED_FILES,
     CLASS_ORDER,
     EXPLAINING,
@@ -53,6 +36,23 @@ from envcompare.fingerprint.facts import (
     facts_of_library,
     is_first,
     is_without_effect,
+)
+from envcompare.fingerprint.evidence import (
+    NO_PYTHON,
+    ArmsContext,
+    Evidence,
+    FingerprintPair,
+    entries,
+    entry_name,
+    evidence_of,
+    imported,
+    interpreters,
+    modules_evidence,
+    packages_evidence,
+    part_name,
+    parts_evidence,
+    runs_python,
+    stem,
 )
 from envcompare.fingerprint.sentences import worded_difference
 from envcompare.run_folder.records import (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from envcompare.fingerprint.facts import (
+from envcompare.fingerprint import (
     INSTALLED_PARTS,
     INTERPOSED,
     OVERWRITTEN,

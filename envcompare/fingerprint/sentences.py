@@ -8,18 +8,18 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from envcompare.fingerprint import (
+    INSTALLED_PARTS,
+    MEANINGS,
+    Way,
+    fact,
+)
 from envcompare.fingerprint.evidence import (
     FingerprintPair,
     entries,
     entry_name,
     part_file,
     part_name,
-)
-from envcompare.fingerprint.facts import (
-    INSTALLED_PARTS,
-    MEANINGS,
-    Way,
-    fact,
 )
 from envcompare.run_folder.records import ArmRecord, FactDifference, FingerprintValue
 from envcompare.text import first_few, visible_line

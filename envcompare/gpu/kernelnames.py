@@ -11,15 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final
 
-from envcompare.run_folder.profiles import Kernel
+from envcompare.run_folder.profiles import Kernel, KernelClass
 
-KernelClass = Literal[
-    "gemm", "element-wise", "reduction", "normalisation", "rnn", "attention", "communication",
-    "memcpy", "memset", "other",
-]  # fmt: skip
-"""What a kernel does, judged by its name; used in the time ledger and the kernel diff."""
 UNCOUNTED_TENSORS: Final = "tensor cores were used, and their FLOPs are not counted"
 """The reason why counted FLOPs, and ratios of them, are too low."""
 

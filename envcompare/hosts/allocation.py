@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from envcompare.command import Command
-from envcompare.config.scheduling import PATH, Allocation, AllocationTable, Gres, offered_gres
+from envcompare.config.scheduling import PATH, Allocation, Gres, offered_gres
+from envcompare.config.settings import AllocationTable
 from envcompare.errors import (
     CommandTimeoutError,
     ConfigError,
@@ -33,6 +34,7 @@ from envcompare.run_folder.records import Event
 from envcompare.stack.storage import local_cache
 from envcompare.text import age_text, closest, counted
 from envcompare.transport import (
+    LOCAL,
     Drain,
     Process,
     make_folder,
@@ -41,9 +43,13 @@ from envcompare.transport import (
     run,
     shell,
 )
-from envcompare.transport.hosts import HostSpec, InterruptibleTransport
-from envcompare.transport.jobs import STARTED, SlurmJob, SrunTransport
-from envcompare.transport.local import LOCAL
+from envcompare.transport.hosts import (
+    STARTED,
+    HostSpec,
+    InterruptibleTransport,
+    SlurmJob,
+    SrunTransport,
+)
 
 if TYPE_CHECKING:
     from parsl.providers.cluster_provider import ClusterProvider

@@ -19,13 +19,13 @@ import re
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, Literal, cast
 
 from envcompare.command import Command
-from envcompare.environments.registry import ENVIRONMENTS
+from envcompare.environments import Environment
 from envcompare.errors import (
     CommandTimeoutError,
     HostHeldError,
@@ -34,7 +34,7 @@ from envcompare.errors import (
     UnusableError,
 )
 from envcompare.interrupt import Interruption
-from envcompare.run_folder.disk import is_run_id
+from envcompare.run_folder import is_run_id
 from envcompare.stack.storage import OPEN_FOLDERS
 from envcompare.text import age_text, spoken
 from envcompare.transport import FOLDER_S, Drain, Process, Transport, shell
@@ -572,21 +572,26 @@ def refusal(claim: Claim, host: str) -> UnusableError:
     )
 
 
-def remove_dead(transport: Transport, cache: str) -> Removal:
+def remove_dead(
+    transport: Transport, cache: str, *, environments: Mapping[str, Environment]
+) -> Removal:
     """Remove what dead runs left on a host; return what there was."""
     known = survey(transport, cache)
     live = {claim.run_id for claim in known if claim.is_live}
     dead = [claim for claim in known if claim.state == "dead" and claim.run_id not in live]
-    removals = [remove(transport, cache, claim) for claim in dead]
+    removals = [remove(transport, cache, claim, environments=environments) for claim in dead]
     return Removal(
         removed=tuple(text for removal in removals for text in removal.removed),
         failed=tuple(text for removal in removals for text in removal.failed),
     )
 
 
-def remove(transport: Transport, cache: str, claim: Claim) -> Removal:
+def remove(
+    transport: Transport, cache: str, claim: Claim, *, environments: Mapping[str, Environment]
+) -> Removal:
     """End the processes of a run on a host, and remove its folder; return what there was.
 
+    Sweeps those of the given environments that it used, or all if these are not known.
     The folder stays if not everything can be ended, so that a later search finds it again. Raises
     ValueError for an invalid ID, which could match something else.
     """
@@ -594,9 +599,11 @@ def remove(transport: Transport, cache: str, claim: Claim) -> Removal:
         raise ValueError(f"{claim.run_id!r} is no ID of a run")
     removed: list[str] = []
     failed: list[str] = []
-    for name in ENVIRONMENTS if claim.environments is None else claim.environments:
+    for name, where in environments.items():
+        if claim.environments is not None and name not in claim.environments:
+            continue
         try:
-            count = ENVIRONMENTS[name].sweep(transport, claim.run_id)
+            count = where.sweep(transport, claim.run_id)
         except StillRunningError as error:
             if claim.environments is not None:  # otherwise it may never have been used
                 failed.append(f"{name}: {error.brief}: {error.details}")
@@ -615,4 +622,4 @@ def remove(transport: Transport, cache: str, claim: Claim) -> Removal:
 def _known(names: str) -> tuple[str, ...] | None:
     if names == "?":
         return None
-    return tuple(name for name in ENVIRONMENTS if name in names.split())
+    return tuple(dict.fromkeys(names.split()))

@@ -28,9 +28,8 @@ from envcompare.errors import (
 )
 from envcompare.fingerprint.comparing import DataIdentity, Identity
 from envcompare.gpu import driver_version
-from envcompare.hosts import ReadyArm, keeper, kinds_of_software
+from envcompare.hosts import HostSession, ReadyArm, keeper, kinds_of_software
 from envcompare.hosts.keeper import Asker
-from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import Scalar
 from envcompare.stack import Mount, Progress, building, proof
@@ -38,9 +37,8 @@ from envcompare.stack.image import is_built_on
 from envcompare.stack.storage import ImageStore, host_cache
 from envcompare.stack.venv import first_python
 from envcompare.text import spoken
-from envcompare.transport import Transport, read_json, shell
+from envcompare.transport import LOCAL, LocalTransport, Transport, read_json, shell
 from envcompare.transport.hosts import HostSpec, InterruptibleTransport, connect
-from envcompare.transport.local import LOCAL, LocalTransport
 from envcompare.transport.openssh import SshOptions
 
 _APPLICATION: Final = b"envcompare"  # makes the derived ID of a machine specific to this program

@@ -23,7 +23,7 @@ from envcompare.files import irregular, opened
 from envcompare.profile_files import SEVERAL, check, read
 from envcompare.profile_files.derive import launch_text
 from envcompare.profile_files.rawfiles import secret_in
-from envcompare.run_folder.disk import (
+from envcompare.run_folder import (
     locked,
     missing_folders,
     open_private,

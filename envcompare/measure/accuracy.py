@@ -15,9 +15,8 @@ from typing import Final
 
 from envcompare.config.plan import shuffled
 from envcompare.errors import StillRunningError, WorkloadError
-from envcompare.measure.cell import CellContext, surviving
+from envcompare.measure.cell import CellContext, started, surviving
 from envcompare.measure.limits import limit_s
-from envcompare.measure.profile import started
 from envcompare.measure.replies import Hello, Ran
 from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import Epoch, Goal

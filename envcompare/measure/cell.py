@@ -25,7 +25,7 @@ from envcompare.errors import (
 from envcompare.fingerprint.comparing import changes, ended
 from envcompare.interrupt import Interruption
 from envcompare.measure import Facts, Values, Variables, stable_variables, with_parameters
-from envcompare.measure.limits import ClockWatch, StopReason, begin_limit_s, stop_reason
+from envcompare.measure.limits import ClockWatch, StopReason, begin_limit_s, limit_s, stop_reason
 from envcompare.measure.replies import Hello, LaunchSpec, Placed
 from envcompare.measure.worker import Worker
 from envcompare.run_folder.history import elapsed_s, own_left_s
@@ -40,15 +40,18 @@ from envcompare.run_folder.records import (
     Taken,
     event_now,
 )
-from envcompare.stats.headline import least_steps
 from envcompare.stats.intervals import Interval
 from envcompare.stats.metrics import Readings, look
 from envcompare.stats.typical import Spread, is_look, restarts_before_a_look
+from envcompare.stats.verdicts import least_steps
 from envcompare.text import masked
 
 # A worker that merely died is launched once more, in the next restart; one that died with its
 # engine more often, since that says nothing of the arm.
 _RETRIES: Mapping[Phase, int] = {"process": 1, "environment": 3}
+_WARMUP_STEPS = 3  # what is loaded late, or chosen by trial, is so before anything is seen
+_BEGIN_LIMIT_S = 300.0  # for a start, and for a setup with the first step, under a profiler
+_FIRST_BEGIN_LIMIT_S = 60.0  # for a start that can be tried again
 
 Launch = Callable[[str, Variables], Worker]
 """Starts the worker of an arm without waiting, with these additional variables."""
@@ -237,6 +240,41 @@ def surviving(
         is_failure = event != "note" or error.phase == "protocol"
         failure = failure_of(error) if is_failure else None
         context.note(event, arm=arm, text=f"{what}: {error.brief}", failure=failure)
+
+
+@contextmanager
+def started(
+    launch: Callable[[], Worker], spec: LaunchSpec, *, starts: int = 1
+) -> Iterator[tuple[Worker, Hello]]:
+    """Yield a worker that has said hello, then end it and the processes around it.
+
+    If its process ends or is silent instead, it is started again, up to `starts` times in all. Each
+    is ended with what it leaves, such as the agent of nsys. Raises WorkloadError if it does not
+    start, TransportError when the host is lost.
+    """
+    for further in reversed(range(starts)):
+        worker = launch()
+        try:
+            worker.send_hello(spec)
+            try:
+                hello = worker.await_hello(_FIRST_BEGIN_LIMIT_S if further else _BEGIN_LIMIT_S)
+            except WorkloadError as error:
+                if further and error.phase == "process":
+                    continue
+                raise
+            yield worker, hello
+            return
+        finally:
+            worker.kill()
+
+
+def warmed_up(context: CellContext, worker: Worker) -> float:
+    """Bring a worker past its first steps, in which things are loaded; return what one took."""
+    worker.send_begin(context.seed_of("profile model") % 2**31, 0)
+    begun = worker.await_begin(_BEGIN_LIMIT_S)
+    limit = limit_s(_BEGIN_LIMIT_S, _WARMUP_STEPS, begun.first_step_ns / 1e9)
+    ran = worker.run(_WARMUP_STEPS, limit)
+    return sum(ran.wall_ns) / len(ran.wall_ns) / 1e9
 
 
 def failed_for_good(events: Iterable[Event]) -> set[str]:

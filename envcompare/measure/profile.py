@@ -26,9 +26,9 @@ from envcompare.errors import (
     WorkloadError,
 )
 from envcompare.measure import Values
-from envcompare.measure.cell import CellContext, failure_of
+from envcompare.measure.cell import CellContext, failure_of, started, warmed_up
 from envcompare.measure.limits import limit_s
-from envcompare.measure.replies import Hello, LaunchSpec, Profiled
+from envcompare.measure.replies import Hello, Profiled
 from envcompare.measure.worker import Worker
 from envcompare.profile_files.rawfiles import secret_in
 from envcompare.profilers import (
@@ -50,14 +50,11 @@ from envcompare.run_folder.results import RunFolder
 from envcompare.transport import Transport, make_new_folder
 from envcompare.transport.copies import RemoteFile
 
-_WARMUP_STEPS: Final = 3  # what is loaded late, or chosen by trial, is so before anything is seen
 STEPS, COUNTER_STEPS = 5, 2
 _STEPS_S: Final = 30.0  # that the steps of a profile may usually take; one is always run
 # Steps that torch.profiler traces on a GPU, for an interval of the time of kernels, and how long
 # they may take: 5 steps of 2.2 ms on an H200 left 91 KB, and a file may have 32 MiB.
 TRACED_STEPS, _TRACED_S = 100, 1.0
-_BEGIN_LIMIT_S: Final = 300.0  # for a start, and for a setup with the first step, under a profiler
-_FIRST_BEGIN_LIMIT_S: Final = 60.0  # for a start that can be tried again
 _ENDING_LIMIT_S: Final = 300.0  # in which a tool writes its report
 SAID_LINES: Final = 10_000  # a tool complains at the first kernel, and a line for each may follow
 # nsys 2022.4 now and then loses its own semaphore as it starts ("sem_open: No such file or
@@ -399,41 +396,6 @@ class ProfilePass:
         text = f"{record.kind}: {record.lacks.problem.reason}" if record.lacks else record.kind
         values: Values = {"state": record.state}
         self.context.note("profiled", arm=record.arm, text=text, values=values, failure=failure)
-
-
-@contextmanager
-def started(
-    launch: Callable[[], Worker], spec: LaunchSpec, *, starts: int = 1
-) -> Iterator[tuple[Worker, Hello]]:
-    """Yield a worker that has said hello, then end it and the processes around it.
-
-    If its process ends or is silent instead, it is started again, up to `starts` times in all. Each
-    is ended with what it leaves, such as the agent of nsys. Raises WorkloadError if it does not
-    start, TransportError when the host is lost.
-    """
-    for further in reversed(range(starts)):
-        worker = launch()
-        try:
-            worker.send_hello(spec)
-            try:
-                hello = worker.await_hello(_FIRST_BEGIN_LIMIT_S if further else _BEGIN_LIMIT_S)
-            except WorkloadError as error:
-                if further and error.phase == "process":
-                    continue
-                raise
-            yield worker, hello
-            return
-        finally:
-            worker.kill()
-
-
-def warmed_up(context: CellContext, worker: Worker) -> float:
-    """Bring a worker past its first steps, in which things are loaded; return what one took."""
-    worker.send_begin(context.seed_of("profile model") % 2**31, 0)
-    begun = worker.await_begin(_BEGIN_LIMIT_S)
-    limit = limit_s(_BEGIN_LIMIT_S, _WARMUP_STEPS, begun.first_step_ns / 1e9)
-    ran = worker.run(_WARMUP_STEPS, limit)
-    return sum(ran.wall_ns) / len(ran.wall_ns) / 1e9
 
 
 def steps_that_fit(step_s: float) -> int:

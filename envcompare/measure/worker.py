@@ -41,7 +41,7 @@ from envcompare.measure.replies import (
     WorkerFault,
 )
 from envcompare.profilers import DISTRUST
-from envcompare.run_folder.disk import open_private
+from envcompare.run_folder import open_private
 from envcompare.text import LineMask, counted, masked, shortened, visible
 from envcompare.transport import Process, read_json
 

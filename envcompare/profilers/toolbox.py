@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from envcompare.command import Command
-from envcompare.config.arms import CounterAccess
+from envcompare.config import CounterAccess
 from envcompare.environments import Check, ask, unusable
 from envcompare.environments.registry import environment as environment_by_name
 from envcompare.errors import Problem

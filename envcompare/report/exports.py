@@ -20,7 +20,7 @@ from envcompare.report.charts.times import startup_charts, step_chart, time_char
 from envcompare.report.sections.profiletables import why_no_ratio
 from envcompare.report.wording.labels import arms_in, cell_labels
 from envcompare.report.wording.verdicts import reasons_text
-from envcompare.run_folder.disk import replace_file, write_error
+from envcompare.run_folder import replace_file, write_error
 from envcompare.text import counted, visible
 
 FORMULAS: Final = ("=", "+", "-", "@", "\t", "'")

@@ -32,6 +32,11 @@ Status = Literal["ok", "missing", "refused"]
 CopyKind = Literal["HtoD", "DtoH", "DtoD", "HtoH", "PtoP", "unified", "memset", "other"]
 Page = Literal["raw", "details", "summary"]
 Dim = tuple[int, int, int]
+KernelClass = Literal[
+    "gemm", "element-wise", "reduction", "normalisation", "rnn", "attention", "communication",
+    "memcpy", "memset", "other",
+]  # fmt: skip
+"""What a kernel does, judged by its name; used in the time ledger and the kernel diff."""
 _ROUNDING: Final = 1e-3  # tools print sums of rounded numbers
 _HELPER: Final = ("helper_", "_ns")  # before and after the name of a program
 HELPERS_WINDOW: Final = "helpers_window_ns"

@@ -25,7 +25,7 @@ from envcompare.files import (
     read_whole,
     too_large,
 )
-from envcompare.run_folder.disk import (
+from envcompare.run_folder import (
     cell_name,
     distinct_name,
     is_run_id,

@@ -22,11 +22,12 @@ from envcompare.errors import (
     StillRunningError,
     WorkloadError,
 )
-from envcompare.hosts.folders import CellFolders
+from envcompare.hosts import HostSession
 from envcompare.measure.cell import CellContext
 from envcompare.measure.replies import Amount, LaunchSpec
 from envcompare.run_folder.records import Scalar
 from envcompare.run_folder.results import RunFolder
+from envcompare.stack import Mount
 from envcompare.text import counted
 from envcompare.transport import read_json
 
@@ -43,7 +44,8 @@ class SizeCheck:
     cell: Cell
     plan: Plan
     folder: RunFolder
-    folders: CellFolders
+    session: HostSession
+    mounts: tuple[Mount, ...]
 
     def why_not(self, context: CellContext) -> str:
         """Return why the batch is not measured; empty if it is. Searches if necessary.
@@ -87,20 +89,20 @@ class SizeCheck:
 
     def _search(self, context: CellContext, arm: str) -> Mapping[str, Scalar]:
         """Search in an arm and record the result, or the reason for having none."""
-        session, limit = self.folders.session, self.search.memory_mib
-        ready = session.arms[arm]
+        limit = self.search.memory_mib
+        ready = self.session.arms[arm]
         command = _fitting_command(
             ready.prepared.python,
-            session.workloads,
+            self.session.workloads,
             context.spec_of(arm),
             sizes=self._sizes,
             memory_mib={"cpu": limit or CPU_MEMORY_MIB, "cuda": limit or 0},
             arms=len(context.arms),
         )
         inside = partial(
-            session.run_inside,
+            self.session.run_inside,
             ready,
-            mounts=self.folders.mounts,
+            mounts=self.mounts,
             timeout_s=_LIMIT_S,
             interruption=context.interruption,
         )

@@ -33,19 +33,16 @@ from envcompare.errors import (
     phase_of,
 )
 from envcompare.fingerprint.comparing import changes, refused
-from envcompare.hosts import keeper
-from envcompare.hosts.folders import find_pipes
+from envcompare.hosts import HostSession, keeper
+from envcompare.hosts.folders import HostTeam, find_pipes
 from envcompare.hosts.keeper import Asker, HostLock
 from envcompare.hosts.opening import identify, note_differing_files, open_session
-from envcompare.hosts.session import HostSession
-from envcompare.hosts.teams import HostTeam
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.history import since_session, standing, standing_samples
 from envcompare.run_folder.records import ArmRecord, Design, Event, Sample, Scalar
 from envcompare.run_folder.results import RunFolder
-from envcompare.runner.cellgroup import give_up, run_cells, sharing
-from envcompare.runner.cellrun import CellRun
-from envcompare.runner.recording import Job
+from envcompare.runner import Job
+from envcompare.runner.cellrun import CellRun, give_up, run_cells, sharing
 from envcompare.stack import Progress
 from envcompare.transport.hosts import HostSpec
 

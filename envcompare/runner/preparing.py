@@ -14,17 +14,16 @@ from envcompare.config.plan import planned_arms
 from envcompare.console import Display
 from envcompare.environments.registry import ENVIRONMENTS
 from envcompare.errors import EnvcompareError, InterruptedRunError, UnusableError, as_known
-from envcompare.hosts import keeper
+from envcompare.hosts import HostSession, keeper
 from envcompare.hosts.keeper import Asker
 from envcompare.hosts.opening import hosts_at_once, open_session
-from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption, handling_signals
 from envcompare.stack import Progress, storage, wheelhouse
 from envcompare.stack.building import remove_held, remove_images, remove_pins
 from envcompare.stack.proof import LOCK, TREE
 from envcompare.stack.storage import ImageStore
+from envcompare.transport import LOCAL
 from envcompare.transport.hosts import HostSpec
-from envcompare.transport.local import LOCAL
 
 _AFTER = "what is being made"
 
@@ -190,7 +189,8 @@ def _clean(task: _HostTask, session: HostSession) -> None:
 
 
 def _clean_all(task: _HostTask, session: HostSession) -> None:
-    task.tell_removal(keeper.remove_dead(session.transport, session.cache))
+    removal = keeper.remove_dead(session.transport, session.cache, environments=ENVIRONMENTS)
+    task.tell_removal(removal)
     is_removed = storage.remove_cache(session.transport)
     task.tell(f"{'removed' if is_removed else 'nothing to remove at'} {session.cache}")
     engines = [where.engine for where in ENVIRONMENTS.values() if where.engine is not None]
@@ -227,7 +227,8 @@ def _clean_left(
     used = tuple(sorted({arm.environment for arm in task.experiment.arms}))
     for claim in left or (keeper.Claim(run_id=run_id),):
         known = claim if claim.environments is not None else replace(claim, environments=used)
-        task.tell_removal(keeper.remove(session.transport, session.cache, known))
+        removal = keeper.remove(session.transport, session.cache, known, environments=ENVIRONMENTS)
+        task.tell_removal(removal)
     if not task.outcome.lines and not task.outcome.errors:
         task.tell(f"nothing is left of the run {run_id}")
 

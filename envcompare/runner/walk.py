@@ -21,16 +21,15 @@ from envcompare.fingerprint.comparing import (
     refused,
     resumed_text,
 )
-from envcompare.hosts import allocation
+from envcompare.hosts import HostSession, allocation
 from envcompare.hosts.opening import boot_id, hosts_at_once
-from envcompare.hosts.session import HostSession
 from envcompare.run_folder.history import SESSION, standing
 from envcompare.run_folder.records import Event, EventKind, IdentityChange, RunRecord
 from envcompare.run_folder.results import new_run_id
+from envcompare.runner import Job
 from envcompare.runner.hostrun import HostRun, KernelTurns, open_host
-from envcompare.runner.recording import Job
-from envcompare.transport.hosts import LOCAL, HostSpec
-from envcompare.transport.local import LocalTransport
+from envcompare.transport import LocalTransport
+from envcompare.transport.hosts import LOCAL_NAME, HostSpec
 
 _MOST_FAILURES = 3
 """A host that failed or was lost this often in one run is not retried at its end."""
@@ -106,7 +105,7 @@ def _walk(job: Job, prior: tuple[Event, ...]) -> int:
     `retries_failed`, hosts that were given up get one retry at the end, unless all of them have
     ranks.
     """
-    here = boot_id(LocalTransport()) or LOCAL
+    here = boot_id(LocalTransport()) or LOCAL_NAME
     turns = KernelTurns(here=here, interruption=job.interruption)
     is_spread = job.experiment.rendezvous is not None
     with hosts_at_once(job.display, job.experiment.jobs) as pool:

@@ -16,13 +16,12 @@ from typing import Final
 import msgspec
 
 from envcompare import bundled
-from envcompare.config.arms import Compression, SoftwareKind, Variant
+from envcompare.config import Compression, SoftwareKind, Variant
 from envcompare.console import Saying
 from envcompare.errors import Problem, StackError, UnusableError
 from envcompare.gpu import Capability, HostGpu, HostGpus
 from envcompare.text import masked
-from envcompare.transport import OnProgress, Transport
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL, OnProgress, Transport
 
 _OLDEST_DRIVER: Final = {12: 525, 13: 580}
 """What each major version of CUDA runs on at least: NVIDIA, CUDA Compatibility, table 1

@@ -30,8 +30,8 @@ from envcompare.stack.image import (
     is_built_on,
     labels,
 )
-from envcompare.stack.storage import ImageStore
-from envcompare.stack.wheelhouse import check_whole, one_at_a_time
+from envcompare.stack.storage import ImageStore, check_whole
+from envcompare.stack.wheelhouse import one_at_a_time
 from envcompare.text import spoken
 from envcompare.transport import ANSWER_S, CONTENT_S, FOLDER_S, Transport, read_json, run
 

@@ -19,8 +19,7 @@ from envcompare import bundled
 from envcompare.command import Command
 from envcompare.errors import StackError, UnusableError
 from envcompare.stack import LOCK_LABEL, Progress, failure, storage
-from envcompare.stack.storage import ImageStore, retry_while_restarting
-from envcompare.stack.wheelhouse import Wheelhouse, steps
+from envcompare.stack.storage import ImageStore, Wheelhouse, retry_while_restarting, steps
 from envcompare.transport import (
     CONTENT_S,
     Drain,

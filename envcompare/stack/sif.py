@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envcompare.command import Command, CommandResult
-from envcompare.config.arms import Compression
+from envcompare.config import Compression
 from envcompare.errors import StackError, UnusableError
 from envcompare.stack import Progress, failure, is_full, storage
 from envcompare.stack.image import Image, find, pipe
 from envcompare.stack.storage import ImageStore, host_cache, local_cache, put
-from envcompare.transport import CONTENT_S, Transport, make_folder, not_understood, shell
+from envcompare.transport import CONTENT_S, LOCAL, Transport, make_folder, not_understood, shell
 from envcompare.transport.copies import ANY_SIZE, get_file
-from envcompare.transport.local import LOCAL
 
 _SUM = r"""
 [ -e "$1" ] || exit 3

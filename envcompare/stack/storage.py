@@ -11,6 +11,8 @@ An image in transfer and a SIF made from an archive were measured with all their
 The split of a transfer over two disks, and the size of a SIF made from the host's own engine, are
 calculated from the copies that exist at the same time.
 
+A wheelhouse is a folder with wheels, their lock, and the programs that install them.
+
 A container engine stores images: its client, its socket and its `--mount` options are here too.
 """
 
@@ -21,6 +23,7 @@ import io
 import os
 import re
 import time
+import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -29,8 +32,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeVar, runtime_checkable
 
+from envcompare import bundled
 from envcompare.command import Command, CommandResult
-from envcompare.config.arms import Variant
+from envcompare.config import Variant
 from envcompare.errors import (
     CommandTimeoutError,
     Problem,
@@ -40,12 +44,23 @@ from envcompare.errors import (
 )
 from envcompare.stack import ROOM_HINT, Engine, Mount, failure, is_full, recognise
 from envcompare.text import spoken
-from envcompare.transport import CONTENT_S, OnProgress, Transport, not_understood, run, shell
+from envcompare.transport import (
+    CONTENT_S,
+    OnProgress,
+    Transport,
+    file_sha256,
+    not_understood,
+    run,
+    shell,
+)
 from envcompare.transport.copies import put_file
 
 if TYPE_CHECKING:
     from docker import DockerClient  # noqa: TID251 - the type of the client
 
+LOCK = "requirements.lock"
+SUMS = "SHA256SUMS"
+_CPYTHON = re.compile(r"-cp3(\d+)-cp3\1-")
 ANSWER_S: Final = 60.0  # for a client to pass on its daemon's answer
 # The engine's own builder, whatever the user chose as default, and no attestations.
 _VARIABLES = (
@@ -440,6 +455,64 @@ def of_files(transport: Transport, path: str) -> Amount:
     """Return the amount for steps that put a folder or file of a host into an image."""
     fields = shell(transport, 'du -skH -- "$1"', path, timeout_s=CONTENT_S).stdout.split()
     return of_image(1024 * int(fields[0]) if fields and fields[0].isdecimal() else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wheelhouse:
+    """A folder with wheels, their lock and their sums; the key is the hash of the lock."""
+
+    key: str
+    folder: Path
+    sums: tuple[tuple[str, str], ...]  # (file name, SHA-256)
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size of all wheels."""
+        return sum((self.folder / name).stat().st_size for name, _ in self.sums)
+
+    @property
+    def python(self) -> str:
+        """Return the Python minor version of the wheels; empty if any Python can use them."""
+        tags = (_CPYTHON.search(name) for name, _ in self.sums)
+        return next((f"3.{tag[1]}" for tag in tags if tag), "")
+
+    @property
+    def amount(self) -> Amount:
+        """Return the size of all wheels, as they are and unpacked."""
+        unpacked = sum(_unpacked_bytes(self.folder / name) for name, _ in self.sums)
+        return Amount(packed_bytes=self.size_bytes, unpacked_bytes=unpacked)
+
+
+def _unpacked_bytes(wheel: Path) -> int:
+    """Return the unpacked size of a wheel; 0 if unreadable."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            return sum(member.file_size for member in archive.infolist())
+    except (OSError, zipfile.BadZipFile):
+        return 0  # `check_whole` reports it
+
+
+def check_whole(wheelhouse: Wheelhouse) -> None:
+    """Raise StackError if a wheel differs from the lock."""
+    for name, digest in wheelhouse.sums:
+        path = wheelhouse.folder / name
+        if not path.is_file() or file_sha256(path) != digest:
+            raise StackError(
+                f"the wheel {name} is damaged",
+                details=f"{path} does not have the SHA-256 in its lock",
+                hint=f"rm -r {wheelhouse.folder}, then run again: it is filled again",
+            )
+
+
+def steps() -> dict[str, str]:
+    """Return the programs that install the wheels and report the result, by name."""
+    containers, workloads = bundled.root() / "containers", bundled.workloads()
+    paths = (
+        containers / "install.sh",
+        containers / "library.py",
+        workloads / "harness" / "tree.py",
+    )
+    return {path.name: path.read_text(encoding="utf-8") for path in paths}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

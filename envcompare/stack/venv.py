@@ -28,8 +28,17 @@ from envcompare.stack import (
     failure,
     storage,
 )
-from envcompare.stack.storage import ImageStore, host_cache, mount_options, put
-from envcompare.stack.wheelhouse import LOCK, SUMS, Wheelhouse, check_whole, steps
+from envcompare.stack.storage import (
+    LOCK,
+    SUMS,
+    ImageStore,
+    Wheelhouse,
+    check_whole,
+    host_cache,
+    mount_options,
+    put,
+    steps,
+)
 from envcompare.text import counted
 from envcompare.transport import (
     CONTENT_S,

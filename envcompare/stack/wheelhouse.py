@@ -11,31 +11,25 @@ import shutil
 import sys
 import tempfile
 import threading
-import zipfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from envcompare import bundled
 from envcompare.command import Command, CommandResult
-from envcompare.config.arms import Variant
+from envcompare.config import Variant
 from envcompare.errors import ConfigError, StackError
 from envcompare.stack import LOCK_LABEL, Choice, Progress, failure, is_full
-from envcompare.stack.storage import Amount, local_cache
+from envcompare.stack.storage import LOCK, SUMS, Wheelhouse, local_cache, steps
 from envcompare.text import shortened
-from envcompare.transport import CONTENT_S, Transport, file_sha256, make_folder, run, shell
-from envcompare.transport.local import LOCAL
+from envcompare.transport import CONTENT_S, LOCAL, Transport, file_sha256, make_folder, run, shell
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-LOCK = "requirements.lock"
-SUMS = "SHA256SUMS"
 _KEY = re.compile(r"[0-9a-f]{64}")
 _SUM = re.compile(r"([0-9a-f]{64})  ([A-Za-z0-9][A-Za-z0-9._+!-]*\.whl)")
-_CPYTHON = re.compile(r"-cp3(\d+)-cp3\1-")
 _CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """PyTorch's own index of builds without CUDA."""
 
@@ -70,41 +64,6 @@ def one_at_a_time(make: Callable[P, R]) -> Callable[P, R]:
             return make(*args, **kwargs)
 
     return wrapped
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wheelhouse:
-    """A folder with wheels, their lock and their sums; the key is the hash of the lock."""
-
-    key: str
-    folder: Path
-    sums: tuple[tuple[str, str], ...]  # (file name, SHA-256)
-
-    @property
-    def size_bytes(self) -> int:
-        """Return the size of all wheels."""
-        return sum((self.folder / name).stat().st_size for name, _ in self.sums)
-
-    @property
-    def python(self) -> str:
-        """Return the Python minor version of the wheels; empty if any Python can use them."""
-        tags = (_CPYTHON.search(name) for name, _ in self.sums)
-        return next((f"3.{tag[1]}" for tag in tags if tag), "")
-
-    @property
-    def amount(self) -> Amount:
-        """Return the size of all wheels, as they are and unpacked."""
-        unpacked = sum(_unpacked_bytes(self.folder / name) for name, _ in self.sums)
-        return Amount(packed_bytes=self.size_bytes, unpacked_bytes=unpacked)
-
-
-def _unpacked_bytes(wheel: Path) -> int:
-    """Return the unpacked size of a wheel; 0 if unreadable."""
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            return sum(member.file_size for member in archive.infolist())
-    except (OSError, zipfile.BadZipFile):
-        return 0  # `check_whole` reports it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,29 +141,6 @@ def is_filled(wheels: Choice, *, python: str) -> bool:
     cache = local_cache()
     key = _noted(cache / "resolved" / request.name)
     return bool(key) and _known(cache, key, silent) is not None
-
-
-def steps() -> dict[str, str]:
-    """Return the programs that install the wheels and report the result, by name."""
-    containers, workloads = bundled.root() / "containers", bundled.workloads()
-    paths = (
-        containers / "install.sh",
-        containers / "library.py",
-        workloads / "harness" / "tree.py",
-    )
-    return {path.name: path.read_text(encoding="utf-8") for path in paths}
-
-
-def check_whole(wheelhouse: Wheelhouse) -> None:
-    """Raise StackError if a wheel differs from the lock."""
-    for name, digest in wheelhouse.sums:
-        path = wheelhouse.folder / name
-        if not path.is_file() or file_sha256(path) != digest:
-            raise StackError(
-                f"the wheel {name} is damaged",
-                details=f"{path} does not have the SHA-256 in its lock",
-                hint=f"rm -r {wheelhouse.folder}, then run again: it is filled again",
-            )
 
 
 def lock_text(wheels: tuple[tuple[str, str], ...]) -> str:

@@ -24,17 +24,7 @@ from envcompare.run_folder.records import (
     Measured,
     ProcessRun,
 )
-from envcompare.stats.headline import (
-    EQUAL_LEVEL,
-    Headline,
-    OwnWaiting,
-    deciding_interval,
-    excess_of_mean,
-    felt_ratio,
-    own_waiting,
-)
-from envcompare.stats.intervals import Interval, error_of_each, look_factor, printed_interval
-from envcompare.stats.pairs import (
+from envcompare.stats import (
     FarLaunch,
     Logarithms,
     Round,
@@ -43,6 +33,7 @@ from envcompare.stats.pairs import (
     grouped,
     paired,
 )
+from envcompare.stats.intervals import Interval, error_of_each, look_factor, printed_interval
 from envcompare.stats.typical import (
     TYPICAL_SHARE,
     Contrast,
@@ -55,6 +46,15 @@ from envcompare.stats.typical import (
     quantile,
     ratio_of_sums,
     spread,
+)
+from envcompare.stats.verdicts import (
+    EQUAL_LEVEL,
+    Headline,
+    OwnWaiting,
+    deciding_interval,
+    excess_of_mean,
+    felt_ratio,
+    own_waiting,
 )
 
 MetricName = Literal["net", "wall", "stretch", "cpu", "gpu", "user", "sys", "real"]

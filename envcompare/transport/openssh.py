@@ -1,4 +1,4 @@
-"""The user's OpenSSH files: how to reach a host, and which host keys are trusted."""
+"""The user's OpenSSH files, how they reach a host, which host keys they trust; and `ssh -L`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import re
 import shlex
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -36,6 +38,7 @@ _JUMP = re.compile(
 )
 
 _SSH_PORT = 22
+_FORWARD_S = 20.0
 _TYPE_NAMES = {"ssh-ed25519": "ed25519", "ssh-rsa": "rsa"}
 
 _Lookup = Callable[[Path | None, str], Values]
@@ -433,3 +436,73 @@ def _matches_hash(pattern: str, name: str) -> bool:
         return hmac.compare_digest(digest, base64.b64decode(expected))
     except (binascii.Error, ValueError):
         return False
+
+
+@contextmanager
+def forwarding(
+    destination: Destination, options: SshOptions, *, local: Path, remote: str
+) -> Iterator[None]:
+    """Keep `ssh -L local:remote` running; the folder of `local` must be private."""
+    log = local.with_suffix(".log")
+    with log.open("wb") as stderr:
+        try:
+            ssh = subprocess.Popen(
+                _forwarding_argv(destination, options, f"{local}:{remote}"),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        except FileNotFoundError as error:
+            raise _not_forwarded(
+                destination, remote, "the program ssh is not installed here"
+            ) from error
+    with ssh:
+        try:
+            why = _await_socket(ssh, local, log)
+            if why:
+                raise _not_forwarded(destination, remote, why)
+            yield
+        finally:
+            ssh.kill()
+
+
+def _forwarding_argv(destination: Destination, options: SshOptions, forward: str) -> list[str]:
+    config = options.config_path()
+    settings = (
+        "BatchMode=yes", "ClearAllForwardings=no", "ControlMaster=no", "ControlPath=none",
+        "ExitOnForwardFailure=yes", "ConnectTimeout=10", "ServerAliveInterval=5",
+        "StreamLocalBindMask=0177",
+        f"StrictHostKeyChecking={'accept-new' if options.accept_new_host_keys else 'yes'}",
+    )  # fmt: skip
+    argv = ["ssh", "-nNT", "-L", forward, *(f"-o{setting}" for setting in settings)]
+    argv += ["-F", str(config)] if config else []
+    argv += ["-l", destination.user] if destination.user else []
+    argv += ["-p", str(destination.port)] if destination.port else []
+    return [*argv, "--", destination.alias]
+
+
+def _await_socket(ssh: subprocess.Popen[bytes], local: Path, log: Path) -> str:
+    """Wait until the socket accepts connections; return the reason if it never will."""
+    end = time.monotonic() + _FORWARD_S
+    while not _is_open(local):
+        if ssh.poll() is not None:
+            return log.read_text(errors="replace").strip()[-300:]
+        if time.monotonic() > end:
+            return f"ssh made no socket within {_FORWARD_S:g} s"
+        time.sleep(0.02)
+    return ""
+
+
+def _is_open(local: Path) -> bool:
+    """Tell whether the socket accepts connections; it exists before it does."""
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(str(local)) == 0
+
+
+def _not_forwarded(destination: Destination, remote: str, why: str) -> TransportError:
+    return TransportError(
+        f"the socket {remote} of host '{destination}' cannot be reached from here",
+        details=why,
+        hint=f"check that `ssh {destination.alias} true` works without a prompt",
+    )

@@ -10,8 +10,7 @@ import pytest
 
 from envcompare.command import Command
 from envcompare.transport import Transport, run
-from envcompare.transport.hosts import connect, parse_hosts
-from envcompare.transport.jobs import SlurmJob, SrunTransport
+from envcompare.transport.hosts import SlurmJob, SrunTransport, connect, parse_hosts
 
 JOB, NODE = "SLURM_JOB_ID", "SLURM_JOB_NODELIST"  # within a job of one node
 _IN_JOB = pytest.mark.skipif(

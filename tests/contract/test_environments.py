@@ -27,9 +27,8 @@ from envcompare.environments.rootfs import unpack
 from envcompare.errors import CommandTimeoutError
 from envcompare.stack import Mount, Progress, Request, image
 from envcompare.stack.storage import ImageStore
-from envcompare.transport import Process, Transport, run
+from envcompare.transport import LOCAL, Process, Transport, run
 from envcompare.transport.hosts import connect, parse_hosts
-from envcompare.transport.local import LOCAL
 
 HOSTILE = (
     "",

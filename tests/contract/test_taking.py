@@ -13,9 +13,8 @@ import pytest
 from envcompare.errors import CopyError, ProfileError, WorkloadError
 from envcompare.profilers import MOST_BYTES, ProfilerRun, Quarantine, Tool
 from envcompare.profilers.ncu import MEMORY, Ncu
-from envcompare.transport import Transport, make_new_folder, shell
+from envcompare.transport import LOCAL, Transport, make_new_folder, shell
 from envcompare.transport.copies import RemoteFile, fetch, take
-from envcompare.transport.local import LOCAL
 
 SECRET = "the secret of the host"
 NAME = "trace.nsys-rep"

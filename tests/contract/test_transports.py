@@ -20,7 +20,7 @@ from envcompare.errors import CommandTimeoutError, TransportError
 from envcompare.transport import Transport, file_sha256, put_tree, run
 from envcompare.transport.copies import get_file, put_file
 from envcompare.transport.hosts import connect, parse_hosts
-from envcompare.transport.ssh_transport import SshTransport
+from envcompare.transport.ssh import SshTransport
 
 CHANNEL_EOF = 96  # RFC 4254
 

@@ -12,10 +12,9 @@ from envcompare.command import Command
 from envcompare.environments.oci import image_store
 from envcompare.stack import Progress, building, image
 from envcompare.stack.image import Image, Recipe
-from envcompare.stack.wheelhouse import Wheelhouse
-from envcompare.transport import Transport, run
+from envcompare.stack.storage import Wheelhouse
+from envcompare.transport import LOCAL, Transport, run
 from envcompare.transport.hosts import connect, parse_hosts
-from envcompare.transport.local import LOCAL
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,8 @@ from envcompare.environments.oci import image_store
 from envcompare.errors import ConfigError
 from envcompare.stack import LOCK_LABEL
 from envcompare.stack.building import remove_images
-from envcompare.transport import Transport, run, shell
+from envcompare.transport import LOCAL, Transport, run, shell
 from envcompare.transport.hosts import connect, parse_hosts
-from envcompare.transport.local import LOCAL
 
 pytestmark = [
     pytest.mark.engine("docker"),

@@ -22,11 +22,10 @@ from envcompare.environments.singularity import Singularity
 from envcompare.errors import InterruptedRunError, StackError, TransportError
 from envcompare.stack import Progress, image, sif, storage, venv
 from envcompare.stack.image import Image
-from envcompare.stack.wheelhouse import LOCK, SUMS, Wheelhouse
-from envcompare.transport import Process, Transport, file_sha256, make_folder, run, shell
+from envcompare.stack.storage import LOCK, SUMS, Wheelhouse
+from envcompare.transport import LOCAL, Process, Transport, file_sha256, make_folder, run, shell
 from envcompare.transport.copies import get_file
 from envcompare.transport.hosts import connect, parse_hosts
-from envcompare.transport.local import LOCAL
 
 SIZE = 30_000_000
 NAME = "envcompare-test-distribution:1"

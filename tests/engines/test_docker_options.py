@@ -12,7 +12,7 @@ from runs import BASE, LIGHT, Done, envcompare
 from envcompare.command import Command
 from envcompare.environments import Isolation, new_worker_mark
 from envcompare.environments.registry import environment
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL
 
 pytestmark = [pytest.mark.engine("docker"), pytest.mark.timeout(300)]
 OPTIONS = "free=--cap-add SYS_NICE --security-opt no-new-privileges=false --env API_TOKEN=hunter2"

@@ -12,9 +12,8 @@ from lab import Lab
 
 from envcompare.doctor.checks import Finding, diagnose
 from envcompare.stack import Options, storage
-from envcompare.transport import Transport
+from envcompare.transport import LOCAL, Transport
 from envcompare.transport.hosts import connect, parse_hosts
-from envcompare.transport.local import LOCAL
 
 ENVIRONMENTS = ("vm", "docker", "singularity")
 ARMS = tuple((name, "image") for name in ENVIRONMENTS)

@@ -26,8 +26,7 @@ from envcompare.errors import WorkloadError
 from envcompare.profilers import ProfilerRun, Quarantine, Tool
 from envcompare.profilers.ncu import MEMORY, Ncu
 from envcompare.stack import Mount, Progress, image
-from envcompare.transport import Transport, make_new_folder, run, shell
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL, Transport, make_new_folder, run, shell
 
 pytestmark = [pytest.mark.engine("ssh"), pytest.mark.engine("docker"), pytest.mark.timeout(420)]
 ROOT = "/home/bench/hostile"

@@ -21,11 +21,9 @@ from envcompare.measure import cell, limits, startup
 from envcompare.measure.cell import CellContext
 from envcompare.run_folder.records import Block, Event, ProcessRun, Sample, Startup
 from envcompare.run_folder.results import RunFolder
-from envcompare.runner import walk
-from envcompare.runner.recording import CellRecorder, Job
+from envcompare.runner import CellRecorder, Job, walk
 from envcompare.stack import Progress, image
-from envcompare.transport import Transport
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL, Transport
 
 ENOUGH = 12  # samples after the hang: the run may end, whatever its budget
 pytestmark = pytest.mark.timeout(420)

@@ -17,8 +17,7 @@ from envcompare.command import Command
 from envcompare.environments import Check, Isolation
 from envcompare.environments.docker import Docker
 from envcompare.environments.oci import image_store
-from envcompare.hosts import ReadyArm
-from envcompare.hosts.session import HostSession
+from envcompare.hosts import HostSession, ReadyArm
 from envcompare.measure.replies import LaunchSpec
 from envcompare.measure.worker import Worker
 from envcompare.profile_files import read
@@ -27,10 +26,9 @@ from envcompare.profilers.ncu import MEMORY
 from envcompare.profilers.nsys import Nsys
 from envcompare.run_folder.records import ArmRecord
 from envcompare.stack import Mount, Prepared, Progress, image
-from envcompare.transport import make_folder, run
+from envcompare.transport import LOCAL, make_folder, run
 from envcompare.transport.copies import put_file
 from envcompare.transport.hosts import connect, parse_hosts
-from envcompare.transport.local import LOCAL
 
 pytestmark = pytest.mark.timeout(420)
 ARMS = ("vm", "docker", "singularity")

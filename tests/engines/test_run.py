@@ -31,9 +31,8 @@ from runs import (
 from envcompare.command import Command
 from envcompare.environments.oci import image_store
 from envcompare.stack import Progress, image
-from envcompare.transport import run
+from envcompare.transport import LOCAL, run
 from envcompare.transport.hosts import connect, parse_hosts
-from envcompare.transport.local import LOCAL
 
 pytestmark = [pytest.mark.engine("ssh"), pytest.mark.timeout(420)]
 BUILD_A_SIF = "apptainer -q build -F $1 docker-daemon:$2"

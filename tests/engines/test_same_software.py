@@ -21,10 +21,10 @@ from envcompare.errors import StackError
 from envcompare.stack import Prepared, Progress, Request, building, image, sif, venv
 from envcompare.stack.image import PYTHON, Image, Recipe
 from envcompare.stack.proof import FILES, TREE, mismatch
-from envcompare.stack.wheelhouse import Wheelhouse, fill, steps
-from envcompare.transport import Transport, run, shell
+from envcompare.stack.storage import Wheelhouse, steps
+from envcompare.stack.wheelhouse import fill
+from envcompare.transport import LocalTransport, Transport, run, shell
 from envcompare.transport.copies import put_file
-from envcompare.transport.local import LocalTransport
 
 pytestmark = [
     pytest.mark.engine("docker"),

@@ -14,9 +14,8 @@ from runs import BASE, envcompare, resume
 from envcompare.command import Command
 from envcompare.environments.oci import image_store
 from envcompare.stack import image
-from envcompare.transport import run
+from envcompare.transport import LOCAL, run
 from envcompare.transport.hosts import connect, parse_hosts
-from envcompare.transport.local import LOCAL
 
 pytestmark = [pytest.mark.engine("hosts"), pytest.mark.alone]
 

@@ -32,9 +32,8 @@ from envcompare.stack import (
     wheelhouse,
 )
 from envcompare.stack.image import Image, Recipe
-from envcompare.stack.wheelhouse import Wheelhouse
-from envcompare.transport import Transport, run, shell
-from envcompare.transport.local import LocalTransport
+from envcompare.stack.storage import Wheelhouse
+from envcompare.transport import LocalTransport, Transport, run, shell
 
 PYTHON = "/opt/envcompare/venv/bin/python"
 HERE = LocalTransport()

@@ -23,8 +23,7 @@ from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import Event, FingerprintRecord, Sample, Taken
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.intervals import Interval
-from envcompare.transport import run
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL, run
 
 WORKER = Path(__file__).parents[2] / "workloads" / "harness" / "worker.py"
 ARMS = ("vm", "docker", "vm~control")

@@ -21,8 +21,8 @@ from software import sif_of
 from bookkeeping import Places, Watch
 from envcompare.environments.oci import image_store
 from envcompare.stack import Progress, image
+from envcompare.transport import LOCAL
 from envcompare.transport.hosts import connect, parse_hosts
-from envcompare.transport.local import LOCAL
 
 
 def main() -> int:

@@ -7,8 +7,7 @@ import tarfile
 
 from envcompare.command import Command
 from envcompare.environments.oci import image_store
-from envcompare.transport import Transport, run
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL, Transport, run
 
 
 def build_image(host: Transport, name: str, content: dict[str, bytes]) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from envcompare.command import Command
-from envcompare.transport import Process
-from envcompare.transport.local import LocalTransport
+from envcompare.transport import LocalTransport, Process
 
 
 class Recorder(LocalTransport):

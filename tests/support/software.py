@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from envcompare.config.arms import Compression
+from envcompare.config import Compression
 from envcompare.environments.oci import ENGINE
 from envcompare.environments.registry import environment
 from envcompare.environments.singularity import find_engine, make_sif
 from envcompare.stack import Options, Prepared, Progress, Request
 from envcompare.stack.image import Image
 from envcompare.stack.sif import Sif
-from envcompare.transport import Transport
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL, Transport
 
 
 def sif_of(

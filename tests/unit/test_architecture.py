@@ -32,9 +32,7 @@ LAYERS = (
     ("run_folder",),
     ("command", "console", "interrupt"),
     ("text",),
-    ("masking",),
-    ("bundled",),
-    ("errors", "files", "version"),
+    ("bundled", "errors", "files"),
 )
 # The rooms inside a room, highest first. Where modules are named, all are; else they may use all.
 INNER_LAYERS = {

@@ -28,20 +28,16 @@ from envcompare.console import Display
 from envcompare.environments import Check
 from envcompare.errors import ConfigError, InterruptedRunError, exit_code_of
 from envcompare.gpu import HostGpus
-from envcompare.hosts import ReadyArm
-from envcompare.hosts.session import HostSession
+from envcompare.hosts import HostSession, ReadyArm
 from envcompare.run_folder.history import standing
 from envcompare.run_folder.records import Scalar
 from envcompare.run_folder.results import RunFolder
-from envcompare.runner import walk
+from envcompare.runner import Job, walk
 from envcompare.runner.batchsearch import Fit, search_fit
-from envcompare.runner.cellgroup import run_cells
-from envcompare.runner.cellrun import CellRun
-from envcompare.runner.recording import Job
+from envcompare.runner.cellrun import CellRun, run_cells
 from envcompare.stack import Prepared
-from envcompare.stats.knees import SHARE, knee
-from envcompare.transport import run
-from envcompare.transport.local import LOCAL
+from envcompare.stats.acrosscells import KNEE_SHARE, knee
+from envcompare.transport import LOCAL, run
 
 KNOWN = known(
     cnn={"batch": 64, "lr": 0.1, "compile": False}, mlp={"batch": 1}, startup={"until": "import"}
@@ -265,7 +261,7 @@ def test_what_is_claimed_of_a_knee_holds_together(levels: list[float], noise: fl
 def test_a_true_knee_is_rarely_missed_by_a_claim() -> None:
     """Of 400 runs at a noise of 1 % at most 5 % claim another one, and most claim the true one."""
     truth = [100.0, 150.0, 190.0, 212.0, 214.0]
-    assert min(1 << p for p, one in enumerate(truth) if one >= SHARE * max(truth)) == 8
+    assert min(1 << p for p, one in enumerate(truth) if one >= KNEE_SHARE * max(truth)) == 8
     drawn = np.random.default_rng(7)
     claims: Counter[int | None] = Counter()
     for _ in range(400):

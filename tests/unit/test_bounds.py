@@ -8,7 +8,7 @@ import pytest
 from experiments import known
 
 from envcompare.cli.options import tables_of
-from envcompare.config.arms import parse_arms
+from envcompare.config import parse_arms
 from envcompare.config.experiment import Experiment, check_ranges, parse_cpus, resolve
 from envcompare.config.settings import DEFAULTS, Settings, parse_settings
 from envcompare.config.workloads import Range, WorkloadTable, parse_program

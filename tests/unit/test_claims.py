@@ -15,10 +15,11 @@ import pytest
 from builders import run_record
 from commandline import envcompare
 
+from envcompare.environments.registry import ENVIRONMENTS
 from envcompare.errors import UnusableError
 from envcompare.hosts import keeper
 from envcompare.run_folder.results import RunFolder
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL
 
 # A client that claims a run, starts a plain process in it that outlives its input, and waits.
 CLIENT = """
@@ -27,7 +28,7 @@ from envcompare.hosts import keeper
 from envcompare.command import Command
 from envcompare.environments import Isolation
 from envcompare.environments.registry import environment
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL
 cache, run_id = sys.argv[1:]
 folder = f"{cache}/runs/{run_id}/local"
 process = keeper.hold(LOCAL, folder)
@@ -84,7 +85,12 @@ def live(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process = client(tmp_path)
     yield process
     kill(process)
-    keeper.remove(LOCAL, str(tmp_path), keeper.Claim(run_id=RUN, environments=("vm",)))
+    keeper.remove(
+        LOCAL,
+        str(tmp_path),
+        keeper.Claim(run_id=RUN, environments=("vm",)),
+        environments=ENVIRONMENTS,
+    )
 
 
 def test_run_of_a_killed_client_goes_with_its_processes(
@@ -94,7 +100,7 @@ def test_run_of_a_killed_client_goes_with_its_processes(
     kill(live)
     eventually_dead(tmp_path)
     assert marked(RUN)
-    found = keeper.remove_dead(LOCAL, str(tmp_path))
+    found = keeper.remove_dead(LOCAL, str(tmp_path), environments=ENVIRONMENTS)
     assert found.failed == ()
     (told,) = found.removed
     assert told.startswith(f"removed what was left of the run {RUN}: vm (")
@@ -108,7 +114,9 @@ def test_only_the_temporary_folder_of_the_run_is_removed_by_its_link(tmp_path: P
     mine = tmp_path / "tmp" / "mine"
     mine.mkdir(parents=True)
     (folder / ".temporary").symlink_to(mine)
-    keeper.remove(LOCAL, str(tmp_path), keeper.Claim(run_id=RUN, environments=()))
+    keeper.remove(
+        LOCAL, str(tmp_path), keeper.Claim(run_id=RUN, environments=()), environments=ENVIRONMENTS
+    )
     assert (mine.exists(), folder.exists()) == (True, False)
 
 
@@ -117,7 +125,7 @@ def test_run_of_a_live_client_stays(tmp_path: Path) -> None:
     """Whoever cleans up meanwhile."""
     (claim,) = keeper.survey(LOCAL, str(tmp_path))
     assert (claim.state, claim.environments, claim.is_live) == ("live", ("vm",), True)
-    assert keeper.remove_dead(LOCAL, str(tmp_path)) == keeper.Removal()
+    assert keeper.remove_dead(LOCAL, str(tmp_path), environments=ENVIRONMENTS) == keeper.Removal()
     assert marked(RUN)
     assert f"end process {claim.pid}" in keeper.refusal(claim, "gpu01").hint
 
@@ -163,7 +171,7 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     assert states(cache) == {}
     dead = _owner(cache, "dead", f"1 2 3 {os.uname().nodename}\n").parent
     (dead / "scratch").symlink_to(kept)
-    keeper.remove_dead(LOCAL, str(cache))
+    keeper.remove_dead(LOCAL, str(cache), environments=ENVIRONMENTS)
     assert not dead.exists()
     assert (kept / "runs" / "other" / "local" / ".owner").exists()
 
@@ -210,7 +218,7 @@ def test_an_id_that_no_run_has_removes_nothing(
     cache = tmp_path / "home" / "envcompare"
     (cache / "runs" / RUN / "local").mkdir(parents=True)
     with pytest.raises(ValueError, match="is no ID of a run"):
-        keeper.remove(LOCAL, str(cache), keeper.Claim(run_id=run_id))
+        keeper.remove(LOCAL, str(cache), keeper.Claim(run_id=run_id), environments=ENVIRONMENTS)
     folder = RunFolder.create(tmp_path / "out", run_record())
     record = msgspec.json.decode((folder.path / "run.json").read_bytes())
     (folder.path / "run.json").write_bytes(msgspec.json.encode({**record, "run_id": run_id}))

@@ -20,7 +20,7 @@ from envcompare import cli
 from envcompare.analysis.model.changes import CombinedEffect, CombinedRuns
 from envcompare.run_folder.records import event_now
 from envcompare.run_folder.results import RunFolder
-from envcompare.stats.overhosts import over_hosts, over_runs
+from envcompare.stats.acrosscells import over_hosts, over_runs
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"

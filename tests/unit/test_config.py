@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from envcompare.cli.measuring import run
+from envcompare.cli import run
 from envcompare.cli.options import parse_set, read_settings
 from envcompare.config import known_keys
 from envcompare.config.settings import DEFAULTS, Settings, merge, options

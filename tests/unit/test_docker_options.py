@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envcompare.config.arms import Arm, parse_arms, with_options
+from envcompare.config import Arm, parse_arms, with_options
 from envcompare.environments.registry import all_traits
 from envcompare.errors import ConfigError
 

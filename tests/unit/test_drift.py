@@ -19,7 +19,7 @@ from envcompare.report.sections.cards import summary_cards
 from envcompare.report.wording.methodwords import method_rules
 from envcompare.run_folder.records import Block
 from envcompare.run_folder.results import RunFolder
-from envcompare.stats.pairs import DRIFT_LEVEL, trend
+from envcompare.stats import DRIFT_LEVEL, trend
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 NOISES: dict[str, Draw] = {

@@ -13,7 +13,7 @@ from benches import Kept, bench
 
 from envcompare.errors import InterruptedRunError
 from envcompare.measure.cell import CellContext
-from envcompare.measure.hostmemory import ROUNDS, EnergyPass
+from envcompare.measure.hostreadings import ROUNDS, EnergyPass
 from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import EnergyBlock
 

@@ -16,7 +16,7 @@ from envcompare.environments.oci import ENGINE, image_store
 from envcompare.measure.cell import Roster
 from envcompare.run_folder.records import Failure
 from envcompare.stack import storage
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL
 
 GOING = {
     "socket gone": "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the "

@@ -26,8 +26,7 @@ from envcompare.stack import Mount, Prepared, Progress, Request, storage, venv
 from envcompare.stack.image import look_up
 from envcompare.stack.storage import bind
 from envcompare.stack.venv import LOADING
-from envcompare.transport import run, shell
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL, run, shell
 
 WORKER = Command(argv=("/venv/bin/python", "/w/worker.py"), env=(("OMP_NUM_THREADS", "1"),))
 ISOLATION = Isolation(

@@ -30,10 +30,10 @@ from msgspec.structs import replace
 from bookkeeping import RESULTS, Places
 from envcompare.analysis.model.comparison import Comparison
 from envcompare.report.wording.verdicts import verdict
-from envcompare.stats.headline import least_steps, own_waiting
+from envcompare.stats import far_launches
 from envcompare.stats.intervals import Evidence
 from envcompare.stats.metrics import Readings
-from envcompare.stats.pairs import far_launches
+from envcompare.stats.verdicts import least_steps, own_waiting
 
 BY_NAME = {one.name: one for one in SCENARIOS}
 REPEATS = 4

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envcompare.fingerprint import facts
+from envcompare import fingerprint
+from envcompare.fingerprint import CLASS_ORDER, classify
 from envcompare.fingerprint.comparing import compare_fingerprints
-from envcompare.fingerprint.facts import CLASS_ORDER, classify
 from envcompare.fingerprint.sentences import describe
 from envcompare.report.sections.environments import fact_text
 from envcompare.run_folder.records import FactDifference, FingerprintRecord, FingerprintValue
@@ -239,10 +239,10 @@ def test_a_gap_says_what_it_means(key: str, text: str) -> None:
 
 def test_each_fact_has_one_row_in_the_table() -> None:
     """Of two rows with one key the first would be lost in silence."""
-    keys = [row.key for row in facts.FACTS]
+    keys = [row.key for row in fingerprint.FACTS]
     assert sorted(set(keys)) == sorted(keys)
 
 
 def test_a_fact_that_is_told_with_a_group_is_one_of_it() -> None:
     """Those that stand before it in the group tell of it."""
-    assert [row.key for row in facts.FACTS if row.group and row.key not in row.group] == []
+    assert [row.key for row in fingerprint.FACTS if row.group and row.key not in row.group] == []

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envcompare.run_folder.disk import cell_name, distinct_name, safe_name
+from envcompare.run_folder import cell_name, distinct_name, safe_name
 
 LIKE = st.text(alphabet="a_/@.-0", max_size=6)
 MARKED = distinct_name("docker@host")

@@ -17,21 +17,19 @@ from recording import Recorder
 
 from envcompare.cli.planning import resolved
 from envcompare.command import Command
-from envcompare.config.arms import Arm
+from envcompare.config import Arm
 from envcompare.config.settings import Settings
 from envcompare.config.workloads import Workload
 from envcompare.environments import Check, Isolation, oci
 from envcompare.environments.docker import Docker
-from envcompare.environments.registry import all_traits, environment
+from envcompare.environments.registry import ENVIRONMENTS, all_traits, environment
 from envcompare.errors import StillRunningError, UnusableError, WorkloadError
-from envcompare.hosts import ReadyArm, keeper
+from envcompare.hosts import HostSession, ReadyArm, keeper
 from envcompare.hosts.folders import CellFolders, relayed
-from envcompare.hosts.session import HostSession
 from envcompare.run_folder.records import ArmRecord
 from envcompare.stack import Mount, Prepared
-from envcompare.transport import Transport, run
+from envcompare.transport import LOCAL, Transport, run
 from envcompare.transport.hosts import parse_hosts
-from envcompare.transport.local import LOCAL
 
 WORKER = Path(__file__).resolve().parents[2] / "workloads" / "harness" / "worker.py"
 
@@ -275,7 +273,7 @@ def test_temporary_files_are_removed_where_the_login_has_another_folder_by_then(
     assert list(of_login.iterdir())
     monkeypatch.delenv("TMPDIR")
     left = keeper.Claim(run_id=session.run_id, environments=("vm",))
-    keeper.remove(LOCAL, session.cache, left)
+    keeper.remove(LOCAL, session.cache, left, environments=ENVIRONMENTS)
     assert list(of_login.iterdir()) == []
 
 

@@ -8,7 +8,7 @@ import threading
 import time
 from pathlib import Path
 
-from envcompare.transport.ssh_transport import _await_socket
+from envcompare.transport.openssh import _await_socket
 
 
 def test_socket_that_nobody_listens_to_yet_is_waited_for(tmp_path: Path) -> None:

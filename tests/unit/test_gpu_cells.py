@@ -12,25 +12,22 @@ import pytest
 
 from envcompare.cli.planning import planned
 from envcompare.command import Command
-from envcompare.config.arms import Arm
+from envcompare.config import Arm
 from envcompare.config.settings import Settings
 from envcompare.console import Display
 from envcompare.environments import Check
 from envcompare.errors import Problem, StackError, TransportError, UnusableError, WorkloadError
 from envcompare.gpu import HostGpus
-from envcompare.hosts import ReadyArm
+from envcompare.hosts import HostSession, ReadyArm
 from envcompare.hosts.folders import CellFolders
-from envcompare.hosts.session import HostSession
-from envcompare.measure.hostmemory import ROUNDS, EnergyPass
+from envcompare.measure.hostreadings import ROUNDS, EnergyPass
 from envcompare.measure.replies import Placed
 from envcompare.run_folder.records import Block, CellState, EnergyBlock, GpuReading, event_now
 from envcompare.run_folder.results import RunFolder
-from envcompare.runner import cellrun, walk
-from envcompare.runner.cellgroup import run_cells
-from envcompare.runner.cellrun import CellRun
-from envcompare.runner.recording import Job
+from envcompare.runner import Job, cellrun, walk
+from envcompare.runner.cellrun import CellRun, run_cells
 from envcompare.stack import Prepared
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL
 
 IMITATED = Path(__file__).parents[1] / "support" / "imitatedtorch"
 WORKLOAD = """

@@ -14,7 +14,7 @@ from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.errors import CommandTimeoutError
 from envcompare.gpu import GpuState, HostGpu, HostGpus, gpu_of_pci_id, read_survey
 from envcompare.stack import Options
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL
 
 TWO = """\
 NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.10  Thu Jan  1 00:00:00 UTC 1970

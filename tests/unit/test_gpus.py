@@ -15,8 +15,7 @@ from envcompare.environments.registry import environment
 from envcompare.hosts import ReadyArm
 from envcompare.run_folder.records import ArmRecord
 from envcompare.stack import Prepared
-from envcompare.transport import run
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL, run
 
 WORKER = Command(argv=("/venv/bin/python", "/w/worker.py"), env=(("OMP_NUM_THREADS", "1"),))
 ISOLATION = Isolation(

@@ -36,8 +36,8 @@ from envcompare.run_folder.records import Event, event_now
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import walk
 from envcompare.stack.storage import local_cache
-from envcompare.transport.jobs import SlurmJob
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL
+from envcompare.transport.hosts import SlurmJob
 
 RUN, NAME = "20260102-030405-0a1b", "envcompare-20260102-030405-0a1b.1700000000.5"
 

@@ -34,7 +34,7 @@ from envcompare.run_folder.records import (
     event_now,
 )
 from envcompare.run_folder.results import RunFolder
-from envcompare.stats.overhosts import between_groups
+from envcompare.stats.acrosscells import between_groups
 from envcompare.text import parse_toml
 from envcompare.transport.hosts import Inventory, KnownHost, host_groups, parse_hosts
 

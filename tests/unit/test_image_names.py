@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envcompare.cli.planning import resolved
-from envcompare.config.arms import check_image
+from envcompare.config import check_image
 from envcompare.config.settings import Settings
 from envcompare.errors import ConfigError
 from envcompare.stack.image import digest_of

@@ -13,7 +13,7 @@ from summaries import markdown
 from envcompare.cli.planning import resumed
 from envcompare.config.settings import Settings
 from envcompare.errors import ConfigError, RunFolderError
-from envcompare.run_folder.disk import cell_name
+from envcompare.run_folder import cell_name
 from envcompare.run_folder.records import CellRecord
 from envcompare.run_folder.results import RunFolder
 

@@ -11,7 +11,7 @@ import pytest
 from imports import log, request
 
 from envcompare.errors import RunFolderError
-from envcompare.run_folder.disk import LOCK_NAME, locked
+from envcompare.run_folder import LOCK_NAME, locked
 from envcompare.run_folder.results import RunFolder
 
 MANY = 3

@@ -23,7 +23,7 @@ from envcompare.hosts.keeper import Asker, HostLock
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.results import RunFolder
 from envcompare.stack.storage import host_cache
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL
 
 NAME = "envcompare-measuring.lock"
 # A client of its own that holds this machine until it is killed.
@@ -31,7 +31,7 @@ CLIENT = """
 import time
 from envcompare.hosts import keeper
 from envcompare.interrupt import Interruption
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL
 asker = keeper.Asker(host="local", purpose="run", run_id="first")
 lock = keeper.take(LOCAL, asker, wait_s=0, interruption=Interruption(), say=print)
 print("locked" if lock.keeper else lock.why_not, flush=True)

@@ -14,7 +14,7 @@ from experiments import known
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.frames import comparison_frame
 from envcompare.analysis.model.comparison import LadderStep, RunComparison
-from envcompare.config.arms import LADDER, expand_stacks, parse_arms
+from envcompare.config import LADDER, expand_stacks, parse_arms
 from envcompare.config.experiment import resolve
 from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings
@@ -32,7 +32,7 @@ from envcompare.run_folder.records import (
     FingerprintValue,
 )
 from envcompare.run_folder.results import RunFolder, count_comparisons
-from envcompare.stats.headline import EQUAL_LEVEL
+from envcompare.stats.verdicts import EQUAL_LEVEL
 
 RUNGS = {
     "vm-host": "plain process",

@@ -21,7 +21,7 @@ from envcompare.analysis.frames import read_frames
 from envcompare.cli import app
 from envcompare.cli.planning import resolved
 from envcompare.command import Command
-from envcompare.config.arms import Traits
+from envcompare.config import Traits
 from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings
 from envcompare.environments import Check, Environment, Isolation, ask, kill_marked, marks, unusable
@@ -29,9 +29,9 @@ from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.environments.software import with_proof
 from envcompare.errors import ConfigError, Problem, UnusableError
 from envcompare.gpu import GpuState, HostGpus
+from envcompare.hosts import HostSession
 from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.opening import open_session
-from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.results import RunFolder
 from envcompare.stack import Prepared, Progress, Request

@@ -14,8 +14,7 @@ from envcompare.console import Display
 from envcompare.errors import UnusableError
 from envcompare.measure.cell import failure_of
 from envcompare.text import LineMask, masked, masked_words
-from envcompare.transport import run
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL, run
 
 SECRET = "hunter2-not-for-anyone"
 KEY = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC"

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from envcompare import bundled
 from envcompare.command import Command
-from envcompare.measure import hostmemory
-from envcompare.measure.hostmemory import (
+from envcompare.measure import hostreadings
+from envcompare.measure.hostreadings import (
     CPU_KEYS,
     GPU_KEYS,
     PROGRAM,
@@ -24,8 +24,7 @@ from envcompare.measure.hostmemory import (
 )
 from envcompare.run_folder.profiles import Roofs
 from envcompare.run_folder.records import FingerprintRecord
-from envcompare.transport import run
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL, run
 
 ANSWER = {
     "device": "NVIDIA H200", "bytes_per_s": 4.3e12, "flops_per_s": {"fp32": 5e13},
@@ -57,7 +56,7 @@ def measure(
         command,
         FingerprintRecord(host=host, arm="vm", facts=facts),
         cache=str(cache),
-        run_inside=lambda command: run(LOCAL, command, timeout_s=hostmemory.ROOFS_LIMIT_S),
+        run_inside=lambda command: run(LOCAL, command, timeout_s=hostreadings.ROOFS_LIMIT_S),
         busy=lambda: busy,
     )
 
@@ -131,8 +130,8 @@ def test_program_of_the_workloads_measures_this_machine(
     torch_interpreter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole way on a real processor: command, measurement, cache."""
-    monkeypatch.setattr(hostmemory, "SECONDS", 1.0)
-    monkeypatch.setattr(hostmemory, "STEADY", 1e9)  # the machine of a test may be busy
+    monkeypatch.setattr(hostreadings, "SECONDS", 1.0)
+    monkeypatch.setattr(hostreadings, "STEADY", 1e9)  # the machine of a test may be busy
     cpus = tuple(sorted(os.sched_getaffinity(0))[:1])
     command = roofs_command(
         torch_interpreter, str(bundled.workloads()), device="cpu", threads=1, cpus=cpus

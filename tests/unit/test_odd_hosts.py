@@ -31,8 +31,7 @@ from envcompare.errors import (
     InterruptedRunError,
     UnusableError,
 )
-from envcompare.hosts import opening
-from envcompare.hosts.session import HostSession
+from envcompare.hosts import HostSession, opening
 from envcompare.interrupt import Interruption
 from envcompare.measure.quiet import parse_glance, parse_look
 from envcompare.profilers.toolbox import read_rights
@@ -41,9 +40,8 @@ from envcompare.runner import hostrun
 from envcompare.stack import Options, building, image, sif
 from envcompare.stack.storage import _disk_of, host_cache
 from envcompare.stack.venv import find_interpreter, find_python
-from envcompare.transport import ANSWER_S, run, shell
+from envcompare.transport import ANSWER_S, LOCAL, run, shell
 from envcompare.transport.hosts import HostSpec, parse_hosts
-from envcompare.transport.local import LOCAL
 
 # What motd, proxies, wrappers and broken installations put in the place of an answer.
 SAID = {

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envcompare.stats.overhosts import odd_hosts, over_hosts
+from envcompare.stats.acrosscells import odd_hosts, over_hosts
 from envcompare.stats.verdicts import verdict
 
 _RUNS = 2000

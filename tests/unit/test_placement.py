@@ -13,7 +13,7 @@ from experiments import known
 
 from envcompare.cli.planning import plan_lines
 from envcompare.command import Command
-from envcompare.config.arms import PLACES, Arm, Place, parse_places
+from envcompare.config import PLACES, Arm, Place, parse_places
 from envcompare.config.experiment import Experiment, resolve
 from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings, settings_toml
@@ -28,10 +28,10 @@ from envcompare.environments import HoldsData, Isolation
 from envcompare.environments.registry import ENVIRONMENTS, all_traits, environment
 from envcompare.errors import ConfigError, StackError, StillRunningError
 from envcompare.run_folder.records import Event, Failure
-from envcompare.runner.cellgroup import sharing
+from envcompare.runner.cellrun import sharing
 from envcompare.runner.walk import _exit_code
 from envcompare.text import parse_toml
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL
 
 WORKER = Command(argv=("/venv/bin/python", "/w/worker.py"))
 ISOLATION = Isolation(

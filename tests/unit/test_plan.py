@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envcompare.cli.planning import PROFILES, plan_lines
-from envcompare.config.arms import parse_arms
+from envcompare.config import parse_arms
 from envcompare.config.experiment import Experiment, parse_cpus, resolve
 from envcompare.config.plan import derive_seed, make_plan, shuffled
 from envcompare.config.settings import Settings

@@ -14,8 +14,8 @@ from envcompare.report.wording.methodwords import level_sentence
 from envcompare.report.wording.verdicts import reasons_text
 from envcompare.run_folder.records import CellRecord, Event
 from envcompare.run_folder.results import RunFolder
-from envcompare.stats.headline import EQUAL_LEVEL
 from envcompare.stats.metrics import Readings, look
+from envcompare.stats.verdicts import EQUAL_LEVEL
 
 
 def run(

@@ -49,7 +49,7 @@ from envcompare.profilers.nsys import Nsys
 from envcompare.profilers.toolbox import PROFILERS, Toolbox
 from envcompare.run_folder.profiles import Kernel, Lacking, PassName, Profile, ProfileRecord
 from envcompare.run_folder.records import Event
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL
 
 TRACE = Pass(name="nsys")
 AROUND = tuple(kind.name for profiler in PROFILERS.values() for kind in profiler.passes)

@@ -22,7 +22,7 @@ from envcompare.errors import UnusableError
 from envcompare.stack import Prepared, Progress, Request
 from envcompare.stack.proof import FILES, TREE, UNPROVEN, Inside, mismatch, tell_files_apart
 from envcompare.stack.storage import local_cache
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL
 
 VENV, IMAGE, SIF = "/cache/key/venv-1/bin/python", "sha256:1", "/cache/key/zstd.sif"
 

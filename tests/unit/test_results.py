@@ -15,7 +15,7 @@ from commandline import envcompare
 from schemas import SCHEMA_NAMES, schema_text
 
 from envcompare.errors import RunFolderError
-from envcompare.run_folder.disk import distinct_name
+from envcompare.run_folder import distinct_name
 from envcompare.run_folder.history import (
     LEFT_S,
     elapsed_s,

@@ -15,16 +15,14 @@ from envcompare.cli.planning import planned
 from envcompare.config.settings import Settings
 from envcompare.console import Display
 from envcompare.errors import TransportError
-from envcompare.hosts import opening
-from envcompare.hosts.session import HostSession
+from envcompare.hosts import HostSession, opening
 from envcompare.run_folder.history import standing
 from envcompare.run_folder.records import Event, Failure, event_now
 from envcompare.run_folder.results import RunFolder
-from envcompare.runner import hostrun, walk
-from envcompare.runner.recording import Job
+from envcompare.runner import Job, hostrun, walk
 from envcompare.runner.walk import _retried_hosts
+from envcompare.transport import LOCAL
 from envcompare.transport.hosts import HostSpec
-from envcompare.transport.local import LOCAL
 
 SHORT = ("--budget", "1", "--no-quiet-gate", "--profile", "none")
 LEFT_OUT = Failure(phase="plan", brief="no data at `sif` in docker: it runs no SIF")

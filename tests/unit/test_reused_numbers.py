@@ -12,8 +12,7 @@ import pytest
 
 from envcompare.command import Command
 from envcompare.hosts import keeper
-from envcompare.transport import ssh_transport
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL, ssh
 
 
 @pytest.fixture
@@ -38,7 +37,7 @@ def state(pid: int) -> str:
 
 def kill_group(pid: int, start: int) -> None:
     """Kill a group as is done on a host that is reached over SSH."""
-    argv = ("sh", "-c", ssh_transport._KILL_GROUP, "sh", str(pid), str(start))
+    argv = ("sh", "-c", ssh._KILL_GROUP, "sh", str(pid), str(start))
     subprocess.run(argv, check=True)
 
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from bookkeeping import RESULTS
-from envcompare.config.arms import SoftwareKind, Traits
+from envcompare.config import SoftwareKind, Traits
 from envcompare.environments.registry import ENVIRONMENTS, IMAGE_BUILDER
 from envcompare.environments.software import needs
 from envcompare.errors import StackError
 from envcompare.stack import Progress, Request, storage
 from envcompare.stack.sif import with_data
 from envcompare.stack.storage import _disk_of
-from envcompare.transport.local import LOCAL, LocalTransport
+from envcompare.transport import LOCAL, LocalTransport
 
 GB = 1_000_000_000
 MEASURED: dict[str, tuple[storage.StepName, ...]] = {

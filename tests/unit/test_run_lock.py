@@ -16,7 +16,7 @@ from imports import log
 from runs import run_folder, running, unfinish
 
 from envcompare.errors import RunFolderError
-from envcompare.run_folder.disk import LOCK_NAME, locked, owner_of
+from envcompare.run_folder import LOCK_NAME, locked, owner_of
 
 WORDS = ("--envs", "vm@host", "--no-quiet-gate", "--profile", "none", "--command")
 

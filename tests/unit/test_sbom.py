@@ -14,7 +14,7 @@ from envcompare.errors import ConfigError, StackError
 from envcompare.stack import wheelhouse
 from envcompare.stack.storage import local_cache
 from envcompare.stack.wheelhouse import lock_text
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL
 
 WHEELS = (
     ("torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl", "a" * 64),

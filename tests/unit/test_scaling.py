@@ -16,9 +16,8 @@ from envcompare.analysis.model.comparison import RunComparison
 from envcompare.cli.planning import planned
 from envcompare.config.settings import Settings
 from envcompare.errors import ConfigError, UnusableError
-from envcompare.hosts.folders import CellFolders
-from envcompare.hosts.session import HostSession
-from envcompare.hosts.teams import HostTeam
+from envcompare.hosts import HostSession
+from envcompare.hosts.folders import CellFolders, HostTeam
 from envcompare.measure import Variables
 from envcompare.report.blocks import markdown
 from envcompare.report.page import render
@@ -27,9 +26,9 @@ from envcompare.report.summary import summary
 from envcompare.run_folder.profiles import Profile, ProfileRecord, Quantity
 from envcompare.run_folder.records import ArmRecord, CellRecord, Event, FingerprintRecord
 from envcompare.run_folder.results import RunFolder
-from envcompare.runner.cellgroup import sharing
+from envcompare.runner.cellrun import sharing
+from envcompare.transport import LOCAL
 from envcompare.transport.hosts import parse_hosts
-from envcompare.transport.local import LOCAL
 
 _ARMS = ("vm", "docker", "vm~control")
 

@@ -17,14 +17,13 @@ from envcompare.cli.planning import standalone
 from envcompare.config.experiment import Experiment, resolve
 from envcompare.config.scheduling import (
     Allocation,
-    AllocationTable,
     Gres,
     check_time,
     offered_gres,
     parse_allocation,
     parse_gres,
 )
-from envcompare.config.settings import Settings, parse_settings, settings_toml
+from envcompare.config.settings import AllocationTable, Settings, parse_settings, settings_toml
 from envcompare.errors import ConfigError
 from envcompare.hosts.allocation import Partition
 from envcompare.text import parse_toml

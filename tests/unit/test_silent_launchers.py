@@ -11,7 +11,7 @@ from commands import concluded, launch, measured, prepared, runs_of
 from envcompare.command import Command
 from envcompare.measure import processes as module
 from envcompare.measure.worker import Worker
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL
 
 
 def test_launcher_that_hangs_ends_the_cell_with_its_budget(

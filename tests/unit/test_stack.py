@@ -23,10 +23,16 @@ from envcompare.stack import ROOM_HINT, NotMadeError, Options, Progress, failure
 from envcompare.stack.building import _output_of_step
 from envcompare.stack.image import Recipe
 from envcompare.stack.sif import promised_bytes
-from envcompare.stack.storage import _gigabytes, local_cache, remove_cache
-from envcompare.stack.wheelhouse import Wheelhouse, check_whole, fill, lock_text, steps
-from envcompare.transport import run
-from envcompare.transport.local import LOCAL
+from envcompare.stack.storage import (
+    Wheelhouse,
+    _gigabytes,
+    check_whole,
+    local_cache,
+    remove_cache,
+    steps,
+)
+from envcompare.stack.wheelhouse import fill, lock_text
+from envcompare.transport import LOCAL, run
 
 ENGINE_WORDS = ("FROM", "COPY", "RUN", "ENV", "CMD", "ARG")
 

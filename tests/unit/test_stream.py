@@ -14,8 +14,7 @@ from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError, StackError, TransportError
 from envcompare.stack import Progress, sif
 from envcompare.stack.image import pipe
-from envcompare.transport import copies, run
-from envcompare.transport.local import LOCAL, LocalTransport
+from envcompare.transport import LOCAL, LocalTransport, copies, run
 
 WRITES_FOR_EVER = 'echo $$ >"$1.new" && mv "$1.new" "$1" && exec sleep 600'
 

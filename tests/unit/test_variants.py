@@ -15,7 +15,7 @@ from recording import Recorder
 from envcompare.cli import app
 from envcompare.cli.planning import resolved
 from envcompare.command import Command
-from envcompare.config.arms import Variant
+from envcompare.config import Variant
 from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings
 from envcompare.errors import StackError, UnusableError
@@ -23,9 +23,9 @@ from envcompare.gpu import driver_version
 from envcompare.hosts.opening import open_session
 from envcompare.interrupt import Interruption
 from envcompare.stack import CPU, Progress, Tier, wheelhouse
-from envcompare.stack.wheelhouse import Wheelhouse, fill
-from envcompare.transport import Process
-from envcompare.transport.local import LocalTransport
+from envcompare.stack.storage import Wheelhouse
+from envcompare.stack.wheelhouse import fill
+from envcompare.transport import LocalTransport, Process
 
 REQUIREMENTS = "torch==2.0\ntorchvision==1.0  # for images\nnumpy\n"
 DRIVER = "NVRM version: NVIDIA UNIX {} Kernel Module{}  {}  Tue Sep 19 19:27:19 UTC 2025\nGCC 12\n"

@@ -24,9 +24,8 @@ from envcompare.measure.cell import Roster
 from envcompare.measure.limits import begin_limit_s
 from envcompare.measure.lockstep import Lockstep, Turns
 from envcompare.measure.worker import Worker
-from envcompare.transport import copies, run
+from envcompare.transport import LOCAL, copies, run
 from envcompare.transport.hosts import InterruptibleTransport
-from envcompare.transport.local import LOCAL
 
 SOURCE = """
 import os, signal, time

@@ -11,8 +11,16 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from envcompare.gpu.kernelnames import KernelClass
-from envcompare.run_folder.profiles import Dim, Lacking, Note, PassName, Rule, Status, Tool
+from envcompare.run_folder.profiles import (
+    Dim,
+    KernelClass,
+    Lacking,
+    Note,
+    PassName,
+    Rule,
+    Status,
+    Tool,
+)
 from envcompare.run_folder.records import FactDifference, StepPhase
 
 Part = Literal[

@@ -44,10 +44,10 @@ from envcompare.gpu import gpu_capabilities, gpu_models
 from envcompare.run_folder.profiles import HELPERS_WINDOW, ProfileRecord, Quantity, helper_of
 from envcompare.run_folder.records import Block, FactDifference, FingerprintValue
 from envcompare.run_folder.results import arms_within
-from envcompare.stats.headline import EQUAL_LEVEL
 from envcompare.stats.intervals import student_factor
 from envcompare.stats.metrics import wall_ns
 from envcompare.stats.typical import STRETCHES, stretched
+from envcompare.stats.verdicts import EQUAL_LEVEL
 
 _LEAST_RATE = 1 / 1000  # of a CPU
 _NET = "The verdict excludes waiting for a CPU that others held."

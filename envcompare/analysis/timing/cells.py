@@ -38,7 +38,7 @@ from envcompare.run_folder.records import (
     Scalar,
 )
 from envcompare.run_folder.results import count_comparisons
-from envcompare.stats.headline import EQUAL_LEVEL, Headline
+from envcompare.stats import DRIFT_LEVEL, Round, Trend, paired, trend
 from envcompare.stats.intervals import CONTROL_LEVEL, Evidence, Interval, error_of_each, gather
 from envcompare.stats.metrics import (
     OUTSIDE_SHARE,
@@ -49,8 +49,8 @@ from envcompare.stats.metrics import (
     wall_ns,
     widening_for_looks,
 )
-from envcompare.stats.pairs import DRIFT_LEVEL, Round, Trend, paired, trend
 from envcompare.stats.typical import TYPICAL_SHARE, RoundEvidence, Spread, prior_of
+from envcompare.stats.verdicts import EQUAL_LEVEL, Headline
 
 _SKIPPED = "the run ended before this cell"
 BINS: Final = 48

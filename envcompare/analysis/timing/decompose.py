@@ -32,8 +32,8 @@ from envcompare.analysis.timing.judge import Key, Primary, judged_by, outside_tu
 from envcompare.analysis.timing.surroundings import Surroundings
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.run_folder.records import ArmRecord, FactDifference, FingerprintRecord
+from envcompare.stats import Round
 from envcompare.stats.intervals import Interval, interval
-from envcompare.stats.pairs import Round
 from envcompare.stats.typical import contrast
 from envcompare.stats.verdicts import AnyEvidence
 

@@ -37,16 +37,19 @@ from envcompare.run_folder.records import (
     StepPhase,
 )
 from envcompare.run_folder.results import references_of
-from envcompare.stats.intervals import interval, level_together
-from envcompare.stats.pairs import Logarithms, Round, flat, paired
-from envcompare.stats.parts import (
+from envcompare.stats import (
     LEAST_SHARE,
+    Logarithms,
     Pairing,
+    Round,
     Times,
     added,
+    flat,
+    paired,
     usual_ns,
     usual_share,
 )
+from envcompare.stats.intervals import interval, level_together
 
 _Point = tuple[str, int, int, int]  # the name of a result, its restart, generation and steps
 

@@ -21,9 +21,7 @@ from envcompare.analysis.timing.cells import CellData
 from envcompare.analysis.timing.judge import Key, Primary, claimed, outside_turns
 from envcompare.analysis.timing.runfiles import RunFiles
 from envcompare.run_folder.records import HostGroup
-from envcompare.stats.intervals import level_together
-from envcompare.stats.metrics import MetricName
-from envcompare.stats.overhosts import (
+from envcompare.stats.acrosscells import (
     MIN_HOSTS,
     Mean,
     between_groups,
@@ -32,6 +30,8 @@ from envcompare.stats.overhosts import (
     over_hosts,
     over_runs,
 )
+from envcompare.stats.intervals import level_together
+from envcompare.stats.metrics import MetricName
 from envcompare.stats.verdicts import Ends, difference, verdict
 
 _NS_IN_S: Final = 1e-9

@@ -28,7 +28,7 @@ from envcompare.analysis.model.comparison import (
 )
 from envcompare.analysis.timing.cells import CellData
 from envcompare.run_folder.records import ArmRecord, Design, Measured
-from envcompare.stats.headline import Decision, Headline, decide
+from envcompare.stats import DRIFT_LEVEL, turn_trend
 from envcompare.stats.intervals import (
     ALPHA,
     Interval,
@@ -36,7 +36,6 @@ from envcompare.stats.intervals import (
     student_factor,
 )
 from envcompare.stats.metrics import MetricName, net_steps_ns
-from envcompare.stats.pairs import DRIFT_LEVEL, turn_trend
 from envcompare.stats.typical import (
     MIN_RESTARTS,
     MIN_ROUNDS,
@@ -44,7 +43,15 @@ from envcompare.stats.typical import (
     Contrast,
     jackknife,
 )
-from envcompare.stats.verdicts import AnyEvidence, Verdict, screen, verdict
+from envcompare.stats.verdicts import (
+    AnyEvidence,
+    Decision,
+    Headline,
+    Verdict,
+    decide,
+    screen,
+    verdict,
+)
 
 Key = tuple[str, ...]  # cell and arm, and for a step of the ladder the arm below
 # Fewer launches cannot separate an environment from chance. A plan may aim at more, to be narrower.

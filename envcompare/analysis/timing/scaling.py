@@ -24,8 +24,8 @@ from envcompare.analysis.model.scaling import (
 )
 from envcompare.analysis.timing.cells import CellData
 from envcompare.run_folder.records import ArmRecord, CellRecord, Epoch, Event, Goal, Scalar
+from envcompare.stats.acrosscells import knee
 from envcompare.stats.intervals import Interval, interval
-from envcompare.stats.knees import knee
 from envcompare.stats.metrics import waited_ns, wall_ns
 
 RANKS: Final = "ranks"

@@ -17,9 +17,9 @@ from envcompare.analysis.model.machines import GroupDifference, HostDifference, 
 from envcompare.analysis.timing.cells import CellData
 from envcompare.analysis.timing.gpureadings import Clocks, clocks_of
 from envcompare.analysis.timing.runfiles import RunFiles
+from envcompare.fingerprint import CLASS_ORDER, EXPLAINING, holds_for, is_first
 from envcompare.fingerprint.comparing import compare_fingerprints, is_overwritten
 from envcompare.fingerprint.evidence import ArmsContext
-from envcompare.fingerprint.facts import CLASS_ORDER, EXPLAINING, holds_for, is_first
 from envcompare.fingerprint.sentences import other_options
 from envcompare.run_folder.records import (
     Block,

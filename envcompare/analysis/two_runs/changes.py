@@ -8,7 +8,7 @@ corrected for the comparisons selected in that run, and changes select others.
 
 Changes are of the typical step. A change is equivalent only if the change of the mean is too. That
 is the change of the typical step plus the change of the mean's excess over it, with half-widths
-added in quadrature (see `stats.headline`).
+added in quadrature (see `stats.verdicts`).
 
 For ratios of two runs to be comparable some properties must be equal. The reference represents the
 machine and its software: if it changed, ratios to it changed their meaning. Pure names (a process
@@ -41,9 +41,9 @@ from envcompare.analysis.timing.judge import claimed, failed_control_end, leanin
 from envcompare.analysis.timing.runfiles import RunFiles, read_files
 from envcompare.analysis.two_runs.gates import phase_of
 from envcompare.errors import ConfigError
+from envcompare.fingerprint import INSTALLED_PARTS, LOADED, fact, holds_for
 from envcompare.fingerprint.comparing import compare_fingerprints, measured_alike
 from envcompare.fingerprint.evidence import ArmsContext
-from envcompare.fingerprint.facts import INSTALLED_PARTS, LOADED, fact, holds_for
 from envcompare.fingerprint.sentences import describe
 from envcompare.run_folder.records import (
     ArmRecord,

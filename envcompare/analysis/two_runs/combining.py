@@ -1,7 +1,7 @@
 """Combine several runs: the cost of each arm over days and machines, and the variation.
 
 The interval of one run holds for its host and its time. Here the run, or the host if several were
-measured, is a random effect (`stats.overhosts`), so that the interval holds for similar days and
+measured, is a random effect (`stats.acrosscells`), so that the interval holds for similar days and
 hosts. The timed work must be the same in all runs; machines and kernels may differ.
 """
 
@@ -34,12 +34,12 @@ from envcompare.analysis.two_runs.changes import (
     run_side,
 )
 from envcompare.errors import ConfigError
+from envcompare.fingerprint import fact
 from envcompare.fingerprint.comparing import first_identities
-from envcompare.fingerprint.facts import fact
 from envcompare.run_folder.records import ArmRecord, FingerprintValue, Scalar
 from envcompare.run_folder.results import RunFolder, count_comparisons
+from envcompare.stats.acrosscells import HostValues, over_hosts, over_runs
 from envcompare.stats.intervals import level_together
-from envcompare.stats.overhosts import HostValues, over_hosts, over_runs
 from envcompare.stats.verdicts import verdict
 from envcompare.text import assigned, first_few
 

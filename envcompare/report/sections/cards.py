@@ -10,7 +10,7 @@ from envcompare.analysis.model.comparison import (
     CellSummary,
     RunComparison,
 )
-from envcompare.fingerprint.facts import fact
+from envcompare.fingerprint import fact
 from envcompare.fingerprint.sentences import SEPARATE
 from envcompare.report.blocks import Line, Link
 from envcompare.report.numbers import (

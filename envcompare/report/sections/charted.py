@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from envcompare.analysis.model.comparison import Comparison, LadderStep, RunComparison
 from envcompare.analysis.model.profiling import CellProfiles, Roofline, RooflinePoint
-from envcompare.fingerprint.facts import fact
+from envcompare.fingerprint import fact
 from envcompare.report.blocks import (
     Block,
     Drawing,

@@ -65,7 +65,7 @@ from envcompare.report.wording.verdicts import (
     outcome_badge,
     verdict,
 )
-from envcompare.stats.headline import least_steps
+from envcompare.stats.verdicts import least_steps
 from envcompare.text import counted, shortened, visible
 
 METRICS: Final[dict[str, str]] = {

@@ -13,7 +13,7 @@ from typing import Final
 
 from envcompare.analysis.model.comparison import ArmSummary, RunComparison
 from envcompare.analysis.model.machines import GroupDifference, GroupEstimate
-from envcompare.fingerprint.facts import CLASS_ORDER, MEANINGS, NOT_SET, fact
+from envcompare.fingerprint import CLASS_ORDER, MEANINGS, NOT_SET, fact
 from envcompare.fingerprint.sentences import SEPARATE, describe
 from envcompare.report.blocks import (
     Block,

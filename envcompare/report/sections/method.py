@@ -36,7 +36,7 @@ from envcompare.report.wording.labels import cell_labels, piece_word
 from envcompare.report.wording.methodwords import IMPORTED, method_rules, sessions_text
 from envcompare.report.wording.profilewords import is_timed
 from envcompare.report.wording.verdicts import FIRST_CONTROLS, control_sentence, verdict
-from envcompare.run_folder.disk import cell_name, distinct_name
+from envcompare.run_folder import cell_name, distinct_name
 from envcompare.run_folder.records import Failure as RecordedFailure
 from envcompare.text import LONGEST_REASON, counted, one_line, shortened
 

@@ -20,8 +20,8 @@ from envcompare.analysis.model.profiling import (
     PartDifference,
 )
 from envcompare.analysis.timing.surroundings import likelihood
+from envcompare.fingerprint import OVERWRITTEN, THREADED, fact, is_without_effect
 from envcompare.fingerprint.evidence import entries
-from envcompare.fingerprint.facts import OVERWRITTEN, THREADED, fact, is_without_effect
 from envcompare.report.numbers import (
     NS,
     listed,

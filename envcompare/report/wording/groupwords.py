@@ -6,7 +6,7 @@ from typing import Final
 
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.machines import GroupDifference, GroupEstimate
-from envcompare.fingerprint.facts import fact
+from envcompare.fingerprint import fact
 from envcompare.fingerprint.sentences import value_text
 from envcompare.report.numbers import (
     listed,

@@ -37,8 +37,8 @@ from envcompare.report.wording.labels import (
 from envcompare.report.wording.profilewords import ONE_PROFILE
 from envcompare.report.wording.verdicts import unseen_waiting
 from envcompare.run_folder.records import CONTROL_SUFFIX, FingerprintValue
-from envcompare.stats.headline import EQUAL_LEVEL
 from envcompare.stats.intervals import MIN_PROCESSES
+from envcompare.stats.verdicts import EQUAL_LEVEL
 from envcompare.text import counted, one_line, sentence, shortened, visible
 
 INCOMPLETE: Final = "it was interrupted, has not ended, or lost a part of its samples"

@@ -17,7 +17,7 @@ from envcompare.analysis.model.comparison import (
     ReasonKind,
     RunComparison,
 )
-from envcompare.fingerprint.facts import fact
+from envcompare.fingerprint import fact
 from envcompare.fingerprint.sentences import SEPARATE, describe
 from envcompare.report.blocks import Line, Span
 from envcompare.report.numbers import (

@@ -13,7 +13,7 @@ from envcompare.environments import Check
 from envcompare.profilers import Tool
 from envcompare.profilers.ncu import Ncu
 from envcompare.profilers.nsys import Nsys
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL
 
 MACHINE = "x64" if os.uname().machine == "x86_64" else "a64"
 NEEDED = ("bash", "dirname", "env", "grep", "readlink", "sed", "sh", "sort", "tail", "tr", "uname")

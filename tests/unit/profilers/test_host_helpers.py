@@ -15,7 +15,7 @@ import pytest
 from envcompare.analysis.model.profiling import Ledger
 from envcompare.profilers.host import HelperProcess, helper_quantities, list_helpers, used_ns
 from envcompare.report.wording.profilewords import helper_sentences, largest_parts, quantity_name
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL
 
 _COMPUTE = "sum(i * i for i in range(10 ** 6)); print(flush=True); input()"
 

@@ -26,8 +26,7 @@ from envcompare.profilers import (
 )
 from envcompare.profilers.toolbox import Toolbox
 from envcompare.run_folder.profiles import Lacking, Profile, ProfileRecord, Quantity
-from envcompare.transport import Transport
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL, Transport
 
 # Writes the processor time of what it is around, as `times` of sh tells it: 0m1.25s 0m0.02s
 PROGRAM = """#!/bin/sh

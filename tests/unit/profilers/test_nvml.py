@@ -17,11 +17,11 @@ from envcompare import bundled
 from envcompare.analysis.compare import compare_run
 from envcompare.command import Command
 from envcompare.errors import InterruptedRunError
-from envcompare.profilers import nvml
-from envcompare.profilers.nvml import Sampling, sampler_command, sampling
+from envcompare.measure import hostreadings
+from envcompare.measure.hostreadings import Sampling, sampler_command, sampling
 from envcompare.run_folder.records import GpuReading
 from envcompare.run_folder.results import RunFolder
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL
 
 SAMPLE = """
 import sys
@@ -124,7 +124,7 @@ def test_host_without_the_library_has_a_reason() -> None:
 def test_host_without_a_gpu_starts_nothing() -> None:
     """It is said that nothing was measured."""
     found, kept = sampled(None)
-    assert (found.reason, found.readings, kept) == (nvml.NO_GPU, (), [])
+    assert (found.reason, found.readings, kept) == (hostreadings.NO_GPU, (), [])
 
 
 def test_program_that_cannot_be_started_is_a_reason() -> None:
@@ -181,12 +181,12 @@ def test_sampler_leaves_no_byte_code_beside_the_workloads() -> None:
 def test_columns_hold_every_reading_once_and_in_order(counts: dict[str, int]) -> None:
     """A line of the journal stays short; nothing is lost between two."""
     lines = [
-        nvml._Line(uuid=uuid, t_ns=number, power_mw=number % 7 or None)
+        hostreadings._Line(uuid=uuid, t_ns=number, power_mw=number % 7 or None)
         for uuid, count in counts.items()
         for number in range(count)
     ]
-    found = list(nvml.readings("cell", lines))
-    assert all(len(one.t_ns) <= nvml.LINE_READINGS for one in found)
+    found = list(hostreadings.gpu_readings("cell", lines))
+    assert all(len(one.t_ns) <= hostreadings.LINE_READINGS for one in found)
     for uuid, count in counts.items():
         own = [one for one in found if one.uuid == uuid]
         assert [t for one in own for t in one.t_ns] == list(range(count))
@@ -197,7 +197,7 @@ def test_columns_hold_every_reading_once_and_in_order(counts: dict[str, int]) ->
 def test_readings_change_nothing_in_the_comparison_of_times(tmp_path: Path) -> None:
     """They stand in the journal beside the blocks, and are no sample of any arm."""
     found = []
-    reading = next(nvml.readings(CELL, [nvml._Line(uuid="GPU-1", t_ns=1)]))
+    reading = next(hostreadings.gpu_readings(CELL, [hostreadings._Line(uuid="GPU-1", t_ns=1)]))
     for number, others in enumerate(((), (reading,))):
         folder = RunFolder.create(tmp_path / str(number), run_record())
         for sample in (*blocks({"vm": 1.0, "docker": 1.1}), *others):

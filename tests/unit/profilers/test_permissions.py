@@ -8,7 +8,7 @@ from envcompare.environments import Check
 from envcompare.environments.registry import environment
 from envcompare.profilers.ncu import OPEN_FOR_ALL
 from envcompare.profilers.toolbox import Permission, Rights, find_rights, permission, read_rights
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL
 
 USER = Rights(is_restricted=True, is_admin=False, uid=1000)
 ROOT = Rights(is_restricted=True, is_admin=True, uid=0)

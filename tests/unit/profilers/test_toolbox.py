@@ -13,7 +13,7 @@ from envcompare.profilers import ProfilerRun, Tool
 from envcompare.profilers.ncu import Ncu
 from envcompare.profilers.toolbox import Rights, Toolbox
 from envcompare.run_folder.profiles import Lacking, PassName
-from envcompare.transport.local import LOCAL
+from envcompare.transport import LOCAL
 
 NSYS = Tool(name="nsys", program="/n/target-linux-x64/nsys", folder="/n", version="2024.5.1")
 NCU = Tool(

@@ -15,7 +15,7 @@ import pytest
 from conversation import WORKER, Conversation, Start
 from nightly import nightly_except
 
-from envcompare.hosts import teams
+from envcompare.hosts import folders
 
 pytestmark = pytest.mark.torch
 WORKLOADS = WORKER.parents[1]
@@ -121,8 +121,8 @@ def test_first_process_tells_of_strangers_where_a_host_is_missing(
         told = ended(first)
     assert told.startswith("host gpu02 did not join within 3 s at 127.0.0.1, port ")
     assert "connections without the secret of this run: 1" in told
-    last = teams._FIRST_PORT + teams._PORTS - 1
-    assert f"to ports from {teams._FIRST_PORT} to {last} of the first host" in told
+    last = folders._FIRST_PORT + folders._PORTS - 1
+    assert f"to ports from {folders._FIRST_PORT} to {last} of the first host" in told
 
 
 def test_port_that_another_program_has_is_told(

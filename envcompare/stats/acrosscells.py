@@ -1,33 +1,44 @@
-"""One estimate over several hosts, each with its own comparison: the host is a random effect.
+"""What several cells say together: one estimate over hosts, and the knee over batches.
 
-The log ratio of host i is y_i with the standard error s_i. Its true value varies between hosts with
-the standard deviation τ, since an environment costs more on some machines than on others. τ² is
-that of Paule and Mandel 1982 (Journal of Research of the National Bureau of Standards 87:377–385),
-the root of Σ w_i (y_i − μ)² = k − 1 with w_i = 1 / (s_i² + τ²) and μ = Σ w_i y_i / Σ w_i. The
-interval is μ ± t_{k−1} √(q / Σ w_i) with q = max(1, Σ w_i (y_i − μ)² / (k − 1)), after Hartung and
-Knapp 2001 (Statistics in Medicine 20:3875–3889) and Sidik and Jonkman 2002 (ibid. 21:3153–3159);
-that q is not below 1 is from Röver, Knapp and Friede 2015 (BMC Medical Research Methodology 15:99).
+Each host has its own comparison, and is a random effect. The log ratio of host i is y_i with the
+standard error s_i. Its true value varies between hosts with the standard deviation τ, since an
+environment costs more on some machines than on others. τ² is that of Paule and Mandel 1982 (Journal
+of Research of the National Bureau of Standards 87:377–385), the root of Σ w_i (y_i − μ)² = k − 1
+with w_i = 1 / (s_i² + τ²) and μ = Σ w_i y_i / Σ w_i. The interval is μ ± t_{k−1} √(q / Σ w_i) with
+q = max(1, Σ w_i (y_i − μ)² / (k − 1)), after Hartung and Knapp 2001 (Statistics in Medicine
+20:3875–3889) and Sidik and Jonkman 2002 (ibid. 21:3153–3159); that q is not below 1 is from Röver,
+Knapp and Friede 2015 (BMC Medical Research Methodology 15:99).
 
 Two groups of hosts are compared by the difference of their means. Hosts of different groups are not
 paired, and each group has its own τ, so the half-widths of both add in quadrature (Banerjee 1960,
 see `intervals`). In simulations with two or more hosts per group it covered at least 97 %; Welch's
 interval covered 90 % with two hosts against six with a fifth of the variation. A group of one host
 has an unknown variation, which is assumed to equal that of the other group. The interval then
-covers that host (99 % in simulations), and its group only if that varies no more: 95 % for one
-host against three or six with the same τ, and 24 to 50 % if its group varies by 5 % and the other
-by 0.5 % or not at all.
+covers that host (99 % in simulations), and its group only if that varies no more: 95 % for one host
+against three or six with the same τ, and 24 to 50 % if its group varies by 5 % and the other by
+0.5 % or not at all.
+
+The knee is the smallest batch that is proven to be nearly as fast as the fastest. A restart runs
+every batch in the same launch. Batches are the treatments and restarts the blocks of a randomized
+block design (Montgomery, Design and Analysis of Experiments, chapter 4): log throughput = batch +
+restart + rest. It is solved by least squares, since cells that end early leave incomplete blocks.
+The effect of a restart on all batches cancels. The intervals of the ratios of all pairs of batches
+have a joint level of 95 % (Bonferroni), since the same numbers choose the fastest.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import optimize
 
-from envcompare.stats.intervals import student_factor
+from envcompare.stats.intervals import level_together, student_factor
 from envcompare.stats.verdicts import Ends, difference
 
 MIN_HOSTS = 2
@@ -35,6 +46,10 @@ _MIN_TO_NAME_ODD = 5  # hosts; fewer cannot show an odd one
 _FAR = 3.5  # standard deviations, from Iglewicz and Hoaglin 1993
 _NORMAL_MAD = 1.4826  # converts the median absolute deviation to a standard deviation
 _TINY = 1e-12  # of a log ratio
+HostValues = tuple[Sequence[float], Sequence[float]]
+"""The value of each host of a group, or of each run on a host, and its standard error."""
+Floats = NDArray[np.float64]
+KNEE_SHARE: Final = 0.95  # of the best throughput, which the knee reaches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +90,6 @@ def over_hosts(values: Sequence[float], errors: Sequence[float]) -> Mean | None:
         tau=math.sqrt(tau_squared),
         scale=scale,
     )
-
-
-HostValues = tuple[Sequence[float], Sequence[float]]
-"""The value of each host of a group, or of each run on a host, and its standard error."""
 
 
 def over_runs(hosts: Sequence[HostValues]) -> Mean | None:
@@ -153,3 +164,75 @@ def odd_hosts(values: Sequence[float], errors: Sequence[float]) -> tuple[int, ..
     scores = distances / np.maximum(np.hypot(scatter, own), _TINY)
     far = (int(place) for place in np.argsort(-scores, kind="stable") if scores[place] > _FAR)
     return tuple(far)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knee:
+    """The batches that enclose the knee; `high` is None if no batch is proven to reach it."""
+
+    best: int
+    low: int  # all smaller ones are proven to stay below the share
+    high: int | None  # the smallest that is proven to reach it, whichever is the fastest
+    restarts: int  # with two or more batches
+
+
+def knee(rates: Mapping[int, Mapping[int, float]]) -> Knee | None:
+    """Return the knee of log throughputs by batch and restart; None without two to compare."""
+    batches = sorted(rates)
+    met = Counter(restart for values in rates.values() for restart in values)
+    restarts = sorted(restart for restart, count in met.items() if count > 1)
+    apart, half = _differences([[rates[b].get(r) for r in restarts] for b in batches])
+    if len(batches) < 2 or not np.isfinite(apart).all():
+        return None
+    lowest, highest = apart - half, apart + half
+    np.fill_diagonal(lowest, 0.0)  # a batch over itself
+    log_share = math.log(KNEE_SHARE)
+    proven = [
+        batch for batch, end in zip(batches, lowest.min(axis=1), strict=True) if end >= log_share
+    ]
+    left = [
+        batch for batch, end in zip(batches, highest.min(axis=1), strict=True) if end >= log_share
+    ]
+    return Knee(
+        best=batches[int(apart[:, 0].argmax())],
+        low=left[0],
+        high=proven[0] if proven else None,
+        restarts=len(restarts),
+    )
+
+
+def _differences(values: Sequence[Sequence[float | None]]) -> tuple[Floats, Floats]:
+    """Return the differences of all pairs of rows and their half-widths, infinite if unknown.
+
+    Rows are batches, columns restarts. The differences are nan if no chain of restarts joins all
+    rows.
+    """
+    count, blocks = len(values), len(values[0]) if values else 0
+    known = [
+        (row, at, value)
+        for row, of_row in enumerate(values)
+        for at, value in enumerate(of_row)
+        if value is not None
+    ]
+    design = np.zeros((len(known), count + blocks))
+    for place, (row, at, _) in enumerate(known):
+        design[place, row] = design[place, count + at] = 1
+    rank = int(np.linalg.matrix_rank(design)) if known else 0
+    if not known or rank < count + blocks - 1:
+        return _filled(count, np.nan), _filled(count, np.nan)
+    measured = np.asarray([value for *_, value in known])
+    inverse = np.linalg.pinv(design.T @ design)
+    fitted = inverse @ design.T @ measured
+    apart = fitted[:count, None] - fitted[None, :count]
+    df = len(known) - rank
+    if df < 1:
+        return apart, _filled(count, np.inf)
+    spread = float(((measured - design @ fitted) ** 2).sum()) / df
+    own = np.diag(inverse)[:count]
+    variance = own[:, None] + own[None, :] - 2 * inverse[:count, :count]
+    level = level_together(count * (count - 1) // 2)
+    return apart, student_factor(df, level) * np.sqrt(spread * variance.clip(0))
+
+
+def _filled(count: int, value: float) -> Floats:
+    return np.full((count, count), value)

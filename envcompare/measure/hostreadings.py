@@ -1,4 +1,4 @@
-"""The roofs, the noise and the energy of a host.
+"""What is read from a host as a whole: its roofs, noise and energy, and samples of its GPUs.
 
 The cache of the host keeps the roofs of its device and its noise. Roofs are measured in the
 reference arm. Noise is how far restarts scatter, from the A/A controls of earlier cells: a verdict
@@ -8,15 +8,16 @@ adds to the noise of the rounds what restarts add, which few restarts can hardly
 Energy: after the timing each arm runs blocks that are long enough for a power sensor. NVML's power
 (nvmlDeviceGetPowerUsage) is a mean over 1 s on Ampere and newer GPUs, GA100 excepted:
 https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html. The blocks of the timing are
-shorter than that.
+shorter than that. A program on the host itself samples the GPUs during a pass.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
@@ -26,14 +27,19 @@ from msgspec.structs import asdict
 
 from envcompare.command import Command, CommandResult
 from envcompare.config.plan import shuffled
-from envcompare.errors import CommandTimeoutError, StackError, StillRunningError
-from envcompare.measure.cell import CellContext, surviving
+from envcompare.errors import CommandTimeoutError, EnvcompareError, StackError, StillRunningError
+from envcompare.measure.cell import CellContext, started, surviving, warmed_up
 from envcompare.measure.limits import limit_s
-from envcompare.measure.profile import started, warmed_up
 from envcompare.measure.replies import Ran
 from envcompare.measure.worker import Worker
 from envcompare.run_folder.profiles import Roofs
-from envcompare.run_folder.records import EnergyBlock, FingerprintRecord, FingerprintValue
+from envcompare.run_folder.records import (
+    Count,
+    EnergyBlock,
+    FingerprintRecord,
+    FingerprintValue,
+    GpuReading,
+)
 from envcompare.stats.typical import (
     LEAST_SPREAD,
     PRIOR_SPREAD,
@@ -42,7 +48,7 @@ from envcompare.stats.typical import (
     Spread,
     prior_of,
 )
-from envcompare.transport import Transport, make_folder, read_json, run, shell
+from envcompare.transport import Process, Transport, make_folder, read_json, run, shell
 
 PROGRAM = "harness/counters/roofs.py"
 SECONDS = 10.0  # of measuring, without the start of PyTorch
@@ -67,6 +73,13 @@ _CALL_S: Final = 1.0  # a block is made of calls of about this length until it i
 _MOST_STEPS: Final = 5000  # in a call: a worker answers with the times of each
 _BUDGET_S: Final = 240.0  # beyond which there is one round only
 _CALL_LIMIT_S: Final = 60.0
+SAMPLER_PROGRAM = "harness/counters/gpusampling.py"
+_ENDING_S = 5.0
+LINE_READINGS = 1000  # in a line of samples.jsonl
+NO_GPU = "the host has no GPU, so power, energy and clocks were not measured"
+_STDERR_BYTES = 4096
+_LINE_BYTES = 1 << 16
+_MOST_READINGS = 1_000_000  # of all GPUs in a pass
 
 
 class _Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -334,3 +347,145 @@ class EnergyPass:
 def _lasted_ns(calls: Sequence[Ran]) -> int:
     """Return the time from the first step to the last, with what is between two calls."""
     return calls[-1].t0_ns + sum(calls[-1].wall_ns) - calls[0].t0_ns
+
+
+class _Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One reading of one GPU, as printed by the program on the host."""
+
+    uuid: str
+    t_ns: Count
+    has_instant_power: bool = False
+    power_mw: Count | None = None
+    energy_mj: Count | None = None
+    sm_mhz: Count | None = None
+    memory_mhz: Count | None = None
+    temperature_c: Count | None = None
+    throttling: int | None = None
+    utilization_percent: Count | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Sampling:
+    """The readings of a finished pass; `reason` says what is missing."""
+
+    readings: tuple[GpuReading, ...] = ()
+    reason: str = ""
+
+
+def sampler_command(interpreter: str, workloads: str) -> Command:
+    """Return the sampling command; it writes no byte code next to the workloads."""
+    return Command(argv=(interpreter, "-B", f"{workloads}/{SAMPLER_PROGRAM}"))
+
+
+@contextmanager
+def sampling(
+    transport: Transport,
+    command: Command | None,
+    *,
+    cell: str,
+    keep: Callable[[GpuReading], None],
+) -> Iterator[Sampling]:
+    """Sample the host's GPUs during the body, then pass the readings to `keep`.
+
+    Without a command nothing is started. A failing sampler only sets `reason`; the pass continues.
+    If the body raises, its readings are kept first.
+    """
+    sampled = Sampling(reason="" if command else NO_GPU)
+    sampler = _start_sampler(transport, command, sampled) if command else None
+    try:
+        yield sampled
+    finally:
+        if sampler is not None:
+            lines, sampled.reason = sampler.finish()
+            sampled.readings = tuple(gpu_readings(cell, lines))
+            for reading in sampled.readings:
+                keep(reading)
+
+
+def gpu_readings(cell: str, lines: list[_Line]) -> Iterator[GpuReading]:
+    """Yield the lines of each GPU as columns, in chunks of LINE_READINGS."""
+    by_gpu: dict[str, list[_Line]] = {}
+    for line in lines:
+        by_gpu.setdefault(line.uuid, []).append(line)
+    for uuid, of_gpu in by_gpu.items():
+        for start in range(0, len(of_gpu), LINE_READINGS):
+            piece = of_gpu[start : start + LINE_READINGS]
+            yield GpuReading(
+                cell=cell,
+                uuid=uuid,
+                t_ns=tuple(line.t_ns for line in piece),
+                has_instant_power=all(line.has_instant_power for line in piece),
+                power_mw=tuple(line.power_mw for line in piece),
+                energy_mj=tuple(line.energy_mj for line in piece),
+                sm_mhz=tuple(line.sm_mhz for line in piece),
+                memory_mhz=tuple(line.memory_mhz for line in piece),
+                temperature_c=tuple(line.temperature_c for line in piece),
+                throttling=tuple(line.throttling for line in piece),
+                utilization_percent=tuple(line.utilization_percent for line in piece),
+            )
+
+
+def _start_sampler(transport: Transport, command: Command, sampled: Sampling) -> _Sampler | None:
+    try:
+        return _Sampler(transport.spawn(command))
+    except EnvcompareError as error:
+        sampled.reason = f"the GPU was not sampled: {error.brief}"
+        return None
+
+
+@dataclass(slots=True)
+class _Sampler:
+    """The program on the host, and the threads that read its output."""
+
+    process: Process
+    lines: list[_Line] = field(default_factory=list)
+    stderr_tail: bytes = b""
+    fault: str = ""
+    _threads: tuple[threading.Thread, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Read both streams from the start, since a full pipe would block the program."""
+        tasks = (self._take_readings, self._take_words)
+        self._threads = tuple(threading.Thread(target=task, daemon=True) for task in tasks)
+        for thread in self._threads:
+            thread.start()
+
+    def finish(self) -> tuple[list[_Line], str]:
+        """End the program; return its readings, and why some or all are missing."""
+        exit_code = self._end()
+        for thread in self._threads:
+            thread.join(_ENDING_S)
+        words = self.stderr_tail.decode(errors="replace").strip().splitlines()
+        if exit_code and not self.lines:
+            cause = words[-1] if words else f"it ended with exit code {exit_code}"
+            return [], f"the GPU was not sampled: {cause}"
+        if self.fault or exit_code:
+            return self.lines, self.fault or f"the sampler ended early, with code {exit_code}"
+        return self.lines, "" if self.lines else "the pass was over before the first reading"
+
+    def _end(self) -> int:
+        try:
+            with suppress(OSError):
+                self.process.stdin.close()
+            return self.process.wait(_ENDING_S)
+        except EnvcompareError:
+            return 0  # it is killed below, which loses no reading
+        finally:
+            with suppress(EnvcompareError, OSError):
+                self.process.kill()
+
+    def _take_readings(self) -> None:
+        with suppress(OSError, ValueError, EnvcompareError):
+            while line := self.process.stdout.readline(_LINE_BYTES):
+                if len(self.lines) == _MOST_READINGS:
+                    self.fault = f"the sampler wrote more than {_MOST_READINGS} readings"
+                    continue
+                try:
+                    self.lines.append(read_json(line, _Line))
+                except msgspec.MsgspecError as error:
+                    self.fault = f"a GPU reading could not be parsed: {error}"
+
+    def _take_words(self) -> None:
+        with suppress(OSError, ValueError, EnvcompareError):
+            while chunk := self.process.stderr.read(_STDERR_BYTES):
+                self.stderr_tail = (self.stderr_tail + chunk)[-_STDERR_BYTES:]
