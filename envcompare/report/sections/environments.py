@@ -118,7 +118,7 @@ def _is_equal(run: RunComparison, host: str, arm: str) -> bool:
 
 def environments_section(hosts: tuple[HostFacts, ...]) -> Section:
     """Return the properties of the environments of each host, differences first."""
-    intro = "What the worker found around itself in each environment. What differs comes first."
+    intro = "What the worker found in each environment."
     groups = _alike(hosts)
     blocks = tuple(
         block for group in groups[:_MOST_HOSTS] for block in _host_blocks(group[0], group[1:])
@@ -343,7 +343,7 @@ def gpu_sentence(facts: HostFacts) -> str:
     names = (arm.facts.get("gpu.name") for arm in facts.arms)
     gpus = list(dict.fromkeys(str(name) for name in names if name is not None))
     if not gpus:
-        return f"No GPU was found on {facts.host}: GPU time, memory and energy are not measured."
+        return f"No GPU was found on {facts.host}: GPU time, memory and energy: not measured."
     return f"GPU on {facts.host}: {', '.join(gpus)}."
 
 

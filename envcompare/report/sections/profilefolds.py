@@ -53,7 +53,7 @@ from envcompare.text import counted, one_line, sentence, visible
 
 _MOST_ROWS: Final = 25  # of each table, if there are few tables
 _LEAST_ROWS: Final = 4
-_MOST_OPERATORS: Final = 15  # of several arms in one table
+_MOST_OPERATORS: Final = 10  # of several arms in one table
 _ROWS_OF_PAGE: Final = 1200  # over all tables, which keeps a page with many cells small
 _MOST_CELLS: Final = 24
 _MOST_COMPARISONS: Final = 40  # without a fold of their own

@@ -59,21 +59,18 @@ WHY_HREF: Final = "#why"
 WHY_LINK: Final = "Why"
 NOT_PROFILED: Final = "no profile was taken"
 ONE_PROFILE: Final = (
-    "Each time comes from one profile, taken with the profiler attached; how much it varies from "
-    "run to run is not known."
+    "Each time comes from one profile, taken with the profiler attached; its spread is not known."
 )
-ONE_COUNT: Final = (
-    "Each number comes from one profile; how much it varies from run to run is not known."
-)
+ONE_COUNT: Final = "Each number comes from one profile; its spread is not known."
 _OPERATORS_ALONE: Final = "Only the operators on the CPU can be compared."
 _HIDDEN: Final = "CUDA graphs hide their kernels, so where the time goes is not known."
 _NOTHING_FOUND: Final = "The profiles hold nothing that explains a difference."
 NO_CONFOUNDER: Final = (
-    "No confounder is known; imported files do not record all versions of the software."
+    "No confounder is known; imported files record only some versions of the software."
 )
 HINTS: Final = (
-    "What the names of kernels hint at may be a confounder; imported files do not record all "
-    "versions of the software."
+    "The names of kernels hint at a confounder; imported files record only some versions of the "
+    "software."
 )
 _MOSTLY: Final = 0.5  # of a step; a larger part decides the step's time
 _COUNTED: Final[dict[str, str]] = {
@@ -115,8 +112,8 @@ _COUNTED: Final[dict[str, str]] = {
     "memset_ns": "memset, time",
     "memset_bytes": "memset, bytes",
     "user_ns": "CPU time of the program",
-    "sys_ns": "CPU time of the operating system",
-    "task_clock_ns": "CPU time by the scheduler's clock",
+    "sys_ns": "CPU time in the kernel",
+    "task_clock_ns": "task clock",
     "throttled_ns": "stopped by a CPU quota",
     "system_calls": "system calls",
     "read_calls": "system calls that read",
@@ -127,27 +124,27 @@ _COUNTED: Final[dict[str, str]] = {
     "context_switches": "context switches",
     "voluntary_switches": "voluntary context switches",
     "involuntary_switches": "involuntary context switches",
-    "cpu_migrations": "migrations between CPUs",
+    "cpu_migrations": "CPU migrations",
     "cycles": "CPU cycles",
     "instructions": "CPU instructions",
-    "cache_references": "references to the CPU's last cache",
-    "cache_misses": "misses of the CPU's last cache",
-    "branches": "branch instructions",
-    "branch_misses": "branches mispredicted",
+    "cache_references": "last-level cache references",
+    "cache_misses": "last-level cache misses",
+    "branches": "branches",
+    "branch_misses": "branch misses",
     "cpu_flops": "FLOP, CPU",
     "cpu_flops_fp32": "FLOP, FP32, CPU",
     "cpu_flops_fp64": "FLOP, FP64, CPU",
     "cpu_energy_j": "energy of the CPU",
     "max_rss_bytes": "peak resident memory",
-    "cgroup_peak_bytes": "peak memory of the control group",
+    "cgroup_peak_bytes": "peak cgroup memory",
 }
 _POWER: Final[dict[str, str]] = {
     "power_w": "power",
     "energy_per_step_j": "energy per step",
     "energy_per_sample_j": "energy per sample",
     "power_against_counter_share": "energy by power samples, of that by the counter",
-    "sm_clock_mhz": "clock of the multiprocessors",
-    "memory_clock_mhz": "clock of the memory",
+    "sm_clock_mhz": "SM clock",
+    "memory_clock_mhz": "memory clock",
     "temperature_c": "temperature, highest",
     "throttled_share": "time with clocks held down",
     "gpu_utilization_share": "time with a kernel running",
@@ -604,7 +601,7 @@ def quantity_name(name: str) -> str:
     if name == HELPERS_WINDOW:
         return "time in which helper programs were measured"
     if program := helper_of(name):
-        return f"CPU time of {program}, outside the workload"
+        return f"CPU time of {program}"
     if name.startswith("memcpy_"):
         return _of_copies(name) or name
     whole = name.removesuffix(_USER)

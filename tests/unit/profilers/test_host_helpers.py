@@ -94,7 +94,7 @@ def test_helpers_are_named_beside_the_parts_of_a_step() -> None:
     """In the sentence where they matter, in the fold of the comparison always."""
     used = {"squashfuse_ll": 5_000_000}
     quantity, window = helper_quantities(used, steps=5, window_ns=90_000_000)
-    assert quantity_name(quantity.name) == "CPU time of squashfuse_ll, outside the workload"
+    assert quantity_name(quantity.name) == "CPU time of squashfuse_ll"
     assert "helper programs" in quantity_name(window.name)
     assert helper_quantities({}, steps=5, window_ns=1) == ()
     ledger = Ledger(
