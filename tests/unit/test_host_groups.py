@@ -221,9 +221,9 @@ def test_one_host_of_a_group_is_named_instead_of_the_group(tmp_path: Path) -> No
     assert "docker costs more on h4 of cloud than in metal (" in markdown(summary(run))
     (said,) = (text for text in basis_texts(run) if "One host" in text)
     assert said == (
-        "One host of cloud was measured, h4, and what is said is about that host. Its intervals "
+        "One host of cloud was measured, h4. Its intervals "
         "hold for further hosts of cloud only if those scatter no more than the hosts of the other "
-        "group do, which nothing here shows."
+        "group, which is not shown here."
     )
     run = measured(tmp_path / "other", TWO)
     assert "cnn in vm: h2 of cloud is 20." in markdown(summary(run))

@@ -54,7 +54,7 @@ from envcompare.report.wording.labels import cell_labels, short_name
 from envcompare.report.wording.profilewords import (
     PEAKS,
     change_share,
-    helper_sentences,
+    helper_sentence,
     in_words,
     is_power,
     is_timed,
@@ -459,7 +459,7 @@ def differences_of(
 def ledger_blocks(ledger: Ledger, *, reference: str, label: str) -> tuple[Block, ...]:
     """Return the ledger as a table in one unit, with its remarks."""
     rule = f"{ledger.rule} Source: {ledger.source}.".strip()
-    helpers = helper_sentences(ledger, reference=reference)
+    helpers = (helper_sentence(ledger, reference=reference),) * bool(ledger.helpers)
     notes = (rule, *helpers, *timing_sentences(ledger), *ledger.notes)
     return _ledger_table(ledger, reference=reference, label=label), Items(
         items=notes, style="small"

@@ -567,12 +567,12 @@ def ledger_sentence(ledger: Ledger, *, reference: str) -> str:
     )
 
 
-def helper_sentences(ledger: Ledger, *, reference: str) -> tuple[str, ...]:
+def helper_sentence(ledger: Ledger, *, reference: str) -> str:
     """Name the helper programs of the environment and their CPU time."""
-    return tuple(
-        f"Outside the workload, {name} used {time_text(ns)} more CPU time{_a_piece(ledger)} than "
-        f"in the same time with {reference}; no part above includes it."
-        for name, ns in ledger.helpers.items()
+    used = [f"{name} {_signed(ns)}" for name, ns in ledger.helpers.items()]
+    return (
+        f"CPU time outside the workload{_a_piece(ledger)}, against {reference}: {listed(used)}; no "
+        "part above includes it."
     )
 
 

@@ -157,7 +157,7 @@ def test_imported_traces_are_not_held_against_the_timing(tmp_path: Path) -> None
     pair = tuple(map(_imported, traces([CONV], [CONV, ADD])))
     (ledger,) = only(compared(tmp_path, *pair, samples=blocks({"vm": 1.0, "docker": 1.1}))).ledgers
     assert (ledger.timing_change_ns, ledger.unseen_ns) == (None, None)
-    assert "may not be from the timed program" in ledger.notes[-1]
+    assert "perhaps not of the timed program" in ledger.notes[-1]
 
 
 def test_identical_kernels_confound_nothing(tmp_path: Path) -> None:
