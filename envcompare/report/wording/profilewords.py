@@ -172,9 +172,7 @@ _SENTENCES: Final[Mapping[NoteKind, str]] = {
     # Kineto
     "no-gpu-events": "no GPU data: the trace contains no kernel, copy or memset",
     "distributed": "from a distributed program: rank {rank} of {world_size}, backend {backend}",
-    "times-of-counting": (
-        "counters were collected kernel by kernel, which changes every time: no time is used"
-    ),
+    "times-of-counting": ("counters were collected kernel by kernel: no time is used"),
     "metrics-without-sums": "left out because they have no sums: {metrics}",
     "counters-of-ranges": "some counters are of a whole range, not of one kernel",
     # Nsight Systems, and all traces
@@ -192,19 +190,15 @@ _SENTENCES: Final[Mapping[NoteKind, str]] = {
         "{launches} have no kernel in the export: it was lost, or ran after its end"
     ),
     "whole-graphs": (
-        "{graphs} were traced as a whole: their kernels are hidden; trace their nodes with "
+        "{graphs} were traced as a whole, which hides their kernels; use "
         "`nsys profile --cuda-graph-trace=node`"
     ),
     "untraced-graphs": (
-        "{graphs} were launched and not traced: their kernels are hidden; trace their nodes with "
+        "{graphs} were not traced, which hides their kernels; use "
         "`nsys profile --cuda-graph-trace=node`"
     ),
-    "unknown-launches": (
-        "left out: {launches} named [Unknown], where the tool did not record which kernel ran"
-    ),
-    "nameless-launches": (
-        "the tool did not record which kernel ran in {launches} without a name; all sums hold them"
-    ),
+    "unknown-launches": ("left out: {launches} named [Unknown]"),
+    "nameless-launches": ("{launches} without a name; all sums hold them"),
     # Nsight Compute
     "metric-missing": "{metric} is missing in {launches}",
     "impossible-metrics": (
@@ -212,41 +206,34 @@ _SENTENCES: Final[Mapping[NoteKind, str]] = {
     ),
     "no-time": "no time is used: counting SASS instructions changes it, in one case 146-fold",
     "unpatched-time": (
-        "instructions were counted as well: the time is gpu__time_duration, which the memory "
-        "counters of the same pass show to be of a replay that counted none"
+        "instructions were counted as well: the time is gpu__time_duration, of a replay without "
+        "counting"
     ),
     "controls-unknown": (
-        "the file does not record cache and clock control: by default ncu empties the caches "
-        "before each pass, so bytes of device memory are an upper bound, and locks the clock"
+        "the file does not record cache and clock control: by default ncu locks the clock and "
+        "empties the caches before each pass, so bytes of device memory are an upper bound"
     ),
     "controls-off": (
         "caches and clocks were left to the program (--cache-control none, --clock-control none)"
     ),
     "launches-not-in-file": "{launches} are not in the file: filtered out, or lost",
-    "uneven-rate": (
-        "{metric} is left out: its launches differ, and the file does not record their times"
-    ),
+    "uneven-rate": ("{metric} is left out: launches differ, and their times are not recorded"),
     # nvprof
     "cut-names": "some names end in $: nvprof cut them to the width of the terminal",
-    "rounded-counts": (
-        "large counts are rounded to five digits, as nvprof prints them in text; CSV is exact"
-    ),
+    "rounded-counts": ("large counts are rounded to five digits (CSV is exact)"),
     "no-api-calls": (
-        "no API calls, as --print-gpu-summary prints: if the log was cut off, only what took less "
-        "than {percent} % of the GPU's time could be missing"
+        "no API calls (--print-gpu-summary): if the log was cut off, only what took less than "
+        "{percent} % of the GPU's time could be missing"
     ),
     "processes": "{processes} are added up",
     "events-left-out": "events are left out; only metrics are read",
     "unread-table": "not compared: {table}",
     "unread-rows": "not compared: {table} ({names})",
     "uneven-metric": (
-        "line {line}: {metric} is left out of one kernel: its average does not fit its minimum and "
-        "maximum"
+        "line {line}: {metric} is left out of one kernel: its average is outside its range"
     ),
-    "metric-of-some": (
-        "{metric} is left out of a kernel: one process or GPU counted it and another did not"
-    ),
-    "unended-line": "the last line has no line ending; its row passes every check and was read",
+    "metric-of-some": ("{metric} is left out of a kernel: not every process or GPU counted it"),
+    "unended-line": "the last line has no line ending, and was read",
     # reported by a tool
     "text": "{text}",
     # reported by PyTorch in the worker
