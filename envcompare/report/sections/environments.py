@@ -343,7 +343,7 @@ def gpu_sentence(facts: HostFacts) -> str:
     names = (arm.facts.get("gpu.name") for arm in facts.arms)
     gpus = list(dict.fromkeys(str(name) for name in names if name is not None))
     if not gpus:
-        return f"No GPU was found on {facts.host}: GPU time, memory and energy: not measured."
+        return f"No GPU was found on {facts.host}: GPU time, memory and energy are not measured."
     return f"GPU on {facts.host}: {', '.join(gpus)}."
 
 

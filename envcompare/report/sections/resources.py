@@ -166,7 +166,8 @@ def _difference_note(run: RunComparison, group: Sequence[StartupSummary]) -> str
     if not pairs:
         return ""
     reference = reference_name(run, *(one.cell for one in group))
-    return f" Signed: mean difference to {reference} over {counted(min(pairs), 'pair')} (95 %)."
+    over = f"over {counted(min(pairs), 'pair')}, with its 95 % interval"
+    return f" Signed: mean difference to {reference} {over}."
 
 
 def _part(part: StartupPart | None) -> Words:
