@@ -27,8 +27,8 @@ _LOOK = (
     "test $i = 3 || sleep 0.1; done"
 )
 _UNREADABLE = (
-    "the load of the host cannot be read there (nproc, /proc/loadavg), so the run did not wait for "
-    "a quiet machine: look at the stretch of each comparison"
+    "the load of the host cannot be read there (nproc, /proc/loadavg): look at the stretch of each "
+    "comparison, or give --no-quiet-gate"
 )
 # Each query by itself: nvidia-smi answers none of its fields where it does not know one, and the
 # reasons of clocks have another name from driver 535 on. The name of a process has 15 characters

@@ -251,8 +251,8 @@ def test_two_machines_are_compared_over_restarts_and_said_to_be_two_machines(
     assert found.reference_values["h1"] == pytest.approx(0.010, rel=0.01)
     (said,) = (text for text in basis_texts(run) if "restarts" in text)
     assert said == (
-        "One host of each group was measured, so that each interval comes from restarts. It is "
-        "about the machines h1 and h2, and says nothing about other hosts of metal and cloud."
+        "One host of each group was measured: each interval comes from restarts of h1 and h2, and "
+        "says nothing about other hosts of metal and cloud."
     )
 
 

@@ -63,9 +63,10 @@ _WAITED: Final = (
 _MUCH_WAITED: Final = 0.1  # of the time of one rank
 _NO_BASE: Final = "There is no speed-up without ranks=1: add it to --set."
 _BATCHES: Final = (
-    "Samples a second of the typical step at each batch, with the 95 % interval over restarts. The "
-    "knee is the smallest batch with at least 95 % of the best throughput. Environments are "
-    "compared at equal batch."
+    "Samples a second of the typical step at each batch, with the 95 % interval over restarts; "
+    "waits for a CPU that others held are left out where they are known, but not in cells that set "
+    "`ranks`. The knee is the smallest batch with at least 95 % of the best throughput. "
+    "Environments are compared at equal batch."
 )
 _SEARCHED: Final = (
     "The largest batch that fits is found by bisection, to within a few percent. Sizes that do not "
