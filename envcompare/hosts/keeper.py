@@ -122,8 +122,7 @@ while [ -e "/proc/$1/fd/9" ] && [ "$tries" -lt 50 ]; do tries=$((tries + 1)); sl
 _KEEPERS: Final[set[str]] = set()
 """The keepers that this client ever started, by process number on their hosts."""
 _BROKEN: Final = (
-    "the lock of the host was broken: another client may have measured at the same time; if so, "
-    "measure again"
+    "the lock of the host was broken: if another client measured at the same time, measure again"
 )
 State = Literal["live", "dead", "elsewhere", "unknown"]
 """Of a claim: elsewhere is on another host with the same home; unknown is a folder without one."""

@@ -182,8 +182,8 @@ class ProcessPass:
         if is_kept and runs and not self._is_spent:
             self.context.note(
                 "caution",
-                text=f"the first round counts, though files may not have been in memory yet: the "
-                f"budget allows fewer than {_WANTED_ROUNDS} more; raise --budget",
+                text="the first round counts, perhaps with a cold page cache: the budget allows "
+                f"fewer than {_WANTED_ROUNDS} more; raise --budget",
             )
 
     def _keep(self, run: ProcessRun) -> None:
@@ -313,18 +313,18 @@ def _unmatched(name: str, runs: list[ProcessRun]) -> str:
         return ""
     where = "any arm" if len(silent) == len(arms) else ", ".join(silent)
     return (
-        f"the measure {name} found no number in the output of {where}: it is not measured there; "
-        "compare its expression with the log"
+        f"the measure {name} found no number in the output of {where}: compare its expression with "
+        "the log"
     )
 
 
 _SLOW = (
-    "is not measured: the expression took longer than 5 s on one line; the times stay valid: give "
+    "is not measured: the expression took longer than 5 s on one line (the times stay valid): give "
     "it no repetition inside a repetition"
 )
 _LEAVING = (
-    "the command leaves processes running when it ends; what they do is in no number, and they are "
-    "killed: let it wait for them"
+    "the command leaves processes running when it ends: they are not measured and are killed; let "
+    "it wait for them"
 )
 _EXIT_HINT = (
     "read its log; containers have no network, and see the command's folder read-only: write to "

@@ -27,8 +27,8 @@ _LOOK = (
     "test $i = 3 || sleep 0.1; done"
 )
 _UNREADABLE = (
-    "the load of the host cannot be read there (nproc, /proc/loadavg): nobody waited for a quiet "
-    "machine; look at the stretch of each comparison, or give --no-quiet-gate"
+    "the load of the host cannot be read there (nproc, /proc/loadavg): look at the stretch of each "
+    "comparison, or give --no-quiet-gate"
 )
 # Each query by itself: nvidia-smi answers none of its fields where it does not know one, and the
 # reasons of clocks have another name from driver 535 on. The name of a process has 15 characters
@@ -46,9 +46,8 @@ true
 _MASK = re.compile("0x[0-9a-fA-F]+")
 _MPS = "nvidia-cuda-mps"
 _SHARED_BY_MPS = (
-    "the MPS daemon of CUDA runs on this host (nvidia-cuda-mps-control): arms that see its pipes "
-    "share the GPU through it and containers usually do not, so that they differ by more than the "
-    "environment; end it with `echo quit | nvidia-cuda-mps-control`"
+    "the MPS daemon of CUDA runs on this host: plain processes share the GPU through it and "
+    "containers usually do not; end it with `echo quit | nvidia-cuda-mps-control`"
 )
 
 

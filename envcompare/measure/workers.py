@@ -25,13 +25,9 @@ _T = TypeVar("_T")
 _TOLERANCE = 1e-4  # relative, of the first loss: what summing in another order may change
 _LOOSE_TOLERANCE = 1e-2  # with TF32, bf16 or fp16
 _PRECISIONS = ("fp32", "tf32", "bf16", "fp16")  # what a workload may declare as its `precision`
-_UNCHECKED = (
-    "the first loss is not a finite number in any arm, so it cannot be checked that all do the "
-    "same work"
-)
+_UNCHECKED = "the first loss is not a finite number in any arm, so equal work cannot be checked"
 _OTHER_VALUES = (
-    "the arms compare values of {names}: their losses may differ and are not checked against each "
-    "other"
+    "the arms compare values of {names}: their losses are not checked against each other"
 )
 _ANSWERING = ("import", "data", "setup", "step")  # phases that a worker outlives
 _OUTLIVED = frozenset({*_ANSWERING, "checksum"})
@@ -443,8 +439,8 @@ def _one_cpu_caution(hello: Hello) -> str:
     if not isinstance(cpus, tuple) or len(cpus) != 1:
         return ""
     return (
-        f"all arms run on the one CPU {cpus[0]}: what the system and envcompare itself do there "
-        "disturbs every block; give --pin two CPUs or more, or a host that has them"
+        f"all arms run on the one CPU {cpus[0]}, with the system and envcompare: give --pin two "
+        "CPUs or more"
     )
 
 

@@ -132,7 +132,7 @@ def warnings(run: RunComparison) -> tuple[str, ...]:
     """Return the warnings that concern the whole run."""
     texts = []
     if not run.is_complete:
-        texts.append(f"This run is not complete: {INCOMPLETE}. What there is of it is shown.")
+        texts.append(f"This run is not complete: {INCOMPLETE}.")
     if not headlines(run) and not is_timed(run):
         texts.append(
             f"Profiles of {visible(run.reference_arm)} alone were imported: there is nothing to "

@@ -130,5 +130,5 @@ def test_groups_of_hosts_are_compared_with_what_differs_first(lab: Lab, tmp_path
     )  # fmt: skip
     page = (done.folder / "report.html").read_text()
     assert page.index('id="groups"') < page.index('id="answer"')
-    assert f"It is about the machines {first} and {second}" in page
+    assert f"each interval comes from restarts of {first} and {second}" in page
     resume(done.folder, exit_code=0)

@@ -308,7 +308,7 @@ def test_arms_with_other_parameters_are_not_expected_to_agree(
     assert (run.training[0].same_values, run.training[0].other_values) == (0, 0)
     page = render(run)
     assert "their arithmetic differs" not in page
-    assert "but not equal parameters" in page
+    assert "equal seeds but other parameters" in page
 
 
 def experiment(**flags: Any) -> Experiment:

@@ -203,4 +203,4 @@ def test_values_are_measured_and_judged_as_environments_are(tmp_path: Path) -> N
     assert not found.failures
     told = "The arms differ in n (100000 → 300000), which this run compares. "
     assert candidates_text(found, [judged]).startswith(told)
-    assert "their losses may differ and are not checked" in done.output
+    assert "their losses are not checked against each other" in done.output

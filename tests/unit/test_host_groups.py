@@ -221,9 +221,9 @@ def test_one_host_of_a_group_is_named_instead_of_the_group(tmp_path: Path) -> No
     assert "docker costs more on h4 of cloud than in metal (" in markdown(summary(run))
     (said,) = (text for text in basis_texts(run) if "One host" in text)
     assert said == (
-        "One host of cloud was measured, h4, and what is said is about that host. Its intervals "
+        "One host of cloud was measured, h4. Its intervals "
         "hold for further hosts of cloud only if those scatter no more than the hosts of the other "
-        "group do, which nothing here shows."
+        "group, which is not shown here."
     )
     run = measured(tmp_path / "other", TWO)
     assert "cnn in vm: h2 of cloud is 20." in markdown(summary(run))
@@ -251,8 +251,8 @@ def test_two_machines_are_compared_over_restarts_and_said_to_be_two_machines(
     assert found.reference_values["h1"] == pytest.approx(0.010, rel=0.01)
     (said,) = (text for text in basis_texts(run) if "restarts" in text)
     assert said == (
-        "One host of each group was measured, so that each interval comes from restarts. It is "
-        "about the machines h1 and h2, and says nothing about other hosts of metal and cloud."
+        "One host of each group was measured: each interval comes from restarts of h1 and h2, and "
+        "says nothing about other hosts of metal and cloud."
     )
 
 

@@ -96,9 +96,9 @@ class TestWholeMeasurement:
     def test_report_speaks_of_processes(self, slow_docker: Measured) -> None:
         """Words, table of numbers and method are those of a command."""
         page = render(slow_docker.comparison)
-        for text in (">Process<", "Numbers the commands printed", "a plain command is timed from"):
+        for text in (">Process<", "Numbers the commands printed", "timed from their start inside"):
             assert text in page
-        assert "turns in short blocks" not in page
+        assert "blocks of all arms" not in page
         assert "process, vm → this" in markdown(slow_docker.comparison)
 
 

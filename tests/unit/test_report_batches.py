@@ -167,7 +167,7 @@ def test_a_size_that_does_not_fit_is_no_failure(tmp_path: Path) -> None:
     assert gates_exit_code(results, claims) == 0
     page = render(run)
     assert "does not fit" not in page.split('id="failures"')[1].split("</section>")[0]
-    assert "everything that was planned was run" not in page
+    assert "all planned work ran" not in page
     assert "1 of 5 comparisons not run: the batch does not fit." in page
 
 

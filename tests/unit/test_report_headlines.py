@@ -197,19 +197,18 @@ def test_a_decided_difference_without_a_candidate_says_so() -> None:
     """Nothing differs, or nothing is known of what differs: two sentences, never none."""
     none = with_candidates(SLOWER)
     assert headlines(none)[0].candidates == (
-        "Nothing that envcompare recorded can act here: the cause may be one that it does not "
-        "record."
+        "No recorded difference can act here: envcompare may not record the cause."
     )
     on_purpose = run_of(
         msgspec.structs.replace(SLOWER, candidates=()), differences=(FILTER, OTHER_PLACE)
     )
     assert headlines(on_purpose)[0].candidates == (
-        "What docker does by design differs: the file system of the packages and seccomp. Any of "
-        "it may be the cause."
+        "docker differs by design in the file system of the packages and seccomp. Any of it may be "
+        "the cause."
     )
     unknown = run_of(msgspec.structs.replace(SLOWER, candidates=None))
     assert headlines(unknown)[0].candidates == (
-        "What differs besides the environment is not known: this run has no fingerprint for docker."
+        "What else differs is not known: there is no fingerprint for docker."
     )
 
 
@@ -327,8 +326,7 @@ def test_facts_that_are_missing_in_one_cell_leave_the_candidates_unknown() -> No
     known = msgspec.structs.replace(SLOWER, candidates=())
     other = msgspec.structs.replace(SLOWER, cell="other", candidates=None)
     assert headlines(run_of(known, other))[0].candidates == (
-        "What differs besides the environment is not known: this run has no fingerprint for docker "
-        "in some cells."
+        "What else differs is not known: there is no fingerprint for docker in some cells."
     )
 
 

@@ -75,10 +75,7 @@ def of_units(**changes: object) -> RunComparison:
 def test_rounds_and_restarts_are_named() -> None:
     """A reader learns what the intervals are made of, and never that it is steps."""
     text = replication_sentence(of_units(unit="round"))
-    assert text.startswith(
-        "Intervals come from 32 to 48 rounds a cell, in which all arms take turns"
-    )
-    assert text.endswith("in 4 to 6 restarts of their workers.")
+    assert text == "Intervals come from 32 to 48 rounds a cell in 4 to 6 restarts."
 
 
 def test_rounds_and_restarts_of_what_has_no_interval_are_not_counted() -> None:

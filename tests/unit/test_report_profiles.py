@@ -31,7 +31,7 @@ from traces import lacking
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.profiling import ArmProfiles, CellProfiles, Ledger, PassState
-from envcompare.report.blocks import Line, Table, plain
+from envcompare.report.blocks import Fold, Line, Table, plain
 from envcompare.report.charts.drawing import Chart
 from envcompare.report.charts.roofline import roofline_chart
 from envcompare.report.numbers import (
@@ -148,7 +148,8 @@ def parts_of(found: Ledger) -> Table:
 def folds_of(run: RunComparison, **settings: Any) -> list[Any]:
     """Return the folds of the profiles of each cell."""
     known: dict[str, Any] = {"are_open": True, **settings}
-    return list(profile_blocks(run, profiled_cells(run), (), **known))
+    blocks = profile_blocks(run, profiled_cells(run), (), **known)
+    return [block for block in blocks if isinstance(block, Fold)]
 
 
 def listings_of(arm: ArmProfiles) -> list[Any]:
@@ -234,7 +235,7 @@ def test_kernels_as_long_as_the_step_leave_no_host_part() -> None:
     ]
     answer = text_of(render(replace(read, profiles=tuple(cells))), "answer")
     assert "267 → 265 µs too small to tell too small to tell" in answer
-    assert "The interval of kernels is over the steps of one traced start" in answer
+    assert "that of kernels is over the steps of one traced start" in answer
 
 
 def test_a_step_on_a_gpu_is_said_in_two_parts() -> None:
@@ -455,6 +456,22 @@ def test_profiles_that_are_missing_for_one_reason_are_told_together() -> None:
     html = render(with_profiles(arms=arms, ledgers=(), kernel_diffs=()))
     assert html.split('id="why-1"')[1].count("no GPU to look into") == 1
     assert "Profiles of cnn and their files" not in html
+
+
+def test_a_profile_that_no_cell_has_is_named_once_above_them() -> None:
+    """A run on a CPU would repeat it in each cell."""
+    lacks = lacking("no GPU to look into")
+    refused = PassState(kind="nsys", name="nsys", state="missing", lacks=lacks)
+    other = PassState(kind="ncu-memory", name="ncu-memory", state="missing", lacks=lacks)
+    run = with_profiles(arms=(ArmProfiles(arm="vm", passes=(refused,)),))
+    (cell,) = run.profiles
+    both = replace(run, profiles=(cell, replace(cell, cell="other")))
+    line, *folds = profile_blocks(both, profiled_cells(both), (), are_open=True)
+    assert plain(line) == "Not measured, nsys of vm: no GPU to look into."
+    assert not any("no GPU to look into" in str(fold) for fold in folds)
+    arms = (ArmProfiles(arm="vm", passes=(other,)),)
+    unlike = replace(run, profiles=(cell, replace(cell, cell="other", arms=arms)))
+    assert sum("no GPU to look into" in str(fold) for fold in folds_of(unlike)) == 2
 
 
 def test_of_many_cells_three_are_open_where_no_fold_says_why() -> None:

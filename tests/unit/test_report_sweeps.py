@@ -74,7 +74,7 @@ def test_of_many_sweeps_those_that_moved_most_are_drawn() -> None:
     many = replace(run, cells=tuple(cells), comparisons=tuple(made))
     titles = [heading.text for heading, *_ in sweeps_of(many, ChartBudget())]
     assert titles == [f"cnn by batch on {host}" for host in hosts[3:]]
-    assert "3 more sweeps moved less." in section(render(many))
+    assert "3 more sweeps moved less:" in section(render(many))
 
 
 def test_a_page_without_charts_left_keeps_the_table() -> None:

@@ -50,7 +50,7 @@ def test_one_thread_in_every_arm_is_said_once_and_nothing_else(tmp_path: Path) -
     """No arm has a variable or a quota of its own: `as-run` is not suggested."""
     run = compared(tmp_path)
     assert threads_text(run) == "1 thread"
-    assert threads_sentence(run) == "envcompare set 1 thread in every environment (--threads 1)."
+    assert threads_sentence(run) == "1 thread in every environment (--threads 1)."
     assert (thread_lines(run), as_run_sentence(run)) == ((), "")
 
 

@@ -76,8 +76,8 @@ def _of_programs(by_arm: ByArm, codes: Mapping[str, str]) -> Iterable[str]:
         hashes = {one.code_hash for one in usable(records) if one.code_hash}
         if codes.get(arm) and hashes - {codes[arm]}:
             yield (
-                f"The code profiled in {arm} is not the code that was timed, so the profile does "
-                "not explain the time."
+                f"The code profiled in {arm} is not the timed code: the profile does not explain "
+                "the time."
             )
     known = {one.code_hash for records in by_arm.values() for one in usable(records)} - {""}
     if len(known) > 1:
@@ -129,8 +129,7 @@ def _of_unnamed_gpus(by_arm: ByArm, identified_arms: Container[str]) -> Iterable
     ]
     if unnamed and len(by_arm) > 1:
         yield (
-            f"The GPU model of {' and '.join(unnamed)} is unknown; a different GPU model could "
-            "explain any difference."
+            f"The GPU model of {' and '.join(unnamed)} is unknown and could explain any difference."
         )
 
 

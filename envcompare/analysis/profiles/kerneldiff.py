@@ -363,7 +363,7 @@ def _scaling(
             f"the profiles have {before.steps} in {names[0]} and {after.steps} in {names[1]}."
         )
     else:
-        times = "The number of steps is unknown: times and launches are for the whole profiles."
+        times = "Times and launches are for whole profiles: the number of steps is unknown."
     lengths = [len(side.window) for side in both]
     if not all(lengths):
         return f"{times} The launch order within a step is unknown; kernels were paired by name."
@@ -381,8 +381,7 @@ def _cautions(before: Profile, after: Profile, names: tuple[str, str]) -> Iterab
         )
     if RUN_KERNELS_ALONE & {before.tool, after.tool}:
         yield (
-            "Nsight Compute runs each kernel alone, by default with empty caches and a locked "
-            "clock, so its times differ from those of the program."
+            "Nsight Compute runs each kernel alone, so its times differ from those of the program."
         )
     for profile, name in zip((before, after), names, strict=True):
         if any(is_truncated(kernel.name) for kernel in profile.kernels):
@@ -391,7 +390,7 @@ def _cautions(before: Profile, after: Profile, names: tuple[str, str]) -> Iterab
         if profile.steps and launches % profile.steps:
             yield (
                 f"The {launches} launches in {name} do not divide evenly into {profile.steps} "
-                "steps; a step has the mean number of launches."
+                "steps: means are given."
             )
 
 

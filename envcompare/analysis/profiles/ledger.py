@@ -47,20 +47,18 @@ _SPAN: Final = "first start to last end on the GPU"
 _SUM: Final = "sum of GPU activities"
 _NO_OVERLAP: Final = "No activities overlapped: each part is the sum of its kernels or copies."
 _SCALED: Final = (
-    "Activities overlapped: the GPU's busy time is divided in proportion to the sum of each part."
+    "Activities overlapped: busy time is divided in proportion to the sum of each part."
 )
 _EXPOSED: Final = (
-    "Activities overlapped: communication counts only while nothing else ran; the remaining busy "
-    "time is divided in proportion to the sum of each other part."
+    "Activities overlapped: communication counts only while nothing else ran; the other parts "
+    "share the rest in proportion to their sums."
 )
-_NO_TIME_LINE: Final = (
-    "There is no timeline: activities are summed as if none overlapped, and idle time is unknown."
-)
+_NO_TIME_LINE: Final = "There is no timeline: activities are summed, and idle time is unknown."
 _ONE_THREAD: Final = "CPU time is that of the process; the rest is unexplained."
 _SPLIT: Final = "Its split between program and kernel was counted {}."
 _MANY_THREADS: Final = (
-    "CPU time and waiting together exceed wall time, for example because several threads compute: "
-    "all time neither waiting nor stopped counts as CPU time."
+    "CPU time and waiting exceed wall time (several threads?): all time neither waiting nor "
+    "stopped counts as CPU time."
 )
 _PROGRAM: Final = (
     "CPU time is that of the program and its children; the rest is waiting, including for a CPU."
@@ -69,7 +67,7 @@ _PARALLEL: Final = "They ran in parallel, so CPU time is scaled to wall time."
 _CLOCKS_APART: Final = 1.02  # tolerated CPU time ÷ remaining time, for the resolution of the clocks
 _MODES_NS: Final = 1e9  # least CPU time for which kernel ticks can separate user and system
 _TICK_NS: Final = 1e7  # at 100 Hz, the lowest rate of Linux (kernel/Kconfig.hz)
-_TOO_SHORT: Final = "Program and kernel time are not separated, since less than 1 s was counted."
+_TOO_SHORT: Final = "Program and kernel time are not separated: less than 1 s was counted."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

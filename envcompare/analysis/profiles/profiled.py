@@ -52,8 +52,7 @@ from envcompare.stats.verdicts import EQUAL_LEVEL
 _LEAST_RATE = 1 / 1000  # of a CPU
 _NET = "The verdict excludes waiting for a CPU that others held."
 _UNKNOWN_ORIGIN = (
-    "This comes from imported profiles, which may not be from the timed program, so the verdict "
-    "does not rest on them."
+    "From imported profiles, perhaps not of the timed program: no verdict rests on them."
 )
 
 

@@ -228,8 +228,8 @@ def _on_cpu(
     if not points:
         return "the model FLOPs are unknown, or no step was timed"
     note = (
-        "Without a GPU, FLOPs are those of the model, taken as FP32, over the mean wall time of a "
-        "step. Memory traffic is unknown, so only the compute roof applies."
+        "On a CPU: FLOPs of the model, taken as FP32, over the mean wall time of a step. Memory "
+        "traffic is unknown, so only the compute roof applies."
     )
     device = Device(name=roofs.device)
     return replace(

@@ -50,8 +50,8 @@ GPU_CLOCK: Final = "gpu.clock_sm_mhz"
 _SAME_CLOCK: Final = math.log(1.005)
 _FEWEST_READINGS: Final = 10  # of an arm, for a mean
 _STEADY: Final = (
-    "let the GPU cool and measure again, or fix its clock below what it can hold with "
-    "`nvidia-smi --lock-gpu-clocks` (root), in which every arm can run"
+    "let the GPU cool and measure again, or fix its clock with `nvidia-smi --lock-gpu-clocks` "
+    "(root)"
 )
 
 
@@ -173,8 +173,8 @@ def _of_clocks(
     )
     size = f"{abs(math.expm1(-slower)):.1%}"
     meaning = (
-        f"a difference of {size}, which can explain the difference in time by itself or lifts it "
-        "above the margin; a power limit, heat or another program can cause it as well as the arm"
+        f"a difference of {size}, which can explain the difference in time or lifts it above the "
+        "margin; a power limit, heat or another program can cause it as well as the arm"
         if is_explained
         else f"a difference of {size}, which explains a part of the difference in time at most"
     )

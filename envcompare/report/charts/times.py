@@ -89,9 +89,8 @@ PHASES: Final[dict[str, str]] = {
 # indices in the palette, the same as in the rows of the table
 _PHASE_COLOURS: Final = dict(zip(PHASES, (1, 0, 2, 3, 4, 6, 5), strict=True))
 KEY: Final = (
-    "Height: how often, evened out over three neighbouring bins (1 : 2 : 1), each environment to "
-    "its own highest; bar: the middle half; thick mark: the median; thin line: 5 to 95 %; small "
-    "tick: the 99 % quantile."
+    "Height: how often, smoothed; bar: the middle half; thick mark: the median; thin line: 5 to "
+    "95 %; small tick: the 99 % quantile."
 )
 _STEP_LANE: Final = 56.0  # px of one arm, from the top: density, bar
 _FLOOR: Final = 38.0

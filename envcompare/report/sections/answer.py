@@ -62,8 +62,8 @@ _ORDER: Final[tuple[Outcome, ...]] = (
     "equivalent",
 )
 _TOGETHER: Final = (
-    "Each host compares for itself. A statement over hosts takes the host as a random effect: its "
-    "interval is for the mean of hosts like these and widens with the spread between them."
+    "A statement over hosts takes the host as a random effect: its interval is for the mean of "
+    "hosts like these."
 )
 
 

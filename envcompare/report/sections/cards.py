@@ -47,6 +47,7 @@ from envcompare.report.wording.profilewords import (
     why_sentences,
 )
 from envcompare.report.wording.verdicts import (
+    EXPLAINED,
     FIRST_CONTROLS,
     Verdict,
     clock_sentence,
@@ -60,8 +61,8 @@ from envcompare.text import counted
 _MOST_ITEMS: Final = 2
 _MOST_CLOCKS: Final = 1
 _MOST_BUILDS: Final = 4
-_UNDECIDED: Final = "No difference was decided; what is inconclusive has no cause to look for yet."
-_NOTHING: Final = "No difference beyond the margin was found, so there is none to explain."
+_UNDECIDED: Final = "No difference was decided, so there is no cause to look for yet."
+_NOTHING: Final = "No difference beyond the margin was found."
 _SPLIT_HREF: Final = "#split"
 _SPLIT_LINK: Final = "Environment or software?"
 
@@ -110,7 +111,7 @@ def _is_it_real(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Line
         _item(replication_sentence(run)),
         *_controls(run, verdicts),
         _item(level_sentence(run)),
-        _item(margin_sentence(run, name="The margin, drawn as a band,")),
+        _item(margin_sentence(run, name="The margin")),
     )
     return tuple(item for item in items if item.text)
 
@@ -167,7 +168,7 @@ def _why(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Line, ...]:
         *_threads(run),
         *_why_of_profiles(run),
         *_clock(run, verdicts),
-        *_on_purpose(run),
+        *_on_purpose(run) * any(one.outcome in EXPLAINED for one in verdicts),
     )
 
 
@@ -257,7 +258,7 @@ def _confounders(run: RunComparison) -> list[Line]:
     for arm, differences in by_arm.items():
         names = list(dict.fromkeys(fact(one.key).name for one in differences))
         if arm in split:
-            text = f"⚠ {arm}: {listed(names, most=4)} differ besides the environment; see"
+            text = f"⚠ {arm}: {listed(names, most=4)} differ too; see"
             items.append(_item(text, href=_SPLIT_HREF, link=_SPLIT_LINK))
             continue
         # kernel names are long; the Why section lists them in full

@@ -13,6 +13,7 @@ from envcompare.fingerprint import fact
 from envcompare.report.blocks import (
     Block,
     Drawing,
+    Field,
     Fold,
     Group,
     Heading,
@@ -49,10 +50,9 @@ from envcompare.report.wording.verdicts import WORDS, estimate_line, outcome_tex
 from envcompare.text import counted, sentence
 
 _LADDER: Final = (
-    "Each rung adds one thing to the rung below it, from a plain process up to Docker, all of them "
-    "with the host's own files. The large marks are changes of time against the arm that all are "
-    "compared with; the small ones are steps from the nearest rung below that was measured, and "
-    "so the part of the thing added. Both have intervals that allow for all of them together."
+    "Each rung adds one thing to the rung below it, with the host's own files. Large marks: change "
+    "of time against the reference; small marks: against the nearest rung below that was measured. "
+    "The intervals hold for all of them together."
 )
 MOST_SWEEPS: Final = 12  # on one page; the sweeps that moved most are kept
 _MOST_DRAWN: Final = 8  # rooflines on a page; further cells get only tables
@@ -133,9 +133,8 @@ def sweeps_section(run: RunComparison, charts: ChartBudget) -> Section | None:
         fold = Fold(summary=f"Numbers: {title}", blocks=(_sweep_table(sweep),))
         groups.append(Group(blocks=(Heading(text=title), *drawing, fold)))
     intro = (
-        f"How the change of time against {reference_name(run)} depends on one parameter, all "
-        "others equal. Above the line is slower; the band is the margin of "
-        f"±{margin_percent(run.margin)}; shaded: the intervals."
+        f"Change of time against {reference_name(run)} by one parameter. Above the line is slower; "
+        f"the band is the margin of ±{margin_percent(run.margin)}; shaded: the intervals."
     )
     shown = Group(style="sweeps", blocks=tuple(groups))
     rest = texts(_rest_of_sweeps(len(every) - len(chosen)), style="small")
@@ -156,10 +155,7 @@ def _reach(sweep: Sweep) -> float:
 def _rest_of_sweeps(count: int) -> str:
     if not count:
         return ""
-    return (
-        f"{counted(count, 'more sweep')} moved less. All comparisons holds the numbers, and "
-        "--figures draws every sweep."
-    )
+    return f"{counted(count, 'more sweep')} moved less: see All comparisons, or --figures."
 
 
 def _sweep_table(sweep: Sweep) -> Table:
@@ -204,8 +200,7 @@ def roofline_section(
     if not blocks:
         return None
     intro = (
-        "What a device can do at most for work of a given intensity, and what each environment "
-        "achieved: FLOP ÷ kernel time."
+        "What the device can do at most, and what each environment achieved: FLOP ÷ kernel time."
     )
     return Section(anchor="roofline", title="Roofline", blocks=(Line(text=intro), *blocks))
 
@@ -220,7 +215,7 @@ def roofline_blocks(
     chart = roofline_chart(profiles, where=label)
     svg = charts.draw(chart) if charts else Markup("")
     if chart is None:
-        why = "Not drawn: no point has a known intensity, and so none has a place on the chart."
+        why = "Not drawn: no point has a known intensity."
     else:
         why = "" if svg else "Not drawn, to keep the page small; the numbers are below."
     tables = (_points_table(roofline, label), _roofs_table(roofline, label))
@@ -251,15 +246,20 @@ def _why_no_roofline(profiles: CellProfiles) -> str:
 
 
 def _points_table(roofline: Roofline, label: str) -> Table:
+    """Return a row for each point; the note below the chart says where traffic is unknown."""
+    shown = roofline.points[:MOST_POINTS]
+    traffic: tuple[Field[RooflinePoint], ...] = (
+        ("Bytes", "figure", lambda point: quantity_text(point.bytes, "B")),
+        ("Intensity", "figure", lambda point: _intensity(point.intensity)),
+    )
     return table_of(
         f"Points of the roofline of {label}",
-        roofline.points[:MOST_POINTS],
+        shown,
         ("Environment", "name", lambda point: point.arm),
         ("Kernel", "kernel", lambda point: Line(codes=(point_name(point),))),
         ("Precision", "text", lambda point: point.precision),
         ("Work", "figure", lambda point: quantity_text(point.flops, "FLOP")),
-        ("Bytes", "figure", lambda point: quantity_text(point.bytes, "B")),
-        ("Intensity", "figure", lambda point: _intensity(point.intensity)),
+        *traffic * any((point.bytes, point.intensity) != (None, None) for point in shown),
         ("Time", "figure", _point_time),
         ("Achieved", "figure", lambda point: Line(strong=_rate(point.flops_per_s))),
         ("Attainable", "figure", _attainable),

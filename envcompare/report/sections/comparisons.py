@@ -79,12 +79,11 @@ METRICS: Final[dict[str, str]] = {
     "real": "real, with the engine's start",
     "p99": "99th percentile of the times",
 }
-_CONTROL_TEXT: Final = "the reference against itself: what chance alone gives"
+_CONTROL_TEXT: Final = "the reference against itself"
 _PARTS: Final = (
     "The verdict rests on the change in bold. A slow step takes more than 1.5 times the median of "
-    "its environment; steps that take 20 times as long as usual may be missed where they are rarer "
-    "than the last column says. Percentiles and slow steps need 100 steps of each environment, and "
-    "their intervals hold at 95 % each. Medians on the clock include all waiting."
+    "its environment. Percentiles and slow steps need 100 steps of each environment; their "
+    "intervals hold at 95 % each."
 )
 _TAIL: Final = STEP_PROBABILITIES.index(0.99)
 _LEAST_COVERED: Final = 9  # steps; fewer cannot show slow ones
@@ -247,10 +246,9 @@ def comparisons_section(
     piece, reference = piece_word(run), reference_name(run)
     shown = {row.verdict.outcome for row in rows}
     intro = (
-        f"Every environment against {reference} in the same cell. The change is that of the mean "
-        f"{piece} time, without the time that others held the CPU unless the row says “of wall "
-        f"time”; the band is the margin of ±{margin_percent(run.margin)}. Below both times is the "
-        "change on the clock, waiting included."
+        f"Change of the mean {piece} time against {reference}, without waits for a CPU that others "
+        "held unless the row says “of wall time”. The band is the margin of "
+        f"±{margin_percent(run.margin)}."
     )
     metrics = _measured_metrics(rows)
     choice = Filter(
@@ -320,7 +318,7 @@ def _row(
             ),
             _change_cell(row),
             Line(marks=(row.mark,) if row.mark else ()),
-            _clock_cell(run, row),
+            Line(text=row.steps, below=(_rate(run, row.verdict),)),
             _notes_cell(row, fold=fold, files=files),
         ),
     )
@@ -342,13 +340,6 @@ def _change_cell(row: ComparedRow) -> Line:
     )
 
 
-def _clock_cell(run: RunComparison, row: ComparedRow) -> Line:
-    wall = row.figures["wall"]
-    change = f"{wall.number} ({wall.interval})" if wall else ""
-    on_clock = f"on the clock {change}" if change else ""
-    return Line(text=row.steps, below=(on_clock, _rate(run, row.verdict)))
-
-
 def _rate(run: RunComparison, words: Verdict) -> str:
     """Return samples per second at the times of the row; empty without a batch size."""
     both = _steps_of_both(run, words.cell_id, words.arm)
@@ -366,8 +357,9 @@ def _notes_cell(row: ComparedRow, *, fold: str, files: tuple[str, ...]) -> Line:
     failure = row.comparison.failure
     log = link(failure.log, files) if failure else None
     to_fold = Link(text="Why", href=f"#{fold}", style="goto")
+    is_plain = row.verdict.outcome == "equivalent" and not row.verdict.remark
     return Line(
-        text=_CONTROL_TEXT if row.is_control else row.verdict.text,
+        text=_CONTROL_TEXT if row.is_control else row.verdict.text * (not is_plain),
         below=("; ".join(row.notes),),
         last=(*(() if log is None else (Span(text="log: "), log)), *(to_fold,) * bool(fold)),
     )
@@ -447,12 +439,9 @@ def _measured_metrics(rows: tuple[ComparedRow, ...]) -> tuple[str, ...]:
 def _metrics_text(run: RunComparison, metrics: tuple[str, ...]) -> str:
     shown = _shown_metrics(run)
     missing = [METRICS[name] for name in shown if name not in metrics]
-    tail = " The 99th percentile is of all times and has no interval." * ("p99" in shown)
-    unmeasured = f" Not measured in any comparison: {', '.join(missing)}." * bool(missing)
-    return (
-        "Clock and waiting are means of all steps. Only the metric that the verdict rests on is "
-        f"widened; the A/A control is not.{tail}{unmeasured}"
-    )
+    tail = " The 99th percentile has no interval." * ("p99" in shown)
+    unmeasured = f" Not measured: {', '.join(missing)}." * bool(missing)
+    return f"Clock and waiting are means of all steps.{tail}{unmeasured}"
 
 
 def _metrics_table(

@@ -118,7 +118,7 @@ def _is_equal(run: RunComparison, host: str, arm: str) -> bool:
 
 def environments_section(hosts: tuple[HostFacts, ...]) -> Section:
     """Return the properties of the environments of each host, differences first."""
-    intro = "What the worker found around itself in each environment. What differs comes first."
+    intro = "What the worker found in each environment."
     groups = _alike(hosts)
     blocks = tuple(
         block for group in groups[:_MOST_HOSTS] for block in _host_blocks(group[0], group[1:])

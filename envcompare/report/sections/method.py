@@ -41,29 +41,23 @@ from envcompare.run_folder.records import Failure as RecordedFailure
 from envcompare.text import LONGEST_REASON, counted, one_line, shortened
 
 _STOPS: Final = {
-    "target": "the interval was narrow enough",
-    "equivalent": "the interval lay inside the margin",
-    "decided": "a difference was found",
-    "planned": "all planned restarts were measured",
-    "budget": "the budget was spent",
-    "failure": "a failure",
-    "interrupted": "the run was interrupted",
+    "target": "narrow interval",
+    "equivalent": "inside the margin",
+    "decided": "difference found",
+    "planned": "plan complete",
+    "budget": "budget spent",
+    "failure": "failure",
+    "interrupted": "interrupted",
     "unknown": "not recorded",
 }
 _GLOSSARY: Final[dict[str, str]] = {
-    "environment": "how a process is isolated on a host: vm (a plain process), docker, singularity",
-    "stack": "the software that the process sees",
-    "arm": "an environment with its stack, taking part in a comparison",
-    "cell": "a workload with its parameters on a host",
-    "block, round": "steps run without a pause; a block of every arm in random order",
-    "restart": "all arms started again by their engines",
-    "generation": "the workers' model and data made again, and what is measured with them",
-    "typical step": "the lower quartile of the steps of a block (on a GPU the mean)",
-    "marked round": "a round in which phases and operators are timed; no verdict rests on it",
-    "net": "time without the wait for a CPU that others held",
+    "round": "a block of steps of every arm, in random order",
+    "restart": "all arms started again",
+    "typical step": "the lower quartile of a block (on a GPU the mean)",
+    "net": "time without waits for a CPU that others held",
     "stretch": "wall time ÷ net time",
-    "A/A control": "the reference measured a second time: shows what chance alone gives",
-    "confounder": "what differs in addition to the environment and can change the speed by itself",
+    "A/A control": "the reference measured a second time",
+    "confounder": "another difference that can change the speed",
 }
 _FILES_SHOWN: Final = 12
 _DIGITS: Final = 12  # of a commit hash
@@ -157,7 +151,7 @@ def failures_section(run: RunComparison, files: tuple[str, ...]) -> Section:
     blocks: tuple[Block, ...] = tuple(_failure_group(one, files) for one in failures)
     if not blocks:
         is_whole = run.is_complete and not any(one.is_left_out for one in run.comparisons)
-        planned = ", and everything that was planned was run" * is_whole
+        planned = ", and all planned work ran" * is_whole
         blocks = texts(f"Nothing failed{planned}.")
     name = f"Failures ({len(failures)})"
     return Section(anchor="failures", title="Failures", link=name, blocks=blocks)
@@ -261,7 +255,7 @@ def method_section(run: RunComparison) -> Section:
     controls = [control_sentence(one, label=labels[one.id], run=run) for one in cells]
     if len(run.cells) > _MOST_CONTROLS:
         more = len(run.cells) - _MOST_CONTROLS
-        controls.append(f"All comparisons shows the A/A controls of {more} more cells.")
+        controls.append(f"{more} more A/A controls are in All comparisons.")
     glossary = Fold(
         summary="Glossary", style="print", blocks=(Pairs(pairs=tuple(_GLOSSARY.items())),)
     )
@@ -346,7 +340,7 @@ def _files(run: RunComparison, files: tuple[str, ...]) -> Iterator[Block]:
         )
     items = tuple(Line(after=(link,)) for link in file_links(files))
     if not items:
-        yield from texts("The raw samples lie in the run folder that this page was drawn from.")
+        yield from texts("The raw samples are in the run folder of this page.")
         return
     yield Items(items=items[:_FILES_SHOWN])
     if rest := items[_FILES_SHOWN:]:

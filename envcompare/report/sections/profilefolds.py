@@ -53,7 +53,7 @@ from envcompare.text import counted, one_line, sentence, visible
 
 _MOST_ROWS: Final = 25  # of each table, if there are few tables
 _LEAST_ROWS: Final = 4
-_MOST_OPERATORS: Final = 15  # of several arms in one table
+_MOST_OPERATORS: Final = 10  # of several arms in one table
 _ROWS_OF_PAGE: Final = 1200  # over all tables, which keeps a page with many cells small
 _MOST_CELLS: Final = 24
 _MOST_COMPARISONS: Final = 40  # without a fold of their own
@@ -166,8 +166,11 @@ def profile_blocks(
     *,
     are_open: bool,
 ) -> tuple[Block, ...]:
-    """Return a fold for each cell; with `are_open`, the first folds are open."""
-    most, gaps = rows_each(run), _shared_gaps(cells)
+    """Return a fold for each cell; with `are_open`, the first folds are open.
+
+    A profile that no cell has, for the same reason, is named once above them.
+    """
+    most, gaps, passes = rows_each(run), _shared_gaps(cells), _shared_passes(cells)
     items = tuple(f"Not measured, {names}: {reason}" for names, reason in gaps)
     fold = Fold(
         summary="Not measured, for the same reason in every cell",
@@ -180,11 +183,13 @@ def profile_blocks(
             files,
             most=most,
             gaps=gaps,
+            passes=passes,
             is_open=are_open and place < _MOST_OPEN,
         )
         for place, cell in enumerate(cells)
     )
-    return (*folds, *((fold,) * bool(items)))
+    lines = (_missing_line(*missing) for missing in passes)
+    return (*lines, *folds, *((fold,) * bool(items)))
 
 
 def _shared_gaps(cells: tuple[ProfiledCell, ...]) -> tuple[tuple[str, str], ...]:
@@ -195,6 +200,14 @@ def _shared_gaps(cells: tuple[ProfiledCell, ...]) -> tuple[tuple[str, str], ...]
     return tuple(gap for gap in first if all(gap in other for other in others))
 
 
+def _shared_passes(cells: tuple[ProfiledCell, ...]) -> tuple[tuple[str, str, str], ...]:
+    """Return the missing profiles that all of several cells lack for the same reason."""
+    if len(cells) < 2:
+        return ()
+    first, *others = (missing_passes(cell.profiles) for cell in cells)
+    return tuple(missing for missing in first if all(missing in other for other in others))
+
+
 def _cell_fold(  # noqa: PLR0913 — the cell, and what the page knows of it
     run: RunComparison,
     cell: ProfiledCell,
@@ -202,9 +215,11 @@ def _cell_fold(  # noqa: PLR0913 — the cell, and what the page knows of it
     *,
     most: int,
     gaps: tuple[tuple[str, str], ...],
+    passes: tuple[tuple[str, str, str], ...],
     is_open: bool,
 ) -> Fold:
     profiles = cell.profiles
+    missing = (one for one in missing_passes(profiles) if one not in passes)
     devices = ", ".join(dict.fromkeys(profiles.devices))
     summary = Line(strong=cell.label, text=f"on {devices}" if devices else "")
     differing = by_arms((fact.arm, _build_sentence(fact)) for fact in profiles.betrayed)
@@ -218,7 +233,7 @@ def _cell_fold(  # noqa: PLR0913 — the cell, and what the page knows of it
                 for text in differing
             ),
             *(Line(strong="⚠", text=text, style="warning") for text in profiles.cautions),
-            *(_missing_line(*missing) for missing in missing_passes(profiles)),
+            *(_missing_line(*one) for one in missing),
             *_explained_line(cell),
             *(_comparison_fold(run, cell, arm, most=most) for arm in cell.compared),
             *_quantities_fold(run, cell, gaps),

@@ -54,7 +54,7 @@ from envcompare.report.wording.labels import cell_labels, short_name
 from envcompare.report.wording.profilewords import (
     PEAKS,
     change_share,
-    helper_sentences,
+    helper_sentence,
     in_words,
     is_power,
     is_timed,
@@ -71,9 +71,9 @@ _MOST_TABLES: Final = 2
 _MOST_NAMES: Final = 40
 _UNKNOWN: Final = "not known"
 _IN_TWO_PARTS: Final = (
-    "A step on the GPU in two parts, each with its own 95 % interval: kernels keep the GPU busy in "
-    "traced steps; in the rest of a timed step, the host part, the GPU waits for the host. The "
-    "interval of kernels is over the steps of one traced start: other starts may differ more."
+    "Kernels keep the GPU busy in traced steps; in the host part of a timed step the GPU waits for "
+    "the host. Intervals hold at 95 % each; that of kernels is over the steps of one traced start: "
+    "other starts may differ more."
 )
 # of an import, on the first screen: work and traffic, then times if there are any
 _LEADING: Final = (
@@ -164,9 +164,9 @@ def quantity_blocks(
             f"{label}: {basis}" if basis else label,
             _columns(profiles, kind="property"),
             ((_named(line), *map(_cell_line, line.cells)) for line in of_basis),
-            caption=f"{basis}; ratios are to {profiles.reference}",
+            caption=basis if place else f"{basis}; ratios are to {profiles.reference}",
         )
-        for basis, of_basis in by_basis.items()
+        for place, (basis, of_basis) in enumerate(by_basis.items())
     )
     equal = [
         " ".join(filter(None, (line.name, line.cells[0].text, line.per)))
@@ -459,7 +459,7 @@ def differences_of(
 def ledger_blocks(ledger: Ledger, *, reference: str, label: str) -> tuple[Block, ...]:
     """Return the ledger as a table in one unit, with its remarks."""
     rule = f"{ledger.rule} Source: {ledger.source}.".strip()
-    helpers = helper_sentences(ledger, reference=reference)
+    helpers = (helper_sentence(ledger, reference=reference),) * bool(ledger.helpers)
     notes = (rule, *helpers, *timing_sentences(ledger), *ledger.notes)
     return _ledger_table(ledger, reference=reference, label=label), Items(
         items=notes, style="small"

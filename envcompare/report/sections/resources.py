@@ -60,18 +60,13 @@ _MEMORY: Final[dict[str, str]] = {
     "cuda_allocated_peak_bytes": "CUDA allocated",
     "cuda_reserved_peak_bytes": "CUDA reserved",
 }
-_STARTUP: Final = (
-    "From the call of the engine to the end of the process. A separate pass measured it; the step "
-    "times above do not include it."
-)
+_STARTUP: Final = "From the call of the engine to the end of the process; no step time includes it."
 _NO_COUNTER: Final = (
-    "Not measured: the worker found no such counter where it ran, or its container had served "
-    "another cell before."
+    "Not measured: there was no such counter, or the container had served another cell."
 )
 _NO_STARTUP: Final = "Not measured: it was switched off, or no launch came to its end."
 _NO_STARTUP_OF_PROGRAMS: Final = (
-    "A program is timed as a whole: the start of its environment is the difference between real "
-    "and wall time."
+    "The start of a program's environment is the difference between real and wall time."
 )
 
 
@@ -161,7 +156,7 @@ def _startup_note(run: RunComparison, group: Sequence[StartupSummary], *, is_div
     cold = f" (cold: {first.cold_reason})" if first.cold_reason else ""
     return (
         f"{what} of {counted(launches, 'launch', 'launches')}; page cache {first.page_cache}{cold};"
-        f" training is {counted(first.train_steps, 'step')}.{_difference_note(run, group)}"
+        f" training: {counted(first.train_steps, 'step')}.{_difference_note(run, group)}"
         f"{'' if is_divided else ' comparison.json holds the parts.'}"
     )
 
@@ -171,10 +166,8 @@ def _difference_note(run: RunComparison, group: Sequence[StartupSummary]) -> str
     if not pairs:
         return ""
     reference = reference_name(run, *(one.cell for one in group))
-    return (
-        f" With a sign: the mean difference to {reference} over "
-        f"{counted(min(pairs), 'pair')} and its 95 % interval (Student t), not widened."
-    )
+    over = f"over {counted(min(pairs), 'pair')}, with its 95 % interval"
+    return f" Signed: mean difference to {reference} {over}."
 
 
 def _part(part: StartupPart | None) -> Words:
@@ -216,8 +209,8 @@ def _memory(run: RunComparison) -> tuple[Block, ...]:
     has_gaps = any(NOT_MEASURED in row.cells for row in table.rows)
     gaps = _NO_COUNTER * has_gaps
     intro = (
-        "The largest peak seen in any generation. The peak of a cgroup includes page cache, so it "
-        f"cannot be compared with {reference_name(run)} and no ratio is given."
+        "The largest peak of any generation. That of a cgroup includes page cache: do not compare "
+        f"it with {reference_name(run)}."
     )
     return (Line(text=intro), table, *texts(gaps, style="small"))
 
@@ -249,7 +242,7 @@ def picked_section(run: RunComparison) -> Section | None:
         return None
     level = next((margin_percent(one.level) for one in run.picked), "")
     of_processes = (
-        "The last match in the output of each process: median, range, and the change against "
+        "Last match in the output of each process: median, range, and change against "
         f"{reference_name(run)} in the same round with its {level} interval, not widened. "
     ) * has_programs(run)
     of_generations = (

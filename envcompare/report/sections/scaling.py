@@ -47,49 +47,43 @@ from envcompare.run_folder.records import CONTROL_SUFFIX, Goal
 from envcompare.text import assigned, counted, one_line, visible
 
 _RANKS: Final = (
-    "A rank is a process with its own batch, so the work of a step grows with the ranks. "
-    "The samples in a second are those of the median step. The speed-up is their ratio to one rank "
-    "of the same environment in each restart that measured both, by its typical steps, and so not "
-    "the quotient of two rows: the geometric mean of the restarts with its 95 % interval (Student "
-    "t), not widened; the efficiency is the speed-up divided by the ranks."
+    "A rank is a process with its own batch. Samples a second are those of the median step. The "
+    "speed-up is the ratio of typical steps to one rank of the same environment, a mean over the "
+    "restarts that measured both, with its 95 % interval, not widened. Efficiency is speed-up ÷ "
+    "ranks."
 )
 _COLLECTIVES: Final = (
-    "Collectives are the exchanges between ranks, as torch.profiler sees them in the first rank "
-    "after the timing, waiting for the others included; they are exposed while nothing computes "
-    "there."
+    "Collectives (torch.profiler, first rank, after the timing) include waiting for the other "
+    "ranks; they are exposed while nothing computes there."
 )
 _WAITED: Final = (
-    "One rank waited for a CPU that other programs held for {share} % of its time. More ranks take "
-    "more of it from those programs, so that the speed-up is larger than on an idle machine."
+    "One rank waited for a CPU that other programs held for {share} % of its time, so the speed-up "
+    "is larger than on an idle machine."
 )
 _MUCH_WAITED: Final = 0.1  # of the time of one rank
-_NO_BASE: Final = "Without ranks=1 of the same work there is no speed-up: add it to --set."
+_NO_BASE: Final = "There is no speed-up without ranks=1: add it to --set."
 _BATCHES: Final = (
     "Samples a second of the typical step at each batch, with the 95 % interval over restarts; "
-    "waits for a CPU that other processes held are left out where they are known, but not in cells "
-    "that set `ranks`, as they are known of one rank alone. The knee is the smallest batch that "
-    "has at least 95 % of the best throughput; it is decided where intervals that hold for all "
-    "pairs of batches together (95 %, for each environment by itself) show that it has, and that "
-    "no smaller one has. Environments are compared at equal batch."
+    "waits for a CPU that others held are left out where they are known, but not in cells that set "
+    "`ranks`. The knee is the smallest batch with at least 95 % of the best throughput. "
+    "Environments are compared at equal batch."
 )
 _SEARCHED: Final = (
-    "Each size was tried in a separate process. The largest batch that fits is found by "
-    "bisection, to within a few percent; sizes that do not fit in every environment were not "
-    "measured."
+    "The largest batch that fits is found by bisection, to within a few percent. Sizes that do not "
+    "fit in every environment were not measured."
 )
 _GOAL: Final = (
     "After the timing every environment trained a fresh model until it reached {goal} on data "
-    "that it does not train on, for at most {epochs}; the environments took turns, an epoch each. "
-    "Seconds are those of the training steps, without evaluation. {seeds} Intervals are at 95 % "
-    "over restarts and are not widened; no verdict rests on them."
+    "that it does not train on, for at most {epochs}. Seconds are those of the training steps, "
+    "without evaluation. {seeds} Intervals are at 95 % over restarts, not widened; no verdict "
+    "rests on them."
 )
 _SAME_WORK: Final = (
-    "The arms of a restart have equal seeds, so that they should take equally many epochs, and "
-    "what an environment can change is the time of an epoch."
+    "The arms of a restart have equal seeds, so they should take equally many epochs."
 )
 _OTHER_WORK: Final = (
-    "The arms of a restart have equal seeds, but not equal parameters, which may change how many "
-    "epochs they take."
+    "The arms of a restart have equal seeds but other parameters, which may change the number of "
+    "epochs."
 )
 
 
@@ -219,7 +213,7 @@ def _crowded(run: RunComparison) -> Iterator[str]:
             numbers = ",".join(map(str, sorted(many)))
             yield (
                 f"With ranks={numbers} more threads computed than {visible(host)} has CPUs "
-                f"({known}): ranks took turns, and their efficiency is that of too few CPUs."
+                f"({known}): their efficiency is that of too few CPUs."
             )
 
 
@@ -446,7 +440,7 @@ def _epoch_ratio(arm: ArmTraining) -> Line:
 def _notes(training: CellTraining) -> tuple[Line, ...]:
     """State whether equal seeds gave equal values, for equal work."""
     same, other = training.same_values, training.other_values
-    net = "Epochs are compared without waits for a CPU that other processes held."
+    net = "Epochs are compared without waits for a CPU that others held."
     arms = [arm for arm in training.arms if not arm.is_control]
     lacking = ", ".join(arm.arm for arm in arms if not arm.restarts)
     equal = [arm.arm for arm in arms if arm.restarts and arm.is_same_work]
@@ -455,7 +449,7 @@ def _notes(training: CellTraining) -> tuple[Line, ...]:
     if other:
         equality = (
             f"In {other} of {counted(same + other, 'epoch')} the environments had different values "
-            "although their seeds are equal: their arithmetic differs, and so may their epochs."
+            "with equal seeds: their arithmetic differs."
         )
     elif same:
         equality = f"In {same} of {counted(same, 'epoch')} {whose} had the same value, exactly."

@@ -82,19 +82,15 @@ _MOST_LINKS: Final = 6
 _QUANTILES: Final = {"p5": 0.05, "p25": 0.25, "median": 0.5, "p75": 0.75, "p95": 0.95, "p99": 0.99}
 _LONGEST: Final = "longest"
 _SPLIT: Final = (
-    "Each container was measured with its image and with the host's own files. From the plain "
-    "process on those files to the container with its image one thing changes at a time: first the "
-    "environment, then the software. The two parts multiply to the whole; the other path changes "
-    "the software first. The intervals hold at 95 % each and are not widened."
+    "Each container was measured with its image and with the host's own files. On one path the "
+    "environment changes first, on the other the software. The two parts of a path multiply to the "
+    "whole. The intervals hold at 95 % each, not widened."
 )
 _INTRO: Final = (
-    "One fold for each comparison that is slower, faster or inconclusive: what was decided first, "
-    "the largest difference at the top."
+    "Comparisons that are slower, faster or inconclusive, the largest decided difference first."
 )
-_NO_FOLD: Final = "No comparison is slower, faster or inconclusive: there is nothing to explain."
-_FEWER_CHARTS: Final = (
-    "To keep the page small, only the first comparisons have charts; all have their tables."
-)
+_NO_FOLD: Final = "No comparison is slower, faster or inconclusive."
+_FEWER_CHARTS: Final = "To keep the page small, only the first comparisons have charts."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,7 +283,7 @@ def _spread_blocks(
         return
     yield Heading(text=f"Distribution of {piece} times")
     if drawn:
-        describes = f"It describes: no verdict rests on single {PLURALS[piece]}."
+        describes = f"No verdict rests on single {PLURALS[piece]}."
         yield Line(text=f"{KEY} {describes}", style="small")
     yield from drawn
     yield table

@@ -262,10 +262,9 @@ def basis_sentence(phases: ArmPhases) -> str:
     """State what the intervals rest on."""
     return (
         f"From {counted(phases.rounds, 'marked round')} in "
-        f"{counted(phases.restarts, 'restart')}, on which no verdict rests: the marks take time "
-        f"themselves, alike in all arms. The {phases.tested} phases and operators that hold 1 % of "
-        "the step or more are compared; the confidence level of 95 % holds for all these intervals "
-        "together."
+        f"{counted(phases.restarts, 'restart')}; no verdict rests on them. The {phases.tested} "
+        "phases and operators that hold 1 % of the step or more are compared; 95 % holds for all "
+        "these intervals together."
     )
 
 
@@ -357,11 +356,11 @@ def threads_sentence(run: RunComparison) -> str:
     besides = " Plain commands run as many as they choose." * has_programs(run)
     if run.threads is None:
         return (
-            "envcompare set no number of threads (--threads as-run): the variables, the CPU set "
-            "and the quota of each environment decide it, as in your own runs."
+            "as in your own runs (--threads as-run): variables, CPU set and quota of each "
+            "environment decide."
         )
     number = counted(run.threads, "thread")
-    return f"envcompare set {number} in every environment (--threads {run.threads}).{besides}"
+    return f"{number} in every environment (--threads {run.threads}).{besides}"
 
 
 def thread_lines(run: RunComparison) -> tuple[str, ...]:

@@ -304,7 +304,7 @@ def _changed_too(change: Change) -> Iterable[str]:
     if texts:
         yield f"Between the runs, of {change.arm} itself changed: {listed(list(texts))}."
     if not change.is_described:
-        yield f"It was not recorded in both runs: what else of {change.arm} changed is not known."
+        yield f"What else of {change.arm} changed was not recorded in both runs."
 
 
 def _sentence(run: RunChange, change: Change, labels: dict[str, str]) -> str:
@@ -386,12 +386,11 @@ def _notes(run: RunChange) -> Iterable[str]:
     reference = "the reference" if run.references else run.reference_arm
     yield (
         f"The margin is {margin_text(run.margin)}, that of the run after{other}. Ratios to "
-        f"{reference} are compared and never times, since two runs are two moments."
+        f"{reference} are compared, never times."
     )
     yield (
-        "The interval of a change rests on those of both runs, each widened for looking and for "
-        f"the comparisons of its run ({run.before.planned_comparisons} before, "
-        f"{run.after.planned_comparisons} after)."
+        "The interval of a change rests on those of both runs, widened for their comparisons "
+        f"({run.before.planned_comparisons} before, {run.after.planned_comparisons} after)."
     )
     differences = [difference_sentences(side.host_differences) for side in (run.before, run.after)]
     for when, texts in zip(("before", "after"), differences, strict=True):
@@ -514,20 +513,14 @@ def _combined_notes(combined: CombinedRuns) -> Iterator[str]:
     yield f"The margin is {margin_text(combined.margin)}{largest}."
     units = {one.unit for one in combined.effects if one.log_ratio is not None}
     if "host" in units:
-        yield (
-            "Each machine is pooled over its own runs. The interval is for machines like these and "
-            "widens with the spread between them."
-        )
+        yield ("Each machine is pooled over its own runs. The interval is for machines like these.")
     if "run" in units:
-        yield (
-            "Where all runs are of one machine, the interval is for other days on it and says "
-            "nothing of other machines."
-        )
+        yield ("Where all runs are of one machine, the interval is for other days on it alone.")
     levels = {margin_percent(one.level) for one in combined.effects if one.level is not None}
     if len(levels) == 1 and len(combined.effects) > 1:
         yield (
-            f"The intervals hold at 95 % for all {len(combined.effects)} statements together (each "
-            f"at {levels.pop()} on its own)."
+            f"The intervals hold at 95 % for all {len(combined.effects)} statements together "
+            f"(each at {levels.pop()})."
         )
     elif levels:
         yield "The interval holds at 95 %."

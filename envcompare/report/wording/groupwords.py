@@ -26,36 +26,27 @@ MACHINES_ALIKE: Final = "The machines do not differ in anything that envcompare 
 MIXED: Final = " ⚠ confounded"
 _MOST_HOSTS: Final = 4
 _UNPAIRED: Final = (
-    "Times of different machines are compared here, measured at moments of their own. Nothing "
-    "pairs them, so that a busy neighbor or a slow hour of one machine does not cancel."
+    "Times of different machines are not paired: a busy neighbor or a slow hour of one machine "
+    "does not cancel."
 )
 _OVER_HOSTS: Final = (
-    "The unit is the host: each interval comes from how hosts of a group differ, and holds for "
-    "groups of hosts like these."
+    "Each interval comes from how hosts of a group differ, and holds for groups of hosts like "
+    "these."
 )
 _NO_SPREAD: Final = (
-    "One host of {} was measured, {}, and what is said is about that host. Its intervals hold for "
-    "further hosts of {} only if those scatter no more than the hosts of the other group do, which "
-    "nothing here shows."
+    "One host of {} was measured, {}. Its intervals hold for further hosts of {} only if those "
+    "scatter no more than the hosts of the other group, which is not shown here."
 )
 _TWO_MACHINES: Final = (
-    "One host of each group was measured, so that each interval comes from restarts. It is about "
-    "the machines {} and {}, and says nothing about other hosts of {} and {}."
+    "One host of each group was measured: each interval comes from restarts of {} and {}, and says "
+    "nothing about other hosts of {} and {}."
 )
 _LEFT_OUT: Final = (
     "These hosts have too few restarts to estimate their error, and were left out: {}."
 )
-_FAILED: Final = (
-    "The A/A control failed on {}: what it gave by itself is not claimed as a difference of what "
-    "environments cost."
-)
-_LEVEL: Final = (
-    "The intervals of the times together err in 5 % of the runs at most, and so do those of what "
-    "environments cost."
-)
-EFFECTS: Final = (
-    "How far the ratio of an environment to the one it is compared with differs between the groups."
-)
+_FAILED: Final = "The A/A control failed on {}: no smaller difference of costs is claimed."
+_LEVEL: Final = "The intervals of the times together hold at 95 %, and so do those of costs."
+EFFECTS: Final = "How far the ratio of an environment to its reference differs between the groups."
 _COSTS: Final = {"slower": "costs more", "faster": "costs less", "equivalent": "costs the same"}
 
 

@@ -32,7 +32,6 @@ from envcompare.report.wording.labels import (
     has_programs,
     has_steps,
     of_cells,
-    piece_word,
 )
 from envcompare.report.wording.profilewords import ONE_PROFILE
 from envcompare.report.wording.verdicts import unseen_waiting
@@ -49,41 +48,25 @@ _MOST_HOSTS: Final = 4
 _DIGITS: Final = 8  # of a lock's digest
 _ByKey = dict[HostFact, dict[str, FingerprintValue]]
 _MOST_CELLS: Final = 5
-_RATIO: Final = (
-    "time of a {piece} in the arm ÷ time in the reference; above 1 is slower and is drawn to the "
-    "right"
-)
-_TURNS: Final = (
-    "all arms take turns in short blocks, in a random order each round, so that other load on the "
-    "machine meets all of them alike"
-)
+_RULES: Final = "docs/measurement.md"
+_TURNS: Final = "blocks of all arms, in random order each round"
 _OUTCOMES: Final = (
-    "equivalent: the interval of the mean lies inside the margin; slower or faster: that of the "
-    "mean or of the typical step lies on one side of 0; otherwise inconclusive"
+    "equivalent: interval inside the margin; slower, faster: interval of the mean or of the "
+    "typical step on one side of 0"
 )
 _OUTCOMES_OF_PROGRAMS: Final = (
-    "equivalent: the interval lies inside the margin; slower or faster: it lies on one side of 0; "
-    "otherwise inconclusive"
+    "equivalent: interval inside the margin; slower, faster: interval on one side of 0"
 )
 _PROGRAMS: Final = (
-    "a plain command is timed from just before it is started inside the environment to its exit; "
-    "every round starts it once in each arm, in random order and one at a time; the first round is "
-    "a warm-up. The start of the environment is part of real time only. Net time is not defined, "
-    "since it is not known how long its threads and children wait"
+    "timed from their start inside the environment to their exit; the start of the environment is "
+    "in real time only"
 )
 _ONE_GPU: Final = "envcompare has been tried on one GPU so far, an NVIDIA H200."
-_BYTE_CODE: Final = (
-    "no arm writes it (PYTHONDONTWRITEBYTECODE), because a read-only container cannot: modules "
-    "without byte code are compiled at each start"
-)
 IMPORTED: Final = (
+    "The profiles were made elsewhere.",
     (
-        "The profiles were made elsewhere and read here. Totals are sums over launches, ratios are "
-        "made of sums, and rates are weighted by time."
-    ),
-    (
-        "A change is given per step if every profile says how many steps it covers (--steps), "
-        "otherwise for the whole profile: the profiles must then cover the same work."
+        "A change is per step if every profile says how many steps it covers (--steps); otherwise "
+        "the profiles must cover the same work."
     ),
     ONE_PROFILE,
 )
@@ -151,8 +134,8 @@ def difference_sentences(differences: Iterable[HostDifference]) -> tuple[str, ..
         arms.setdefault(f"{_what(by_key)}: {_values(by_key)}", []).append(arm)
     return tuple(
         visible(
-            f"The hosts have different {text} ({host_names(names)}). A difference between these "
-            "hosts, and an average over them, may come from that."
+            f"The hosts have different {text} ({host_names(names)}), which may explain a "
+            "difference between these hosts or an average over them."
         )
         for text, names in arms.items()
     )
@@ -203,10 +186,7 @@ def _wheel_sentences(run: RunComparison) -> tuple[str, ...]:
     for host in run.hosts:
         if host.wheels:
             hosts.setdefault(one_line(host.wheels), []).append(host.host)
-    return tuple(
-        visible(f"The PyTorch of {host_names(names)} was chosen so: {text}.")
-        for text, names in hosts.items()
-    )
+    return tuple(visible(f"{host_names(names)}: {text}.") for text, names in hosts.items())
 
 
 def host_names(names: list[str]) -> str:
@@ -242,8 +222,8 @@ def _sessions_sentence(run: RunComparison) -> str:
     if run.planned_sessions == 1:
         return ""
     return (
-        f"Measured in {sessions_text(run)}. The interval takes all restarts for independent, those "
-        "of one session too; the intervals of `envcompare combine` rest on whole runs."
+        f"Measured in {sessions_text(run)}. The interval treats all restarts as independent; "
+        "`envcompare combine` uses whole runs."
     )
 
 
@@ -262,10 +242,7 @@ def replication_sentence(run: RunComparison) -> str:
     rounds = _range([one.rounds for one in primaries], "round")
     restarts = _range([one.restarts for one in primaries], "restart")
     commands = f"; of commands, from {_range(processes, 'round')} of processes" if processes else ""
-    return (
-        f"Intervals come from {rounds} a cell, in which all arms take turns, in {restarts} of "
-        f"their workers{commands}."
-    )
+    return f"Intervals come from {rounds} a cell in {restarts}{commands}."
 
 
 def level_sentence(run: RunComparison) -> str:
@@ -278,7 +255,7 @@ def level_sentence(run: RunComparison) -> str:
         return _equal_sentence(run, len(equal)).strip()
     if run.screen:
         return f"{_screen_sentence(run)}{_equal_sentence(run, len(equal))}"
-    text = "The intervals hold at 95 %, widened for repeated checks while measuring"
+    text = "The intervals hold at 95 %, widened for repeated checks"
     if run.planned_comparisons > 1:
         levels = {
             margin_percent(one.deciding.level)
@@ -286,7 +263,7 @@ def level_sentence(run: RunComparison) -> str:
             if one.deciding and one.deciding.is_widened and one not in equal
         }
         at = f" (each at {levels.pop()} on its own)" if len(levels) == 1 else ""
-        text += f" and for all {run.planned_comparisons} planned comparisons together{at}"
+        text += f" and for all {run.planned_comparisons} planned comparisons{at}"
     return f"{text}.{_equal_sentence(run, len(equal))}"
 
 
@@ -301,12 +278,12 @@ def _equal_sentence(run: RunComparison, count: int) -> str:
     level, error = margin_percent(EQUAL_LEVEL), margin_percent((1 - EQUAL_LEVEL) / 2)
     if count > 1 and count == run.planned_comparisons:
         return (
-            f" Those of equivalent environments hold at {level}: the chance that all {count} are "
-            f"called equivalent although one is beyond the margin is at most {error}."
+            f" Those of equivalent environments hold at {level}: the risk of calling all {count} "
+            f"equivalent when one is not is at most {error}."
         )
     return (
-        f" That of an equivalent environment holds at {level}: the chance that one beyond the "
-        f"margin is called equivalent is at most {error}."
+        f" That of an equivalent environment holds at {level}: the risk of calling it equivalent "
+        f"when it is not is at most {error}."
     ) * (count > 0)
 
 
@@ -315,8 +292,7 @@ def _screen_sentence(run: RunComparison) -> str:
     return (
         f"This run screened {counted(run.planned_comparisons, 'comparison')} (--screen, Benjamini "
         "and Hochberg): of those called slower or faster about 5 % are false at most, and about "
-        "5 % of their intervals miss the truth. Inconclusive intervals hold at 95 % each, widened "
-        "for looking at them while measuring and not for their number."
+        "5 % of their intervals miss the truth. Inconclusive intervals hold at 95 % each."
     )
 
 
@@ -392,9 +368,8 @@ def _ratio_drift(drift: Drift, reference: str, *, of: str) -> str:
         way = slower_text(drift.over_generation)
     return (
         f"against {reference}, {drift.arm} gets {way} "
-        f"from the first round of a {of} to its last (p = {drift.p_value:.2g}): its warm-up "
-        "takes longer than the steps that are discarded, or its speed changes. The verdict has "
-        "all rounds in it."
+        f"from the first round of a {of} to its last (p = {drift.p_value:.2g}): its warm-up is "
+        "longer than the discarded steps, or its speed changes. The verdict has all rounds in it."
     )
 
 
@@ -446,8 +421,7 @@ def _changed(run: RunComparison) -> Iterator[str]:
         if identity.key == BOOT:
             yield (
                 f"{identity.host} was restarted while the run was interrupted: "
-                f"{change_text(identity)}. The ratios hold, since each generation compares "
-                "environments after the same start; absolute times may differ."
+                f"{change_text(identity)}. The ratios hold; absolute times may differ."
             )
         elif is_unverified(identity):
             yield (
@@ -468,7 +442,7 @@ def method_rules(run: RunComparison) -> tuple[tuple[str, str], ...]:
     """
     steps = has_steps(run)
     rules = (
-        ("Ratio", _RATIO.format(piece=piece_word(run))),
+        ("Rules", _RULES),
         ("Turns", _TURNS * steps),
         ("Change", _estimate(run)),
         ("Verdict", _OUTCOMES if steps else _OUTCOMES_OF_PROGRAMS),
@@ -481,7 +455,6 @@ def method_rules(run: RunComparison) -> tuple[tuple[str, str], ...]:
         ("Memory and hash seed", _stabilising(run)),
         ("CPU", _holding(run)),
         ("Stopped arms", _pausing(run)),
-        ("Byte code", _BYTE_CODE),
         ("Whole processes", _PROGRAMS * has_programs(run)),
         ("Watched", " ".join(_guard_sentences(run))),
     )
@@ -493,8 +466,8 @@ def _stabilising(run: RunComparison) -> str:
     if not run.stabilise:
         return "as they are (--no-stabilise)"
     return (
-        "every arm has the same fixed allocator thresholds, and all workers of a restart one hash "
-        "seed (--stabilise): page faults are rarer than without"
+        "fixed allocator thresholds, one hash seed a restart (--stabilise): page faults are rarer "
+        "than without"
     )
 
 
@@ -504,10 +477,7 @@ def _holding(run: RunComparison) -> str:
     if not held:
         return ""
     count = f"{sum(cell.held_rounds for cell in held)} of {sum(cell.rounds for cell in held)}"
-    return (
-        f"in {count} rounds of {_names(run, held)} all arms ran on one CPU, since CPUs differ in "
-        "what else they do"
-    )
+    return f"in {count} rounds of {_names(run, held)} all arms ran on one CPU"
 
 
 def _pausing(run: RunComparison) -> str:
@@ -516,9 +486,8 @@ def _pausing(run: RunComparison) -> str:
     if not stopped:
         return ""
     return (
-        f"{_names(run, stopped)}: processes or threads work in addition to the steps. They were "
-        "stopped while other arms had their turns; a block is timed from the moment they go on "
-        "until they have stopped again"
+        f"{_names(run, stopped)}: processes or threads that work in addition to the steps were "
+        "stopped while other arms had their turns"
     )
 
 
@@ -530,11 +499,7 @@ def _estimate(run: RunComparison) -> str:
     spread = f"; restarts vary by up to {percent(max(spreads))} % (estimated)" if spreads else ""
     is_on_gpu = any("cuda" in one.devices.values() for one in run.hosts)
     typical = "mean" if is_on_gpu else "lower quartile"
-    return (
-        "that of the mean of all steps, over all complete rounds and all launches; the typical "
-        f"step is the {typical} of a block{spread}. With one thread on a CPU, time that others "
-        "took from all arms alike is left out"
-    )
+    return f"of the mean of all steps; the typical step is the {typical} of a block{spread}"
 
 
 def _stopping(run: RunComparison) -> str:
@@ -545,9 +510,8 @@ def _stopping(run: RunComparison) -> str:
     # a target below half the margin asks for precision, so equivalence does not end the cell
     inside = "lies inside the margin, or " * (2 * run.target >= run.margin)
     return (
-        f"intervals are checked {_looks(run)}; a cell is done when each has a half-width of "
-        f"{margin_percent(run.target)} or less, {inside}{_far(run)}, and after "
-        f"{duration(run.budget_s)} in any case"
+        f"checked {_looks(run)}: each interval has a half-width of {margin_percent(run.target)} "
+        f"or less, {inside}{_far(run)}; or after {duration(run.budget_s)}"
     )
 
 
@@ -565,8 +529,8 @@ def _units(run: RunComparison) -> str:
     if not count:
         return ""
     return (
-        f"in {count} of {counted(len(measured), 'comparison')} restarts vary by 1 % and more: "
-        "there they are the units, and more of them narrow the interval"
+        f"in {count} of {counted(len(measured), 'comparison')} restarts vary by 1 % and more and "
+        "are the units: more of them narrow the interval"
     )
 
 
@@ -574,10 +538,7 @@ def _far(run: RunComparison) -> str:
     """State when a difference ends a cell."""
     if has_steps(run):
         return "excludes 0 with a fifth of its half-width to spare"
-    return (
-        "is decided: a confidence sequence, which holds however often it is checked, excludes 0, "
-        "and the printed interval is the union of both"
-    )
+    return "is decided by a confidence sequence; the printed interval is the union of both"
 
 
 def _looks(run: RunComparison) -> str:

@@ -59,21 +59,18 @@ WHY_HREF: Final = "#why"
 WHY_LINK: Final = "Why"
 NOT_PROFILED: Final = "no profile was taken"
 ONE_PROFILE: Final = (
-    "Each time comes from one profile, taken with the profiler attached; how much it varies from "
-    "run to run is not known."
+    "Each time comes from one profile, taken with the profiler attached; its spread is not known."
 )
-ONE_COUNT: Final = (
-    "Each number comes from one profile; how much it varies from run to run is not known."
-)
+ONE_COUNT: Final = "Each number comes from one profile; its spread is not known."
 _OPERATORS_ALONE: Final = "Only the operators on the CPU can be compared."
 _HIDDEN: Final = "CUDA graphs hide their kernels, so where the time goes is not known."
 _NOTHING_FOUND: Final = "The profiles hold nothing that explains a difference."
 NO_CONFOUNDER: Final = (
-    "No confounder is known; imported files do not record all versions of the software."
+    "No confounder is known; imported files record only some versions of the software."
 )
 HINTS: Final = (
-    "What the names of kernels hint at may be a confounder; imported files do not record all "
-    "versions of the software."
+    "The names of kernels hint at a confounder; imported files record only some versions of the "
+    "software."
 )
 _MOSTLY: Final = 0.5  # of a step; a larger part decides the step's time
 _COUNTED: Final[dict[str, str]] = {
@@ -115,8 +112,8 @@ _COUNTED: Final[dict[str, str]] = {
     "memset_ns": "memset, time",
     "memset_bytes": "memset, bytes",
     "user_ns": "CPU time of the program",
-    "sys_ns": "CPU time of the operating system",
-    "task_clock_ns": "CPU time by the scheduler's clock",
+    "sys_ns": "CPU time in the kernel",
+    "task_clock_ns": "task clock",
     "throttled_ns": "stopped by a CPU quota",
     "system_calls": "system calls",
     "read_calls": "system calls that read",
@@ -127,27 +124,27 @@ _COUNTED: Final[dict[str, str]] = {
     "context_switches": "context switches",
     "voluntary_switches": "voluntary context switches",
     "involuntary_switches": "involuntary context switches",
-    "cpu_migrations": "migrations between CPUs",
+    "cpu_migrations": "CPU migrations",
     "cycles": "CPU cycles",
     "instructions": "CPU instructions",
-    "cache_references": "references to the CPU's last cache",
-    "cache_misses": "misses of the CPU's last cache",
-    "branches": "branch instructions",
-    "branch_misses": "branches mispredicted",
+    "cache_references": "last-level cache references",
+    "cache_misses": "last-level cache misses",
+    "branches": "CPU branches",
+    "branch_misses": "CPU branch misses",
     "cpu_flops": "FLOP, CPU",
     "cpu_flops_fp32": "FLOP, FP32, CPU",
     "cpu_flops_fp64": "FLOP, FP64, CPU",
     "cpu_energy_j": "energy of the CPU",
     "max_rss_bytes": "peak resident memory",
-    "cgroup_peak_bytes": "peak memory of the control group",
+    "cgroup_peak_bytes": "peak cgroup memory",
 }
 _POWER: Final[dict[str, str]] = {
     "power_w": "power",
     "energy_per_step_j": "energy per step",
     "energy_per_sample_j": "energy per sample",
     "power_against_counter_share": "energy by power samples, of that by the counter",
-    "sm_clock_mhz": "clock of the multiprocessors",
-    "memory_clock_mhz": "clock of the memory",
+    "sm_clock_mhz": "SM clock",
+    "memory_clock_mhz": "memory clock",
     "temperature_c": "temperature, highest",
     "throttled_share": "time with clocks held down",
     "gpu_utilization_share": "time with a kernel running",
@@ -175,9 +172,7 @@ _SENTENCES: Final[Mapping[NoteKind, str]] = {
     # Kineto
     "no-gpu-events": "no GPU data: the trace contains no kernel, copy or memset",
     "distributed": "from a distributed program: rank {rank} of {world_size}, backend {backend}",
-    "times-of-counting": (
-        "counters were collected kernel by kernel, which changes every time: no time is used"
-    ),
+    "times-of-counting": ("counters were collected kernel by kernel: no time is used"),
     "metrics-without-sums": "left out because they have no sums: {metrics}",
     "counters-of-ranges": "some counters are of a whole range, not of one kernel",
     # Nsight Systems, and all traces
@@ -195,19 +190,15 @@ _SENTENCES: Final[Mapping[NoteKind, str]] = {
         "{launches} have no kernel in the export: it was lost, or ran after its end"
     ),
     "whole-graphs": (
-        "{graphs} were traced as a whole: their kernels are hidden; trace their nodes with "
+        "{graphs} were traced as a whole, which hides their kernels; use "
         "`nsys profile --cuda-graph-trace=node`"
     ),
     "untraced-graphs": (
-        "{graphs} were launched and not traced: their kernels are hidden; trace their nodes with "
+        "{graphs} were not traced, which hides their kernels; use "
         "`nsys profile --cuda-graph-trace=node`"
     ),
-    "unknown-launches": (
-        "left out: {launches} named [Unknown], where the tool did not record which kernel ran"
-    ),
-    "nameless-launches": (
-        "the tool did not record which kernel ran in {launches} without a name; all sums hold them"
-    ),
+    "unknown-launches": ("left out: {launches} named [Unknown]"),
+    "nameless-launches": ("{launches} without a name; all sums hold them"),
     # Nsight Compute
     "metric-missing": "{metric} is missing in {launches}",
     "impossible-metrics": (
@@ -215,41 +206,34 @@ _SENTENCES: Final[Mapping[NoteKind, str]] = {
     ),
     "no-time": "no time is used: counting SASS instructions changes it, in one case 146-fold",
     "unpatched-time": (
-        "instructions were counted as well: the time is gpu__time_duration, which the memory "
-        "counters of the same pass show to be of a replay that counted none"
+        "instructions were counted as well: the time is gpu__time_duration, of a replay without "
+        "counting"
     ),
     "controls-unknown": (
-        "the file does not record cache and clock control: by default ncu empties the caches "
-        "before each pass, so bytes of device memory are an upper bound, and locks the clock"
+        "the file does not record cache and clock control: by default ncu locks the clock and "
+        "empties the caches before each pass, so bytes of device memory are an upper bound"
     ),
     "controls-off": (
         "caches and clocks were left to the program (--cache-control none, --clock-control none)"
     ),
     "launches-not-in-file": "{launches} are not in the file: filtered out, or lost",
-    "uneven-rate": (
-        "{metric} is left out: its launches differ, and the file does not record their times"
-    ),
+    "uneven-rate": ("{metric} is left out: launches differ, and their times are not recorded"),
     # nvprof
     "cut-names": "some names end in $: nvprof cut them to the width of the terminal",
-    "rounded-counts": (
-        "large counts are rounded to five digits, as nvprof prints them in text; CSV is exact"
-    ),
+    "rounded-counts": ("large counts are rounded to five digits (CSV is exact)"),
     "no-api-calls": (
-        "no API calls, as --print-gpu-summary prints: if the log was cut off, only what took less "
-        "than {percent} % of the GPU's time could be missing"
+        "no API calls (--print-gpu-summary): if the log was cut off, only what took less than "
+        "{percent} % of the GPU's time could be missing"
     ),
     "processes": "{processes} are added up",
     "events-left-out": "events are left out; only metrics are read",
     "unread-table": "not compared: {table}",
     "unread-rows": "not compared: {table} ({names})",
     "uneven-metric": (
-        "line {line}: {metric} is left out of one kernel: its average does not fit its minimum and "
-        "maximum"
+        "line {line}: {metric} is left out of one kernel: its average is outside its range"
     ),
-    "metric-of-some": (
-        "{metric} is left out of a kernel: one process or GPU counted it and another did not"
-    ),
-    "unended-line": "the last line has no line ending; its row passes every check and was read",
+    "metric-of-some": ("{metric} is left out of a kernel: not every process or GPU counted it"),
+    "unended-line": "the last line has no line ending, and was read",
     # reported by a tool
     "text": "{text}",
     # reported by PyTorch in the worker
@@ -570,12 +554,12 @@ def ledger_sentence(ledger: Ledger, *, reference: str) -> str:
     )
 
 
-def helper_sentences(ledger: Ledger, *, reference: str) -> tuple[str, ...]:
+def helper_sentence(ledger: Ledger, *, reference: str) -> str:
     """Name the helper programs of the environment and their CPU time."""
-    return tuple(
-        f"Outside the workload, {name} used {time_text(ns)} more CPU time{_a_piece(ledger)} than "
-        f"in the same time with {reference}; no part above includes it."
-        for name, ns in ledger.helpers.items()
+    used = [f"{name} {_signed(ns)}" for name, ns in ledger.helpers.items()]
+    return (
+        f"CPU time outside the workload{_a_piece(ledger)}, against {reference}: {listed(used)}; no "
+        "part above includes it."
     )
 
 
@@ -604,7 +588,7 @@ def quantity_name(name: str) -> str:
     if name == HELPERS_WINDOW:
         return "time in which helper programs were measured"
     if program := helper_of(name):
-        return f"CPU time of {program}, outside the workload"
+        return f"CPU time of {program}"
     if name.startswith("memcpy_"):
         return _of_copies(name) or name
     whole = name.removesuffix(_USER)

@@ -51,7 +51,7 @@ EXPLAINED: Final[tuple[Outcome, ...]] = (*MOVED, "inconclusive")
 REAL_INSIDE: Final = "a real difference, smaller than the margin"
 
 _NOTHING_DIFFERS: Final = (
-    "Nothing that envcompare recorded can act here: the cause may be one that it does not record."
+    "No recorded difference can act here: envcompare may not record the cause."
 )
 _MOST_CANDIDATES: Final = 3
 _MOST_BY_DESIGN: Final = 5  # by name only; the Environments section lists all
@@ -60,8 +60,8 @@ _LEAST_OUTSIDE_S: Final = 0.05  # less reads as 0.0 s
 _HOPELESS: Final = 1000  # restarts; a longer forecast is of no use for planning
 _REASONS: Final[dict[ReasonKind, str]] = {
     "no-complete-round": "no round was complete",
-    "not-selected": "among this many comparisons the screen does not count it as a difference",
-    "target-first": "the target was reached first; a smaller --target continues",
+    "not-selected": "the screen does not count it as a difference",
+    "target-first": "a smaller --target continues",
     "no-interval": "there is no interval",
     "only-before": "only the earlier run has it",
     "mean-open": "the mean of all steps may have changed by more than the margin",
@@ -213,11 +213,7 @@ def confounder_sentence(
         return ""
     is_one = len(named) == 1 and not fact(confounders[0].key).is_plural
     verb = "differs" if is_one else "differ"
-    consequence = (
-        "How much each explains is shown under Environment or software?"
-        if is_split
-        else _consequence(outcomes)
-    )
+    consequence = "See Environment or software?" if is_split else _consequence(outcomes)
     return visible(f"Besides the environment, {listed(named)} {verb}. {consequence}")
 
 
@@ -243,8 +239,8 @@ def candidate_sentence(
     """
     if candidates is None:
         return visible(
-            "What differs besides the environment is not known: this run has no fingerprint for "
-            f"{arm}{' in some cells' if in_some_cells else ''}."
+            f"What else differs is not known: there is no fingerprint for {arm}"
+            f"{' in some cells' if in_some_cells else ''}."
         )
     if not candidates:
         return visible(_on_purpose(on_purpose, arm))
@@ -282,7 +278,7 @@ def _on_purpose(differences: tuple[FactDifference, ...], arm: str) -> str:
         return _NOTHING_DIFFERS
     names = dict.fromkeys(fact(one.key).name for one in differences)
     what = listed(list(names), most=_MOST_BY_DESIGN)
-    return f"What {arm} does by design differs: {what}. Any of it may be the cause."
+    return f"{arm} differs by design in {what}. Any of it may be the cause."
 
 
 def _described(differences: list[FactDifference]) -> str:
@@ -305,11 +301,11 @@ def control_sentence(cell: CellSummary, *, label: str, run: RunComparison) -> st
         why = one_line(cell.reason) or f"{counted(cell.generations, 'generation')} ran"
         return visible(f"A/A control: not measured in {label} ({why}).")
     if not floor.has_size:
-        return visible(f"A/A control in {label}: a single restart says nothing about the noise.")
+        return visible(f"A/A control in {label}: one restart does not show the noise.")
     gave = f"{name} against itself gave {signed_percent(floor.log_ratio)}"
     if floor.low is None or floor.high is None:
-        said = f"A/A control in {label}: {gave}, no interval; what may go unnoticed is not known."
-        return visible(said)
+        unknown = "no interval, so the smallest detectable difference is unknown"
+        return visible(f"A/A control in {label}: {gave}, {unknown}.")
     ends = signed_interval(floor.low, floor.high)
     gave += f" ({ends}, {margin_percent(floor.level)} interval)"
     far = unsigned_percent(max((floor.low, floor.high), key=lambda end: abs(change(end))))
@@ -318,11 +314,9 @@ def control_sentence(cell: CellSummary, *, label: str, run: RunComparison) -> st
             f"Control failed in {label}: {gave}; no claim smaller than {far} is made there."
         )
     if _is_decided(cell, run):
-        words = f"A/A control in {label}: {gave}: 0 lies inside, as it should."
-        return visible(f"{words} Each verdict there rests on its own interval.")
+        return visible(f"A/A control in {label}: {gave}: 0 lies inside.")
     return visible(
-        f"A/A control in {label}: {gave}. "
-        f"Differences under about {far} may go unnoticed in this run."
+        f"A/A control in {label}: {gave}. Differences under about {far} may go unnoticed."
     )
 
 
@@ -347,7 +341,7 @@ def margin_text(margin: float) -> str:
     """Return "±2 %", with its exact ends if rounding would hide them."""
     band = math.log1p(margin)
     reads_alike = unsigned_percent(-band) == unsigned_percent(band)
-    ends = "" if reads_alike else f" (the same factor either way: {signed_interval(-band, band)})"
+    ends = "" if reads_alike else f" ({signed_interval(-band, band)})"
     return f"±{margin_percent(margin)}{ends}"
 
 
@@ -524,7 +518,7 @@ def _consequence(outcomes: frozenset[Outcome]) -> str:
     if outcomes & set(MOVED):
         return "The difference is real, but its cause cannot be determined."
     if outcomes == {"not-run"}:
-        return "The profiles cannot tell which of these causes a difference."
+        return "The profiles cannot tell these causes apart."
     if "equivalent" in outcomes:
         return "The equal speed is that of environment and software together."
     return "If there were a difference, its cause could not be determined."
@@ -554,7 +548,7 @@ def _reason_words(reason: Reason) -> str:
         case "control-failed":
             end = unsigned_percent(reason.control_end or 0.0)
             return (
-                f"control failed: the reference differs from itself by up to {end}, so no smaller "
+                f"control failed: the reference differs from itself by up to {end}; no smaller "
                 "difference is claimed"
             )
         case "outside-turns":

@@ -14,7 +14,7 @@ import pytest
 
 from envcompare.analysis.model.profiling import Ledger
 from envcompare.profilers.host import HelperProcess, helper_quantities, list_helpers, used_ns
-from envcompare.report.wording.profilewords import helper_sentences, largest_parts, quantity_name
+from envcompare.report.wording.profilewords import helper_sentence, largest_parts, quantity_name
 from envcompare.transport import LOCAL
 
 _COMPUTE = "sum(i * i for i in range(10 ** 6)); print(flush=True); input()"
@@ -94,7 +94,7 @@ def test_helpers_are_named_beside_the_parts_of_a_step() -> None:
     """In the sentence where they matter, in the fold of the comparison always."""
     used = {"squashfuse_ll": 5_000_000}
     quantity, window = helper_quantities(used, steps=5, window_ns=90_000_000)
-    assert quantity_name(quantity.name) == "CPU time of squashfuse_ll, outside the workload"
+    assert quantity_name(quantity.name) == "CPU time of squashfuse_ll"
     assert "helper programs" in quantity_name(window.name)
     assert helper_quantities({}, steps=5, window_ns=1) == ()
     ledger = Ledger(
@@ -103,9 +103,7 @@ def test_helpers_are_named_beside_the_parts_of_a_step() -> None:
         helpers={"squashfuse_ll": 5_000_000, "dockerd": 20_000},
     )  # fmt: skip
     assert largest_parts(ledger).endswith("; CPU time outside the workload: squashfuse_ll +5.00 ms")
-    first, second = helper_sentences(ledger, reference="vm")
-    assert first == (
-        "Outside the workload, squashfuse_ll used 5.00 ms more CPU time a step than in the same "
-        "time with vm; no part above includes it."
+    assert helper_sentence(ledger, reference="vm") == (
+        "CPU time outside the workload a step, against vm: squashfuse_ll +5.00 ms and dockerd "
+        "+20.0 µs; no part above includes it."
     )
-    assert "dockerd used 20.0 µs" in second
