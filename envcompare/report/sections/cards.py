@@ -61,8 +61,8 @@ from envcompare.text import counted
 _MOST_ITEMS: Final = 2
 _MOST_CLOCKS: Final = 1
 _MOST_BUILDS: Final = 4
-_UNDECIDED: Final = "No difference was decided, so there is no cause to look for yet."
-_NOTHING: Final = "No difference beyond the margin was found."
+_UNDECIDED: Final = "No comparison is slower or faster, so there is no cause to look for yet."
+_NOTHING: Final = "No comparison is slower or faster."
 _SPLIT_HREF: Final = "#split"
 _SPLIT_LINK: Final = "Environment or software?"
 
@@ -302,7 +302,7 @@ def _without_answer(run: RunComparison, verdicts: tuple[Verdict, ...]) -> list[L
     undecided = sum(one.outcome == "inconclusive" for one in verdicts)
     if undecided:
         verb = "is" if undecided == 1 else "are"
-        text = f"{undecided} of {total} {verb} inconclusive: that is not “no difference”."
+        text = f"{undecided} of {total} {verb} inconclusive: a difference may exist."
         items.append(_item(text))
     return items
 
