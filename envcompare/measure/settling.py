@@ -25,7 +25,8 @@ LOOKS_S = (1 + _LOOPS_AGAIN) * LOOP_S  # of each arm, in two looks
 _LEAST_GAIN = 0.025  # as a log ratio: less is not worth longer turns
 _ERRORS = 2  # standard errors that a difference must exceed its limit by
 
-_HELD_ROUNDS, _HELD_WAIT = 8, 0.01  # and the share of a block
+_HELD_ERRORS = 4  # of a sign test, since there is a look after each round
+_HELD_WAIT = 0.01  # share of a block
 
 Loops = Sequence[Mapping[str, Ran]]
 """Discarded turns, each with a long block of every arm."""
@@ -144,10 +145,11 @@ class HeldWaits:
 
         Neighbors of the host make an arm wait longer as often as the reference.
         """
-        pairs = ((self._longer[arm], self._shorter[arm]) for arm in self._longer)
+        pairs = [(count, self._shorter[arm]) for arm, count in self._longer.items()]
         return any(
-            max(pair) >= max(_HELD_ROUNDS, self._rounds / 4) and max(pair) > 4 * min(pair)
-            for pair in pairs
+            abs(longer - shorter) >= max(_HELD_ERRORS * math.sqrt(longer + shorter), 1)
+            and max(longer, shorter) >= self._rounds / 4
+            for longer, shorter in pairs
         )
 
 

@@ -92,12 +92,14 @@ def test_two_looks_in_a_row_have_to_see_it_and_a_clean_one_ends_them() -> None:
 @pytest.mark.parametrize(
     ("longer", "shorter", "usual", "share", "harm"),
     [
-        (8, 1, 9, 0.02, True),
-        (1, 8, 9, 0.02, True),  # something of the reference
-        (7, 0, 9, 0.02, False),
-        (8, 2, 9, 0.02, False),
-        (8, 0, 9, 0.009, False),
-        (8, 0, 30, 0.02, False),
+        (16, 0, 9, 0.02, True),
+        (0, 16, 9, 0.02, True),  # something of the reference
+        (15, 0, 9, 0.02, False),
+        (20, 1, 9, 0.02, True),
+        (20, 2, 9, 0.02, False),
+        (16, 0, 9, 0.009, False),
+        (16, 0, 50, 0.02, False),
+        (0, 0, 9, 0.02, False),
     ],
 )
 def test_no_worker_is_held_on_a_cpu_that_something_of_its_arm_needs(
