@@ -508,7 +508,7 @@ class Generation:
         )
 
     def _unrecorded(self, arm: str, steps: int) -> int:
-        """Return how many steps ran before this turn and after the last block that counts."""
+        """Count the steps of a turn; return how many ran since the last block that counts."""
         before = self._done[arm] - self._recorded[arm]
         self._done[arm] += steps
         self._recorded[arm] = self._done[arm]

@@ -54,8 +54,8 @@ class Settling:
 
     @property
     def is_due(self) -> bool:
-        """Tell whether there are enough rounds for a look."""
-        return len(self._rounds) >= _ROUNDS
+        """Tell whether there are enough rounds for a look, and one is to come."""
+        return not self.is_settled and len(self._rounds) >= _ROUNDS
 
     @property
     def loops(self) -> int:
