@@ -20,10 +20,10 @@ from envcompare.measure.replies import Ran
 LEAST_SETTLING_S, MOST_SETTLING_S = 0.05, 0.2
 SHORT_BLOCK_S = 0.05  # longer blocks settle by themselves
 LOOP_S = 0.25  # of a discarded turn, whose second half counts
-_ROUNDS, _LOOPS_AGAIN = 12, 3
-LOOKS_S = (1 + _LOOPS_AGAIN) * LOOP_S  # of each arm, in two looks
+_ROUNDS, _MOST_ROUNDS, _LOOPS_AGAIN = 12, 48, 3
+LOOKS_S = (1 + _LOOPS_AGAIN) * LOOP_S  # of each arm, in two looks: usually enough
 _LEAST_GAIN = 0.025  # as a log ratio: less is not worth longer turns
-_ERRORS = 2  # standard errors that a difference must exceed its limit by
+_ERRORS = 3  # standard errors that a difference must exceed
 
 _HELD_ERRORS = 4  # of a sign test, since there is a look after each round
 _HELD_WAIT = 0.01  # share of a block
@@ -36,16 +36,18 @@ Rounds = Sequence[Mapping[str, float]]
 
 @dataclass(slots=True)
 class Settling:
-    """The looks at what a pause changes; two in a row have to see it, and a clean one ends them."""
+    """The looks at what a pause changes; it has to be seen twice, in different rounds and loops."""
 
     is_settled: bool = True
-    is_seen: bool = False  # by the last look
-    _rounds: list[dict[str, float]] = field(default_factory=list)
+    is_seen: bool = False
+    _looks: int = 0  # at these rounds
+    _rounds: list[Mapping[str, float]] = field(default_factory=list)
+    _loops: list[Mapping[str, Ran]] = field(default_factory=list)
 
     def begin(self) -> None:
         """Look at the rounds from now on."""
         self.is_settled = self.is_seen = False
-        self._rounds.clear()
+        self._clear()
 
     def add(self, blocks: Mapping[str, Ran]) -> None:
         """Add a round."""
@@ -55,31 +57,41 @@ class Settling:
     @property
     def is_due(self) -> bool:
         """Tell whether there are enough rounds for a look, and one is to come."""
-        return not self.is_settled and len(self._rounds) >= _ROUNDS
+        return not self.is_settled and len(self._rounds) >= _ROUNDS * (1 + self._looks)
 
     @property
     def loops(self) -> int:
-        """Return how many loops the next look compares with."""
-        return _LOOPS_AGAIN if self.is_seen else 1
+        """Return how many more loops the next look needs."""
+        return _LOOPS_AGAIN if self.is_seen and not self._looks else 1
 
     def look(self, loops: Loops, *, reference: str, margin: float) -> float:
         """Return for how long turns have to settle, in seconds; 0 if that is not sure (yet)."""
-        wanted_s = settling_s(loops, self._rounds, reference=reference, margin=margin)
+        self._looks += 1
+        self._loops += loops
+        wanted_s = settling_s(self._loops, self._rounds, reference=reference, margin=margin)
+        if wanted_s:
+            was_seen, self.is_seen = self.is_seen, True
+            self._clear()
+            return wanted_s if was_seen else 0.0
+        self.is_settled = wanted_s is not None or len(self._rounds) >= _MOST_ROUNDS
+        return 0.0
+
+    def _clear(self) -> None:
+        self._looks = 0
         self._rounds.clear()
-        was_seen, self.is_seen = self.is_seen, wanted_s > 0
-        self.is_settled = not self.is_seen
-        return wanted_s if was_seen else 0.0
+        self._loops.clear()
 
 
-def settling_s(loops: Loops, rounds: Rounds, *, reference: str, margin: float) -> float:
+def settling_s(loops: Loops, rounds: Rounds, *, reference: str, margin: float) -> float | None:
     """Return how long after a pause the ratio of an arm becomes what it is in a loop; 0: at once.
 
     The mean log ratio of an arm to the reference over all rounds has to differ from that in the
-    second halves of the loops, by two standard errors more than 2.5 % or half the margin.
+    second halves of the loops by more than 3 standard errors, and by more than 2.5 % and half the
+    margin. None: too few rounds to tell, since a difference of one error more would be too large.
     """
     limit = max(_LEAST_GAIN, math.log1p(margin / 2))
     arms = [arm for arm in loops[0] if arm != reference] if loops and reference in loops[0] else []
-    is_early_different = is_different = False
+    is_early_different = is_different = is_unsure = False
     for arm in arms:
         turns = [one[arm] - one[reference] for one in rounds if arm in one and reference in one]
         ours, theirs = ([*_late(loops, name)] for name in (arm, reference))
@@ -87,13 +99,15 @@ def settling_s(loops: Loops, rounds: Rounds, *, reference: str, margin: float) -
             continue
         late = statistics.fmean(ours) - statistics.fmean(theirs)
         error = math.sqrt(sum(statistics.variance(x) / len(x) for x in (turns, ours, theirs)))
-        is_different |= abs(statistics.fmean(turns) - late) > limit + _ERRORS * error
+        difference = abs(statistics.fmean(turns) - late)
+        is_different |= difference > max(limit, _ERRORS * error)
+        is_unsure |= difference + error > limit
         early = [[*_early(loops, name)] for name in (arm, reference)]
         if all(early):
             first = statistics.fmean(early[0]) - statistics.fmean(early[1])
             is_early_different |= abs(first - late) > limit
     if not is_different:
-        return 0.0
+        return None if is_unsure else 0.0
     return MOST_SETTLING_S if is_early_different else LEAST_SETTLING_S
 
 
