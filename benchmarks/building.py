@@ -28,7 +28,6 @@ import click
 
 from bookkeeping import Conditions, Places, Watch, benchmark, load_average, write_json
 from envcompare import bundled
-from envcompare.command import Command
 from envcompare.config import Compression, Variant
 from envcompare.environments.oci import ENGINE, image_store
 from envcompare.environments.singularity import find_engine, make_sif
@@ -36,6 +35,7 @@ from envcompare.stack import Options, Progress, Request, building, image, storag
 from envcompare.stack.image import Image
 from envcompare.stack.sif import Sif
 from envcompare.stack.storage import Wheelhouse
+from envcompare.text import Command
 from envcompare.transport import LocalTransport, Transport, run, shell
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.openssh import SshOptions

@@ -25,11 +25,11 @@ import click
 import numpy as np
 
 from bookkeeping import Places, Watch, benchmark, load_average, write_json
-from envcompare.command import Command
 from envcompare.environments.oci import image_store
 from envcompare.stack import Progress, image
 from envcompare.stack.image import Image, deliver
 from envcompare.stats.intervals import interval
+from envcompare.text import Command
 from envcompare.transport import CONTENT_S, LOCAL, Transport, file_sha256, run
 from envcompare.transport.copies import put_file
 from envcompare.transport.hosts import connect, parse_hosts

@@ -26,8 +26,8 @@ from scipy import special, stats
 
 from bookkeeping import HERE, Places, benchmark, commit, commits, write_json
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import Comparison, Estimate, RunComparison
-from envcompare.analysis.timing.cells import CellData, summarise_cell
+from envcompare.analysis.model import Comparison, Estimate, RunComparison
+from envcompare.analysis.timing import CellData, summarise_cell
 from envcompare.analysis.timing.judge import judge, primaries
 from envcompare.run_folder.records import CONTROL_SUFFIX, Block, Event, Scalar
 from envcompare.run_folder.results import RunFolder

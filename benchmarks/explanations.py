@@ -20,17 +20,17 @@ import msgspec
 
 from bookkeeping import HERE, Places, Watch, benchmark, load_average, write_json
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import RunComparison
-from envcompare.command import Command
+from envcompare.analysis.model import RunComparison
 from envcompare.environments.oci import ENGINE
 from envcompare.environments.registry import environment
-from envcompare.report.numbers import NOT_MEASURED
 from envcompare.report.sections.why import split_parts
+from envcompare.report.wording import NOT_MEASURED
 from envcompare.report.wording.causewords import split_sentences
 from envcompare.report.wording.headlines import headlines
 from envcompare.report.wording.verdicts import estimate_text
 from envcompare.run_folder.results import RunFolder
 from envcompare.stack import Options, Progress, Request
+from envcompare.text import Command
 from envcompare.transport import Transport, run
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.openssh import SshOptions

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from bookkeeping import Conditions, Places, commits
-from envcompare.report.numbers import NOT_MEASURED
+from envcompare.report.wording import NOT_MEASURED
 from envcompare.text import counted
 
 _MARKUP = str.maketrans("|<>`", "/()'")  # what a table and Markdown would take for their own

@@ -18,17 +18,15 @@ import msgspec
 
 from bookkeeping import WORK, Conditions, Watch
 from envcompare import bundled
-from envcompare.command import Command, CommandResult
 from envcompare.config.experiment import restarts_of
 from envcompare.config.settings import PRESETS, Preset
 from envcompare.environments.oci import ENGINE
 from envcompare.environments.registry import environment
-from envcompare.interrupt import Interruption
-from envcompare.measure import Facts
+from envcompare.errors import Interruption
+from envcompare.measure import Facts, LaunchSpec
 from envcompare.measure import Variables as StartVariables
 from envcompare.measure.cell import Budget, CellContext, Launch, Roster
 from envcompare.measure.lockstep import Lockstep, Turns
-from envcompare.measure.replies import LaunchSpec
 from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import (
     ArmRecord,
@@ -45,6 +43,7 @@ from envcompare.stack import Progress, Request
 from envcompare.stats.intervals import ALPHA, Interval, look_factor
 from envcompare.stats.metrics import Readings
 from envcompare.stats.typical import MIN_RESTARTS, TYPICAL_SHARE, RoundEvidence, error_share
+from envcompare.text import Command, CommandResult
 from envcompare.transport import LocalTransport, run
 
 Variables = Mapping[str, str]

@@ -16,7 +16,7 @@ import numpy as np
 
 from bookkeeping import HERE, Places, benchmark, load_average
 from envcompare.analysis.model.profiling import ArmPhases, PartDifference
-from envcompare.analysis.timing.cells import CellData
+from envcompare.analysis.timing import CellData
 from envcompare.analysis.timing.descriptive import cell_phases
 from envcompare.run_folder.records import CONTROL_SUFFIX, Block, MarkedBlock
 from envcompare.stats.metrics import Readings

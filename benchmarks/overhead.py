@@ -20,12 +20,15 @@ import click
 import numpy as np
 
 from bookkeeping import Places, Watch, benchmark, write_json
-from envcompare.command import Command
 from envcompare.environments import Isolation
+from envcompare.environments.oci import image_store
 from envcompare.environments.registry import environment
 from envcompare.run_folder.records import Block
+from envcompare.stack import Progress
+from envcompare.stack.image import deliver, find
 from envcompare.stats.intervals import Interval, interval
-from envcompare.transport import run
+from envcompare.text import Command
+from envcompare.transport import LOCAL, run
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.openssh import SshOptions
 from ground import Trial, ground, measure, read_blocks, save
@@ -68,6 +71,9 @@ def _roads(pairs: int, host: str, config: Path, image: str) -> dict[str, object]
     """Time both roads in pairs, each in random order; the first pair is left out."""
     watch = Watch.begin()
     transport = connect(parse_hosts((host,))[0], options=SshOptions(config=config))
+    if (base := find(image_store(LOCAL), image)) is None:
+        raise click.ClickException(f"the image {image} is not on this machine")
+    deliver(image_store(transport), base, local=image_store(LOCAL), progress=Progress(print))
     user = run(transport, Command(argv=("id", "-u"))).stdout.strip()
     isolation = Isolation(
         run_id="overhead", arm="docker", reference=image, uid=int(user), gid=int(user)

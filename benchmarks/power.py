@@ -20,8 +20,8 @@ import numpy as np
 from scipy import stats
 
 from bookkeeping import HERE, Conditions, Places, benchmark, load_average
-from envcompare.analysis.model.comparison import Tail
-from envcompare.analysis.timing.cells import CellData
+from envcompare.analysis.model import Tail
+from envcompare.analysis.timing import CellData
 from envcompare.analysis.timing.judge import primaries, tail
 from envcompare.run_folder.records import CONTROL_SUFFIX
 from envcompare.stats.intervals import Interval

@@ -14,7 +14,7 @@ import click
 import numpy as np
 
 from bookkeeping import HERE, Places, benchmark, load_average
-from envcompare.report.numbers import NOT_MEASURED
+from envcompare.report.wording import NOT_MEASURED
 from envcompare.run_folder.records import Block
 from envcompare.stats.metrics import METRICS
 from envcompare.stats.typical import spread_of_rounds

@@ -1,6 +1,8 @@
 """Texts for the reader (one line, shortened, hidden characters visible), TOML, and masked secrets.
 
 Secrets are masked in output and files by the same rule as in the harness.
+
+Commands are data, and only this module quotes for a shell.
 """
 
 from __future__ import annotations
@@ -8,9 +10,11 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import re
+import shlex
 import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
 from typing import Any, Final
@@ -282,3 +286,51 @@ def listed(value: str | tuple[str, ...] | None) -> tuple[str, ...]:
     """Return the items of a comma list or of a TOML array, without blanks."""
     items = value.split(",") if isinstance(value, str) else (value or ())
     return tuple(item.strip() for item in items if item.strip())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What to run: argv, extra environment and working directory; never shell text."""
+
+    argv: tuple[str, ...]
+    env: tuple[tuple[str, str], ...] = ()
+    cwd: str | None = None
+
+    def flat(self) -> tuple[str, ...]:
+        """Return one argv that sets the environment and directory itself (POSIX sh, env)."""
+        argv = self.argv
+        if self.env:
+            argv = ("env", *(f"{name}={value}" for name, value in self.env), *argv)
+        if self.cwd is not None:
+            argv = ("sh", "-c", 'cd -- "$1" && shift && exec "$@"', "sh", self.cwd, *argv)
+        return argv
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandResult:
+    """The exit code (128 + n after signal n) and both streams of a finished command."""
+
+    command: Command
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def succeeded(self) -> bool:
+        """Tell whether the exit code is 0."""
+        return self.exit_code == 0
+
+    def tail(self, lines: int = 10) -> str:
+        """Return the last lines of stderr, or of stdout if stderr is empty, without secrets."""
+        text = self.stderr.strip() or self.stdout.strip()
+        return masked("\n".join(text.splitlines()[-lines:]))
+
+
+def shell_text(argv: tuple[str, ...]) -> str:
+    """Quote argv for a POSIX shell."""
+    return shlex.join(argv)
+
+
+def shown_text(argv: tuple[str, ...]) -> str:
+    """Quote argv for a reader, without its secrets."""
+    return shlex.join(masked_words(argv))

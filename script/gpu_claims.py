@@ -18,8 +18,8 @@ import msgspec
 import numpy as np
 
 from envcompare.gpu import table_roofs
-from envcompare.gpu.kernelnames import identity
-from envcompare.run_folder.history import standing
+from envcompare.gpu.kernels import identity
+from envcompare.run_folder import standing
 from envcompare.run_folder.profiles import Device, PassName, Profile, ProfileRecord, Roofs
 from envcompare.run_folder.records import ArmRecord, Block, Event, GpuReading, RunRecord, Sample
 from envcompare.run_folder.results import RunFolder

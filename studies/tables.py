@@ -14,10 +14,9 @@ from typing import Any
 import click
 import msgspec
 
-from envcompare.analysis.model.comparison import CellSummary, RunComparison
-from envcompare.report.blocks import Column, Items, Line, PlainBlock, grid_of, markdown
-from envcompare.report.numbers import listed, number_text
-from envcompare.report.wording.labels import arms_in
+from envcompare.analysis.model import CellSummary, RunComparison
+from envcompare.report import Column, Items, Line, PlainBlock, grid_of, markdown
+from envcompare.report.wording import arms_in, listed, number_text
 from envcompare.report.wording.methodwords import device_sentences
 from envcompare.run_folder.records import Scalar
 from envcompare.text import parse_toml

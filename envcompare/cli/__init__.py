@@ -1,4 +1,4 @@
-"""The command line, and the subcommands that reach hosts: run, plan, doctor, build, clean.
+"""The command line, and the subcommands that reach hosts: run, plan, doctor, build, clean, status.
 
 It is the only place that prints results or exits.
 """
@@ -10,9 +10,10 @@ import shlex
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
@@ -37,9 +38,10 @@ from envcompare.errors import (
     as_known,
     unexpected,
 )
-from envcompare.text import counted, escaped_json, masked, visible
+from envcompare.text import age_text, counted, escaped_json, masked, visible
 
 if TYPE_CHECKING:
+    from envcompare.analysis.compare import ArmProgress, CellStatus, RunStatus
     from envcompare.config.experiment import Experiment
     from envcompare.config.plan import Plan
     from envcompare.doctor.checks import HostExamination
@@ -206,8 +208,7 @@ def run(
     """Measure the workloads in every arm and write a run folder with its report."""
     from envcompare.cli.planning import file_lines, resumed
     from envcompare.config.settings import Settings
-    from envcompare.run_folder import locked
-    from envcompare.run_folder.history import next_session
+    from envcompare.run_folder import locked, next_session
     from envcompare.run_folder.results import RunFolder
     from envcompare.runner import Job
 
@@ -283,7 +284,7 @@ def _all_measured(folder: RunFolder, sessions: int) -> str:
 
 def _tell_sessions(job: Job, planned: int) -> None:
     """Print how to measure the next session, or that this was the last."""
-    from envcompare.run_folder.history import next_session
+    from envcompare.run_folder import next_session
 
     session = next_session(job.folder.read_events().events)
     if session > planned:
@@ -322,7 +323,7 @@ def _measured(job: Job) -> int:
 
     Raises InterruptedRunError if the user stopped it.
     """
-    from envcompare.interrupt import handling_signals
+    from envcompare.errors import handling_signals
     from envcompare.runner import walk
 
     with handling_signals(job.interruption, job.display.say):
@@ -408,11 +409,11 @@ def build(display: Display, /, *, sbom: Path | None, **values: Any) -> None:  # 
     """Build image, SIF and venv from one set of locked wheels on every host that needs them."""
     from envcompare.cli.planning import resolved
     from envcompare.hosts.opening import require_base
-    from envcompare.runner import preparing
+    from envcompare.runner import walk
 
     experiment, hosts = resolved(*settings_of(values))
     require_base(hosts, experiment, display.say)
-    outcome = preparing.build_everywhere(experiment, hosts, display, sbom=sbom)
+    outcome = walk.build_everywhere(experiment, hosts, display, sbom=sbom)
     print_lines(outcome.lines)
     sys.exit(outcome.exit_code)
 
@@ -450,7 +451,7 @@ def clean(
     from envcompare.hosts.allocation import forget, jobs_of
     from envcompare.run_folder import locked
     from envcompare.run_folder.results import RunFolder
-    from envcompare.runner import preparing
+    from envcompare.runner import walk
 
     if run_folder is not None:
         again = Settings(wait=values.pop("wait") or 0.0)
@@ -464,10 +465,10 @@ def clean(
         if jobs := jobs_of(folder.read_events().events):
             with locked(folder.path, by="run"):  # a live client keeps its job
                 forget(run_id, jobs)
-        outcome = preparing.clean_everywhere(experiment, hosts, display, run_id=run_id)
+        outcome = walk.clean_everywhere(experiment, hosts, display, run_id=run_id)
     else:
         experiment, hosts = resolved(*settings_of(values))
-        free = preparing.unlock_everywhere if break_lock else preparing.clean_everywhere
+        free = walk.unlock_everywhere if break_lock else walk.clean_everywhere
         outcome = free(experiment, hosts, display)
     print_lines(outcome.lines)
     sys.exit(outcome.exit_code)
@@ -482,5 +483,89 @@ def _size(planned: Plan) -> str:
     )
 
 
-for _command in (run, plan, doctor, build, clean, *reading.COMMANDS):
+_STATES: Final = {"not-begun": "not begun", "going-on": "being measured"}
+
+
+@click.command()
+@click.argument("run_folder", type=reading.PATH, metavar="[RUN]", required=False)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="json is only for a RUN, with the intervals as log ratios.",
+)
+@taking(PLACES)
+@click.pass_obj
+def status(display: Display, /, *, run_folder: Path | None, form: str, **values: Any) -> None:  # noqa: ANN401
+    """Show how far a run is, or without RUN which run holds each host; change nothing.
+
+    The exit code is 0 whatever the state of the run or host.
+    """
+    from envcompare.analysis.compare import status_of
+    from envcompare.run_folder.results import RunFolder, json_bytes
+
+    if run_folder is None:
+        _tell_holders(display, form, values)
+    if any(value not in (None, ()) for value in values.values()):
+        raise ConfigError(
+            "status of a RUN takes no other options",
+            hint="leave out the RUN to ask the hosts, or all other options",
+        )
+    state = status_of(RunFolder.open(run_folder))
+    if form == "json":
+        print_bytes(escaped_json(json_bytes(state)))
+    else:
+        print_lines(_lines(state))
+
+
+def _tell_holders(display: Display, form: str, values: dict[str, Any]) -> NoReturn:
+    """Ask the hosts which client holds them, and exit."""
+    from envcompare.cli.planning import resolved
+    from envcompare.runner.walk import tell_holders
+
+    if form == "json":
+        raise ConfigError("--format json is for a RUN", hint="name a run folder")
+    outcome = tell_holders(*resolved(*settings_of(values)), display)
+    print_lines(outcome.lines)
+    sys.exit(outcome.exit_code)
+
+
+def _lines(run: RunStatus) -> Iterator[str]:
+    yield f"run {run.run_id}: {_headline(run)}"
+    for cell in run.cells:
+        yield f"  {cell.cell}: {_progress(cell)}"
+        yield from (f"    {arm.arm}: {_interval(arm)}" for arm in cell.arms)
+    yield from (f"  failed: {text}" for text in run.failures)
+
+
+def _headline(run: RunStatus) -> str:
+    if run.owner is not None:
+        return f"going on for {run.owner.age}: {run.owner.place}"
+    return "ended" if run.state == "ended" else "interrupted; it can be resumed"
+
+
+def _progress(cell: CellStatus) -> str:
+    """Return the state of a cell, its results, and its remaining budget."""
+    parts = [_STATES.get(cell.state, cell.state)]
+    parts += [cell.reason] if cell.reason else []
+    if cell.restarts and cell.is_program:
+        parts.append(counted(cell.restarts, "process", "processes"))
+    elif cell.restarts:
+        parts.append(counted(cell.restarts, "restart"))
+    if cell.budget_left_s is not None:
+        parts.append(f"at most {age_text(cell.budget_left_s)} of measuring left")
+    return ", ".join(parts)
+
+
+def _interval(arm: ArmProgress) -> str:
+    from envcompare.report.wording import signed_interval, signed_percent
+
+    if arm.estimate is None:
+        return "no estimate yet"
+    return f"{signed_percent(arm.estimate)} ({signed_interval(arm.low, arm.high)})"
+
+
+for _command in (run, plan, doctor, build, clean, status, *reading.COMMANDS):
     app.add_command(_command)

@@ -12,13 +12,13 @@ from rich.padding import Padding
 from rich.text import Text
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model import RunComparison
 from envcompare.console import Display, print_bytes, print_lines, result_stream
 from envcompare.errors import RunFolderError
-from envcompare.report.blocks import Heading, Items, Line, PlainBlock, Table, markdown, plain
+from envcompare.report import Heading, Items, Line, PlainBlock, Table, markdown, plain
 from envcompare.report.charts.rendering import left_out_charts
-from envcompare.report.numbers import FIGURE
 from envcompare.report.summary import summary
+from envcompare.report.wording import FIGURE
 from envcompare.run_folder.results import RunFolder, json_bytes
 from envcompare.text import flat
 

@@ -10,9 +10,8 @@ from typing import Any
 import msgspec
 
 from envcompare.bundled import __version__
-from envcompare.command import shown_text
 from envcompare.config.experiment import Experiment, resolve
-from envcompare.config.plan import Cell, Plan, derive_seed, make_plan, not_placed, shuffled
+from envcompare.config.plan import Cell, Plan, make_plan, not_placed
 from envcompare.config.scheduling import check_time
 from envcompare.config.settings import (
     HostTable,
@@ -25,10 +24,11 @@ from envcompare.config.settings import (
 from envcompare.config.workloads import Known, Program, catalogue, left_behind
 from envcompare.environments.registry import all_traits
 from envcompare.errors import ConfigError, RunFolderError
-from envcompare.run_folder.history import next_session, written_samples
+from envcompare.measure import derive_seed, shuffled
+from envcompare.run_folder import next_session, written_samples
 from envcompare.run_folder.records import Design, ProfileChoice
 from envcompare.run_folder.results import RunFolder, configuration_of
-from envcompare.text import assigned, counted, first_few, masked_toml, parse_toml
+from envcompare.text import assigned, counted, first_few, masked_toml, parse_toml, shown_text
 from envcompare.transport.hosts import HostSpec, Inventory, KnownHost, host_groups, parse_hosts
 
 PROFILES: dict[ProfileChoice, str] = {

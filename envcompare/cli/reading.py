@@ -8,35 +8,32 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from envcompare.cli.options import IMPORT, PLACES, command_line, settings_of, taking
+from envcompare.cli.options import IMPORT, command_line, taking
 from envcompare.console import Display, is_terminal, print_bytes, print_lines
 from envcompare.errors import ConfigError
 from envcompare.files import irregular
 from envcompare.run_folder import replace_file, write_error
-from envcompare.text import age_text, counted, escaped_json
+from envcompare.text import counted
 
 if TYPE_CHECKING:
-    from envcompare.analysis.model.comparison import RunComparison
-    from envcompare.analysis.progress import ArmProgress, CellStatus, RunStatus
-    from envcompare.analysis.two_runs.gates import Gate
+    from envcompare.analysis.model import RunComparison
+    from envcompare.analysis.two_runs import Gate
     from envcompare.run_folder.results import RunFolder
 
 
-_PATH: Final = click.Path(path_type=Path, readable=False)
+PATH: Final = click.Path(path_type=Path, readable=False)
 """A path as typed: the code that opens it reports what is wrong, with its own exit code."""
 _OWN: Final = ("run.json", "samples.jsonl", "events.jsonl", "fingerprints", "logs", "profiles")
 """Files without which a run folder is lost."""
-_STATES: Final = {"not-begun": "not begun", "going-on": "being measured"}
 
 
 @click.command()
-@click.argument("run_folder", type=_PATH, metavar="RUN")
+@click.argument("run_folder", type=PATH, metavar="RUN")
 @click.option("--open", "is_opened", is_flag=True, help="Open the page in the browser.")
 @click.option(
     "--format",
@@ -47,11 +44,11 @@ _STATES: Final = {"not-begun": "not begun", "going-on": "being measured"}
     help="html is written to the run folder; all other formats go to stdout.",
 )
 @click.option(
-    "--output", type=_PATH, metavar="FILE", help="Write to this file instead of the run folder."
+    "--output", type=PATH, metavar="FILE", help="Write to this file instead of the run folder."
 )
 @click.option(
     "--figures",
-    type=_PATH,
+    type=PATH,
     metavar="DIR",
     help="Write every chart as SVG, PNG and PDF.",
 )
@@ -204,7 +201,7 @@ def _data(folder: RunFolder, form: str, output: Path | None) -> RunComparison:
 
         content = json_bytes(comparison)
     elif form == "md":
-        from envcompare.report.blocks import markdown
+        from envcompare.report import markdown
         from envcompare.report.summary import summary
 
         content = f"{markdown(summary(comparison))}\n".encode()
@@ -300,7 +297,7 @@ _for_comments = click.option(
 
 
 @click.command()
-@click.argument("runs", nargs=-1, type=_PATH, metavar="RUN [RUN]")
+@click.argument("runs", nargs=-1, type=PATH, metavar="RUN [RUN]")
 @click.option(
     "--fail-on",
     "texts",
@@ -331,7 +328,7 @@ def compare(
     conditions change from run to run. Exit 3 or 4 if a gate could not judge everything, for
     example what only BEFORE contains, or if a run is incomplete.
     """
-    from envcompare.analysis.two_runs.gates import parse_gates
+    from envcompare.analysis.two_runs import parse_gates
 
     gates = parse_gates(texts)
     if not 1 <= len(runs) <= 2:
@@ -352,12 +349,11 @@ def compare(
 def _judge_one(path: Path, gates: tuple[Gate, ...], *, form: str) -> int:
     """Print the verdicts of a run and of its gates; return the exit code."""
     from envcompare.analysis.compare import compare_run
-    from envcompare.analysis.model.changes import GatedRun
-    from envcompare.analysis.two_runs.gates import claims_of_run, gates_exit_code, judge_gates
+    from envcompare.analysis.two_runs import GatedRun, claims_of_run, gates_exit_code, judge_gates
     from envcompare.cli.conclusion import show_result
     from envcompare.report.summary import summary
+    from envcompare.report.wording import cell_labels
     from envcompare.report.wording.changewords import gate_blocks, worded_gates
-    from envcompare.report.wording.labels import cell_labels
     from envcompare.run_folder.results import RunFolder
 
     run = compare_run(RunFolder.open(path))
@@ -380,11 +376,11 @@ def _compare_two(
     """Print how two runs differ and the verdicts of the gates; return the exit code."""
     import msgspec
 
+    from envcompare.analysis.two_runs import claims_of_change, gates_exit_code, judge_gates
     from envcompare.analysis.two_runs.changes import compare_runs, read_run
-    from envcompare.analysis.two_runs.gates import claims_of_change, gates_exit_code, judge_gates
     from envcompare.cli.conclusion import show_result
+    from envcompare.report.wording import cell_labels
     from envcompare.report.wording.changewords import change_blocks, worded
-    from envcompare.report.wording.labels import cell_labels
     from envcompare.run_folder.results import RunFolder
 
     first, second = (read_run(RunFolder.open(path)) for path in (before, after))
@@ -407,7 +403,7 @@ def _nothing_to_judge(run: RunComparison) -> ConfigError:
 
 
 @click.command()
-@click.argument("runs", nargs=-1, type=_PATH, metavar="RUN RUN…")
+@click.argument("runs", nargs=-1, type=PATH, metavar="RUN RUN…")
 @_for_comments
 @click.option(
     "--allow-mismatch",
@@ -434,85 +430,4 @@ def combine(runs: tuple[Path, ...], *, form: str, allow_mismatch: bool) -> None:
     show_result(combined_blocks(combined), combined, form=form)
 
 
-@click.command()
-@click.argument("run_folder", type=_PATH, metavar="[RUN]", required=False)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="json is only for a RUN, with the intervals as log ratios.",
-)
-@taking(PLACES)
-@click.pass_obj
-def status(display: Display, /, *, run_folder: Path | None, form: str, **values: Any) -> None:  # noqa: ANN401
-    """Show how far a run is, or without RUN which run holds each host; change nothing.
-
-    The exit code is 0 whatever the state of the run or host.
-    """
-    from envcompare.analysis.progress import status_of
-    from envcompare.run_folder.results import RunFolder, json_bytes
-
-    if run_folder is None:
-        _tell_holders(display, form, values)
-    if any(value not in (None, ()) for value in values.values()):
-        raise ConfigError(
-            "status of a RUN takes no other options",
-            hint="leave out the RUN to ask the hosts, or all other options",
-        )
-    state = status_of(RunFolder.open(run_folder))
-    if form == "json":
-        print_bytes(escaped_json(json_bytes(state)))
-    else:
-        print_lines(_lines(state))
-
-
-def _tell_holders(display: Display, form: str, values: dict[str, Any]) -> NoReturn:
-    """Ask the hosts which client holds them, and exit."""
-    from envcompare.cli.planning import resolved
-    from envcompare.runner.preparing import tell_holders
-
-    if form == "json":
-        raise ConfigError("--format json is for a RUN", hint="name a run folder")
-    outcome = tell_holders(*resolved(*settings_of(values)), display)
-    print_lines(outcome.lines)
-    sys.exit(outcome.exit_code)
-
-
-def _lines(run: RunStatus) -> Iterator[str]:
-    yield f"run {run.run_id}: {_headline(run)}"
-    for cell in run.cells:
-        yield f"  {cell.cell}: {_progress(cell)}"
-        yield from (f"    {arm.arm}: {_interval(arm)}" for arm in cell.arms)
-    yield from (f"  failed: {text}" for text in run.failures)
-
-
-def _headline(run: RunStatus) -> str:
-    if run.owner is not None:
-        return f"going on for {run.owner.age}: {run.owner.place}"
-    return "ended" if run.state == "ended" else "interrupted; it can be resumed"
-
-
-def _progress(cell: CellStatus) -> str:
-    """Return the state of a cell, its results, and its remaining budget."""
-    parts = [_STATES.get(cell.state, cell.state)]
-    parts += [cell.reason] if cell.reason else []
-    if cell.restarts and cell.is_program:
-        parts.append(counted(cell.restarts, "process", "processes"))
-    elif cell.restarts:
-        parts.append(counted(cell.restarts, "restart"))
-    if cell.budget_left_s is not None:
-        parts.append(f"at most {age_text(cell.budget_left_s)} of measuring left")
-    return ", ".join(parts)
-
-
-def _interval(arm: ArmProgress) -> str:
-    from envcompare.report.numbers import signed_interval, signed_percent
-
-    if arm.estimate is None:
-        return "no estimate yet"
-    return f"{signed_percent(arm.estimate)} ({signed_interval(arm.low, arm.high)})"
-
-
-COMMANDS = (report, import_, list_, compare, combine, status)
+COMMANDS = (report, import_, list_, compare, combine)

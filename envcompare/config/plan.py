@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
-import random
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -123,17 +121,6 @@ def make_plan(experiment: Experiment, hosts: tuple[str, ...], *, accept_many: bo
     arms = planned_arms(experiment)
     design = msgspec.convert(experiment, Design, from_attributes=True)
     return Plan(cells=cells, arms=arms, design=design, seed=experiment.seed)
-
-
-def derive_seed(run_seed: int, *parts: str | int) -> int:
-    """Return a 63-bit seed: SHA-256 of `run seed/purpose/cell/restart/generation`."""
-    text = "/".join(str(part) for part in (run_seed, *parts))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
-
-
-def shuffled(items: tuple[str, ...], seed: int) -> tuple[str, ...]:
-    """Return the items in the random order that belongs to `seed`."""
-    return tuple(random.Random(seed).sample(items, len(items)))
 
 
 def _cells(experiment: Experiment, hosts: tuple[str, ...]) -> list[Cell]:

@@ -21,13 +21,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from envcompare import bundled
-from envcompare.command import Command
 from envcompare.config import Traits
 from envcompare.config.settings import LONGEST_S, Settings, WorkloadTable
 from envcompare.errors import CommandTimeoutError, ConfigError, OutputLimitError
 from envcompare.files import read_text
 from envcompare.run_folder.records import Scalar
-from envcompare.text import closest, listed
+from envcompare.text import Command, closest, listed
 from envcompare.transport import LOCAL, run
 
 MOST_BYTES: Final = 32 << 20

@@ -19,12 +19,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from envcompare.config.experiment import Experiment
-from envcompare.config.plan import Cell, derive_seed, make_plan, planned_arms
+from envcompare.config.plan import Cell, make_plan, planned_arms
 from envcompare.config.settings import DEFAULTS, options
 from envcompare.doctor.checks import ComparedStack, Finding, HostExamination, diagnose, finding
 from envcompare.environments import Check
 from envcompare.environments.registry import ENVIRONMENTS, all_traits
-from envcompare.errors import Problem, UnusableError, WorkloadError, as_known
+from envcompare.environments.software import TREE
+from envcompare.errors import Interruption, Problem, UnusableError, WorkloadError, as_known
 from envcompare.fingerprint.comparing import compare_fingerprints, each_once
 from envcompare.fingerprint.evidence import ArmsContext
 from envcompare.fingerprint.sentences import other_options
@@ -32,13 +33,10 @@ from envcompare.hosts import HostSession, stack_options
 from envcompare.hosts.allocation import partitions
 from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.opening import note_differing_files, open_session, ssh_options
-from envcompare.interrupt import Interruption
-from envcompare.measure import stable_variables, with_parameters
-from envcompare.measure.replies import LaunchSpec
+from envcompare.measure import LaunchSpec, derive_seed, stable_variables, with_parameters
 from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import ArmRecord, FingerprintRecord, FingerprintValue
 from envcompare.stack import NotMadeError, Progress
-from envcompare.stack.proof import TREE
 from envcompare.text import cause_line, listed
 from envcompare.transport.hosts import HostSpec, connect
 

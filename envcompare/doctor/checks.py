@@ -21,7 +21,7 @@ from envcompare.environments.gpu import (
     survey,
 )
 from envcompare.environments.registry import IMAGE_BUILDER, environment
-from envcompare.environments.software import needs
+from envcompare.environments.software import TREE, needs
 from envcompare.errors import Problem, StackError, TransportError, UnusableError
 from envcompare.fingerprint import INSTALLED_PARTS, fact
 from envcompare.fingerprint.sentences import SEPARATE, describe
@@ -30,7 +30,6 @@ from envcompare.profilers import Tool
 from envcompare.profilers.toolbox import PROFILERS, find_rights, permission
 from envcompare.run_folder.records import SCHEMA, FactClass, FactDifference
 from envcompare.stack import Choice, Options, Progress, Request, choose, newest_major, storage
-from envcompare.stack.proof import TREE
 from envcompare.stack.venv import FirstPython, find_interpreter, find_python, first_python
 from envcompare.stack.wheelhouse import is_filled
 from envcompare.text import first_few

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, runtime_checkable
 
-from envcompare.command import Command, CommandResult
 from envcompare.config import Compression, Place, Traits
 from envcompare.errors import (
     CommandTimeoutError,
@@ -22,7 +21,7 @@ from envcompare.errors import (
     StillRunningError,
 )
 from envcompare.stack import Engine, Mount, Prepared, Request
-from envcompare.text import spoken
+from envcompare.text import Command, CommandResult, spoken
 from envcompare.transport import Transport, run
 
 PATIENCE_S = 60.0

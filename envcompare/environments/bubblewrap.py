@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from envcompare.command import Command, CommandResult
 from envcompare.config import Place, Placing, Rung, Traits
 from envcompare.environments import (
     Check,
@@ -39,7 +38,7 @@ from envcompare.stack import (
 )
 from envcompare.stack.storage import host_cache
 from envcompare.stack.venv import Layout, make_root
-from envcompare.text import spoken
+from envcompare.text import Command, CommandResult, spoken
 from envcompare.transport import Transport, make_folder, not_understood, shell
 
 _HOST = "/"  # as the folder of an image: only the mounts, which show the host's files

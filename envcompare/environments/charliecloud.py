@@ -9,7 +9,6 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-from envcompare.command import Command
 from envcompare.config import Placing, Traits
 from envcompare.environments import (
     Check,
@@ -34,7 +33,7 @@ from envcompare.stack import (
     recognise,
 )
 from envcompare.stack.venv import make_root
-from envcompare.text import spoken
+from envcompare.text import Command, spoken
 from envcompare.transport import Transport
 
 _OLDEST = (0, 33)  # the first version with `--write-fake`

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from envcompare.command import Command
 from envcompare.environments import (
     PATIENCE_S,
     Check,
@@ -23,7 +22,7 @@ from envcompare.environments import (
 from envcompare.errors import CommandTimeoutError, Problem
 from envcompare.gpu import ON_BUS, SURVEY, HostGpus, driver_version, read_survey
 from envcompare.stack import Symptom, recognise
-from envcompare.text import spoken
+from envcompare.text import Command, spoken
 from envcompare.transport import Transport, shell
 
 _PROBE = r"""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from envcompare.command import Command
 from envcompare.config import Traits
 from envcompare.environments import Check, ask, unusable
 from envcompare.environments.oci import DOCKER_TRAITS, ENGINE, DockerEngine
 from envcompare.errors import Problem
 from envcompare.stack import Symptom, recognise
+from envcompare.text import Command
 from envcompare.transport import Transport
 
 _PROBE = r"""

@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
-from envcompare.command import Command, CommandResult
 from envcompare.config import Compression, Place, Placing, Traits
 from envcompare.environments import (
     HELD,
@@ -39,7 +38,7 @@ from envcompare.stack.building import build
 from envcompare.stack.image import deliver
 from envcompare.stack.storage import ImageStore, bind, mount_options, retry_while_restarting
 from envcompare.stack.venv import make_image
-from envcompare.text import spoken
+from envcompare.text import Command, CommandResult, spoken
 from envcompare.transport import FOLDER_S, LOCAL, Transport
 
 # A container outlives its client, and an image has no process: labels find both.

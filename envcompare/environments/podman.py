@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from envcompare.command import Command
 from envcompare.config import Compression, Traits
 from envcompare.environments import (
     Check,
@@ -41,7 +40,7 @@ from envcompare.stack import image as images
 from envcompare.stack.building import held_or_built
 from envcompare.stack.storage import ImageStore
 from envcompare.stack.venv import make_image
-from envcompare.text import spoken
+from envcompare.text import Command, spoken
 from envcompare.transport import Transport
 
 _OLDEST = (3, 4)  # the first version with `--pull never`

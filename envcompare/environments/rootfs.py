@@ -6,7 +6,6 @@ import uuid
 from dataclasses import replace
 from typing import Final
 
-from envcompare.command import Command, CommandResult
 from envcompare.environments import Environment
 from envcompare.environments.software import PYTHON, started, wheelhouse, with_proof
 from envcompare.errors import StackError
@@ -15,6 +14,7 @@ from envcompare.stack import image as images
 from envcompare.stack.building import held_or_built
 from envcompare.stack.image import Image, Piped, pipe
 from envcompare.stack.storage import ImageStore, host_cache
+from envcompare.text import Command, CommandResult
 from envcompare.transport import CONTENT_S, make_folder, not_understood, read_json, shell
 
 # As Docker sets it for an image without one; an image's own one comes later.

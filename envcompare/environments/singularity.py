@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from envcompare.command import Command
 from envcompare.config import Compression, Placing, Traits
 from envcompare.environments import (
     HELD,
@@ -40,7 +39,7 @@ from envcompare.stack import image as images
 from envcompare.stack.building import held_or_built
 from envcompare.stack.storage import ImageStore, bind, mount_options
 from envcompare.stack.venv import make_root
-from envcompare.text import spoken
+from envcompare.text import Command, spoken
 from envcompare.transport import LOCAL, Transport, not_understood, run
 
 _OLDEST = (3, 9)  # SingularityCE 3.9 brought `--mount`; every Apptainer has it

@@ -1,13 +1,21 @@
-"""The software of an arm that environments share: wheels, the first start, the proof."""
+"""The software of an arm that environments share: wheels, the first start, the proof.
+
+The proof of an arm's software is a hash of its installation, taken from inside.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from typing import Annotated, Final
 
-from envcompare.command import Command, CommandResult
+import msgspec
+
+from envcompare import bundled
 from envcompare.environments import (
     Environment,
     Isolation,
@@ -16,15 +24,263 @@ from envcompare.environments import (
     run_inside,
     run_wrapped,
 )
-from envcompare.errors import CommandTimeoutError, Problem, StackError
+from envcompare.errors import CommandTimeoutError, OutputLimitError, Problem, StackError
 from envcompare.stack import Prepared, Progress, Request, storage
 from envcompare.stack import image as images
-from envcompare.stack.proof import Inside, prove
 from envcompare.stack.storage import ImageStore, Wheelhouse, host_cache, local_cache
 from envcompare.stack.venv import LOADING, Layout, find_python, layout, left_out, software_of
 from envcompare.stack.wheelhouse import check_machine, fill, is_filled
-from envcompare.text import spoken
-from envcompare.transport import Transport
+from envcompare.text import Command, CommandResult, first_few, spoken, visible
+from envcompare.transport import CONTENT_S, Transport, make_folder, read_json, run, shell
+
+TREE = "site_packages.sha256"
+FILES = "site_packages.files"
+LOCK = "lock.sha256"
+UNPROVEN = "unproven"
+_MOST_PARTS: Final = 20  # packages to inspect
+_MOST_FILES: Final = 50  # named per package
+_MOST_NAMED: Final = 3  # packages named in an error
+_MOST_NAME: Final = 1024  # a name has at most 255 bytes, and one byte is written as \\xff
+_MOST_INSTALLED: Final = 20_000  # parts; the largest distributions of Python have some thousands
+_KEEP = 'cat >"$1.part-$$" && mv -f -- "$1.part-$$" "$1"'
+
+
+Inside = Callable[..., CommandResult]
+"""Runs an arm's interpreter once, with these words, in its environment."""
+
+
+class _NotReadError(Exception):
+    """The installation of an arm could not be read."""
+
+
+_UNREAD: Final = (_NotReadError, msgspec.DecodeError, CommandTimeoutError, OutputLimitError)
+_Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
+# Names become words of a command, which allows no NUL and limits their length.
+_Name = Annotated[
+    str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f]+\Z", min_length=1, max_length=_MOST_NAME)
+]
+
+
+class _Tree(msgspec.Struct, frozen=True, kw_only=True):
+    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    files: Annotated[int, msgspec.Meta(ge=0)]
+    parts: Annotated[dict[_Name, _Digest], msgspec.Meta(max_length=_MOST_INSTALLED)]
+
+
+class _Files(msgspec.Struct, frozen=True, kw_only=True):
+    files: tuple[tuple[str, str, _Digest], ...]  # part, name and digest
+
+
+class _Stamp(msgspec.Struct, frozen=True, kw_only=True):
+    stamp: str
+
+
+def prove(
+    transport: Transport, prepared: Prepared, inside: Inside, *, name: str, progress: Progress
+) -> Prepared:
+    """Return the arm's software with the hash of its site-packages among the facts.
+
+    An image or a SIF cannot change under its hash, so it is read once; a folder is read again if a
+    file in it was replaced. Unreadable software has no such facts; `progress` and the identity give
+    the reason. `name` is that of the environment.
+    """
+    try:
+        key = prepared.fixed_by or read_json(_ask(inside, "--stamp"), _Stamp).stamp
+        words = (name, key, prepared.interpreter, bundled.tree_program())
+        kept_as = hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
+        tree = _kept(transport, inside, name=kept_as, progress=progress)
+    except _UNREAD as error:
+        progress.say(f"what is installed in {name} cannot be hashed, so it is not proven: {error}")
+        return replace(prepared, identity=(*prepared.identity, (UNPROVEN, str(error))))
+    if not tree.files:
+        progress.say(f"no packages are installed in {name}")
+    facts = ((TREE, tree.sha256), (FILES, str(tree.files)))
+    parts = tuple(f"{part} {digest}" for part, digest in tree.parts.items())
+    # a known hash identifies the content
+    known_by = () if prepared.fixed_by else ((TREE, tree.sha256),)
+    return replace(
+        prepared,
+        facts=(*prepared.facts, *facts),
+        parts=parts,
+        software=(*prepared.software, *known_by),
+    )
+
+
+def tell_files_apart(
+    arms: Mapping[str, tuple[Inside, Prepared]], *, progress: Progress
+) -> dict[str, Prepared]:
+    """Return the software of arms with the files that differ, by arm name.
+
+    Each arm has a function that runs its interpreter, and its software. Only packages with equal
+    versions are inspected, and files outside packages; if there are many, only the first.
+    """
+    listed_arms = {arm: prepared for arm, (_, prepared) in arms.items() if prepared.parts}
+    parts = [dict(map(_halves, prepared.parts)) for prepared in listed_arms.values()]
+    unlike = _unlike_parts(parts)
+    digests: dict[str, dict[tuple[str, str], str]] = {}
+    for arm in listed_arms if unlike else ():
+        try:
+            listed = read_json(_ask(arms[arm][0], "--files", *unlike), _Files).files
+        except _UNREAD as error:
+            progress.say(f"cannot tell which files of {', '.join(unlike)} differ in {arm}: {error}")
+            return {}
+        digests[arm] = {(part, name): digest for part, name, digest in listed}
+    files_that_differ = _unlike_files(digests, unlike)
+    changed = {
+        arm: tuple(f"{' '.join(at)} {files[at]}" for at in files_that_differ if at in files)
+        for arm, files in digests.items()
+    }
+    return {arm: replace(listed_arms[arm], changed=lines) for arm, lines in changed.items()}
+
+
+def _unlike_parts(arms: list[dict[str, str]]) -> tuple[str, ...]:
+    """Return the first parts that differ: packages of one version, and files some arms lack.
+
+    Files outside packages come first: they are few, and no version number shows their difference.
+    """
+    names = sorted({name for arm in arms for name in arm}, key=lambda name: ("==" in name, name))
+    return tuple(name for name in names if len(_digests(arms, name)) > 1)[:_MOST_PARTS]
+
+
+def _digests(arms: list[dict[str, str]], name: str) -> set[str]:
+    """Return the different digests of a part; for files outside packages, absence counts too."""
+    digests = {arm.get(name, "") for arm in arms}
+    return digests - {""} if "==" in name else digests
+
+
+def _unlike_files(
+    digests: Mapping[str, Mapping[tuple[str, str], str]], parts: tuple[str, ...]
+) -> tuple[tuple[str, str], ...]:
+    """Return part and name of the files that differ, the first of each part.
+
+    Byte code is left out if its source differs too.
+    """
+    differing: list[tuple[str, str]] = []
+    for part in parts:
+        arms = [
+            {name: digest for (owner, name), digest in files.items() if owner == part}
+            for files in digests.values()
+        ]
+        holders = [files for files in arms if files or "==" not in part]
+        names = sorted({name for files in holders for name in files})
+        unlike = [name for name in names if len({files.get(name) for files in holders}) > 1]
+        sources = [name for name in unlike if _source(name) not in {*unlike} - {name}]
+        differing += [(part, name) for name in sources[:_MOST_FILES]]
+    return tuple(differing)
+
+
+def _source(name: str) -> str:
+    """Return the source of byte code; for other files, their own name."""
+    return re.sub(r"__pycache__/([^/]+?)\.[^/]*\.pyc$", r"\1.py", name)
+
+
+def _halves(entry: str) -> tuple[str, str]:
+    """Return name and digest of an entry; names may contain blanks."""
+    name, _, digest = entry.rpartition(" ")
+    return name, digest
+
+
+def mismatch(
+    arm: str, mine: Prepared, others: Mapping[str, Prepared], *, host: str
+) -> StackError | None:
+    """Return the error for an arm whose software differs from that of an arm with the same wheels.
+
+    If no other arm differs, compares with the label of the arm's image.
+    """
+    tree, lock = (dict(mine.facts).get(name) for name in (TREE, LOCK))
+    for other, prepared in others.items():
+        facts = dict(prepared.facts)
+        if tree and lock and facts.get(LOCK) == lock and facts.get(TREE, tree) != tree:
+            both = {arm: mine, other: prepared}
+            return StackError(
+                f"{arm} and {other} on {host} have different software, made from the same wheels",
+                details=f"site-packages of {arm} has the hash {tree[:16]}, that of {other} "
+                f"{facts[TREE][:16]}{_said_of(both)}{_which(both)}",
+                hint=f"{_remedy(both)}; --allow-mismatch compares them as they are",
+            )
+    if tree and mine.meant and tree != mine.meant:
+        return StackError(
+            f"{arm} on {host} has different software from what its image was built with",
+            details=f"its site-packages have the hash {tree[:16]}, the label of the image says "
+            f"{mine.meant[:16]}",
+            hint=f"{_removal(mine)}, then run again; --allow-mismatch accepts it as it is",
+        )
+    return None
+
+
+def _said_of(both: Mapping[str, Prepared]) -> str:
+    """Name the arms that differ from their image's label; empty if none does."""
+    meant = _meant(both)
+    wrong = _changed(both)
+    if not meant or not wrong:
+        return ""
+    return f"; the image was built with {meant[:16]}, so {' and '.join(wrong)} changed"
+
+
+def _which(both: Mapping[str, Prepared]) -> str:
+    """Name the packages whose files differ, and the files outside packages."""
+    if not all(prepared.parts for prepared in both.values()):
+        return ""
+    names = _unlike_parts([dict(map(_halves, one.parts)) for one in both.values()])
+    listed = first_few([name.replace("==", " ") for name in names], most=_MOST_NAMED)
+    return f"; what differs: {visible(listed)}" if names else ""
+
+
+def _meant(both: Mapping[str, Prepared]) -> str:
+    """Return the expected tree of both; empty if no label has one, or two disagree."""
+    trees = {prepared.meant for prepared in both.values() if prepared.meant}
+    return trees.pop() if len(trees) == 1 else ""
+
+
+def _changed(both: Mapping[str, Prepared]) -> dict[str, Prepared]:
+    meant = _meant(both)
+    return {arm: one for arm, one in both.items() if meant and dict(one.facts)[TREE] != meant}
+
+
+def _remedy(both: Mapping[str, Prepared]) -> str:
+    """Return the command that removes the changed software, or the one easier to change."""
+    changed = tuple(_changed(both).values())
+    likely = sorted(both.values(), key=_ease_of_change)[:1]
+    removals = " && ".join(_removal(one) for one in changed or likely)
+    return f"{removals}, then run again"
+
+
+def _removal(prepared: Prepared) -> str:
+    if not prepared.reference:
+        return f"rm -r {prepared.interpreter.removesuffix('/bin/python')}"
+    command = "rm -r" if prepared.reference.startswith("/") else "docker image rm"
+    return f"{command} {prepared.reference}"
+
+
+def _ease_of_change(prepared: Prepared) -> int:
+    """Order a venv before a SIF or a sandbox, and an image, which cannot change, last."""
+    return 0 if not prepared.reference else 1 if prepared.reference.startswith("/") else 2
+
+
+def _kept(transport: Transport, inside: Inside, *, name: str, progress: Progress) -> _Tree:
+    """Return the tree stored under this name, or read and store it."""
+    folder = f"{host_cache(transport)}/proofs"
+    before = shell(transport, 'cat -- "$1"', f"{folder}/{name}")
+    with suppress(msgspec.DecodeError):  # a damaged one is read again
+        if before.succeeded:
+            return read_json(before.stdout, _Tree)
+    tree = read_json(_ask(inside), _Tree)
+    make_folder(transport, folder)
+    # on stdin, since a tree may exceed the length of a command's word
+    keep = Command(argv=("sh", "-c", _KEEP, "sh", f"{folder}/{name}"))
+    kept = run(transport, keep, stdin=msgspec.json.encode(tree), timeout_s=CONTENT_S)
+    if not kept.succeeded:
+        where = f"{folder} on {transport.name}"
+        progress.say(f"cannot write to {where}, so the next run hashes again: {kept.tail(1)}")
+    return tree
+
+
+def _ask(inside: Inside, *words: str) -> str:
+    result = inside("-I", "-B", "-c", bundled.tree_program(), *words)
+    if not result.succeeded:
+        raise _NotReadError(result.tail(1) or f"exit code {result.exit_code}")
+    return result.stdout.strip()
+
 
 PYTHON = "python3"
 """How a user of an image starts Python, through the image's PATH."""

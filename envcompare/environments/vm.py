@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from envcompare.command import Command
 from envcompare.config import Placing, Rung, Traits
 from envcompare.environments import Check, Isolation, ask, kill_marked, marks, swept, unusable
 from envcompare.environments.software import host_python, wheelhouse, with_proof, without_leading
@@ -13,7 +12,7 @@ from envcompare.errors import Problem
 from envcompare.stack import Prepared, Request, venv
 from envcompare.stack.storage import OPEN_FOLDERS, host_temporary
 from envcompare.stack.venv import LOADING
-from envcompare.text import spoken
+from envcompare.text import Command, spoken
 from envcompare.transport import Transport, shell
 
 _TMPFS = "/dev/shm/envcompare-"  # noqa: S108 — a folder there is private to the user

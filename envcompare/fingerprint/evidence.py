@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from envcompare.fingerprint import (
+    CLASS_ORDER,
     INSTALLED_PARTS,
     INTERPOSED,
     OVERWRITTEN,
@@ -15,8 +16,15 @@ from envcompare.fingerprint import (
     Library,
     Sign,
     fact,
+    holds_for,
+    is_first,
 )
-from envcompare.run_folder.records import ArmRecord, FingerprintRecord, FingerprintValue
+from envcompare.run_folder.records import (
+    ArmRecord,
+    FactDifference,
+    FingerprintRecord,
+    FingerprintValue,
+)
 from envcompare.text import counted, first_few
 
 _ENGINE_LIBRARIES: Final = "/.singularity.d/libs"  # Apptainer puts the driver's there, for --nv
@@ -495,3 +503,16 @@ _READERS: Final[dict[Sign | None, Callable[[FingerprintPair, str], Evidence]]] =
     "python": _python,
     "quota": _quota,
 }
+
+
+_FELT: Final = (True, None, False)
+
+
+def likelihood(difference: FactDifference) -> tuple[int, int, int]:
+    """Return a sort key that puts the likeliest cause first.
+
+    The order is: class; libraries before the C library and options of one arm; evidence.
+    """
+    rank = 0 if is_first(difference.key) else 1 if holds_for("given", difference.key) else 2
+    felt = _FELT.index(difference.is_felt)
+    return CLASS_ORDER.index(difference.fact_class), rank, felt

@@ -13,7 +13,6 @@ from pathlib import Path
 import msgspec
 
 from envcompare import bundled
-from envcompare.command import Command, CommandResult
 from envcompare.config import Arm, Place, SoftwareKind
 from envcompare.config.experiment import Experiment
 from envcompare.config.workloads import Workload
@@ -27,11 +26,11 @@ from envcompare.environments import (
     run_wrapped,
 )
 from envcompare.environments.registry import ENVIRONMENTS, IMAGE_BUILDER, environment
-from envcompare.errors import EnvcompareError, Problem, StackError, UnusableError
+from envcompare.environments.software import mismatch
+from envcompare.errors import EnvcompareError, Interruption, Problem, StackError, UnusableError
 from envcompare.fingerprint.comparing import Identity
 from envcompare.gpu import HostGpus
 from envcompare.hosts import keeper
-from envcompare.interrupt import Interruption
 from envcompare.profilers import ProfilerRun
 from envcompare.run_folder import distinct_name
 from envcompare.run_folder.records import (
@@ -42,11 +41,10 @@ from envcompare.run_folder.records import (
     Taken,
 )
 from envcompare.stack import CPU, Choice, Mount, Options, Prepared, Progress, Request, choose
-from envcompare.stack.proof import mismatch
 from envcompare.stack.storage import OPEN_FOLDERS, ImageStore, host_temporary
 from envcompare.stack.venv import give_back
 from envcompare.stack.wheelhouse import is_filled
-from envcompare.text import masked
+from envcompare.text import Command, CommandResult, masked
 from envcompare.transport import FOLDER_S, Process, Transport, make_folder, put_tree, shell
 from envcompare.transport.hosts import HostSpec, InterruptibleTransport
 

@@ -18,21 +18,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from envcompare.command import Command
 from envcompare.config.scheduling import PATH, Allocation, Gres, offered_gres
 from envcompare.config.settings import AllocationTable
 from envcompare.errors import (
     CommandTimeoutError,
     ConfigError,
     InterruptedRunError,
+    Interruption,
     TransportError,
     UnusableError,
 )
 from envcompare.hosts import keeper
-from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import Event
 from envcompare.stack.storage import local_cache
-from envcompare.text import age_text, closest, counted
+from envcompare.text import Command, age_text, closest, counted
 from envcompare.transport import (
     LOCAL,
     Drain,

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from envcompare.command import Command, CommandResult
 from envcompare.config import Arm, Place
 from envcompare.config.experiment import Experiment
 from envcompare.config.workloads import Workload
@@ -22,14 +21,13 @@ from envcompare.environments import UPPER, new_worker_mark, run_wrapped
 from envcompare.environments.registry import environment
 from envcompare.errors import CommandTimeoutError, StackError, UnusableError, WorkloadError
 from envcompare.hosts import HostSession, ReadyArm
-from envcompare.measure import Variables
-from envcompare.measure.replies import LaunchSpec, Placed, fault_in
+from envcompare.measure import LaunchSpec, Placed, Variables, fault_in
 from envcompare.measure.worker import Worker
 from envcompare.profilers import ProfilerRun
 from envcompare.run_folder import distinct_name
 from envcompare.run_folder.records import Scalar
 from envcompare.stack import Mount, Progress
-from envcompare.text import masked
+from envcompare.text import Command, CommandResult, masked
 from envcompare.transport import make_folder, run, shell
 
 _PREPARE_LIMIT_S = 3600.0

@@ -24,19 +24,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, Literal, cast
 
-from envcompare.command import Command
 from envcompare.environments import Environment
 from envcompare.errors import (
     CommandTimeoutError,
     HostHeldError,
+    Interruption,
     StillRunningError,
     TransportError,
     UnusableError,
 )
-from envcompare.interrupt import Interruption
 from envcompare.run_folder import is_run_id
 from envcompare.stack.storage import OPEN_FOLDERS
-from envcompare.text import age_text, spoken
+from envcompare.text import Command, age_text, spoken
 from envcompare.transport import FOLDER_S, Drain, Process, Transport, shell
 
 Purpose = Literal["run", "clean"]

@@ -14,15 +14,15 @@ from typing import Final
 
 import msgspec
 
-from envcompare.command import Command
 from envcompare.config.experiment import Experiment
 from envcompare.console import Display
-from envcompare.environments import gpu
+from envcompare.environments import gpu, software
 from envcompare.environments.registry import IMAGE_BUILDER, environment
 from envcompare.environments.software import inside
 from envcompare.errors import (
     CommandTimeoutError,
     HostHeldError,
+    Interruption,
     OutputLimitError,
     UnusableError,
 )
@@ -30,13 +30,12 @@ from envcompare.fingerprint.comparing import DataIdentity, Identity
 from envcompare.gpu import driver_version
 from envcompare.hosts import HostSession, ReadyArm, keeper, kinds_of_software
 from envcompare.hosts.keeper import Asker
-from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import Scalar
-from envcompare.stack import Mount, Progress, building, proof
+from envcompare.stack import Mount, Progress, building
 from envcompare.stack.image import is_built_on
 from envcompare.stack.storage import ImageStore, host_cache
 from envcompare.stack.venv import first_python
-from envcompare.text import spoken
+from envcompare.text import Command, spoken
 from envcompare.transport import LOCAL, LocalTransport, Transport, read_json, shell
 from envcompare.transport.hosts import HostSpec, InterruptibleTransport, connect
 from envcompare.transport.openssh import SshOptions
@@ -263,7 +262,7 @@ def note_differing_files(session: HostSession, progress: Progress) -> None:
         )
         for arm, ready in session.arms.items()
     }
-    for arm, prepared in proof.tell_files_apart(arms, progress=progress).items():
+    for arm, prepared in software.tell_files_apart(arms, progress=progress).items():
         session.arms[arm] = replace(session.arms[arm], prepared=prepared)
 
 

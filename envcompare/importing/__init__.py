@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from envcompare.analysis.timing.runfiles import read_files
 from envcompare.bundled import __version__, tool_commit
-from envcompare.command import shell_text
 from envcompare.errors import ConfigError, ProfileError, RunFolderError
 from envcompare.files import irregular, opened
 from envcompare.profile_files import SEVERAL, check, read
@@ -34,7 +33,7 @@ from envcompare.run_folder import (
 from envcompare.run_folder.profiles import ProfileRecord, Tool, graphs_of, hidden_graphs
 from envcompare.run_folder.records import ArmRecord, CellRecord, Design, RunRecord, event_now
 from envcompare.run_folder.results import RunFolder, new_run_id
-from envcompare.text import counted
+from envcompare.text import counted, shell_text
 from envcompare.transport import file_sha256
 
 _NO_LAUNCHES = ("launch_count", "missing")  # in a trace with counters of profiler ranges

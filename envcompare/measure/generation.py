@@ -16,15 +16,21 @@ from functools import partial
 import msgspec
 from msgspec.structs import asdict, replace
 
-from envcompare.config.plan import shuffled
 from envcompare.errors import InterruptedRunError
+from envcompare.measure import Generated, Hello, Profiled, Ran, shuffled
 from envcompare.measure.cell import CellContext
 from envcompare.measure.limits import (
     BLOCK_S,
+    LOOKS_S,
+    LOOP_S,
     MIN_STEPS,
+    MOST_SETTLING_S,
     QUOTA_BLOCK_S,
     QUOTA_RUN_IN_S,
+    SHORT_BLOCK_S,
     STOPPED_BLOCK_S,
+    HeldWaits,
+    Settling,
     SlowerBlock,
     block_limit_s,
     expected_block_s,
@@ -38,19 +44,10 @@ from envcompare.measure.limits import (
     too_long,
     works_outside,
 )
-from envcompare.measure.replies import Generated, Hello, Profiled, Ran
-from envcompare.measure.settling import (
-    LOOKS_S,
-    LOOP_S,
-    MOST_SETTLING_S,
-    SHORT_BLOCK_S,
-    HeldWaits,
-    Settling,
-)
 from envcompare.measure.startup import Launches
 from envcompare.measure.worker import OWN_CPU, PLAIN_TURN, Turn, Worker
 from envcompare.measure.workers import CellWorkers
-from envcompare.run_folder.history import CALIBRATION, RUN_IN_S, SETTLED, STEP_S, STEPS, STOPS
+from envcompare.run_folder import CALIBRATION, RUN_IN_S, SETTLED, STEP_S, STEPS, STOPS
 from envcompare.run_folder.records import (
     Block,
     Failure,

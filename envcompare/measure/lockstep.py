@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 
-from envcompare.config.plan import derive_seed, shuffled
-from envcompare.measure.cell import CellContext, Roster
+from envcompare.measure import Hello, derive_seed, shuffled
+from envcompare.measure.cell import CellContext, QuietGate, Roster
 from envcompare.measure.generation import Generation, Marking, Tuning
 from envcompare.measure.limits import (
     LEAST_MEASURING_S,
@@ -32,11 +32,9 @@ from envcompare.measure.limits import (
     restart_s,
     small_budget_caution,
 )
-from envcompare.measure.quiet import QuietGate
-from envcompare.measure.replies import Hello
 from envcompare.measure.startup import Launches
 from envcompare.measure.workers import CellWorkers, WorkerPool
-from envcompare.run_folder.history import LEFT_S
+from envcompare.run_folder import LEFT_S
 from envcompare.run_folder.records import Block, Design, Sample, Startup
 from envcompare.stats.intervals import Interval, error_of_each
 from envcompare.stats.metrics import Readings, wall_ns

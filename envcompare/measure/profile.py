@@ -13,7 +13,6 @@ from typing import Final
 
 import msgspec
 
-from envcompare.config.plan import shuffled
 from envcompare.environments.registry import environment
 from envcompare.errors import (
     EnvcompareError,
@@ -25,10 +24,9 @@ from envcompare.errors import (
     UnusableError,
     WorkloadError,
 )
-from envcompare.measure import Values
+from envcompare.measure import Hello, Profiled, Values, shuffled
 from envcompare.measure.cell import CellContext, failure_of, started, warmed_up
 from envcompare.measure.limits import limit_s
-from envcompare.measure.replies import Hello, Profiled
 from envcompare.measure.worker import Worker
 from envcompare.profile_files.rawfiles import secret_in
 from envcompare.profilers import (

@@ -2,26 +2,33 @@
 
 The launches of restarts are timed as they happen. A separate pass makes cold launches, and further
 ones if the restarts were too few.
+
+Plain commands are measured as whole processes: one in every arm in random order, round by round.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from statistics import median
+from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
-from envcompare.config.plan import shuffled
+from envcompare.config.workloads import Program
 from envcompare.errors import CommandTimeoutError, WorkloadError
-from envcompare.measure.cell import CellContext, Roster
-from envcompare.measure.limits import block_limit_s, too_long
-from envcompare.measure.replies import Generated, Hello
-from envcompare.measure.worker import Worker
+from envcompare.measure import Amount, Fact, Facts, Generated, Hello, Values, shuffled
+from envcompare.measure.cell import CellContext, QuietGate, Roster, failure_of
+from envcompare.measure.limits import StopReason, block_limit_s, too_long
+from envcompare.measure.worker import HELLO_LIMIT_S, Worker
 from envcompare.measure.workers import CellWorkers, WorkerPool
-from envcompare.run_folder.records import Design, Startup
+from envcompare.run_folder.records import Count, Design, Failure, ProcessRun, Startup
+from envcompare.stats.intervals import MIN_PROCESSES, Interval
+from envcompare.stats.metrics import Readings
 
 SHARE = 0.2  # of the budget of a cell
 LEAST_REPETITIONS, MAX_REPETITIONS = 2, 5  # of restarts; and of each kind, warm and cold
@@ -275,3 +282,312 @@ def _training_steps(hello: Hello, step_s: float, *, design: Design) -> int:
     if hello.steps_per_epoch is None or not isinstance(epochs, int):
         return steps
     return max(1, min(steps, hello.steps_per_epoch * epochs - 1))  # the first step is done already
+
+
+_WANTED_ROUNDS = 4  # below it there is no verdict; then the first round is not given away
+_LEAST_LIMIT_S = 1.0
+_SHORT_S = 0.01  # a few milliseconds of it are the start of a process, in any environment
+_GRACE_S = 60.0  # for the engine, beyond the limit of the program
+
+
+class _Looked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a launcher of plain commands found in its arm."""
+
+    program: str
+    programs: dict[str, str | None] = {}  # hashes by the words of the command that name one
+    code_hash: str
+    fingerprint: dict[str, Fact]
+
+
+class _Finished(msgspec.Struct, frozen=True, kw_only=True):
+    """One program was run to its end, or to its limit."""
+
+    t0_ns: Amount
+    wall_ns: Amount
+    user_ns: Amount
+    sys_ns: Amount
+    max_rss_bytes: Amount | None
+    exit_code: Count
+    signal: str | None
+    is_late: bool
+    left_processes: bool
+    settling_ns: Amount  # waited after its end for what it had started, and for the search
+    values: dict[str, float]
+    slow_measures: tuple[str, ...] = ()  # their expression took too long, and gave no value
+    fingerprint: dict[str, Fact] = {}  # what was seen of it, where it was watched
+
+
+@dataclass(slots=True)
+class ProcessPass:
+    """Measure one cell of a plain command; `runs` grows, the roster says which arms are out."""
+
+    context: CellContext
+    roster: Roster
+    program: Program
+    runs: list[ProcessRun] = field(default_factory=list)
+    stopped_by: StopReason | Literal["budget", "failure"] | None = None
+    _number: int = 0
+    _round_s: float | None = None  # of the last round since the start or the resumption
+    _is_spent: bool = False
+    _slow: set[str] = field(default_factory=set)  # measures given up
+    _is_leaving: bool = False  # it left processes when it ended, and that was said
+    _looks: dict[str, Facts] = field(default_factory=dict)  # of arms not watched yet
+
+    def __post_init__(self) -> None:
+        self._number = 1 + max((run.number for run in self.runs), default=-1)
+
+    @property
+    def is_timeout(self) -> bool:
+        """Tell whether not one process of the reference ended within the budget."""
+        reference = self.context.reference
+        ended = any(run.arm == reference and run.status == "ok" for run in self.runs)
+        return self._is_spent and not ended
+
+    def measure(self) -> None:
+        """Run rounds until all arms are done, the budget is spent, or nothing is left.
+
+        Raises TransportError when the host is lost and InterruptedRunError when the user stops.
+        """
+        gate = QuietGate(self.context)
+        self._look()
+        while not self._is_done():
+            gate.wait_to_launch()
+            began = time.monotonic()
+            self._run_round()
+            self._round_s = time.monotonic() - began
+            self._number += 1
+            self.context.recorder.progress(self.intervals(), self.context)
+        for text in _cautions(self.program, self.runs, self.context.reference):
+            self.context.note("caution", text=text)
+        self.context.note("stopped", text=self.stopped_by or "")
+
+    def intervals(self) -> dict[str, Interval | None]:
+        """Return the printed interval of each compared arm, as far as it is known."""
+        return self.roster.intervals(Readings(self.runs))
+
+    def _is_done(self) -> bool:
+        least = max(self.context.design.min_restarts, MIN_PROCESSES)
+        self.stopped_by = self.roster.why_done(Readings(self.runs), min_restarts=least)
+        if self.stopped_by is None and (self._is_spent or self._is_over()):
+            self.stopped_by = "budget"
+        return self.stopped_by is not None
+
+    def _is_over(self) -> bool:
+        """Tell whether no other round fits; the first is tried always."""
+        has_begun = bool(self.runs) or self._round_s is not None
+        return has_begun and (self._round_s or 0.0) >= self.context.remaining_s
+
+    def _look(self) -> None:
+        """Launch every arm once without the program: is it there, and what is around it."""
+        seed = self.context.seed_of("look")
+        for arm in shuffled(self.roster.arms, seed):
+            self.context.check_interruption()
+            worker = self.context.launch(arm, self.context.variables(0))
+            try:
+                request = self._request()
+                looked = worker.ask_once("look", request, kind=_Looked, limit_s=HELLO_LIMIT_S)
+            except WorkloadError as error:
+                self._fail(arm, failure_of(error))
+            else:
+                self._take_look(arm, looked)
+            finally:
+                worker.kill()
+
+    def _take_look(self, arm: str, looked: _Looked) -> None:
+        programs = {f"command.{word}": digest for word, digest in looked.programs.items()}
+        values: Values = {"code": looked.code_hash, "program": looked.program, **programs}
+        changed = self.context.recorder.fingerprint(arm, looked.fingerprint, taken="start")
+        self._looks[arm] = looked.fingerprint
+        self.context.note("note", arm=arm, values=values)
+        failure = self.roster.refused(arm, changed)
+        failure = self.roster.changed(arm, values) or failure
+        if failure is not None:
+            self._fail(arm, failure)
+        else:
+            self.context.note("arm-ready", arm=arm, text=f"runs {looked.program}")
+
+    def _request(self) -> dict[str, object]:
+        return {
+            "argv": self.program.argv,
+            "cwd": self.program.cwd,
+            "cpus": self.context.spec.cpus,
+            "patterns": {n: text for n, text in self.program.measures if n not in self._slow},
+        }
+
+    def _run_round(self) -> None:
+        """Run the program once in every arm, one at a time; the first round warms up."""
+        runs: list[ProcessRun] = []
+        is_first = self._round_s is None
+        began_s = self.context.remaining_s
+        seed = self.context.seed_of("process", self._number)
+        for order, arm in enumerate(shuffled(self.roster.arms, seed)):
+            self.context.check_interruption()
+            run = self._run(arm, order)
+            if run is not None:
+                runs.append(run)
+                if not is_first:
+                    self._keep(run)
+            if self._is_spent or self.context.reference in self.roster.failed:
+                self.context.note("round-dropped", arm=arm, text=f"round {self._number}")
+                break
+        if is_first:
+            is_kept = self.context.remaining_s < _WANTED_ROUNDS * (
+                began_s - self.context.remaining_s
+            )
+            self._keep_first(runs, is_kept=is_kept)
+
+    def _keep_first(self, runs: list[ProcessRun], *, is_kept: bool) -> None:
+        for run in runs:
+            self._keep(replace(run, warmup=not is_kept))
+        if is_kept and runs and not self._is_spent:
+            self.context.note(
+                "caution",
+                text="the first round counts, perhaps with a cold page cache: the budget allows "
+                f"fewer than {_WANTED_ROUNDS} more; raise --budget",
+            )
+
+    def _keep(self, run: ProcessRun) -> None:
+        self.runs.append(run)
+        self.context.recorder.sample(run)
+
+    def _run(self, arm: str, order: int) -> ProcessRun | None:
+        """Run the program once in an arm; None where its launcher did not come to its end."""
+        limit_s = max(_LEAST_LIMIT_S, self.context.remaining_s)
+        if self.program.timeout_s is not None:
+            limit_s = min(limit_s, self.program.timeout_s)
+        worker = self.context.launch(arm, self.context.variables(self._number))
+        try:
+            request = {**self._request(), "limit_s": limit_s, "watch": arm in self._looks}
+            done = worker.ask_once("command", request, kind=_Finished, limit_s=limit_s + _GRACE_S)
+            real_ns = time.monotonic_ns() - worker.spawned_ns - done.settling_ns
+            failure = self._failure(worker, done, limit_s)
+        except WorkloadError as error:
+            self._is_spent = self.context.remaining_s <= 0
+            self._fail(arm, failure_of(error))
+            return None
+        finally:
+            worker.kill()
+        changed = self._take_seen(arm, done)
+        if changed is not None:
+            self._fail(arm, changed)
+            return None
+        if done.left_processes and not (done.is_late or self._is_leaving):
+            self._is_leaving = True
+            self.context.note("caution", text=_LEAVING)
+        for name in done.slow_measures:
+            self._slow.add(name)
+            self.context.note("caution", text=f"the measure {name} {_SLOW}")
+        if failure is not None:
+            self._fail(arm, failure)
+        return self._process_run(arm, order, done, real_ns=real_ns)
+
+    def _take_seen(self, arm: str, done: _Finished) -> Failure | None:
+        """Keep what the first process of an arm loaded, and what its launcher found.
+
+        Return why the arm must end if this is other software than before an interruption.
+        """
+        looked = self._looks.pop(arm, None)
+        if looked is None or not done.fingerprint:
+            return None
+        seen = {**looked, **done.fingerprint}
+        changed = self.context.recorder.fingerprint(arm, seen, taken="step")
+        return self.roster.refused(arm, changed)
+
+    def _process_run(self, arm: str, order: int, done: _Finished, *, real_ns: int) -> ProcessRun:
+        return ProcessRun(
+            cell=self.context.cell,
+            arm=arm,
+            number=self._number,
+            order=order,
+            t0_ns=done.t0_ns,
+            wall_ns=done.wall_ns,
+            user_ns=done.user_ns,
+            sys_ns=done.sys_ns,
+            real_ns=real_ns,
+            max_rss_bytes=done.max_rss_bytes,
+            exit_code=done.exit_code,
+            values=done.values,
+            status="failed" if done.is_late or done.exit_code else "ok",
+        )
+
+    def _failure(self, worker: Worker, done: _Finished, limit_s: float) -> Failure | None:
+        """Say why a process gave no time; None for one that ended well or as the budget did."""
+        if done.is_late:
+            return self._late(worker, limit_s)
+        if done.exit_code == 0:
+            return None
+        brief, hint = f"the command ended with exit code {done.exit_code}", _EXIT_HINT
+        if done.signal:
+            brief, hint = f"the command was killed by {done.signal}", _SIGNAL_HINT
+        return Failure(
+            phase="process" if done.signal else "step",  # a signal may come from outside
+            brief=f"{worker.arm}: {brief}",
+            details=worker.tail(),
+            hint=hint,
+            exit_code=done.exit_code,
+            log=worker.log_name,
+        )
+
+    def _late(self, worker: Worker, limit_s: float) -> Failure | None:
+        is_command_limit = limit_s == self.program.timeout_s
+        self._is_spent = not is_command_limit
+        if not is_command_limit and any(
+            run.arm == worker.arm and run.status == "ok" for run in self.runs
+        ):
+            return None
+        budget_s = self.context.design.budget_s
+        what = "its limit" if is_command_limit else f"what was left of the budget of {budget_s:g} s"
+        return Failure(
+            phase="step",
+            brief=f"{worker.arm}: the command did not end within {what} ({limit_s:.0f} s) and was "
+            "killed",
+            details=worker.tail(),
+            hint="raise --command-timeout"
+            if is_command_limit
+            else "raise --budget, or reduce its work",
+            log=worker.log_name,
+        )
+
+    def _fail(self, arm: str, failure: Failure) -> None:
+        self.context.check_interruption()
+        self.roster.fail(arm, failure)
+
+
+def _cautions(program: Program, runs: Iterable[ProcessRun], reference: str) -> tuple[str, ...]:
+    """Say what was not found in the output, and whether the command is too short to be compared."""
+    good = [run for run in runs if run.status == "ok"]
+    texts = [_unmatched(name, good) for name, _ in program.measures]
+    seconds = [run.wall_ns / 1e9 for run in good if run.arm == reference]
+    if seconds and median(seconds) < _SHORT_S:
+        texts.append(
+            f"one process takes {1000 * median(seconds):.1f} ms, most of it to start a process: "
+            "give the command more to do"
+        )
+    return tuple(text for text in texts if text)
+
+
+def _unmatched(name: str, runs: list[ProcessRun]) -> str:
+    arms = dict.fromkeys(run.arm for run in runs)
+    silent = [arm for arm in arms if not any(name in run.values for run in runs if run.arm == arm)]
+    if not silent:
+        return ""
+    where = "any arm" if len(silent) == len(arms) else ", ".join(silent)
+    return (
+        f"the measure {name} found no number in the output of {where}: compare its expression with "
+        "the log"
+    )
+
+
+_SLOW = (
+    "is not measured: the expression took longer than 5 s on one line (the times stay valid): give "
+    "it no repetition inside a repetition"
+)
+_LEAVING = (
+    "the command leaves processes running when it ends: they are not measured and are killed; let "
+    "it wait for them"
+)
+_EXIT_HINT = (
+    "read its log; containers have no network, and see the command's folder read-only: write to "
+    "$HOME or /tmp"
+)
+_SIGNAL_HINT = "read its log; where memory ran out give it less to do"

@@ -26,7 +26,7 @@ from envcompare.errors import (
     TransportError,
     WorkloadError,
 )
-from envcompare.measure.replies import (
+from envcompare.measure import (
     PROTOCOL,
     Ended,
     Evaluated,

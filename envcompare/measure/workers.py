@@ -15,9 +15,8 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from envcompare.errors import TransportError, WorkloadError
-from envcompare.measure import Facts, Values
+from envcompare.measure import MOST_CPUS, Facts, Found, Hello, LaunchSpec, Values
 from envcompare.measure.cell import CellContext, Roster, failure_of
-from envcompare.measure.replies import MOST_CPUS, Found, Hello, LaunchSpec
 from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import Failure, Taken
 

@@ -17,7 +17,6 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from envcompare.command import Command
 from envcompare.environments import Check, ask, unusable
 from envcompare.errors import (
     CopyError,
@@ -28,6 +27,7 @@ from envcompare.errors import (
 )
 from envcompare.run_folder.profiles import PassName, Profile
 from envcompare.stack import Mount
+from envcompare.text import Command
 from envcompare.transport import Transport, make_new_folder, remove_folder
 from envcompare.transport import run as run_command
 from envcompare.transport.copies import FileType, RemoteFile, fetch, look, take

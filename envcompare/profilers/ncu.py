@@ -13,7 +13,6 @@ from typing import Final
 
 import msgspec
 
-from envcompare.command import Command
 from envcompare.environments import Check, ask, unusable
 from envcompare.environments.gpu import RELOAD
 from envcompare.errors import Problem
@@ -32,6 +31,7 @@ from envcompare.profilers import (
     install_hints,
 )
 from envcompare.run_folder.profiles import Note, Profile
+from envcompare.text import Command
 from envcompare.transport import Transport
 
 NAME: Final = "ncu"

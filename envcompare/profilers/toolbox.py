@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from envcompare.command import Command
 from envcompare.config import CounterAccess
 from envcompare.environments import Check, ask, unusable
 from envcompare.environments.registry import environment as environment_by_name
@@ -20,6 +19,7 @@ from envcompare.profilers.host import HostCounters
 from envcompare.profilers.torch import Torch
 from envcompare.run_folder.profiles import Lacking, PassName
 from envcompare.run_folder.records import ProfileChoice
+from envcompare.text import Command
 from envcompare.transport import Transport
 
 PROFILERS: Final[Mapping[str, Profiler]] = {nsys.NAME: nsys.Nsys(), ncu.NAME: ncu.Ncu()}

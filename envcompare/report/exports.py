@@ -8,17 +8,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from envcompare.analysis.columns import TABLE
-from envcompare.analysis.frames import Frame, table_frame
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.frames import TABLE, Frame, table_frame
+from envcompare.analysis.model import RunComparison
 from envcompare.errors import ConfigError
-from envcompare.report.charts.drawing import Chart, paper_files
-from envcompare.report.charts.forests import forest_chart, ladder_charts
+from envcompare.report.charts import Chart, paper_files
 from envcompare.report.charts.roofline import roofline_chart
-from envcompare.report.charts.sweeps import sweep_charts
+from envcompare.report.charts.sweeps import forest_chart, ladder_charts, sweep_charts
 from envcompare.report.charts.times import startup_charts, step_chart, time_chart
 from envcompare.report.sections.profiletables import why_no_ratio
-from envcompare.report.wording.labels import arms_in, cell_labels
+from envcompare.report.wording import arms_in, cell_labels
 from envcompare.report.wording.verdicts import reasons_text
 from envcompare.run_folder import replace_file, write_error
 from envcompare.text import counted, visible

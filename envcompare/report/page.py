@@ -14,12 +14,19 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: TID251 — its home
 from markupsafe import Markup, escape
 
-from envcompare.analysis.model.comparison import RunComparison
-from envcompare.report.blocks import Section, shared_axis
-from envcompare.report.charts.drawing import ChartBudget
-from envcompare.report.numbers import FIGURE, listed
+from envcompare.analysis.model import RunComparison
+from envcompare.report import Section, shared_axis
+from envcompare.report.charts import ChartBudget
+from envcompare.report.sections import failures_section, method_section, reproduce_section
 from envcompare.report.sections.answer import answer_section, overview_section
-from envcompare.report.sections.charted import ladder_section, roofline_section, sweeps_section
+from envcompare.report.sections.charted import (
+    ladder_section,
+    memory_section,
+    picked_section,
+    roofline_section,
+    startup_section,
+    sweeps_section,
+)
 from envcompare.report.sections.comparisons import comparison_rows, comparisons_section
 from envcompare.report.sections.environments import (
     environments_section,
@@ -27,15 +34,13 @@ from envcompare.report.sections.environments import (
     groups_section,
     hosts_facts,
 )
-from envcompare.report.sections.method import failures_section, method_section, reproduce_section
 from envcompare.report.sections.profilefolds import power_section
-from envcompare.report.sections.resources import memory_section, picked_section, startup_section
 from envcompare.report.sections.scaling import batches_section, scaling_section, training_section
 from envcompare.report.sections.why import Sheet, fold_anchors, unexplained_cells, why_section
 from envcompare.report.summary import warnings
+from envcompare.report.wording import FIGURE, compared_arms, listed
 from envcompare.report.wording.causewords import threads_text
 from envcompare.report.wording.headlines import headlines
-from envcompare.report.wording.labels import compared_arms
 from envcompare.report.wording.methodwords import device_sentences
 from envcompare.report.wording.profilewords import is_timed
 from envcompare.text import counted, one_line, visible

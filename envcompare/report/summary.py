@@ -7,9 +7,8 @@ from typing import Final
 
 import msgspec
 
-from envcompare.analysis.model.comparison import FailureRow, RunComparison
-from envcompare.report.blocks import Column, Heading, Items, Line, PlainBlock, Row, Table
-from envcompare.report.numbers import NOT_MEASURED, listed
+from envcompare.analysis.model import FailureRow, RunComparison
+from envcompare.report import Column, Heading, Items, Line, PlainBlock, Row, Table
 from envcompare.report.sections.comparisons import step_times
 from envcompare.report.sections.environments import groups_blocks
 from envcompare.report.sections.profiletables import (
@@ -20,9 +19,9 @@ from envcompare.report.sections.profiletables import (
     quantity_lines,
 )
 from envcompare.report.sections.scaling import scaling_blocks
+from envcompare.report.wording import NOT_MEASURED, cell_labels, listed, piece_word, reference_name
 from envcompare.report.wording.causewords import as_run_sentence, thread_lines
 from envcompare.report.wording.headlines import Headline, headlines
-from envcompare.report.wording.labels import cell_labels, piece_word, reference_name
 from envcompare.report.wording.methodwords import (
     INCOMPLETE,
     device_sentences,

@@ -31,11 +31,18 @@ from envcompare.errors import (
 )
 from envcompare.hosts import HostSession
 from envcompare.hosts.folders import LAUNCHER, WORKER, CellFolders, HostTeam
-from envcompare.measure import Variables
-from envcompare.measure.accuracy import AccuracyPass
-from envcompare.measure.cell import Budget, CellContext, Roster, failed_for_good, failure_of
+from envcompare.measure import Placed, Variables
+from envcompare.measure.cell import (
+    Budget,
+    CellContext,
+    QuietGate,
+    Roster,
+    failed_for_good,
+    failure_of,
+)
 from envcompare.measure.hostreadings import (
     ROOFS_LIMIT_S,
+    AccuracyPass,
     EnergyPass,
     measure_roofs,
     recall,
@@ -46,16 +53,13 @@ from envcompare.measure.hostreadings import (
 )
 from envcompare.measure.limits import REASONS, CellEnd
 from envcompare.measure.lockstep import Lockstep, PlannedRestarts, Turns
-from envcompare.measure.processes import ProcessPass
 from envcompare.measure.profile import ProfilePass, ProfilingHost
-from envcompare.measure.quiet import QuietGate
-from envcompare.measure.replies import Placed
-from envcompare.measure.startup import StartupPass
+from envcompare.measure.startup import ProcessPass, StartupPass
 from envcompare.measure.worker import Worker
 from envcompare.measure.workers import WorkerPool
 from envcompare.profilers import ProfilerRun
 from envcompare.profilers.toolbox import Toolbox
-from envcompare.run_folder.history import (
+from envcompare.run_folder import (
     EXPECTED_SPREAD,
     last_calibration,
     since_retry,
@@ -73,8 +77,7 @@ from envcompare.run_folder.records import (
     Sample,
     event_now,
 )
-from envcompare.runner import CellRecorder, Job, live_text
-from envcompare.runner.batchsearch import SizeCheck
+from envcompare.runner import CellRecorder, Job, SizeCheck, live_text
 from envcompare.stats.typical import Spread, prior_of
 
 _NO_STEPS = Lacking(

@@ -25,6 +25,7 @@ from envcompare.errors import (
     EnvcompareError,
     HostHeldError,
     InterruptedRunError,
+    Interruption,
     Phase,
     StackError,
     TransportError,
@@ -37,8 +38,7 @@ from envcompare.hosts import HostSession, keeper
 from envcompare.hosts.folders import HostTeam, find_pipes
 from envcompare.hosts.keeper import Asker, HostLock
 from envcompare.hosts.opening import identify, note_differing_files, open_session
-from envcompare.interrupt import Interruption
-from envcompare.run_folder.history import since_session, standing, standing_samples
+from envcompare.run_folder import since_session, standing, standing_samples
 from envcompare.run_folder.records import ArmRecord, Design, Event, Sample, Scalar
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import Job

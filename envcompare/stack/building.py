@@ -13,7 +13,6 @@ from typing import Any
 
 from envcompare import bundled
 from envcompare.bundled import __version__
-from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError, StackError, UnusableError
 from envcompare.stack import LOCK_LABEL, PYTHONS, Progress, failure, is_full, storage
 from envcompare.stack.image import (
@@ -32,7 +31,7 @@ from envcompare.stack.image import (
 )
 from envcompare.stack.storage import ImageStore, check_whole
 from envcompare.stack.wheelhouse import one_at_a_time
-from envcompare.text import spoken
+from envcompare.text import Command, spoken
 from envcompare.transport import ANSWER_S, CONTENT_S, FOLDER_S, Transport, read_json, run
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envcompare import bundled
-from envcompare.command import Command
 from envcompare.errors import StackError, UnusableError
 from envcompare.stack import LOCK_LABEL, Progress, failure, storage
 from envcompare.stack.storage import ImageStore, Wheelhouse, retry_while_restarting, steps
+from envcompare.text import Command
 from envcompare.transport import (
     CONTENT_S,
     Drain,

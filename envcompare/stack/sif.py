@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from envcompare.command import Command, CommandResult
 from envcompare.config import Compression
 from envcompare.errors import StackError, UnusableError
 from envcompare.stack import Progress, failure, is_full, storage
 from envcompare.stack.image import Image, find, pipe
 from envcompare.stack.storage import ImageStore, host_cache, local_cache, put
+from envcompare.text import Command, CommandResult
 from envcompare.transport import CONTENT_S, LOCAL, Transport, make_folder, not_understood, shell
 from envcompare.transport.copies import ANY_SIZE, get_file
 

@@ -33,7 +33,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 from envcompare import bundled
-from envcompare.command import Command, CommandResult
 from envcompare.config import Variant
 from envcompare.errors import (
     CommandTimeoutError,
@@ -43,7 +42,7 @@ from envcompare.errors import (
     UnusableError,
 )
 from envcompare.stack import ROOM_HINT, Engine, Mount, failure, is_full, recognise
-from envcompare.text import spoken
+from envcompare.text import Command, CommandResult, spoken
 from envcompare.transport import (
     CONTENT_S,
     OnProgress,

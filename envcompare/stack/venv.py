@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from envcompare.command import Command
 from envcompare.errors import UnusableError
 from envcompare.stack import (
     FALLBACK,
@@ -39,7 +38,7 @@ from envcompare.stack.storage import (
     put,
     steps,
 )
-from envcompare.text import counted
+from envcompare.text import Command, counted
 from envcompare.transport import (
     CONTENT_S,
     FOLDER_S,

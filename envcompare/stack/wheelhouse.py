@@ -17,12 +17,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from envcompare.command import Command, CommandResult
 from envcompare.config import Variant
 from envcompare.errors import ConfigError, StackError
 from envcompare.stack import LOCK_LABEL, Choice, Progress, failure, is_full
 from envcompare.stack.storage import LOCK, SUMS, Wheelhouse, local_cache, steps
-from envcompare.text import shortened
+from envcompare.text import Command, CommandResult, shortened
 from envcompare.transport import CONTENT_S, LOCAL, Transport, file_sha256, make_folder, run, shell
 
 P = ParamSpec("P")

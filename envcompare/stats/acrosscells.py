@@ -35,10 +35,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import optimize
 
 from envcompare.stats.intervals import level_together, student_factor
+from envcompare.stats.typical import Floats
 from envcompare.stats.verdicts import Ends, difference
 
 MIN_HOSTS = 2
@@ -48,7 +48,6 @@ _NORMAL_MAD = 1.4826  # converts the median absolute deviation to a standard dev
 _TINY = 1e-12  # of a log ratio
 HostValues = tuple[Sequence[float], Sequence[float]]
 """The value of each host of a group, or of each run on a host, and its standard error."""
-Floats = NDArray[np.float64]
 KNEE_SHARE: Final = 0.95  # of the best throughput, which the knee reaches
 
 

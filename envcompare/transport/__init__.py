@@ -22,7 +22,6 @@ from typing import IO, TYPE_CHECKING, BinaryIO, Protocol, TypeVar, cast
 
 import msgspec
 
-from envcompare.command import Command, CommandResult
 from envcompare.errors import (
     CommandTimeoutError,
     CopyError,
@@ -31,7 +30,7 @@ from envcompare.errors import (
     UnusableError,
 )
 from envcompare.files import read_chunks
-from envcompare.text import spoken
+from envcompare.text import Command, CommandResult, spoken
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer

@@ -22,9 +22,8 @@ from typing import BinaryIO
 
 from typing_extensions import Self
 
-from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError, TransportError
-from envcompare.text import spoken
+from envcompare.text import Command, spoken
 from envcompare.transport import (
     CONTENT_S,
     Drain,

@@ -16,12 +16,16 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from envcompare.command import Command
-from envcompare.errors import CommandTimeoutError, ConfigError, TransportError, UnusableError
+from envcompare.errors import (
+    CommandTimeoutError,
+    ConfigError,
+    Interruption,
+    TransportError,
+    UnusableError,
+)
 from envcompare.files import read_text
-from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import HostGroup
-from envcompare.text import first_few
+from envcompare.text import Command, first_few
 from envcompare.transport import LOCAL, LocalProcess, LocalTransport, Process, Transport, run
 from envcompare.transport.openssh import Destination, SshOptions
 

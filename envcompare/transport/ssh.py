@@ -24,9 +24,9 @@ from paramiko.common import MSG_CHANNEL_CLOSE  # noqa: TID251 — likewise
 from paramiko.message import Message  # noqa: TID251 — likewise
 from paramiko.pkey import PublicBlob, UnknownKeyType  # noqa: TID251 — likewise
 
-from envcompare.command import Command, shell_text
 from envcompare.errors import CommandTimeoutError, TransportError
 from envcompare.files import SETTINGS_BYTES, read_text, read_whole
+from envcompare.text import Command, shell_text
 from envcompare.transport import Transport, reader, writer
 from envcompare.transport.openssh import (
     Destination,

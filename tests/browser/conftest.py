@@ -10,7 +10,7 @@ import pytest
 from pages import Visit, open_report
 from playwright.sync_api import Browser, BrowserContext
 
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model import RunComparison
 from envcompare.report.page import render
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "report"

@@ -10,7 +10,7 @@ from pages import Visit, open_report, trim, unfold, violations
 from playwright.sync_api import BrowserContext
 from profilepages import imported_run, profiled_run
 
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model import RunComparison
 from envcompare.report.page import render
 
 pytestmark = pytest.mark.browser

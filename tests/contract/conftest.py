@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from envcompare.command import Command
+from envcompare.text import Command
 from envcompare.transport import Transport, run
 from envcompare.transport.hosts import SlurmJob, SrunTransport, connect, parse_hosts
 

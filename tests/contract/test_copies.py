@@ -12,9 +12,8 @@ import pytest
 from lab import Lab, served_by
 from spoiling import Spoiling
 
-from envcompare.command import Command
-from envcompare.errors import CommandTimeoutError, InterruptedRunError, TransportError
-from envcompare.interrupt import Interruption
+from envcompare.errors import CommandTimeoutError, InterruptedRunError, Interruption, TransportError
+from envcompare.text import Command
 from envcompare.transport import Process, Transport, copies, file_sha256, run
 from envcompare.transport.copies import get_file, put_file
 from envcompare.transport.hosts import InterruptibleTransport, connect, parse_hosts

@@ -18,15 +18,15 @@ from lab import need
 from runs import BASE
 from software import sif_of
 
-from envcompare.command import Command, CommandResult
 from envcompare.environments import Environment, Gpu, Isolation, gpu, run_inside
 from envcompare.environments.bubblewrap import LayeredBubblewrap
 from envcompare.environments.oci import ENGINE, image_store
-from envcompare.environments.registry import environment
+from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.environments.rootfs import unpack
 from envcompare.errors import CommandTimeoutError
 from envcompare.stack import Mount, Progress, Request, image
 from envcompare.stack.storage import ImageStore
+from envcompare.text import Command, CommandResult
 from envcompare.transport import LOCAL, Process, Transport, run
 from envcompare.transport.hosts import connect, parse_hosts
 
@@ -140,50 +140,56 @@ def base() -> image.Image:
     return found
 
 
-def _param(host: str, name: str, *engines: str) -> Any:
-    marks = [pytest.mark.engine(engine) for engine in engines]
-    return pytest.param((host, name), id=f"{name}-{host}", marks=marks)
+def _params(*which: Environment) -> list[Any]:
+    """Return each environment on the lab host, and here too if it needs no more than Docker."""
+    params = []
+    for where in which:
+        layered = isinstance(where, LayeredBubblewrap)
+        own = {"bubblewrap" if layered else where.name} if where.traits.is_isolated else set()
+        for host, needed in (
+            ("local", own),
+            ("ssh", own | {"ssh"} | ({"docker"} if own else set())),
+        ):
+            if host == "ssh" or needed <= {"docker"}:
+                marks = [pytest.mark.engine(engine) for engine in sorted(needed)]
+                params.append(
+                    pytest.param((host, where.name), id=f"{where.name}-{host}", marks=marks)
+                )
+    return params
 
 
-VM = [_param("local", "vm"), _param("ssh", "vm", "ssh")]
-DOCKER = [_param("local", "docker", "docker"), _param("ssh", "docker", "ssh", "docker")]
-SINGULARITY = [_param("ssh", "singularity", "ssh", "docker", "singularity")]
-PODMAN = [_param("ssh", "podman", "ssh", "docker", "podman")]
-CHARLIECLOUD = [_param("ssh", "charliecloud", "ssh", "docker", "charliecloud")]
-BUBBLEWRAP = [_param("ssh", "bubblewrap", "ssh", "docker", "bubblewrap")]
-RUNG = [_param("ssh", "bubblewrap-overlay", "ssh", "docker", "bubblewrap")]  # with all below it
-GVISOR = [_param("ssh", "gvisor", "ssh", "docker", "gvisor")]
-READ_ONLY = (
-    DOCKER + SINGULARITY + PODMAN + BUBBLEWRAP + RUNG + GVISOR
-)  # what can show a folder read-only
-CONTAINERS = READ_ONLY + CHARLIECLOUD
-
-read_only = pytest.mark.parametrize("open_place", READ_ONLY, indirect=True)
-containers_only = pytest.mark.parametrize("open_place", CONTAINERS, indirect=True)
-with_store_only = pytest.mark.parametrize("open_place", DOCKER + PODMAN + GVISOR, indirect=True)
-docker_only = pytest.mark.parametrize("open_place", DOCKER, indirect=True)
-singularity_only = pytest.mark.parametrize("open_place", SINGULARITY, indirect=True)
+def _places(*which: Environment) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("open_place", _params(*which), indirect=True)
 
 
-# gVisor's processes are none of the host's
-seen_on_host = pytest.mark.parametrize(
-    "open_place",
-    VM + [one for one in CONTAINERS if one not in GVISOR],
-    indirect=True,
-)
+_LOWER_RUNGS = [where for where in ENVIRONMENTS.values() if isinstance(where, LayeredBubblewrap)][
+    :-1
+]
+ALL = [where for where in ENVIRONMENTS.values() if where not in _LOWER_RUNGS]
+CONTAINERS = [where for where in ALL if where.traits.is_isolated]
+# A new environment gets every test; these cannot do what some of them ask for.
+_SHOWS_NO_FOLDER_READ_ONLY = {"charliecloud"}
+_HAS_PROCESSES_OF_ITS_OWN = {"gvisor"}  # none of the host's
+
+read_only = _places(*(one for one in CONTAINERS if one.name not in _SHOWS_NO_FOLDER_READ_ONLY))
+containers_only = _places(*CONTAINERS)
+with_store_only = _places(*(one for one in CONTAINERS if one.engine))
+docker_only = _places(environment("docker"))
+singularity_only = _places(environment("singularity"))
+seen_on_host = _places(*(one for one in ALL if one.name not in _HAS_PROCESSES_OF_ITS_OWN))
 
 
-@pytest.fixture(scope="module", params=VM + CONTAINERS)
+@pytest.fixture(scope="module", params=_params(*ALL))
 def open_place(request: pytest.FixtureRequest) -> Iterator[Place]:
     """Give each environment on each host, with its image in place."""
     host, name = request.param
     alias = "local" if host == "local" else request.getfixturevalue("lab").alias
     transport = connect(parse_hosts([alias])[0])
     reference = ""
-    if name != "vm":
+    where = environment(name)
+    if where.traits.is_isolated:
         reference = _reference(transport, name, request.getfixturevalue("base"))
     ids = run(transport, Command(argv=("sh", "-c", "id -u; id -g"))).stdout.split()
-    where = environment(name)
     yield Place(
         transport=transport,
         environment=where,

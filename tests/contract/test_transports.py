@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from lab import Lab, served_by
 
-from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError, TransportError
+from envcompare.text import Command
 from envcompare.transport import Transport, file_sha256, put_tree, run
 from envcompare.transport.copies import get_file, put_file
 from envcompare.transport.hosts import connect, parse_hosts

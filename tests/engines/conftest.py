@@ -8,11 +8,11 @@ import pytest
 from lab import Lab, need
 from runs import BASE
 
-from envcompare.command import Command
 from envcompare.environments.oci import image_store
 from envcompare.stack import Progress, building, image
 from envcompare.stack.image import Image, Recipe
 from envcompare.stack.storage import Wheelhouse
+from envcompare.text import Command
 from envcompare.transport import LOCAL, Transport, run
 from envcompare.transport.hosts import connect, parse_hosts
 

@@ -18,10 +18,10 @@ from envcompare.cli.planning import resolved
 from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings
 from envcompare.environments.registry import environment
+from envcompare.errors import Interruption
 from envcompare.hosts import HostSession
 from envcompare.hosts.folders import CellFolders, find_pipes
 from envcompare.hosts.opening import open_session
-from envcompare.interrupt import Interruption
 from envcompare.measure.worker import Worker
 from envcompare.profilers.host import list_helpers, used_ns
 from envcompare.stack import Progress

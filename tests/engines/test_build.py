@@ -15,11 +15,11 @@ from runs import BASE
 
 from envcompare import bundled
 from envcompare.cli import app
-from envcompare.command import Command
 from envcompare.environments.oci import image_store
 from envcompare.errors import ConfigError
 from envcompare.stack import LOCK_LABEL
 from envcompare.stack.building import remove_images
+from envcompare.text import Command
 from envcompare.transport import LOCAL, Transport, run, shell
 from envcompare.transport.hosts import connect, parse_hosts
 

@@ -10,7 +10,7 @@ from commandline import envcompare as call
 from lab import Lab
 from runs import LIGHT, STEPS_ALONE, Done, envcompare
 
-from envcompare.analysis.model.changes import RunChange
+from envcompare.analysis.two_runs import RunChange
 
 pytestmark = [
     pytest.mark.engine("ssh"),

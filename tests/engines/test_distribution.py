@@ -16,13 +16,13 @@ from runs import BASE
 from software import sif_of
 from spoiling import Spoiling
 
-from envcompare.command import Command
 from envcompare.environments.oci import image_store
 from envcompare.environments.singularity import Singularity
 from envcompare.errors import InterruptedRunError, StackError, TransportError
 from envcompare.stack import Progress, image, sif, storage, venv
 from envcompare.stack.image import Image
 from envcompare.stack.storage import LOCK, SUMS, Wheelhouse
+from envcompare.text import Command
 from envcompare.transport import LOCAL, Process, Transport, file_sha256, make_folder, run, shell
 from envcompare.transport.copies import get_file
 from envcompare.transport.hosts import connect, parse_hosts

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from runs import BASE, LIGHT, Done, envcompare
 
-from envcompare.command import Command
 from envcompare.environments import Isolation, new_worker_mark
 from envcompare.environments.registry import environment
+from envcompare.text import Command
 from envcompare.transport import LOCAL
 
 pytestmark = [pytest.mark.engine("docker"), pytest.mark.timeout(300)]

@@ -13,7 +13,6 @@ from lab import Lab
 from runs import BASE, run_folder
 
 from envcompare.analysis.compare import compare_run
-from envcompare.command import Command
 from envcompare.environments import Isolation
 from envcompare.environments.bubblewrap import LayeredBubblewrap
 from envcompare.environments.registry import environment
@@ -21,6 +20,7 @@ from envcompare.run_folder.profiles import helper_of
 from envcompare.run_folder.records import Block
 from envcompare.run_folder.results import RunFolder
 from envcompare.stack import Mount
+from envcompare.text import Command
 from envcompare.transport import run
 from envcompare.transport.hosts import connect, parse_hosts
 

@@ -23,16 +23,16 @@ from runs import BASE, LIGHT, STEPS_ALONE
 
 import gpu_check
 from envcompare.analysis.compare import compare_run
-from envcompare.command import Command
 from envcompare.environments import Isolation, run_inside
 from envcompare.environments.gpu import RELOAD, check_driver, check_inside, find
 from envcompare.environments.oci import ENGINE
 from envcompare.environments.registry import environment
 from envcompare.environments.vm import without_login
-from envcompare.measure.quiet import QuietGate
+from envcompare.measure.cell import QuietGate
 from envcompare.report.wording.methodwords import device_sentences
 from envcompare.run_folder.results import RunFolder
 from envcompare.stack import Prepared, Progress, Request
+from envcompare.text import Command
 from envcompare.transport import Transport, shell
 from envcompare.transport.hosts import connect, parse_hosts
 

@@ -14,11 +14,11 @@ from lab import Lab, login
 from runs import BASE, STEPS_ALONE, Done, envcompare
 from software import prepared_by
 
-from envcompare.command import Command, CommandResult
 from envcompare.environments import Gpu, Isolation
 from envcompare.environments.registry import environment
 from envcompare.stack import LOCK_LABEL, Options, Prepared
 from envcompare.stack.storage import host_cache
+from envcompare.text import Command, CommandResult
 from envcompare.transport import Transport, run, shell
 
 pytestmark = [

@@ -18,7 +18,6 @@ from images import build_image
 from lab import Lab
 from runs import BASE, LIGHT, Done, envcompare
 
-from envcompare.command import Command, CommandResult
 from envcompare.environments import Isolation
 from envcompare.environments.docker import Docker
 from envcompare.environments.oci import image_store
@@ -26,6 +25,7 @@ from envcompare.errors import WorkloadError
 from envcompare.profilers import ProfilerRun, Quarantine, Tool
 from envcompare.profilers.ncu import MEMORY, Ncu
 from envcompare.stack import Mount, Progress, image
+from envcompare.text import Command, CommandResult
 from envcompare.transport import LOCAL, Transport, make_new_folder, run, shell
 
 pytestmark = [pytest.mark.engine("ssh"), pytest.mark.engine("docker"), pytest.mark.timeout(420)]

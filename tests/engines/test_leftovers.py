@@ -13,9 +13,9 @@ import pytest
 from lab import Lab
 from runs import BASE, LIGHT, STEPS_ALONE, command, envcompare, run_folder
 
-from envcompare.command import Command
 from envcompare.hosts import keeper
 from envcompare.stack.storage import host_cache
+from envcompare.text import Command
 from envcompare.transport import Transport, run
 
 pytestmark = [

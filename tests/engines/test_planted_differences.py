@@ -21,17 +21,17 @@ from small import Small, small_project
 
 from envcompare import bundled
 from envcompare.cli.planning import resolved
-from envcompare.command import Command
 from envcompare.config.settings import Settings
 from envcompare.doctor import compare_stacks
 from envcompare.environments.oci import image_store
+from envcompare.errors import Interruption
 from envcompare.hosts import HostSession, ReadyArm
 from envcompare.hosts.opening import open_session
-from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import ArmRecord, FactDifference
 from envcompare.stack import LOCK_LABEL, Progress
 from envcompare.stack.building import remove_images
 from envcompare.stack.storage import host_cache
+from envcompare.text import Command
 from envcompare.transport import LOCAL, Transport, run, shell
 
 pytestmark = [pytest.mark.engine("ssh"), pytest.mark.engine("docker"), pytest.mark.timeout(600)]

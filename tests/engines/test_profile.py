@@ -13,12 +13,11 @@ from benches import WORKER
 from lab import Lab
 from runs import BASE, LIGHT, Done, envcompare, resume
 
-from envcompare.command import Command
 from envcompare.environments import Check, Isolation
 from envcompare.environments.docker import Docker
 from envcompare.environments.oci import image_store
 from envcompare.hosts import HostSession, ReadyArm
-from envcompare.measure.replies import LaunchSpec
+from envcompare.measure import LaunchSpec
 from envcompare.measure.worker import Worker
 from envcompare.profile_files import read
 from envcompare.profilers import Pass, ProfilerRun, Quarantine, Tool
@@ -26,6 +25,7 @@ from envcompare.profilers.ncu import MEMORY
 from envcompare.profilers.nsys import Nsys
 from envcompare.run_folder.records import ArmRecord
 from envcompare.stack import Mount, Prepared, Progress, image
+from envcompare.text import Command
 from envcompare.transport import LOCAL, make_folder, run
 from envcompare.transport.copies import put_file
 from envcompare.transport.hosts import connect, parse_hosts

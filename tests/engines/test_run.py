@@ -28,9 +28,9 @@ from runs import (
     unfinish,
 )
 
-from envcompare.command import Command
 from envcompare.environments.oci import image_store
 from envcompare.stack import Progress, image
+from envcompare.text import Command
 from envcompare.transport import LOCAL, run
 from envcompare.transport.hosts import connect, parse_hosts
 

@@ -13,16 +13,15 @@ from registry import serving
 from runs import BASE
 from software import sif_of
 
-from envcompare.command import Command, CommandResult
 from envcompare.environments.oci import ENGINE, image_store
 from envcompare.environments.registry import environment as named
-from envcompare.environments.software import inside, with_proof
+from envcompare.environments.software import FILES, TREE, inside, mismatch, with_proof
 from envcompare.errors import StackError
 from envcompare.stack import Prepared, Progress, Request, building, image, sif, venv
 from envcompare.stack.image import PYTHON, Image, Recipe
-from envcompare.stack.proof import FILES, TREE, mismatch
 from envcompare.stack.storage import Wheelhouse, steps
 from envcompare.stack.wheelhouse import fill
+from envcompare.text import Command, CommandResult
 from envcompare.transport import LocalTransport, Transport, run, shell
 from envcompare.transport.copies import put_file
 

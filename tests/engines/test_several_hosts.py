@@ -11,9 +11,9 @@ import pytest
 from lab import Lab
 from runs import BASE, envcompare, resume
 
-from envcompare.command import Command
 from envcompare.environments.oci import image_store
 from envcompare.stack import image
+from envcompare.text import Command
 from envcompare.transport import LOCAL, run
 from envcompare.transport.hosts import connect, parse_hosts
 

@@ -15,7 +15,6 @@ from lab import forgotten, need
 from runs import BASE
 from software import prepared_by, sif_of
 
-from envcompare.command import Command
 from envcompare.environments.docker import Docker
 from envcompare.environments.oci import image_store
 from envcompare.errors import StackError, UnusableError
@@ -33,6 +32,7 @@ from envcompare.stack import (
 )
 from envcompare.stack.image import Image, Recipe
 from envcompare.stack.storage import Wheelhouse
+from envcompare.text import Command
 from envcompare.transport import LocalTransport, Transport, run, shell
 
 PYTHON = "/opt/envcompare/venv/bin/python"

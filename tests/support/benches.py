@@ -11,18 +11,17 @@ from typing import Any
 from builders import CELL, design, run_record
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import Comparison, RunComparison
-from envcompare.command import Command, CommandResult
-from envcompare.interrupt import Interruption
-from envcompare.measure import Facts
+from envcompare.analysis.model import Comparison, RunComparison
+from envcompare.errors import Interruption
+from envcompare.measure import Facts, LaunchSpec
 from envcompare.measure.cell import Budget, CellContext, Roster
 from envcompare.measure.lockstep import Lockstep, Turns
-from envcompare.measure.replies import LaunchSpec
 from envcompare.measure.startup import StartupPass
 from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import Event, FingerprintRecord, Sample, Taken
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.intervals import Interval
+from envcompare.text import Command, CommandResult
 from envcompare.transport import LOCAL, run
 
 WORKER = Path(__file__).parents[2] / "workloads" / "harness" / "worker.py"

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 from profilepages import cell_profiles, ledger, profiled_run
 
-from envcompare.analysis.model.comparison import (
+from envcompare.analysis.model import (
     STEP_PROBABILITIES,
     CellSummary,
     Comparison,
@@ -20,8 +20,8 @@ from envcompare.analysis.model.comparison import (
     RunComparison,
     StepTimes,
 )
-from envcompare.analysis.timing.cells import BINS
-from envcompare.report.charts.drawing import Chart, drawn
+from envcompare.analysis.timing import BINS
+from envcompare.report.charts import Chart, drawn
 from envcompare.run_folder.records import Failure
 
 HOSTILE = (

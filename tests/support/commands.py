@@ -12,7 +12,7 @@ from benches import Kept, Measured, bench
 from envcompare.analysis.compare import compare_run
 from envcompare.config.workloads import Program
 from envcompare.measure.cell import CellContext, Roster
-from envcompare.measure.processes import ProcessPass
+from envcompare.measure.startup import ProcessPass
 from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import ProcessRun
 

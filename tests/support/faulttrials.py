@@ -25,7 +25,7 @@ from faultwork import source
 from lab import Lab
 from runs import BASE, STEPS_ALONE, run_folder
 
-from envcompare.run_folder.history import standing_samples
+from envcompare.run_folder import standing_samples
 from envcompare.run_folder.records import Block, RunRecord
 from envcompare.run_folder.results import RunFolder
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model import RunComparison
 from envcompare.report.page import render
 from envcompare.run_folder.results import RunFolder
 from runfolders import Arm, Failing, Shape, write

@@ -24,7 +24,7 @@ from goldenruns import SHAPES, SMALL, golden_run  # noqa: E402 — found beside 
 from htmltree import Element, parse  # noqa: E402
 from summaries import markdown, terminal_lines  # noqa: E402
 
-from envcompare.analysis.model.comparison import RunComparison  # noqa: E402
+from envcompare.analysis.model import RunComparison  # noqa: E402
 
 GOLDEN: Final = ROOT / "tests" / "data" / "report" / "golden"
 _MOST_LINES: Final = 80  # of a difference that is shown

@@ -10,7 +10,7 @@ from goldenruns import golden_run
 from msgspec import inspect
 from profilepages import cell_profiles, roofline
 
-from envcompare.analysis.model.comparison import (
+from envcompare.analysis.model import (
     ArmSummary,
     CellSummary,
     Decomposition,
@@ -21,7 +21,7 @@ from envcompare.analysis.model.comparison import (
     PickedValue,
     RunComparison,
 )
-from envcompare.analysis.model.scaling import (
+from envcompare.analysis.model.profiling import (
     ArmSizes,
     ArmTraining,
     BatchSweep,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import tarfile
 
-from envcompare.command import Command
 from envcompare.environments.oci import image_store
+from envcompare.text import Command
 from envcompare.transport import LOCAL, Transport, run
 
 

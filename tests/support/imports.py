@@ -10,7 +10,7 @@ from builders import CELL, blocks, run_record
 from htmltree import parse
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model import RunComparison
 from envcompare.importing import Import
 from envcompare.report.page import render
 from envcompare.run_folder.records import Event

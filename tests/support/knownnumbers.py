@@ -10,10 +10,10 @@ from typing import Any, Final
 import msgspec
 from htmltree import Element
 
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model import RunComparison
 from envcompare.analysis.model.profiling import CellProfiles
-from envcompare.report.blocks import shared_axis
-from envcompare.report.numbers import (
+from envcompare.report import shared_axis
+from envcompare.report.wording import (
     MINUS,
     change,
     factor_text,

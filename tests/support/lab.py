@@ -18,14 +18,16 @@ from pathlib import Path
 
 import pytest
 
-from envcompare.command import Command
+from envcompare.environments.registry import ENVIRONMENTS
 from envcompare.stack.storage import host_cache
+from envcompare.text import Command
 from envcompare.transport import Transport, run, shell
 from envcompare.transport.hosts import connect, parse_hosts
 
 HOSTS = ("lab-h1", "lab-h2")
 ROOT = Path(__file__).resolve().parents[2]
-REQUIRED = frozenset(os.environ.get("ENVCOMPARE_REQUIRE", "").replace(" ", "").split(",")) - {""}
+_REQUIRED = frozenset(os.environ.get("ENVCOMPARE_REQUIRE", "").replace(" ", "").split(",")) - {""}
+REQUIRED = _REQUIRED | (set(ENVIRONMENTS) if "environments" in _REQUIRED else set())
 _OWN_SSHD = (
     "pid=$$; while read -r _ name _ parent _ </proc/$pid/stat; do "
     'case $name in "(sshd"*) echo $pid; exit;; esac; pid=$parent; done'
@@ -174,14 +176,11 @@ def docker_client() -> str:
 def missing(name: str) -> str:
     """Say why an engine cannot be used here; nothing where it can."""
     is_there = {
+        **dict.fromkeys(ENVIRONMENTS, lambda: lab() is not None),
         "ssh": lambda: lab() is not None,
         "hosts": lambda: lab() is not None and _answers(ROOT / ".lab" / "ssh_config", HOSTS[1]),
         "docker": lambda: docker_client() != "",
         "singularity": lambda: _has("apptainer", "singularity") or lab() is not None,
-        "podman": lambda: lab() is not None,
-        "charliecloud": lambda: lab() is not None,
-        "bubblewrap": lambda: lab() is not None,
-        "gvisor": lambda: lab() is not None,
         "slurm": has_slurm,
         "hyperfine": lambda: _has("hyperfine"),
         "browser": lambda: _has("chromium", "chromium-browser", "google-chrome"),
@@ -196,14 +195,10 @@ def missing(name: str) -> str:
         "nvml.h": lambda: nvml_headers() is not None,
     }[name]()
     remedy = {
+        **dict.fromkeys(ENVIRONMENTS, "script/lab up"),
         "ssh": "script/lab up",
         "hosts": "script/lab up 2",
         "docker": "script/engine",
-        "singularity": "script/lab up",
-        "podman": "script/lab up",
-        "charliecloud": "script/lab up",
-        "bubblewrap": "script/lab up",
-        "gvisor": "script/lab up",
         "slurm": "script/lab slurm",
         "hyperfine": "apt-get install hyperfine",
         "browser": "install Chromium",

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from traces import lacking
 
-from envcompare.analysis.model.comparison import ArmSummary, CellSummary, RunComparison
+from envcompare.analysis.model import ArmSummary, CellSummary, RunComparison
 from envcompare.analysis.model.profiling import (
     ActivityRow,
     ActivityTable,

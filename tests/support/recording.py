@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envcompare.command import Command
+from envcompare.text import Command
 from envcompare.transport import LocalTransport, Process
 
 

@@ -6,9 +6,9 @@ import json
 
 import msgspec
 
-from envcompare.analysis.model.changes import CombinedRuns, GatedRun, RunChange
-from envcompare.analysis.model.comparison import RunComparison
-from envcompare.analysis.progress import RunStatus
+from envcompare.analysis.compare import RunStatus
+from envcompare.analysis.model import RunComparison
+from envcompare.analysis.two_runs import CombinedRuns, GatedRun, RunChange
 from envcompare.doctor.checks import Examination
 from envcompare.run_folder.profiles import ProfileRecord, Roofs
 from envcompare.run_folder.records import Event, FingerprintRecord, RunRecord, Sample

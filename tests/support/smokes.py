@@ -22,7 +22,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "first_run": ("docker", "ssh", "singularity"),
     "live": ("docker",),
     "operators": ("torch",),
-    "overhead": ("ssh", "torch"),
+    "overhead": ("docker", "ssh", "torch"),
     "power": ("torch",),
     "precision": ("torch", "hyperfine"),
     "profile_readers": (),

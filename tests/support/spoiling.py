@@ -9,7 +9,7 @@ from typing import BinaryIO, cast
 
 from typing_extensions import Self
 
-from envcompare.command import Command
+from envcompare.text import Command
 from envcompare.transport import Process, Transport
 
 

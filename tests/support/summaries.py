@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare import report
+from envcompare.analysis.model import RunComparison
 from envcompare.cli.conclusion import show
-from envcompare.report import blocks
-from envcompare.report.blocks import Heading, Items, Line, PlainBlock, Table, plain
+from envcompare.report import Heading, Items, Line, PlainBlock, Table, plain
 from envcompare.report.summary import summary
 from envcompare.text import flat
 
@@ -27,7 +27,7 @@ class SummaryLine:
 
 def markdown(run: RunComparison) -> str:
     """Return the summary of a run as Markdown."""
-    return blocks.markdown(summary(run))
+    return report.markdown(summary(run))
 
 
 def printed(run: RunComparison) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from envcompare.analysis.model.profiling import KernelDiff
-from envcompare.analysis.profiles.cautions import record_cautions, work_cautions
+from envcompare.analysis.profiles.ledger import record_cautions, work_cautions
 from envcompare.analysis.profiles.quantities import Rows
 from envcompare.errors import Problem
 from envcompare.run_folder.profiles import Kernel, Lack, Lacking, Profile, ProfileRecord

@@ -19,9 +19,9 @@ from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings
 from envcompare.config.workloads import catalogue
 from envcompare.errors import ConfigError, Phase
-from envcompare.measure import accuracy, worker
-from envcompare.measure.accuracy import AccuracyPass
+from envcompare.measure import hostreadings, worker
 from envcompare.measure.cell import CellContext, failed_for_good
+from envcompare.measure.hostreadings import AccuracyPass
 from envcompare.report.page import render
 from envcompare.run_folder.records import Epoch, Failure, Goal, event_now
 from envcompare.run_folder.results import RunFolder
@@ -210,7 +210,7 @@ def test_only_the_first_restart_is_cut_when_time_is_up(
     def monotonic() -> float:
         return 0.0 if len(epochs(context)) <= first else 1e6
 
-    monkeypatch.setattr(accuracy, "time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr(hostreadings, "time", SimpleNamespace(monotonic=monotonic))
     assert training(context).measure().endswith("2 restarts of 3 arms: reached 6 times")
     assert {(one.restart, one.epoch) for one in epochs(context) if one.is_last} == {(0, 3), (1, 3)}
 

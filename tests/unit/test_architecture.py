@@ -30,7 +30,7 @@ LAYERS = (
     ("config", "profile_files"),
     ("fingerprint", "stats", "gpu", "transport"),
     ("run_folder",),
-    ("command", "console", "interrupt"),
+    ("console",),
     ("text",),
     ("bundled", "errors", "files"),
 )
@@ -43,8 +43,6 @@ INNER_LAYERS = {
         ("sections",),
         ("charts",),
         ("wording",),
-        ("blocks",),
-        ("numbers",),
     ),
     "profile_files": (("kineto", "ncu", "nsys", "nvprof"), ("derive",)),
 }

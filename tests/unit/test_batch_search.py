@@ -20,7 +20,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envcompare.cli.planning import plan_lines, planned
-from envcompare.command import Command
 from envcompare.config.experiment import BatchSearch, Experiment, parse_search, resolve
 from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings, WorkloadTable
@@ -29,14 +28,14 @@ from envcompare.environments import Check
 from envcompare.errors import ConfigError, InterruptedRunError, exit_code_of
 from envcompare.gpu import HostGpus
 from envcompare.hosts import HostSession, ReadyArm
-from envcompare.run_folder.history import standing
+from envcompare.run_folder import standing
 from envcompare.run_folder.records import Scalar
 from envcompare.run_folder.results import RunFolder
-from envcompare.runner import Job, walk
-from envcompare.runner.batchsearch import Fit, search_fit
+from envcompare.runner import Fit, Job, search_fit, walk
 from envcompare.runner.cellrun import CellRun, run_cells
 from envcompare.stack import Prepared
 from envcompare.stats.acrosscells import KNEE_SHARE, knee
+from envcompare.text import Command
 from envcompare.transport import LOCAL, run
 
 KNOWN = known(

@@ -12,9 +12,14 @@ from builders import CELL, run_record, stepped
 from measuredruns import Made, one_cell, run_folder
 from summaries import lines_of
 
-from envcompare.analysis.model.changes import Change, RunChange
+from envcompare.analysis.two_runs import (
+    Change,
+    RunChange,
+    claims_of_change,
+    judge_gates,
+    parse_gates,
+)
 from envcompare.analysis.two_runs.changes import ReadRun, compare_runs, read_run
-from envcompare.analysis.two_runs.gates import claims_of_change, judge_gates, parse_gates
 from envcompare.errors import ConfigError
 from envcompare.report.wording.changewords import change_blocks, worded
 from envcompare.report.wording.verdicts import reasons_text

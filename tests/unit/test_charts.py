@@ -30,8 +30,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from profilepages import cell_profiles, ledger, profiled_run
 
-from envcompare.analysis.model.comparison import RunComparison
-from envcompare.report.charts.drawing import (
+from envcompare.analysis.model import RunComparison
+from envcompare.report.charts import (
     LIGHT,
     PAGE,
     PAPER,
@@ -46,8 +46,7 @@ from envcompare.report.charts.drawing import (
     specification,
     styles,
 )
-from envcompare.report.charts.forests import MOST_ROWS, forest_chart
-from envcompare.report.charts.sweeps import sweep_charts
+from envcompare.report.charts.sweeps import MOST_ROWS, forest_chart, sweep_charts
 from envcompare.report.charts.times import startup_charts, step_chart, time_chart
 from envcompare.report.exports import charts_of
 

@@ -25,7 +25,7 @@ from envcompare.transport import LOCAL
 CLIENT = """
 import sys, time
 from envcompare.hosts import keeper
-from envcompare.command import Command
+from envcompare.text import Command
 from envcompare.environments import Isolation
 from envcompare.environments.registry import environment
 from envcompare.transport import LOCAL

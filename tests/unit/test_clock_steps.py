@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from nightly import nightly_except
 
-from envcompare.run_folder.history import duration_s, elapsed_s
+from envcompare.run_folder import duration_s, elapsed_s
 from envcompare.run_folder.records import Event
 from envcompare.run_folder.results import RunFolder
 

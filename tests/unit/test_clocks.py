@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envcompare.measure.limits import ClockWatch
-from envcompare.report.blocks import plain
-from envcompare.report.sections.method import cells_table
+from envcompare.report import plain
+from envcompare.report.sections import cells_table
 from envcompare.report.wording.methodwords import method_rules
 from envcompare.run_folder.records import Block
 from envcompare.stats.metrics import METRICS, MetricName, Readings

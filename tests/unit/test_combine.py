@@ -17,7 +17,7 @@ from builders import CELL
 from measuredruns import Made, one_cell, run_folder
 
 from envcompare import cli
-from envcompare.analysis.model.changes import CombinedEffect, CombinedRuns
+from envcompare.analysis.two_runs import CombinedEffect, CombinedRuns
 from envcompare.run_folder.records import event_now
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.acrosscells import over_hosts, over_runs

@@ -12,7 +12,7 @@ from pairs import Facts
 from summaries import markdown
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import Comparison, RunComparison
+from envcompare.analysis.model import Comparison, RunComparison
 from envcompare.analysis.timing.judge import leaning
 from envcompare.report.page import render
 from envcompare.report.wording.methodwords import guard_cautions

@@ -21,7 +21,7 @@ from summaries import terminal_lines
 
 from envcompare import cli
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.changes import GatedRun, RunChange
+from envcompare.analysis.two_runs import GatedRun, RunChange
 from envcompare.errors import Phase
 from envcompare.run_folder.records import ArmRecord, Failure
 from envcompare.run_folder.results import RunFolder

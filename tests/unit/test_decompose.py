@@ -12,10 +12,10 @@ from builders import CELL, block, blocks, run_record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envcompare.analysis.model.comparison import Decomposition, Estimate, RunComparison
-from envcompare.analysis.timing.cells import CellData
-from envcompare.analysis.timing.decompose import _all_corners, decompose
-from envcompare.report.blocks import Link
+from envcompare.analysis.model import Decomposition, Estimate, RunComparison
+from envcompare.analysis.timing import CellData
+from envcompare.analysis.timing.breakdown import _all_corners, decompose
+from envcompare.report import Link
 from envcompare.report.page import render
 from envcompare.report.sections.cards import summary_cards
 from envcompare.report.sections.why import split_table

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envcompare.analysis.timing.cells import BINS, _shared_edges, _step_times
+from envcompare.analysis.timing import BINS, _shared_edges, _step_times
 
 TIMES = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=80).map(np.asarray)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import Drift, RunComparison
+from envcompare.analysis.model import Drift, RunComparison
 from envcompare.report.sections.cards import summary_cards
 from envcompare.report.wording.methodwords import method_rules
 from envcompare.run_folder.records import Block

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.timing import gpureadings
-from envcompare.analysis.timing.gpureadings import _Curve, arm_quantities
+from envcompare.analysis.timing import surroundings
+from envcompare.analysis.timing.surroundings import _Curve, arm_quantities
 from envcompare.run_folder.profiles import Quantity
 from envcompare.run_folder.records import Block, EnergyBlock, FingerprintRecord, GpuReading
 from envcompare.run_folder.results import RunFolder
@@ -72,7 +72,7 @@ def test_energy_of_a_step_is_the_power_during_the_blocks_of_the_arm() -> None:
     assert found["power_w"].value == pytest.approx(joules / 0.3)
     assert found["energy_per_step_j"].value == pytest.approx(joules / 4)
     assert found["energy_per_sample_j"].value == pytest.approx(joules / 16)
-    assert found["energy_per_step_j"].source == gpureadings.SOURCE
+    assert found["energy_per_step_j"].source == surroundings.SOURCE
     assert "2 of 2 blocks" in found["energy_per_step_j"].scope
     assert "look more alike than they are" in found["energy_per_step_j"].scope
 
@@ -83,7 +83,7 @@ def test_power_of_now_is_smeared_over_no_neighbour() -> None:
     instant = msgspec.structs.replace(reading(times, times), has_instant_power=True)
     found = named(arm_quantities([run_of(100, 100)], [instant]))
     assert (found["power_w"].source, found["power_w"].value) == (
-        gpureadings.INSTANT,
+        surroundings.INSTANT,
         pytest.approx(150),
     )
     assert "more alike" not in found["power_w"].scope
@@ -106,10 +106,10 @@ def test_long_blocks_take_the_energy_counter() -> None:
     found = named(arm_quantities([run_of(500, 2000), run_of(3000, 1500)], readings))
     assert found["power_w"].value == pytest.approx(250)
     assert found["energy_per_step_j"].value == pytest.approx(250 * 3.5 / 4)
-    assert found["energy_per_step_j"].source == gpureadings.COUNTER
+    assert found["energy_per_step_j"].source == surroundings.COUNTER
     short = named(arm_quantities([run_of(500, 2000), run_of(3000, 900)], readings))
     assert (short["power_w"].source, short["power_w"].value) == (
-        gpureadings.SOURCE,
+        surroundings.SOURCE,
         pytest.approx(1),
     )
 
@@ -124,10 +124,10 @@ def test_power_samples_are_checked_against_the_energy_counter() -> None:
     assert checked.value == pytest.approx(80)
     assert checked.scope.startswith("9 s from the first block")
     brief = named(arm_quantities(blocks[:1], readings))["power_against_counter_share"]
-    assert brief.reason.endswith(gpureadings.BRIEF)
+    assert brief.reason.endswith(surroundings.BRIEF)
     mute = [reading(times, [200.0] * len(times))]
     without = named(arm_quantities(blocks, mute))["power_against_counter_share"]
-    assert (without.value, without.reason) == (None, gpureadings.NO_COUNTER)
+    assert (without.value, without.reason) == (None, surroundings.NO_COUNTER)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_sensor_that_sees_a_part_of_the_time_is_said_beside_the_energy(
     """On A100 and H100 what the work draws between its samples escapes it."""
     times = [float(t) for t in range(0, 1001, 50)]
     found = named(arm_quantities([run_of(100, 200)], [reading(times, times)], model=model))
-    assert (gpureadings.PART_TIME in found["energy_per_step_j"].scope) is is_said
+    assert (surroundings.PART_TIME in found["energy_per_step_j"].scope) is is_said
 
 
 def lasting(t0_ms: float, wall_ms: float, k: int = 100) -> EnergyBlock:
@@ -169,11 +169,11 @@ def test_energy_is_that_of_the_energy_pass_alone_where_there_is_one() -> None:
     assert quantities["power_w"].value == pytest.approx(300)
     assert quantities["energy_per_step_j"].value == pytest.approx(300 * 11 / 200)
     assert quantities["energy_per_sample_j"].value == pytest.approx(300 * 11 / 800)
-    assert f"2 of 2 {gpureadings.LASTING}" in quantities["energy_per_step_j"].scope
+    assert f"2 of 2 {surroundings.LASTING}" in quantities["energy_per_step_j"].scope
     assert quantities["sm_clock_mhz"].scope == "10 readings"
     without = named(arm_quantities(timed, readings, energy_blocks=[lasting(6000, 4900)]))
     assert without["power_w"].value == pytest.approx(100)
-    assert gpureadings.LASTING not in without["power_w"].scope
+    assert surroundings.LASTING not in without["power_w"].scope
 
 
 def test_long_block_takes_the_counter_of_its_own_readings() -> None:
@@ -183,7 +183,7 @@ def test_long_block_takes_the_counter_of_its_own_readings() -> None:
     quantities = named(
         arm_quantities([run_of(100, 200)], readings, energy_blocks=[lasting(4000, 6000)])
     )
-    assert quantities["energy_per_step_j"].source == gpureadings.COUNTER
+    assert quantities["energy_per_step_j"].source == surroundings.COUNTER
     assert quantities["energy_per_step_j"].value == pytest.approx(250 * 6 / 100)
 
 
@@ -193,7 +193,7 @@ def test_first_second_of_a_long_block_is_not_taken_from_a_mean_of_the_second_bef
     watts = [min(300.0, max(100.0, 100 + (t - 4000) / 5)) for t in times]
     blocks = [lasting(4000, 6000)]
     quantities = named(arm_quantities([], [reading(times, watts)], energy_blocks=blocks))
-    assert quantities["power_w"].source == gpureadings.SOURCE
+    assert quantities["power_w"].source == surroundings.SOURCE
     assert quantities["power_w"].value == pytest.approx(300)
     assert quantities["energy_per_step_j"].value == pytest.approx(300 * 6 / 100)
     assert "more alike" not in quantities["power_w"].scope
@@ -215,7 +215,7 @@ def test_block_without_readings_around_it_is_not_guessed() -> None:
             assert found.value == pytest.approx(100 * 0.1 / 2)
             assert f"{covered} of {len(blocks)} blocks" in found.scope
         else:
-            assert (found.value, found.reason) == (None, gpureadings.NOT_COVERED)
+            assert (found.value, found.reason) == (None, surroundings.NOT_COVERED)
 
 
 def test_clocks_heat_and_what_held_them_down_are_those_of_the_blocks() -> None:
@@ -229,8 +229,8 @@ def test_clocks_heat_and_what_held_them_down_are_those_of_the_blocks() -> None:
     assert found["throttled_share"].scope == (
         "2 readings: power cap in 100.0%, heat, by software in 100.0%"
     )
-    assert found["gpu_utilization_share"].reason == gpureadings.NOT_SAID
-    assert found["power_w"].reason == gpureadings.NOT_SAID
+    assert found["gpu_utilization_share"].reason == surroundings.NOT_SAID
+    assert found["power_w"].reason == surroundings.NOT_SAID
 
 
 @pytest.mark.parametrize("mask", [0, 0x1, 0x2, 0x100, 0x103])
@@ -248,12 +248,12 @@ def test_what_is_not_known_is_missing_with_its_reason() -> None:
         assert (found.value, found.status, found.reason) == (
             None,
             "missing",
-            gpureadings.NO_READINGS,
+            surroundings.NO_READINGS,
         )
     one = named(arm_quantities(blocks, [reading([0, 100], [50, 50])]))
-    assert one["energy_per_sample_j"].reason == gpureadings.NO_BATCH
+    assert one["energy_per_sample_j"].reason == surroundings.NO_BATCH
     two = [reading([0, 100], [50, 50]), reading([0, 100], [70, 70], uuid="GPU-2")]
-    assert {q.reason for q in arm_quantities(blocks, two)} == {gpureadings.WHICH.format(2)}
+    assert {q.reason for q in arm_quantities(blocks, two)} == {surroundings.WHICH.format(2)}
     chosen = named(arm_quantities(blocks, two, uuid="GPU-2"))
     assert chosen["power_w"].value == pytest.approx(70)
 
@@ -301,4 +301,4 @@ def test_a_run_takes_the_energy_of_each_arm_from_its_energy_blocks(tmp_path: Pat
     }
     assert rows["vm"].value == pytest.approx(200 * 6 / 100)
     assert rows["docker"].value == pytest.approx(300 * 6 / 100)
-    assert all(f"1 of 1 {gpureadings.LASTING}" in row.scope for row in rows.values())
+    assert all(f"1 of 1 {surroundings.LASTING}" in row.scope for row in rows.values())

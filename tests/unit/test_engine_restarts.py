@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from benches import Kept, bench
 
-from envcompare.command import Command
 from envcompare.environments import Isolation, run_inside
 from envcompare.environments.docker import Docker
 from envcompare.environments.oci import ENGINE, image_store
 from envcompare.measure.cell import Roster
 from envcompare.run_folder.records import Failure
 from envcompare.stack import storage
+from envcompare.text import Command
 from envcompare.transport import LOCAL
 
 GOING = {

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from envcompare import environments
-from envcompare.command import Command
 from envcompare.environments import Gpu, Isolation, gpu
 from envcompare.environments.bubblewrap import _TOPS
 from envcompare.environments.docker import Docker
@@ -26,6 +25,7 @@ from envcompare.stack import Mount, Prepared, Progress, Request, storage, venv
 from envcompare.stack.image import look_up
 from envcompare.stack.storage import bind
 from envcompare.stack.venv import LOADING
+from envcompare.text import Command
 from envcompare.transport import LOCAL, run, shell
 
 WORKER = Command(argv=("/venv/bin/python", "/w/worker.py"), env=(("OMP_NUM_THREADS", "1"),))

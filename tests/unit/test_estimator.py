@@ -28,7 +28,7 @@ from estimator import (
 from msgspec.structs import replace
 
 from bookkeeping import RESULTS, Places
-from envcompare.analysis.model.comparison import Comparison
+from envcompare.analysis.model import Comparison
 from envcompare.report.wording.verdicts import verdict
 from envcompare.stats import far_launches
 from envcompare.stats.intervals import Evidence

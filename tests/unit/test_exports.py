@@ -14,8 +14,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from pyarrow import parquet  # noqa: TID251 — it reads back what was written
 
-from envcompare.analysis.columns import TABLE
-from envcompare.analysis.model.comparison import Reason, RunComparison, Tail
+from envcompare.analysis.frames import TABLE
+from envcompare.analysis.model import Reason, RunComparison, Tail
 from envcompare.errors import ConfigError
 from envcompare.report import exports
 from envcompare.report.exports import FORMULAS, csv_text, parquet_bytes

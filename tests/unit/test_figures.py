@@ -11,7 +11,7 @@ from profilepages import profiled_run
 
 from envcompare.errors import ConfigError, RunFolderError
 from envcompare.report import exports
-from envcompare.report.charts.drawing import Chart
+from envcompare.report.charts import Chart
 from envcompare.report.exports import charts_of, left_out_sentence, write_figures
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model import RunComparison
 from envcompare.report.page import render
 from envcompare.report.wording.headlines import headlines
 from runfolders import CONTROL, REFERENCE, Arm, Shape, write

@@ -16,7 +16,6 @@ from programs import Programs, first_on_path
 from recording import Recorder
 
 from envcompare.cli.planning import resolved
-from envcompare.command import Command
 from envcompare.config import Arm
 from envcompare.config.settings import Settings
 from envcompare.config.workloads import Workload
@@ -28,6 +27,7 @@ from envcompare.hosts import HostSession, ReadyArm, keeper
 from envcompare.hosts.folders import CellFolders, relayed
 from envcompare.run_folder.records import ArmRecord
 from envcompare.stack import Mount, Prepared
+from envcompare.text import Command
 from envcompare.transport import LOCAL, Transport, run
 from envcompare.transport.hosts import parse_hosts
 

@@ -15,15 +15,15 @@ from goldenruns import KEPT, golden_run
 from imports import two_arms
 
 import envcompare
-from envcompare.analysis.columns import (
+from envcompare.analysis.frames import (
     COMPARISONS,
     DIFFERENCES,
     QUANTITIES,
     SAMPLES,
     SCALING,
     Column,
+    comparison_frame,
 )
-from envcompare.analysis.frames import comparison_frame
 from envcompare.run_folder.records import ProcessRun, Sample
 from envcompare.run_folder.results import RunFolder
 

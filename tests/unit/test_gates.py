@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from envcompare.analysis.model.comparison import Reason
-from envcompare.analysis.two_runs.gates import (
+from envcompare.analysis.model import Reason
+from envcompare.analysis.two_runs import (
     Claim,
     Gate,
     gates_exit_code,

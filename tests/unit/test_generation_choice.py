@@ -7,8 +7,8 @@ from pathlib import Path
 
 from benches import Measured, bench, measure
 
-from envcompare.report.blocks import plain
-from envcompare.report.sections.method import cells_table
+from envcompare.report import plain
+from envcompare.report.sections import cells_table
 from envcompare.run_folder.records import Block
 
 SOURCE = """

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from envcompare.cli.planning import planned
-from envcompare.command import Command
 from envcompare.config import Arm
 from envcompare.config.settings import Settings
 from envcompare.console import Display
@@ -20,13 +19,14 @@ from envcompare.errors import Problem, StackError, TransportError, UnusableError
 from envcompare.gpu import HostGpus
 from envcompare.hosts import HostSession, ReadyArm
 from envcompare.hosts.folders import CellFolders
+from envcompare.measure import Placed
 from envcompare.measure.hostreadings import ROUNDS, EnergyPass
-from envcompare.measure.replies import Placed
 from envcompare.run_folder.records import Block, CellState, EnergyBlock, GpuReading, event_now
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import Job, cellrun, walk
 from envcompare.runner.cellrun import CellRun, run_cells
 from envcompare.stack import Prepared
+from envcompare.text import Command
 from envcompare.transport import LOCAL
 
 IMITATED = Path(__file__).parents[1] / "support" / "imitatedtorch"

@@ -9,7 +9,7 @@ import pytest
 from builders import CELL, blocks, run_record
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import Comparison, RunComparison
+from envcompare.analysis.model import Comparison, RunComparison
 from envcompare.analysis.timing.surroundings import GPU_CLOCK
 from envcompare.report.wording.headlines import headlines
 from envcompare.run_folder.records import FactDifference, FingerprintRecord, GpuReading

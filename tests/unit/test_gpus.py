@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from envcompare.command import Command
 from envcompare.environments import Check, Gpu, GpuWay, Isolation, gpu
 from envcompare.environments.registry import environment
 from envcompare.hosts import ReadyArm
 from envcompare.run_folder.records import ArmRecord
 from envcompare.stack import Prepared
+from envcompare.text import Command
 from envcompare.transport import LOCAL, run
 
 WORKER = Command(argv=("/venv/bin/python", "/w/worker.py"), env=(("OMP_NUM_THREADS", "1"),))

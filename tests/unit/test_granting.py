@@ -26,12 +26,12 @@ from envcompare.config.settings import Settings
 from envcompare.errors import (
     ConfigError,
     InterruptedRunError,
+    Interruption,
     RunFolderError,
     TransportError,
     UnusableError,
 )
 from envcompare.hosts import allocation, keeper
-from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import Event, event_now
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import walk

@@ -13,16 +13,15 @@ from msgspec.structs import replace
 
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.frames import comparison_frame
-from envcompare.analysis.model.comparison import RunComparison
-from envcompare.analysis.model.machines import GroupEstimate
+from envcompare.analysis.model import GroupEstimate, RunComparison
 from envcompare.cli.planning import plan_lines, planned
 from envcompare.config.settings import Settings, parse_settings, settings_toml
 from envcompare.errors import ConfigError
-from envcompare.report.blocks import markdown
+from envcompare.report import markdown
 from envcompare.report.exports import csv_text
 from envcompare.report.page import render
 from envcompare.report.summary import summary
-from envcompare.report.wording.groupwords import basis_texts, difference_texts
+from envcompare.report.wording.causewords import basis_texts, difference_texts
 from envcompare.run_folder.records import (
     CellRecord,
     Event,

@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from software import prepared_by
 
-from envcompare.command import Command
 from envcompare.config import expand_stacks
 from envcompare.config.experiment import resolve
 from envcompare.config.settings import Settings, parse_settings
@@ -27,6 +26,7 @@ from envcompare.environments.registry import environment
 from envcompare.errors import ConfigError, UnusableError
 from envcompare.stack import Mount, Options
 from envcompare.stack.venv import HostPython, Layout, archive, find_python, layout, left_out
+from envcompare.text import Command
 from envcompare.transport import LOCAL
 
 KNOWN = known(cnn={}, rnn={})

@@ -14,7 +14,7 @@ from ncutexts import BYTES, details, launch, raw
 from pyarrow import parquet  # noqa: TID251 — it reads back what was written
 from summaries import markdown, terminal_lines
 
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model import RunComparison
 from envcompare.report.exports import csv_text, parquet_bytes
 from envcompare.report.page import render
 

@@ -15,7 +15,7 @@ from ncutexts import launch as ncu_launch
 from nsysexports import Trace, change, exported
 from summaries import printed
 
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model import RunComparison
 from envcompare.analysis.model.profiling import QuantityRow
 from envcompare.analysis.profiles.armprofiles import over_ranks
 from envcompare.errors import ProfileError

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from envcompare.interrupt import Interruption, handling_signals
+from envcompare.errors import Interruption, handling_signals
 
 
 class Running:
@@ -66,7 +66,7 @@ def test_third_signal_leaves_at_once() -> None:
     """A host that answers no more cannot keep the user waiting."""
     script = (
         "import os, signal\n"
-        "from envcompare.interrupt import Interruption, handling_signals\n"
+        "from envcompare.errors import Interruption, handling_signals\n"
         "with handling_signals(Interruption(), print):\n"
         "    for _ in range(3): os.kill(os.getpid(), signal.SIGINT)\n"
         "    print('still here')\n"

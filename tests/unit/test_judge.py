@@ -11,7 +11,7 @@ from builders import CELL, blocks, design, run_record, stepped
 from msgspec.structs import replace
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import Comparison
+from envcompare.analysis.model import Comparison
 from envcompare.measure.cell import Roster
 from envcompare.report.wording.verdicts import verdict
 from envcompare.run_folder.records import Block, Event

@@ -17,10 +17,9 @@ from commandline import envcompare
 from nightly import nightly_except
 from runs import run_folder, running
 
-from envcompare.errors import InterruptedRunError, UnusableError
+from envcompare.errors import InterruptedRunError, Interruption, UnusableError
 from envcompare.hosts import keeper
 from envcompare.hosts.keeper import Asker, HostLock
-from envcompare.interrupt import Interruption
 from envcompare.run_folder.results import RunFolder
 from envcompare.stack.storage import host_cache
 from envcompare.transport import LOCAL
@@ -30,7 +29,7 @@ NAME = "envcompare-measuring.lock"
 CLIENT = """
 import time
 from envcompare.hosts import keeper
-from envcompare.interrupt import Interruption
+from envcompare.errors import Interruption
 from envcompare.transport import LOCAL
 asker = keeper.Asker(host="local", purpose="run", run_id="first")
 lock = keeper.take(LOCAL, asker, wait_s=0, interruption=Interruption(), say=print)

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from envcompare.errors import InterruptedRunError
-from envcompare.interrupt import Interruption
+from envcompare.errors import InterruptedRunError, Interruption
 from envcompare.runner.hostrun import KernelTurns
 
 _WAIT_S = 20.0

@@ -13,14 +13,14 @@ from experiments import known
 
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.frames import comparison_frame
-from envcompare.analysis.model.comparison import LadderStep, RunComparison
+from envcompare.analysis.model import LadderStep, RunComparison
 from envcompare.config import LADDER, expand_stacks, parse_arms
 from envcompare.config.experiment import resolve
 from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings
 from envcompare.environments.registry import all_traits
 from envcompare.errors import ConfigError
-from envcompare.report.charts.forests import ladder_charts
+from envcompare.report.charts.sweeps import ladder_charts
 from envcompare.report.exports import csv_text
 from envcompare.report.page import render
 from envcompare.report.wording.causewords import ladder_sentences

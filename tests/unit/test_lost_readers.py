@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from envcompare.console import Display, print_lines
 from envcompare.errors import ConfigError
-from envcompare.report.blocks import Heading
+from envcompare.report import Heading
 from envcompare.cli.conclusion import show
 
 sys.stdin.read()  # until the reader is gone

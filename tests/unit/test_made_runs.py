@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model import RunComparison
 from runfolders import TITLE, Arm, Failing, Shape, write
 
 SHAPE = Shape(

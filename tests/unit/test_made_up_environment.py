@@ -20,22 +20,21 @@ from envcompare.analysis.compare import compare_run
 from envcompare.analysis.frames import read_frames
 from envcompare.cli import app
 from envcompare.cli.planning import resolved
-from envcompare.command import Command
 from envcompare.config import Traits
 from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings
 from envcompare.environments import Check, Environment, Isolation, ask, kill_marked, marks, unusable
 from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.environments.software import with_proof
-from envcompare.errors import ConfigError, Problem, UnusableError
+from envcompare.errors import ConfigError, Interruption, Problem, UnusableError
 from envcompare.gpu import GpuState, HostGpus
 from envcompare.hosts import HostSession
 from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.opening import open_session
-from envcompare.interrupt import Interruption
 from envcompare.run_folder.results import RunFolder
 from envcompare.stack import Prepared, Progress, Request
 from envcompare.stack.venv import find_python
+from envcompare.text import Command
 from envcompare.transport import Transport, shell
 
 

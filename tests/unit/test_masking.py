@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from runs import envcompare
 
-from envcompare.command import Command, shown_text
 from envcompare.console import Display
 from envcompare.errors import UnusableError
 from envcompare.measure.cell import failure_of
-from envcompare.text import LineMask, masked, masked_words
+from envcompare.text import Command, LineMask, masked, masked_words, shown_text
 from envcompare.transport import LOCAL, run
 
 SECRET = "hunter2-not-for-anyone"

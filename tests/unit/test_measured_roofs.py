@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envcompare import bundled
-from envcompare.command import Command
 from envcompare.measure import hostreadings
 from envcompare.measure.hostreadings import (
     CPU_KEYS,
@@ -24,6 +23,7 @@ from envcompare.measure.hostreadings import (
 )
 from envcompare.run_folder.profiles import Roofs
 from envcompare.run_folder.records import FingerprintRecord
+from envcompare.text import Command
 from envcompare.transport import LOCAL, run
 
 ANSWER = {

@@ -9,7 +9,7 @@ import pytest
 from builders import CELL
 from measuredruns import Made, one_cell, run_folder
 
-from envcompare.analysis.model.changes import RunChange
+from envcompare.analysis.two_runs import RunChange
 from envcompare.analysis.two_runs.changes import compare_runs, read_run
 from envcompare.errors import ConfigError, RunFolderError
 from envcompare.run_folder.records import Event

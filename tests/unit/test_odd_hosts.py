@@ -29,11 +29,11 @@ from envcompare.errors import (
     CommandTimeoutError,
     EnvcompareError,
     InterruptedRunError,
+    Interruption,
     UnusableError,
 )
 from envcompare.hosts import HostSession, opening
-from envcompare.interrupt import Interruption
-from envcompare.measure.quiet import parse_glance, parse_look
+from envcompare.measure.cell import parse_glance, parse_look
 from envcompare.profilers.toolbox import read_rights
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import hostrun

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from runs import STEPS_ALONE, run_folder, running
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model import RunComparison
 from envcompare.report.wording.headlines import headlines
 from envcompare.run_folder.records import Block, Event
 from envcompare.run_folder.results import RunFolder

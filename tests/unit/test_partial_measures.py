@@ -9,7 +9,7 @@ import pytest
 from builders import CELL, blocks, design, run_record
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import Comparison
+from envcompare.analysis.model import Comparison
 from envcompare.report.wording.verdicts import reasons_text, verdict
 from envcompare.run_folder.records import Event, ProcessRun
 from envcompare.run_folder.results import RunFolder

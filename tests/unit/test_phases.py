@@ -16,13 +16,13 @@ from builders import CELL, block, run_record
 from lab import need, torch_python
 
 from envcompare.analysis.model.profiling import ArmPhases, CellPhases, PartDifference
-from envcompare.analysis.timing.cells import CellData
+from envcompare.analysis.timing import CellData
 from envcompare.analysis.timing.descriptive import cell_phases
-from envcompare.command import Command
 from envcompare.measure import generation
 from envcompare.measure.generation import MARKED, Marking
 from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import Block, MarkedBlock, event_now
+from envcompare.text import Command
 
 TIMES = {  # ns a step
     "data": {"": 100_000, "aten::index": 200_000},

@@ -12,7 +12,6 @@ import pytest
 from experiments import known
 
 from envcompare.cli.planning import plan_lines
-from envcompare.command import Command
 from envcompare.config import PLACES, Arm, Place, parse_places
 from envcompare.config.experiment import Experiment, resolve
 from envcompare.config.plan import make_plan
@@ -30,7 +29,7 @@ from envcompare.errors import ConfigError, StackError, StillRunningError
 from envcompare.run_folder.records import Event, Failure
 from envcompare.runner.cellrun import sharing
 from envcompare.runner.walk import _exit_code
-from envcompare.text import parse_toml
+from envcompare.text import Command, parse_toml
 from envcompare.transport import LOCAL
 
 WORKER = Command(argv=("/venv/bin/python", "/w/worker.py"))

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from envcompare.cli.planning import PROFILES, plan_lines
 from envcompare.config import parse_arms
 from envcompare.config.experiment import Experiment, parse_cpus, resolve
-from envcompare.config.plan import derive_seed, make_plan, shuffled
+from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings
 from envcompare.environments.registry import all_traits
 from envcompare.errors import ConfigError
+from envcompare.measure import derive_seed, shuffled
 
 KNOWN = known(
     cnn={"batch": 64, "lr": 1.0, "compile": False}, rnn={"hidden": 40, "optimizer": "sgd"}

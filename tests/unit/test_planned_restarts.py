@@ -7,7 +7,7 @@ from builders import block, design
 from msgspec.structs import replace
 
 from envcompare.measure.lockstep import PlannedRestarts
-from envcompare.run_folder.history import last_calibration, standing_samples
+from envcompare.run_folder import last_calibration, standing_samples
 from envcompare.run_folder.records import Block, Event, Memory
 
 ARMS = ("vm", "docker")

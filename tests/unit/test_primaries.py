@@ -9,7 +9,7 @@ import pytest
 from builders import blocks, design, run_record
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model import RunComparison
 from envcompare.report.wording.methodwords import level_sentence
 from envcompare.report.wording.verdicts import reasons_text
 from envcompare.run_folder.records import CellRecord, Event

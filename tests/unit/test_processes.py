@@ -11,10 +11,9 @@ from benches import ARMS, Measured
 from commands import IN_DOCKER, measured, prepared, runs_of
 from summaries import markdown
 
-from envcompare.config.plan import derive_seed, shuffled
 from envcompare.errors import InterruptedRunError
 from envcompare.fingerprint.evidence import entries, entry_name
-from envcompare.measure import Values
+from envcompare.measure import Values, derive_seed, shuffled
 from envcompare.report.page import render
 from envcompare.run_folder.records import ProcessRun
 

@@ -22,6 +22,7 @@ from envcompare.errors import (
     WorkloadError,
     exit_code_of,
 )
+from envcompare.measure import Hello, LaunchSpec
 from envcompare.measure.cell import CellContext
 from envcompare.measure.limits import limit_s
 from envcompare.measure.profile import (
@@ -40,7 +41,6 @@ from envcompare.measure.profile import (
     summary,
     traced_steps,
 )
-from envcompare.measure.replies import Hello, LaunchSpec
 from envcompare.measure.worker import Worker
 from envcompare.profile_files import read
 from envcompare.profilers import Pass, ProfilerRun, Quarantine, Tool

@@ -10,8 +10,7 @@ from rich.table import Table
 
 from envcompare import console
 from envcompare.console import Display, Speed
-from envcompare.errors import InterruptedRunError
-from envcompare.interrupt import Interruption
+from envcompare.errors import InterruptedRunError, Interruption
 
 
 def test_a_short_transfer_has_no_line_and_a_quiet_display_says_nothing(

@@ -13,15 +13,22 @@ from pathlib import Path
 
 import pytest
 
-from envcompare.command import Command
 from envcompare.environments.oci import ENGINE
-from envcompare.environments.software import inside
+from envcompare.environments.software import (
+    FILES,
+    TREE,
+    UNPROVEN,
+    Inside,
+    inside,
+    mismatch,
+    tell_files_apart,
+)
 from envcompare.environments.software import with_proof as proven_by
 from envcompare.environments.vm import Vm
 from envcompare.errors import UnusableError
 from envcompare.stack import Prepared, Progress, Request
-from envcompare.stack.proof import FILES, TREE, UNPROVEN, Inside, mismatch, tell_files_apart
 from envcompare.stack.storage import local_cache
+from envcompare.text import Command
 from envcompare.transport import LOCAL
 
 VENV, IMAGE, SIF = "/cache/key/venv-1/bin/python", "sha256:1", "/cache/key/zstd.sif"

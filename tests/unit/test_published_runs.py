@@ -13,7 +13,7 @@ import pytest
 
 import envcompare
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import Estimate, LadderStep, RunComparison
+from envcompare.analysis.model import Estimate, LadderStep, RunComparison
 from envcompare.run_folder.records import Block
 from envcompare.run_folder.results import RunFolder
 

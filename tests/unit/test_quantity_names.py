@@ -11,7 +11,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from envcompare.analysis.timing.gpureadings import arm_quantities
+from envcompare.analysis.timing.surroundings import arm_quantities
 from envcompare.errors import ProfileError
 from envcompare.profile_files import READERS, read
 from envcompare.profile_files.derive import with_quantities

@@ -11,17 +11,16 @@ import pytest
 from benches import Kept, bench, measure, on_this_machine
 from experiments import known
 
-from envcompare.command import Command, CommandResult
 from envcompare.config.experiment import resolve
 from envcompare.config.settings import Settings
 from envcompare.errors import ConfigError, InterruptedRunError
-from envcompare.measure import quiet
-from envcompare.measure.cell import CellContext
-from envcompare.measure.quiet import QuietGate, Reading, parse_glance, parse_look
+from envcompare.measure import cell
+from envcompare.measure.cell import CellContext, QuietGate, Reading, parse_glance, parse_look
 from envcompare.report.sections.cards import summary_cards
 from envcompare.report.wording.methodwords import method_rules
-from envcompare.run_folder.history import waited_s
+from envcompare.run_folder import waited_s
 from envcompare.run_folder.records import Event
+from envcompare.text import Command, CommandResult
 
 WORKLOAD = """
 class Steady:
@@ -76,7 +75,7 @@ class Host:
 @pytest.fixture(autouse=True)
 def short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look again at once."""
-    monkeypatch.setattr(quiet, "POLL_S", 0.01)
+    monkeypatch.setattr(cell, "POLL_S", 0.01)
 
 
 Gate = Callable[..., tuple[QuietGate, CellContext]]
@@ -189,7 +188,7 @@ def test_what_makes_a_gpu_unfit_is_said_once(gate: Gate, answer: str, words: str
 
 def test_host_without_nvidia_smi_answers_nothing() -> None:
     """The script itself runs in the shell of this machine, whatever it has."""
-    answer = on_this_machine(quiet._GPUS)
+    answer = on_this_machine(cell._GPUS)
     assert answer.exit_code == 0
 
 
@@ -325,8 +324,8 @@ def test_answers_that_make_no_sense_are_no_reading(text: str) -> None:
 
 def test_this_machine_can_be_read() -> None:
     """The scripts and the parsers fit a real kernel."""
-    first = parse_glance(on_this_machine(quiet._GLANCE).stdout)
-    second = parse_look(on_this_machine(quiet._LOOK).stdout)
+    first = parse_glance(on_this_machine(cell._GLANCE).stdout)
+    second = parse_look(on_this_machine(cell._LOOK).stdout)
     for seen in (first, second):
         assert isinstance(seen, Reading)
         assert seen.cpus >= 1

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from summaries import markdown
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import RunComparison
-from envcompare.analysis.two_runs.gates import (
+from envcompare.analysis.model import RunComparison
+from envcompare.analysis.two_runs import (
     claims_of_run,
     gates_exit_code,
     judge_gates,

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from summaries import markdown
 
-from envcompare.analysis.model.comparison import RunComparison
-from envcompare.report.blocks import plain
+from envcompare.analysis.model import RunComparison
+from envcompare.report import plain
 from envcompare.report.page import render
 from envcompare.report.sections.cards import summary_cards
 from envcompare.report.sections.environments import differences_table, hosts_facts, meanings

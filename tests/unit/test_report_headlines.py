@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from summaries import markdown, terminal_lines
 
-from envcompare.analysis.model.comparison import Comparison, RunComparison
+from envcompare.analysis.model import Comparison, RunComparison
 from envcompare.analysis.model.profiling import CellProfiles, Ledger, LedgerPart
 from envcompare.analysis.timing.surroundings import of_cells
 from envcompare.report.page import render

@@ -12,10 +12,9 @@ import pytest
 from summaries import markdown, printed
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import RunComparison
-from envcompare.analysis.model.machines import HostDifference
+from envcompare.analysis.model import HostDifference, RunComparison
 from envcompare.analysis.two_runs.changes import compare_runs, read_run
-from envcompare.report.blocks import markdown as as_markdown
+from envcompare.report import markdown as as_markdown
 from envcompare.report.page import render
 from envcompare.report.sections.cards import summary_cards
 from envcompare.report.wording.changewords import change_blocks

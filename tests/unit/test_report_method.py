@@ -6,16 +6,18 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from builders import blocks, design, run_record
+from builders import CELL, blocks, design, run_record
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import OwnWaiting, RunComparison
+from envcompare.analysis.model import OwnWaiting, RunComparison
 from envcompare.report.wording.methodwords import (
     guard_cautions,
     level_sentence,
     method_rules,
     replication_sentence,
 )
+from envcompare.run_folder import RUN_IN_S
+from envcompare.run_folder.records import Event
 from envcompare.run_folder.results import RunFolder
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "report"
@@ -50,6 +52,23 @@ def test_rounds_that_were_held_on_one_cpu_are_told(tmp_path: Path) -> None:
     text = dict(method_rules(run))["CPU"]
     assert text.startswith(f"in {held} of {cell.rounds} rounds of cnn all arms ran on one CPU")
     assert "CPU" not in dict(method_rules(EXAMPLE))
+
+
+@pytest.mark.parametrize(("noted", "expected"), [((0.0, 0.05), "50.0 ms"), ((0.05, 0.2), "200 ms")])
+def test_untimed_steps_at_the_start_of_turns_are_named(
+    tmp_path: Path, noted: tuple[float, ...], expected: str
+) -> None:
+    """Those of the last calibration, as the rounds before it do not count."""
+    folder = RunFolder.create(tmp_path, run_record(design=design()))
+    for seconds in noted:
+        at = {"t": 1.0, "host": "local", "cell": CELL, "values": {RUN_IN_S: seconds}}
+        folder.append_event(Event(what="calibrated", **at))
+    for sample in blocks({"vm": 1.0, "docker": 1.0, "vm~control": 1.0}):
+        folder.append_sample(sample)
+    folder.close()
+    text = dict(method_rules(compare_run(folder)))["Untimed steps"]
+    assert text.startswith(f"cnn: each turn began with at least {expected} of them, since ")
+    assert "Untimed steps" not in dict(method_rules(EXAMPLE))
 
 
 def test_first_look_at_a_command_is_told_in_rounds() -> None:

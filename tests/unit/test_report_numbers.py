@@ -12,9 +12,9 @@ from hypothesis import Phase, given, settings
 from knownnumbers import known_decimals, known_figures, shown_numbers, unknown_figures
 from summaries import markdown, terminal_lines
 
-from envcompare.analysis.model.comparison import RunComparison
-from envcompare.report.numbers import margin_percent
+from envcompare.analysis.model import RunComparison
 from envcompare.report.page import render
+from envcompare.report.wording import margin_percent
 from tests.data.report.richruns import rich_runs
 
 # A run that fails is printed as a whole, for there is no telling which part of it matters.

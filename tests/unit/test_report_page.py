@@ -15,7 +15,7 @@ from builders import CELL, blocks, run_record
 from summaries import printed
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import (
+from envcompare.analysis.model import (
     STEP_PROBABILITIES,
     ArmSummary,
     CellSummary,
@@ -23,9 +23,14 @@ from envcompare.analysis.model.comparison import (
     RunComparison,
     Tail,
 )
-from envcompare.report.blocks import Filter, Fold, Table, plain, shared_axis
-from envcompare.report.numbers import (
+from envcompare.report import Filter, Fold, Table, plain, shared_axis
+from envcompare.report.page import page, render
+from envcompare.report.sections import link
+from envcompare.report.sections.comparisons import ComparedRow, comparison_rows
+from envcompare.report.sections.environments import hosts_facts
+from envcompare.report.wording import (
     duration,
+    fold_anchor,
     listed,
     paired_times,
     points_interval,
@@ -38,12 +43,7 @@ from envcompare.report.numbers import (
     unsigned_interval,
     unsigned_percent,
 )
-from envcompare.report.page import page, render
-from envcompare.report.sections.comparisons import ComparedRow, comparison_rows
-from envcompare.report.sections.environments import hosts_facts
-from envcompare.report.sections.method import link
 from envcompare.report.wording.headlines import headlines
-from envcompare.report.wording.labels import fold_anchor
 from envcompare.run_folder.records import Event
 from envcompare.run_folder.results import RunFolder
 from envcompare.text import visible

@@ -7,10 +7,10 @@ from typing import Any
 from htmltree import parse
 from msgspec.structs import replace
 
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model import RunComparison
 from envcompare.analysis.model.profiling import ArmPhases, CellPhases, LoneOperator, PartDifference
 from envcompare.report.page import render
-from envcompare.report.sections.phases import phase_table
+from envcompare.report.sections.why import phase_table
 from envcompare.report.wording.causewords import phases_sentence
 from tests.data.report.builders import EQUAL, SLOWER, run_of
 

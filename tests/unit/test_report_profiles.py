@@ -29,18 +29,11 @@ from summaries import markdown, printed, terminal_lines
 from traces import lacking
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model import RunComparison
 from envcompare.analysis.model.profiling import ArmProfiles, CellProfiles, Ledger, PassState
-from envcompare.report.blocks import Fold, Line, Table, plain
-from envcompare.report.charts.drawing import Chart
+from envcompare.report import Fold, Line, Table, plain
+from envcompare.report.charts import Chart
 from envcompare.report.charts.roofline import roofline_chart
-from envcompare.report.numbers import (
-    TimeScale,
-    number_text,
-    quantity_text,
-    ratio_text,
-    time_text,
-)
 from envcompare.report.page import page, render
 from envcompare.report.sections.charted import roofline_blocks
 from envcompare.report.sections.profilefolds import (
@@ -55,6 +48,13 @@ from envcompare.report.sections.profiletables import (
     quantity_blocks,
     quantity_lines,
     unmeasured,
+)
+from envcompare.report.wording import (
+    TimeScale,
+    number_text,
+    quantity_text,
+    ratio_text,
+    time_text,
 )
 from envcompare.report.wording.headlines import headlines
 from envcompare.report.wording.profilewords import (

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from profilepages import imported_run, profiled_run, roofline
 from summaries import markdown, printed
 
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model import RunComparison
 from envcompare.analysis.model.profiling import (
     ActivityTable,
     ArmProfiles,
@@ -28,16 +28,16 @@ from envcompare.analysis.model.profiling import (
     Roofline,
     RooflinePoint,
 )
-from envcompare.report.charts.drawing import PAGE, specification
+from envcompare.report.charts import PAGE, specification
 from envcompare.report.charts.roofline import roofline_chart
-from envcompare.report.numbers import (
+from envcompare.report.page import render
+from envcompare.report.wording import (
     TimeScale,
     bytes_text,
     quantity_text,
     ratio_text,
     time_text,
 )
-from envcompare.report.page import render
 
 # an example is a whole page, about a second; unshrunk ones are told from each other well enough
 SETTINGS = settings(

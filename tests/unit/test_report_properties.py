@@ -13,11 +13,10 @@ from htmltree import Element, parse
 from hypothesis import Phase, given, settings
 from summaries import markdown, printed, terminal_lines
 
-from envcompare.analysis.model.comparison import Comparison, RunComparison
-from envcompare.report.numbers import change
+from envcompare.analysis.model import Comparison, RunComparison
 from envcompare.report.page import render
+from envcompare.report.wording import cell_labels, change, fold_anchor, row_anchor
 from envcompare.report.wording.headlines import headlines
-from envcompare.report.wording.labels import cell_labels, fold_anchor, row_anchor
 from envcompare.report.wording.verdicts import SYMBOLS, WORDS, reasons_text
 from tests.data.report.builders import BARE, HOSTILE, runs
 

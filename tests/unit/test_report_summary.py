@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 from summaries import SummaryLine, markdown, terminal_lines
 
-from envcompare.analysis.model.comparison import FailureRow, Reason, RunComparison
+from envcompare.analysis.model import FailureRow, Reason, RunComparison
 from envcompare.cli.conclusion import show
 from envcompare.report.page import render
 from envcompare.report.summary import summary

@@ -10,8 +10,8 @@ import pytest
 from chartpages import HOSTILE, hostile_runs, swept, swept_run
 from msgspec.structs import replace
 
-from envcompare.analysis.model.comparison import RunComparison
-from envcompare.report.charts.drawing import ChartBudget
+from envcompare.analysis.model import RunComparison
+from envcompare.report.charts import ChartBudget
 from envcompare.report.page import render
 from envcompare.report.sections.charted import MOST_SWEEPS, sweeps_section
 from envcompare.text import visible

@@ -9,15 +9,15 @@ from typing import Any
 from msgspec.structs import replace
 from profilepages import profiled_run
 
-from envcompare.analysis.model.comparison import (
+from envcompare.analysis.model import (
     STEP_PROBABILITIES,
     CellSummary,
     Comparison,
     RunComparison,
     StepTimes,
 )
-from envcompare.report.blocks import Line, Link, shared_axis
-from envcompare.report.charts.drawing import ChartBudget
+from envcompare.report import Line, Link, shared_axis
+from envcompare.report.charts import ChartBudget
 from envcompare.report.page import render
 from envcompare.report.sections.comparisons import comparison_rows
 from envcompare.report.sections.why import (
@@ -26,7 +26,7 @@ from envcompare.report.sections.why import (
     comparison_blocks,
     unexplained_cells,
 )
-from envcompare.report.wording.labels import fold_anchor, row_anchor
+from envcompare.report.wording import fold_anchor, row_anchor
 from tests.data.report.builders import EQUAL, FASTER, OPEN, SLOWER, comparison, example, on, run_of
 
 SMALL = comparison("equivalent", replace(EQUAL.primary, low=0.001))  # type: ignore[type-var]

@@ -23,7 +23,7 @@ from lab import ON_ONE_NODE
 from envcompare.measure.cell import Budget, CellContext, Roster
 from envcompare.measure.generation import Tuning
 from envcompare.measure.lockstep import Lockstep, Turns, _Rounds
-from envcompare.run_folder.history import (
+from envcompare.run_folder import (
     CALIBRATION,
     RUN_IN_S,
     last_calibration,

@@ -15,9 +15,9 @@ from commandline import envcompare
 from schemas import SCHEMA_NAMES, schema_text
 
 from envcompare.errors import RunFolderError
-from envcompare.run_folder import distinct_name
-from envcompare.run_folder.history import (
+from envcompare.run_folder import (
     LEFT_S,
+    distinct_name,
     elapsed_s,
     own_left_s,
     since_retry,

@@ -16,7 +16,7 @@ from envcompare.config.settings import Settings
 from envcompare.console import Display
 from envcompare.errors import TransportError
 from envcompare.hosts import HostSession, opening
-from envcompare.run_folder.history import standing
+from envcompare.run_folder import standing
 from envcompare.run_folder.records import Event, Failure, event_now
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import Job, hostrun, walk

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from envcompare.command import Command
 from envcompare.hosts import keeper
+from envcompare.text import Command
 from envcompare.transport import LOCAL, ssh
 
 

@@ -12,14 +12,14 @@ from msgspec.structs import replace
 
 import envcompare
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model import RunComparison
 from envcompare.cli.planning import planned
 from envcompare.config.settings import Settings
 from envcompare.errors import ConfigError, UnusableError
 from envcompare.hosts import HostSession
 from envcompare.hosts.folders import CellFolders, HostTeam
 from envcompare.measure import Variables
-from envcompare.report.blocks import markdown
+from envcompare.report import markdown
 from envcompare.report.page import render
 from envcompare.report.sections.scaling import scaling_table
 from envcompare.report.summary import summary

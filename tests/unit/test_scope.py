@@ -10,7 +10,7 @@ from measuredruns import one_cell, run_folder
 from summaries import markdown, terminal_lines
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model import RunComparison
 from envcompare.report.page import render
 from envcompare.report.wording.headlines import Headline, headlines
 from envcompare.run_folder.results import RunFolder

@@ -14,11 +14,11 @@ from runs import STEPS_ALONE
 from summaries import markdown
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model import RunComparison
 from envcompare.cli.planning import planned
 from envcompare.config.settings import Settings
 from envcompare.errors import ConfigError
-from envcompare.run_folder.history import (
+from envcompare.run_folder import (
     SESSION,
     measured_sessions,
     next_session,

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from envcompare.measure.replies import Ran
-from envcompare.measure.settling import HeldWaits, Settling, settling_s
+from envcompare.measure import Ran
+from envcompare.measure.limits import HeldWaits, Settling, settling_s
 
 PARTS_MS = (50, 50, 150)  # of a loop
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from commands import concluded, launch, measured, prepared, runs_of
 
-from envcompare.command import Command
-from envcompare.measure import processes as module
+from envcompare.measure import startup as module
 from envcompare.measure.worker import Worker
+from envcompare.text import Command
 from envcompare.transport import LOCAL
 
 

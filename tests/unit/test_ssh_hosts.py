@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lab import Lab
 
-from envcompare.command import Command
 from envcompare.errors import ConfigError, TransportError
+from envcompare.text import Command
 from envcompare.transport import Transport, run
 from envcompare.transport.hosts import HostSpec, connect, parse_hosts
 from envcompare.transport.openssh import (

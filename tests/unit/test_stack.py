@@ -17,7 +17,6 @@ import pytest
 from lab import ROOT
 from recording import Recorder
 
-from envcompare.command import Command
 from envcompare.errors import StackError
 from envcompare.stack import ROOM_HINT, NotMadeError, Options, Progress, failure
 from envcompare.stack.building import _output_of_step
@@ -32,6 +31,7 @@ from envcompare.stack.storage import (
     steps,
 )
 from envcompare.stack.wheelhouse import fill, lock_text
+from envcompare.text import Command
 from envcompare.transport import LOCAL, run
 
 ENGINE_WORDS = ("FROM", "COPY", "RUN", "ENV", "CMD", "ARG")

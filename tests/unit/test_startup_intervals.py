@@ -12,18 +12,18 @@ from benches import Kept, Measured, bench, measure, on_this_machine
 from builders import CELL, design, run_record
 from experiments import known
 
-from envcompare.analysis.model.comparison import RunComparison, StartupPart, StartupSummary
+from envcompare.analysis.model import RunComparison, StartupPart, StartupSummary
 from envcompare.analysis.timing.descriptive import startup_summaries
-from envcompare.command import CommandResult
 from envcompare.config.experiment import resolve
 from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings
 from envcompare.measure import Values
 from envcompare.measure.cell import Roster
 from envcompare.measure.startup import Launches, StartupPass
-from envcompare.report.blocks import Words, plain
-from envcompare.report.sections.resources import startup_tables
+from envcompare.report import Words, plain
+from envcompare.report.sections.charted import startup_tables
 from envcompare.run_folder.records import Event, Startup
+from envcompare.text import CommandResult
 
 WORKLOAD = """
 import os, time

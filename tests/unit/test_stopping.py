@@ -13,6 +13,7 @@ from builders import design
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envcompare.measure import Fact, Hello, Ran
 from envcompare.measure.generation import have_like_cpus
 from envcompare.measure.limits import (
     BLOCK_S,
@@ -34,7 +35,6 @@ from envcompare.measure.limits import (
     stop_reason,
     works_outside,
 )
-from envcompare.measure.replies import Fact, Hello, Ran
 from envcompare.stats.intervals import Interval
 from envcompare.stats.typical import expected_half_width, is_look
 

@@ -10,10 +10,10 @@ from typing import NoReturn
 import pytest
 
 from envcompare import transport
-from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError, StackError, TransportError
 from envcompare.stack import Progress, sif
 from envcompare.stack.image import pipe
+from envcompare.text import Command
 from envcompare.transport import LOCAL, LocalTransport, copies, run
 
 WRITES_FOR_EVER = 'echo $$ >"$1.new" && mv "$1.new" "$1" && exec sleep 600'

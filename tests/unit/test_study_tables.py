@@ -12,12 +12,12 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from envcompare import bundled
-from envcompare.analysis.model.comparison import PickedValue, RunComparison
+from envcompare.analysis.model import PickedValue, RunComparison
 from envcompare.analysis.model.profiling import ArmProfiles, CellProfiles, QuantityRow
 from envcompare.cli.options import read_settings
 from envcompare.cli.planning import resolved
 from envcompare.config.settings import Settings
-from envcompare.report.blocks import markdown
+from envcompare.report import markdown
 from envcompare.report.wording.profilewords import quantity_name
 from studies import tables
 from studies.tables import StudyTable

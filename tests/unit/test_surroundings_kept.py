@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from benches import Kept, bench, measure
 
-from envcompare.errors import InterruptedRunError
-from envcompare.interrupt import Interruption
+from envcompare.errors import InterruptedRunError, Interruption
 from envcompare.run_folder.records import FingerprintRecord, Sample
 
 LATE = """

@@ -9,15 +9,11 @@ from builders import CELL, blocks, design, run_record
 from msgspec.structs import replace
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model import RunComparison
 from envcompare.fingerprint.sentences import other_options, without_option
 from envcompare.report.sections.cards import summary_cards
-from envcompare.report.wording.causewords import (
-    as_run_sentence,
-    thread_lines,
-    threads_sentence,
-    threads_text,
-)
+from envcompare.report.wording.causewords import as_run_sentence, thread_lines, threads_text
+from envcompare.report.wording.methodwords import threads_sentence
 from envcompare.run_folder.records import FingerprintRecord, FingerprintValue
 from envcompare.run_folder.results import RunFolder
 

@@ -14,16 +14,15 @@ import pytest
 from benches import ARMS, Kept, bench
 from builders import block
 
-from envcompare.command import Command, CommandResult
-from envcompare.measure.cell import Budget, CellContext, Roster
+from envcompare.measure.cell import Budget, CellContext, QuietGate, Roster
 from envcompare.measure.limits import Costs
 from envcompare.measure.lockstep import Lockstep, Turns
-from envcompare.measure.quiet import QuietGate
 from envcompare.measure.startup import MAX_REPETITIONS, StartupPass
 from envcompare.measure.worker import Worker
 from envcompare.measure.workers import CellWorkers, WorkerPool
-from envcompare.run_folder.history import elapsed_s
+from envcompare.run_folder import elapsed_s
 from envcompare.run_folder.records import Block, Event, Memory, Sample, Startup
+from envcompare.text import Command, CommandResult
 
 SOURCE = """
 import os, signal, time

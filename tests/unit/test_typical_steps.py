@@ -10,7 +10,7 @@ from builders import CELL, block, run_record, stepped
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envcompare.analysis.timing.cells import CellData
+from envcompare.analysis.timing import CellData
 from envcompare.analysis.timing.judge import tail
 from envcompare.run_folder.records import Block, ProcessRun
 from envcompare.stats.metrics import Readings, goes_by_clock, net_ns, net_steps_ns, typical_ns

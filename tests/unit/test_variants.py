@@ -14,17 +14,16 @@ from recording import Recorder
 
 from envcompare.cli import app
 from envcompare.cli.planning import resolved
-from envcompare.command import Command
 from envcompare.config import Variant
 from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings
-from envcompare.errors import StackError, UnusableError
+from envcompare.errors import Interruption, StackError, UnusableError
 from envcompare.gpu import driver_version
 from envcompare.hosts.opening import open_session
-from envcompare.interrupt import Interruption
 from envcompare.stack import CPU, Progress, Tier, wheelhouse
 from envcompare.stack.storage import Wheelhouse
 from envcompare.stack.wheelhouse import fill
+from envcompare.text import Command
 from envcompare.transport import LocalTransport, Process
 
 REQUIREMENTS = "torch==2.0\ntorchvision==1.0  # for images\nnumpy\n"

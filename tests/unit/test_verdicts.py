@@ -7,7 +7,7 @@ import math
 import msgspec
 import pytest
 
-from envcompare.analysis.model.comparison import CellSummary, Comparison, Estimate
+from envcompare.analysis.model import CellSummary, Comparison, Estimate
 from envcompare.report.sections.cards import summary_cards
 from envcompare.report.wording.verdicts import (
     clock_sentence,

@@ -13,17 +13,22 @@ import pytest
 from benches import Kept, Measured, bench, launch, measure
 
 from envcompare import environments, transport
-from envcompare.command import Command
 from envcompare.environments import Isolation, oci, run_inside, run_wrapped
 from envcompare.environments.registry import environment
-from envcompare.errors import OutputLimitError, StillRunningError, UnusableError, WorkloadError
-from envcompare.interrupt import Interruption
+from envcompare.errors import (
+    Interruption,
+    OutputLimitError,
+    StillRunningError,
+    UnusableError,
+    WorkloadError,
+)
 from envcompare.measure import limits
 from envcompare.measure import worker as worker_module
 from envcompare.measure.cell import Roster
 from envcompare.measure.limits import begin_limit_s
 from envcompare.measure.lockstep import Lockstep, Turns
 from envcompare.measure.worker import Worker
+from envcompare.text import Command
 from envcompare.transport import LOCAL, copies, run
 from envcompare.transport.hosts import InterruptibleTransport
 

@@ -20,9 +20,8 @@ from envcompare.analysis.model.profiling import (
     PassState,
     QuantityRow,
 )
-from envcompare.analysis.profiles.kernelbuilds import builds
 from envcompare.gpu import gpu_models, has_gpu_work
-from envcompare.gpu.kernelnames import classify, is_tensor_core, shortened_name
+from envcompare.gpu.kernels import builds, classify, is_tensor_core, shortened_name
 from envcompare.run_folder.profiles import (
     RUN_KERNELS_ALONE,
     ApiCall,

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from envcompare.analysis.model.profiling import DiffKind, KernelDiff, KernelDiffRow, MatchRule
-from envcompare.gpu.kernelnames import (
+from envcompare.gpu.kernels import (
     classify,
     family,
     identity,

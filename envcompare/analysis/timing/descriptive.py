@@ -10,7 +10,7 @@ from typing import Final, get_args
 
 import numpy as np
 
-from envcompare.analysis.model.comparison import (
+from envcompare.analysis.model import (
     MemorySummary,
     PickedValue,
     ResultGap,
@@ -24,7 +24,7 @@ from envcompare.analysis.model.profiling import (
     PartDifference,
     PartKind,
 )
-from envcompare.analysis.timing.cells import CellData
+from envcompare.analysis.timing import CellData
 from envcompare.run_folder.records import (
     Block,
     Event,

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from envcompare.analysis.model.comparison import (
+from envcompare.analysis.model import (
     CellSummary,
     Comparison,
     Estimate,
@@ -26,7 +26,7 @@ from envcompare.analysis.model.comparison import (
     Tail,
     TurnTrend,
 )
-from envcompare.analysis.timing.cells import CellData
+from envcompare.analysis.timing import CellData
 from envcompare.run_folder.records import ArmRecord, Design, Measured
 from envcompare.stats import DRIFT_LEVEL, turn_trend
 from envcompare.stats.intervals import (

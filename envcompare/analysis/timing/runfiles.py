@@ -12,10 +12,10 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from envcompare.analysis.timing.cells import CellData
+from envcompare.analysis.timing import CellData
 from envcompare.errors import RunFolderError
 from envcompare.fingerprint.comparing import changed_software
-from envcompare.run_folder.history import elapsed_s, standing, standing_samples, written_samples
+from envcompare.run_folder import elapsed_s, standing, standing_samples, written_samples
 from envcompare.run_folder.profiles import ProfileRecord, Roofs
 from envcompare.run_folder.records import (
     Block,

@@ -10,19 +10,19 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from envcompare.analysis.model.comparison import CellSummary
-from envcompare.analysis.model.profiling import CellProfiles
-from envcompare.analysis.model.scaling import (
+from envcompare.analysis.model import CellSummary
+from envcompare.analysis.model.profiling import (
     ArmSizes,
     ArmTraining,
     BatchSweep,
+    CellProfiles,
     CellTraining,
     EpochPoint,
     Limit,
     Scaling,
     SizeRate,
 )
-from envcompare.analysis.timing.cells import CellData
+from envcompare.analysis.timing import CellData
 from envcompare.run_folder.records import ArmRecord, CellRecord, Epoch, Event, Goal, Scalar
 from envcompare.stats.acrosscells import knee
 from envcompare.stats.intervals import Interval, interval

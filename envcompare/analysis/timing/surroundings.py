@@ -1,28 +1,35 @@
 """Compare surroundings: of arms by cell, of hosts, and of groups of hosts.
 
 Observations during the run count too, such as GPU clocks and limits that were reached.
+
+GPU readings cover all arms; each arm gets those within its blocks.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, get_args
 
+import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
-from envcompare.analysis.model.machines import GroupDifference, HostDifference, HostFact
-from envcompare.analysis.timing.cells import CellData
-from envcompare.analysis.timing.gpureadings import Clocks, clocks_of
+from envcompare.analysis.model import GroupDifference, HostDifference, HostFact
+from envcompare.analysis.timing import CellData
 from envcompare.analysis.timing.runfiles import RunFiles
-from envcompare.fingerprint import CLASS_ORDER, EXPLAINING, holds_for, is_first
+from envcompare.fingerprint import CLASS_ORDER, EXPLAINING
 from envcompare.fingerprint.comparing import compare_fingerprints, is_overwritten
-from envcompare.fingerprint.evidence import ArmsContext
+from envcompare.fingerprint.evidence import ArmsContext, likelihood
 from envcompare.fingerprint.sentences import other_options
+from envcompare.gpu import CLOCK_LIMITS
+from envcompare.run_folder.profiles import Quantity, Rule
 from envcompare.run_folder.records import (
     Block,
+    EnergyBlock,
     FactClass,
     FactDifference,
     FingerprintRecord,
@@ -36,8 +43,309 @@ from envcompare.run_folder.records import (
 )
 from envcompare.run_folder.results import references_of
 
+Floats = npt.NDArray[np.float64]
+SOURCE, INSTANT = "NVML, mean power readings", "NVML, instantaneous power readings"
+COUNTER = "NVML, total energy counter"
+# The counter is coarse: nvmlDeviceGetTotalEnergyConsumption suits differences from 1 s on,
+# and the power of most boards is a mean over up to 1 s (nvmlDeviceGetPowerUsage).
+WINDOW_NS = 1_000_000_000
+MOST_APART_NS = 500_000_000  # largest gap between two readings that still give a result
+SMEARED = (
+    "the driver may give the mean power of a whole second, so that blocks of {:.2g} s take up a "
+    "part of their neighbours': arms look more alike than they are"
+)
+# "Part-time Power Measurements: nvidia-smi's Lack of Attention", arXiv:2312.02741: A100 and H100
+# sample power during 25 % of the time.
+PART_TIME = (
+    "the power sensor of A100 and H100 samples about a quarter of the time (arXiv:2312.02741)"
+)
+LONG_NS = 5_000_000_000  # from this length on, both ways to an energy should agree
+LASTING = "blocks of at least 5 s, of a pass for energy after the timing"
+BRIEF = "shorter than 5 s, in which a counter and samples of power can be compared"
+NO_COUNTER = "the GPU does not say both its power and its energy"
+NO_READINGS = "no GPU was sampled during the timing pass"
+NOT_COVERED = "no reading falls on its blocks"
+NOT_SAID = "the GPU does not say it"
+NO_BATCH = "the samples in a step are not known"
+WHICH = "which of the {} GPUs it ran on is not known"
+_NAMES: dict[str, tuple[str, Rule]] = {
+    "power_w": ("W", "time-weighted"),
+    "energy_per_step_j": ("J", "ratio of sums"),
+    "energy_per_sample_j": ("J", "ratio of sums"),
+    "power_against_counter_share": ("%", "ratio of sums"),
+    "sm_clock_mhz": ("MHz", "time-weighted"),
+    "memory_clock_mhz": ("MHz", "time-weighted"),
+    "temperature_c": ("°C", "maximum"),
+    "throttled_share": ("%", "time-weighted"),
+    "gpu_utilization_share": ("%", "time-weighted"),
+}
+
+
+_Timed = Block | EnergyBlock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Curve:
+    """A quantity, linear between its readings; integrals are over seconds."""
+
+    t_ns: Floats
+    values: Floats
+
+    @classmethod
+    def of(cls, readings: Sequence[GpuReading], field: str, factor: float = 1.0) -> _Curve:
+        """Return a field of one GPU's readings in order of time, without unknown values."""
+        values = {
+            t_ns: value * factor
+            for reading in readings
+            for t_ns, value in zip(reading.t_ns, getattr(reading, field), strict=True)
+            if value is not None
+        }
+        table = np.array(sorted(values.items()), dtype=np.float64).reshape(-1, 2)
+        return cls(t_ns=table[:, 0], values=table[:, 1])
+
+    def covers(self, blocks: Sequence[_Timed]) -> npt.NDArray[np.bool_]:
+        """Return for each block whether readings enclose it and are close together within it."""
+        starts, ends = _bounds(blocks)
+        if len(self.t_ns) < 2:
+            return np.zeros(len(starts), dtype=np.bool_)
+        inside = (starts >= self.t_ns[0]) & (ends <= self.t_ns[-1])
+        torn = np.concatenate(([0], np.cumsum(np.diff(self.t_ns) > MOST_APART_NS)))
+        first = np.clip(np.searchsorted(self.t_ns, starts, side="right") - 1, 0, None)
+        last = np.clip(np.searchsorted(self.t_ns, ends), None, len(self.t_ns) - 1)
+        return np.asarray(inside & (torn[last] == torn[first]))
+
+    def integral(self, blocks: Sequence[_Timed]) -> Floats:
+        """Return the integral over each block by trapezoids; the blocks must be covered."""
+        starts, ends = _bounds(blocks)
+        return self._until(ends) - self._until(starts)
+
+    def change(self, blocks: Sequence[_Timed]) -> Floats:
+        """Return the increase during each block; the blocks must be covered."""
+        starts, ends = _bounds(blocks)
+        t_ns, values = self.t_ns, self.values
+        return np.asarray(np.interp(ends, t_ns, values) - np.interp(starts, t_ns, values))
+
+    def within(self, blocks: Sequence[Block]) -> Floats:
+        """Return the readings within any block."""
+        starts, ends = _bounds(sorted(blocks, key=lambda block: block.t0_ns))
+        if not len(starts):
+            return self.values[:0]
+        place = np.searchsorted(starts, self.t_ns, side="right") - 1
+        hit = (place >= 0) & (self.t_ns <= ends[np.clip(place, 0, None)])
+        return self.values[hit]
+
+    def _until(self, times: Floats) -> Floats:
+        widths = np.diff(self.t_ns) / 1e9
+        means = (self.values[1:] + self.values[:-1]) / 2
+        sums = np.concatenate(([0.0], np.cumsum(widths * means)))
+        place = np.clip(np.searchsorted(self.t_ns, times, side="right") - 1, 0, len(widths) - 1)
+        seconds = (times - self.t_ns[place]) / 1e9
+        slope = np.diff(self.values)[place] / widths[place]
+        return np.asarray(sums[place] + (self.values[place] + slope * seconds / 2) * seconds)
+
+
+def _bounds(blocks: Sequence[_Timed]) -> tuple[Floats, Floats]:
+    """Return the starts and ends of blocks on the host's clock, in ns."""
+    starts = np.array([block.t0_ns for block in blocks], dtype=np.float64)
+    walls = np.array([_wall_ns(block) for block in blocks], dtype=np.float64)
+    return starts, starts + walls
+
+
+def _wall_ns(block: _Timed) -> int:
+    return block.wall_ns if isinstance(block, EnergyBlock) else sum(block.wall_ns)
+
+
+def arm_quantities(  # noqa: PLR0913 — each is a part of the data of an arm
+    blocks: Sequence[Block],
+    readings: Sequence[GpuReading],
+    *,
+    energy_blocks: Sequence[EnergyBlock] = (),
+    batch: int | None = None,
+    uuid: str = "",
+    model: str = "",
+) -> tuple[Quantity, ...]:
+    """Return the GPU quantities of an arm in its measured blocks of one cell.
+
+    If the energy pass has blocks, power and energy come only from them. `uuid` identifies its GPU,
+    as is necessary with several sampled GPUs; `model` is its name. Missing quantities have a
+    reason.
+    """
+    uuids = {reading.uuid for reading in readings}
+    if not uuids:
+        return _all_missing(NO_READINGS)
+    of_gpu = _of_gpu(readings, uuid)
+    if not of_gpu:
+        return _all_missing(WHICH.format(len(uuids)))
+    timed = [block for block in blocks if block.status == "ok" and not block.warmup]
+    lasting = [block for block in energy_blocks if block.wall_ns >= LONG_NS]
+    energy = _energy(lasting or timed, of_gpu, batch, note=_sensor_note(model))
+    return (*energy, _checked_energy(timed, of_gpu), *_states(timed, of_gpu))
+
+
+def _sensor_note(model: str) -> str:
+    return f"; {PART_TIME}" if re.search(r"\b[AH]100\b", model) else ""
+
+
+def _checked_energy(blocks: Sequence[Block], readings: Sequence[GpuReading]) -> Quantity:
+    """Return the integrated power as a share of the energy counter's increase.
+
+    It spans the first block to the last, with everything in between, since single blocks are too
+    short.
+    """
+    name = "power_against_counter_share"
+    if not blocks:
+        return _missing(name, NOT_COVERED)
+    starts, ends = _bounds(blocks)
+    span_ns = round(float(ends.max() - starts.min()))
+    whole = [replace(blocks[0], t0_ns=int(starts.min()), wall_ns=(span_ns,))]
+    power, counter = _Curve.of(readings, "power_mw", 1e-3), _Curve.of(readings, "energy_mj", 1e-3)
+    if not len(power.t_ns) or not len(counter.t_ns):
+        return _missing(name, NO_COUNTER)
+    if span_ns < LONG_NS:
+        return _missing(name, f"the timing took {span_ns / 1e9:.2g} s, {BRIEF}")
+    if not (power.covers(whole).all() and counter.covers(whole).all()):
+        return _missing(name, "the readings have a gap, or do not cover all blocks")
+    counted_j = float(counter.change(whole)[0])
+    if counted_j <= 0:
+        return _missing(name, "the energy counter did not grow")
+    scope = f"{span_ns / 1e9:.0f} s from the first block to the last, all arms together"
+    return _quantity(name, float(power.integral(whole)[0]) / counted_j * 100, scope)
+
+
+def _of_gpu(readings: Sequence[GpuReading], uuid: str) -> list[GpuReading]:
+    """Return the readings of one GPU; its UUID may be unknown if only one GPU was read."""
+    is_single = len({reading.uuid for reading in readings}) == 1
+    return [reading for reading in readings if is_single or reading.uuid == uuid]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clocks:
+    """The clocks of a GPU during an arm's blocks, and the reasons that lowered them."""
+
+    sm_mhz: float
+    readings: int
+    held: str  # in brackets with a leading blank, for a sentence; empty without a reason
+
+
+def clocks_of(
+    blocks: Sequence[Block], readings: Sequence[GpuReading], *, uuid: str = ""
+) -> Clocks | None:
+    """Return the clocks of a GPU during these blocks; None without readings."""
+    of_gpu = _of_gpu(readings, uuid)
+    values = _Curve.of(of_gpu, "sm_mhz").within(blocks)
+    if not len(values) or not np.all(values > 0):
+        return None
+    masks = _Curve.of(of_gpu, "throttling").within(blocks)
+    seen = ", ".join(_held_down(masks)) if len(masks) else ""
+    held = f" ({seen} of the readings)" if seen else ""
+    return Clocks(sm_mhz=_mean(values), readings=len(values), held=held)
+
+
+def _energy(
+    blocks: Sequence[_Timed], readings: Sequence[GpuReading], batch: int | None, *, note: str = ""
+) -> tuple[Quantity, ...]:
+    names = ("power_w", "energy_per_step_j", "energy_per_sample_j")
+    power = _Curve.of(readings, "power_mw", 1e-3)
+    counter = _Curve.of(readings, "energy_mj", 1e-3)
+    is_counted = _is_long(blocks) and bool(counter.covers(blocks).all())
+    curve = counter if is_counted else power
+    if not len(curve.t_ns):
+        return tuple(_missing(name, NOT_SAID) for name in names)
+    seen = [b for b, is_seen in zip(blocks, curve.covers(blocks), strict=True) if is_seen]
+    if not seen:
+        return tuple(_missing(name, NOT_COVERED) for name in names)
+    is_instant = all(reading.has_instant_power for reading in readings)
+    source = COUNTER if is_counted else INSTANT if is_instant else SOURCE
+    spans = [_settled(block) for block in seen] if source == SOURCE else seen
+    changes = curve.change(spans) if is_counted else curve.integral(spans)
+    (starts, ends), (first, last) = _bounds(seen), _bounds(spans)
+    joules = float(np.sum(changes * (ends - starts) / (last - first)))
+    steps = sum(block.k for block in seen)
+    kind = LASTING if isinstance(seen[0], EnergyBlock) else "blocks"
+    scope = f"{len(seen)} of {len(blocks)} {kind}, the whole board, idle power included{note}"
+    if source == SOURCE and not _is_long(seen):
+        scope += f"; {SMEARED.format(float(np.median(ends - starts)) / 1e9)}"
+    samples = None if batch is None else joules / (steps * batch)
+    values = (joules * 1e9 / float(np.sum(ends - starts)), joules / steps, samples)
+    return tuple(
+        _missing(name, NO_BATCH) if value is None else _quantity(name, value, scope, source)
+        for name, value in zip(names, values, strict=True)
+    )
+
+
+def _settled(block: _Timed) -> _Timed:
+    """Return a block without its first second, since power readings average over up to that time.
+
+    The first second is assumed to have the power of the rest.
+    """
+    if isinstance(block, Block):
+        return block
+    return replace(block, t0_ns=block.t0_ns + WINDOW_NS, wall_ns=block.wall_ns - WINDOW_NS)
+
+
+def _is_long(blocks: Sequence[_Timed]) -> bool:
+    return bool(blocks) and min(map(_wall_ns, blocks)) >= WINDOW_NS
+
+
+def _states(blocks: Sequence[Block], readings: Sequence[GpuReading]) -> tuple[Quantity, ...]:
+    """Return clocks, temperature and throttling over the readings within blocks."""
+
+    def state(name: str, field: str, reduce: Callable[[Floats], float]) -> Quantity:
+        curve = _Curve.of(readings, field)
+        if not len(curve.t_ns):
+            return _missing(name, NOT_SAID)
+        values = curve.within(blocks)
+        if not len(values):
+            return _missing(name, NOT_COVERED)
+        scope = _seen_reasons(values) if field == "throttling" else f"{len(values)} readings"
+        return _quantity(name, reduce(values), scope)
+
+    return (
+        state("sm_clock_mhz", "sm_mhz", _mean),
+        state("memory_clock_mhz", "memory_mhz", _mean),
+        state("temperature_c", "temperature_c", lambda values: float(np.max(values))),
+        state("throttled_share", "throttling", _throttled_percent),
+        state("gpu_utilization_share", "utilization_percent", _mean),
+    )
+
+
+def _mean(values: Floats) -> float:
+    return float(np.mean(values))
+
+
+def _throttled_percent(masks: Floats) -> float:
+    return float(np.mean((masks.astype(np.int64) & sum(CLOCK_LIMITS)) != 0)) * 100
+
+
+def _seen_reasons(masks: Floats) -> str:
+    """Return each reason that lowered the clocks, with its share of the readings."""
+    seen = _held_down(masks)
+    return f"{len(masks)} readings: {', '.join(seen) or 'nothing held the clocks down'}"
+
+
+def _held_down(masks: Floats) -> list[str]:
+    bits = masks.astype(np.int64)
+    shares = {word: float(np.mean((bits & bit) != 0)) for bit, word in CLOCK_LIMITS.items()}
+    return [f"{word} in {share:.1%}" for word, share in shares.items() if share]
+
+
+def _quantity(name: str, value: float, scope: str, source: str = "NVML") -> Quantity:
+    unit, rule = _NAMES[name]
+    return Quantity(name=name, value=value, unit=unit, rule=rule, source=source, scope=scope)
+
+
+def _missing(name: str, reason: str) -> Quantity:
+    unit, rule = _NAMES[name]
+    return Quantity(
+        name=name, value=None, unit=unit, rule=rule, source="NVML", status="missing", reason=reason
+    )
+
+
+def _all_missing(reason: str) -> tuple[Quantity, ...]:
+    return tuple(_missing(name, reason) for name in _NAMES)
+
+
 Differences = tuple[FactDifference, ...]
-_FELT: Final = (True, None, False)
 _HOST_FACTS: Final[tuple[HostFact, ...]] = get_args(HostFact)
 _LEFT_OUT: Final = frozenset({"identity", "varied"})  # names of an arm, and intended differences
 # Between hosts these are not software differences. torch takes as many inter-op threads as there
@@ -205,16 +513,6 @@ def candidates(differences: Differences, arm: str) -> tuple[str, ...]:
         if not is_overwritten(one)
     ]
     return tuple(one.key for one in sorted(explaining, key=likelihood))
-
-
-def likelihood(difference: FactDifference) -> tuple[int, int, int]:
-    """Return a sort key that puts the likeliest cause first.
-
-    The order is: class; libraries before the C library and options of one arm; evidence.
-    """
-    rank = 0 if is_first(difference.key) else 1 if holds_for("given", difference.key) else 2
-    felt = _FELT.index(difference.is_felt)
-    return CLASS_ORDER.index(difference.fact_class), rank, felt
 
 
 def of_cells(by_cell: dict[str, Differences], *, shared: Differences) -> dict[str, Differences]:

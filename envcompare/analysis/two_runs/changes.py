@@ -28,8 +28,7 @@ from typing import Any, Final
 import msgspec
 
 from envcompare.analysis.compare import compare_files
-from envcompare.analysis.model.changes import Change, LeftOut, Mismatch, RunChange, RunSide
-from envcompare.analysis.model.comparison import (
+from envcompare.analysis.model import (
     Comparison,
     Estimate,
     Outcome,
@@ -39,7 +38,7 @@ from envcompare.analysis.model.comparison import (
 )
 from envcompare.analysis.timing.judge import claimed, failed_control_end, leaning, least_restarts
 from envcompare.analysis.timing.runfiles import RunFiles, read_files
-from envcompare.analysis.two_runs.gates import phase_of
+from envcompare.analysis.two_runs import Change, LeftOut, Mismatch, RunChange, RunSide, phase_of
 from envcompare.errors import ConfigError
 from envcompare.fingerprint import INSTALLED_PARTS, LOADED, fact, holds_for
 from envcompare.fingerprint.comparing import compare_fingerprints, measured_alike

@@ -13,17 +13,17 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from envcompare.analysis.model.changes import (
+from envcompare.analysis.model import Comparison
+from envcompare.analysis.timing.breakdown import is_equal_by_mean
+from envcompare.analysis.timing.judge import Key, Primary, claimed, primaries
+from envcompare.analysis.timing.runfiles import read_files
+from envcompare.analysis.two_runs import (
     CombinedEffect,
     CombinedPart,
     CombinedRuns,
     Mismatch,
     RunMismatch,
 )
-from envcompare.analysis.model.comparison import Comparison
-from envcompare.analysis.timing.hostgroups import is_equal_by_mean
-from envcompare.analysis.timing.judge import Key, Primary, claimed, primaries
-from envcompare.analysis.timing.runfiles import read_files
 from envcompare.analysis.two_runs.changes import (
     ReadRun,
     arm_text,

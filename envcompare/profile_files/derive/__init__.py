@@ -28,7 +28,7 @@ from envcompare.gpu import (
     tensor_pipes,
     tensor_totals,
 )
-from envcompare.gpu.kernelnames import (
+from envcompare.gpu.kernels import (
     UNCOUNTED_TENSORS,
     is_tensor_core,
     is_tensor_pipe,

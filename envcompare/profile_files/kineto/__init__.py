@@ -15,7 +15,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from envcompare.gpu import unknown_model, vendor_of
-from envcompare.profile_files.activity import (
+from envcompare.profile_files import (
     Numbers,
     Table,
     api_calls,

@@ -18,7 +18,7 @@ from typing import IO, Any, Final, NoReturn, cast
 
 from envcompare.errors import ProfileError
 from envcompare.files import opened
-from envcompare.profile_files.activity import KINDS, ROW, Rows, Shape
+from envcompare.profile_files import KINDS, ROW, Rows, Shape
 from envcompare.profile_files.rawfiles import GZIP, refusal
 from envcompare.run_folder.profiles import Dim
 

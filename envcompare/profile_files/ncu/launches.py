@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Final, Literal, Protocol
 
 from envcompare.gpu import chip_of
-from envcompare.profile_files.activity import SEQUENCE_MOST, Shape
+from envcompare.profile_files import SEQUENCE_MOST, Shape
 from envcompare.profile_files.rawfiles import Convention, is_missing, read_unit, refusal
 from envcompare.run_folder.profiles import Device, Dim, Kernel, Note
 

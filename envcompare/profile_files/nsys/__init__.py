@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from envcompare.profile_files.activity import (
+from envcompare.profile_files import (
     KINDS,
     ROW,
     THREAD_BITS,

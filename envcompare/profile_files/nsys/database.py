@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from envcompare.errors import ProfileError
-from envcompare.profile_files.activity import Table
+from envcompare.profile_files import Table
 from envcompare.profile_files.rawfiles import SQLITE, convert, first_bytes, refusal
 from envcompare.text import cause_line
 

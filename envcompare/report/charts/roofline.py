@@ -14,7 +14,7 @@ from typing import Final
 import altair as alt
 
 from envcompare.analysis.model.profiling import CellProfiles, Roof, Roofline, RooflinePoint
-from envcompare.report.charts.drawing import (
+from envcompare.report.charts import (
     Chart,
     Declared,
     Key,
@@ -28,11 +28,11 @@ from envcompare.report.charts.drawing import (
     styles,
     with_key,
 )
-from envcompare.report.numbers import (
+from envcompare.report.wording import (
     listed,
     quantity_text,
+    short_name,
 )
-from envcompare.report.wording.labels import short_name
 from envcompare.text import counted
 
 MOST_POINTS: Final = 60

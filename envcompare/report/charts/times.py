@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import altair as alt
 
-from envcompare.analysis.model.comparison import (
+from envcompare.analysis.model import (
     STEP_PROBABILITIES,
     CellSummary,
     RunComparison,
@@ -25,7 +25,7 @@ from envcompare.analysis.model.comparison import (
 )
 from envcompare.analysis.model.profiling import CellProfiles, Ledger
 from envcompare.analysis.model.profiling import Part as PartName
-from envcompare.report.charts.drawing import (
+from envcompare.report.charts import (
     Chart,
     Declared,
     Key,
@@ -43,8 +43,16 @@ from envcompare.report.charts.drawing import (
     text_width,
     with_key,
 )
-from envcompare.report.numbers import NS, TimeScale, duration, time_text
-from envcompare.report.wording.labels import PLURALS, cell_labels, compared_arms, piece_of
+from envcompare.report.wording import (
+    NS,
+    PLURALS,
+    TimeScale,
+    cell_labels,
+    compared_arms,
+    duration,
+    piece_of,
+    time_text,
+)
 from envcompare.report.wording.profilewords import PART_NAMES
 from envcompare.text import counted
 

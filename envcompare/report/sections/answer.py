@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from envcompare.analysis.model.comparison import Comparison, Outcome, RunComparison
-from envcompare.analysis.model.machines import HostsEstimate
-from envcompare.report.blocks import (
+from envcompare.analysis.model import Comparison, HostsEstimate, Outcome, RunComparison
+from envcompare.report import (
     Axis,
     Block,
     Column,
@@ -25,19 +24,21 @@ from envcompare.report.blocks import (
     grid_of,
     table_of,
 )
-from envcompare.report.numbers import (
+from envcompare.report.sections.cards import summary_cards
+from envcompare.report.sections.comparisons import ComparedRow, badges
+from envcompare.report.sections.profiletables import gpu_tables, leading_tables
+from envcompare.report.wording import (
     NOT_MEASURED,
+    hosts_work,
     margin_percent,
     paired_times,
+    piece_word,
+    reference_name,
     signed_interval,
     signed_percent,
     unsigned_percent,
 )
-from envcompare.report.sections.cards import summary_cards
-from envcompare.report.sections.comparisons import ComparedRow, badges
-from envcompare.report.sections.profiletables import gpu_tables, leading_tables
 from envcompare.report.wording.headlines import Headline, mean_log_ratio, odd_names
-from envcompare.report.wording.labels import hosts_work, piece_word, reference_name
 from envcompare.report.wording.methodwords import caution_of
 from envcompare.report.wording.profilewords import is_timed
 from envcompare.report.wording.verdicts import MOVED, SYMBOLS, WORDS, Verdict, outcome_badge

@@ -6,14 +6,18 @@ import math
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from envcompare.analysis.model.comparison import (
+from envcompare.analysis.model import (
     CellSummary,
     RunComparison,
 )
 from envcompare.fingerprint import fact
 from envcompare.fingerprint.sentences import SEPARATE
-from envcompare.report.blocks import Line, Link
-from envcompare.report.numbers import (
+from envcompare.report import Line, Link
+from envcompare.report.wording import (
+    ONE_PROFILE,
+    cell_labels,
+    compared_arms,
+    fold_anchor,
     listed,
 )
 from envcompare.report.wording.causewords import (
@@ -23,7 +27,6 @@ from envcompare.report.wording.causewords import (
     thread_lines,
 )
 from envcompare.report.wording.headlines import compared_differences, headlines, split_arms
-from envcompare.report.wording.labels import cell_labels, compared_arms, fold_anchor
 from envcompare.report.wording.methodwords import (
     guard_cautions,
     host_sentences,
@@ -35,7 +38,6 @@ from envcompare.report.wording.profilewords import (
     HINTS,
     NO_CONFOUNDER,
     ONE_COUNT,
-    ONE_PROFILE,
     WHY_HREF,
     WHY_LINK,
     build_sentences,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from envcompare.analysis.model.comparison import (
+from envcompare.analysis.model import (
     STEP_PROBABILITIES,
     Comparison,
     Estimate,
@@ -17,7 +17,7 @@ from envcompare.analysis.model.comparison import (
     Tail,
 )
 from envcompare.fingerprint.sentences import describe
-from envcompare.report.blocks import (
+from envcompare.report import (
     Axis,
     Block,
     Column,
@@ -35,25 +35,23 @@ from envcompare.report.blocks import (
     table_of,
     texts,
 )
-from envcompare.report.numbers import (
+from envcompare.report.sections import link
+from envcompare.report.wording import (
     NOT_MEASURED,
     ONE_RESTART,
+    cell_labels,
+    has_programs,
     listed,
     margin_percent,
     paired_times,
+    piece_word,
     points_interval,
+    reference_name,
+    row_anchor,
     share_text,
     signed_interval,
     signed_percent,
     three_digits,
-)
-from envcompare.report.sections.method import link
-from envcompare.report.wording.labels import (
-    cell_labels,
-    has_programs,
-    piece_word,
-    reference_name,
-    row_anchor,
     work_labels,
 )
 from envcompare.report.wording.verdicts import (

@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
-from envcompare.analysis.model.comparison import ArmSummary, RunComparison
-from envcompare.analysis.model.machines import GroupDifference, GroupEstimate
+from envcompare.analysis.model import ArmSummary, GroupDifference, GroupEstimate, RunComparison
 from envcompare.fingerprint import CLASS_ORDER, MEANINGS, NOT_SET, fact
 from envcompare.fingerprint.sentences import SEPARATE, describe
-from envcompare.report.blocks import (
+from envcompare.report import (
     Block,
     Column,
     Fold,
@@ -31,15 +30,17 @@ from envcompare.report.blocks import (
     table_of,
     texts,
 )
-from envcompare.report.numbers import (
+from envcompare.report.wording import (
     NOT_MEASURED,
+    group_work,
     listed,
+    piece_word,
     signed_interval,
     signed_percent,
     size,
     time_text,
 )
-from envcompare.report.wording.groupwords import (
+from envcompare.report.wording.causewords import (
     EFFECTS,
     MACHINES_ALIKE,
     MIXED,
@@ -54,7 +55,6 @@ from envcompare.report.wording.groupwords import (
     subject_text,
 )
 from envcompare.report.wording.headlines import compared_differences
-from envcompare.report.wording.labels import group_work, piece_word
 from envcompare.report.wording.verdicts import SYMBOLS, outcome_badge
 from envcompare.run_folder.records import (
     CONTROL_SUFFIX,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from envcompare.analysis.model.comparison import Outcome, RunComparison
+from envcompare.analysis.model import Outcome, RunComparison
 from envcompare.analysis.model.profiling import (
     ActivityTable,
     CellProfiles,
@@ -14,7 +14,7 @@ from envcompare.analysis.model.profiling import (
     OperatorTable,
     PassState,
 )
-from envcompare.report.blocks import (
+from envcompare.report import (
     Block,
     Column,
     Field,
@@ -30,14 +30,7 @@ from envcompare.report.blocks import (
     linked,
     table_of,
 )
-from envcompare.report.numbers import (
-    NOT_MEASURED,
-    bytes_text,
-    listed,
-    number_text,
-    time_text,
-)
-from envcompare.report.sections.method import links
+from envcompare.report.sections import links
 from envcompare.report.sections.profiletables import (
     differences_of,
     kernel_blocks,
@@ -45,7 +38,16 @@ from envcompare.report.sections.profiletables import (
     quantity_blocks,
     unmeasured,
 )
-from envcompare.report.wording.labels import cell_labels, fold_anchor, short_name
+from envcompare.report.wording import (
+    NOT_MEASURED,
+    bytes_text,
+    cell_labels,
+    fold_anchor,
+    listed,
+    number_text,
+    short_name,
+    time_text,
+)
 from envcompare.report.wording.profilewords import by_arms, ledger_sentence, note_sentences
 from envcompare.report.wording.verdicts import EXPLAINED, outcome_badge
 from envcompare.run_folder.records import FactDifference
@@ -324,30 +326,33 @@ def _grouped(by_arm: dict[str, list[str]]) -> str:
 
 def _passes_fold(cell: ProfiledCell, files: tuple[str, ...]) -> Iterator[Fold]:
     """Yield the profiles that exist or left files; the reasons for missing ones are shown above."""
-    taken = tuple(
-        _pass_line(arm.arm, state, files)
-        for arm in cell.profiles.arms
-        for state in arm.passes
-        if state.state == "ok" or links(state.raw, files)
-    )
-    if taken:
-        name = f"Profiles of {cell.label} and their files"
-        yield Fold(summary=name, blocks=(Items(items=taken),))
-
-
-def _pass_line(arm: str, state: PassState, files: tuple[str, ...]) -> Line:
-    """Return one profile in words, with links to its raw files."""
-    if state.state == "ok":
-        steps = counted(state.steps, "step") if state.steps else "steps not known"
-        untimed = "" if state.has_time else "its times are not used: counting slows kernels down"
-        text = "; ".join(
-            part for part in (state.tool, steps, untimed, *note_sentences(state.notes)) if part
+    taken: dict[tuple[str, tuple[Link, ...]], list[str]] = {}
+    for arm in cell.profiles.arms:
+        for state in arm.passes:
+            raw = links(state.raw, files)
+            if state.state == "ok" or raw:
+                taken.setdefault((_pass_text(state), raw), []).append(arm.arm)
+    items = tuple(
+        Line(
+            strong=listed(arms, most=6),
+            text=text,
+            after=(Span(text=" · "), *linked(raw)) if raw else (),
         )
-    else:
-        text = f"not measured: {_reason(state)}"
-    shown = linked(links(state.raw, files))
-    after = (Span(text=" · "), *shown) if shown else ()
-    return Line(strong=arm, text=f"{state.name}: {text}", after=after)
+        for (text, raw), arms in taken.items()
+    )
+    if items:
+        name = f"Profiles of {cell.label} and their files"
+        yield Fold(summary=name, blocks=(Items(items=items),))
+
+
+def _pass_text(state: PassState) -> str:
+    """Return one profile in words."""
+    if state.state != "ok":
+        return f"{state.name}: not measured: {_reason(state)}"
+    steps = counted(state.steps, "step") if state.steps else "steps not known"
+    untimed = "" if state.has_time else "its times are not used: counting slows kernels down"
+    parts = (state.tool, steps, untimed, *note_sentences(state.notes))
+    return f"{state.name}: {'; '.join(part for part in parts if part)}"
 
 
 def _listings(profiles: CellProfiles, label: str, *, most: int) -> Iterator[Fold]:

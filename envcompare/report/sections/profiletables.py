@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace as changed
 
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model import RunComparison
 from envcompare.analysis.model.profiling import (
     ArmProfiles,
     CellProfiles,
@@ -21,7 +21,7 @@ from envcompare.analysis.model.profiling import (
     LedgerPart,
     QuantityRow,
 )
-from envcompare.report.blocks import (
+from envcompare.report import (
     Block,
     Column,
     Fold,
@@ -37,20 +37,21 @@ from envcompare.report.blocks import (
     table_of,
     texts,
 )
-from envcompare.report.numbers import (
+from envcompare.report.wording import (
     NOT_MEASURED,
     NS,
     TimeScale,
     bytes_text,
+    cell_labels,
     listed,
     number_text,
     paired_times,
     quantity_text,
     ratio_text,
+    short_name,
     signed_interval,
     signed_percent,
 )
-from envcompare.report.wording.labels import cell_labels, short_name
 from envcompare.report.wording.profilewords import (
     PEAKS,
     change_share,

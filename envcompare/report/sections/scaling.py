@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from envcompare.analysis.model.comparison import ArmSummary, Comparison, RunComparison
-from envcompare.analysis.model.scaling import (
+from envcompare.analysis.model import ArmSummary, Comparison, RunComparison
+from envcompare.analysis.model.profiling import (
     ArmSizes,
     ArmTraining,
     BatchSweep,
@@ -16,7 +16,7 @@ from envcompare.analysis.model.scaling import (
     Scaling,
     SizeRate,
 )
-from envcompare.report.blocks import (
+from envcompare.report import (
     Block,
     Field,
     Fold,
@@ -31,8 +31,9 @@ from envcompare.report.blocks import (
     table_of,
     texts,
 )
-from envcompare.report.numbers import (
+from envcompare.report.wording import (
     NOT_MEASURED,
+    cell_labels,
     duration,
     ends_text,
     number_text,
@@ -40,8 +41,8 @@ from envcompare.report.numbers import (
     signed_percent,
     size,
     three_digits,
+    varied_parameters,
 )
-from envcompare.report.wording.labels import cell_labels, varied_parameters
 from envcompare.report.wording.verdicts import estimate_line, outcome_text
 from envcompare.run_folder.records import CONTROL_SUFFIX, Goal
 from envcompare.text import assigned, counted, one_line, visible

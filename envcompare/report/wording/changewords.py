@@ -9,7 +9,8 @@ from typing import Final
 
 import msgspec
 
-from envcompare.analysis.model.changes import (
+from envcompare.analysis.model import RunComparison
+from envcompare.analysis.two_runs import (
     Change,
     CombinedEffect,
     CombinedPart,
@@ -20,10 +21,9 @@ from envcompare.analysis.model.changes import (
     RunSide,
     WhyOpen,
 )
-from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.two_runs.changes import fact_text, mismatch_text, whole_facts
-from envcompare.report.blocks import Column, Heading, Items, Line, PlainBlock, Row, Table
-from envcompare.report.numbers import (
+from envcompare.report import Column, Heading, Items, Line, PlainBlock, Row, Table
+from envcompare.report.wording import (
     NOT_MEASURED,
     listed,
     margin_percent,

@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from envcompare.analysis.model.comparison import (
+from envcompare.analysis.model import (
+    HostsEstimate,
     Outcome,
     RunComparison,
 )
-from envcompare.analysis.model.machines import HostsEstimate
 from envcompare.fingerprint.comparing import is_overwritten
-from envcompare.report.numbers import (
+from envcompare.report.wording import (
+    cell_labels,
+    compared_arms,
+    hosts_work,
     listed,
     margin_percent,
+    of_cells,
     signed_interval,
     signed_percent,
     slower_text,
@@ -21,7 +25,6 @@ from envcompare.report.numbers import (
     unsigned_percent,
 )
 from envcompare.report.wording.causewords import candidates_text
-from envcompare.report.wording.labels import cell_labels, compared_arms, hosts_work, of_cells
 from envcompare.report.wording.methodwords import caution_of, host_names, scope_text
 from envcompare.report.wording.profilewords import (
     alone_text,

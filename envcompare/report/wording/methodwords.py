@@ -5,35 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from envcompare.analysis.model.comparison import (
+from envcompare.analysis.model import (
     CellSummary,
     Comparison,
     Drift,
     Estimate,
+    HostDifference,
+    HostFact,
+    HostSummary,
     RunComparison,
+    TorchBuild,
 )
-from envcompare.analysis.model.machines import HostDifference, HostFact, HostSummary, TorchBuild
 from envcompare.fingerprint.comparing import BOOT, change_text, is_unverified, subject
-from envcompare.report.numbers import (
+from envcompare.report.wording import (
+    ONE_PROFILE,
+    cell_labels,
     change,
     distinct_numbers,
     duration,
+    has_programs,
+    has_steps,
     listed,
     margin_percent,
+    of_cells,
     percent,
     signed_percent,
     slower_text,
     three_digits,
     unsigned_percent,
 )
-from envcompare.report.wording.causewords import threads_sentence
-from envcompare.report.wording.labels import (
-    cell_labels,
-    has_programs,
-    has_steps,
-    of_cells,
-)
-from envcompare.report.wording.profilewords import ONE_PROFILE
 from envcompare.report.wording.verdicts import unseen_waiting
 from envcompare.run_folder.records import CONTROL_SUFFIX, FingerprintValue
 from envcompare.stats.intervals import MIN_PROCESSES
@@ -455,6 +455,7 @@ def method_rules(run: RunComparison) -> tuple[tuple[str, str], ...]:
         ("Memory and hash seed", _stabilising(run)),
         ("CPU", _holding(run)),
         ("Stopped arms", _pausing(run)),
+        ("Untimed steps", _running_in(run)),
         ("Whole processes", _PROGRAMS * has_programs(run)),
         ("Watched", " ".join(_guard_sentences(run))),
     )
@@ -488,6 +489,19 @@ def _pausing(run: RunComparison) -> str:
     return (
         f"{_names(run, stopped)}: processes or threads that work in addition to the steps were "
         "stopped while other arms had their turns"
+    )
+
+
+def _running_in(run: RunComparison) -> str:
+    """State where turns began with untimed steps, and for how long."""
+    cells: dict[float, list[CellSummary]] = {}
+    for cell in run.cells:
+        if cell.run_in_s:
+            cells.setdefault(cell.run_in_s, []).append(cell)
+    return "; ".join(
+        f"{_names(run, alike)}: each turn began with at least {duration(seconds)} of them, since "
+        "steps take another time after a pause"
+        for seconds, alike in cells.items()
     )
 
 
@@ -547,3 +561,17 @@ def _looks(run: RunComparison) -> str:
         return f"after each round, from {max(run.min_restarts, MIN_PROCESSES)} rounds on"
     doubled = 1 << run.min_restarts.bit_length()  # the next power of 2
     return f"after {run.min_restarts}, {doubled}, {2 * doubled} … restarts and at the end"
+
+
+def threads_sentence(run: RunComparison) -> str:
+    """State how many threads compute, and what set that number; empty for plain programs."""
+    if not has_steps(run):
+        return ""
+    besides = " Plain commands run as many as they choose." * has_programs(run)
+    if run.threads is None:
+        return (
+            "as in your own runs (--threads as-run): variables, CPU set and quota of each "
+            "environment decide."
+        )
+    number = counted(run.threads, "thread")
+    return f"{number} in every environment (--threads {run.threads}).{besides}"

@@ -10,8 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model import RunComparison
 from envcompare.analysis.model.profiling import (
+    PART_LABELS,
     ArmProfiles,
     Basis,
     CellProfiles,
@@ -20,15 +21,16 @@ from envcompare.analysis.model.profiling import (
     Part,
     QuantityRow,
 )
-from envcompare.analysis.profiles.ledger import LABELS
-from envcompare.report.numbers import (
+from envcompare.report.wording import (
     MINUS,
     TimeScale,
+    cell_labels,
     listed,
     number_text,
+    of_cells,
+    piece_word,
     time_text,
 )
-from envcompare.report.wording.labels import cell_labels, of_cells, piece_word
 from envcompare.report.wording.verdicts import MOVED
 from envcompare.run_folder.profiles import (
     HELPERS_WINDOW,
@@ -44,7 +46,7 @@ from envcompare.text import counted, counted_kernels, one_line, sentence, visibl
 _LARGEST: Final = 3  # parts named in a sentence
 _LEAST_SHARE: Final = 0.05  # of the change; only the table names smaller parts
 _WHERE: Final[dict[Basis, str]] = {"gpu-trace": "on the GPU", "timing": "on the clock"}
-PART_NAMES: Final[dict[Part, str]] = LABELS | {
+PART_NAMES: Final[dict[Part, str]] = PART_LABELS | {
     "idle": "GPU idle",
     "cpu": "CPU time",
     "user": "CPU time of the program",
@@ -52,15 +54,12 @@ PART_NAMES: Final[dict[Part, str]] = LABELS | {
     "wait": "waiting for a CPU",
 }
 _PART_LABELS: Final[dict[Part, str]] = {
-    "idle": LABELS["idle"],
+    "idle": PART_LABELS["idle"],
     "wait": "waiting for a CPU used by others",
 }
 WHY_HREF: Final = "#why"
 WHY_LINK: Final = "Why"
 NOT_PROFILED: Final = "no profile was taken"
-ONE_PROFILE: Final = (
-    "Each time comes from one profile, taken with the profiler attached; its spread is not known."
-)
 ONE_COUNT: Final = "Each number comes from one profile; its spread is not known."
 _OPERATORS_ALONE: Final = "Only the operators on the CPU can be compared."
 _HIDDEN: Final = "CUDA graphs hide their kernels, so where the time goes is not known."

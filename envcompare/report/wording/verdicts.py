@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from envcompare.analysis.model.comparison import (
+from envcompare.analysis.model import (
     CellSummary,
     Comparison,
     Estimate,
@@ -19,8 +19,8 @@ from envcompare.analysis.model.comparison import (
 )
 from envcompare.fingerprint import fact
 from envcompare.fingerprint.sentences import SEPARATE, describe
-from envcompare.report.blocks import Line, Span
-from envcompare.report.numbers import (
+from envcompare.report import Line, Span
+from envcompare.report.wording import (
     change,
     listed,
     margin_percent,

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from envcompare.analysis.model.comparison import (
+from envcompare.analysis.model import (
     CellSummary,
     Comparison,
     Estimate,

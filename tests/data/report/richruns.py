@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from envcompare.analysis.model.comparison import (
+from envcompare.analysis.model import (
     STEP_PROBABILITIES,
     CellSummary,
     Decomposition,

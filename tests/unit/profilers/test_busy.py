@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envcompare.profile_files.activity import exposed_ns, span_ns, union_ns
+from envcompare.profile_files import exposed_ns, span_ns, union_ns
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=12)
 

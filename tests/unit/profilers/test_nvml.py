@@ -15,12 +15,12 @@ from nvmlstub import NEEDS_GCC, build_nvml
 
 from envcompare import bundled
 from envcompare.analysis.compare import compare_run
-from envcompare.command import Command
 from envcompare.errors import InterruptedRunError
 from envcompare.measure import hostreadings
 from envcompare.measure.hostreadings import Sampling, sampler_command, sampling
 from envcompare.run_folder.records import GpuReading
 from envcompare.run_folder.results import RunFolder
+from envcompare.text import Command
 from envcompare.transport import LOCAL
 
 SAMPLE = """

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envcompare.profile_files.activity import ROW, columns, first_duplicate, in_launch_order, keys
+from envcompare.profile_files import ROW, columns, first_duplicate, in_launch_order, keys
 
 SMALL = st.integers(-2, 2)
 ANY = st.integers(-(2**63), 2**63 - 1)

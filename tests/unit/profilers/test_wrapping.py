@@ -6,7 +6,6 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from envcompare.command import Command
 from envcompare.environments import Isolation
 from envcompare.environments.docker import Docker
 from envcompare.environments.singularity import Singularity
@@ -14,6 +13,7 @@ from envcompare.profilers import Pass, ProfilerRun, Tool
 from envcompare.profilers.ncu import MEMORY, Ncu
 from envcompare.profilers.nsys import Nsys
 from envcompare.stack import Mount
+from envcompare.text import Command
 
 NSYS = Tool(
     name="nsys",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envcompare.analysis.profiles.kernelbuilds import Side, build_differences
+from envcompare.gpu.kernels import Side, build_differences
 from envcompare.run_folder.records import FactDifference, FingerprintValue
 
 OLD = "void at::native::_GLOBAL__N__5_x_Activation_compute_70_cpp1_ii_1::clamp<float>(int)"

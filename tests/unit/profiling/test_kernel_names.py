@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envcompare.gpu.kernelnames import (
+from envcompare.gpu.kernels import (
     classify,
     family,
     family_of_any_tool,

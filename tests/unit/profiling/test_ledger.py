@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import ADD, CONV, NCCL, kernel, launched
 
-from envcompare.analysis.model.profiling import Ledger
+from envcompare.analysis.model.profiling import PART_LABELS, Ledger
 from envcompare.analysis.profiles.ledger import (
-    LABELS,
     Modes,
     _difference,
     _Division,
@@ -25,7 +24,9 @@ from envcompare.run_folder.records import ProcessRun
 
 TIMES = st.floats(0, 1e12, allow_nan=False)
 DIVISIONS = st.builds(
-    _Division, parts=st.dictionaries(st.sampled_from(list(LABELS)), TIMES), rules=st.just(("rule",))
+    _Division,
+    parts=st.dictionaries(st.sampled_from(list(PART_LABELS)), TIMES),
+    rules=st.just(("rule",)),
 )
 
 

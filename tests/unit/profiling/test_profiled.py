@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from traces import ADD, CELL, CONV, kernel, lacking, launched, record
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model import RunComparison
 from envcompare.analysis.model.profiling import CellProfiles
 from envcompare.run_folder.profiles import Device, Profile, ProfileRecord, Quantity
 from envcompare.run_folder.records import ArmRecord, Event, Sample

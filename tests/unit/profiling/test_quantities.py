@@ -16,7 +16,7 @@ from envcompare.analysis.profiles.armprofiles import (
     _pass_state,
     profile_of,
 )
-from envcompare.analysis.profiles.cautions import partial_records
+from envcompare.analysis.profiles.ledger import partial_records
 from envcompare.analysis.profiles.quantities import quantity_rows
 from envcompare.run_folder.profiles import (
     ApiCall,

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from traces import ADD, CONV, kernel, lacking, launched, record
 
 from envcompare.analysis.model.profiling import Roofline, RooflinePoint
-from envcompare.analysis.profiles.rooflines import TOTAL, _kernel_work, roofline
+from envcompare.analysis.profiles.quantities import TOTAL, _kernel_work, roofline
 from envcompare.gpu import device_of, roofs_of, table_roofs
 from envcompare.run_folder.profiles import Device, Profile, ProfileRecord, Quantity, Roofs
 
