@@ -39,7 +39,7 @@ EVIL: Final = (
     "ab\u202edcba\u2066\u200b\x00\x1b[31mred\x07\ud800 first line\nsecond\ttab\r\nthird\u2028next",
     "=cmd|' /C calc'!A0 | pipe **bold** _u_ [link](javascript:alert(1)) ![i](x) @all #1 \\",
 )
-SPECIAL: Final = frozenset("<>\"'&{}%#$`|*_[]()!@~\\=;:?/-.+\u202e\u2066\u200b\x00\x1b\x07\ud800")
+SPECIAL: Final = frozenset("<>\"'&{}%#$`|*_[]()!@~\\=;:?-.+\u202e\u2066\u200b\x00\x1b\x07\ud800")
 _KEPT: Final = frozenset(
     {"unit", "precision", "precisions", "page_cache", "preset", "created"}
 )  # envcompare's own words, never a user's

@@ -23,7 +23,7 @@ PROFILES = ROOT / "tests" / "data" / "profiles"
 NAMED = (
     "profile_files",
     "analysis/profiles/quantities.py",
-    "analysis/timing/gpureadings.py",
+    "analysis/timing/surroundings.py",
 )
 LITERAL = re.compile(
     r'"((?:[a-z0-9]+_)+(?:ns|bytes|sectors|calls|faults|share|switches|migrations|flops(?:_\w+)?))"'
