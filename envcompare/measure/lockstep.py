@@ -105,9 +105,14 @@ class Lockstep:
         return True
 
     def why_done(self) -> CellEnd | None:
-        """Return why no other restart is to come, None where one is."""
+        """Return why no other restart is to come, None where one is.
+
+        No interval ends a cell while it is not known whether its turns are long enough.
+        """
         least = self.context.design.min_restarts
         why = self.roster.why_done(self.readings, min_restarts=least)
+        if why != "failure" and not self._tuning.settling.is_settled:
+            why = None
         if why is None and self.planned.are_done(self.roster.arms):
             return "planned"
         return "budget" if why is None and self._is_spent() else why

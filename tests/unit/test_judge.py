@@ -13,7 +13,9 @@ from msgspec.structs import replace
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model import Comparison
 from envcompare.measure.cell import Roster
+from envcompare.measure.lockstep import Lockstep
 from envcompare.report.wording.verdicts import verdict
+from envcompare.run_folder import SETTLED
 from envcompare.run_folder.records import Block, Event
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.intervals import ALPHA, look_factor
@@ -167,6 +169,17 @@ def test_measuring_ends_at_a_look_alone(
     """After 2, 4 and 8 restarts, although three would decide as well."""
     found = blocks({"vm": 1.0, "docker": 1.6, "vm~control": 1.0}, restarts=restarts, noise=0.01)
     assert why_done(tmp_path, found) == expected
+
+
+@pytest.mark.parametrize(("is_settled", "expected"), [(True, "decided"), (False, None)])
+def test_no_interval_ends_a_cell_whose_turns_may_be_too_short(
+    tmp_path: Path, *, is_settled: bool, expected: str | None
+) -> None:
+    """What a pause changes has to be seen twice, and a decided ratio may be that of the pause."""
+    found = blocks({"vm": 1.0, "docker": 1.6, "vm~control": 1.0}, restarts=2, noise=0.01)
+    made = bench(tmp_path, "own.py:Steady", min_restarts=2, target=1e-4)
+    lockstep = Lockstep(made, Roster(made), found, {SETTLED: is_settled})
+    assert lockstep.why_done() == expected
 
 
 @pytest.mark.parametrize(
