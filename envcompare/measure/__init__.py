@@ -1,4 +1,4 @@
-"""The replies of a worker as types (protocol 1), and what `hello` tells it to be.
+"""What a worker is started with and what it replies, as types (protocol 1), and seeds.
 
 Unknown fields of a reply are ignored, missing ones refused.
 """

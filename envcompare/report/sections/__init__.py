@@ -1,4 +1,7 @@
-"""How this run was made: its failures, its method, its commands, and links to its files."""
+"""Links that sections share, and how this run was made.
+
+The latter is its failures, its method, its commands, and links to its files.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sections with a chart and a table of its numbers: the ladder, sweeps and rooflines."""
+"""Sections with a chart and a table of its numbers: ladder, sweeps, rooflines, start-up, memory."""
 
 from __future__ import annotations
 

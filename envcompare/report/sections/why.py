@@ -1,4 +1,7 @@
-"""Why: a fold for each comparison that is slower, faster or inconclusive, with its causes."""
+"""Why: a fold for each comparison that is slower, faster or inconclusive, with its causes.
+
+Phases and operators of marked steps are here too, with a table for each comparison.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Likely causes of a difference: facts, the kernel, helper programs, parts of a step, threads."""
+"""Likely causes of a difference, and sentences about groups of hosts.
+
+Causes are facts, the kernel, helper programs, parts of a step, and threads.
+"""
 
 from __future__ import annotations
 
