@@ -69,14 +69,14 @@ def main(  # noqa: PLR0913 — an option each
 
 def _roads(pairs: int, host: str, config: Path, image: str) -> dict[str, object]:
     """Time both roads in pairs, each in random order; the first pair is left out."""
-    watch = Watch.begin()
-    transport = connect(parse_hosts((host,))[0], options=SshOptions(config=config))
-    if (base := find(image_store(LOCAL), image)) is None:
+    watch, local = Watch.begin(), image_store(LOCAL)
+    if (base := find(local, image)) is None:
         raise click.ClickException(f"the image {image} is not on this machine")
-    deliver(image_store(transport), base, local=image_store(LOCAL), progress=Progress(print))
+    transport = connect(parse_hosts((host,))[0], options=SshOptions(config=config))
+    there = deliver(image_store(transport), base, local=local, progress=Progress(print))
     user = run(transport, Command(argv=("id", "-u"))).stdout.strip()
     isolation = Isolation(
-        run_id="overhead", arm="docker", reference=image, uid=int(user), gid=int(user)
+        run_id="overhead", arm="docker", reference=there.id, uid=int(user), gid=int(user)
     )
     command = environment("docker").wrap(
         Command(argv=("/usr/bin/python3", "-c", PROGRAM)), isolation

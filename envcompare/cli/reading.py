@@ -1,7 +1,4 @@
-"""The subcommands that read files: report, import, list, compare, combine, status.
-
-Only `status` without a run reaches hosts.
-"""
+"""The subcommands that read files: report, import, list, compare, combine."""
 
 from __future__ import annotations
 

@@ -21,7 +21,6 @@ from envcompare.measure import Generated, Hello, Profiled, Ran, shuffled
 from envcompare.measure.cell import CellContext
 from envcompare.measure.limits import (
     BLOCK_S,
-    LOOKS_S,
     LOOP_S,
     MIN_STEPS,
     MOST_SETTLING_S,
@@ -325,17 +324,20 @@ class Generation:
     def _must_settle(self) -> bool:
         """Look whether rounds differ from a loop; tell whether they begin again, with longer turns.
 
-        Both looks take at most a quarter of what is left of the budget; else there is none.
+        A look takes at most a quarter of what is left of the budget; else there is none.
         """
         settling, arms = self.tuning.settling, self.workers.arms
-        if not settling.is_seen and LOOKS_S * len(arms) > self.context.remaining_s / 4:
-            settling.is_settled = True
+        if settling.loops * LOOP_S * len(arms) > self.context.remaining_s / 4:
+            settling.give_up()
+            self._note_calibration()
             return False
         loops = [self._loop(f"loop {number}") for number in range(settling.loops)]
         design = self.context.design
         reference = self.context.reference
+        if self.workers.arms != arms:
+            return False
         wanted_s = settling.look(loops, reference=reference, margin=design.margin)
-        if self.workers.arms != arms or not wanted_s:
+        if not wanted_s:
             if settling.is_settled:
                 self._note_calibration()
             return False
@@ -346,6 +348,7 @@ class Generation:
         # untimed steps last 1.5 times as long on average
         if not self.forget(2.5 * wanted_s * len(arms)):
             settling.is_settled = True
+            self._note_calibration()
             return False
         self._begin_again()
         self.tuning.run_in_s = wanted_s

@@ -213,6 +213,12 @@ def small_budget_caution(budget_s: float, *, restarts: int, least: int, needed_s
     )
 
 
+PAUSE_CAUTION = (
+    "steps after a pause seem to take another time than in a loop, and the rounds were too few to "
+    "be sure: give a longer --budget"
+)
+
+
 def longer_turns_caution(budget_s: float, needed_s: float) -> str:
     """Say that turns are too short, and which budget would do."""
     return (
@@ -405,7 +411,6 @@ LEAST_SETTLING_S, MOST_SETTLING_S = 0.05, 0.2
 SHORT_BLOCK_S = 0.05  # longer blocks settle by themselves
 LOOP_S = 0.25  # of a discarded turn, whose second half counts
 _ROUNDS, _MOST_ROUNDS, _LOOPS_AGAIN = 12, 48, 3
-LOOKS_S = (1 + _LOOPS_AGAIN) * LOOP_S  # of each arm, in two looks: usually enough
 _LEAST_GAIN = 0.025  # as a log ratio: less is not worth longer turns
 _ERRORS = 3  # standard errors that a difference must exceed
 
@@ -424,13 +429,14 @@ class Settling:
 
     is_settled: bool = True
     is_seen: bool = False
+    is_doubtful: bool = False  # it was seen once, and more rounds did not make it clear
     _looks: int = 0  # at these rounds
     _rounds: list[Mapping[str, float]] = field(default_factory=list)
     _loops: list[Mapping[str, Ran]] = field(default_factory=list)
 
     def begin(self) -> None:
         """Look at the rounds from now on."""
-        self.is_settled = self.is_seen = False
+        self.is_settled = self.is_seen = self.is_doubtful = False
         self._clear()
 
     def add(self, blocks: Mapping[str, Ran]) -> None:
@@ -457,8 +463,15 @@ class Settling:
             was_seen, self.is_seen = self.is_seen, True
             self._clear()
             return wanted_s if was_seen else 0.0
-        self.is_settled = wanted_s is not None or len(self._rounds) >= _MOST_ROUNDS
+        if wanted_s is None and len(self._rounds) >= _MOST_ROUNDS:
+            self.give_up()
+        elif wanted_s is not None:
+            self.is_settled = True
         return 0.0
+
+    def give_up(self) -> None:
+        """Look no further, for lack of budget or since it does not become clear."""
+        self.is_settled, self.is_doubtful = True, self.is_seen
 
     def _clear(self) -> None:
         self._looks = 0
@@ -474,15 +487,18 @@ def settling_s(loops: Loops, rounds: Rounds, *, reference: str, margin: float) -
     margin. None: too few rounds to tell, since a difference of one error more would be too large.
     """
     limit = max(_LEAST_GAIN, math.log1p(margin / 2))
-    arms = [arm for arm in loops[0] if arm != reference] if loops and reference in loops[0] else []
     is_early_different = is_different = is_unsure = False
-    for arm in arms:
+    for arm in dict.fromkeys(arm for loop in loops for arm in loop if arm != reference):
         turns = [one[arm] - one[reference] for one in rounds if arm in one and reference in one]
         ours, theirs = ([*_late(loops, name)] for name in (arm, reference))
         if min(map(len, (turns, ours, theirs))) < 2:
             continue
         late = statistics.fmean(ours) - statistics.fmean(theirs)
-        error = math.sqrt(sum(statistics.variance(x) / len(x) for x in (turns, ours, theirs)))
+        error_of_loops = max(
+            statistics.variance(ours) / len(ours) + statistics.variance(theirs) / len(theirs),
+            _variance_of_loops(loops, arm, reference),
+        )
+        error = math.sqrt(statistics.variance(turns) / len(turns) + error_of_loops)
         difference = abs(statistics.fmean(turns) - late)
         is_different |= difference > max(limit, _ERRORS * error)
         is_unsure |= difference + error > limit
@@ -493,6 +509,16 @@ def settling_s(loops: Loops, rounds: Rounds, *, reference: str, margin: float) -
     if not is_different:
         return None if is_unsure else 0.0
     return MOST_SETTLING_S if is_early_different else LEAST_SETTLING_S
+
+
+def _variance_of_loops(loops: Loops, arm: str, reference: str) -> float:
+    """Return that of the mean log ratio over loops, as the parts of one resemble each other."""
+    ratios = [
+        statistics.fmean(_late([loop], arm)) - statistics.fmean(_late([loop], reference))
+        for loop in loops
+        if all(any(True for _ in _late([loop], name)) for name in (arm, reference))
+    ]
+    return statistics.variance(ratios) / len(ratios) if len(ratios) > 1 else 0.0
 
 
 def _late(loops: Loops, arm: str) -> Iterator[float]:

@@ -22,6 +22,7 @@ from envcompare.measure.generation import Generation, Marking, Tuning
 from envcompare.measure.limits import (
     LEAST_MEASURING_S,
     OVERTIME_SHARE,
+    PAUSE_CAUTION,
     CellEnd,
     Costs,
     RestartPlan,
@@ -121,6 +122,9 @@ class Lockstep:
         """End the cell, and record why."""
         self.stopped_by = reason
         self.context.note("stopped", text=reason)
+        settling = self._tuning.settling
+        if settling.is_doubtful or (settling.is_seen and not settling.is_settled):
+            self.context.note("caution", text=PAUSE_CAUTION)
         if reason == "budget":
             self._note_small_budget()
 

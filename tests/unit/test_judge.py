@@ -6,13 +6,14 @@ import math
 from pathlib import Path
 
 import pytest
-from benches import bench
+from benches import Kept, bench
 from builders import CELL, blocks, design, run_record, stepped
 from msgspec.structs import replace
 
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model import Comparison
 from envcompare.measure.cell import Roster
+from envcompare.measure.limits import PAUSE_CAUTION
 from envcompare.measure.lockstep import Lockstep
 from envcompare.report.wording.verdicts import verdict
 from envcompare.run_folder import SETTLED
@@ -180,6 +181,21 @@ def test_no_interval_ends_a_cell_whose_turns_may_be_too_short(
     made = bench(tmp_path, "own.py:Steady", min_restarts=2, target=1e-4)
     lockstep = Lockstep(made, Roster(made), found, {SETTLED: is_settled})
     assert lockstep.why_done() == expected
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_cell_that_ends_while_turns_may_be_too_short_says_so(
+    tmp_path: Path, *, is_seen: bool
+) -> None:
+    """The budget may leave no room for a second look."""
+    made = bench(tmp_path, "own.py:Steady")
+    lockstep = Lockstep(made, Roster(made), (), {SETTLED: False})
+    lockstep._tuning.settling.is_seen = is_seen
+    lockstep.stop("budget")
+    cautions = [one.text for one in made.recorder.events if one.what == "caution"]
+    assert isinstance(made.recorder, Kept)
+    made.recorder.folder.close()
+    assert (PAUSE_CAUTION in cautions) == is_seen
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,33 @@ def test_difference_has_to_exceed_what_the_scatter_allows(
     assert settling_s([loop], rounds, reference="vm", margin=0.02) == expected_s
 
 
+@pytest.mark.parametrize(("lasted_ms", "expected_s"), [((2.2, 2.2), 0.05), ((2.0, 2.4), None)])
+def test_parts_of_a_loop_resemble_each_other(
+    lasted_ms: tuple[float, float], expected_s: float | None
+) -> None:
+    """How far whole loops scatter counts too, or a busy second would lengthen turns."""
+    loops = [loop_of({"vm": (2, 2, 2), "docker": (ms, ms, ms)}) for ms in lasted_ms * 2]
+    rounds = rounds_of({"vm": 2.0, "docker": 2.0})
+    assert settling_s(loops, rounds, reference="vm", margin=0.05) == expected_s
+
+
+def test_arm_that_only_later_loops_have_is_judged() -> None:
+    """It may have failed in the first one."""
+    loops = [loop_of({"vm": (2, 2, 2)}), loop_of({"vm": (2, 2, 2), "docker": (2, 3, 3)})]
+    rounds = rounds_of({"vm": 2.0, "docker": 2.0})
+    assert settling_s(loops, rounds, reference="vm", margin=0.05) == 0.05
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_giving_up_leaves_a_doubt_where_something_was_seen(*, is_seen: bool) -> None:
+    """Then the report warns."""
+    settling = Settling()
+    settling.begin()
+    settling.is_seen = is_seen
+    settling.give_up()
+    assert (settling.is_settled, settling.is_doubtful) == (True, is_seen)
+
+
 def test_where_rounds_scatter_more_of_them_are_looked_at() -> None:
     """Four looks at most, each with one more loop; then turns stay as they are."""
     equal = ran_of([2_000_000] * 60)

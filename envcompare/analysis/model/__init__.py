@@ -474,7 +474,7 @@ class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
     dropped_rounds: int = 0
     held_rounds: int = 0  # rounds with all blocks on the same CPU
     stops: bool = False  # arms are stopped during the turns of others
-    run_in_s: float = 0.0  # least time of untimed steps at the start of a turn
+    run_in_s: float = 0.0  # of untimed steps of the reference at the start of a turn
     steps: int = 0
     processes: int = 0  # of a plain command; each is a restart, a generation and a round
     measured_s: float = 0.0

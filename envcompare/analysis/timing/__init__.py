@@ -23,7 +23,7 @@ from envcompare.analysis.model import (
     StepTimes,
     StoppedBy,
 )
-from envcompare.run_folder import EXPECTED_SPREAD, RUN_IN_S, STOPS, waited_s
+from envcompare.run_folder import EXPECTED_SPREAD, STOPS, waited_s
 from envcompare.run_folder.records import (
     ArmRecord,
     Block,
@@ -82,6 +82,7 @@ class CellData:
     guard_events: tuple[Event, ...] = ()  # such as cautions, including those before a resumption
     elapsed_s: float = 0.0
     batch: int | None = None  # samples per step
+    run_in_s: float = 0.0  # of untimed steps of the reference at the start of a turn
     long_spinning: frozenset[str] = frozenset()  # arms that loaded Intel's OpenMP runtime
 
     @cached_property
@@ -217,12 +218,6 @@ class CellData:
         return any(e.values.get(STOPS) for e in self.events if e.what == "calibrated") or any(
             isinstance(one, Block) and one.is_stopped for one in self.measured
         )
-
-    @property
-    def run_in_s(self) -> float:
-        """Return how long the untimed steps of each turn last at least."""
-        known = [e.values[RUN_IN_S] for e in self.events if RUN_IN_S in e.values]
-        return float(known[-1] or 0.0) if known else 0.0
 
     def outside_work(self, arm: str) -> OutsideWork | None:
         """Return an arm's work outside its turns; None if it cannot matter."""

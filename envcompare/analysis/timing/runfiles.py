@@ -15,7 +15,14 @@ import msgspec
 from envcompare.analysis.timing import CellData
 from envcompare.errors import RunFolderError
 from envcompare.fingerprint.comparing import changed_software
-from envcompare.run_folder import elapsed_s, standing, standing_samples, written_samples
+from envcompare.run_folder import (
+    RUN_IN_S,
+    elapsed_s,
+    last_calibration,
+    standing,
+    standing_samples,
+    written_samples,
+)
 from envcompare.run_folder.profiles import ProfileRecord, Roofs
 from envcompare.run_folder.records import (
     Block,
@@ -88,6 +95,7 @@ class RunFiles:
                 guard_events=tuple(e for e in every.get(cell.id, ()) if e.what in _GUARDS),
                 elapsed_s=elapsed_s(every.get(cell.id, ())),
                 batch=_batch(every.get(cell.id, ())),
+                run_in_s=last_calibration(every.get(cell.id, ())).get(RUN_IN_S, 0.0),
                 long_spinning=self._long_spinning(cell),
             )
             for cell in self.run.cells

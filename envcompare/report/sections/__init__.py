@@ -69,7 +69,7 @@ _LEAST_FOLDED: Final = 2  # files of a folder that is named instead
 _DIGITS: Final = 12  # of a commit hash
 _LONGEST_DETAILS: Final = 4000
 _MOST_FILES: Final = 400  # a longer list is of no use
-_MOST_RAW: Final = 12  # of one arm; the list of all files has the rest
+_MOST_RAW: Final = 12  # of one arm
 _SAMPLES: Final = "samples.jsonl"
 _NOT_RUN: Final = ("not run", "skipped")
 

@@ -334,7 +334,7 @@ def _passes_fold(cell: ProfiledCell, files: tuple[str, ...]) -> Iterator[Fold]:
                 taken.setdefault((_pass_text(state), raw), []).append(arm.arm)
     items = tuple(
         Line(
-            strong=listed(arms, most=6),
+            strong=listed(arms, most=len(arms)),
             text=text,
             after=(Span(text=" · "), *linked(raw)) if raw else (),
         )

@@ -122,7 +122,7 @@
     return { cell: cell, key: cell.dataset.key, nodes: Array.prototype.slice.call(cell.childNodes) };
   });
 
-  // as blocks.py places them: 240 wide, 8 of it at each side
+  // as report/__init__.py places them: 240 wide, 8 of it at each side
   function placeOf(ratio) {
     return 8 + Math.min(1, Math.max(0, (ratio - low) / (high - low))) * 224;
   }

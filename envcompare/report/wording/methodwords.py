@@ -499,7 +499,7 @@ def _running_in(run: RunComparison) -> str:
         if cell.run_in_s:
             cells.setdefault(cell.run_in_s, []).append(cell)
     return "; ".join(
-        f"{_names(run, alike)}: each turn began with at least {duration(seconds)} of them, since "
+        f"{_names(run, alike)}: each turn began with about {duration(seconds)} of them, since "
         "steps take another time after a pause"
         for seconds, alike in cells.items()
     )
