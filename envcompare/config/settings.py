@@ -246,7 +246,7 @@ class Settings(
     rounds: Annotated[int | None, Option("Rounds per restart.", "N", range=_COUNT)] = None
     steps: Annotated[
         int | None,
-        Option("Steps per block.", "N", range=_STEPS, default_text="as many as last 20 ms"),
+        Option("Steps per block.", "N", range=_STEPS, default_text="enough to fill 20 ms"),
     ] = None
     sessions: Annotated[
         int | None,

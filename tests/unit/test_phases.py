@@ -234,9 +234,12 @@ def test_workers_mark_rounds_that_show_a_slower_operator(
 
 
 @pytest.mark.nightly  # a marked round needs a long restart
-def test_phases_are_marked_where_arms_are_stopped_too(tmp_path: Path) -> None:
+def test_phases_are_marked_where_arms_are_stopped_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A child of the workload makes nothing ahead, in marked rounds as in the others."""
     need("torch")
+    monkeypatch.setattr(generation, "_MARKED_SHARE", 0.5)  # as above
     child = "        import subprocess; subprocess.Popen(['sleep', '600'])\n"
     text = SOURCE.replace(
         "        torch.manual_seed(seed)\n", f"{child}        torch.manual_seed(seed)\n"
