@@ -199,6 +199,17 @@ def test_software_of_the_arm_that_changed_is_named(tmp_path: Path) -> None:
     assert [one.key for one in found.differences] == ["torch.version"]
 
 
+@pytest.mark.parametrize("parts", [{}, {"site_packages.parts": ("a==1 0123456789abcdef",)}])
+def test_changed_files_of_the_reference_are_no_part_of_a_list_that_one_run_lacks(
+    tmp_path: Path, parts: dict[str, tuple[str, ...]]
+) -> None:
+    """An earlier version did not list the parts; the hash of all files changed all the same."""
+    before = one_cell("a", 1.0, facts={"vm": {"site_packages.sha256": "a"}})
+    after = one_cell("b", 1.0, facts={"vm": {"site_packages.sha256": "b", **parts}})
+    found = compared(tmp_path, before, after, allow_mismatch=True)
+    assert "site_packages.sha256" in {one.key for one in found.mismatches}
+
+
 def test_cells_and_arms_of_one_run_alone_are_named(tmp_path: Path) -> None:
     """Nothing is dropped silently."""
     ratios = {"vm": 1.0, "docker": 1.0, "vm~control": 1.0}

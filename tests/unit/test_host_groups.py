@@ -49,6 +49,7 @@ def measured(
     restarts: dict[str, int] | None = None,
     events: Iterable[Event] = (),
     throttled: str = "",
+    unknown: str = "",
 ) -> RunComparison:
     """Analyse a run: by group and host the factor of all times, and what docker costs there."""
     hosts = {host: factors for group in groups.values() for host, factors in group.items()}
@@ -62,7 +63,10 @@ def measured(
         ):
             wall = tuple(round(speed * step) for step in one.wall_ns)
             stopped_ns = int(1e6) if host == throttled else 0
-            folder.append_sample(replace(one, cell=cell, wall_ns=wall, throttled_ns=stopped_ns))
+            wait_ns = None if host == unknown else one.wait_ns
+            folder.append_sample(
+                replace(one, cell=cell, wall_ns=wall, throttled_ns=stopped_ns, wait_ns=wait_ns)
+            )
         for arm in ARMS:
             seen = {**FACTS, **(facts or {}).get(host, {})}
             folder.write_fingerprint(FingerprintRecord(host=host, cell=cell, arm=arm, facts=seen))
@@ -451,6 +455,16 @@ def test_three_groups_are_each_compared_with_the_first(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert {one.level for one in times} == {1 - 0.05 / 4}
     assert "Three groups of machines: metal, cloud and lab" in render(run)
+
+
+def test_hosts_of_a_third_group_decide_nothing_between_two(tmp_path: Path) -> None:
+    """Where they wait for a CPU is not known, so that they are judged on the clock."""
+    groups = TWO | {"lab": {"h3": (0.9, 1.0)}}
+    known = measured(tmp_path / "known", groups).group_estimates
+    unknown = measured(tmp_path / "unknown", groups, unknown="h3").group_estimates
+    between = [[one for one in made if one.group == "cloud"] for made in (known, unknown)]
+    assert between[0] == between[1]
+    assert {one.metric for one in between[0]} == {"net"}
 
 
 def test_groups_are_rows_of_the_table(tmp_path: Path) -> None:

@@ -527,7 +527,7 @@ def _of_steps(records: Records) -> Iterable[str]:
 def _of_launches(records: Records) -> Iterable[str]:
     """Warn if other passes of an arm have different launches than its trace."""
     trace = choose(records, is_kernel_trace)
-    for other in usable(records) if trace is not None else ():
+    for other in usable(records):
         if trace is not None and other is not trace and has_kernels(other):
             yield from _against(trace, other)
 

@@ -119,7 +119,7 @@ def group_estimates(  # noqa: PLR0913 — each is a part of the run's data
         place = cell.workload, str(sorted(cell.parameters.items())), cell.within
         works.setdefault(place, []).append(measured)
     planned = [
-        (pair, of_work, arm.id)
+        (pair, _of_pair(pair, of_work), arm.id)
         for pair in read.group_pairs
         for of_work in works.values()
         for arm in of_work[0].run.arms
@@ -142,6 +142,12 @@ def group_estimates(  # noqa: PLR0913 — each is a part of the run's data
     )
 
 
+def _of_pair(pair: _Pair, data: Iterable[CellData]) -> list[CellData]:
+    """Return the cells of the hosts of both groups, since those of a third must not decide."""
+    hosts = {host for group in pair for host in group.hosts}
+    return [one for one in data if one.cell.host in hosts]
+
+
 def _base(pair: _Pair, data: CellData, arm: str) -> GroupEstimate:
     return GroupEstimate(
         group=pair[1].name,
@@ -155,9 +161,9 @@ def _base(pair: _Pair, data: CellData, arm: str) -> GroupEstimate:
 
 
 def _of_times(pair: _Pair, data: list[CellData], arm: str, *, level: float) -> GroupEstimate:
-    """Compare the typical step of an arm, on `net` if all hosts have it."""
+    """Compare the typical step of an arm, on `net` if all hosts of both groups have it."""
     measured = [one for one in data if one.arm_blocks(arm) and not one.did_other_work(arm)]
-    if why_not := _other_work(pair, measured, arm):
+    if why_not := _other_work(measured, arm):
         return replace(_base(pair, data[0], arm), why_not=why_not)
     metrics: set[MetricName] = {one.metric[0] for one in measured}
     metric = metrics.pop() if len(metrics) == 1 else "wall"
@@ -179,10 +185,9 @@ def _of_times(pair: _Pair, data: list[CellData], arm: str, *, level: float) -> G
     )
 
 
-def _other_work(pair: _Pair, data: Iterable[CellData], arm: str) -> str:
+def _other_work(data: Iterable[CellData], arm: str) -> str:
     """Return why an arm did different work on some hosts of the groups; empty if it did not."""
-    hosts = {host for group in pair for host in group.hosts}
-    works = [one.work(arm) for one in data if one.cell.host in hosts]
+    works = [one.work(arm) for one in data]
     for key, differs in _WORK.items():
         if len({work[key] for work in works if key in work}) > 1:
             return f"the hosts did other work, since {differs}"
@@ -215,7 +220,7 @@ def _of_effect(
     metrics = {one.metric[0] for one in data if one.cell.host in values}
     margin = data[0].run.design.margin
     base = replace(_base(pair, data[0], arm), against=data[0].reference.id)
-    if why_not := _other_work(pair, [one for one in data if one.cell.host in values], arm):
+    if why_not := _other_work([one for one in data if one.cell.host in values], arm):
         return replace(base, why_not=why_not)
     if len(metrics) > 1:
         return replace(base, why_not="judged on net time on some hosts and on wall time on others")

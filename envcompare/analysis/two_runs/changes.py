@@ -42,7 +42,6 @@ from envcompare.analysis.two_runs import Change, LeftOut, Mismatch, RunChange, R
 from envcompare.errors import ConfigError
 from envcompare.fingerprint import INSTALLED_PARTS, LOADED, fact, holds_for
 from envcompare.fingerprint.comparing import compare_fingerprints, measured_alike
-from envcompare.fingerprint.evidence import ArmsContext
 from envcompare.fingerprint.sentences import describe
 from envcompare.run_folder.records import (
     ArmRecord,
@@ -133,20 +132,24 @@ def changed_facts(
 def _changed(
     before: FingerprintRecord, after: FingerprintRecord, *, is_stabilised: bool
 ) -> tuple[FactDifference, ...]:
-    differences = compare_fingerprints(before, after, ArmsContext())
-    drawn = {"env.PYTHONHASHSEED"} if is_stabilised else set()
+    """Return them; a part whose whole is left out stands for itself."""
     kept = [
         one
-        for one in differences
+        for one in compare_fingerprints(before, after)
         if one.fact_class != "identity"
-        and one.key not in drawn
+        and not (is_stabilised and one.key == "env.PYTHONHASHSEED")
         and _is_proven(before, after, one)
         and not (
             any(holds_for(rule, one.key) for rule in _OPTIONAL)
             and None in (one.reference, one.value)
         )
     ]
-    return (*measured_alike(before, after, kept), *_engines(before, after))
+    alike = measured_alike(before, after, kept)
+    keys = {one.key for one in alike}
+    whole = (
+        one if one.part_of in keys else msgspec.structs.replace(one, part_of="") for one in alike
+    )
+    return (*whole, *_engines(before, after))
 
 
 def _is_proven(

@@ -339,11 +339,10 @@ def ladder_sentences(run: RunComparison) -> tuple[str, ...]:
 
 def _ladder_sentence(run: RunComparison, cell: str, *, label: str) -> str:
     steps = [step for step in run.ladder if step.cell == cell and step.step is not None]
-    decided = [step for step in steps if step.outcome in {"slower", "faster"}]
     decided_steps = ", ".join(
         f"{step.rung.removeprefix('+ ')} {estimate_text(step.step)}"
-        for step in decided
-        if step.step is not None
+        for step in steps
+        if step.step is not None and step.outcome in {"slower", "faster"}
     )
     equal, open_ = (
         sum(step.outcome == outcome for step in steps) for outcome in ("equivalent", "inconclusive")
