@@ -517,10 +517,11 @@ class Readings:
     def estimate(self, arm: str, reference: str, metric: MetricName) -> tuple[float, ...]:
         """Return the paired log ratios of an arm's processes.
 
-        Empty if a time in a complete round was below one tick of the clock: rounds with a tick by
-        chance would be a biased choice.
+        Empty if a time in a complete round was below one tick of the clock, of the control too:
+        rounds with a tick by chance would be a biased choice.
         """
-        if _has_zeros(self._processes, {arm, reference}, METRICS[metric]):
+        pairs = ({arm, reference}, {reference + CONTROL_SUFFIX, reference})
+        if any(_has_zeros(self._processes, pair, METRICS[metric]) for pair in pairs):
             return ()
         return flat(paired(self.logarithms(metric), arm=arm, reference=reference))
 

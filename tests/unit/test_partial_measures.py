@@ -63,15 +63,18 @@ def process(arm: str, number: int, *, sys_ns: int) -> ProcessRun:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("has_control", [True, False])
 @pytest.mark.parametrize(("zero", "metric", "rounds"), [
     (True, "sys", 0), (True, "user", 6), (False, "sys", 6), (True, "wall", 6),
 ])  # fmt: skip
 def test_time_below_a_tick_in_a_complete_round_gives_no_ratio(
-    *, zero: bool, metric: MetricName, rounds: int
+    *, zero: bool, metric: MetricName, rounds: int, has_control: bool
 ) -> None:
     """The rounds that met a tick would be a choice of the slow ones; an open round counts not."""
     runs = [process(arm, n, sys_ns=4 * 10**6) for n in range(6) for arm in ("vm", "docker")]
     runs.append(process("vm", 6, sys_ns=0))
-    if zero:
+    if zero and has_control:
+        runs += [process("vm~control", n, sys_ns=n % 2 * 8 * 10**6) for n in range(6)]
+    elif zero:
         runs[3] = process("docker", 1, sys_ns=0)
     assert len(Readings(runs).estimate("docker", "vm", metric)) == rounds
