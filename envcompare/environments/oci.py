@@ -4,6 +4,7 @@
 NVIDIA's hook, or as the driver's own files.
 """
 
+import posixpath
 import re
 from contextlib import suppress
 from dataclasses import replace
@@ -450,9 +451,26 @@ def _is_overruled(option: tuple[str, ...], given: tuple[str, ...]) -> bool:
         case ("--cap-drop", _) | ("--security-opt", _) | ("--read-only",):
             return "--privileged" in names
         case ("--tmpfs", value):
-            path = re.escape(value.partition(":")[0])
-            return any(re.search(rf"(?:^|[:=,]){path}(?:[:,]|$)", word) for word in given)
+            return value.partition(":")[0] in _mounted(given)
     return False
+
+
+def _mounted(options: tuple[str, ...]) -> set[str]:
+    """Return the paths in the container at which the options mount something."""
+    paths = []
+    for word, following in zip(options, (*options[1:], ""), strict=False):
+        name, is_joined, joined = word.partition("=")
+        value = joined if is_joined else following
+        if name in {"-v", "--volume"} or (word.startswith("-v") and len(word) > 2):
+            value = word[2:] if name not in {"-v", "--volume"} else value
+            host, is_bind, inside = value.partition(":")
+            paths.append((inside if is_bind else host).partition(":")[0])
+        elif name == "--tmpfs":
+            paths.append(value.partition(":")[0])
+        elif name == "--mount":
+            fields = (field.partition("=") for field in value.split(","))
+            paths += [to for key, _, to in fields if key in {"dst", "destination", "target"}]
+    return {posixpath.normpath(path) for path in paths if path}
 
 
 def _names(options: tuple[str, ...]) -> tuple[str, ...]:

@@ -52,7 +52,8 @@ keep() {
 
 both() {
   rm -f "$4.failed"
-  { export_files "$1" "$2" "$3" || : >"$4.failed"; } | unpack "$4" || return
+  { export_files "$1" "$2" "$3" || : >"$4.failed"; } | unpack "$4" ||
+    { rm -f "$4.failed"; return 1; }
   [ ! -e "$4.failed" ] || { rm -f "$4.failed"; discard "$4"; return 1; }
 }
 
@@ -115,10 +116,10 @@ def unpack(request: Request, store: ImageStore, image: Image) -> str:
         done = _piped(request, store, image, label=label, folder=partial)
     finally:
         shell(store.transport, _FILES, "remove_exported", store.engine.program, label)
-    kept = done.succeeded and shell(transport, _FILES, "keep", partial, folder).succeeded
-    if not kept:
+    last = shell(transport, _FILES, "keep", partial, folder) if done.succeeded else done
+    if not last.succeeded:
         what = f"unpacking {image.name}"
-        raise failure(transport, what, done.stderr, hint="run it again; check the disk")
+        raise failure(transport, what, last.stderr, hint="run it again; check the disk")
     return folder
 
 

@@ -42,7 +42,7 @@ _MOST_FILES: Final = 50  # named per package
 _MOST_NAMED: Final = 3  # packages named in an error
 _MOST_NAME: Final = 1024  # a name has at most 255 bytes, and one byte is written as \\xff
 _MOST_INSTALLED: Final = 20_000  # parts; the largest distributions of Python have some thousands
-_KEEP = 'cat >"$1.part-$$" && mv -f -- "$1.part-$$" "$1"'
+_KEEP = 'cat >"$1.part-$$" && mv -f -- "$1.part-$$" "$1" || { rm -f -- "$1.part-$$"; exit 1; }'
 
 
 Inside = Callable[..., CommandResult]

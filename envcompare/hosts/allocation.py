@@ -421,7 +421,10 @@ class Watch:
         if now - self.said > _SAY_EVERY_S:
             self.said = now
             waited = age_text(now - self.began)
-            request.say(f"job {self.job.id} has been in the queue for {waited}")
+            what = "has been in the queue for"
+            if self.state in STARTED:
+                what = "has nodes that do not answer yet, after"
+            request.say(f"job {self.job.id} {what} {waited}")
 
 
 def _has_ended(job: SlurmJob) -> bool:

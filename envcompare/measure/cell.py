@@ -398,10 +398,12 @@ class Roster:
 
 SHARE = 0.2  # of the budget of a cell, at most
 POLL_S = 2.0
-_GLANCE = "nproc; cat /proc/loadavg /proc/pressure/cpu 2>/dev/null"
+# GNU nproc takes the threads of OpenMP for CPUs, where these variables are set
+_NPROC = "unset OMP_NUM_THREADS OMP_THREAD_LIMIT; nproc; "
+_GLANCE = _NPROC + "cat /proc/loadavg /proc/pressure/cpu 2>/dev/null"
 _LOOK = (
-    "nproc; for i in 1 2 3; do cat /proc/uptime /proc/loadavg; cat /proc/pressure/cpu 2>/dev/null; "
-    "test $i = 3 || sleep 0.1; done"
+    f"{_NPROC}for i in 1 2 3; do cat /proc/uptime /proc/loadavg; "
+    "cat /proc/pressure/cpu 2>/dev/null; test $i = 3 || sleep 0.1; done"
 )
 _UNREADABLE = (
     "the load of the host cannot be read there (nproc, /proc/loadavg): look at the stretch of each "

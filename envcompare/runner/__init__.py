@@ -195,7 +195,7 @@ class CellRecorder:
         what = "the run" if self.job.interruption.is_requested else "its worker"
         for arm, samples in self._held.items():
             if samples:
-                text = f"{len(samples)} samples: {what} {_UNSEEN}"
+                text = f"{counted(len(samples), 'sample')}: {what} {_UNSEEN}"
                 context.note("round-dropped", arm=arm, text=text)
 
     def progress(self, intervals: dict[str, Interval | None], context: CellContext) -> None:

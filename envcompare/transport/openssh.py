@@ -195,7 +195,9 @@ def _settings(destination: Destination, values: Values, *, accepts_new_keys: boo
         port=port,
         user=user,
         key_alias=alias.lower() if alias else None,  # as OpenSSH writes and hashes it
-        identity_files=tuple(_path(text, tokens) for text in identities if text != "none"),
+        identity_files=tuple(
+            _path(_with_variables(text), tokens) for text in identities if text != "none"
+        ),
         identities_only=_first(values, "identitiesonly") == "yes",
         agent=_agent((values.get("identityagent") or (_AGENT_VARIABLE,))[0], tokens),
         known_hosts=tuple(path for text in files for path in _paths(text, tokens)),

@@ -325,6 +325,25 @@ def test_losses_that_the_control_does_not_repeat_are_not_compared(
     assert compared(tmp_path, with_losses(losses)).result_gaps == ()
 
 
+def test_numbers_of_a_restart_are_compared_with_those_of_the_same_one(tmp_path: Path) -> None:
+    """A worker that fails in one leaves blocks there, and no numbers."""
+    arms = ("vm", "docker", "vm~control")
+    at = {"t": 6.0, "host": "local", "cell": CELL}
+    events = []
+    for restart in range(3):
+        events.append(Event(what="restart", values={"restart": restart}, **at))
+        events += [
+            Event(what="generation", arm=arm, values={"accuracy": 0.9 + restart / 100}, **at)
+            for arm in arms
+            if (arm, restart) != ("docker", 1)
+        ]
+    samples = blocks(dict.fromkeys(arms, 1.0), restarts=3)
+    assert compared(tmp_path / "same", samples, events).result_gaps == ()
+    events[-2] = msgspec.structs.replace(events[-2], values={"accuracy": 0.5})
+    (gap,) = compared(tmp_path / "other", samples, events).result_gaps
+    assert (gap.arm, gap.name, gap.value) == ("docker", "accuracy", 0.5)
+
+
 def test_numbers_of_finish_are_read_from_the_events_of_each_generation(tmp_path: Path) -> None:
     """Texts and what the cell is told apart by are no numbers; no ratio is made of them."""
     events = [

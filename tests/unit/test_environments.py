@@ -327,6 +327,29 @@ def test_what_is_timed_and_what_the_toolkit_writes_to_is_not_read_only() -> None
         assert "no-new-privileges" in argv
 
 
+@pytest.mark.parametrize(
+    ("options", "is_ours"),
+    [
+        (("--env", "TMPDIR=/tmp"), True),
+        (("-v", "/tmp:/data"), True),
+        (("--mount", "type=bind,src=/tmp,dst=/data"), True),
+        (("-v", "/x:/tmp/:ro"), False),
+        (("-v/x:/tmp",), False),
+        (("--volume=/x:/tmp",), False),
+        (("-v", "/tmp"), False),
+        (("--tmpfs=/tmp:size=1g",), False),
+        (("--mount", "type=tmpfs,target=/tmp"), False),
+    ],
+)
+def test_a_mount_of_the_user_replaces_the_one_at_its_path_alone(
+    options: tuple[str, ...], *, is_ours: bool
+) -> None:
+    """The engine refuses two at one path; without any, nothing could be written there."""
+    argv = environment("docker").wrap(WORKER, replace(ISOLATION, options=options)).argv
+    assert ("/tmp:exec" in argv) == is_ours
+    assert "/var/tmp:exec" in argv
+
+
 def test_the_users_options_come_last_but_for_the_labels() -> None:
     """Of most options the engine takes the last one, and by the labels a container is removed."""
     options = ("--shm-size", "1g", "--network", "host")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -346,3 +348,14 @@ def test_wait_is_said_in_the_method_of_a_real_cell(tmp_path: Path) -> None:
     assert "for a quiet machine (cnn)" in told
     cautions = " ".join(item.text for item in summary_cards(found.comparison).cautions.items)
     assert "stayed busy" not in cautions
+
+
+@pytest.mark.parametrize("question", [cell._GLANCE, cell._LOOK])
+def test_cpus_are_those_of_the_host_whatever_openmp_is_told(question: str) -> None:
+    """GNU nproc heeds these variables, which many set on a shared machine."""
+    for variables in ({}, {"OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1"}):
+        done = subprocess.run(
+            ("sh", "-c", question), env={**os.environ, **variables}, capture_output=True, text=True,
+            check=True,
+        )  # fmt: skip
+        assert int(done.stdout.split()[0]) == len(os.sched_getaffinity(0))

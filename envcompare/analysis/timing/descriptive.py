@@ -294,9 +294,21 @@ def _results(data: CellData, arm: str) -> dict[_Point, float]:
         else:
             results |= {(name, *start, 0): value for name, value in one.values.items()}
     if not data.is_program:
-        for (start, count), numbers in zip(steps.items(), _numbers_of(data, arm), strict=False):
-            results |= {(name, *start, count): value for name, value in numbers.items()}
+        for start, numbers in zip(_ended(data, arm), _numbers_of(data, arm), strict=True):
+            if start in steps:  # a worker that fails has blocks, and no numbers
+                results |= {(name, *start, steps[start]): one for name, one in numbers.items()}
     return {point: value for point, value in results.items() if value is not None}
+
+
+def _ended(data: CellData, arm: str) -> list[tuple[int, int]]:
+    """Return restart and generation of each of `_numbers_of`."""
+    starts, restart = [], 0
+    for event in data.events:
+        if event.what == "restart" and isinstance(number := event.values.get("restart"), int):
+            restart = number
+        elif event.what == "generation" and event.arm == arm:
+            starts.append((restart, 0))
+    return starts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
