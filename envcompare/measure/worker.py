@@ -482,6 +482,8 @@ class Worker:
     def _read(self) -> None:
         with suppress(OSError, ValueError):
             while line := self._process.stdout.readline(LINE_LIMIT_BYTES + 1):
+                if not line.endswith(b"\n") and len(line) <= LINE_LIMIT_BYTES:
+                    break  # it was killed while it answered
                 is_flood = self._lines.qsize() >= _MOST_WAITING
                 self._lines.put(_TOO_MANY if is_flood else line)
                 if is_flood or len(line) > LINE_LIMIT_BYTES:
