@@ -219,8 +219,9 @@ class Run:
         while os.read(0, 4096):
             pass
         self._has_started.wait()
-        self._kill()
-        leave(0)
+        with self._reaping:  # held until the end, so that no answer follows
+            self._kill_unreaped()
+            leave(0)
 
     def _end_late(self) -> None:
         self._has_started.wait()
@@ -228,7 +229,11 @@ class Run:
         self._kill()
 
     def _kill(self) -> None:
-        with self._reaping, contextlib.suppress(ProcessLookupError, PermissionError):
+        with self._reaping:
+            self._kill_unreaped()
+
+    def _kill_unreaped(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             if not self._is_reaped:  # else another process may have the number
                 os.killpg(self._pid, signal.SIGKILL)
 
