@@ -461,8 +461,9 @@ def _mounted(options: tuple[str, ...]) -> set[str]:
     for word, following in zip(options, (*options[1:], ""), strict=False):
         name, is_joined, joined = word.partition("=")
         value = joined if is_joined else following
-        if name in {"-v", "--volume"} or (word.startswith("-v") and len(word) > 2):
-            value = word[2:] if name not in {"-v", "--volume"} else value
+        if word.startswith("-v") and name != "-v":
+            name, value = "-v", word[2:]
+        if name in {"-v", "--volume"}:
             host, is_bind, inside = value.partition(":")
             paths.append((inside if is_bind else host).partition(":")[0])
         elif name == "--tmpfs":

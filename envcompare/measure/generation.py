@@ -328,7 +328,7 @@ class Generation:
         """
         settling, arms = self.tuning.settling, self.workers.arms
         if settling.loops * LOOP_S * len(arms) > self.context.remaining_s / 4:
-            settling.give_up()
+            settling.is_settled = True
             self._note_calibration()
             return False
         loops = [self._loop(f"loop {number}") for number in range(settling.loops)]

@@ -410,9 +410,9 @@ def plan_text(
 LEAST_SETTLING_S, MOST_SETTLING_S = 0.05, 0.2
 SHORT_BLOCK_S = 0.05  # longer blocks settle by themselves
 LOOP_S = 0.25  # of a discarded turn, whose second half counts
-_ROUNDS, _MOST_ROUNDS, _LOOPS_AGAIN = 12, 48, 3
+_LOOK_ROUNDS, _MOST_LOOK_ROUNDS, _LOOPS_AGAIN = 12, 48, 3
 _LEAST_GAIN = 0.025  # as a log ratio: less is not worth longer turns
-_ERRORS = 3  # standard errors that a difference must exceed
+_LOOK_ERRORS = 3  # standard errors that a difference must exceed
 
 _HELD_ERRORS = 4  # of a sign test, since there is a look after each round
 _HELD_WAIT = 0.01  # share of a block
@@ -428,15 +428,14 @@ class Settling:
     """The looks at what a pause changes; it has to be seen twice, in different rounds and loops."""
 
     is_settled: bool = True
-    is_seen: bool = False
-    is_doubtful: bool = False  # it was seen once, and more rounds did not make it clear
+    is_seen: bool = False  # once; still so at the end if it did not become clear
     _looks: int = 0  # at these rounds
     _rounds: list[Mapping[str, float]] = field(default_factory=list)
     _loops: list[Mapping[str, Ran]] = field(default_factory=list)
 
     def begin(self) -> None:
         """Look at the rounds from now on."""
-        self.is_settled = self.is_seen = self.is_doubtful = False
+        self.is_settled = self.is_seen = False
         self._clear()
 
     def add(self, blocks: Mapping[str, Ran]) -> None:
@@ -447,7 +446,7 @@ class Settling:
     @property
     def is_due(self) -> bool:
         """Tell whether there are enough rounds for a look, and one is to come."""
-        return not self.is_settled and len(self._rounds) >= _ROUNDS * (1 + self._looks)
+        return not self.is_settled and len(self._rounds) >= _LOOK_ROUNDS * (1 + self._looks)
 
     @property
     def loops(self) -> int:
@@ -463,15 +462,11 @@ class Settling:
             was_seen, self.is_seen = self.is_seen, True
             self._clear()
             return wanted_s if was_seen else 0.0
-        if wanted_s is None and len(self._rounds) >= _MOST_ROUNDS:
-            self.give_up()
-        elif wanted_s is not None:
+        if wanted_s is not None:
+            self.is_settled, self.is_seen = True, False
+        elif len(self._rounds) >= _MOST_LOOK_ROUNDS:
             self.is_settled = True
         return 0.0
-
-    def give_up(self) -> None:
-        """Look no further, for lack of budget or since it does not become clear."""
-        self.is_settled, self.is_doubtful = True, self.is_seen
 
     def _clear(self) -> None:
         self._looks = 0
@@ -500,7 +495,7 @@ def settling_s(loops: Loops, rounds: Rounds, *, reference: str, margin: float) -
         )
         error = math.sqrt(statistics.variance(turns) / len(turns) + error_of_loops)
         difference = abs(statistics.fmean(turns) - late)
-        is_different |= difference > max(limit, _ERRORS * error)
+        is_different |= difference > max(limit, _LOOK_ERRORS * error)
         is_unsure |= difference + error > limit
         early = [[*_early(loops, name)] for name in (arm, reference)]
         if all(early):
@@ -513,11 +508,11 @@ def settling_s(loops: Loops, rounds: Rounds, *, reference: str, margin: float) -
 
 def _variance_of_loops(loops: Loops, arm: str, reference: str) -> float:
     """Return that of the mean log ratio over loops, as the parts of one resemble each other."""
-    ratios = [
-        statistics.fmean(_late([loop], arm)) - statistics.fmean(_late([loop], reference))
-        for loop in loops
-        if all(any(True for _ in _late([loop], name)) for name in (arm, reference))
-    ]
+    ratios = []
+    for loop in loops:
+        ours, theirs = ([*_late([loop], name)] for name in (arm, reference))
+        if ours and theirs:
+            ratios.append(statistics.fmean(ours) - statistics.fmean(theirs))
     return statistics.variance(ratios) / len(ratios) if len(ratios) > 1 else 0.0
 
 

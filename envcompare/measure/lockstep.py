@@ -122,8 +122,7 @@ class Lockstep:
         """End the cell, and record why."""
         self.stopped_by = reason
         self.context.note("stopped", text=reason)
-        settling = self._tuning.settling
-        if settling.is_doubtful or (settling.is_seen and not settling.is_settled):
+        if self._tuning.settling.is_seen:
             self.context.note("caution", text=PAUSE_CAUTION)
         if reason == "budget":
             self._note_small_budget()

@@ -241,9 +241,9 @@ def _scalar(value: FingerprintValue) -> Scalar:
     return ", ".join(entries(value)) if isinstance(value, tuple) else value
 
 
-_PROGRAM = "harness/fitting.py"
-_LIMIT_S = 1800.0
-_ENV = (("MALLOC_MMAP_THRESHOLD_", str(1 << 16)),)  # freed memory leaves no holes
+_FITTING_PROGRAM = "harness/fitting.py"
+_SEARCH_LIMIT_S = 1800.0
+_SEARCH_VARIABLES = (("MALLOC_MMAP_THRESHOLD_", str(1 << 16)),)  # freed memory leaves no holes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,7 +313,7 @@ class SizeCheck:
             self.session.run_inside,
             ready,
             mounts=self.mounts,
-            timeout_s=_LIMIT_S,
+            timeout_s=_SEARCH_LIMIT_S,
             interruption=context.interruption,
         )
         fit = search_fit(command, inside)
@@ -405,8 +405,8 @@ def _fitting_command(  # noqa: PLR0913 — the sizes to try, and their limits
         "memory_mib": memory_mib,
         "beside": arms,
     }
-    argv = (interpreter, "-B", f"{workloads}/{_PROGRAM}", json.dumps(asked))
-    return Command(argv=argv, env=_ENV)
+    argv = (interpreter, "-B", f"{workloads}/{_FITTING_PROGRAM}", json.dumps(asked))
+    return Command(argv=argv, env=_SEARCH_VARIABLES)
 
 
 def search_fit(command: Command, run_inside: Callable[[Command], CommandResult]) -> Fit | str:
@@ -414,7 +414,7 @@ def search_fit(command: Command, run_inside: Callable[[Command], CommandResult])
     try:
         done = run_inside(command)
     except CommandTimeoutError:
-        return f"the search did not finish within {_LIMIT_S:.0f} s"
+        return f"the search did not finish within {_SEARCH_LIMIT_S:.0f} s"
     except (OutputLimitError, StillRunningError) as error:
         return f"{error.brief}: {error.details}"
     said = done.stdout.strip().splitlines()

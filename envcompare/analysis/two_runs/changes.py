@@ -132,7 +132,10 @@ def changed_facts(
 def _changed(
     before: FingerprintRecord, after: FingerprintRecord, *, is_stabilised: bool
 ) -> tuple[FactDifference, ...]:
-    """Return them; a part whose whole is left out stands for itself."""
+    """Return the facts that differ.
+
+    A part of a fact that is left out is reported by itself.
+    """
     kept = [
         one
         for one in compare_fingerprints(before, after)
