@@ -411,7 +411,7 @@ LEAST_SETTLING_S, MOST_SETTLING_S = 0.05, 0.2
 SHORT_BLOCK_S = 0.05  # longer blocks settle by themselves
 LOOP_S = 0.25  # of a discarded turn, whose second half counts
 _LOOK_ROUNDS, _MOST_LOOK_ROUNDS, _LOOPS_AGAIN = 12, 48, 3
-_LEAST_GAIN = 0.025  # as a log ratio: less is not worth longer turns
+_LEAST_GAIN, _LEAST_SHARE = 0.025, 0.05  # of a log ratio: less is not worth longer turns
 _LOOK_ERRORS = 3  # standard errors that a difference must exceed
 
 _HELD_ERRORS = 4  # of a sign test, since there is a look after each round
@@ -464,7 +464,7 @@ class Settling:
             return wanted_s if was_seen else 0.0
         if wanted_s is not None:
             self.is_settled, self.is_seen = True, False
-        elif len(self._rounds) >= _MOST_LOOK_ROUNDS:
+        elif not self.is_seen and len(self._rounds) >= _MOST_LOOK_ROUNDS:
             self.is_settled = True
         return 0.0
 
@@ -478,10 +478,10 @@ def settling_s(loops: Loops, rounds: Rounds, *, reference: str, margin: float) -
     """Return how long after a pause the ratio of an arm becomes what it is in a loop; 0: at once.
 
     The mean log ratio of an arm to the reference over all rounds has to differ from that in the
-    second halves of the loops by more than 3 standard errors, and by more than 2.5 % and half the
-    margin. None: too few rounds to tell, since a difference of one error more would be too large.
+    second halves of the loops by more than 3 standard errors, and by more than 2.5 %, half the
+    margin and a twentieth of itself. None: too few rounds to tell, since a difference of one error
+    more would be too large.
     """
-    limit = max(_LEAST_GAIN, math.log1p(margin / 2))
     is_early_different = is_different = is_unsure = False
     for arm in dict.fromkeys(arm for loop in loops for arm in loop if arm != reference):
         turns = [one[arm] - one[reference] for one in rounds if arm in one and reference in one]
@@ -489,6 +489,7 @@ def settling_s(loops: Loops, rounds: Rounds, *, reference: str, margin: float) -
         if min(map(len, (turns, ours, theirs))) < 2:
             continue
         late = statistics.fmean(ours) - statistics.fmean(theirs)
+        limit = max(_LEAST_GAIN, math.log1p(margin / 2), _LEAST_SHARE * abs(late))
         error_of_loops = max(
             statistics.variance(ours) / len(ours) + statistics.variance(theirs) / len(theirs),
             _variance_of_loops(loops, arm, reference),
