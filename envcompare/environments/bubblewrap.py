@@ -68,7 +68,8 @@ _STARTED = re.compile(r"execvp /envcompare-probe: No such file")
 _VERSION = re.compile(r"bubblewrap (\d+\.\d+\S*)")
 _SYMPTOMS = (
     Symptom(
-        pattern=r"No permissions to creat\S* (?:a )?new namespace|user namespace|uid map",
+        pattern=r"No permissions to creat\S* (?:a )?new namespace|user namespace|uid map"
+        r"|RTM_NEWADDR: Operation not permitted",  # where AppArmor restricts them (Ubuntu 24.04)
         brief="no unprivileged user namespaces",
         hint=USER_NAMESPACES,
     ),

@@ -475,6 +475,10 @@ COMPLAINTS = {
         *("bubblewrap", 1),
         "the image /x y is not on the host",
     ),
+    "bwrap: loopback: Failed RTM_NEWADDR: Operation not permitted": (
+        *("bubblewrap", 1),
+        "no unprivileged user namespaces",
+    ),
     "Failed to start transient scope unit: Access denied": (
         *("bubblewrap-cgroup", 1),
         "no control group was made: Failed to start transient scope unit: Access denied",
