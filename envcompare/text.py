@@ -37,6 +37,11 @@ _NO_CAUSE: Final = ("Python runtime state:", "See 'docker", "Run 'docker")
 _THREADS: Final = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
 
 
+def is_masked(text: str) -> bool:
+    """Tell whether a secret was masked in a text."""
+    return _rule().MASK in text
+
+
 def masked(text: str) -> str:
     """Mask logins in URLs, values whose names suggest secrets, and known tokens."""
     kept: str = _rule().masked(text)

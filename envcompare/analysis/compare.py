@@ -114,7 +114,7 @@ def compare_files(read: RunFiles) -> RunComparison:
         hosts=_hosts(read),
         host_differences=host_differences(read),
         over_hosts=hosts_estimates(
-            judged.comparisons, settled, margin=design.margin, of_hosts=run.groups
+            judged.comparisons, settled, cells=cells, margin=design.margin, of_hosts=run.groups
         ),
         groups=run.groups,
         group_differences=judged.apart,

@@ -199,11 +199,11 @@ SAMPLES: Final = {
 DIFFERENCES: Final = {
     "run_id": _RUN["run_id"],
     "host": _PLACE["host"],
-    "cell": Column("text", "The cell it is of; missing where it is the same in all of the host"),
+    "cell": Column("text", "The cell; missing if it applies to the whole host"),
     "arm": Column("text", "The environment that differs from the reference"),
     "reference_arm": _ARM["reference_arm"],
     "key": Column("text", "The property, such as `torch.version`"),
-    "reference_value": Column("text", "Its value in the reference; what is no text as JSON"),
+    "reference_value": Column("text", "Its value in the reference; non-text values as JSON"),
     "value": Column("text", "Its value in the environment, likewise"),
     "fact_class": Column(
         "text", "identity, host, varied, confounder or possible-influence: what it can explain"
@@ -217,7 +217,7 @@ QUANTITIES: Final = {
     **_RUN,
     **_PLACE,
     **_ARM,
-    "is_timed": Column("yes or no", "False where imported profiles are all there is of the arm"),
+    "is_timed": Column("yes or no", "False if the arm has only imported profiles"),
     "metric": Column("text", "Name of the quantity"),
     "ratio": Column("number", "The arm's ÷ the reference's, of a step where both tell their steps"),
     "status": Column("text", "ok, missing or refused"),
@@ -234,7 +234,7 @@ QUANTITIES: Final = {
     "value_pass": Column("text", "The pass it comes from, such as `imported`"),
     "value_agreement": Column(
         "text",
-        "reference, or against it: equal within what the quantity repeats, differs, or unknown",
+        "reference; otherwise equal (within repeatability), differs or unknown",
     ),
     "reference_value": Column("number", "The same quantity of the reference"),
     "reference_value_per_step": Column("number", "The same of a step"),

@@ -38,7 +38,7 @@ from envcompare.errors import (
     as_known,
     unexpected,
 )
-from envcompare.text import age_text, counted, escaped_json, masked, visible
+from envcompare.text import age_text, counted, escaped_json, is_masked, masked, visible
 
 if TYPE_CHECKING:
     from envcompare.analysis.compare import ArmProgress, CellStatus, RunStatus
@@ -296,14 +296,18 @@ def _tell_sessions(job: Job, planned: int) -> None:
     command, folder = shlex.join(words), Path.cwd()
     in_cron = f"cd {shlex.quote(str(folder))} && {command}".replace("%", r"\%")
     timer = ["systemd-run", "--user", "--on-calendar=daily", f"--working-directory={folder}"]
-    for line in (
+    lines = [
         "",
         f"session {session} of {planned} measured nothing; repeat the same command"
         if session == job.session
         else f"next: session {session} of {planned}, with the same command, best on another day",
-        f"  with cron:    0 3 * * * {in_cron}",
-        f"  with systemd: {shlex.join([*timer, *words])}",
-    ):
+    ]
+    if not is_masked(command):  # it would not run
+        lines += [
+            f"  with cron:    0 3 * * * {in_cron}",
+            f"  with systemd: {shlex.join([*timer, *words])}",
+        ]
+    for line in lines:
         job.display.say(line)
 
 

@@ -296,6 +296,11 @@ def parse_set(items: tuple[str, ...]) -> ParameterValues:
                 hint="the form is WORKLOAD.NAME=VALUE[,VALUE…], as in --set rnn.hidden=64,128",
             )
         values = tuple(_scalar(text) for text in right.split(","))
+        if name in parsed.get(workload, {}):
+            raise ConfigError(
+                f"--set gives {left} twice",
+                hint=f"give all values at once, as in --set {left}=1,2",
+            )
         parsed.setdefault(workload, {})[name] = values if len(values) > 1 else values[0]
     return parsed
 

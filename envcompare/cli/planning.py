@@ -181,18 +181,19 @@ def session_run(experiment: Experiment, *, is_seeded: bool) -> RunFolder | None:
     Picks the last one in `--out` with these settings. Without a given seed, that of the run counts.
     Raises ConfigError if a run in `--out` has sessions left with other settings.
     """
-    wanted = _compared_settings(settings_toml(experiment.settings), is_seeded=is_seeded)
+    wanted = parse_toml(settings_toml(experiment.settings))
+    wanted = _compared_settings(wanted, is_seeded=is_seeded)
     unlike: list[tuple[RunFolder, dict[str, Any]]] = []
     for path in sorted(experiment.out.glob("*/run.json"), reverse=True):
         folder = RunFolder(path.parent)
         try:
             record = folder.read_run()
             events = folder.read_events().events
+            settings = _compared_settings(configuration_of(record), is_seeded=is_seeded)
         except RunFolderError:  # of another version, or damaged: not continued
             continue
         if record.design.sessions == 1:
             continue
-        settings = _compared_settings(record.configuration, is_seeded=is_seeded)
         if settings == wanted:
             return folder
         if next_session(events) <= record.design.sessions:
@@ -208,17 +209,20 @@ def session_run(experiment: Experiment, *, is_seeded: bool) -> RunFolder | None:
     return None
 
 
-def _compared_settings(configuration: str, *, is_seeded: bool) -> dict[str, Any]:
+def _compared_settings(content: dict[str, Any], *, is_seeded: bool) -> dict[str, Any]:
     """Return the settings that must match for a command to continue a run."""
-    content = parse_toml(configuration)
     ignored = {"out", "wait", "allow-mismatch", *(() if is_seeded else ("seed",))}
     return {key: value for key, value in content.items() if key not in ignored}
 
 
 def places_of(folder: RunFolder, again: Settings) -> tuple[Experiment, tuple[HostSpec, ...], str]:
-    """Return experiment, hosts and ID of a run in any state, `again` as in `resumed`."""
-    run_id = folder.run_id
-    return *resolved(again, _settings_of(folder)), run_id
+    """Return experiment, hosts and ID of a run in any state, `again` as in `resumed`.
+
+    Its workloads are left out, since their files may be gone.
+    """
+    names = ("workload", "workloads", "set", "compare", "search", "until", "place")
+    file = msgspec.structs.replace(_settings_of(folder), **dict.fromkeys(names))
+    return *resolved(again, file), folder.run_id
 
 
 def _settings_of(folder: RunFolder) -> Settings:

@@ -407,9 +407,10 @@ def _check_spread(workloads: tuple[Workload, ...], settings: Settings, known: Kn
 
 def _without_others(file: Settings, flags: Settings, known: Known) -> Settings:
     """Return the file without parameters of bundled workloads that flags exclude."""
-    if flags.workloads is None or isinstance(flags.workloads, dict) or not file.set:
+    if flags.workloads is None or not file.set:
         return file
-    left_out = known.workloads.keys() - set(listed(flags.workloads))
+    named = flags.workloads if isinstance(flags.workloads, dict) else listed(flags.workloads)
+    left_out = known.workloads.keys() - set(named)
     kept = {name: values for name, values in file.set.items() if name not in left_out}
     return msgspec.structs.replace(file, set=kept or None)
 

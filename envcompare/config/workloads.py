@@ -301,13 +301,18 @@ def _merged(lineage: list[ast.ClassDef], attribute: str) -> dict[str, Any]:
     return parts
 
 
+def _is_range(value: object) -> bool:
+    ends = value if isinstance(value, tuple | list) else ()
+    return bool(ends) and all(isinstance(end, Scalar) for end in ends)
+
+
 def _workload_info(lineage: list[ast.ClassDef], *, name: str) -> WorkloadInfo:
     """Return what a class declares; raises ValueError unless that is a literal."""
     return WorkloadInfo(
         name=name,
         summary=(ast.get_docstring(lineage[-1]) or "").split("\n")[0],
         parameters=_merged(lineage, "PARAMS"),
-        ranges=_merged(lineage, "RANGES"),
+        ranges={k: ends for k, ends in _merged(lineage, "RANGES").items() if _is_range(ends)},
         bottleneck=_declared(lineage[-1], "BOTTLENECK") or "",
         metrics=_names(_declared(lineage[-1], "METRICS")),
         loads_data=_has_method(lineage, "load"),
@@ -476,7 +481,7 @@ def _suggestion(accepted: Range) -> str:
 
 def _own_workload(item: str, given: dict[str, _Given]) -> Workload:
     text, colon, class_name = item.rpartition(":")
-    path = Path(text).expanduser()
+    path = Path(text).expanduser().resolve()  # a resumed run has the file's own name
     if not colon or not class_name.isidentifier():
         raise ConfigError(
             f"--workload {item} is not understood", hint="the form is path/to/file.py:Class"
@@ -495,9 +500,9 @@ def _own_workload(item: str, given: dict[str, _Given]) -> Workload:
         raise ConfigError(f"{path} has no class {class_name}", hint=hint)
     return Workload(
         name=name,
-        path=path.resolve(),
+        path=path,
         class_name=class_name,
-        files=travelling(path.resolve()),
+        files=travelling(path),
         parameters=_parameters(
             _own_info(declared, class_name, name), given.get(name, {}), is_complete=False
         ),
@@ -505,10 +510,10 @@ def _own_workload(item: str, given: dict[str, _Given]) -> Workload:
 
 
 def _own_info(declared: dict[str, ast.ClassDef], class_name: str, name: str) -> WorkloadInfo:
-    """Return what the user's class declares; nothing if that is computed."""
+    """Return what the user's class declares; nothing if that is computed or of another type."""
     try:
         return _workload_info(_lineage(declared[class_name], _shared_classes()), name=name)
-    except ValueError:  # computed when the class is created: the worker checks it
+    except (ValueError, TypeError):  # the worker checks it once the class is created
         return WorkloadInfo(name=name, summary="", parameters={})
 
 
@@ -584,7 +589,7 @@ def _pattern(name: str, text: str) -> str:
     hint = r"put the number in parentheses, as in loss: ([0-9.]+)"
     try:
         groups = re.compile(text.encode()).groups  # output is searched as bytes
-    except re.error as error:
+    except (re.error, OverflowError, ValueError) as error:
         raise ConfigError(
             f"the measure {name} is not a regular expression", details=f"{text}: {error}", hint=hint
         ) from error

@@ -160,9 +160,12 @@ def _compared(
     problem, code = None, known.exit_code
     run_id = f"doctor-{uuid.uuid4().hex[:8]}"
     try:
-        with closing(open_session(host, experiment, run_id, Interruption())) as session:
+        session = open_session(host, experiment, run_id, Interruption())
+        try:
             arms = _arms(experiment)
             stacks = compare_stacks(session, experiment, arms, progress, options=flags)
+        finally:
+            messages += session.close()
     except _NotComparedError as error:  # a stack that is not built yet is no failure
         hint = error.hint or build_command(experiment, host)
         problem = Problem(brief=error.brief, hint=hint)
@@ -194,9 +197,11 @@ def build_command(experiment: Experiment, host: HostSpec) -> str:
         value = getattr(given, name)
         if option.group not in {"where", "stack", "ssh"} or value is None:
             continue
-        text = _as_flag(value)
-        if value is True or text != _as_flag(getattr(usual, name)):
-            words += filter(None, (f"--{name.replace('_', '-')}", text))
+        text, flag = _as_flag(value), f"--{name.replace('_', '-')}"
+        if option.is_repeated:
+            words += (word for item in listed(value) for word in (flag, item))
+        elif value is True or text != _as_flag(getattr(usual, name)):
+            words += filter(None, (flag, text))
     return f"envcompare build {shlex.join(words)}".rstrip()
 
 

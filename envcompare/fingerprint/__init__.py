@@ -212,7 +212,7 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("cgroup.pids_limit", name="the limit of processes"),
     Fact("engine", "varied", missing="no engine starts it", is_whole=True, purpose=Purpose(
         "envcompare starts containers with few privileges and the `--docker-options`",
-        "no effect of privileges on step time was found; options can have one",
+        "no effect of privileges on step time was measured; options may have one",
         "`--docker-options` gives an arm the options of your container",
     )),
     Fact("engine.options", name="the options of the engine", group=_GIVEN),

@@ -68,21 +68,21 @@ no() {{ printf 'no\t%s\n' "$1"; exit 0; }}
 [ -f "$file" ] || no "$file is not a regular file"
 [ -r "$file" ] || no "$file cannot be read by this login"
 exec 9<"$file" || exit
-if command -v flock >/dev/null 2>&1; then flock -n 9 9<&9
-elif command -v python3 >/dev/null 2>&1; then python3 -c '
+if command -v flock >/dev/null 2>&1; then held=1; flock -n 9 9<&9
+elif command -v python3 >/dev/null 2>&1; then held=75; python3 -c '
 import fcntl, sys
 try:
     fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)
 except BlockingIOError:
-    sys.exit(1)
+    sys.exit(75)
 except OSError:
     sys.exit(2)
 ' 9<&9
 else no "it has neither flock nor python3"; fi
 case $? in
   0) ;;
-  1) echo held; exit 0 ;;
-  126 | 127) no "its program that locks files cannot be started" ;;
+  "$held") echo held; exit 0 ;;
+  1 | 126 | 127) no "its program that locks files cannot be started" ;;
   *) no "its file system refuses to lock $file" ;;
 esac
 [ ! -e "/proc/$$/fd/9" ] || [ "/proc/$$/fd/9" -ef "$file" ] || {{ echo held; exit 0; }}
@@ -127,7 +127,7 @@ State = Literal["live", "dead", "elsewhere", "unknown"]
 """Of a claim: elsewhere is on another host with the same home; unknown is a folder without one."""
 _CLAIM_BYTES = 100
 _CLAIM_LINE = re.compile(
-    r"(live|dead|elsewhere|unknown) ([^/ ]+)/([^/ ]*) ([0-9]+) ([0-9]+) (\S+) ([a-z? ]*)"
+    r"(live|dead|elsewhere|unknown) ([^/ ]+)/([^/ ]*) ([0-9]+) ([0-9]+) (\S+) ([a-z0-9? -]*)"
 )
 _BOOT = "boot=$(cat /proc/sys/kernel/random/boot_id 2>/dev/null) || boot=-"
 _HOLD = rf"""

@@ -316,16 +316,17 @@ def elapsed_s(events: Iterable[Event]) -> float:
     After its turn in a restart, and once it is decided, others are served. That time does not
     count, even if a note on the cell comes before its next turn.
     """
-    own = _without_asides(events)
-    return _sum_between_s(own, after_pause="cell-started", left_out=("turn", "stopped"))
+    own = _while_served(events)
+    return _sum_between_s(own, after_pause="cell-started", left_out=("turn",))
 
 
-def _without_asides(events: Iterable[Event]) -> Iterator[Event]:
-    """Yield the events without the notes between two turns."""
-    is_between = False
+def _while_served(events: Iterable[Event]) -> Iterator[Event]:
+    """Yield the events without the notes between two turns, and without those after the timing."""
+    is_between = is_over = False
     for event in events:
-        if not (is_between and event.what in _ASIDES):
-            is_between = event.what == "turn"
+        is_over &= event.what != "cell-started"
+        if not (is_over or (is_between and event.what in _ASIDES)):
+            is_between, is_over = event.what == "turn", event.what == "stopped"
             yield event
 
 

@@ -49,6 +49,7 @@ from envcompare.run_folder.records import (
     PlacedEventParts,
     Sample,
     Scalar,
+    Startup,
     Taken,
     event_now,
 )
@@ -115,6 +116,7 @@ class CellRecorder:
     _part: int  # how often the cell was started before
     _first: dict[str, FingerprintRecord]  # of the first part, by arm
     _held: dict[str, list[Sample]]  # by arm, until its software is known to match
+    _alike: set[str] = field(default_factory=set)  # arms whose workers began as before
 
     @classmethod
     def of(
@@ -142,11 +144,11 @@ class CellRecorder:
         """
         if isinstance(sample, OfRestart):
             sample = msgspec.structs.replace(sample, part=self._part)
-        held = (
-            None
-            if isinstance(sample, GpuReading | EnergyBlock | Epoch)
-            else self._held.get(sample.arm)
-        )
+        is_launch = isinstance(sample, Startup) and sample.page_cache == "warm"  # takes no step
+        if isinstance(sample, GpuReading | EnergyBlock | Epoch):
+            held = None
+        else:
+            held = None if is_launch and sample.arm in self._alike else self._held.get(sample.arm)
         if held is None:
             self.job.folder.append_sample(sample)
         else:
@@ -176,7 +178,9 @@ class CellRecorder:
         changed = tuple(map(_change, changed_software(first, record)))
         if changed and not self.job.experiment.allow_mismatch:
             self._held.get(arm, []).clear()
-        elif taken == "step":
+        elif taken == "start":
+            self._alike.add(arm)
+        else:
             for sample in self._held.pop(arm, []):
                 self.job.folder.append_sample(sample)
         return changed

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from envcompare.config import IN_IMAGE, Arm
 from envcompare.config.plan import Cell, Plan, not_placed
@@ -72,6 +72,7 @@ from envcompare.run_folder.records import (
     EnergyBlock,
     Epoch,
     Event,
+    EventKind,
     FingerprintRecord,
     ProcessRun,
     Sample,
@@ -86,6 +87,9 @@ _NO_STEPS = Lacking(
         brief="a plain command has no steps that could be marked",
         hint="profile it by hand and give the file to envcompare import",
     ),
+)
+_OF_TIMING: Final[frozenset[EventKind]] = frozenset(
+    {"arm-ready", "arm-failed", "restart", "generation", "not-marked", "round-dropped"}
 )
 _ENOUGH_TO_LEARN = 2  # degrees of freedom: two restarts cannot reveal an odd worker
 _T = TypeVar("_T")
@@ -154,6 +158,7 @@ class CellRun:
         if (stopped_by := self._stopped_by()) and self.is_whole:
             # it takes no turn and leaves its remaining budget to the others
             self._lockstep.stopped_by = stopped_by
+            self._note_again(context)
             context.note("stopped", text=stopped_by)
             return self._lockstep
         if context.design.has_startup and context.design.cold_start:
@@ -279,9 +284,22 @@ class CellRun:
         )
         return next(plain, "python3")
 
+    def _note_again(self, context: CellContext) -> None:
+        """Note what the timing told of arms, since only events after a cell's last start stand."""
+        for event in standing(self.prior_events):
+            if event.what in _OF_TIMING or "code" in event.values:
+                context.note(
+                    event.what,
+                    arm=event.arm,
+                    text=event.text,
+                    failure=event.failure,
+                    values=event.values,
+                )
+
     def _stopped_by(self) -> CellEnd | None:
         """Return why the timing ended before an interruption; None if it had not ended."""
-        stops = [event.text for event in self.session_events if event.what == "stopped"]
+        since = since_retry(self.session_events)
+        stops = [event.text for event in since if event.what == "stopped"]
         ends: tuple[CellEnd, ...] = (*REASONS, "budget")
         if self.is_retried or not stops:
             return None

@@ -304,7 +304,8 @@ class HostRun:
             is_retried=is_retried,
             team=self.team,
         )
-        has_ended = any(e.what == "cell-ended" and e.state == "ok" for e in session_events)
+        since_start = standing(session_events)  # a retry may have been interrupted
+        has_ended = any(e.what == "cell-ended" and e.state == "ok" for e in since_start)
         if (
             has_ended
             and not is_retried

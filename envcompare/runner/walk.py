@@ -455,8 +455,9 @@ def _everywhere(
             with hosts_at_once(display, experiment.jobs) as pool:
                 tuple(pool.map(lambda task: task.run(action, run_id), tasks))
         finally:  # another host may fetch what this one made until the end
-            for session in (task.session for task in tasks if task.session is not None):
-                session.close()
+            for task in tasks:
+                for text in task.session.close() if task.session is not None else ():
+                    task.tell(text)
     if interruption.is_requested:
         raise InterruptedRunError(
             "interrupted", hint="run the same command again to continue from here"

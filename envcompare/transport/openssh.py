@@ -391,6 +391,8 @@ def _revoked_key(settings: SshSettings, key: HostKey, place: str) -> TransportEr
 
 
 def _read(path: Path) -> Iterator[_KnownHost]:
+    if str(path) == os.devnull:  # OpenSSH reads it as an empty file
+        return
     try:
         text = read_text(path, errors="replace")
     except UnfitFileError as error:

@@ -209,6 +209,29 @@ def test_clean_removes_the_cache_only_when_no_run_is_live(tmp_path: Path) -> Non
     assert (marked(RUN), cache.exists()) == ([], False)
 
 
+def test_every_environment_can_be_noted_in_a_claim(tmp_path: Path) -> None:
+    """Those of the ladder have hyphens in their names."""
+    folder = f"{tmp_path}/runs/{RUN}/local"
+    process = keeper.hold(LOCAL, folder)
+    try:
+        for name in ENVIRONMENTS:
+            keeper.note_use(LOCAL, folder, name)
+        (claim,) = keeper.survey(LOCAL, str(tmp_path))
+    finally:
+        process.kill()
+    assert set(claim.environments) == set(ENVIRONMENTS)
+
+
+def test_a_run_can_be_cleaned_after_its_workload_file_is_gone(tmp_path: Path) -> None:
+    """Only its hosts and environments are needed."""
+    record = run_record()
+    settings = 'envs = "vm"\nhosts = ["local"]\nworkload = ["/gone/train.py:Net"]\n'
+    settings += "[set.train-Net]\nlr = [1, 2]\n"
+    folder = RunFolder.create(tmp_path, msgspec.structs.replace(record, configuration=settings))
+    done = cleaned("--run", str(folder.path))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("run_id", ["", ".", "..", "../..", "one/two", "-x", "a" * 101])
 def test_an_id_that_no_run_has_removes_nothing(
     run_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

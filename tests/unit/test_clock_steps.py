@@ -68,6 +68,8 @@ def test_time_in_which_others_are_served_is_not_a_cells_own() -> None:
         Event(t=220.0, what="note"),
         Event(t=290.0, what="restart"),
         Event(t=295.0, what="stopped"),
+        Event(t=400.0, what="profiled"),
+        Event(t=500.0, what="profiled"),
         Event(t=900.0, what="cell-ended"),
     )
     assert elapsed_s(events) == 15.0

@@ -130,10 +130,18 @@ def test_failed_reference_takes_its_comparisons_with_it(
 
 
 def test_different_work_gives_no_ratio(tmp_path: Path) -> None:
-    """Another checksum means other work, however many blocks there are."""
+    """Another checksum means other work, however many blocks there are, and whatever fails next."""
     samples = blocks({"vm": 1.0, "docker": 1.1})
-    found = of(compared(tmp_path, samples, [failed("docker", phase="checksum")]), "docker")
-    assert (found.outcome, found.primary) == ("failed", None)
+    checksum = failed("docker", phase="checksum")
+    disk = msgspec.structs.replace(
+        checksum,
+        what="cell-failed",
+        arm="",
+        failure=Failure(phase="process", brief="the disk is full"),
+    )
+    for number, events in enumerate(([checksum], [checksum, disk])):
+        found = of(compared(tmp_path / f"{number}", samples, events), "docker")
+        assert (found.outcome, found.primary) == ("failed", None)
 
 
 def test_unreachable_host_is_a_failure_of_all_its_cells(tmp_path: Path) -> None:
@@ -293,6 +301,27 @@ def test_losses_that_differ_between_arms_are_said_in_one_line(tmp_path: Path) ->
     assert said in render(run)
 
 
+def test_a_loss_that_is_finite_in_the_reference_alone_is_said(tmp_path: Path) -> None:
+    """A worker sends none where it is not finite; one that the control lacks too tells nothing."""
+    samples = with_losses(dict.fromkeys(("vm", "docker", "vm~control"), 299.529))
+
+    def without(arms: set[str]) -> list[Block]:
+        last = max(one.round for one in samples)
+        return [
+            msgspec.structs.replace(one, loss=None)
+            if one.arm in arms and one.round == last
+            else one
+            for one in samples
+        ]
+
+    run = compared(tmp_path / "one", without({"docker"}))
+    said = "docker and vm give different results: loss not finite and 300."
+    assert f"⚠ {said}" in guard_cautions(run)
+    assert said in render(run)
+    for arms in ({"vm~control"}, {"vm", "docker", "vm~control"}):
+        assert compared(tmp_path / "-".join(sorted(arms)), without(arms)).result_gaps == ()
+
+
 def test_printed_numbers_that_differ_between_arms_are_shown_with_the_digits_that_differ(
     tmp_path: Path,
 ) -> None:
@@ -314,6 +343,25 @@ def test_printed_numbers_that_differ_between_arms_are_shown_with_the_digits_that
     assert "⚠ docker and vm give different results: loss 299.544 and 299.529, " in page
     assert ">299.544<" in page
     assert ">299.529<" in page
+
+
+def test_printed_numbers_with_a_0_have_no_ratio(tmp_path: Path) -> None:
+    """The rounds without one would stand for all."""
+    printed = {"vm": (0.0, 0.0, 1.0), "docker": (0.0, 0.0, 5.0), "vm~control": (1.0, 1.0, 1.0)}
+    run = compared(
+        tmp_path,
+        [
+            ProcessRun(
+                cell=CELL, arm=arm, number=number + 1, order=order, t0_ns=number * 9 + order,
+                wall_ns=5_000_000, user_ns=0, sys_ns=0, real_ns=6_000_000, exit_code=0,
+                values={"retries": values[number]},
+            )
+            for number in range(3)
+            for order, (arm, values) in enumerate(printed.items())
+        ],
+    )  # fmt: skip
+    picked = {one.arm: one for one in run.picked}
+    assert (picked["docker"].median, picked["docker"].log_ratio) == (0.0, None)
 
 
 @pytest.mark.parametrize("docker", [299.529, 299.544])

@@ -9,8 +9,9 @@ import pytest
 
 from envcompare.cli import run
 from envcompare.cli.options import parse_set, read_settings
+from envcompare.cli.planning import resolved
 from envcompare.config import known_keys
-from envcompare.config.settings import DEFAULTS, Settings, merge, options
+from envcompare.config.settings import DEFAULTS, Settings, WorkloadTable, merge, options
 from envcompare.environments.registry import all_traits
 from envcompare.errors import ConfigError
 from envcompare.text import listed
@@ -98,6 +99,49 @@ def test_set_that_is_not_understood_names_the_form(item: str) -> None:
     """The error shows the form."""
     with pytest.raises(ConfigError, match="is not understood"):
         parse_set((item,))
+
+
+def test_set_that_gives_a_parameter_twice_is_refused() -> None:
+    """The first value would not be measured."""
+    with pytest.raises(ConfigError, match=r"--set gives rnn\.hidden twice"):
+        parse_set(("rnn.hidden=64", "rnn.layers=2", "rnn.hidden=128"))
+
+
+def test_a_command_leaves_out_the_values_that_the_file_sets_for_others(tmp_path: Path) -> None:
+    """As `--workloads` does."""
+    file = Settings(workloads="rnn", set={"rnn": {"hidden": 64}})
+    flags = Settings(workloads={"mine": WorkloadTable(command="python t.py")})
+    experiment, _ = resolved(flags, file)
+    assert [workload.name for workload in experiment.workloads] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    "declared", ["PARAMS = None", "PARAMS = {[1]: 2}", 'RANGES = {"lr": 5}', 'RANGES = {"lr": ()}']
+)
+def test_what_a_class_declares_wrongly_is_left_to_its_worker(tmp_path: Path, declared: str) -> None:
+    """It says what is wrong; here nothing is known of the class then."""
+    path = tmp_path / "own.py"
+    path.write_text(f"class Net:\n    {declared}\n")
+    flags = Settings(workload=(f"{path}:Net",), workloads=(), set={"own-Net": {"lr": 0.5}})
+    experiment, _ = resolved(flags, Settings())
+    assert experiment.workloads[-1].name == "own-Net"
+
+
+def test_a_link_to_a_workload_file_has_the_name_of_the_file(tmp_path: Path) -> None:
+    """A resumed run knows the file alone."""
+    (tmp_path / "train.py").write_text("class Net:\n    pass\n")
+    (tmp_path / "current.py").symlink_to("train.py")
+    first, _ = resolved(Settings(workload=(f"{tmp_path}/current.py:Net",)), Settings())
+    again, _ = resolved(Settings(), first.settings)
+    assert [one.workloads[-1].name for one in (first, again)] == ["train-Net"] * 2
+
+
+@pytest.mark.parametrize("measure", ["a{4294967296}(b)", "(\udcff)"])
+def test_a_measure_that_no_engine_takes_is_refused(measure: str) -> None:
+    """Too many repetitions, and a character that is not UTF-8."""
+    table = WorkloadTable(command="true", measures={"loss": measure})
+    with pytest.raises(ConfigError, match="is not a regular expression"):
+        resolved(Settings(workloads={"mine": table}), Settings())
 
 
 def test_keys_are_spelt_with_hyphens() -> None:

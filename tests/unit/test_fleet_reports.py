@@ -60,6 +60,21 @@ def test_planted_spread_of_hosts_makes_no_headline(
     assert headline.outcome not in {"slower", "faster"}
 
 
+@pytest.mark.parametrize("has_failed", [True, False])
+def test_failed_controls_withdraw_a_statement_over_hosts(
+    tmp_path_factory: pytest.TempPathFactory, *, has_failed: bool
+) -> None:
+    """What a host shows between equal arms, its environments may show without being slower."""
+    hosts = _HOSTS[:4]
+    by_host = {(host, CONTROL): 0.1 for host in hosts if has_failed}
+    arms = (Arm(id="docker", ratio=1.06),)
+    shape = Shape(seed=5, hosts=hosts, workloads=("cnn",), arms=arms, by_host=by_host, restarts=4)
+    run = compare_run(write(tmp_path_factory.mktemp("runs"), shape))
+    assert any(one.control_failed for one in run.comparisons) == has_failed
+    (together,) = run.over_hosts
+    assert together.outcome == ("inconclusive" if has_failed else "slower")
+
+
 def test_statement_over_hosts_leads_where_there_are_many(fleet: RunComparison) -> None:
     """It has its interval, says how far hosts differ, and names the host far from the others."""
     (headline,) = headlines(fleet)

@@ -94,12 +94,22 @@ def test_clock_drop_that_lifts_a_difference_over_the_margin_is_a_confounder(tmp_
     assert docker(run).is_confounded
 
 
-@pytest.mark.parametrize("mhz", [1386, 1450])
-def test_clock_that_leaves_the_verdict_is_a_possible_influence(tmp_path: Path, mhz: int) -> None:
-    """A part of 30 % is named, and accuses nothing."""
-    run = made(tmp_path / "run", 1.30, {"vm": 1400, "docker": mhz})
+@pytest.mark.parametrize(
+    ("ratio", "mhz", "meaning"),
+    [
+        (1.30, 1386, "which explains a part of the difference in time at most."),
+        (1.30, 1450, "which hides a part of the difference in time."),
+        (1.10, 1600, "which hides a part of the difference in time."),
+    ],
+)
+def test_clock_that_leaves_the_verdict_is_a_possible_influence(
+    tmp_path: Path, ratio: float, mhz: int, meaning: str
+) -> None:
+    """A part is named, and accuses nothing; a faster clock explains no slower arm."""
+    run = made(tmp_path / "run", ratio, {"vm": 1400, "docker": mhz})
     told = clock(run)
     assert told is not None
+    assert told.sentence.endswith(meaning)
     assert told.fact_class == "possible-influence"
     assert not docker(run).is_confounded
     assert docker(run).candidates == (GPU_CLOCK,)

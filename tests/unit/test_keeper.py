@@ -238,6 +238,19 @@ def test_a_host_without_flock_uses_its_python_or_says_so(
         lock.release()
 
 
+def test_a_python_that_fails_does_not_count_as_another_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It exits with 1, as flock does where another process holds the lock."""
+    (tmp_path / "bin").mkdir()
+    for name in ("sh", "stat", "date", "grep", "sed", "tr", "id"):
+        (tmp_path / "bin" / name).symlink_to(Path(shutil.which(name) or name).resolve())
+    (tmp_path / "bin" / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "bin" / "python3").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert taken().why_not == "its program that locks files cannot be started"
+
+
 def test_two_runs_at_once_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one ends with 3 before it makes anything, and `status` tells who measures."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -162,6 +162,10 @@ def test_no_more_is_said_than_was_seen(found: ComparedStack, head: str) -> None:
         ({"device": "cpu"}, " --variant cpu"),
         ({"connect_timeout": 30.0}, " --connect-timeout 30"),
         ({"accept_new_host_keys": True}, " --accept-new-host-keys"),
+        (
+            {"docker_options": ("--shm-size 1g", "--cap-add SYS_NICE")},
+            " --docker-options '--shm-size 1g' --docker-options '--cap-add SYS_NICE'",
+        ),
     ],
 )
 def test_the_command_that_builds_makes_the_very_stack_that_is_missing(
@@ -188,8 +192,9 @@ class HostSession:
             progress.say("app:2 is 1 here and 2 on lab: the one there is taken")
         raise NotMadeError("not made")
 
-    def close(self) -> None:
-        """Leave nothing."""
+    def close(self) -> tuple[str, ...]:
+        """Leave a container behind."""
+        return ("docker could not be swept",)
 
 
 def test_what_a_run_tells_of_an_arm_doctor_tells_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,9 +205,10 @@ def test_what_a_run_tells_of_an_arm_doctor_tells_too(monkeypatch: pytest.MonkeyP
     said = doctor._compared(experiment, hosts[0], (), known)
     note = "app:2 is 1 here and 2 on lab: the one there is taken"
     lines = comparison_lines(said)
-    assert lines[0] == f"  – {note}"
-    assert "not compared, the stack of vm is not built yet" in lines[1]
-    assert (said.notes, said.exit_code) == ((note,), 0)
+    left = "docker could not be swept"
+    assert lines[:2] == [f"  – {note}", f"  – {left}"]
+    assert "not compared, the stack of vm is not built yet" in lines[2]
+    assert (said.notes, said.exit_code) == ((note, left), 0)
     assert said.not_compared == Problem(
         brief="the stack of vm is not built yet", hint="envcompare build --envs vm,docker"
     )

@@ -6,8 +6,9 @@ import json
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
-from builders import CELL, design
+from builders import CELL, design, run_record
 from commandline import envcompare
 from measuredruns import one_cell, run_folder
 from runs import STEPS_ALONE
@@ -174,6 +175,21 @@ def test_the_same_command_measures_the_next_session_until_there_is_none(place: P
     assert "all 2 sessions of" in third.stdout
     assert (run / "events.jsonl").read_bytes() == before
     assert list((place / "out").iterdir()) == [run]
+
+
+def test_no_command_with_a_masked_secret_is_printed_to_repeat(tmp_path: Path) -> None:
+    """It would not run. A folder with a run that cannot be read is passed over."""
+    (tmp_path / "adds.py").write_text(ADDS)
+    RunFolder.create(tmp_path / "out", msgspec.structs.replace(run_record(), configuration="= 1"))
+    done = envcompare(
+        *("run", "--envs", "vm@host", "--host-python", sys.executable, "--wait", "300"),
+        *("--workload", "adds.py:Adds", *STEPS_ALONE, "--sessions", "2", "--out", "out"),
+        *("--budget", "8", "--title", "api_key=abcdefgh12345678"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "next: session 2 of 2, with the same command" in done.stderr
+    assert "with cron:" not in done.stderr
 
 
 def restarts_of(run: Path) -> set[int]:

@@ -194,6 +194,11 @@ def test_known_host_is_found_as_openssh_finds_it(
     assert _judge(read_known_hosts([path]), name, KEY)[0] is expected
 
 
+def test_dev_null_is_an_empty_list_of_hosts() -> None:
+    """Many set UserKnownHostsFile to it."""
+    assert read_known_hosts([Path("/dev/null")]) == ()
+
+
 def test_other_key_of_a_known_host_is_a_changed_key(tmp_path: Path) -> None:
     """The place of the key that was expected is named; another type is no excuse."""
     path = known_hosts(tmp_path, f"gpu01 {OTHER.type} {OTHER.content}")

@@ -63,6 +63,19 @@ def part(found: tuple[StartupSummary, ...], arm: str, phase: str = "import") -> 
     return next(one for one in summary.parts if one.phase == phase)
 
 
+def test_arm_that_died_before_the_launches_has_those_of_its_restarts() -> None:
+    """They are compared with no warm ones."""
+    launches = [launch("vm", n, 1.0 + n) for n in range(4)]
+    launches += [launch("vm", 9, 1.0, page_cache="unknown")]
+    launches += [launch("docker", 9, 2.0, page_cache="unknown")]
+    found = summaries(launches)
+    assert {one.arm: (one.page_cache, one.launches) for one in found} == {
+        "vm": ("warm", 4),
+        "docker": ("unknown", 1),
+    }
+    assert part(found, "docker").pairs == 0
+
+
 def test_difference_is_paired_by_repetition() -> None:
     """What slows a whole repetition cancels: the interval is narrow though the ranges are wide."""
     pairs = [(1.0, 2.4), (3.0, 4.41), (2.0, 3.39), (5.0, 6.4)]

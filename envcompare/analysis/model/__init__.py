@@ -335,9 +335,10 @@ class ResultGap(msgspec.Struct, frozen=True, kw_only=True):
     cell: str
     arm: str
     name: str
-    reference_value: float
-    value: float
-    relative: float  # |value − reference| ÷ the larger of the two, maximum over points
+    reference_value: float | None  # None: not a finite number
+    value: float | None
+    # |value − reference| ÷ the larger of the two, maximum over points; None: one is not finite
+    relative: float | None
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):

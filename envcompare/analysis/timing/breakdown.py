@@ -316,13 +316,16 @@ def hosts_estimates(
     comparisons: Iterable[Comparison],
     settled: Mapping[Key, Primary],
     *,
+    cells: Iterable[CellSummary],
     margin: float,
     of_hosts: Iterable[HostGroup],
 ) -> tuple[HostsEstimate, ...]:
     """Return an estimate for each workload and arm with two or more hosts of a group.
 
-    Their joint error is at most 5 % of runs (Bonferroni).
+    Their joint error is at most 5 % of runs (Bonferroni). A claim is withdrawn if a failed control
+    could cause it; hosts that are judged on different metrics give none.
     """
+    floors = _failed_floors(comparisons, cells)
     of_host = {host: group.name for group in of_hosts for host in group.hosts}
     groups: dict[_Place, list[Comparison]] = {}
     for comparison in comparisons:
@@ -332,10 +335,15 @@ def hosts_estimates(
         parameters = str(sorted(comparison.parameters.items()))
         place = comparison.workload, parameters, comparison.arm, of_host.get(comparison.host, "")
         groups.setdefault(place, []).append(comparison)
-    several = {place: group for place, group in groups.items() if len(group) >= MIN_HOSTS}
+    several = {
+        place: group
+        for place, group in groups.items()
+        if len(group) >= MIN_HOSTS
+        if len({one.primary.metric for one in group if one.primary is not None}) == 1
+    }
     level = level_together(len(several))
     made = (
-        (place[-1], _over_hosts(group, settled, level=level, margin=margin))
+        (place[-1], _over_hosts(group, settled, floors, level=level, margin=margin))
         for place, group in several.items()
     )
     return tuple(replace(one, group=name) for name, one in made if one)
@@ -369,7 +377,12 @@ def is_equal_by_mean(
 
 
 def _over_hosts(
-    group: list[Comparison], settled: Mapping[Key, Primary], *, level: float, margin: float
+    group: list[Comparison],
+    settled: Mapping[Key, Primary],
+    floors: Mapping[str, float],
+    *,
+    level: float,
+    margin: float,
 ) -> HostsEstimate | None:
     known = [settled[one.cell, one.arm] for one in group]
     values = [one.interval.mean for one in known]
@@ -379,11 +392,12 @@ def _over_hosts(
         return None
     ends = together.ends(level)
     outcome = verdict(ends.low, ends.high, margin=margin)
-    if outcome == "equivalent" and (
-        any(one.works_outside for one in group)
-        or not is_equal_by_mean([[one] for one in group], level=level, margin=margin)
-    ):
-        outcome = "inconclusive"
+    floor = max((floors.get(one.cell, 0.0) for one in group), default=0.0)
+    is_unsure = bool(floor) and claimed(outcome, ends.mean, margin=margin) <= floor
+    if outcome == "equivalent":
+        is_unsure |= any(one.works_outside for one in group) or not is_equal_by_mean(
+            [[one] for one in group], level=level, margin=margin
+        )
     return HostsEstimate(
         workload=group[0].workload,
         parameters=group[0].parameters,
@@ -394,7 +408,7 @@ def _over_hosts(
         high=ends.high,
         tau=together.tau,
         level=level,
-        outcome=outcome,
+        outcome="inconclusive" if is_unsure else outcome,
         odd_hosts=tuple(group[place].host for place in odd_hosts(values, errors)),
     )
 

@@ -93,14 +93,17 @@ def _cold_reason(run: RunRecord, refusal: str | None) -> str:
 
 def _of_cell(launches: list[Startup], reference: str, reason: str) -> Iterator[StartupSummary]:
     cold = [one for one in launches if one.page_cache == "cold"]
-    warm = [one for one in launches if one.page_cache == "warm"]
-    unknown = [one for one in launches if one.page_cache == "unknown"]
-    for kind in (warm or unknown, cold):
+    has_warm = {one.arm for one in launches if one.page_cache == "warm"}
+    usual = [
+        one for one in launches if one.page_cache == ("warm" if one.arm in has_warm else "unknown")
+    ]
+    for kind in (usual, cold):
         by_arm: dict[str, list[Startup]] = {}
         for launch in kind:
             by_arm.setdefault(launch.arm, []).append(launch)
         for arm, of_arm in by_arm.items():
-            against = [] if arm == reference else by_arm.get(reference, [])
+            others = [] if arm == reference else by_arm.get(reference, [])
+            against = [one for one in others if one.page_cache == of_arm[0].page_cache]
             yield _startup(of_arm, against, cold_reason="" if cold else reason)
 
 
@@ -216,12 +219,14 @@ def _is_number(value: float) -> bool:
 
 
 def _logarithms(data: CellData, name: str) -> Logarithms:
-    """Return the logarithm of a number above 0 by arm and round."""
+    """Return the logarithm of a number by arm and round, without arms where it is not above 0."""
     logs: dict[str, dict[Round, float]] = {}
-    for run in data.measured:
-        value = run.values.get(name, 0.0) if isinstance(run, ProcessRun) else 0.0
-        if value > 0:
-            logs.setdefault(run.arm, {})[run.restart, run.generation, run.round] = math.log(value)
+    printed = [one for one in data.measured if isinstance(one, ProcessRun) and name in one.values]
+    left_out = {run.arm for run in printed if run.values[name] <= 0}
+    for run in printed:
+        if run.arm not in left_out:
+            place = run.restart, run.generation, run.round
+            logs.setdefault(run.arm, {})[place] = math.log(run.values[name])
     return logs
 
 
@@ -262,7 +267,7 @@ def result_gaps(data: CellData) -> tuple[ResultGap, ...]:
     return tuple(gap for gap in gaps if gap is not None)
 
 
-def _gap(data: CellData, arm: str, expected: dict[_Point, float]) -> ResultGap | None:
+def _gap(data: CellData, arm: str, expected: dict[_Point, float | None]) -> ResultGap | None:
     found = _results(data, arm)
     gaps = [
         ResultGap(
@@ -271,16 +276,23 @@ def _gap(data: CellData, arm: str, expected: dict[_Point, float]) -> ResultGap |
             name=point[0],
             reference_value=value,
             value=found[point],
-            relative=abs(found[point] - value) / max(abs(found[point]), abs(value)),
+            relative=_apart(found[point], value),
         )
         for point, value in expected.items()
         if point in found and found[point] != value
     ]
-    return max(gaps, key=lambda gap: gap.relative, default=None)
+    widest = (gap for gap in gaps if gap.relative is None)
+    return next(widest, max(gaps, key=lambda gap: gap.relative or 0.0, default=None))
 
 
-def _results(data: CellData, arm: str) -> dict[_Point, float]:
-    """Return an arm's losses and numbers by their point in the work."""
+def _apart(value: float | None, reference: float | None) -> float | None:
+    if value is None or reference is None:
+        return None
+    return abs(value - reference) / max(abs(value), abs(reference))
+
+
+def _results(data: CellData, arm: str) -> dict[_Point, float | None]:
+    """Return an arm's losses and numbers by their point in the work; None: not finite."""
     results: dict[_Point, float | None] = {}
     steps: dict[tuple[int, int], int] = {}
     for one in (one for one in data.blocks if one.arm == arm):
@@ -297,7 +309,7 @@ def _results(data: CellData, arm: str) -> dict[_Point, float]:
         for start, numbers in zip(_ended(data, arm), _numbers_of(data, arm), strict=True):
             if start in steps:  # a worker that fails has blocks, and no numbers
                 results |= {(name, *start, steps[start]): one for name, one in numbers.items()}
-    return {point: value for point, value in results.items() if value is not None}
+    return results
 
 
 def _ended(data: CellData, arm: str) -> list[tuple[int, int]]:

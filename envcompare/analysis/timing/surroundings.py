@@ -474,18 +474,23 @@ def _of_clocks(
     if abs(slower) < _SAME_CLOCK:
         return None
     without = abs(ratio) - (slower if ratio > 0 else -slower)
-    is_explained = abs(slower) >= abs(ratio) or (abs(ratio) > margin and without <= margin)
+    is_decided = abs(ratio) > margin
+    hides = is_decided and slower * ratio < 0
+    is_explained = not hides and (abs(slower) >= abs(ratio) or (is_decided and without <= margin))
     ran = (
         f"The GPU ran at {reference.sm_mhz:.0f} MHz on average in the blocks of the reference"
         f"{reference.held} and at {other.sm_mhz:.0f} MHz in those of this arm{other.held}"
     )
     size = f"{abs(math.expm1(-slower)):.1%}"
-    meaning = (
-        f"a difference of {size}, which can explain the difference in time or lifts it above the "
-        "margin; a power limit, heat or another program can cause it as well as the arm"
-        if is_explained
-        else f"a difference of {size}, which explains a part of the difference in time at most"
-    )
+    if hides:
+        meaning = "which hides a part of the difference in time"
+    elif not is_explained:
+        meaning = "which explains a part of the difference in time at most"
+    else:
+        meaning = (
+            "which can explain or hide the difference in time, or lifts it above the margin; a "
+            "power limit, heat or another program can cause it as well as the arm"
+        )
     return FactDifference(
         host="",
         arm="",
@@ -493,7 +498,7 @@ def _of_clocks(
         reference=round(reference.sm_mhz),
         value=round(other.sm_mhz),
         fact_class="confounder" if is_explained else "possible-influence",
-        sentence=f"{ran}: {meaning}.",
+        sentence=f"{ran}: a difference of {size}, {meaning}.",
         evidence=f"{ran}.",
         is_felt=True,
         remedy=_STEADY,

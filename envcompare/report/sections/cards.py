@@ -202,7 +202,7 @@ def _on_purpose(run: RunComparison) -> list[Line]:
     texts = [f"{arm} ({listed(names, most=3)})" for arm, names in varied if names]
     if not texts:
         return []
-    text = f"Different on purpose: {listed(texts)}."
+    text = f"Different by design: {listed(texts)}."
     return [_item(text, href="#environments", link="Environments")]
 
 

@@ -176,7 +176,7 @@ def _in_kernel(run: RunComparison, decided: Iterable[Comparison]) -> str:
     text = f"Inside the kernel a {ledger.piece} in {ledger.arm} takes {takes}."
     if acts := _acts_in_kernel(_facts(run, profiles.cell), (profiles.host, ledger.arm)):
         ladder = "" if run.ladder else "; `--envs ladder` measures each part of a container"
-        text += f" What can take effect there: {listed(acts)}{ladder}."
+        text += f" Possible causes there: {listed(acts)}{ladder}."
     return visible(text)
 
 

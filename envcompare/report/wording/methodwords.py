@@ -13,6 +13,7 @@ from envcompare.analysis.model import (
     HostDifference,
     HostFact,
     HostSummary,
+    ResultGap,
     RunComparison,
     TorchBuild,
 )
@@ -324,11 +325,18 @@ def guard_cautions(run: RunComparison) -> tuple[str, ...]:
 
 def _gaps(run: RunComparison) -> Iterator[tuple[str, str]]:
     for gap in run.result_gaps:
-        usual, other = distinct_numbers(gap.reference_value, gap.value)
-        share = three_digits(100 * gap.relative) if gap.relative > 1e-6 else "less than 0.0001"
         names = f"{gap.arm} and {run.reference_in(gap.cell)}"
-        results = f"{gap.name} {other} and {usual}, {share} % apart"
-        yield gap.cell, f"{names} give different results: {results}."
+        yield gap.cell, f"{names} give different results: {gap.name} {_apart(gap)}."
+
+
+def _apart(gap: ResultGap) -> str:
+    if gap.value is None or gap.reference_value is None or gap.relative is None:
+        pair = (gap.value, gap.reference_value)
+        other, usual = ("not finite" if one is None else three_digits(one) for one in pair)
+        return f"{other} and {usual}"
+    usual, other = distinct_numbers(gap.reference_value, gap.value)
+    share = three_digits(100 * gap.relative) if gap.relative > 1e-6 else "less than 0.0001"
+    return f"{other} and {usual}, {share} % apart"
 
 
 def _guard_sentences(run: RunComparison) -> Iterator[str]:
