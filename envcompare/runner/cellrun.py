@@ -114,6 +114,7 @@ class CellRun:
     _roster: Roster | None = None
     _lockstep: Lockstep | None = None
     _why_skipped: str = ""
+    _is_told: bool = False  # what the timing told of arms, in this part of the run
 
     def __post_init__(self) -> None:
         """Start with the common inputs of cells, and the results of an earlier part of the run."""
@@ -168,6 +169,7 @@ class CellRun:
 
     def run_restart(self, lockstep: Lockstep, pool: WorkerPool) -> None:
         """Take the turn of this cell in a restart; raises as `Lockstep.run_restart`."""
+        self._is_told = True
         with self._sampling(lockstep.context):
             lockstep.run_restart(pool)
 
@@ -192,6 +194,8 @@ class CellRun:
     def _finish_steps(
         self, context: CellContext, roster: Roster, lockstep: Lockstep
     ) -> tuple[CellState, str]:
+        if not self._is_told:  # the budget had no room for a restart
+            self._note_again(context)
         if not self._stopped_by():  # otherwise the host has learnt from it
             self._learn(lockstep)
         if lockstep.stopped_by == "failure":
@@ -286,6 +290,7 @@ class CellRun:
 
     def _note_again(self, context: CellContext) -> None:
         """Note what the timing told of arms, since only events after a cell's last start stand."""
+        self._is_told = True
         for event in standing(self.prior_events):
             if event.what in _OF_TIMING or "code" in event.values:
                 context.note(

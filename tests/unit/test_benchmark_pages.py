@@ -148,9 +148,7 @@ def test_the_readme_tells_how_many_first_runs_decided() -> None:
     ).read_text(encoding="utf-8")
     rows = re.findall(r"^\| (?:up to|above) 2 \| (\d+) \| (\d+) \|", page, re.MULTILINE)
     runs, decided = (sum(int(row[place]) for row in rows) for place in (0, 1))
-    readme = (Path(first_run.__file__).resolve().parents[1] / "README.md").read_text(
-        encoding="utf-8"
-    )
+    readme = " ".join((DOCS.parents[1] / "README.md").read_text(encoding="utf-8").split())
     assert (
         f"all were decided in [{decided} of {runs} such runs](docs/benchmarks/first-run.md)"
         in readme
@@ -164,4 +162,4 @@ def test_the_readme_tells_how_many_equal_containers_were_equivalent() -> None:
     outcomes = [verdict(one.printed.low, one.printed.high, margin=live.MARGIN) for one in found]
     text = " ".join((DOCS.parents[1] / "README.md").read_text(encoding="utf-8").split())
     equal = outcomes.count("equivalent")
-    assert f"Of the last {len(found)}, at a load of 1 to 2.5 on two cores, {equal} ended" in text
+    assert f"Of the last {len(found)}, {equal} ended *equivalent*" in text

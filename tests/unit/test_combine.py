@@ -234,7 +234,7 @@ def test_kept_runs_of_other_code_are_refused_and_agree_when_that_is_allowed(comb
     runs = RESULTS / "example", RESULTS / "environments"
     code, _, err = combine(*runs)
     assert code == 2
-    assert "the code of the workload fd9c26392578… → 00cbe6d472c9…" in err
+    assert "the code of the workload fd9c26392578… → 64342f965c53…" in err
     code, out, _ = combine(*runs, "--allow-mismatch", "--format", "json")
     found = msgspec.json.decode(out, type=CombinedRuns)
     assert {(one.workload, one.arm) for one in found.effects} == {

@@ -206,7 +206,7 @@ def test_what_a_run_tells_of_an_arm_doctor_tells_too(monkeypatch: pytest.MonkeyP
     note = "app:2 is 1 here and 2 on lab: the one there is taken"
     lines = comparison_lines(said)
     left = "docker could not be swept"
-    assert lines[:2] == [f"  – {note}", f"  – {left}"]
+    assert lines[:2] == (f"  – {note}", f"  – {left}")
     assert "not compared, the stack of vm is not built yet" in lines[2]
     assert (said.notes, said.exit_code) == ((note, left), 0)
     assert said.not_compared == Problem(

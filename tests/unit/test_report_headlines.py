@@ -203,8 +203,8 @@ def test_a_decided_difference_without_a_candidate_says_so() -> None:
         msgspec.structs.replace(SLOWER, candidates=()), differences=(FILTER, OTHER_PLACE)
     )
     assert headlines(on_purpose)[0].candidates == (
-        "docker differs by design in the file system of the packages and seccomp. Any of it may be "
-        "the cause."
+        "docker differs by design in the file system of the packages and seccomp. Any of these may "
+        "be the cause."
     )
     unknown = run_of(msgspec.structs.replace(SLOWER, candidates=None))
     assert headlines(unknown)[0].candidates == (
@@ -240,7 +240,7 @@ FILTER = msgspec.structs.replace(
 OTHER_PLACE = msgspec.structs.replace(
     influence("mount.packages"), fact_class="varied", reference="ext4 rw", value="overlay rw"
 )
-ACTS = "What can take effect there: a system call filter (seccomp)"
+ACTS = "Possible causes there: a system call filter (seccomp)"
 LADDER = "; `--envs ladder` measures each part of a container."
 
 

@@ -7,8 +7,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
+from runs import STEPS_ALONE
 
 from envcompare.cli import app
 from envcompare.cli.planning import planned
@@ -24,6 +26,21 @@ from envcompare.runner.walk import _retried_hosts
 from envcompare.transport import LOCAL
 from envcompare.transport.hosts import HostSpec
 
+WORK = """
+import os
+
+
+class Adds:
+    PARAMS = {"n": 1}
+    batch = 1
+
+    def setup(self, seed, device, n):
+        if os.environ["ENVCOMPARE_ARM"].endswith("control"):
+            raise OSError("it broke")
+
+    def step(self):
+        return float(sum(i * i for i in range(5000)) % 97)
+"""
 SHORT = ("--budget", "1", "--no-quiet-gate", "--profile", "none")
 LEFT_OUT = Failure(phase="plan", brief="no data at `sif` in docker: it runs no SIF")
 BROKEN = Failure(phase="process", brief="docker: it died")
@@ -168,3 +185,54 @@ def test_resumed_run_goes_back_to_a_cell_with_its_whole_budget(
     words = ["run", "--resume", str(only_run(tmp_path / "out")), "--retry-failed"]
     again = CliRunner().invoke(app, words)
     assert again.exit_code == 0, again.output
+
+
+def test_retry_that_was_interrupted_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its cell had ended before."""
+    monkeypatch.chdir(tmp_path)
+    work = tmp_path / "work"
+    work.write_text("#!/bin/sh\n[ -e mended ] || case $ENVCOMPARE_ARM in *control) exit 1; esac\n")
+    work.chmod(0o755)
+    first = run(tmp_path / "out", command="./work", hosts="local")
+    assert first.exit_code == 4, first.output
+    (tmp_path / "mended").touch()
+    folder = only_run(tmp_path / "out")
+    (cell,) = {e.cell for e in RunFolder.open(folder).read_events().events if e.cell}
+    added = (
+        event_now("run-resumed"),
+        event_now("cell-started", host="local", cell=cell),
+        event_now("interrupted"),
+    )
+    with (folder / "events.jsonl").open("ab") as journal:
+        journal.writelines(msgspec.json.encode(event) + b"\n" for event in added)
+    again = CliRunner().invoke(app, ["run", "--resume", str(folder)])
+    assert again.exit_code == 0, again.output
+    events = RunFolder.open(folder).read_events().events
+    assert [e.state for e in events if e.cell][-1] == "ok"
+
+
+@pytest.mark.parametrize("has_other", [True, False])
+def test_failed_arm_stays_failed_after_an_interruption_past_the_timing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_other: bool
+) -> None:
+    """Its failure is told again where nothing is measured any more, of other arms or of none."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "work.py").write_text(WORK)
+    envs = ("--envs", "vm@host", "--host-python", sys.executable, "--hosts", "local")
+    argv = ["run", *envs, "--workload", "work.py:Adds", *SHORT, *STEPS_ALONE, "--out", "out"]
+    argv += ["--set", "work-Adds.n=1,2", "--compare", "parameter=n"] * has_other
+    first = CliRunner().invoke(app, argv)
+    assert first.exit_code == 4, first.output
+    journal = only_run(tmp_path / "out") / "events.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    end = max(i for i, line in enumerate(lines) if b'"what":"stopped"' in line)
+    journal.write_bytes(b"".join(lines[: end + 1]))
+    for _ in range(2):
+        again = CliRunner().invoke(app, ["run", "--resume", str(journal.parent)])
+        assert again.exit_code == 4, again.output
+        events = RunFolder.open(journal.parent).read_events().events
+        (failed,) = {e.arm for e in standing(events) if e.what == "arm-failed"}
+        assert failed.endswith("control")
+        assert any(e.what == "arm-ready" for e in standing(events))
