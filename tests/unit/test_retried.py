@@ -34,7 +34,10 @@ class Adds:
     PARAMS = {"n": 1}
     batch = 1
 
-    def setup(self, seed, device, n):
+    def __init__(self, n):
+        pass
+
+    def setup(self, seed, device):
         if os.environ["ENVCOMPARE_ARM"].endswith("control"):
             raise OSError("it broke")
 
