@@ -62,6 +62,18 @@ def only_run(out: Path) -> Path:
     return folder
 
 
+def run_of_mended_control(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Measure a command that fails in the control, mend it, and return the run."""
+    monkeypatch.chdir(folder)
+    work = folder / "work"
+    work.write_text("#!/bin/sh\n[ -e mended ] || case $ENVCOMPARE_ARM in *control) exit 1; esac\n")
+    work.chmod(0o755)
+    first = run(folder / "out", command="./work", hosts="local")
+    assert first.exit_code == 4, first.output
+    (folder / "mended").touch()
+    return only_run(folder / "out")
+
+
 def unreachable_at_first(monkeypatch: pytest.MonkeyPatch, *, times: int) -> Counter[str]:
     """Let the host `other` be unreachable some times; return how often each host was opened."""
     monkeypatch.setattr(opening, "connect", lambda _host, **_: LOCAL)
@@ -178,14 +190,8 @@ def test_resumed_run_goes_back_to_a_cell_with_its_whole_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What failed has been mended meanwhile, and the run then ends well."""
-    monkeypatch.chdir(tmp_path)
-    work = tmp_path / "work"
-    work.write_text("#!/bin/sh\n[ -e mended ] || case $ENVCOMPARE_ARM in *control) exit 1; esac\n")
-    work.chmod(0o755)
-    first = run(tmp_path / "out", command="./work", hosts="local")
-    assert first.exit_code == 4, first.output
-    (tmp_path / "mended").touch()
-    words = ["run", "--resume", str(only_run(tmp_path / "out")), "--retry-failed"]
+    folder = run_of_mended_control(tmp_path, monkeypatch)
+    words = ["run", "--resume", str(folder), "--retry-failed"]
     again = CliRunner().invoke(app, words)
     assert again.exit_code == 0, again.output
 
@@ -194,14 +200,7 @@ def test_retry_that_was_interrupted_is_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its cell had ended before."""
-    monkeypatch.chdir(tmp_path)
-    work = tmp_path / "work"
-    work.write_text("#!/bin/sh\n[ -e mended ] || case $ENVCOMPARE_ARM in *control) exit 1; esac\n")
-    work.chmod(0o755)
-    first = run(tmp_path / "out", command="./work", hosts="local")
-    assert first.exit_code == 4, first.output
-    (tmp_path / "mended").touch()
-    folder = only_run(tmp_path / "out")
+    folder = run_of_mended_control(tmp_path, monkeypatch)
     (cell,) = {e.cell for e in RunFolder.open(folder).read_events().events if e.cell}
     added = (
         event_now("run-resumed"),
