@@ -63,13 +63,13 @@ def test_interval_and_error_of_equivalent_arms_are_those_of_one_sided_tests(
     assert {one.outcome for one in made.compared} == {"equivalent"}
     assert {one.deciding.level for one in made.compared if one.deciding} == {EQUAL_LEVEL}
     assert level_sentence(made).endswith(
-        "Those of equivalent environments hold at 90 %: the risk of calling all 3 equivalent when "
-        "one is not is at most 5 %."
+        "For equivalent environments the intervals hold at 90 %: the risk of calling all 3 "
+        "equivalent when one is not is at most 5 %."
     )
     mixed = run(tmp_path / "b", [1.0, 1.0, 1.2])
     assert level_sentence(mixed).endswith(
-        "That of an equivalent environment holds at 90 %: the risk of calling it equivalent when "
-        "it is not is at most 5 %."
+        "For an equivalent environment the interval holds at 90 %: the risk of calling it "
+        "equivalent when it is not is at most 5 %."
     )
 
 

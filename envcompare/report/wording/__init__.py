@@ -275,9 +275,9 @@ def unsigned_percent(log_ratio: float) -> str:
     return f"{percent(change(log_ratio))} %"
 
 
-def slower_text(log_ratio: float, than: str = "") -> str:
+def slower_text(log_ratio: float, than: str = "", *, as_factor: bool = False) -> str:
     """Return "8.4 % slower than vm" or "24 times as slow as vm", or either without the name."""
-    if is_factor(log_ratio):
+    if as_factor or is_factor(log_ratio):
         words, joint = f"{factor_text(log_ratio).lstrip('×')} times as slow", "as"
     else:
         words, joint = f"{percent(change(log_ratio))} % slower", "than"

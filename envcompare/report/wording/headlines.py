@@ -245,7 +245,7 @@ def _agreeing(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> str:
     by = f"{first.amount} " if alone and first.amount else ""
     slower = f"slower than {name}"
     if by and first.log_ratio is not None:
-        slower = slower_text(first.log_ratio, name)
+        slower = slower_text(first.log_ratio, name, as_factor=first.amount.startswith("×"))
     match first.outcome:
         case "slower":
             return f"{arm} is {slower} {where}{_figures(judged)}."

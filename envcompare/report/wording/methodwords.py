@@ -279,12 +279,12 @@ def _equal_sentence(run: RunComparison, count: int) -> str:
     level, error = margin_percent(EQUAL_LEVEL), margin_percent((1 - EQUAL_LEVEL) / 2)
     if count > 1 and count == run.planned_comparisons:
         return (
-            f" Those of equivalent environments hold at {level}: the risk of calling all {count} "
-            f"equivalent when one is not is at most {error}."
+            f" For equivalent environments the intervals hold at {level}: the risk of calling all "
+            f"{count} equivalent when one is not is at most {error}."
         )
     return (
-        f" That of an equivalent environment holds at {level}: the risk of calling it equivalent "
-        f"when it is not is at most {error}."
+        f" For an equivalent environment the interval holds at {level}: the risk of calling it "
+        f"equivalent when it is not is at most {error}."
     ) * (count > 0)
 
 

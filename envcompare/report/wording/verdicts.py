@@ -22,6 +22,7 @@ from envcompare.fingerprint.sentences import SEPARATE, describe
 from envcompare.report import Line, Span
 from envcompare.report.wording import (
     change,
+    factor_text,
     listed,
     margin_percent,
     percent,
@@ -105,7 +106,7 @@ class Verdict:
     def change(self) -> str:
         """Return "8.4 % slower", "24 times as slow" or "7.1 % less time" of a decided change."""
         if self.outcome == "slower" and self.log_ratio is not None:
-            return slower_text(self.log_ratio)
+            return slower_text(self.log_ratio, as_factor=self.amount.startswith("×"))
         return f"{self.amount} {self.claim}"
 
     @property
@@ -130,8 +131,9 @@ def verdict(comparison: Comparison, *, label: str, margin: float) -> Verdict:
     primary, amount, ends = comparison.deciding, "", ""
     sized = primary if primary and primary.has_size else None
     if comparison.outcome in MOVED:
-        amount = unsigned_percent(primary.log_ratio) if primary else "by an amount not measured"
         ends = unsigned_interval(primary.low, primary.high) if primary else "no interval"
+        say = factor_text if ends.startswith("×") else unsigned_percent
+        amount = say(primary.log_ratio) if primary else "by an amount not measured"
     return Verdict(
         arm=comparison.arm,
         cell=label,
