@@ -220,8 +220,11 @@ def places_of(folder: RunFolder, again: Settings) -> tuple[Experiment, tuple[Hos
 
     Its workloads are left out, since their files may be gone.
     """
-    names = ("workload", "workloads", "set", "compare", "search", "until", "place")
-    file = msgspec.structs.replace(_settings_of(folder), **dict.fromkeys(names))
+    about_work = (
+        *("workload", "workloads", "set", "compare", "reference"),
+        *("search", "until", "place", "rendezvous"),
+    )
+    file = msgspec.structs.replace(_settings_of(folder), **dict.fromkeys(about_work))
     return *resolved(again, file), folder.run_id
 
 

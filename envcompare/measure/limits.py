@@ -446,12 +446,16 @@ class Settling:
     @property
     def is_due(self) -> bool:
         """Tell whether there are enough rounds for a look, and one is to come."""
-        return not self.is_settled and len(self._rounds) >= _LOOK_ROUNDS * (1 + self._looks)
+        # at 12, 24, 36 and 48 rounds, then whenever they have doubled
+        needed = max(_LOOK_ROUNDS * (1 + self._looks), _MOST_LOOK_ROUNDS * 2 ** (self._looks - 3))
+        return not self.is_settled and len(self._rounds) >= needed
 
     @property
     def loops(self) -> int:
         """Return how many more loops the next look needs."""
-        return _LOOPS_AGAIN if self.is_seen and not self._looks else 1
+        is_first = not self._looks
+        is_late = _LOOK_ROUNDS * (1 + self._looks) > _MOST_LOOK_ROUNDS
+        return _LOOPS_AGAIN if self.is_seen and (is_first or is_late) else 1
 
     def look(self, loops: Loops, *, reference: str, margin: float) -> float:
         """Return for how long turns have to settle, in seconds; 0 if that is not sure (yet)."""

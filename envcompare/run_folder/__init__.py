@@ -368,7 +368,8 @@ def last_calibration(events: Iterable[Event]) -> dict[str, float]:
 def since_retry(events: Sequence[Event]) -> Sequence[Event]:
     """Return the events of a cell since its last retry."""
     ended = [i for i, e in enumerate(events) if e.what == "cell-ended" and e.state != "unreachable"]
-    earlier = [i for i in ended if i < len(events) - 1]
+    begun = max((i for i, e in enumerate(events) if e.what == "cell-started"), default=0)
+    earlier = [i for i in ended if i < begun]
     return events[earlier[-1] + 1 :] if earlier else events
 
 

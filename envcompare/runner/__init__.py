@@ -144,7 +144,8 @@ class CellRecorder:
         """
         if isinstance(sample, OfRestart):
             sample = msgspec.structs.replace(sample, part=self._part)
-        is_launch = isinstance(sample, Startup) and sample.page_cache == "warm"  # takes no step
+        # after the timing no worker is looked at once it has taken steps
+        is_launch = isinstance(sample, Startup) and sample.page_cache == "warm"
         if isinstance(sample, GpuReading | EnergyBlock | Epoch):
             held = None
         else:

@@ -133,7 +133,7 @@ class CellRun:
         design = self.plan.design
         arms = {arm.id for arm in self.plan.arms} & self.session.arms.keys()
         if not self.is_retried:
-            arms -= {e.arm for e in standing(self.prior_events) if e.what == "arm-failed"}
+            arms -= {e.arm for e in self._told if e.what == "arm-failed"}
         arms -= not_placed(self.job.experiment, self.cell.place).keys()
         restarts = PlannedRestarts.of(design, self.prior)
         return design.restarts is None or restarts.are_done(arms)
@@ -288,11 +288,22 @@ class CellRun:
         )
         return next(plain, "python3")
 
+    @property
+    def _told(self) -> tuple[Event, ...]:
+        """Return what stands of the last part of the run that timed the cell, or told of that."""
+        events = self.prior_events
+        marks = [i for i, e in enumerate(events) if e.what in {"arm-ready", "restart", "stopped"}]
+        starts = (i for i, e in enumerate(events) if e.what == "cell-started")
+        end = next((i for i in starts if marks and i > marks[-1]), len(events))
+        return standing(events[:end])
+
     def _note_again(self, context: CellContext) -> None:
         """Note what the timing told of arms, since only events after a cell's last start stand."""
         self._is_told = True
-        for event in standing(self.prior_events):
-            if event.what in _OF_TIMING or "code" in event.values:
+        left_out = not_placed(self.job.experiment, self.cell.place).keys()  # noted in every part
+        for event in self._told:
+            is_kept = event.what in _OF_TIMING or "code" in event.values
+            if is_kept and event.arm not in left_out:
                 context.note(
                     event.what,
                     arm=event.arm,
@@ -334,7 +345,7 @@ class CellRun:
             return set()
         failed = {e.arm for e in self.prior_events if e.what == "training-failed"}
         if self._stopped_by() and self.is_whole:  # otherwise they were measured again
-            failed |= failed_for_good(standing(self.prior_events))
+            failed |= failed_for_good(self._told)
         return failed
 
     def _profile(self, context: CellContext, roster: Roster) -> None:

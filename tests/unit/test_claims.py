@@ -226,6 +226,7 @@ def test_a_run_can_be_cleaned_after_its_workload_file_is_gone(tmp_path: Path) ->
     """Only its hosts and environments are needed."""
     record = run_record()
     settings = 'envs = "vm"\nhosts = ["local"]\nworkload = ["/gone/train.py:Net"]\n'
+    settings += 'compare = "parameter=lr"\nreference = "lr=1"\n'
     settings += "[set.train-Net]\nlr = [1, 2]\n"
     folder = RunFolder.create(tmp_path, msgspec.structs.replace(record, configuration=settings))
     done = cleaned("--run", str(folder.path))

@@ -315,7 +315,7 @@ def test_a_loss_that_is_finite_in_the_reference_alone_is_said(tmp_path: Path) ->
         ]
 
     run = compared(tmp_path / "one", without({"docker"}))
-    said = "docker and vm give different results: loss not finite and 300."
+    said = "docker and vm give different results: loss not finite, against 300."
     assert f"⚠ {said}" in guard_cautions(run)
     assert said in render(run)
     for arms in ({"vm~control"}, {"vm", "docker", "vm~control"}):

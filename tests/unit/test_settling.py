@@ -115,11 +115,11 @@ def test_where_rounds_scatter_more_of_them_are_looked_at(*, is_seen: bool) -> No
     for number in range(100):
         settling.add({"vm": equal, "docker": ran_of([4_000_000 if number % 2 else 1_000_000] * 9)})
         if settling.is_due:
-            assert settling.loops == (3 if is_seen and not looks else 1)
+            assert settling.loops == (3 if is_seen and looks in {0, 4} else 1)
             assert settling.look([{"vm": equal, "docker": equal}], reference="vm", margin=0.05) == 0
             assert not settling.is_due
             looks += 1
-    assert (looks, settling.is_settled) == ((8, False) if is_seen else (4, True))
+    assert (looks, settling.is_settled) == ((5, False) if is_seen else (4, True))
     assert settling.is_seen == is_seen
 
 

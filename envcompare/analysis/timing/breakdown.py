@@ -392,7 +392,7 @@ def _over_hosts(
         return None
     ends = together.ends(level)
     outcome = verdict(ends.low, ends.high, margin=margin)
-    floor = max((floors.get(one.cell, 0.0) for one in group), default=0.0)
+    floor = max(floors.get(one.cell, 0.0) for one in group)
     is_unsure = bool(floor) and claimed(outcome, ends.mean, margin=margin) <= floor
     if outcome == "equivalent":
         is_unsure |= any(one.works_outside for one in group) or not is_equal_by_mean(

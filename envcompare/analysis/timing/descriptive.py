@@ -292,7 +292,7 @@ def _apart(value: float | None, reference: float | None) -> float | None:
 
 
 def _results(data: CellData, arm: str) -> dict[_Point, float | None]:
-    """Return an arm's losses and numbers by their point in the work; None: not finite."""
+    """Return an arm's losses (None: not finite) and numbers by their point in the work."""
     results: dict[_Point, float | None] = {}
     steps: dict[tuple[int, int], int] = {}
     for one in (one for one in data.blocks if one.arm == arm):

@@ -469,14 +469,15 @@ def _clocks(read: RunFiles, data: CellData, arm: str) -> Clocks | None:
 def _of_clocks(
     reference: Clocks, other: Clocks, ratio: float, margin: float
 ) -> FactDifference | None:
-    """Return the difference of two clocks; a confounder if the measured difference needs it."""
+    """Return the difference of two clocks; a confounder if the verdict needs it."""
     slower = math.log(reference.sm_mhz / other.sm_mhz)  # the most that the clock alone can cost
     if abs(slower) < _SAME_CLOCK:
         return None
     without = abs(ratio) - (slower if ratio > 0 else -slower)
     is_decided = abs(ratio) > margin
-    hides = is_decided and slower * ratio < 0
+    hides = slower * ratio < 0 and (is_decided or abs(slower) < abs(ratio))
     is_explained = not hides and (abs(slower) >= abs(ratio) or (is_decided and without <= margin))
+    is_confounder = is_explained or (hides and not is_decided and without > margin)
     ran = (
         f"The GPU ran at {reference.sm_mhz:.0f} MHz on average in the blocks of the reference"
         f"{reference.held} and at {other.sm_mhz:.0f} MHz in those of this arm{other.held}"
@@ -497,7 +498,7 @@ def _of_clocks(
         key=GPU_CLOCK,
         reference=round(reference.sm_mhz),
         value=round(other.sm_mhz),
-        fact_class="confounder" if is_explained else "possible-influence",
+        fact_class="confounder" if is_confounder else "possible-influence",
         sentence=f"{ran}: a difference of {size}, {meaning}.",
         evidence=f"{ran}.",
         is_felt=True,

@@ -333,7 +333,7 @@ def _apart(gap: ResultGap) -> str:
     if gap.value is None or gap.reference_value is None or gap.relative is None:
         pair = (gap.value, gap.reference_value)
         other, usual = ("not finite" if one is None else three_digits(one) for one in pair)
-        return f"{other} and {usual}"
+        return f"{other}, against {usual}"
     usual, other = distinct_numbers(gap.reference_value, gap.value)
     share = three_digits(100 * gap.relative) if gap.relative > 1e-6 else "less than 0.0001"
     return f"{other} and {usual}, {share} % apart"
