@@ -298,6 +298,9 @@ LEFT_S = "left_s"
 SESSION = "session"
 """In an event that starts or resumes a run: the number of its session, from 1."""
 
+_OF_ARMS: tuple[EventKind, ...] = (
+    *("arm-ready", "arm-failed", "restart", "generation", "not-marked", "round-dropped"),
+)
 _ASIDES: tuple[EventKind, ...] = ("note", "caution")  # they do not mark the start of work
 
 
@@ -437,6 +440,14 @@ def standing(events: tuple[Event, ...]) -> tuple[Event, ...]:
         for i, e in enumerate(events)
         if i >= (starts.get(e.cell, 0) if e.cell else max(begun, retried.get(e.host, 0)))
     )
+
+
+def arm_events(events: tuple[Event, ...]) -> tuple[Event, ...]:
+    """Return the events of arms from the last part of a run that timed a cell or repeated them."""
+    timed = [i for i, e in enumerate(events) if e.what in {"arm-ready", "restart", "stopped"}]
+    starts = (i for i, e in enumerate(events) if e.what == "cell-started")
+    end = next((i for i in starts if timed and i > timed[-1]), len(events))
+    return tuple(e for e in standing(events[:end]) if e.what in _OF_ARMS or "code" in e.values)
 
 
 def standing_samples(

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from envcompare.config import IN_IMAGE, Arm
 from envcompare.config.plan import Cell, Plan, not_placed
@@ -61,9 +61,9 @@ from envcompare.profilers import ProfilerRun
 from envcompare.profilers.toolbox import Toolbox
 from envcompare.run_folder import (
     EXPECTED_SPREAD,
+    arm_events,
     last_calibration,
     since_retry,
-    standing,
     waited_s,
 )
 from envcompare.run_folder.profiles import Lacking
@@ -72,7 +72,6 @@ from envcompare.run_folder.records import (
     EnergyBlock,
     Epoch,
     Event,
-    EventKind,
     FingerprintRecord,
     ProcessRun,
     Sample,
@@ -87,9 +86,6 @@ _NO_STEPS = Lacking(
         brief="a plain command has no steps that could be marked",
         hint="profile it by hand and give the file to envcompare import",
     ),
-)
-_OF_TIMING: Final[frozenset[EventKind]] = frozenset(
-    {"arm-ready", "arm-failed", "restart", "generation", "not-marked", "round-dropped"}
 )
 _ENOUGH_TO_LEARN = 2  # degrees of freedom: two restarts cannot reveal an odd worker
 _T = TypeVar("_T")
@@ -114,7 +110,7 @@ class CellRun:
     _roster: Roster | None = None
     _lockstep: Lockstep | None = None
     _why_skipped: str = ""
-    _is_told: bool = False  # what the timing told of arms, in this part of the run
+    _has_arm_events: bool = False  # in this part of the run
 
     def __post_init__(self) -> None:
         """Start with the common inputs of cells, and the results of an earlier part of the run."""
@@ -133,7 +129,7 @@ class CellRun:
         design = self.plan.design
         arms = {arm.id for arm in self.plan.arms} & self.session.arms.keys()
         if not self.is_retried:
-            arms -= {e.arm for e in self._told if e.what == "arm-failed"}
+            arms -= {e.arm for e in arm_events(self.prior_events) if e.what == "arm-failed"}
         arms -= not_placed(self.job.experiment, self.cell.place).keys()
         restarts = PlannedRestarts.of(design, self.prior)
         return design.restarts is None or restarts.are_done(arms)
@@ -169,7 +165,7 @@ class CellRun:
 
     def run_restart(self, lockstep: Lockstep, pool: WorkerPool) -> None:
         """Take the turn of this cell in a restart; raises as `Lockstep.run_restart`."""
-        self._is_told = True
+        self._has_arm_events = True
         with self._sampling(lockstep.context):
             lockstep.run_restart(pool)
 
@@ -194,7 +190,7 @@ class CellRun:
     def _finish_steps(
         self, context: CellContext, roster: Roster, lockstep: Lockstep
     ) -> tuple[CellState, str]:
-        if not self._is_told:  # the budget had no room for a restart
+        if not self._has_arm_events:  # the budget had no room for a restart
             self._note_again(context)
         if not self._stopped_by():  # otherwise the host has learnt from it
             self._learn(lockstep)
@@ -288,22 +284,12 @@ class CellRun:
         )
         return next(plain, "python3")
 
-    @property
-    def _told(self) -> tuple[Event, ...]:
-        """Return what stands of the last part of the run that timed the cell, or told of that."""
-        events = self.prior_events
-        marks = [i for i, e in enumerate(events) if e.what in {"arm-ready", "restart", "stopped"}]
-        starts = (i for i, e in enumerate(events) if e.what == "cell-started")
-        end = next((i for i in starts if marks and i > marks[-1]), len(events))
-        return standing(events[:end])
-
     def _note_again(self, context: CellContext) -> None:
-        """Note what the timing told of arms, since only events after a cell's last start stand."""
-        self._is_told = True
+        """Repeat the events of arms, since only those after a cell's last start stand."""
+        self._has_arm_events = True
         left_out = not_placed(self.job.experiment, self.cell.place).keys()  # noted in every part
-        for event in self._told:
-            is_kept = event.what in _OF_TIMING or "code" in event.values
-            if is_kept and event.arm not in left_out:
+        for event in arm_events(self.prior_events):
+            if event.arm not in left_out:
                 context.note(
                     event.what,
                     arm=event.arm,
@@ -345,7 +331,7 @@ class CellRun:
             return set()
         failed = {e.arm for e in self.prior_events if e.what == "training-failed"}
         if self._stopped_by() and self.is_whole:  # otherwise they were measured again
-            failed |= failed_for_good(self._told)
+            failed |= failed_for_good(arm_events(self.prior_events))
         return failed
 
     def _profile(self, context: CellContext, roster: Roster) -> None:
