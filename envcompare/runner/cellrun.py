@@ -285,7 +285,7 @@ class CellRun:
         return next(plain, "python3")
 
     def _note_again(self, context: CellContext) -> None:
-        """Repeat the events of arms, since only those after a cell's last start stand."""
+        """Record the events of the arms again: only those since the last start of a cell count."""
         self._has_arm_events = True
         left_out = not_placed(self.job.experiment, self.cell.place).keys()  # noted in every part
         for event in arm_events(self.prior_events):
