@@ -104,7 +104,7 @@ class Rebuilt:
 
     def __init__(self, job: Job, source: int) -> None:
         self._source = source
-        self._tasks = Tasks(os.getpid(), ranks=job.workload.processes)
+        self._tasks = Tasks(os.getpid(), ranks=job.workload.processes, pipe=source)
         self._generation = Generation(job)
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:

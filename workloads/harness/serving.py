@@ -128,8 +128,9 @@ class Server:
         Else the client would not see the end of this process, and a stopped fork would stay so.
         """
         wake_with_parent()
-        for fd in {self._source, self._sink} - {_CLOSED}:
-            os.close(fd)
+        for fd in dict.fromkeys((self._sink, self._source)):  # the source last: see Tasks
+            if fd != _CLOSED:
+                os.close(fd)
         self._source = self._sink = _CLOSED  # a fork of the fork may use their numbers otherwise
 
     def _head(self, op: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ _DEAD = (b"Z", b"X")  # proc_pid_stat(5)
 _STOPPED = (b"T", b"t", *_DEAD)  # by a signal, by a tracer
 _STOP_LIMIT_S = 1.0  # a thread that waits for a disk stops only after the disk has answered
 _PAUSE_S = 0.0002
+_FORK_LIMIT_S = 0.1  # a fork closes the pipes of the protocol before it does anything else
 _TRACKER = b"resource_tracker"  # it removes what others have left in /dev/shm, and ends with them
 # Helper processes of Python and torch: they only wait, and never fill a queue.
 _FORKER = b"multiprocessing.forkserver"
@@ -37,11 +38,13 @@ class Tasks:
 
     It can stop `process` with all its descendants; the process that calls is never stopped itself.
     `ranks` is how many processes step together, as declared by the workload: the other ranks do not
-    count as children.
+    count as children. `pipe` is the descriptor that forks of `process` close last before they go
+    on; one that was stopped earlier would stay stopped, and keep the pipe open, if `process` died.
     """
 
-    def __init__(self, process: int, *, ranks: int = 1) -> None:
+    def __init__(self, process: int, *, ranks: int = 1, pipe: Optional[int] = None) -> None:
         self._process = process
+        self._pipe = pipe
         self._ranks = ranks - 1
         self._python: Collection[int] = ()
         self._begun: _Threads = None
@@ -86,10 +89,12 @@ class Tasks:
         if self._process != os.getpid():
             _signal(self._process, signal.SIGSTOP)
         known = running = set(self._all())
-        limit_s = time.monotonic() + _STOP_LIMIT_S
+        began_s = time.monotonic()
         self._stops = True
-        while time.monotonic() < limit_s:
-            refused = {process for process in running if not _signal(process, signal.SIGSTOP)}
+        while (passed_s := time.monotonic() - began_s) < _STOP_LIMIT_S:
+            waits = passed_s < _FORK_LIMIT_S
+            ready = {process for process in running if not (waits and self._is_new_fork(process))}
+            refused = {process for process in ready if not _signal(process, signal.SIGSTOP)}
             found = set(self._all())
             running = {process for process in found if not _is_stopped(process)}
             if found == known:  # processes that were stopped before this look have no new child
@@ -110,6 +115,16 @@ class Tasks:
         """Return the processes to stop; this process itself is never among them."""
         is_other = self._process != os.getpid()
         return [self._process] * is_other + offspring(self._process)
+
+    def _is_new_fork(self, process: int) -> bool:
+        """Return whether a fork has not yet closed the pipe."""
+        if self._pipe is None:
+            return False
+        try:
+            other = os.stat(f"/proc/{process}/fd/{self._pipe}")
+        except OSError:  # it has closed it
+            return False
+        return os.path.samestat(os.fstat(self._pipe), other)
 
     def _read(self) -> tuple[_Threads, int]:
         """Return what each thread but the stepping one has used, and how many children live."""

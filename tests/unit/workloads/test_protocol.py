@@ -659,18 +659,30 @@ def test_turn_may_begin_with_untimed_steps(start: Start, toy: str) -> None:
     assert "run_in" in error["brief"]
 
 
-def test_fork_of_a_workload_outlives_no_worker_in_secret(start: Start, tmp_path: Path) -> None:
-    """Where the worker itself steps: its end is seen at once, and what it has stopped goes on."""
-    (tmp_path / "own.py").write_text(LOADS)
+LOADS_SLOWLY = LOADS + "\n\nos.register_at_fork(after_in_child=lambda: time.sleep(0.05))\n"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("source", [LOADS, LOADS_SLOWLY])
+def test_fork_of_a_workload_outlives_no_worker_in_secret(
+    start: Start, tmp_path: Path, source: str
+) -> None:
+    """Where the worker itself steps: its end is seen at once, and what it has stopped goes on.
+
+    A fork is not stopped before it has closed the pipes of the protocol.
+    """
+    (tmp_path / "own.py").write_text(source)
     worker = start()
     assert worker.ask("hello", workload=f"{tmp_path}/own.py:Own", generation="rebuild")["ok"]
     other = int(worker.ask("gen", seed=1, pad=0)["checksum"])
     worker.ask("run", k=2, stops=True)
     assert state_of(other) == "T"
     worker.process.kill()
-    assert worker.rest() == b""  # the fork does not hold its output
-    state = state_of(other)
-    os.kill(other, signal.SIGKILL)
+    try:
+        assert worker.rest() == b""  # the fork does not hold its output
+    finally:
+        state = state_of(other)
+        os.kill(other, signal.SIGKILL)
     assert state in {"R", "S"}
 
 
