@@ -68,7 +68,7 @@ from envcompare.run_folder.records import (
 )
 from envcompare.run_folder.results import RunFolder, count_comparisons
 from envcompare.stats.verdicts import EQUAL_LEVEL
-from envcompare.text import masked_toml
+from envcompare.text import masked, masked_toml
 
 
 def compare_run(folder: RunFolder) -> RunComparison:
@@ -324,7 +324,7 @@ def _arms(
                     arm=arm.id,
                     environment=arm.environment,
                     stack=arm.stack,
-                    reference=arm.reference,
+                    reference=masked(arm.reference),
                     state=state,
                     reason=reason,
                     is_timed=arm.is_timed,

@@ -652,7 +652,8 @@ def _times_ns(sample: Measured, name: str) -> Sequence[int] | None:
     """Return the per-step values of a sample; None if it has none."""
     if isinstance(sample, Block):
         return {"wall_s": sample.wall_ns, "cpu_s": sample.cpu_ns, "gpu_s": sample.gpu_ns}[name]
-    cpu = (sample.user_ns + sample.sys_ns,)
+    user, system = sample.user_ns, sample.sys_ns
+    cpu = None if user is None or system is None else (user + system,)
     return {"wall_s": (sample.wall_ns,), "cpu_s": cpu, "gpu_s": None}[name]
 
 

@@ -23,9 +23,11 @@ from envcompare.cli import reading
 from envcompare.cli.options import (
     CLEANED,
     EXPERIMENT,
+    LINES,
     LOOKING,
     PLACES,
     command_line,
+    line_settings,
     settings_of,
     taking,
 )
@@ -42,6 +44,7 @@ from envcompare.text import age_text, counted, escaped_json, is_masked, masked, 
 
 if TYPE_CHECKING:
     from envcompare.analysis.compare import ArmProgress, CellStatus, RunStatus
+    from envcompare.analysis.model import RunComparison
     from envcompare.config.experiment import Experiment
     from envcompare.config.plan import Plan
     from envcompare.doctor.checks import HostExamination
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
     from envcompare.transport.hosts import HostSpec
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+_UNDECIDED = 7  # exit code of `why`
 _AGAIN = ("allow_mismatch", "wait")  # may differ when a run is resumed
 _Planned = tuple["Experiment", "Plan", "tuple[HostSpec, ...]"]
 
@@ -243,7 +247,7 @@ def run(
         display.say(f"run {run_id}: {part}{_size(job.plan)}")
         for line in file_lines(job.plan):
             display.say(f"  {line}")
-        exit_code = _measured(job)
+        exit_code, _ = _measured(job)
         if session is not None:
             _tell_sessions(job, experiment.sessions)
     sys.exit(exit_code)
@@ -264,8 +268,6 @@ def _begin(
 ) -> tuple[RunFolder, _Planned | None]:
     """Return the folder and plan of a new run, or the folder of --sessions to continue."""
     from envcompare.cli.planning import planned, session_run
-    from envcompare.run_folder.results import RunFolder
-    from envcompare.runner import walk
 
     flags, file = settings_of(values)
     experiment, plan, hosts = planned(flags, file, accept_many=accept_many)
@@ -273,9 +275,48 @@ def _begin(
         is_seeded = flags.seed is not None or file.seed is not None
         if (begun := session_run(experiment, is_seeded=is_seeded)) is not None:
             return begun, None
+    return _created((experiment, plan, hosts), display)
+
+
+def _created(new: _Planned, display: Display) -> tuple[RunFolder, _Planned]:
+    from envcompare.run_folder.results import RunFolder
+    from envcompare.runner import walk
+
+    experiment, plan, hosts = new
     _check_places(experiment, hosts, display)
     record = walk.run_record(plan, experiment, command_line=command_line())
-    return RunFolder.create(experiment.out, record), (experiment, plan, hosts)
+    return RunFolder.create(experiment.out, record), new
+
+
+@click.command()
+@click.argument("lines", nargs=-1, metavar="'LINE' 'LINE'…")
+@taking(LINES)
+@click.pass_obj
+def why(display: Display, /, *, lines: tuple[str, ...], **values: Any) -> None:  # noqa: ANN401
+    """Compare command lines exactly as you type them; the first is the reference.
+
+    \b
+    envcompare why 'python train.py' 'docker run --rm -v $PWD:/w -w /w app:2 python train.py'
+
+    Each line runs in the current folder, by `sh -c`, several times in turn. A call of `docker run`
+    or `podman run` gets a label and `--cidfile`; nothing else is added. A name may come first, as
+    in 'fast=python train.py'. Exit 3 if a line cannot be run, 4 if one fails, 7 if nothing is
+    decided.
+    """
+    from envcompare.cli.planning import planned
+    from envcompare.config.settings import Settings
+    from envcompare.run_folder import locked
+    from envcompare.runner import Job
+
+    new = planned(line_settings(lines, values), Settings(), accept_many=True)
+    folder, (experiment, plan, hosts) = _created(new, display)
+    with locked(folder.path, by="run"):
+        job = Job(folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
+        for arm in experiment.arms:
+            display.say(f"{arm.id}: {masked(arm.reference)}")
+        exit_code, comparison = _measured(job)
+    undecided = any(one.outcome == "inconclusive" for one in comparison.compared)
+    sys.exit(exit_code or (_UNDECIDED if undecided else 0))
 
 
 def _all_measured(folder: RunFolder, sessions: int) -> str:
@@ -322,8 +363,8 @@ def _check_places(experiment: Experiment, hosts: tuple[HostSpec, ...], display: 
     require_base(hosts, experiment, display.say)
 
 
-def _measured(job: Job) -> int:
-    """Carry out a run, write its report and print its summary; return the exit code.
+def _measured(job: Job) -> tuple[int, RunComparison]:
+    """Carry out a run, write its report and print its summary; return the exit code and results.
 
     Raises InterruptedRunError if the user stopped it.
     """
@@ -342,7 +383,7 @@ def _measured(job: Job) -> int:
             details="what was measured is saved",
             hint=f"envcompare run --resume {shlex.quote(str(job.folder.path))}",
         )
-    return exit_code
+    return exit_code, comparison
 
 
 @click.command()
@@ -571,5 +612,5 @@ def _interval(arm: ArmProgress) -> str:
     return f"{signed_percent(arm.estimate)} ({signed_interval(arm.low, arm.high)})"
 
 
-for _command in (run, plan, doctor, build, clean, status, *reading.COMMANDS):
+for _command in (run, why, plan, doctor, build, clean, status, *reading.COMMANDS):
     app.add_command(_command)

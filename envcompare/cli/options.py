@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import re
+import string
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -24,7 +25,7 @@ from envcompare.config.settings import (
     options,
     parse_settings,
 )
-from envcompare.config.workloads import COMMAND_NAME, VARIABLE_SETTING, command_words
+from envcompare.config.workloads import COMMAND_NAME, SHELL, VARIABLE_SETTING, command_words
 from envcompare.errors import ConfigError
 from envcompare.files import read_text
 from envcompare.run_folder.profiles import GPU_TOOLS
@@ -115,6 +116,9 @@ IMPORT = (
         help="Parent of new run folders. [default: results]",
     ),
 )
+_NAMED_LINE = re.compile(r"([a-z][a-z0-9-]*)=(.*)", re.DOTALL)
+_SCRIPT = re.compile(r"[^\s'\"=:]+\.(?:py|sh)\b")
+_LINE_MARGIN = 5.0  # percent
 _DEFAULT_FILE = Path("envcompare.toml")
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _INTERPRETERS = re.compile(r"python[\d.]*|torchrun|accelerate|env|nice|time|numactl|taskset")
@@ -206,6 +210,10 @@ def _flags(*groups: Group) -> tuple[_Decorator[Any], ...]:
     )
 
 
+def _named_flags(*names: str) -> tuple[_Decorator[Any], ...]:
+    return tuple(_flag(name, *options()[name]) for name in names)
+
+
 _REACHING = (_CONFIG, *_flags("stack", "ssh"))
 EXPERIMENT = (
     *_flags("where", "allocation", "what"),
@@ -214,6 +222,11 @@ EXPERIMENT = (
     *_COMMAND,
     *_presets(),
     *_flags("how", "stack", "ssh", "lock"),
+)
+LINES = (
+    *_presets(),
+    *_named_flags("margin", "target", "budget", "seed", "pin", "quiet_gate", "title", "out"),
+    *_named_flags("wait", "allow_mismatch"),
 )
 PLACES = (*_flags("where"), *_REACHING)
 CLEANED = (*PLACES, *_flags("lock"))
@@ -315,6 +328,47 @@ def _scalar(text: str) -> Scalar:
         except ValueError:
             continue
     return text
+
+
+def line_settings(lines: tuple[str, ...], values: dict[str, Any]) -> Settings:
+    """Return the settings that compare command lines, run in the current folder.
+
+    A line may begin with its name, as in `fast=python train.py`. Raises ConfigError for a repeated
+    name, and for fewer than two lines.
+    """
+    from envcompare.environments.line import engine_call  # --help does without the engines
+
+    if len(lines) < 2:
+        raise ConfigError(
+            "why compares at least two command lines",
+            hint="quote each of them: envcompare why 'python train.py' 'docker run …'",
+        )
+    arms: dict[str, str] = {}
+    for letter, text in zip(string.ascii_lowercase, lines, strict=False):
+        named = _NAMED_LINE.fullmatch(text)
+        name, line = (named[1], named[2]) if named else (letter, text)
+        if name in arms or not line.strip():
+            raise ConfigError(
+                f"the line {text!r} is empty" if not line.strip() else f"two lines are {name!r}",
+                hint="give each line its own name, as in 'fast=python train.py'",
+            )
+        call = engine_call(line)
+        arms[name] = f"{name}={f'{call.program}-line' if call else 'line'}:{line}"
+    given = {name: value for name, value in values.items() if value not in (None, ())}
+    usual: dict[str, Any] = {} if "preset" in given else {"margin": _LINE_MARGIN}
+    return Settings(
+        **{**usual, **given},
+        envs=tuple(arms.values()),
+        workloads={_script(lines): WorkloadTable(command=SHELL)},
+        profile="none",
+    )
+
+
+def _script(lines: Iterable[str]) -> str:
+    """Return the name of the first script in the lines, else `line`."""
+    scripts = (word for line in lines for word in _SCRIPT.findall(line))
+    taken = {path.stem for path in bundled.workloads().glob("*.py")}
+    return _name((next(scripts, "line"),), taken)
 
 
 def _with_commands(given: dict[str, Any]) -> dict[str, Any]:

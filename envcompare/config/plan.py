@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import msgspec
 
-from envcompare.config import Place
+from envcompare.config import Arm, Place
 from envcompare.config.experiment import Experiment
 from envcompare.config.workloads import Workload
 from envcompare.errors import ConfigError
@@ -165,6 +166,12 @@ def not_placed(experiment: Experiment, place: Place | None) -> dict[str, str]:
     return {arm: reason for arm, reason in reasons.items() if reason}
 
 
+def _stack_of(arm: Arm) -> Literal["image", "host", "line"]:
+    if arm.traits.reference == "line":
+        return "line"
+    return "host" if arm.stack == "host" else "image"
+
+
 def planned_arms(experiment: Experiment) -> tuple[ArmRecord, ...]:
     """Return the arms as run.json keeps them, the A/A controls last.
 
@@ -175,7 +182,7 @@ def planned_arms(experiment: Experiment) -> tuple[ArmRecord, ...]:
         ArmRecord(
             id=arm.id,
             environment=arm.environment,
-            stack="host" if arm.stack == "host" else "image",
+            stack=_stack_of(arm),
             reference=arm.reference,
             is_plain=not arm.traits.is_isolated,
             limit_command=arm.traits.limit_command,

@@ -44,6 +44,8 @@ _GIT: Final = ("env", "-u", "GIT_DIR", "-u", "GIT_WORK_TREE", "-u", "GIT_INDEX_F
 _LIST: Final = ("ls-files", "-z", "--others", "--exclude-standard")
 COMMAND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 VARIABLE_SETTING = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+SHELL: Final = ("sh", "-c")
+"""The command of lines of the user's own; each arm adds its own line."""
 _SHELL_WORDS = frozenset({"|", "||", "&&", "&", ";", ">", ">>", "<", "2>", "2>&1"})
 _Given = dict[str, Scalar | tuple[Scalar, ...]]
 # Mounting one of these from the host would hide the container's own files.
@@ -560,7 +562,7 @@ def parse_program(name: str, table: WorkloadTable) -> Program:
         )
     return Program(
         argv=argv,
-        cwd=_folder(name, table.cwd),
+        cwd=_folder(name, table.cwd, is_mounted=argv != SHELL),
         measures=tuple((key, _pattern(key, text)) for key, text in table.measures.items()),
         timeout_s=table.timeout,
     )
@@ -598,9 +600,9 @@ def _pattern(name: str, text: str) -> str:
     return text
 
 
-def _folder(name: str, given: str | None) -> str:
+def _folder(name: str, given: str | None, *, is_mounted: bool) -> str:
     folder = os.path.normpath(Path(given or ".").expanduser().absolute())
-    if folder in _SYSTEM_FOLDERS:
+    if is_mounted and folder in _SYSTEM_FOLDERS:
         raise ConfigError(
             f"the command {name} cannot run in {folder}",
             details="mounted there, that folder would hide the container's own",

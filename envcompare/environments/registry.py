@@ -10,6 +10,7 @@ from envcompare.environments.bubblewrap import RUNGS, Bubblewrap
 from envcompare.environments.charliecloud import Charliecloud
 from envcompare.environments.docker import Docker
 from envcompare.environments.gvisor import GVisor
+from envcompare.environments.line import ENGINES, EngineLine, Line
 from envcompare.environments.podman import Podman
 from envcompare.environments.singularity import Singularity
 from envcompare.environments.vm import Vm
@@ -22,11 +23,14 @@ _ALL: tuple[Environment, ...] = (
     *(Podman(), Charliecloud(), Bubblewrap(), *RUNGS, GVisor()),
 )
 ENVIRONMENTS = {where.name: where for where in _ALL}
+_LINES: tuple[Environment, ...] = (Line(), *map(EngineLine.of, ENGINES))
+EVERY = ENVIRONMENTS | {where.name: where for where in _LINES}
+"""The environments, and how lines of the user's own are run."""
 
 
 def environment(name: str) -> Environment:
     """Return the environment of that name or alias; raises ConfigError that lists the names."""
-    for where in ENVIRONMENTS.values():
+    for where in EVERY.values():
         if name in {where.name, *where.traits.aliases}:
             return where
     aliases = (alias for where in ENVIRONMENTS.values() for alias in where.traits.aliases)
@@ -39,5 +43,5 @@ def environment(name: str) -> Environment:
 
 
 def all_traits() -> dict[str, Traits]:
-    """Return the traits of each environment, for parsing `--envs`."""
-    return {name: where.traits for name, where in ENVIRONMENTS.items()}
+    """Return the traits of each environment and kind of line, for parsing `--envs`."""
+    return {name: where.traits for name, where in EVERY.items()}

@@ -75,11 +75,15 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """What an environment does on purpose, what it affects, and how to separate its effect."""
+    """What an environment does on purpose, what it affects, and how to separate its effect.
+
+    `option` is the option of `docker run` that changes it.
+    """
 
     what: str
     felt_by: str
     remedy: str = ""
+    option: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +214,22 @@ FACTS: Final[tuple[Fact, ...]] = (
         "this matters at a limit, or if others want the same CPUs",
     )),
     Fact("cgroup.pids_limit", name="the limit of processes"),
+    Fact("container", "varied", missing="no engine starts it", is_whole=True),
+    Fact("container.log_driver", name="the log driver", purpose=Purpose(
+        "The engine passes what the program prints to a log driver",
+        "this affects a program that prints much",
+        option="--log-driver none",
+    )),
+    Fact("container.network", name="the network of the container", purpose=Purpose(
+        "A container has a network of its own unless it is given the host's",
+        "this affects processes that exchange data",
+        option="--network host",
+    )),
+    Fact("container.runtime", name="the runtime of the container", purpose=Purpose(
+        "A runtime starts the container, and some also serve its system calls",
+        "this affects the start, and with gVisor every system call",
+        option="--runtime NAME",
+    )),
     Fact("engine", "varied", missing="no engine starts it", is_whole=True, purpose=Purpose(
         "envcompare starts containers with few privileges and the `--docker-options`",
         "no effect of privileges on step time was measured; options may have one",
@@ -235,16 +255,19 @@ FACTS: Final[tuple[Fact, ...]] = (
         "The engine and the login set different resource limits",
         "this affects a workload that reaches a limit",
         _ULIMIT.format("NAME=VALUE"),
+        "--ulimit NAME=VALUE",
     )),
     Fact("limits.nofile", purpose=Purpose(
         "The engine and the login set different limits on open files",
         "a program that closes every possible descriptor takes longer with a higher limit",
         _ULIMIT.format("nofile=VALUE"),
+        "--ulimit nofile=VALUE",
     )),
     Fact("lsm", "varied", missing="no security module sets one", purpose=Purpose(
         "A container has its own security label (AppArmor, SELinux)",
         "this affects a workload that opens many files or sockets",
         "`docker run --security-opt apparmor=unconfined` around the same command",
+        "--security-opt apparmor=unconfined",
     )),
     Fact("lsm.label", name="the security label"),
     Fact("mount", "varied", purpose=Purpose(
@@ -253,6 +276,8 @@ FACTS: Final[tuple[Fact, ...]] = (
         "`--stacks image,host` shows every arm the same files",
     )),
     Fact("mount.data", name="the file system of the data", missing="no data was given"),
+    Fact("mount.folder", name="the file system of the working folder",
+         missing="it was not read"),
     Fact("mount.packages", name="the file system of the packages", group=_FILES, purpose=Purpose(
         "A container reads its Python packages from layers or a packed image",
         "this affects start-up, and reading many of their files",
@@ -268,6 +293,7 @@ FACTS: Final[tuple[Fact, ...]] = (
         "A container has its own network devices: only loopback by default",
         "this affects processes that exchange data, such as the ranks of `ddp`",
         "`--docker-options '--network host'` gives docker arms the host's devices",
+        "--network host",
     )),
     Fact("network.interfaces", name="the network devices", is_plural=True, is_whole=True),
     Fact("no_new_privs", "varied", purpose=Purpose(
@@ -283,6 +309,7 @@ FACTS: Final[tuple[Fact, ...]] = (
         "Docker filters system calls (seccomp); a plain process and Apptainer by default do not",
         "this affects a workload of mostly small system calls",
         f"{_UNFILTERED}, or start the engine with `dockerd --seccomp-profile unconfined`",
+        "--security-opt seccomp=unconfined",
     )),
     Fact("seccomp.filters", name="the number of seccomp filters", group=_SECCOMP),
     Fact("seccomp.mode", name="seccomp", group=_SECCOMP),
@@ -290,12 +317,14 @@ FACTS: Final[tuple[Fact, ...]] = (
         "Docker gives a container 64 MB at /dev/shm by default",
         "when it is full, data loaders fail; others (joblib, Ray) use slower files",
         "set the engine's `default-shm-size` (daemon.json) to the host's size",
+        "--shm-size SIZE",
     )),
     Fact("shm.bytes", name="the size of /dev/shm"),
     Fact("speculation", "varied", purpose=Purpose(
         "Before Linux 5.16, a seccomp filter turns on speculative execution controls",
         "this affects code with many indirect branches, such as an interpreter",
         _UNFILTERED,
+        "--security-opt seccomp=unconfined",
     )),
     Fact("uid", "varied", purpose=Purpose(
         "The worker has another user ID", "this affects no step",

@@ -126,7 +126,8 @@ def _given(pair: FingerprintPair) -> Iterator[_Part]:
     if arms is None:
         return
     options = tuple(masked(shlex.join(arm.options)) or None for arm in arms)
-    is_same = pair.is_one_environment  # a run may compare images of one environment
+    # a run may compare images of one environment, and the image is part of a line
+    is_same = pair.is_one_environment or "line" in {arm.stack for arm in arms}
     images = tuple(None if is_same else arm.reference or None for arm in arms)
     for key, (before, after) in ((GIVEN_OPTIONS, options), (GIVEN_IMAGE, images)):
         if before != after:

@@ -108,6 +108,11 @@ class FingerprintPair:
         return arms is not None and _isolated(arms[0]) == _isolated(arms[1])
 
     @property
+    def are_lines(self) -> bool:
+        """Return whether an arm is a line of the user's own, which runs as it is typed."""
+        return "line" in {arm.stack for arm in self.context.arms or ()}
+
+    @property
     def threads(self) -> int:
         """Return the requested number of threads, else the number that ran; at least 1."""
         asked = _counts(self, _THREADS)
@@ -260,7 +265,8 @@ def _byte_code(pair: FingerprintPair, key: str) -> Evidence:
     arm = pair.records[after > before].arm
     text = (
         f"{arm} has {counted(abs(after - before), 'more module')} without byte code, which Python "
-        "compiles at each start: envcompare lets no arm write byte code."
+        "compiles at each start"
+        + ("." if pair.are_lines else ": envcompare lets no arm write byte code.")
     )
     return Evidence(is_felt=runs_python(pair) or None, text=text)
 
@@ -447,7 +453,7 @@ def _interposed(pair: FingerprintPair, key: str) -> Evidence:
 
 def _overwritten(pair: FingerprintPair, key: str) -> Evidence | None:
     """Report what envcompare set in every arm instead of a variable; None if it set nothing."""
-    if key not in OVERWRITTEN:
+    if key not in OVERWRITTEN or pair.are_lines:
         return None
     in_effect = OVERWRITTEN[key]
     before, after = pair.values(in_effect) if in_effect else (0, 0)

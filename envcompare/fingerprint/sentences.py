@@ -142,10 +142,11 @@ def worded_difference(pair: FingerprintPair, difference: FactDifference) -> Fact
             if purpose is None:
                 return replace(difference, sentence=MEANINGS["varied"])
             sentence = f"{purpose.what}; {purpose.felt_by}."
-            return replace(difference, remedy=purpose.remedy, sentence=sentence)
+            remedy = _given_remedy(pair, difference)
+            return replace(difference, remedy=remedy, sentence=sentence)
         case "possible-influence":
             is_single = fact(difference.key).way in _SINGLE and difference.is_felt is not False
-            how = _remedy(pair, difference.key) if is_single else _given_remedy(difference)
+            how = _remedy(pair, difference.key) if is_single else _given_remedy(pair, difference)
             return replace(difference, remedy=how, sentence=_possible(pair, difference))
         case _:
             return replace(difference, sentence=MEANINGS[difference.fact_class])
@@ -161,10 +162,14 @@ def _confounded(difference: FactDifference) -> str:
     return " ".join(part for part in parts if part)
 
 
-def _given_remedy(difference: FactDifference) -> str:
+def _given_remedy(pair: FingerprintPair, difference: FactDifference) -> str:
     """Return how to make equal what the environment sets on purpose; empty if unknown."""
     purpose = fact(difference.key).purpose
-    return purpose.remedy if purpose and difference.is_felt is not False else ""
+    if purpose is None or difference.is_felt is False:
+        return ""
+    if pair.are_lines:
+        return f"`{purpose.option}` of the engine's `run`" if purpose.option else ""
+    return purpose.remedy
 
 
 def _possible(pair: FingerprintPair, difference: FactDifference) -> str:
@@ -215,6 +220,8 @@ def _same_variable(pair: FingerprintPair, key: str) -> str:
     name = fact(key).with_what
     if key in _STABILISED:
         return f"`{_command(pair, '--stabilise')}` sets {name} in every arm"
+    if pair.are_lines:
+        return f"set {name} to the same value in both lines: `{name}=VALUE`, or `-e {name}=VALUE`"
     same = f"set {name} to the same value in every arm"
     named = [arm for arm in pair.context.arms or () if arm.reference]
     if named and (text := _against_usual_software(pair)):
@@ -247,6 +254,8 @@ def _software(pair: FingerprintPair, key: str) -> str:
     if key == "packages.outside":
         return "install them in every arm, or unset their PYTHONPATH"
     arms = pair.context.arms
+    if pair.are_lines:
+        return "compare lines that differ only in this"
     if arms and arms[0].environment == arms[1].environment and arms[0].stack == arms[1].stack:
         return "compare images that differ only in this"
     if arms and (text := _against_usual_software(pair)):
@@ -314,4 +323,4 @@ def _arm_text(arm: ArmRecord) -> str:
     """Return an arm as `--envs` takes it."""
     if arm.reference:
         return f"{arm.id}={arm.environment}:{arm.reference}"
-    return arm.environment if arm.stack == "image" else f"{arm.environment}@{arm.stack}"
+    return arm.environment if arm.stack != "host" else f"{arm.environment}@{arm.stack}"

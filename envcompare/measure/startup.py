@@ -19,7 +19,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from envcompare.config.workloads import Program
+from envcompare.config.workloads import SHELL, Program
 from envcompare.errors import CommandTimeoutError, WorkloadError
 from envcompare.measure import Amount, Fact, Facts, Generated, Hello, Values, shuffled
 from envcompare.measure.cell import CellContext, QuietGate, Roster, failure_of
@@ -308,8 +308,8 @@ class _Finished(msgspec.Struct, frozen=True, kw_only=True):
 
     t0_ns: Amount
     wall_ns: Amount
-    user_ns: Amount
-    sys_ns: Amount
+    user_ns: Amount | None
+    sys_ns: Amount | None
     max_rss_bytes: Amount | None
     exit_code: Count
     signal: str | None
@@ -520,9 +520,12 @@ class ProcessPass:
             return self._late(worker, limit_s)
         if done.exit_code == 0:
             return None
-        brief, hint = f"the command ended with exit code {done.exit_code}", _EXIT_HINT
+        is_line = self.program.argv == SHELL
+        brief = f"the {'line' if is_line else 'command'} ended with exit code {done.exit_code}"
+        hint = _LINE_HINT if is_line else _EXIT_HINT
         if done.signal:
-            brief, hint = f"the command was killed by {done.signal}", _SIGNAL_HINT
+            brief = f"the {'line' if is_line else 'command'} was killed by {done.signal}"
+            hint = _SIGNAL_HINT
         return Failure(
             phase="process" if done.signal else "step",  # a signal may come from outside
             brief=f"{worker.arm}: {brief}",
@@ -594,4 +597,5 @@ _EXIT_HINT = (
     "read its log; containers have no network, and see the command's folder read-only: write to "
     "$HOME or /tmp"
 )
+_LINE_HINT = "read its log; it runs by `sh -c`, without a terminal and with empty input"
 _SIGNAL_HINT = "read its log; where memory ran out give it less to do"

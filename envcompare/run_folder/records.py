@@ -158,8 +158,11 @@ class ProcessRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
     order: Annotated[Count, Meta(description="position of the arm within its pass, from 0")]
     t0_ns: Annotated[Count, Meta(description="CLOCK_MONOTONIC of the host before the start")]
     wall_ns: Annotated[Count, Meta(description="just before the program is started to its exit")]
-    user_ns: Annotated[Count, Meta(description="of the program and the children it waited for")]
-    sys_ns: Count
+    user_ns: Annotated[
+        Count | None,
+        Meta(description="of the program and the children it waited for; null: in a container"),
+    ]
+    sys_ns: Annotated[Count | None, Meta(description="likewise, inside the kernel")]
     real_ns: Annotated[Count, Meta(description="engine call to exit on the controller's clock")]
     max_rss_bytes: Count | None = None
     exit_code: Count
@@ -333,11 +336,11 @@ def event_now(what: EventKind, **parts: Unpack[PlacedEventParts]) -> Event:
 
 
 class ArmRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An arm as planned; `reference` is a user's image or SIF, empty if built."""
+    """An arm as planned; `reference` is a user's image, SIF or line, empty if built."""
 
     id: str
     environment: str
-    stack: Literal["image", "host"] = "image"
+    stack: Literal["image", "host", "line"] = "image"
     reference: str = ""
     is_plain: Annotated[
         bool | None, Meta(description="a process of the host, isolated by nothing; null: unknown")

@@ -134,7 +134,7 @@ def _stretch(block: Measured) -> float | None:
 def _cpu_ns(block: Measured) -> float | None:
     """Return the CPU time over the block's steps, or of the whole process, in nanoseconds."""
     used = (block.user_ns, block.sys_ns) if isinstance(block, ProcessRun) else block.cpu_ns
-    return float(sum(used)) or None
+    return float(sum(filter(None, used))) or None
 
 
 def _gpu_ns(block: Measured) -> float | None:
@@ -144,7 +144,8 @@ def _gpu_ns(block: Measured) -> float | None:
 
 def _of_process(field: str) -> Read:
     def read(block: Measured) -> float | None:
-        return float(getattr(block, field)) if isinstance(block, ProcessRun) else None
+        value = getattr(block, field) if isinstance(block, ProcessRun) else None
+        return None if value is None else float(value)
 
     return read
 

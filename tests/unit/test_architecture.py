@@ -208,7 +208,10 @@ def test_no_file_names_an_environment_but_its_own() -> None:
     """What is special to an environment stands in its file, and comes elsewhere as data."""
     spellings = {name: {name, *where.traits.aliases} for name, where in ENVIRONMENTS.items()}
     names = set[str]().union(*spellings.values())
-    homes = {"envcompare.environments.oci": {"docker"}}  # the program of the engine
+    homes = {
+        "envcompare.environments.oci": {"docker"},  # the program of the engine
+        "envcompare.environments.line": {"docker", "podman"},  # the clients that lines call
+    }
     for name, where in ENVIRONMENTS.items():
         homes.setdefault(type(where).__module__, set()).update(spellings[name])
     for module, path in modules().items():

@@ -37,6 +37,7 @@ _RSS_ERROR_KIB = 2048  # the kernel counts pages in batches for each thread
 _ENDED = (b"Z", b"X")  # states of proc_pid_stat(5)
 _HASHED_BYTES = 64 << 20  # of a file that the command names
 PYTHONS = ("python", "python3")
+_LINE, _CONTAINER = "ENVCOMPARE_LINE", "ENVCOMPARE_CONTAINER"  # also written by envcompare
 _FIND_HINT = "install it there, or name it by the path it has in each environment"
 
 
@@ -52,18 +53,23 @@ def answer(sink: int) -> int:
             op = request["op"]
             if op not in ("look", "command"):
                 raise ProtocolError(f"no operation {op!r}; there are look and command")
-            _enter(request)
-            reply = _look(request) if op == "look" else Run(request).reply()
+            own = os.environ.pop(_LINE, None)
+            if own is not None:
+                request["argv"] = [*request["argv"], own]
+            act = _look if op == "look" else _run
+            _enter(request, is_line=own is not None)
+            reply = act(request, is_line=own is not None)
     except PhaseError as error:
         reply = failure_reply(op, error)
     send(sink, encode({"op": op, "ok": True, **reply}))
     return 0
 
 
-def _enter(request: Dict[str, Any]) -> None:
+def _enter(request: Dict[str, Any], *, is_line: bool) -> None:
     """Take the folder and the CPUs of the command; put this interpreter first in PATH.
 
-    An image of the user's has its own Python on its PATH, maybe with a wrapper around it.
+    An image of the user's has its own Python on its PATH, maybe with a wrapper around it. A line
+    runs with the PATH of the login.
     """
     with phase("setup"):
         try:
@@ -74,23 +80,34 @@ def _enter(request: Dict[str, Any]) -> None:
                 hint="give --command-dir a folder that every environment of the host can enter",
             ) from error
         pin(request.get("cpus"))
-    if not os.environ.get(OWN_PYTHON):
+    if not is_line and not os.environ.get(OWN_PYTHON):
         here = os.path.dirname(sys.executable)
         os.environ["PATH"] = os.pathsep.join((here, os.environ.get("PATH", os.defpath)))
 
 
-def _look(request: Dict[str, Any]) -> Dict[str, Any]:
-    """Return where the program is, the hash of the files it names, and the fingerprint."""
+def _look(request: Dict[str, Any], *, is_line: bool) -> Dict[str, Any]:
+    """Return where the program is, the hash of the files it names, and the fingerprint.
+
+    Of a line only the machine is known before it runs.
+    """
     # a launch that measures does without
     from harness.facts.inside import OF_ONE_PROCESS, fingerprint  # noqa: PLC0415
+    from harness.facts.machine import machine  # noqa: PLC0415
 
-    found = fingerprint(threads=None, device="cpu", data=request["cwd"], is_launcher=True)
+    if is_line:
+        found = machine()
+    else:
+        found = fingerprint(threads=None, device="cpu", data=request["cwd"], is_launcher=True)
     return {
         "program": find(request["argv"][0]),
         "programs": _programs_hashes(request["argv"]),
         "code_hash": _files_hash(request["argv"]),
         "fingerprint": {**found, **dict.fromkeys(OF_ONE_PROCESS)},
     }
+
+
+def _run(request: Dict[str, Any], *, is_line: bool) -> Dict[str, Any]:
+    return Run(request, is_line=is_line).reply()
 
 
 def find(name: str) -> str:
@@ -134,12 +151,14 @@ def _files_hash(argv: List[str]) -> str:
 class Run:
     """One process of a program, which ends with it, with its time, or with the connection."""
 
-    def __init__(self, request: Dict[str, Any]) -> None:
+    def __init__(self, request: Dict[str, Any], *, is_line: bool = False) -> None:
         patterns = {name: re.compile(text.encode()) for name, text in request["patterns"].items()}
         self._argv: List[str] = request["argv"]
         self._limit_s: float = request["limit_s"]
         self._output = Output(patterns, log=2)
-        self._watch = _watch() if request.get("watch") else None
+        self._is_line = is_line
+        self._container = os.environ.pop(_CONTAINER, "")  # the engine, and the file with the ID
+        self._watch = self._make_watch() if request.get("watch") else None
         self._is_late = False
         self._is_leaving = False
         self._settling_ns = 0
@@ -159,9 +178,12 @@ class Run:
         return {
             "t0_ns": start_ns,
             "wall_ns": end_ns - start_ns,
-            "user_ns": round(used.ru_utime * 1e9),
-            "sys_ns": round(used.ru_stime * 1e9),
-            "max_rss_bytes": used.ru_maxrss * 1024 if used.ru_maxrss > self._floor_kib else None,
+            # a container is no child of the client that starts it
+            "user_ns": None if self._container else round(used.ru_utime * 1e9),
+            "sys_ns": None if self._container else round(used.ru_stime * 1e9),
+            "max_rss_bytes": None
+            if self._container or used.ru_maxrss <= self._floor_kib
+            else used.ru_maxrss * 1024,
             "exit_code": code if code >= 0 else 128 - code,
             "signal": signal.Signals(-code).name if code < 0 else None,
             "is_late": self._is_late,
@@ -179,7 +201,8 @@ class Run:
         return found, time.monotonic_ns() - start_ns
 
     def _run(self, path: str) -> Tuple[Tuple[int, int], int, resource.struct_rusage]:
-        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # as the launcher itself keeps none
+        if not self._is_line:
+            os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # as the launcher itself keeps none
         # Threads are there before the clock starts: their start would disturb a short program.
         timer = threading.Timer(self._limit_s, self._end_late)
         timer.daemon = True  # else it would keep a launcher whose program cannot be started
@@ -202,7 +225,9 @@ class Run:
             self._watch.begin(self._pid)
         # exec keeps the peak of the process it replaces, here this launcher (getrusage(2))
         self._floor_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + _RSS_ERROR_KIB
-        os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
+        # `leave` may reap it meanwhile, and this process then ends while it waits for the lock
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
         end_ns = time.monotonic_ns()
         timer.cancel()
         self._is_leaving = not _settles(self._pid)
@@ -214,6 +239,14 @@ class Run:
             self._is_reaped = True
         process.returncode = status  # keeps Popen from waiting for it again
         return (start_ns, end_ns), status, used
+
+    def _make_watch(self) -> Watch:
+        # a launch that measures does without
+        from harness.watching import Container, Watch  # noqa: PLC0415
+
+        engine, _, id_file = self._container.partition(" ")
+        container = Container(engine, id_file) if engine else None
+        return Watch(container, is_line=self._is_line)
 
     def _end_with_input(self) -> None:
         while os.read(0, 4096):
@@ -236,13 +269,6 @@ class Run:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if not self._is_reaped:  # else another process may have the number
                 os.killpg(self._pid, signal.SIGKILL)
-
-
-def _watch() -> Watch:
-    # a launch that measures does without
-    from harness.watching import Watch  # noqa: PLC0415
-
-    return Watch()
 
 
 def _words(argv: List[str], path: str) -> List[str]:

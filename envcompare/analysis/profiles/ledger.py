@@ -237,6 +237,8 @@ def timing_ledger(
         return "no block was measured in one of the arms"
     if any(isinstance(one, Block) and one.gpu_ns for one in (*before, *after)):
         return "the work runs on a GPU, so its parts need a trace"
+    if any(isinstance(one, ProcessRun) and one.user_ns is None for one in (*before, *after)):
+        return "the CPU time of a container is not measured: its client is another process"
     counted = _counted(before), _counted(after)
     if counted[0] and counted[1] and _can_tell((counted[0], counted[1])):
         modes = counted[0], counted[1]
@@ -288,7 +290,7 @@ def _on_clock(measured: Sequence[Measured], modes: Modes | None) -> _Division:
 
 def _of_programs(runs: Sequence[ProcessRun]) -> _Division:
     wall = fmean(run.wall_ns for run in runs)
-    user, system = fmean(run.user_ns for run in runs), fmean(run.sys_ns for run in runs)
+    user, system = fmean(run.user_ns or 0 for run in runs), fmean(run.sys_ns or 0 for run in runs)
     rules: tuple[str, ...] = (_PROGRAM,)
     scale = 1.0
     if user + system > wall:

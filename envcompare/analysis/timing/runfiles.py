@@ -45,6 +45,7 @@ from envcompare.run_folder.records import (
 from envcompare.run_folder.results import RunFolder, arms_within
 
 _GUARDS = ("waited", "caution", "training-failed")
+_PROCESS_TIMES = ("wall_ns", "user_ns", "sys_ns", "real_ns")
 _STARTUP_TIMES = tuple(name for name in Startup.__struct_fields__ if name.endswith("_ns"))
 
 
@@ -320,7 +321,6 @@ def _fault(sample: Sample) -> str:
 def _times_ns(sample: Measured | Startup) -> tuple[int, ...]:
     if isinstance(sample, Block):
         return (*sample.wall_ns, *sample.cpu_ns, *(sample.gpu_ns or ()))
-    if isinstance(sample, ProcessRun):
-        return (sample.wall_ns, sample.user_ns, sample.sys_ns, sample.real_ns)
-    times = (getattr(sample, name) for name in _STARTUP_TIMES)
+    names = _PROCESS_TIMES if isinstance(sample, ProcessRun) else _STARTUP_TIMES
+    times = (getattr(sample, name) for name in names)
     return tuple(time for time in times if time is not None)

@@ -328,8 +328,9 @@ def _said(difference: FactDifference) -> str:
 
 
 def _stack(arm: ArmSummary) -> str:
-    text = f"{arm.environment}, stack {arm.stack}"
-    if arm.reference:
+    software = arm.reference if arm.stack == "line" else f"stack {arm.stack}"
+    text = f"{arm.environment}, {software}"
+    if arm.reference and arm.stack != "line":
         text += f", {arm.reference}"
     text = ", ".join((text, *assigned(arm.parameters)))
     runs, started = arm.facts.get("python.executable"), arm.identity.get("started_as")

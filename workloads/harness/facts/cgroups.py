@@ -36,10 +36,10 @@ class Cgroup(NamedTuple):
         return [text for text in texts if text is not None]
 
 
-def own_group(controller: str) -> Cgroup:
-    """Return the group of this process; version 0 and no folder if there is none."""
+def own_group(controller: str, process: str = "self") -> Cgroup:
+    """Return the group of a process, as this one sees it; version 0 and no folder for none."""
     for version, name in ((1, controller), (2, "")):
-        path = _own_path(name)
+        path = _own_path(name, process)
         mount = _mount(version, name)
         if path is not None and mount is not None:
             return Cgroup(version, _folders(path, *mount))
@@ -72,10 +72,11 @@ def memory_peak_bytes() -> int | None:
     return _number(memory.read("memory.peak" if memory.version == 2 else _V1_PEAK))
 
 
-def limits() -> dict[str, object]:
+def limits(process: str = "self") -> dict[str, object]:
     """Return the fingerprint keys of the control groups; the tightest visible limit counts."""
-    cpu, memory, cpuset = own_group("cpu"), own_group("memory"), own_group("cpuset")
-    processes, disk = own_group("pids"), own_group("blkio")
+    cpu, memory, cpuset, processes, disk = (
+        own_group(name, process) for name in ("cpu", "memory", "cpuset", "pids", "blkio")
+    )
     counts = [top for top in map(_number, processes.read_all("pids.max")) if top is not None]
     second = memory.version == 2
     tops = [_number(text) for text in memory.read_all("memory.max" if second else _V1_LIMIT)]
@@ -105,8 +106,8 @@ def _folders(path: str, root: str, point: str) -> list[str]:
     return [folder for folder in folders if os.path.isdir(folder)]
 
 
-def _own_path(name: str) -> str | None:
-    for line in (read_text("/proc/self/cgroup") or "").splitlines():
+def _own_path(name: str, process: str = "self") -> str | None:
+    for line in (read_text(f"/proc/{process}/cgroup") or "").splitlines():
         _, names, path = line.split(":", 2)
         if name in names.split(","):
             return path

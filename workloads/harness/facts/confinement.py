@@ -29,9 +29,11 @@ _POLICIES = {"0": "other", "1": "fifo", "2": "rr", "3": "batch", "5": "idle", "6
 def confinement(data: str | None) -> dict[str, Any]:
     """Return the facts of this process; `data` is the folder that the workload reads."""
     return {
-        **_rights(),
+        "uid": os.getuid(),
+        "gid": os.getgid(),
+        **rights(),
         **scheduling(),
-        **_limits(),
+        **soft_limits(),
         "mount.python": attempt(lambda: mount_of(os.path.realpath(sys.executable))),
         "mount.packages": attempt(lambda: mount_of(sysconfig.get_path("purelib"))),
         "mount.data": None if data is None else attempt(lambda: mount_of(data)),
@@ -59,20 +61,21 @@ def scheduling(process: str = "self") -> dict[str, Any]:
     }
 
 
-def _rights() -> dict[str, Any]:
-    status = read_text("/proc/self/status") or ""
+def rights(process: str = "self") -> dict[str, Any]:
+    """Return what the kernel lets a process do, and the number of its threads."""
+    status = read_text(f"/proc/{process}/status") or ""
     fields = dict(re.findall(r"^(\w+):\s*(.*)$", status, re.MULTILINE))
     return {
-        "uid": os.getuid(),
-        "gid": os.getgid(),
         "seccomp.mode": attempt(lambda: int(fields["Seccomp"])),
         "seccomp.filters": attempt(lambda: int(fields["Seccomp_filters"])),
         "no_new_privs": attempt(lambda: bool(int(fields["NoNewPrivs"]))),
         "capabilities.effective": fields.get("CapEff"),
         "speculation.ssb": fields.get("Speculation_Store_Bypass"),
         "speculation.indirect_branch": fields.get("SpeculationIndirectBranch"),
-        "lsm.label": security_label((read_text("/proc/self/attr/current") or "").rstrip("\0")),
-        "threads.alive": attempt(lambda: len(os.listdir("/proc/self/task"))),
+        "lsm.label": security_label(
+            (read_text(f"/proc/{process}/attr/current") or "").rstrip("\0")
+        ),
+        "threads.alive": attempt(lambda: len(os.listdir(f"/proc/{process}/task"))),
     }
 
 
@@ -85,22 +88,25 @@ def security_label(text: str) -> str | None:
     return context[1] if context else text or None
 
 
-def _limits() -> dict[str, Any]:
-    """Return all soft limits; the one of files has a second name, from BSD."""
+def soft_limits(process: int = 0) -> dict[str, Any]:
+    """Return all soft limits of a process, by default this one.
+
+    The limit of files has a second name, from BSD.
+    """
     names = {name for name in dir(resource) if name.startswith("RLIMIT_")} - {"RLIMIT_OFILE"}
     return {
-        f"limits.{name[7:].lower()}": attempt(partial(_soft, getattr(resource, name)))
+        f"limits.{name[7:].lower()}": attempt(partial(_soft, process, getattr(resource, name)))
         for name in names
     }
 
 
-def _soft(kind: int) -> int | str:
-    value = resource.getrlimit(kind)[0]
+def _soft(process: int, kind: int) -> int | str:
+    value = resource.prlimit(process, kind)[0]
     return "unlimited" if value == resource.RLIM_INFINITY else value
 
 
-def mount_of(path: str) -> str | None:
-    """Return `type options` of the mount that holds a path, which must exist.
+def mount_of(path: str, process: str = "self") -> str | None:
+    """Return `type options` of the mount of a process that holds a path, which must exist.
 
     The kernel is asked for its number (proc_pid_fdinfo(5)): the longest name would be wrong where
     a later mount hides an earlier one.
@@ -111,7 +117,7 @@ def mount_of(path: str) -> str | None:
     finally:
         os.close(fd)
     number = re.search(r"mnt_id:\s*(\d+)", info)
-    for line in (read_text("/proc/self/mountinfo") or "").splitlines():
+    for line in (read_text(f"/proc/{process}/mountinfo") or "").splitlines():
         if number and line.startswith(f"{number[1]} "):
             return describe_mount(line)
     return None

@@ -10,7 +10,8 @@ import hashlib
 import os
 import re
 from functools import cache, partial
-from typing import Any, Callable, Iterable, Optional
+from types import MappingProxyType
+from typing import Any, Callable, Collection, Iterable, Mapping, Optional
 
 from harness.attempts import attempt
 
@@ -51,11 +52,17 @@ def mapped_libraries(process: str = "self") -> list[str]:
     return sorted(path for path in paths if _LIBRARY.match(_name(path)))
 
 
-def library_facts(paths: Iterable[str]) -> dict[str, Any]:
-    """Return names, hashes and paths of the mapped libraries, the C library and the allocator."""
-    by_name = {_name(path): path for path in paths}
+def library_facts(
+    paths: Collection[str], readable: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Return names, hashes and paths of the mapped libraries, the C library and the allocator.
+
+    `readable` has the path by which this process can read a library, if it is another one.
+    """
+    by_name = {_name(path): readable.get(path, path) for path in paths}
+    hashes = {path: short_hash(readable.get(path, path)) for path in paths}
     return {
-        "loaded_libraries": sorted({f"{_name(one)} {short_hash(one)}" for one in paths}),
+        "loaded_libraries": sorted({f"{_name(one)} {text}" for one, text in hashes.items()}),
         "loaded_paths": sorted({f"{_name(one)} {_path(one)}" for one in paths}),
         "libc.version": _libc_version(),
         "libc.sha256": _hash_of(by_name, "|".join(_C_LIBRARIES.values())),

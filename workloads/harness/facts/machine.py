@@ -27,12 +27,13 @@ def _kernel() -> dict[str, Any]:
         "kernel.release": system.release,
         "kernel.version": system.version,
         "kernel.clocksource": read_text(_CLOCK),
-        "os.release": attempt(_os_release),
+        "os.release": attempt(os_release),
     }
 
 
-def _os_release() -> str | None:
-    for line in (read_text("/etc/os-release") or "").splitlines():
+def os_release(root: str = "") -> str | None:
+    """Return the name of the distribution whose files are below a root."""
+    for line in (read_text(f"{root}/etc/os-release") or "").splitlines():
         name, _, value = line.partition("=")
         if name == "PRETTY_NAME":
             return value.strip("\"'")
@@ -116,7 +117,7 @@ def _memory() -> dict[str, Any]:
         "memory.total_bytes": int(total[1]) * 1024 if total else None,
         "thp": _chosen(f"{_HUGE_PAGES}/enabled"),
         "thp.defrag": _chosen(f"{_HUGE_PAGES}/defrag"),
-        "shm.bytes": attempt(_shared_memory_bytes),
+        "shm.bytes": attempt(shared_memory_bytes),
     }
 
 
@@ -126,6 +127,7 @@ def _chosen(path: str) -> str | None:
     return found[1] if found else None
 
 
-def _shared_memory_bytes() -> int:
-    disk = os.statvfs("/dev/shm")  # noqa: S108  its size is asked for
+def shared_memory_bytes(root: str = "") -> int:
+    """Return the size of the shared memory below a root."""
+    disk = os.statvfs(f"{root}/dev/shm")  # noqa: S108  its size is asked for
     return disk.f_frsize * disk.f_blocks

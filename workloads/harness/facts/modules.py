@@ -16,7 +16,7 @@ from harness.facts.libraries import short_hash
 _HEADER_BYTES = 16  # magic number, flags, then time and size of the source, or its hash (PEP 552)
 _BY_HASH, _CHECKED = 1, 2  # of its flags
 _U32 = 0xFFFFFFFF
-_MOST_FILES = 3000  # a whole library has about 1000 without its tests
+MOST_FILES = 3000  # a whole library has about 1000 without its tests
 _NO_PART = {
     "__pycache__", "dist-packages", "ensurepip", "idlelib", "lib2to3", "site-packages", "test",
     "tests", "tkinter", "turtledemo",
@@ -29,7 +29,7 @@ def module_facts(*, every: bool = False) -> Dict[str, Any]:
     With `every` it is all modules there are: what a command imports is not seen from outside. Each
     file is read once in a process and its forks, since `short_hash` keeps what it has read.
     """
-    files = dict(sorted(islice(_every_file() if every else _imported_files(), _MOST_FILES)))
+    files = dict(sorted(islice(_every_file() if every else _imported_files(), MOST_FILES)))
     return {
         "python.modules": [f"{name} {short_hash(path)}" for name, path in files.items()],
         "python.uncompiled": sum(not attempt(partial(is_compiled, one)) for one in files.values()),
@@ -45,12 +45,17 @@ def _tops() -> List[str]:
 def _every_file() -> Iterator[Tuple[str, str]]:
     """Yield all modules of the library, except its tests and programs."""
     for top in _tops():
-        for folder, below, names in os.walk(top):
-            below[:] = sorted(set(below) - _NO_PART)
-            for name in sorted(names):
-                path = os.path.join(folder, name)
-                if name.endswith(".py"):
-                    yield path[len(top) :], path
+        yield from files_below(top)
+
+
+def files_below(top: str) -> Iterator[Tuple[str, str]]:
+    """Yield all modules below a folder of a library, which ends with a slash, and their paths."""
+    for folder, below, names in os.walk(top):
+        below[:] = sorted(set(below) - _NO_PART)
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            if name.endswith(".py"):
+                yield path[len(top) :], path
 
 
 def _imported_files() -> Iterator[Tuple[str, str]]:

@@ -8,7 +8,7 @@ import site
 import sys
 import sysconfig
 from functools import partial
-from typing import Iterable, NamedTuple
+from typing import Iterable, NamedTuple, Optional
 
 from harness.attempts import attempt, text_hash
 from harness.facts.cgroups import read_text
@@ -43,14 +43,16 @@ class Distribution(NamedTuple):
         return not set(own).isdisjoint(modules)
 
 
-def installed() -> list[Distribution]:
-    """Return what can be imported, read from the names of metadata folders.
+def installed(folders: Optional[Iterable[str]] = None) -> list[Distribution]:
+    """Return what can be imported from folders, by default those of this interpreter.
+
+    It is read from the names of metadata folders.
 
     importlib.metadata would open each folder, which takes ten times as long. Of two versions in one
     folder the first by name counts: the order of a listing is the file system's own.
     """
     found: dict[str, Distribution] = {}
-    for folder in sys.path:
+    for folder in sys.path if folders is None else folders:
         for entry in sorted(attempt(partial(os.listdir, folder)) or []):
             match = re.fullmatch(r"(.+?)-([^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info", entry)
             if match:

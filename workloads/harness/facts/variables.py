@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Mapping, Optional
 
 from harness.facts.masking import SECRET_WORDS, masked
 
@@ -30,19 +30,40 @@ def overwrite(name: str, value: str) -> None:
 
 def variables() -> dict[str, Any]:
     """Return the variables that matter, as the arm sets them, and what is in effect of a few."""
-    kept = {
+    return {**_kept({**os.environ, **_FOUND}), **_in_effect(os.environ)}
+
+
+def environment_of(process: str) -> Dict[str, str]:
+    """Return the variables with which a process was started.
+
+    Raises OSError if this login may not read them.
+    """
+    with open(f"/proc/{process}/environ", encoding="utf-8", errors="replace") as file:
+        pairs = (entry.partition("=") for entry in file.read().split("\0"))
+        return {name: value for name, equals, value in pairs if equals}
+
+
+def variables_of(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the same as `variables` of the variables of another process."""
+    return {**_kept(given), **_in_effect(given)}
+
+
+def _kept(given: Mapping[str, Optional[str]]) -> dict[str, Any]:
+    return {
         f"env.{name}": SET if _PLACES.fullmatch(name) else masked(value)
-        for name, value in {**os.environ, **_FOUND}.items()
+        for name, value in given.items()
         if value is not None and ALLOWED.fullmatch(name) and not SECRET_WORDS.search(name)
     }
+
+
+def _in_effect(given: Mapping[str, str]) -> dict[str, Any]:
     return {
-        **kept,
-        "allocator.ld_preload": _text("LD_PRELOAD"),
-        "allocator.tunables": _text("GLIBC_TUNABLES"),
-        "threads.omp": _number("OMP_NUM_THREADS"),
-        "threads.mkl": _number("MKL_NUM_THREADS"),
-        "threads.openblas": _number("OPENBLAS_NUM_THREADS"),
-        "gpu.visible": _text("CUDA_VISIBLE_DEVICES"),
+        "allocator.ld_preload": _text(given, "LD_PRELOAD"),
+        "allocator.tunables": _text(given, "GLIBC_TUNABLES"),
+        "threads.omp": _number(given, "OMP_NUM_THREADS"),
+        "threads.mkl": _number(given, "MKL_NUM_THREADS"),
+        "threads.openblas": _number(given, "OPENBLAS_NUM_THREADS"),
+        "gpu.visible": _text(given, "CUDA_VISIBLE_DEVICES"),
     }
 
 
@@ -54,11 +75,11 @@ def scratch_folder() -> str:
     return os.environ.get("ENVCOMPARE_SCRATCH") or os.environ.get("HOME") or os.getcwd()
 
 
-def _text(name: str) -> str | None:
-    value = os.environ.get(name)
+def _text(given: Mapping[str, str], name: str) -> str | None:
+    value = given.get(name)
     return None if value is None else masked(value)
 
 
-def _number(name: str) -> int | None:
-    value = os.environ.get(name, "")
+def _number(given: Mapping[str, str], name: str) -> int | None:
+    value = given.get(name, "")
     return int(value) if value.isdigit() else None

@@ -1,0 +1,170 @@
+"""Command lines as typed: which are one call of an engine, and what is added to them."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from envcompare.cli.options import line_settings
+from envcompare.environments import Isolation
+from envcompare.environments.line import (
+    EngineCall,
+    EngineLine,
+    Line,
+    container_file,
+    engine_call,
+    given_options,
+)
+from envcompare.environments.registry import EVERY
+from envcompare.errors import ConfigError
+from envcompare.text import Command
+
+# Parts of what `run --help` prints, of Docker 20.10 and of Podman 4.3.
+DOCKER = """
+Usage:  docker run [OPTIONS] IMAGE [COMMAND] [ARG...]
+
+Options:
+      --add-host list                  Add a custom host-to-IP mapping (host:ip)
+  -d, --detach                         Run container in background and print container ID
+  -e, --env list                       Set environment variables
+  -i, --interactive                    Keep STDIN open even if not attached
+      --rm                             Automatically remove the container when it exits
+  -t, --tty                            Allocate a pseudo-TTY
+      --ulimit ulimit                  Ulimit options (default [])
+  -v, --volume list                    Bind mount a volume
+  -w, --workdir string                 Working directory inside the container
+"""
+PODMAN = """
+Options:
+      --cidfile string                           Write the container ID to the file
+  -d, --detach                                   Run container in background
+      --rmi                                      Remove image unless used by other containers
+  -v, --volume stringArray                       Bind mount a volume into the container
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "before", "words"),
+    [
+        ("docker run --rm app:2 python x.py", "docker run ", ("--rm", "app:2", "python", "x.py")),
+        ("docker  run\t-v $PWD:/w app", "docker  run\t", ("-v", "$PWD:/w", "app")),
+        ("A=1 B='x y' podman run app", "A=1 B='x y' podman run ", ("app",)),
+        ("/usr/bin/docker --context far run app", "/usr/bin/docker --context far run ", ("app",)),
+        ("docker -l error container run app", "docker -l error container run ", ("app",)),
+        ("docker run \\\n  --rm \\\n app 'a;b'", "docker run ", ("--rm", "app", "a;b")),
+        ("docker run app sh -c 'a && b | c'", "docker run ", ("app", "sh", "-c", "a && b | c")),
+    ],
+)
+def test_call_of_an_engine_is_found_with_its_position(
+    line: str, before: str, words: tuple[str, ...]
+) -> None:
+    """Quotes, blanks, variables and lines that go on are those of the shell."""
+    call = engine_call(line)
+    assert call is not None
+    assert line[: call.position] == before
+    assert call.words == words
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "python train.py",
+        "docker compose run app",
+        "docker exec box run",
+        "docker run",
+        "docker run app | tee log",
+        "docker run app; docker run app",
+        "docker run app && true",
+        "docker run $(cat image)",
+        "(docker run app)",
+        "cd x && docker run app",
+        "sudo docker run app",
+        "docker run 'app",
+        "echo docker run app",
+        "",
+    ],
+)
+def test_other_lines_are_no_call_of_an_engine(line: str) -> None:
+    """They are measured as they are, with nothing added."""
+    assert engine_call(line) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "manual", "names", "image"),
+    [
+        ("--rm -v /a:/b -w /b app -d", DOCKER, ("--rm", "-v", "-w"), "app"),
+        ("-dit app", DOCKER, ("-d", "-i", "-t"), "app"),
+        ("-eX=1 --env Y --env=Z app run", DOCKER, ("-e", "--env", "--env"), "app"),
+        ("-itv /a:/b app", DOCKER, ("-i", "-t", "-v"), "app"),
+        ("--cidfile f --rmi app", PODMAN, ("--cidfile", "--rmi"), "app"),
+        ("--rm", DOCKER, ("--rm",), ""),
+    ],
+)
+def test_options_are_told_from_the_image_by_the_manual(
+    text: str, manual: str, names: tuple[str, ...], image: str
+) -> None:
+    """An option that the client describes with a type takes the next word."""
+    assert given_options(tuple(shlex.split(text)), manual) == (names, image)
+
+
+def test_line_of_an_engine_gets_only_what_finds_its_container() -> None:
+    """Everything else of the line stays as it is, byte for byte."""
+    line = "X=1 docker run --rm -v $PWD:/w  app python -c 'print(1)'"
+    isolation = Isolation(run_id="R", arm="b", worker="W", reference=line, scratch="/s")
+    launcher = Command(argv=("python3", "measuring.py"), env=(("MALLOC_TOP_PAD_", "1"),))
+    wrapped = EngineLine.of("docker").wrap(launcher, isolation)
+    added = "--label envcompare.run=R --label envcompare.worker=W --cidfile /s/container-W"
+    assert container_file(isolation) == "/s/container-W"
+    assert wrapped.argv == launcher.argv
+    assert dict(wrapped.env) == {
+        "ENVCOMPARE_RUN": "R",
+        "ENVCOMPARE_ARM": "b",
+        "ENVCOMPARE_ENVIRONMENT": "docker-line",
+        "ENVCOMPARE_WORKER": "W",
+        "ENVCOMPARE_LINE": f"X=1 docker run  {added} --rm -v $PWD:/w  app python -c 'print(1)'",
+        "ENVCOMPARE_CONTAINER": "docker /s/container-W",
+    }
+
+
+def test_plain_line_gets_nothing_but_marks() -> None:
+    """The variables that workloads get are not for lines."""
+    isolation = Isolation(run_id="R", arm="a", worker="W", reference="make fast")
+    wrapped = Line().wrap(Command(argv=("python3",), env=(("PYTHONHASHSEED", "0"),)), isolation)
+    assert wrapped.env[-1] == ("ENVCOMPARE_LINE", "make fast")
+    assert "PYTHONHASHSEED" not in dict(wrapped.env)
+
+
+def test_lines_become_arms_by_what_starts_them() -> None:
+    """A name may come first; without one it is a letter."""
+    lines = ("fast=python x.py", "OMP_NUM_THREADS=1 python x.py", "docker run app a@b:c,d=e")
+    settings = line_settings(lines, {"budget": 30.0})
+    assert settings.envs == (
+        "fast=line:python x.py",
+        "b=line:OMP_NUM_THREADS=1 python x.py",
+        "c=docker-line:docker run app a@b:c,d=e",
+    )
+    assert (settings.budget, settings.margin, settings.profile) == (30.0, 5.0, "none")
+    assert line_settings(lines, {"preset": "strict"}).margin is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "brief"),
+    [
+        (("python x.py",), "at least two"),
+        (("b=true", "true"), "two lines are 'b'"),
+        (("true", " "), "is empty"),
+        (("true", "fast="), "is empty"),
+    ],
+)
+def test_lines_that_cannot_be_compared_are_refused(lines: tuple[str, ...], brief: str) -> None:
+    """Before anything is run, with what to write instead."""
+    with pytest.raises(ConfigError, match=brief) as refused:
+        line_settings(lines, {})
+    assert refused.value.hint
+
+
+def test_engine_call_names_the_program_without_its_folder() -> None:
+    """It is looked up by that name to find and remove the container."""
+    assert engine_call("/opt/bin/podman run app") == EngineCall("podman", 20, ("app",))
+    assert {"line", "docker-line", "podman-line"} < set(EVERY)
