@@ -6,6 +6,7 @@ It is the only place that prints results or exits.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 import threading
@@ -54,6 +55,11 @@ if TYPE_CHECKING:
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _UNDECIDED = 7  # exit code of `why`
+_DECIDED = ("slower", "faster", "equivalent")
+_CONTAINERS = re.compile(r"\b(?:docker|podman)\b")
+_CLIENT = (
+    "its container is not read, only the client: write the line as one `docker run` or `podman run`"
+)
 _AGAIN = ("allow_mismatch", "wait")  # may differ when a run is resumed
 _Planned = tuple["Experiment", "Plan", "tuple[HostSpec, ...]"]
 
@@ -275,17 +281,18 @@ def _begin(
         is_seeded = flags.seed is not None or file.seed is not None
         if (begun := session_run(experiment, is_seeded=is_seeded)) is not None:
             return begun, None
-    return _created((experiment, plan, hosts), display)
+    return _create((experiment, plan, hosts), display), (experiment, plan, hosts)
 
 
-def _created(new: _Planned, display: Display) -> tuple[RunFolder, _Planned]:
+def _create(new: _Planned, display: Display) -> RunFolder:
+    """Return the folder of a new run, once its hosts and base image are known to be available."""
     from envcompare.run_folder.results import RunFolder
     from envcompare.runner import walk
 
     experiment, plan, hosts = new
     _check_places(experiment, hosts, display)
     record = walk.run_record(plan, experiment, command_line=command_line())
-    return RunFolder.create(experiment.out, record), new
+    return RunFolder.create(experiment.out, record)
 
 
 @click.command()
@@ -298,10 +305,10 @@ def why(display: Display, /, *, lines: tuple[str, ...], **values: Any) -> None: 
     \b
     envcompare why 'python train.py' 'docker run --rm -v $PWD:/w -w /w app:2 python train.py'
 
-    Each line runs in the current folder, by `sh -c`, several times in turn. A call of `docker run`
-    or `podman run` gets a label and `--cidfile`; nothing else is added. A name may come first, as
-    in 'fast=python train.py'. Exit 3 if a line cannot be run, 4 if one fails, 7 if nothing is
-    decided.
+    Each line runs several times, in random order, by `sh -c` in the current folder. envcompare adds
+    two labels and `--cidfile` to `docker run` and `podman run`, and nothing else. 'fast=python
+    train.py' names a line. By default, differences below 5 % count as equal, and the run stops
+    after 600 s. Exit 3: a line cannot be run. 4: a line failed. 7: a line is undecided.
     """
     from envcompare.cli.planning import planned
     from envcompare.config.settings import Settings
@@ -309,13 +316,15 @@ def why(display: Display, /, *, lines: tuple[str, ...], **values: Any) -> None: 
     from envcompare.runner import Job
 
     new = planned(line_settings(lines, values), Settings(), accept_many=True)
-    folder, (experiment, plan, hosts) = _created(new, display)
+    folder, (experiment, plan, hosts) = _create(new, display), new
     with locked(folder.path, by="run"):
         job = Job(folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
         for arm in experiment.arms:
             display.say(f"{arm.id}: {masked(arm.reference)}")
+            if not arm.traits.programs and _CONTAINERS.search(arm.reference):
+                display.say(f"  {_CLIENT}")
         exit_code, comparison = _measured(job)
-    undecided = any(one.outcome == "inconclusive" for one in comparison.compared)
+    undecided = any(one.outcome not in _DECIDED for one in comparison.compared)
     sys.exit(exit_code or (_UNDECIDED if undecided else 0))
 
 

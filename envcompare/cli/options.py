@@ -119,6 +119,7 @@ IMPORT = (
 _NAMED_LINE = re.compile(r"([a-z][a-z0-9-]*)=(.*)", re.DOTALL)
 _SCRIPT = re.compile(r"[^\s'\"=:]+\.(?:py|sh)\b")
 _LINE_MARGIN = 5.0  # percent
+_SEARCHED = 4096  # characters of a line, for the name of a script
 _DEFAULT_FILE = Path("envcompare.toml")
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _INTERPRETERS = re.compile(r"python[\d.]*|torchrun|accelerate|env|nice|time|numactl|taskset")
@@ -224,9 +225,14 @@ EXPERIMENT = (
     *_flags("how", "stack", "ssh", "lock"),
 )
 LINES = (
+    click.option(
+        "--prepare",
+        metavar="'LINE'",
+        help="Shell line before each process, not timed, as in 'rm -rf out'.",
+    ),
+    click.option("--conclude", metavar="'LINE'", help="Shell line after each process, not timed."),
     *_presets(),
-    *_named_flags("margin", "target", "budget", "seed", "pin", "quiet_gate", "title", "out"),
-    *_named_flags("wait", "allow_mismatch"),
+    *_named_flags("margin", "target", "budget", "seed", "quiet_gate", "title", "out", "wait"),
 )
 PLACES = (*_flags("where"), *_REACHING)
 CLEANED = (*PLACES, *_flags("lock"))
@@ -334,19 +340,23 @@ def line_settings(lines: tuple[str, ...], values: dict[str, Any]) -> Settings:
     """Return the settings that compare command lines, run in the current folder.
 
     A line may begin with its name, as in `fast=python train.py`. Raises ConfigError for a repeated
-    name, and for fewer than two lines.
+    name, and for another number of lines than 2 to 26.
     """
     from envcompare.environments.line import engine_call  # --help does without the engines
 
-    if len(lines) < 2:
+    if not 2 <= len(lines) <= len(string.ascii_lowercase):
         raise ConfigError(
-            "why compares at least two command lines",
+            f"why compares 2 to {len(string.ascii_lowercase)} command lines, not {len(lines)}",
             hint="quote each of them: envcompare why 'python train.py' 'docker run …'",
         )
     arms: dict[str, str] = {}
     for letter, text in zip(string.ascii_lowercase, lines, strict=False):
         named = _NAMED_LINE.fullmatch(text)
         name, line = (named[1], named[2]) if named else (letter, text)
+        if any("\ud800" <= character <= "\udfff" or character == "\0" for character in line):
+            raise ConfigError(
+                f"the line {text!a} is not valid UTF-8", hint="write it into a script"
+            )
         if name in arms or not line.strip():
             raise ConfigError(
                 f"the line {text!r} is empty" if not line.strip() else f"two lines are {name!r}",
@@ -356,19 +366,21 @@ def line_settings(lines: tuple[str, ...], values: dict[str, Any]) -> Settings:
         arms[name] = f"{name}={f'{call.program}-line' if call else 'line'}:{line}"
     given = {name: value for name, value in values.items() if value not in (None, ())}
     usual: dict[str, Any] = {} if "preset" in given else {"margin": _LINE_MARGIN}
+    around = {name: given.pop(name, None) for name in ("prepare", "conclude")}
     return Settings(
         **{**usual, **given},
         envs=tuple(arms.values()),
-        workloads={_script(lines): WorkloadTable(command=SHELL)},
+        workloads={_script(lines): WorkloadTable(command=SHELL, **around)},
         profile="none",
+        threads="as-run",
+        stabilise=False,
     )
 
 
 def _script(lines: Iterable[str]) -> str:
     """Return the name of the first script in the lines, else `line`."""
-    scripts = (word for line in lines for word in _SCRIPT.findall(line))
-    taken = {path.stem for path in bundled.workloads().glob("*.py")}
-    return _name((next(scripts, "line"),), taken)
+    scripts = (word for line in lines for word in _SCRIPT.findall(line[:_SEARCHED]))
+    return _name((next(scripts, "line"),))
 
 
 def _with_commands(given: dict[str, Any]) -> dict[str, Any]:
@@ -388,8 +400,8 @@ def _with_commands(given: dict[str, Any]) -> dict[str, Any]:
         cwd=about_commands["command_dir"],
         timeout=about_commands["command_timeout"],
     )
-    bundled = {name: WorkloadTable() for name in listed(given.get("workloads"))}
-    return {**given, "workloads": {**bundled, **tables}}
+    others = {name: WorkloadTable() for name in listed(given.get("workloads"))}
+    return {**given, "workloads": {**others, **tables}}
 
 
 def tables_of(
@@ -401,7 +413,6 @@ def tables_of(
     name or with a duplicate name.
     """
     patterns = _patterns(measures)
-    taken = {path.stem for path in bundled.workloads().glob("*.py")}
     tables: dict[str, WorkloadTable] = {}
     for text in commands:
         argv = command_words(text)
@@ -410,7 +421,7 @@ def tables_of(
                 f"--command {text!r} is empty",
                 hint="give a program and its arguments, as in --command 'python train.py'",
             )
-        name = base = _name(argv, taken)
+        name = base = _name(argv)
         for number in range(2, len(commands) + 2):
             if name not in tables:
                 break
@@ -419,7 +430,7 @@ def tables_of(
     return tables
 
 
-def _name(argv: tuple[str, ...], taken: set[str]) -> str:
+def _name(argv: tuple[str, ...]) -> str:
     """Name a command after its program, or after the script that an interpreter runs.
 
     The names of bundled workloads are reserved.
@@ -435,7 +446,8 @@ def _name(argv: tuple[str, ...], taken: set[str]) -> str:
     path = PurePosixPath(words[0] if words else "command")
     name = path.stem if path.suffix in {".py", ".sh"} else path.name
     name = _NOT_IN_NAME.sub("-", name).strip(".-") or "command"
-    return f"{name}-command" if name in taken else name
+    is_bundled = (bundled.workloads() / f"{name}.py").is_file()
+    return f"{name}-command" if is_bundled else name
 
 
 def _patterns(items: tuple[str, ...]) -> dict[str, str]:

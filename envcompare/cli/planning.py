@@ -111,6 +111,8 @@ def _table_of(program: Program) -> WorkloadTable:
         measures=dict(program.measures),
         cwd=program.cwd,
         timeout=program.timeout_s,
+        prepare=program.prepare or None,
+        conclude=program.conclude or None,
     )
 
 

@@ -341,6 +341,11 @@ def _arm(item: str, environments: Mapping[str, Traits]) -> Arm:
             details="it shows the host's own files in the container",
             hint=f"use {environment}@host, or {name or 'mine'}={environment}:{reference}",
         )
+    if traits.reference == "line" and not reference:
+        raise ConfigError(
+            f"--envs {item}: {environment} is how `envcompare why` runs a command line",
+            hint="envcompare why 'LINE' 'LINE'",
+        )
     if colon and not reference:
         raise ConfigError(f"--envs {item} names no image", hint="docker:app:1")
     if reference:
@@ -365,10 +370,11 @@ def _known(item: str, name: str, environments: Mapping[str, Traits]) -> str:
     """Return the environment with that name or alias; raises ConfigError for an unknown one."""
     aliases = {alias: known for known, its in environments.items() for alias in its.aliases}
     environment = aliases.get(name, name)
+    named = (known for known, its in environments.items() if its.reference != "line")
     if environment not in environments:
         raise ConfigError(
             f"unknown environment `{environment}` in --envs {item}",
-            hint=closest(environment, (*environments, LADDER)),
+            hint=closest(environment, (*named, LADDER)),
         )
     return environment
 

@@ -89,6 +89,8 @@ class WorkloadTable(
     measures: dict[str, str] = {}
     cwd: str | None = None
     timeout: float | None = None
+    prepare: str | None = None  # shell line before each process, not timed
+    conclude: str | None = None  # after each process
 
 
 class HostTable(

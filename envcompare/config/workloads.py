@@ -45,7 +45,7 @@ _LIST: Final = ("ls-files", "-z", "--others", "--exclude-standard")
 COMMAND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 VARIABLE_SETTING = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 SHELL: Final = ("sh", "-c")
-"""The command of lines of the user's own; each arm adds its own line."""
+"""The command that runs a user's line; each arm adds its line."""
 _SHELL_WORDS = frozenset({"|", "||", "&&", "&", ";", ">", ">>", "<", "2>", "2>&1"})
 _Given = dict[str, Scalar | tuple[Scalar, ...]]
 # Mounting one of these from the host would hide the container's own files.
@@ -228,6 +228,8 @@ class Program:
     cwd: str  # on the host; mounted read-only in containers at the same path
     measures: tuple[tuple[str, str], ...] = ()  # name, regular expression with one group
     timeout_s: float | None = None
+    prepare: str = ""  # shell line before each process, not timed
+    conclude: str = ""  # after each process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -565,6 +567,8 @@ def parse_program(name: str, table: WorkloadTable) -> Program:
         cwd=_folder(name, table.cwd, is_mounted=argv != SHELL),
         measures=tuple((key, _pattern(key, text)) for key, text in table.measures.items()),
         timeout_s=table.timeout,
+        prepare=table.prepare or "",
+        conclude=table.conclude or "",
     )
 
 

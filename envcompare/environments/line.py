@@ -1,4 +1,4 @@
-"""A command line of the user's own, run by the login's shell as it is written.
+"""A user's command line, run by `sh -c` as it is typed.
 
 `docker run` and `podman run` get a label and a file for the ID of their container, by which it is
 found and removed; nothing else is added to a line.
@@ -17,7 +17,7 @@ from envcompare.config import Traits
 from envcompare.environments import Check, Isolation, ask, kill_marked, marks, unusable
 from envcompare.environments.oci import RUN_LABEL, WORKER_LABEL, remove_labelled
 from envcompare.errors import Problem, UnusableError
-from envcompare.stack import Prepared, Request
+from envcompare.stack import Prepared, Request, last_line
 from envcompare.stack.venv import find_python
 from envcompare.text import Command, spoken
 from envcompare.transport import Transport, run
@@ -25,16 +25,16 @@ from envcompare.transport import Transport, run
 ENGINES = ("docker", "podman")
 _LINE, _CONTAINER = "ENVCOMPARE_LINE", "ENVCOMPARE_CONTAINER"  # also read by the harness
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
-_OPERATORS = re.compile(r"[();|&]+")  # a redirection is none
-# Options of the clients themselves, before `run`, that take a value as the next word.
-_CLIENT_VALUES = frozenset({
-    "-c", "--connection", "--context", "--config", "-H", "--host", "-l", "--log-level",
-    "--tlscacert", "--tlscert", "--tlskey", "--url", "--identity", "--root", "--runroot",
-    "--runtime", "--storage-driver", "--storage-opt", "--cgroup-manager",
-})  # fmt: skip
+# Variables that lead a client to another engine or store.
+_FAR = ("DOCKER_", "CONTAINER", "STORAGE_", "XDG_", "HOME=", "PATH=")
+_OPERATORS = re.compile(r"[();|&\n]+")  # a redirection is none
+_SUBSTITUTION = re.compile(r"\$\([^()]*\)")
 _PLAIN = Traits(reference="line", is_isolated=False, software="venv")
+_HIDDEN = frozenset({"--net", "--net-alias", "--dns-opt"})  # that no manual of Docker lists
+_IMAGE = re.compile(r"[\w./:@-]+")  # without a variable of the shell
 _OPTION = re.compile(r"^\s+(?:-(\w), )?--([\w-]+)(?: (\S+))?(?:\s{2}|$)", re.MULTILINE)
 _ANSWER_S = 60.0
+_PULL_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +49,21 @@ class EngineCall:
 def engine_call(line: str) -> EngineCall | None:
     """Return the call of an engine that a line consists of; None for any other line.
 
-    Variables may be set before it, and its output redirected. Variables in its words are not
-    expanded.
+    Variables may be set before it, and its output redirected. Its words are not expanded. A client
+    with options of its own, before `run`, may call another engine.
     """
-    # the shell joins lines that end with a backslash; spaces keep the positions
-    text = StringIO(line.replace("\\\n", "  "))
-    lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
-    lexer.commenters, lexer.whitespace_split = "", True
+    # Replacements keep the positions: the shell joins lines that end with a backslash.
+    plain = line.replace("\\\n", "  ").rstrip()
+    text = StringIO(_SUBSTITUTION.sub(lambda found: "_" * len(found[0]), plain))
+    lexer = shlex.shlex(text, posix=True, punctuation_chars="();<>|&\n")
+    lexer.commenters, lexer.whitespace, lexer.whitespace_split = "", " \t\r", True
     words: list[str] = []
     at: int | None = None
     try:
         while (word := lexer.get_token()) is not None:
             words.append(word)
             if at is None and _leads_to_run(words):
-                at, first = text.tell(), len(words)
+                at, first = text.tell() - 1, len(words)  # the character after `run` was read
     except ValueError:  # an open quote: the shell reports it
         return None
     if at is None or any(_OPERATORS.fullmatch(word) for word in words) or len(words) == first:
@@ -72,15 +73,11 @@ def engine_call(line: str) -> EngineCall | None:
 
 
 def _leads_to_run(words: list[str]) -> bool:
-    """Return whether words are variables, an engine's client, its own options, and `run`."""
+    """Return whether words are variables, an engine's client, and `run`."""
     rest = [word for word in words if not _ASSIGNED.fullmatch(word)]
-    if words[-1] != "run" or PurePosixPath(rest[0]).name not in ENGINES:
-        return False
-    between = rest[1:-1]
-    if between[-1:] == ["container"]:
-        between = between[:-1]
-    pairs = zip(["", *between], between, strict=False)
-    return all(word.startswith("-") or before in _CLIENT_VALUES for before, word in pairs)
+    is_far = any(word.startswith(_FAR) for word in words if word not in rest)
+    is_run = rest[1:] in (["run"], ["container", "run"])
+    return is_run and not is_far and PurePosixPath(rest[0]).name in ENGINES
 
 
 def given_options(words: tuple[str, ...], manual: str) -> tuple[tuple[str, ...], str]:
@@ -89,7 +86,7 @@ def given_options(words: tuple[str, ...], manual: str) -> tuple[tuple[str, ...],
     `manual` is what `run --help` prints: an option with a type takes a value.
     """
     found = list(_OPTION.findall(manual))
-    valued = {f"--{name}" for _, name, kind in found if kind}
+    valued = {f"--{name}" for _, name, kind in found if kind} | _HIDDEN
     valued |= {f"-{letter}" for letter, _, kind in found if letter and kind}
     names: list[str] = []
     rest = iter(words)
@@ -133,7 +130,7 @@ class Line:
         return ()
 
     def check(self, transport: Transport) -> Check:
-        """Check whether the host has a shell; the line itself is tried by running it."""
+        """Check whether the host answers; running the line tests the line."""
         result = ask(
             transport,
             Command(argv=("uname", "-r")),
@@ -155,8 +152,7 @@ class Line:
         """Return that the launcher cannot be started."""
         if exit_code not in {126, 127}:
             return None
-        line = (stderr.strip().splitlines() or ["no message"])[-1]
-        return Problem(brief=f"the launcher of the line cannot be started: {line}")
+        return Problem(brief=f"the launcher of the line cannot be started: {last_line(stderr)}")
 
     def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
         """Kill this user's processes that a run or a worker left."""
@@ -172,7 +168,12 @@ class EngineLine(Line):
     @classmethod
     def of(cls, program: str) -> EngineLine:
         """Return the environment of lines that call this client."""
-        traits = Traits(reference="line", software="venv", programs=(program,))
+        traits = Traits(
+            reference="line",
+            software="venv",
+            programs=(program,),
+            limit_command=f"{program} run",
+        )
         return cls(name=f"{program}-line", traits=traits, program=program)
 
     def completed(self, isolation: Isolation) -> str:
@@ -185,7 +186,7 @@ class EngineLine(Line):
             *("--label", f"{WORKER_LABEL}={isolation.worker}"),
             *("--cidfile", container_file(isolation)),
         )
-        return f"{line[: call.position]} {shlex.join(added)} {line[call.position :]}"
+        return f"{line[: call.position]} {shlex.join(added)}{line[call.position :]}"
 
     def wrap(self, command: Command, isolation: Isolation) -> Command:
         """Return the launcher with the line, and with where the ID of its container will be."""
@@ -218,14 +219,36 @@ class EngineLine(Line):
             Command(argv=(self.program, "run", "--help")),
             timeout_s=_ANSWER_S,
         ).stdout
-        names, _ = given_options(call.words, manual)
+        names, image = given_options(call.words, manual)
         _require_timed(self.program, names)
-        return Line.prepare(self, request)
+        prepared = Line.prepare(self, request)
+        if "--pull" in names or not _IMAGE.fullmatch(image):
+            return prepared
+        return replace(prepared, software=(("image.id", self._image_id(request, image)),))
+
+    def _image_id(self, request: Request, image: str) -> str:
+        """Return the ID of the image, pulled if it is missing: that must not be timed."""
+        words = (self.program, "image", "inspect", "--format", "{{.Id}}", image)
+        inspect = Command(argv=words)
+        found = run(request.transport, inspect, timeout_s=_ANSWER_S)
+        if not found.succeeded:
+            request.progress.say(f"{self.program} pull {image}")
+            pull = Command(argv=(self.program, "pull", "--quiet", image))
+            pulled = run(request.transport, pull, timeout_s=_PULL_S)
+            if not pulled.succeeded:
+                raise UnusableError(
+                    f"the image {image} is not here and cannot be pulled",
+                    details=pulled.tail(1),
+                    hint=f"see what {self.program} pull {image} says",
+                )
+            found = run(request.transport, inspect, timeout_s=_ANSWER_S)
+        return found.stdout.strip()
 
     def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
         """Remove the containers of a run or a worker, and kill what is left of their clients."""
-        count = remove_labelled(transport, self.program, run_id=run_id, worker=worker)
-        return count + kill_marked(transport, self.name, run_id=run_id, worker=worker)
+        # the clients first: one may be about to create its container
+        count = kill_marked(transport, self.name, run_id=run_id, worker=worker)
+        return count + remove_labelled(transport, self.program, run_id=run_id, worker=worker)
 
 
 def container_file(isolation: Isolation) -> str:

@@ -24,13 +24,13 @@ _ALL: tuple[Environment, ...] = (
 )
 ENVIRONMENTS = {where.name: where for where in _ALL}
 _LINES: tuple[Environment, ...] = (Line(), *map(EngineLine.of, ENGINES))
-EVERY = ENVIRONMENTS | {where.name: where for where in _LINES}
-"""The environments, and how lines of the user's own are run."""
+ALL_ENVIRONMENTS = ENVIRONMENTS | {where.name: where for where in _LINES}
+"""All environments, including the kinds of command line."""
 
 
 def environment(name: str) -> Environment:
     """Return the environment of that name or alias; raises ConfigError that lists the names."""
-    for where in EVERY.values():
+    for where in ALL_ENVIRONMENTS.values():
         if name in {where.name, *where.traits.aliases}:
             return where
     aliases = (alias for where in ENVIRONMENTS.values() for alias in where.traits.aliases)
@@ -44,4 +44,4 @@ def environment(name: str) -> Environment:
 
 def all_traits() -> dict[str, Traits]:
     """Return the traits of each environment and kind of line, for parsing `--envs`."""
-    return {name: where.traits for name, where in EVERY.items()}
+    return {name: where.traits for name, where in ALL_ENVIRONMENTS.items()}

@@ -39,6 +39,8 @@ MODULES: Final = "python.modules"
 """The imported modules of the standard library, each with its digest."""
 THROTTLED: Final = "cgroup.throttled_ns"
 """How long a quota stopped an inspected command; reported with the quota."""
+CONTAINER_START: Final = "container.start_ms"
+"""From the start of a line to that of the first process in its container."""
 GIVEN_IMAGE: Final = "given.image"
 GIVEN_OPTIONS: Final = "given.options"
 OVERWRITTEN: Final[dict[str, str]] = {
@@ -214,14 +216,32 @@ FACTS: Final[tuple[Fact, ...]] = (
         "this matters at a limit, or if others want the same CPUs",
     )),
     Fact("cgroup.pids_limit", name="the limit of processes"),
-    Fact("container", "varied", missing="no engine starts it", is_whole=True),
+    Fact("container", "varied", missing="no engine starts it", is_whole=True, is_absent=True),
+    Fact("container.entrypoint", name="the first program in the container", purpose=Purpose(
+        "An image may start another program first, its entrypoint",
+        "this affects the start, and whatever the entrypoint does",
+        option="--entrypoint PROGRAM",
+    )),
+    Fact("container.ports", name="the number of published ports", purpose=Purpose(
+        "The engine adds rules, and may start a proxy, for each published port",
+        "this affects the start and the end of the container",
+    )),
+    Fact(CONTAINER_START, "identity"),
+    Fact("container.storage", name="the storage driver", purpose=Purpose(
+        "The engine keeps images by a storage driver",
+        "`vfs` copies the whole image at each start",
+    )),
+    Fact("container.volumes", name="the number of volumes", purpose=Purpose(
+        "A new volume begins with a copy of the files that the image has there",
+        "this affects the start if there are many files",
+    )),
     Fact("container.log_driver", name="the log driver", purpose=Purpose(
         "The engine passes what the program prints to a log driver",
         "this affects a program that prints much",
         option="--log-driver none",
     )),
     Fact("container.network", name="the network of the container", purpose=Purpose(
-        "A container has a network of its own unless it is given the host's",
+        "By default, a container has its own network",
         "this affects processes that exchange data",
         option="--network host",
     )),
@@ -294,6 +314,11 @@ FACTS: Final[tuple[Fact, ...]] = (
         "this affects processes that exchange data, such as the ranks of `ddp`",
         "`--docker-options '--network host'` gives docker arms the host's devices",
         "--network host",
+    )),
+    Fact("network.resolvers", name="the name servers", is_whole=True, purpose=Purpose(
+        "A container may ask other name servers",
+        "a program that looks up names waits 5 s for each server that does not answer",
+        option="--dns ADDRESS",
     )),
     Fact("network.interfaces", name="the network devices", is_plural=True, is_whole=True),
     Fact("no_new_privs", "varied", purpose=Purpose(
@@ -369,6 +394,8 @@ FACTS: Final[tuple[Fact, ...]] = (
          missing="the interpreter has no ctypes to ask the loader", seen_by="interposed"),
     Fact("programs", "possible-influence", "programs", is_plural=True, is_limit=True,
          missing=_NOT_SEEN),
+    Fact("home", "possible-influence", missing="the process has no home"),
+    Fact("home.is_writable", name="whether the home folder can be written"),
     Fact("python", "confounder", seen_by="python", of_python=True),
     Fact("python.build", name=_BUILD),
     Fact("python.compiler", name=_BUILD, group=_PYTHON),
@@ -423,6 +450,7 @@ FACTS: Final[tuple[Fact, ...]] = (
          missing="no control group shows an I/O weight"),
     Fact("cgroup.memory_limit_bytes", "possible-influence", "the memory limit", is_limit=True,
          seen_by="memory", with_what="memory limit"),
+    Fact("cgroup.memory_limit_hits", "identity"),
     Fact("cpu.affinity", "possible-influence", "the CPU set", is_limit=True, seen_by="cpu set",
          group=_CPUS),
     Fact("env", below="{}", is_absent=True, missing=NOT_SET, way="variable"),
@@ -461,6 +489,7 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("gpu.name", name="the GPU", is_whole=True),
     Fact("gpu.visible", "possible-influence", missing=NOT_SET),
     Fact("process", "confounder"),
+    Fact("process.major_faults", "identity"),
     Fact("process.nice", name="the priority (nice)", seen_by="priority", way="start",
          with_what="`nice` or `renice`"),
     Fact("process.scheduler", name="the scheduling policy", seen_by="priority", way="start",

@@ -70,6 +70,8 @@ from envcompare.text import masked
 
 _INSTALLERS: Final = frozenset({"pip", "setuptools", "wheel", "distribute", "uv"})
 
+_LOADED_IN_BOTH: Final = "The command loaded them in both arms."
+
 _Values = tuple[FingerprintValue, FingerprintValue]
 _Part = tuple[str, _Values, Evidence]
 _Lists = tuple[list[str], list[str]]
@@ -108,7 +110,7 @@ def compare_fingerprints(
     parts = (*_given(pair), *(part for key in keys for part in _parts(pair, key)))
     differences = [_difference(pair, part) for part in parts]
     arms = pair.context.arms
-    if arms is not None and _compare_something_else(*arms):
+    if pair.are_lines or (arms is not None and _compare_something_else(*arms)):
         differences = [_following_that(each) for each in differences]
     classes = {each.key: each.fact_class for each in differences}
     worded = [worded_difference(pair, _following(pair, each, classes)) for each in differences]
@@ -127,7 +129,7 @@ def _given(pair: FingerprintPair) -> Iterator[_Part]:
         return
     options = tuple(masked(shlex.join(arm.options)) or None for arm in arms)
     # a run may compare images of one environment, and the image is part of a line
-    is_same = pair.is_one_environment or "line" in {arm.stack for arm in arms}
+    is_same = pair.is_one_environment or pair.are_lines
     images = tuple(None if is_same else arm.reference or None for arm in arms)
     for key, (before, after) in ((GIVEN_OPTIONS, options), (GIVEN_IMAGE, images)):
         if before != after:
@@ -281,7 +283,7 @@ def _libraries(pair: FingerprintPair, lists: _Lists) -> Iterator[_Part]:
     )
     shown = (first, second) if first or second else lists
     if pair.is_watched:
-        yield _watched("loaded_libraries", shown, what="The command loaded them in both arms.")
+        yield _watched(pair, "loaded_libraries", shown, what=_LOADED_IN_BOTH)
     else:
         yield _loaded(pair, shown)
 
@@ -301,13 +303,19 @@ def _programs(pair: FingerprintPair, lists: _Lists) -> Iterator[_Part]:
     named = interpreters(pair) if pair.differ(("python.sha256",)) else ()
     first, second = ([one for one in side if entry_name(one) not in named] for side in lists)
     if first or second:
-        yield _watched("programs", (first, second), what="The command runs them.")
+        yield _watched(pair, "programs", (first, second), what="The command runs them.")
 
 
-def _watched(key: str, lists: _Lists, *, what: str) -> _Part:
-    """Return entries whose name is in both arms: only these can be different builds."""
+def _watched(pair: FingerprintPair, key: str, lists: _Lists, *, what: str) -> _Part:
+    """Return entries whose name is in both arms: only these can be different builds.
+
+    Of lines, the others follow: a library may serve in place of one by another name.
+    """
     common = {stem(one) for one in lists[0]} & {stem(one) for one in lists[1]}
-    first, second = (tuple(one for one in side if stem(one) in common) for side in lists)
+    kept = [[one for one in side if stem(one) in common] for side in lists]
+    if pair.are_lines:
+        kept = [sorted(side, key=lambda one: stem(one) not in common) for side in lists]
+    first, second = map(tuple, kept)
     if common:
         return key, (first, second), Evidence(is_felt=True, text=what)
     return key, (tuple(lists[0]), tuple(lists[1])), _UNSEEN
@@ -332,7 +340,11 @@ def _difference(pair: FingerprintPair, part: _Part) -> FactDifference:
         fact_class = "confounder"
     elif fact(key).seen_by == "library path" and evidence.is_felt is False:
         fact_class = "varied"
-    elif fact_class == "varied" and pair.is_one_environment and not is_without_effect(key):
+    elif (
+        fact_class == "varied"
+        and (pair.is_one_environment or pair.are_lines)
+        and not is_without_effect(key)
+    ):
         fact_class, evidence = "possible-influence", _of_purpose(key)
     return FactDifference(
         host=pair.other.host,

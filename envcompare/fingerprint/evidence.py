@@ -34,6 +34,7 @@ _TUNABLE: Final = re.compile(
 )
 # What `site` runs as Python starts; of a .pth file at least the lines that begin with import.
 _RUN_ALWAYS: Final = re.compile(r"(?:sitecustomize|usercustomize)\.py|[^/]+\.pth")
+LIMIT_HITS: Final = "cgroup.memory_limit_hits"
 _ENOUGH: Final = 1.25  # a limit this far above the peak has no effect
 _THREADS: Final = ("torch.threads", "threads.omp", "threads.mkl", "threads.openblas")
 _SHOWN_IN_S: Final = 1e9  # ns, from which a time is shown in seconds
@@ -109,7 +110,7 @@ class FingerprintPair:
 
     @property
     def are_lines(self) -> bool:
-        """Return whether an arm is a line of the user's own, which runs as it is typed."""
+        """Return whether an arm is a command line, which runs as it is typed."""
         return "line" in {arm.stack for arm in self.context.arms or ()}
 
     @property
@@ -473,6 +474,10 @@ def _overwritten(pair: FingerprintPair, key: str) -> Evidence | None:
 
 def _memory(pair: FingerprintPair, key: str) -> Evidence:
     limits = [one for one in pair.values(key) if isinstance(one, int)]
+    if limits and (hits := max(_counts(pair, (LIMIT_HITS,)), default=0)):
+        faults = max(_counts(pair, ("process.major_faults",)), default=0)
+        text = f"It was reached {hits} times, with {counted(faults, 'read')} of pages from disk."
+        return Evidence(is_felt=True, text=text)
     peak = pair.context.peak_bytes
     if not limits or peak is None:
         return Evidence()
@@ -512,6 +517,15 @@ _READERS: Final[dict[Sign | None, Callable[[FingerprintPair, str], Evidence]]] =
 
 
 _FELT: Final = (True, None, False)
+_ACTING: Final[tuple[Sign, ...]] = ("quota", "memory")
+# For facts with equal evidence, our estimate of which is the cause more often; "" is any other.
+_BY_KIND: Final = (
+    *("python.uncompiled", "container.storage", "programs", "threads", "env", "home"),
+    *("network.resolvers", "container.ports", "container.volumes", "container.entrypoint"),
+    *("seccomp", "speculation", "mount.python", "mount", "limits.nofile", "container.runtime"),
+    *("container.log_driver", "shm", "network", "loaded_libraries", ""),
+    *("capabilities", "limits", "lsm", "cgroup.pids_limit"),
+)
 
 
 def likelihood(difference: FactDifference) -> tuple[int, int, int]:
@@ -522,3 +536,13 @@ def likelihood(difference: FactDifference) -> tuple[int, int, int]:
     rank = 0 if is_first(difference.key) else 1 if holds_for("given", difference.key) else 2
     felt = _FELT.index(difference.is_felt)
     return CLASS_ORDER.index(difference.fact_class), rank, felt
+
+
+def likelihood_in_lines(difference: FactDifference) -> tuple[int, ...]:
+    """Return such a key for command lines, in which everything may differ.
+
+    Limits that have acted come first; with equal evidence, facts of kinds that often are the cause.
+    """
+    has_acted = fact(difference.key).seen_by in _ACTING and difference.is_felt is True
+    kinds = (place for place, key in enumerate(_BY_KIND) if holds_for(key, difference.key))
+    return not has_acted, *likelihood(difference), next(kinds, _BY_KIND.index(""))

@@ -163,12 +163,14 @@ def _confounded(difference: FactDifference) -> str:
 
 
 def _given_remedy(pair: FingerprintPair, difference: FactDifference) -> str:
-    """Return how to make equal what the environment sets on purpose; empty if unknown."""
+    """Return how to make equal what an environment or a line sets; empty if unknown."""
     purpose = fact(difference.key).purpose
     if purpose is None or difference.is_felt is False:
         return ""
     if pair.are_lines:
-        return f"`{purpose.option}` of the engine's `run`" if purpose.option else ""
+        commands = dict.fromkeys(arm.limit_command for arm in pair.context.arms or ())
+        command = next(filter(None, commands), "")
+        return f"`{command} {purpose.option}`" if command and purpose.option else ""
     return purpose.remedy
 
 
@@ -206,6 +208,8 @@ def without_option(words: tuple[str, ...], *names: str) -> tuple[str, ...]:
 def _remedy(pair: FingerprintPair, key: str) -> str:
     """Return the action that separates a confounder from the environment for this pair."""
     match fact(key).way:
+        case "threads" | "thread variable" if pair.are_lines:
+            return _same_variable(pair, key)
         case "threads" | "thread variable" if pair.context.is_program:
             return _THREADS_OF_COMMAND
         case "threads" | "thread variable":
@@ -218,10 +222,10 @@ def _remedy(pair: FingerprintPair, key: str) -> str:
 
 def _same_variable(pair: FingerprintPair, key: str) -> str:
     name = fact(key).with_what
-    if key in _STABILISED:
-        return f"`{_command(pair, '--stabilise')}` sets {name} in every arm"
     if pair.are_lines:
         return f"set {name} to the same value in both lines: `{name}=VALUE`, or `-e {name}=VALUE`"
+    if key in _STABILISED:
+        return f"`{_command(pair, '--stabilise')}` sets {name} in every arm"
     same = f"set {name} to the same value in every arm"
     named = [arm for arm in pair.context.arms or () if arm.reference]
     if named and (text := _against_usual_software(pair)):
@@ -255,7 +259,7 @@ def _software(pair: FingerprintPair, key: str) -> str:
         return "install them in every arm, or unset their PYTHONPATH"
     arms = pair.context.arms
     if pair.are_lines:
-        return "compare lines that differ only in this"
+        return ""
     if arms and arms[0].environment == arms[1].environment and arms[0].stack == arms[1].stack:
         return "compare images that differ only in this"
     if arms and (text := _against_usual_software(pair)):

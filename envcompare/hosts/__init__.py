@@ -25,7 +25,7 @@ from envcompare.environments import (
     new_worker_mark,
     run_wrapped,
 )
-from envcompare.environments.registry import EVERY, IMAGE_BUILDER, environment
+from envcompare.environments.registry import ALL_ENVIRONMENTS, IMAGE_BUILDER, environment
 from envcompare.environments.software import mismatch
 from envcompare.errors import EnvcompareError, Interruption, Problem, StackError, UnusableError
 from envcompare.fingerprint.comparing import Identity
@@ -196,7 +196,7 @@ class HostSession:
             if time.monotonic() > deadline:
                 raise keeper.refusal(held, self.host.label)
             time.sleep(0.5)
-        left = keeper.remove_dead(self.transport.bare, self.cache, environments=EVERY)
+        left = keeper.remove_dead(self.transport.bare, self.cache, environments=ALL_ENVIRONMENTS)
         self._is_untouched = False
         self._keeper = keeper.hold(self.transport.bare, self.folder)
         return left.lines
@@ -529,7 +529,7 @@ class HostSession:
         used = {ready.arm.environment for ready in self.arms.values()} | self._entered
         for name in sorted(used):
             try:
-                count = EVERY[name].sweep(self.transport.bare, self.run_id)
+                count = ALL_ENVIRONMENTS[name].sweep(self.transport.bare, self.run_id)
             except EnvcompareError as error:
                 self._going_on[""] = name
                 said.append(f"{name} could not be swept: {error.brief}")

@@ -29,6 +29,7 @@ from envcompare.measure.workers import CellWorkers, WorkerPool
 from envcompare.run_folder.records import Count, Design, Failure, ProcessRun, Startup
 from envcompare.stats.intervals import MIN_PROCESSES, Interval
 from envcompare.stats.metrics import Readings
+from envcompare.text import age_text, counted
 
 SHARE = 0.2  # of the budget of a cell
 LEAST_REPETITIONS, MAX_REPETITIONS = 2, 5  # of restarts; and of each kind, warm and cold
@@ -288,6 +289,9 @@ def _training_steps(hello: Hello, step_s: float, *, design: Design) -> int:
     return max(1, min(steps, hello.steps_per_epoch * epochs - 1))  # the first step is done already
 
 
+_SHOWN_WHOLE_S = 10.0
+_READ = "uid"  # a fact of every process that was read
+_READINGS = 3  # at most, of a line that ends before it is read
 _WANTED_ROUNDS = 4  # below it there is no verdict; then the first round is not given away
 _LEAST_LIMIT_S = 1.0
 _SHORT_S = 0.01  # a few milliseconds of it are the start of a process, in any environment
@@ -315,9 +319,10 @@ class _Finished(msgspec.Struct, frozen=True, kw_only=True):
     signal: str | None
     is_late: bool
     left_processes: bool
-    settling_ns: Amount  # waited after its end for what it had started, and for the search
+    settling_ns: Amount  # outside its time: settling, searching, reading, --prepare, --conclude
     values: dict[str, float]
     slow_measures: tuple[str, ...] = ()  # their expression took too long, and gave no value
+    written: tuple[str, ...] = ()  # files in the folder of a line that it has written
     fingerprint: dict[str, Fact] = {}  # what was seen of it, where it was watched
 
 
@@ -356,9 +361,13 @@ class ProcessPass:
         self._look()
         while not self._is_done():
             gate.wait_to_launch()
-            began = time.monotonic()
+            is_first, began = self._round_s is None, time.monotonic()
             self._run_round()
+            if is_first and self._is_of_lines:
+                self._read_again()
             self._round_s = time.monotonic() - began
+            if is_first and self._is_of_lines:
+                self.context.note("calibrated", text=self._outlook(self._round_s))
             self._number += 1
             self.context.recorder.progress(self.intervals(), self.context)
         for text in _cautions(self.program, self.runs, self.context.reference):
@@ -369,8 +378,40 @@ class ProcessPass:
         """Return the printed interval of each compared arm, as far as it is known."""
         return self.roster.intervals(Readings(self.runs))
 
+    def _read_again(self) -> None:
+        """Run lines that ended before they were read again, untimed."""
+        for arm in tuple(self._looks):
+            for _ in range(_READINGS):
+                if arm in self.roster.failed or arm not in self._looks or self._is_spent:
+                    break
+                self._run(arm, 0)
+        self._looks.clear()
+
+    @property
+    def _is_of_lines(self) -> bool:
+        return self.program.argv == SHELL
+
+    @property
+    def _least(self) -> int:
+        """Return the number of rounds before the first look."""
+        return max(self.context.design.min_restarts, MIN_PROCESSES)
+
+    def _outlook(self, round_s: float) -> str:
+        """Return how long a verdict takes at least, after the first round, which only warms up."""
+        known = {run.number for run in self.runs if run.status == "ok" and not run.warmup}
+        missing = max(0, self._least - len(known))
+        least_s = missing * round_s
+        each = f"{round_s:.2g} s" if round_s < _SHOWN_WHOLE_S else age_text(round_s)
+        text = (
+            f"a round takes {each}; a verdict takes at least {counted(missing, 'more round')}, "
+            f"{age_text(least_s)}"
+        )
+        if least_s > self.context.remaining_s:
+            return f"{text}, but only {age_text(self.context.remaining_s)} of the budget is left"
+        return text
+
     def _is_done(self) -> bool:
-        least = max(self.context.design.min_restarts, MIN_PROCESSES)
+        least = self._least
         self.stopped_by = self.roster.why_done(Readings(self.runs), min_restarts=least)
         if self.stopped_by is None and (self._is_spent or self._is_over()):
             self.stopped_by = "budget"
@@ -408,12 +449,15 @@ class ProcessPass:
         if failure is not None:
             self._fail(arm, failure)
         else:
-            self.context.note("arm-ready", arm=arm, text=f"runs {looked.program}")
+            text = "" if self._is_of_lines else f"runs {looked.program}"
+            self.context.note("arm-ready", arm=arm, text=text)
 
     def _request(self) -> dict[str, object]:
         return {
             "argv": self.program.argv,
             "cwd": self.program.cwd,
+            "prepare": self.program.prepare,
+            "conclude": self.program.conclude,
             "cpus": self.context.spec.cpus,
             "patterns": {n: text for n, text in self.program.measures if n not in self._slow},
         }
@@ -461,13 +505,18 @@ class ProcessPass:
             limit_s = min(limit_s, self.program.timeout_s)
         worker = self.context.launch(arm, self.context.variables(self._number))
         try:
-            request = {**self._request(), "limit_s": limit_s, "watch": arm in self._looks}
-            done = worker.ask_once("command", request, kind=_Finished, limit_s=limit_s + _GRACE_S)
+            # what is watched would be slower than the others in a round that counts
+            watch = arm in self._looks and (self._round_s is None or not self._is_of_lines)
+            request = {**self._request(), "limit_s": limit_s, "watch": watch}
+            # --prepare and --conclude have a limit of their own
+            longest_s = (3 if self._is_of_lines else 1) * limit_s + _GRACE_S
+            done = worker.ask_once("command", request, kind=_Finished, limit_s=longest_s)
             real_ns = time.monotonic_ns() - worker.spawned_ns - done.settling_ns
             failure = self._failure(worker, done, limit_s)
         except WorkloadError as error:
             self._is_spent = self.context.remaining_s <= 0
-            self._fail(arm, failure_of(error))
+            if not (self._is_spent and self._has_run(arm)):
+                self._fail(arm, failure_of(error))
             return None
         finally:
             worker.kill()
@@ -478,6 +527,9 @@ class ProcessPass:
         if done.left_processes and not (done.is_late or self._is_leaving):
             self._is_leaving = True
             self.context.note("caution", text=_LEAVING)
+        if done.written:
+            named = ", ".join(done.written)
+            self.context.note("caution", text=f"{arm} {_WRITING.format(named)}")
         for name in done.slow_measures:
             self._slow.add(name)
             self.context.note("caution", text=f"the measure {name} {_SLOW}")
@@ -490,7 +542,9 @@ class ProcessPass:
 
         Return why the arm must end if this is other software than before an interruption.
         """
-        looked = self._looks.pop(arm, None)
+        looked = self._looks.get(arm)
+        if not self._is_of_lines or done.fingerprint.get(_READ) is not None:
+            self._looks.pop(arm, None)
         if looked is None or not done.fingerprint:
             return None
         seen = {**looked, **done.fingerprint}
@@ -520,12 +574,11 @@ class ProcessPass:
             return self._late(worker, limit_s)
         if done.exit_code == 0:
             return None
-        is_line = self.program.argv == SHELL
-        brief = f"the {'line' if is_line else 'command'} ended with exit code {done.exit_code}"
-        hint = _LINE_HINT if is_line else _EXIT_HINT
+        what = "line" if self._is_of_lines else "command"
+        brief = f"the {what} ended with exit code {done.exit_code}"
+        hint = _LINE_HINT if self._is_of_lines else _EXIT_HINT
         if done.signal:
-            brief = f"the {'line' if is_line else 'command'} was killed by {done.signal}"
-            hint = _SIGNAL_HINT
+            brief, hint = f"the {what} was killed by {done.signal}", _SIGNAL_HINT
         return Failure(
             phase="process" if done.signal else "step",  # a signal may come from outside
             brief=f"{worker.arm}: {brief}",
@@ -538,9 +591,7 @@ class ProcessPass:
     def _late(self, worker: Worker, limit_s: float) -> Failure | None:
         is_command_limit = limit_s == self.program.timeout_s
         self._is_spent = not is_command_limit
-        if not is_command_limit and any(
-            run.arm == worker.arm and run.status == "ok" for run in self.runs
-        ):
+        if not is_command_limit and self._has_run(worker.arm):
             return None
         budget_s = self.context.design.budget_s
         what = "its limit" if is_command_limit else f"what was left of the budget of {budget_s:g} s"
@@ -554,6 +605,9 @@ class ProcessPass:
             else "raise --budget, or reduce its work",
             log=worker.log_name,
         )
+
+    def _has_run(self, arm: str) -> bool:
+        return any(run.arm == arm and run.status == "ok" for run in self.runs)
 
     def _fail(self, arm: str, failure: Failure) -> None:
         self.context.check_interruption()
@@ -596,6 +650,10 @@ _LEAVING = (
 _EXIT_HINT = (
     "read its log; containers have no network, and see the command's folder read-only: write to "
     "$HOME or /tmp"
+)
+_WRITING = (
+    "changes files in the folder, or another program does ({}): if a later process finds them, "
+    "its work may differ; --prepare can restore them"
 )
 _LINE_HINT = "read its log; it runs by `sh -c`, without a terminal and with empty input"
 _SIGNAL_HINT = "read its log; where memory ran out give it less to do"

@@ -68,7 +68,7 @@ def _devices(run: RunComparison) -> Iterator[Items]:
 
 def _headline(headline: Headline) -> Line:
     caution = f"⚠ {headline.caution}" if headline.caution else ""
-    details = (headline.rest, caution, headline.candidates)
+    details = (headline.rest, caution, headline.candidates, *headline.causes)
     return Line(
         strong=f"{headline.symbol} {headline.text}",
         below=tuple(filter(None, details)),

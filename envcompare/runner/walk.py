@@ -21,7 +21,7 @@ from envcompare.config.experiment import Experiment
 from envcompare.config.plan import Plan, planned_arms
 from envcompare.config.settings import settings_toml
 from envcompare.console import Display
-from envcompare.environments.registry import ENVIRONMENTS, EVERY
+from envcompare.environments.registry import ALL_ENVIRONMENTS, ENVIRONMENTS
 from envcompare.environments.software import LOCK, TREE
 from envcompare.errors import (
     ConfigError,
@@ -479,7 +479,7 @@ def _clean(task: _HostTask, session: HostSession) -> None:
 
 
 def _clean_all(task: _HostTask, session: HostSession) -> None:
-    removal = keeper.remove_dead(session.transport, session.cache, environments=EVERY)
+    removal = keeper.remove_dead(session.transport, session.cache, environments=ALL_ENVIRONMENTS)
     task.tell_removal(removal)
     is_removed = storage.remove_cache(session.transport)
     task.tell(f"{'removed' if is_removed else 'nothing to remove at'} {session.cache}")
@@ -517,7 +517,9 @@ def _clean_left(
     used = tuple(sorted({arm.environment for arm in task.experiment.arms}))
     for claim in left or (keeper.Claim(run_id=run_id),):
         known = claim if claim.environments is not None else replace(claim, environments=used)
-        removal = keeper.remove(session.transport, session.cache, known, environments=EVERY)
+        removal = keeper.remove(
+            session.transport, session.cache, known, environments=ALL_ENVIRONMENTS
+        )
         task.tell_removal(removal)
     if not task.outcome.lines and not task.outcome.errors:
         task.tell(f"nothing is left of the run {run_id}")

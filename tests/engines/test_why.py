@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(420)
 # It closes every possible descriptor, as old programs do before they start another (moby#45436).
 CLOSES = (
     "import os, resource\n"
-    "for fd in range(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0]):\n"
+    "for fd in [*range(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])] * 30:\n"
     "    try: os.close(fd)\n"
     "    except OSError: pass\n"
 )
@@ -31,10 +31,16 @@ TELLS = (
 )
 
 
+def command(*arguments: str) -> list[str]:
+    """Return the argv of a comparison that keeps its run folder in `out`."""
+    words = (sys.executable, "-m", "envcompare", "why", "--out", "out", "--wait", "240")
+    return [*words, *arguments]
+
+
 def why(folder: Path, *arguments: str, **variables: str) -> Done:
     """Run the command to its end in a folder."""
     done = subprocess.run(
-        [sys.executable, "-m", "envcompare", "why", "--out", "out", "--wait", "240", *arguments],
+        command(*arguments),
         cwd=folder,
         env={**os.environ, **variables},
         capture_output=True,
@@ -67,6 +73,45 @@ def test_line_runs_as_the_shell_runs_it(tmp_path: Path) -> None:
     assert measured[0][2] == ["é", "c  d"]
 
 
+def test_files_that_a_line_writes_are_reported_and_may_be_removed(tmp_path: Path) -> None:
+    """Else a later process would find what an earlier one left."""
+    line = "test ! -e model && echo x > model"
+    done = why(tmp_path, "--budget", "4", line, line)
+    assert done.exit_code == 4
+    done = why(tmp_path, "--budget", "4", "--prepare", "rm -f model", line, line)
+    assert done.exit_code in {0, 7}, done.stderr
+    assert "a changes files in the folder, or another program does (model)" in done.stderr
+    assert "a verdict takes at least 8 more rounds" in " ".join(done.stderr.split())
+    done = why(tmp_path, "--budget", "4", "--prepare", "exit 5", line, line)
+    assert done.exit_code == 4
+    assert "--prepare ended with exit code 5" in done.stdout
+
+
+def test_undecided_line_has_its_own_exit_code(tmp_path: Path) -> None:
+    """With a margin that no short run can decide."""
+    assert why(tmp_path, "--budget", "3", "--margin", "0.01", "true", "true").exit_code == 7
+
+
+def test_time_of_the_lines_around_a_process_is_not_counted(tmp_path: Path) -> None:
+    """They run before and after each process of every line."""
+    around = ("--prepare", "sleep 1; echo p >> around", "--conclude", "sleep 1; echo c >> around")
+    done = why(tmp_path, "--budget", "10", *around, "true", "true")
+    runs = [one for one in done.lines("samples.jsonl") if one["kind"] == "process"]
+    assert max(one["wall_ns"] for one in runs) < 10**9
+    assert max(one["real_ns"] for one in runs) < 10**9
+    # a line that is over before it can be read runs a few times more
+    pairs = (tmp_path / "around").read_text().count("p\nc\n")
+    assert (tmp_path / "around").read_text() == "p\nc\n" * pairs
+    assert pairs >= len(runs)
+
+
+def test_container_of_a_line_that_is_not_one_call_is_reported_as_not_read(tmp_path: Path) -> None:
+    """The line runs unchanged."""
+    done = why(tmp_path, "--budget", "2", "true", "echo docker run app | grep -q app")
+    assert done.exit_code in {0, 7}, done.stderr
+    assert "its container is not read, only the client" in done.stderr
+
+
 @pytest.mark.engine("docker")
 class TestInContainers:
     """Two calls of `docker run` that differ in one option."""
@@ -74,20 +119,24 @@ class TestInContainers:
     def test_difference_and_its_cause_are_found(self, tmp_path: Path) -> None:
         """Slower, with the limit of open files among what may be the cause."""
         lines = [
-            f"{name}=docker run --rm --ulimit nofile={limit}:20000 {BASE} python3 -c '{CLOSES}'"
+            f"{name}=docker run --ulimit nofile={limit}:20000 {BASE} python3 -c '{CLOSES}'"
             for name, limit in (("few", 1024), ("many", 20000))
         ]
         done = why(tmp_path, "--budget", "60", *lines)
         assert done.exit_code == 0, done.stderr
         assert done.outcomes()["line", "many"] == "slower"
-        assert "nofile" in done.stdout
+        text = " ".join(done.stdout.split())
+        assert "The lines differ: nofile=1024:20000 → nofile=20000:20000." in text
+        assert "1. the limit nofile 1024 → 20000." in text
+        assert "Try: `docker run --ulimit nofile=VALUE`." in text
         assert done.folder is not None
         assert containers(done.folder.name) == []
 
     def test_engine_reports_what_it_made_of_the_line(self, tmp_path: Path) -> None:
         """Facts are those of the process in the container, not of its client."""
         line = f"docker run --rm --cpus 1 -e OMP_NUM_THREADS=3 {BASE} python3 -c '{CLOSES}'"
-        done = why(tmp_path, "--budget", "4", line, line.replace("--cpus 1", "--network host"))
+        other = f"docker run --rm --network host --dns 127.0.0.9 -v /new {BASE} sleep 0.4"
+        done = why(tmp_path, "--budget", "4", line, other)
         assert done.exit_code in {0, 7}, done.stderr
         assert done.folder is not None
         paths = done.folder.glob("fingerprints/local/*/line_default.json")
@@ -95,43 +144,52 @@ class TestInContainers:
         assert facts["a"]["cgroup.cpu_quota"] == 1
         assert facts["b"]["cgroup.cpu_quota"] == "unlimited"
         assert facts["a"]["env.OMP_NUM_THREADS"] == "3"
-        assert facts["a"]["container.network"] == "default"
-        assert facts["b"]["container.network"] == "host"
+        names = ("network", "entrypoint", "volumes", "ports", "storage")
+        assert [facts["a"][f"container.{name}"] for name in names] == [
+            *("bridge", "python3", 0, 0, facts["b"]["container.storage"])
+        ]
+        assert [facts["b"][f"container.{name}"] for name in names[:4]] == ["host", "sleep", 1, 0]
+        assert facts["b"]["network.resolvers"] == "127.0.0.9"
+        assert 0 < facts["a"]["container.start_ms"] < 60_000
         assert any(one.startswith("python3.11 ") for one in facts["a"]["programs"])
         assert facts["a"]["python.version"] == "3.11"
         assert facts["a"]["image.id"].startswith("sha256:")
 
+    def test_quota_that_stops_the_work_comes_first(self, tmp_path: Path) -> None:
+        """It was read in the control group of the container while the line ran."""
+        work = f"{BASE} python3 -c 'sum(i * i for i in range(6000000))'"
+        lines = (f"docker run --rm {work}", f"docker run --rm --cpus 0.3 {work}")
+        done = why(tmp_path, "--budget", "90", *lines)
+        assert done.exit_code == 0, done.stderr
+        text = " ".join(done.stdout.split())
+        assert "The lines differ: --cpus 0.3 is added." in text
+        assert "1. the CPU quota unlimited → 0.3. It stopped the workload for " in text
+
     def test_line_that_fails_is_shown_with_its_output(self, tmp_path: Path) -> None:
-        """Exit code 4; the other lines end as they do without it."""
-        fails = f"docker run --rm {BASE} sh -c 'echo no such model >&2; exit 9'"
+        """Exit code 4, and what it printed."""
+        fails = f"docker run --rm {BASE} sh -c 'echo no such $((40 + 2)) >&2; exit 9'"
         done = why(tmp_path, "--budget", "4", f"docker run --rm {BASE} true", fails)
         assert done.exit_code == 4
         assert done.outcomes()["line", "b"] == "failed"
-        assert "no such model" in done.stdout
+        assert "no such 42" in done.stdout
 
-    @pytest.mark.parametrize("option", ["-d", "-it", "--cidfile f"])
-    def test_line_that_cannot_be_timed_is_refused(self, tmp_path: Path, option: str) -> None:
+    @pytest.mark.parametrize(
+        ("option", "hint"),
+        [("-d", "leave -d out"), ("-it", "leave -t out"), ("--cidfile f", "leave --cidfile out")],
+    )
+    def test_line_that_cannot_be_timed_is_refused(
+        self, tmp_path: Path, option: str, hint: str
+    ) -> None:
         """Before it is run, with what to leave out."""
         done = why(tmp_path, "true", f"docker run --rm {option} {BASE} true")
         assert done.exit_code == 3
-        assert "leave" in done.stdout + done.stderr
+        assert hint in done.stdout
 
     def test_interrupted_line_leaves_no_container(self, tmp_path: Path) -> None:
-        """Neither a container nor a process of the line goes on after the second Ctrl-C."""
+        """Nor does a process of the line go on after the second Ctrl-C."""
         line = f"docker run --rm {BASE} sleep 987654"
         with subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "envcompare",
-                "why",
-                "--out",
-                "out",
-                "--wait",
-                "240",
-                line,
-                line,
-            ],
+            command(line, line),
             cwd=tmp_path,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -142,9 +200,12 @@ class TestInContainers:
                 and containers(run.name)
             ):
                 time.sleep(0.2)
+            assert run is not None, "no run folder was made"
+            assert containers(run.name), "no container was seen"
             process.send_signal(signal.SIGINT)
             time.sleep(1)
             process.send_signal(signal.SIGINT)
             assert process.wait(timeout=120) == 130
-        assert run is not None
         assert containers(run.name) == []
+        left = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+        assert not any(b"987654" in words for words in left)

@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Any, Callable
 
-from harness.facts.cgroups import own_group, throttled_ns, throttled_periods
+from harness.facts.cgroups import group_of, throttled_ns, throttled_periods
 from harness.failures import ContractError, PhaseError
 
 TASKS = "/proc/self/task"
@@ -23,7 +23,7 @@ class BlockClock:
         self._cuda = cuda
         # With several processes, each also waits for the CPUs of the others: not visible here.
         self._knows_waits = processes == 1
-        self._cpu_group = own_group("cpu")
+        self._cpu_group = group_of("cpu")
         # Three fields: time on a CPU, time waiting for one, slices (kernel: sched-stats.rst).
         self._schedstat = f"{TASKS}/{threading.get_native_id()}/schedstat"
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -36,6 +37,10 @@ _LOOK_EVERY_S = 0.01
 _RSS_ERROR_KIB = 2048  # the kernel counts pages in batches for each thread
 _ENDED = (b"Z", b"X")  # states of proc_pid_stat(5)
 _HASHED_BYTES = 64 << 20  # of a file that the command names
+_ENGINES = re.compile(r"\b(?:docker|podman)\b")
+_OF_A_PROCESS = ("cpu.affinity", "os.release", "shm.bytes")
+_WALK_LIMIT_S = 1.0
+_MOST_WRITTEN = 3  # are named
 PYTHONS = ("python", "python3")
 _LINE, _CONTAINER = "ENVCOMPARE_LINE", "ENVCOMPARE_CONTAINER"  # also written by envcompare
 _FIND_HINT = "install it there, or name it by the path it has in each environment"
@@ -46,19 +51,22 @@ def answer(sink: int) -> int:
     op = None
     try:
         with phase("protocol"):
-            line = read_line(0)
-            if line is None:
+            message = read_line(0)
+            if message is None:
                 return 0
-            request = parse_request(line)
+            request = parse_request(message)
             op = request["op"]
             if op not in ("look", "command"):
                 raise ProtocolError(f"no operation {op!r}; there are look and command")
-            own = os.environ.pop(_LINE, None)
-            if own is not None:
-                request["argv"] = [*request["argv"], own]
-            act = _look if op == "look" else _run
-            _enter(request, is_line=own is not None)
-            reply = act(request, is_line=own is not None)
+            line = os.environ.pop(_LINE, None)
+            is_line = line is not None
+            if is_line:
+                request["argv"] = [*request["argv"], line]
+            _enter(request, is_line=is_line)
+            if op == "look":
+                reply = _look(request, is_line=is_line)
+            else:
+                reply = Run(request, is_line=is_line).reply()
     except PhaseError as error:
         reply = failure_reply(op, error)
     send(sink, encode({"op": op, "ok": True, **reply}))
@@ -95,7 +103,8 @@ def _look(request: Dict[str, Any], *, is_line: bool) -> Dict[str, Any]:
     from harness.facts.machine import machine  # noqa: PLC0415
 
     if is_line:
-        found = machine()
+        # these may be others in a container, and are read there
+        found = {key: value for key, value in machine().items() if key not in _OF_A_PROCESS}
     else:
         found = fingerprint(threads=None, device="cpu", data=request["cwd"], is_launcher=True)
     return {
@@ -104,10 +113,6 @@ def _look(request: Dict[str, Any], *, is_line: bool) -> Dict[str, Any]:
         "code_hash": _files_hash(request["argv"]),
         "fingerprint": {**found, **dict.fromkeys(OF_ONE_PROCESS)},
     }
-
-
-def _run(request: Dict[str, Any], *, is_line: bool) -> Dict[str, Any]:
-    return Run(request, is_line=is_line).reply()
 
 
 def find(name: str) -> str:
@@ -140,7 +145,11 @@ def _files_hash(argv: List[str]) -> str:
     The program may well differ between environments; what it is given to do should not.
     """
     digest = hashlib.sha256("\0".join(argv).encode(errors="surrogateescape"))
-    for word in argv[1:]:
+    words = argv[1:]
+    if tuple(argv[:2]) == ("sh", "-c"):
+        with contextlib.suppress(ValueError):  # an open quote
+            words = shlex.split(argv[-1])
+    for word in words:
         with contextlib.suppress(OSError, ValueError):
             if os.path.isfile(word):
                 with open(word, "rb") as file:
@@ -157,7 +166,12 @@ class Run:
         self._limit_s: float = request["limit_s"]
         self._output = Output(patterns, log=2)
         self._is_line = is_line
+        self._prepare: str = request.get("prepare") or ""
+        self._conclude: str = request.get("conclude") or ""
+        self._around_ns = 0  # taken by these two
+        self._written: List[str] = []
         self._container = os.environ.pop(_CONTAINER, "")  # the engine, and the file with the ID
+        self._is_client = is_line and bool(_ENGINES.search(self._argv[-1]))
         self._watch = self._make_watch() if request.get("watch") else None
         self._is_late = False
         self._is_leaving = False
@@ -171,33 +185,64 @@ class Run:
     def reply(self) -> Dict[str, Any]:
         """Run it and return its times and resources."""
         path = find(self._argv[0])
+        self._run_around("--prepare", self._prepare)
+        began_s = time.time()
         (start_ns, end_ns), status, used = self._run(path)
         has_ended = self._output.finish(_DRAIN_S)
-        seen, seeing_ns = self._seen()
+        seen, seeing_ns = self._seen(began_s)
+        self._run_around("--conclude", self._conclude)
         code = os.waitstatus_to_exitcode(status)
         return {
             "t0_ns": start_ns,
             "wall_ns": end_ns - start_ns,
             # a container is no child of the client that starts it
-            "user_ns": None if self._container else round(used.ru_utime * 1e9),
-            "sys_ns": None if self._container else round(used.ru_stime * 1e9),
+            "user_ns": None if self._is_client else round(used.ru_utime * 1e9),
+            "sys_ns": None if self._is_client else round(used.ru_stime * 1e9),
             "max_rss_bytes": None
-            if self._container or used.ru_maxrss <= self._floor_kib
+            if self._is_client or used.ru_maxrss <= self._floor_kib
             else used.ru_maxrss * 1024,
             "exit_code": code if code >= 0 else 128 - code,
             "signal": signal.Signals(-code).name if code < 0 else None,
             "is_late": self._is_late,
             "left_processes": self._is_leaving or not has_ended,
-            "settling_ns": self._settling_ns + self._output.searching_ns + seeing_ns,
+            "settling_ns": self._settling_ns
+            + self._output.searching_ns
+            + seeing_ns
+            + self._around_ns,
             "values": self._output.values,
             "slow_measures": self._output.slow,
             "fingerprint": seen,
+            "written": self._written,
         }
 
-    def _seen(self) -> Tuple[Dict[str, Any], int]:
-        """Return the facts from the watch, and how long their hashing takes."""
+    def _run_around(self, option: str, line: str) -> None:
+        """Run a line of the shell before or after the program, outside its time."""
+        if not line:
+            return
+        start_ns = time.monotonic_ns()
+        with phase("setup"):
+            words = ["sh", "-c", line]
+            try:
+                done = subprocess.run(
+                    words, stdin=subprocess.DEVNULL, stdout=2, timeout=self._limit_s, check=False
+                )
+            except subprocess.TimeoutExpired as error:
+                raise ProcessError(
+                    f"the line of {option} did not end within {self._limit_s:.0f} s"
+                ) from error
+            if done.returncode:
+                raise ProcessError(
+                    f"the line of {option} ended with exit code {done.returncode}",
+                    hint=f"run it by hand: {line}",
+                )
+        self._around_ns += time.monotonic_ns() - start_ns
+
+    def _seen(self, began_s: float) -> Tuple[Dict[str, Any], int]:
+        """Return the facts from the watch, and how long reading them took; note written files."""
         start_ns = time.monotonic_ns()
         found = self._watch.facts() if self._watch else {}
+        if self._watch and self._is_line:
+            self._written = _written_since(began_s)
         return found, time.monotonic_ns() - start_ns
 
     def _run(self, path: str) -> Tuple[Tuple[int, int], int, resource.struct_rusage]:
@@ -269,6 +314,28 @@ class Run:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if not self._is_reaped:  # else another process may have the number
                 os.killpg(self._pid, signal.SIGKILL)
+
+
+def _written_since(began_s: float) -> List[str]:
+    """Return a few files below the current folder that were written since a time.
+
+    Skips byte code, hidden folders and run folders, and stops after a second.
+    """
+    found: List[str] = []
+    until_s, ended_s = time.monotonic() + _WALK_LIMIT_S, time.time()
+    for folder, below, names in os.walk("."):
+        if "run.json" in names:
+            below.clear()
+            continue
+        below[:] = [one for one in below if one != "__pycache__" and one[0] != "."]
+        for name in names:
+            path = os.path.join(folder, name)
+            with contextlib.suppress(OSError):
+                if began_s <= os.lstat(path).st_mtime <= ended_s:
+                    found.append(path[2:])
+        if len(found) >= _MOST_WRITTEN or time.monotonic() > until_s:
+            break
+    return sorted(found)[:_MOST_WRITTEN]
 
 
 def _words(argv: List[str], path: str) -> List[str]:

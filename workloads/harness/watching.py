@@ -9,15 +9,17 @@ import contextlib
 import glob
 import json
 import os
+import re
 import subprocess
 import threading
 import time
-from typing import Any, Dict, Iterator, List, Optional
+from datetime import datetime
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-from harness.facts.cgroups import own_group, read_text, throttled_ns
+from harness.facts.cgroups import group_of, limit_hits, read_text, throttled_ns
 from harness.facts.confinement import scheduling
-from harness.facts.libraries import library_facts, mapped_libraries, short_hash
-from harness.facts.otherprocess import process_facts
+from harness.facts.libraries import UNREADABLE, library_facts, mapped_libraries, short_hash
+from harness.facts.otherprocess import process_facts, python_facts
 
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 1.0
@@ -26,8 +28,11 @@ _LINE_SHARE = 0.1  # of a line, of which more is read, in a process that only wa
 # Of the interpreter of an arm; a program may well be none of Python's.
 _OTHERS = ("libc.version", "python.libpython_sha256")
 _ENGINE_LIMIT_S = 20.0
+_ASK_EVERY_S = 0.1
+_NETWORKS = {"default": "bridge"}  # two names of one network
+_OWN_KERNELS = ("runsc", "kata")
 _NO_ANSWER = (OSError, ValueError, KeyError, IndexError, subprocess.SubprocessError)
-_MOST_FILES = 512  # of a container, kept open until they are hashed
+_MOST_FILES = 512  # of a line, kept open until they are hashed
 
 
 class Watch(threading.Thread):
@@ -42,7 +47,7 @@ class Watch(threading.Thread):
         self._pid = 0
         self._container = container
         self._is_line = is_line
-        self._open: Dict[str, int] = {}  # files of the container, by their path there
+        self._open: Dict[str, int] = {}  # files of a line, by the path that it sees
         self._begins = threading.Event()
         self._ends = threading.Event()
         self._libraries: set[str] = set()
@@ -52,14 +57,17 @@ class Watch(threading.Thread):
         self._busiest: dict[str, Any] = {}
         self._described = (0, "")  # the process of `_busiest`, and its program
         self._most_ticks = 0
+        self._alive: List[Tuple[int, int, str]] = []  # of a line: ticks, process, program
         self._most_threads = 0
-        self._cpu_group = own_group("cpu")
+        self._cpu_group = group_of("cpu")
         self._throttled_ns: int | None = None
         self._stopped_ns: int | None = None  # the last that was seen: the group ends with the work
 
     def begin(self, pid: int) -> None:
         """Read the maps of this process from now on."""
         self._pid = pid
+        if self._container:
+            self._container.began_s = time.time()
         self._throttled_ns = throttled_ns(self._cpu_group)
         self._begins.set()
 
@@ -70,7 +78,9 @@ class Watch(threading.Thread):
         share = _LINE_SHARE if self._is_line else _SHARE
         while not self._ends.wait(pause_s):
             began_s = time.thread_time()
+            self._alive = []
             threads = sum(self._read(pid) for pid in self._processes())
+            self._describe_line()
             self._most_threads = max(self._most_threads, threads)
             self._read_throttling()
             used_s = time.thread_time() - began_s
@@ -83,15 +93,22 @@ class Watch(threading.Thread):
         self._begins.set()
         self.join()
         self._read_throttling()
+        of_engine = self._container.facts if self._container else {}
         if not self._programs:
-            return {}
+            return of_engine
         readable = {path: f"/proc/self/fd/{fd}" for path, fd in self._open.items()}
+        if self._is_line:  # the same path on the host may be another file
+            readable = {path: readable.get(path, "") for path in self._libraries | self._programs}
         found = library_facts(self._libraries, readable)
         hashes = {path: short_hash(readable.get(path, path)) for path in self._programs}
+        if self._is_line:  # what could not be read is not another build
+            listed = found["loaded_libraries"]
+            found["loaded_libraries"] = [one for one in listed if not one.endswith(UNREADABLE)]
+            hashes = {path: text for path, text in hashes.items() if text != UNREADABLE}
         return {
             **{key: value for key, value in found.items() if key not in _OTHERS},
             **self._busiest,
-            **(self._container.facts if self._container else {}),
+            **of_engine,
             "threads.alive": self._most_threads,
             "cgroup.throttled_ns": self._stopped_ns,
             "programs": sorted(f"{os.path.basename(path)} {text}" for path, text in hashes.items()),
@@ -105,7 +122,7 @@ class Watch(threading.Thread):
         is_known = bool(self._container.pid)
         if self._container.ask():
             if not is_known:
-                self._cpu_group = own_group("cpu", str(self._container.pid))
+                self._cpu_group = group_of("cpu", str(self._container.pid))
                 self._throttled_ns = throttled_ns(self._cpu_group)
             yield from _family(self._container.pid)
 
@@ -113,7 +130,8 @@ class Watch(threading.Thread):
         """Read for how long a quota stopped the control group since the program began."""
         now = throttled_ns(self._cpu_group)
         if now is not None and self._throttled_ns is not None:
-            self._stopped_ns = now - self._throttled_ns
+            # without the group only those above it are left
+            self._stopped_ns = max(self._stopped_ns or 0, now - self._throttled_ns)
 
     def _read(self, pid: int) -> int:
         """Record the mapped files of a process; return its number of threads."""
@@ -121,31 +139,62 @@ class Watch(threading.Thread):
         with contextlib.suppress(OSError):
             libraries = mapped_libraries(str(pid))
             program = os.readlink(f"/proc/{pid}/exe")
-            if self._container is not None and self._container.pid:
+            if self._is_line:
                 self._keep_open(pid, [program, *libraries])
             self._programs.add(program)
             self._libraries.update(libraries)
             ticks = _ticks(pid)
-            if ticks > self._most_ticks or (self._is_line and not self._busiest):
+            if self._is_line:
+                self._alive.append((ticks, pid, program))
+            elif ticks > self._most_ticks:
+                affinity = {"cpu.affinity": sorted(os.sched_getaffinity(pid))}
+                self._busiest = {**scheduling(str(pid)), **affinity}
                 self._most_ticks = ticks
-                self._describe(pid, program)
             return len(os.listdir(f"/proc/{pid}/task"))
         return 0
 
-    def _describe(self, pid: int, program: str) -> None:
-        """Record how a process runs, and of a line what confines it."""
-        if not self._is_line:
-            affinity = {"cpu.affinity": sorted(os.sched_getaffinity(pid))}
-            self._busiest = {**scheduling(str(pid)), **affinity}
-        elif (pid, program) != self._described:
-            self._busiest, self._described = process_facts(pid), (pid, program)
+    def _describe_line(self) -> None:
+        """Record what confines the busiest process of a line that still lives.
+
+        What only prepares the work, such as an entrypoint, has ended when the work runs.
+        """
+        if not self._alive:
+            return
+        _, pid, program = max(self._alive)
+        with contextlib.suppress(OSError):  # gone meanwhile
+            if (pid, program) != self._described:
+                facts = process_facts(pid)
+                if os.readlink(f"/proc/{pid}/exe") != program:
+                    return
+                self._busiest, self._described = facts, (pid, program)
+                self._busiest.update(python_facts(pid))  # slow, and not so important
+            # libraries may change these two while it runs
+            self._busiest["cpu.affinity"] = sorted(os.sched_getaffinity(pid))
+            self._busiest["process.major_faults"] = _major_faults(pid)
+            hits = limit_hits(group_of("memory", str(pid)))
+            self._busiest["cgroup.memory_limit_hits"] = hits
 
     def _keep_open(self, pid: int, paths: List[str]) -> None:
-        """Open files of a container, whose paths mean nothing once it has ended."""
+        """Open files of a line, whose paths mean nothing outside its mount namespace."""
         for path in paths:
             if path not in self._open and len(self._open) < _MOST_FILES:
                 with contextlib.suppress(OSError):
                     self._open[path] = os.open(f"/proc/{pid}/root{path}", os.O_RDONLY)
+
+
+def _since_ms(began_s: float, text: str) -> Optional[int]:
+    """Return how long after a time on the clock an engine's time is; None if it cannot be read."""
+    found = re.match(
+        r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(\.\d{1,6})?\d*\s*(Z|[+-]\d\d:?\d\d)", text
+    )
+    if found is None:
+        return None
+    day, second, fraction, zone = found.groups()
+    zone = "+0000" if zone == "Z" else zone.replace(":", "")
+    moment = datetime.strptime(
+        f"{day} {second}{fraction or '.0'} {zone}", "%Y-%m-%d %H:%M:%S.%f %z"
+    )
+    return max(0, round(1000 * (moment.timestamp() - began_s)))
 
 
 class Container:
@@ -154,17 +203,23 @@ class Container:
     def __init__(self, engine: str, id_file: str) -> None:
         self._engine = engine
         self._id_file = id_file
+        self._next_s = 0.0
+        self._is_elsewhere = False
+        self.began_s = time.time()  # of the line
         self.pid = 0
         self.facts: Dict[str, Any] = {}
+
+    @property
+    def _has_kernel(self) -> bool:
+        return any(name in str(self.facts.get("container.runtime")) for name in _OWN_KERNELS)
 
     def ask(self) -> bool:
         """Return whether the container runs; its engine is asked until it does."""
         identity = read_text(self._id_file)
-        if self.pid or not identity:
+        if self.pid or not identity or self._is_elsewhere or time.monotonic() < self._next_s:
             return bool(self.pid)
-        with contextlib.suppress(
-            OSError, ValueError, KeyError, IndexError, subprocess.SubprocessError
-        ):
+        self._next_s = time.monotonic() + _ASK_EVERY_S
+        with contextlib.suppress(*_NO_ANSWER):
             asked = subprocess.run(
                 [self._engine, "inspect", identity],
                 stdin=subprocess.DEVNULL,
@@ -177,12 +232,31 @@ class Container:
             host, state = found["HostConfig"], found["State"]
             self.facts = {
                 "image.id": found["Image"],
+                "container.storage": found.get("Driver")
+                or found.get("GraphDriver", {}).get("Name"),
+                "container.entrypoint": os.path.basename(found.get("Path") or ""),
+                "container.ports": len(host.get("PortBindings") or ()),
+                "container.volumes": sum(
+                    one.get("Type") == "volume" for one in found.get("Mounts") or ()
+                ),
+                "container.start_ms": _since_ms(self.began_s, state.get("StartedAt") or ""),
                 "container.log_driver": host["LogConfig"]["Type"],
-                "container.network": host["NetworkMode"],
-                "container.runtime": host.get("Runtime") or found.get("OCIRuntime"),
+                "container.network": _NETWORKS.get(host["NetworkMode"], host["NetworkMode"]),
+                # of Podman, which calls all of them "oci" there
+                "container.runtime": found.get("OCIRuntime") or host.get("Runtime"),
             }
-            self.pid = state["Pid"]
+            pid = state["Pid"]
+            # An engine on another machine, or a runtime with its own kernel, names no process here.
+            is_here = identity in (read_text(f"/proc/{pid}/cgroup") or "")
+            self._is_elsewhere = bool(pid) and not (is_here and not self._has_kernel)
+            self.pid = 0 if self._is_elsewhere else pid
         return bool(self.pid)
+
+
+def _major_faults(pid: int) -> Optional[int]:
+    """Return how often a process and its ended children waited for a page (proc_pid_stat(5))."""
+    fields = (read_text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
+    return int(fields[9]) + int(fields[10]) if fields else None
 
 
 def _ticks(pid: int) -> int:

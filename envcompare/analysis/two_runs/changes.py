@@ -53,7 +53,7 @@ from envcompare.run_folder.records import (
 )
 from envcompare.run_folder.results import RunFolder, configuration_of
 from envcompare.stats.verdicts import Ends, difference, verdict
-from envcompare.text import assigned, first_few
+from envcompare.text import assigned, first_few, masked
 
 Work = dict[str, FingerprintValue]
 _DESIGN: Final = ("threads", "stabilise", "pin")
@@ -618,5 +618,5 @@ def _remarks(moments: _Moments) -> Iterable[str]:
 
 def arm_text(arm: ArmRecord) -> str:
     """Return the environment of an arm, with its software and its own parameters."""
-    software = f":{arm.reference}" if arm.reference else f"@{arm.stack}"
+    software = f":{masked(arm.reference)}" if arm.reference else f"@{arm.stack}"
     return ", ".join((f"{arm.environment}{software}", *assigned(arm.parameters)))

@@ -112,7 +112,8 @@ def answer_section(
 
 def _lead(headline: Headline, *, style: str) -> Line:
     caution = f"⚠ {headline.caution}" if headline.caution else ""
-    parts = (("rest", headline.rest), ("caution", caution), ("candidates", headline.candidates))
+    causes = (("candidates", text) for text in (headline.candidates, *headline.causes))
+    parts = (("rest", headline.rest), ("caution", caution), *causes)
     return Line(
         style=style,
         before=(_badge(headline),),

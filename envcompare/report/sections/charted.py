@@ -60,6 +60,7 @@ from envcompare.report.wording import (
     compared_arms,
     distinct_numbers,
     duration,
+    has_lines,
     has_programs,
     has_steps,
     margin_percent,
@@ -340,9 +341,14 @@ _NO_STARTUP_OF_PROGRAMS: Final = (
 )
 
 
+_NO_STARTUP_OF_LINES: Final = "The start of a container is part of the time of its line."
+
+
 def startup_section(run: RunComparison) -> Section:
     """Return a table for each cell and page cache with a measured start-up."""
     why = _NO_STARTUP if has_steps(run) else _NO_STARTUP_OF_PROGRAMS
+    if has_lines(run):
+        why = _NO_STARTUP_OF_LINES
     tables = startup_tables(run)
     shown = tables[:_MOST_TABLES]
     blocks: tuple[Block, ...] = tuple(

@@ -82,6 +82,7 @@ from envcompare.report.wording.causewords import (
     split_sentence,
     unmarked_sentence,
 )
+from envcompare.report.wording.linewords import line_causes
 from envcompare.report.wording.profilewords import (
     NOT_PROFILED,
     has_times,
@@ -292,7 +293,8 @@ def _comparison_fold(run: RunComparison, row: ComparedRow, sheet: Sheet, *, is_o
     cell = next((one for one in run.cells if one.id == comparison.cell), None)
     place = (comparison.cell, comparison.arm)
     split = next((one for one in run.decompositions if (one.cell, one.arm) == place), None)
-    candidates = candidates_text(run, (comparison,))
+    causes = " ".join(line_causes(run, (comparison,)))
+    candidates = causes or candidates_text(run, (comparison,))
     reference = run.reference_in(comparison.cell)
     said = f"{words.arm} against {visible(reference)}: {words.text}."
     return Fold(

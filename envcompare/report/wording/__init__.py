@@ -148,6 +148,11 @@ def has_programs(run: RunComparison) -> bool:
     return any(cell.is_program for cell in run.cells)
 
 
+def has_lines(run: RunComparison) -> bool:
+    """Return whether the arms are command lines."""
+    return any(arm.stack == "line" for arm in run.arms)
+
+
 def has_steps(run: RunComparison) -> bool:
     """Tell whether any cell was planned to time steps of a workload."""
     return not run.cells or not all(cell.is_program for cell in run.cells)

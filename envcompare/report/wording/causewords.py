@@ -6,7 +6,6 @@ Causes are facts, the kernel, helper programs, parts of a step, and threads.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from difflib import SequenceMatcher
 from typing import Final
 
 from envcompare.analysis.model import (
@@ -20,7 +19,12 @@ from envcompare.analysis.model import (
     RunComparison,
 )
 from envcompare.analysis.model.profiling import ArmPhases, CellPhases, LoneOperator, PartDifference
-from envcompare.fingerprint import OVERWRITTEN, THREADED, fact, is_without_effect
+from envcompare.fingerprint import (
+    OVERWRITTEN,
+    THREADED,
+    fact,
+    is_without_effect,
+)
 from envcompare.fingerprint.evidence import entries, likelihood
 from envcompare.fingerprint.sentences import value_text
 from envcompare.report.wording import (
@@ -109,23 +113,10 @@ def _asked(run: RunComparison, arm: str) -> str:
     if before.environment == after.environment:
         if before.stack != after.stack:
             pairs.append(f"the stack ({before.stack} → {after.stack})")
-        if before.stack == "line":
-            pairs.append(f"the line ({_changed_words(before.reference, after.reference)})")
-        elif before.reference != after.reference:
+        if before.reference != after.reference:
             images = (each.reference or "envcompare's own" for each in (before, after))
             pairs.append(f"the image ({' → '.join(images)})")
     return visible(", ".join(pairs))
-
-
-def _changed_words(before: str, after: str) -> str:
-    """Return the words in which two lines differ."""
-    words = before.split(), after.split()
-    changes = SequenceMatcher(None, *words, autojunk=False).get_opcodes()
-    return ", ".join(
-        f"{' '.join(words[0][a:b]) or 'nothing'} → {' '.join(words[1][c:d]) or 'nothing'}"
-        for kind, a, b, c, d in changes
-        if kind != "equal"
-    )
 
 
 def _candidates(run: RunComparison, decided: Iterable[Comparison]) -> Iterator[FactDifference]:

@@ -25,6 +25,7 @@ from envcompare.report.wording import (
     unsigned_percent,
 )
 from envcompare.report.wording.causewords import candidates_text
+from envcompare.report.wording.linewords import line_causes
 from envcompare.report.wording.methodwords import caution_of, host_names, scope_text
 from envcompare.report.wording.profilewords import (
     alone_text,
@@ -63,6 +64,7 @@ class Headline:
     rest: str = ""
     caution: str = ""  # the confounders
     candidates: str = ""  # what else differs and may explain a decided difference
+    causes: tuple[str, ...] = ()  # instead, if the arms are command lines
     verdicts: tuple[Verdict, ...] = ()
     scope: str = ""  # "on this host, in this run", of the first arm that was measured
 
@@ -203,6 +205,8 @@ def _over_cells(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> He
         said = moved if outcome in MOVED else (outcome,)
         lead, rest = _differing(run, arm, judged, said=said), _others(run, judged, said=said)
     count = f" in {len(leading)} of {len(judged)}" if len(judged) > 1 else ""
+    compared = [one for one in run.compared if one.arm == arm]
+    causes = line_causes(run, compared)
     return Headline(
         arm=visible(arm),
         outcome=outcome,
@@ -220,7 +224,8 @@ def _over_cells(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> He
                 ),
             )
         ),
-        candidates=candidates_text(run, (one for one in run.compared if one.arm == arm)),
+        candidates="" if causes else candidates_text(run, compared),
+        causes=causes,
         verdicts=judged,
     )
 

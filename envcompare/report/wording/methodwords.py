@@ -24,6 +24,7 @@ from envcompare.report.wording import (
     change,
     distinct_numbers,
     duration,
+    has_lines,
     has_programs,
     has_steps,
     listed,
@@ -61,6 +62,9 @@ _OUTCOMES_OF_PROGRAMS: Final = (
 _PROGRAMS: Final = (
     "timed from their start inside the environment to their exit; the start of the environment is "
     "in real time only"
+)
+_LINES: Final = (
+    "run by `sh -c` as typed, and timed to their exit, with the start and the end of a container"
 )
 _ONE_GPU: Final = "envcompare has been tried on one GPU so far, an NVIDIA H200."
 IMPORTED: Final = (
@@ -464,7 +468,7 @@ def method_rules(run: RunComparison) -> tuple[tuple[str, str], ...]:
         ("CPU", _holding(run)),
         ("Stopped arms", _pausing(run)),
         ("Untimed steps", _running_in(run)),
-        ("Whole processes", _PROGRAMS * has_programs(run)),
+        ("Whole processes", (_LINES if has_lines(run) else _PROGRAMS) * has_programs(run)),
         ("Watched", " ".join(_guard_sentences(run))),
     )
     return tuple((name, text) for name, text in rules if text)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.facts.cgroups import Cgroup, cpu_quota, own_group, throttled_ns, throttled_periods
+from harness.facts.cgroups import Cgroup, cpu_quota, group_of, throttled_ns, throttled_periods
 
 
 def group(folder: Path, version: int, **files: str) -> Cgroup:
@@ -87,8 +87,8 @@ def test_nothing_is_measured_where_there_is_no_group() -> None:
     assert cpu_quota(nowhere) is None
 
 
-def test_own_group_is_found_on_this_machine() -> None:
+def test_group_of_is_found_on_this_machine() -> None:
     """The folders are real, the own one first."""
-    found = own_group("memory")
+    found = group_of("memory")
     assert all(Path(folder).is_dir() for folder in found.folders)
     assert list(found.folders) == sorted(found.folders, key=len, reverse=True)

@@ -20,7 +20,7 @@ from harness.counters.perfevents import (
     Counters,
     Event,
 )
-from harness.facts.cgroups import memory_peak_bytes, own_group, read_text, throttled_ns
+from harness.facts.cgroups import group_of, memory_peak_bytes, read_text, throttled_ns
 from harness.facts.machine import cpu_fields
 from harness.torchparts import device_in_use, wait_for_device
 
@@ -67,14 +67,14 @@ def count(step: Callable[[], Any], k: int) -> dict[str, Any]:
     wait_for_device(device)
     with contextlib.closing(Counters(events)) as counters:
         # What reads the one must not be counted by the other: outwards in the same order.
-        quota_ns, energy, before = throttled_ns(own_group("cpu")), rapl.read(), _plain()
+        quota_ns, energy, before = throttled_ns(group_of("cpu")), rapl.read(), _plain()
         counters.start()
         for _ in range(k):
             step()
         wait_for_device(device)  # as the timing does: waiting for a GPU is a part of the cost
         counters.stop()
         after = _plain()
-        before["throttled_ns"], after["throttled_ns"] = quota_ns, throttled_ns(own_group("cpu"))
+        before["throttled_ns"], after["throttled_ns"] = quota_ns, throttled_ns(group_of("cpu"))
         counted = {**_differences(before, after), **_with_flops(counters.read(), weights)}
     counted["cpu_energy_j"] = _energy(energy, rapl.read())
     if calls is None:

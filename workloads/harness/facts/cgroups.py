@@ -36,10 +36,10 @@ class Cgroup(NamedTuple):
         return [text for text in texts if text is not None]
 
 
-def own_group(controller: str, process: str = "self") -> Cgroup:
+def group_of(controller: str, process: str = "self") -> Cgroup:
     """Return the group of a process, as this one sees it; version 0 and no folder for none."""
     for version, name in ((1, controller), (2, "")):
-        path = _own_path(name, process)
+        path = _path_of(name, process)
         mount = _mount(version, name)
         if path is not None and mount is not None:
             return Cgroup(version, _folders(path, *mount))
@@ -51,6 +51,13 @@ def throttled_ns(cpu: Cgroup) -> int | None:
     key, factor = ("throttled_usec", 1000) if cpu.version == 2 else ("throttled_time", 1)
     total = _in_stat(cpu, key)
     return None if total is None else total * factor
+
+
+def limit_hits(memory: Cgroup) -> int | None:
+    """Return how often this group reached its limit of memory, and pages had to go."""
+    if memory.version == 2:
+        return _field(memory.read("memory.events") or "", "max")
+    return _number(memory.read("memory.failcnt"))
 
 
 def throttled_periods(cpu: Cgroup) -> int | None:
@@ -66,7 +73,7 @@ def _in_stat(cpu: Cgroup, key: str) -> int | None:
 
 def memory_peak_bytes() -> int | None:
     """Return the peak of the group's memory, page cache included; None outside any group."""
-    memory = own_group("memory")
+    memory = group_of("memory")
     if _is_whole_machine("memory" if memory.version == 1 else ""):
         return None
     return _number(memory.read("memory.peak" if memory.version == 2 else _V1_PEAK))
@@ -75,7 +82,7 @@ def memory_peak_bytes() -> int | None:
 def limits(process: str = "self") -> dict[str, object]:
     """Return the fingerprint keys of the control groups; the tightest visible limit counts."""
     cpu, memory, cpuset, processes, disk = (
-        own_group(name, process) for name in ("cpu", "memory", "cpuset", "pids", "blkio")
+        group_of(name, process) for name in ("cpu", "memory", "cpuset", "pids", "blkio")
     )
     counts = [top for top in map(_number, processes.read_all("pids.max")) if top is not None]
     second = memory.version == 2
@@ -106,7 +113,7 @@ def _folders(path: str, root: str, point: str) -> list[str]:
     return [folder for folder in folders if os.path.isdir(folder)]
 
 
-def _own_path(name: str, process: str = "self") -> str | None:
+def _path_of(name: str, process: str = "self") -> str | None:
     for line in (read_text(f"/proc/{process}/cgroup") or "").splitlines():
         _, names, path = line.split(":", 2)
         if name in names.split(","):
@@ -132,7 +139,7 @@ def _is_below(path: str, root: str) -> bool:
 def _is_whole_machine(name: str) -> bool:
     """Return whether the own group is the root of all, where a peak would be the machine's."""
     try:
-        return _own_path(name) == "/" and os.readlink("/proc/self/ns/cgroup") == FIRST_NAMESPACE
+        return _path_of(name) == "/" and os.readlink("/proc/self/ns/cgroup") == FIRST_NAMESPACE
     except OSError:
         return False
 

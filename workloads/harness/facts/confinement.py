@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import resource
-import socket
 import sys
 import sysconfig
 from functools import partial
@@ -29,22 +28,23 @@ _POLICIES = {"0": "other", "1": "fifo", "2": "rr", "3": "batch", "5": "idle", "6
 def confinement(data: str | None) -> dict[str, Any]:
     """Return the facts of this process; `data` is the folder that the workload reads."""
     return {
-        "uid": os.getuid(),
-        "gid": os.getgid(),
         **rights(),
+        "uid": os.getuid(),  # gVisor's status names none
+        "gid": os.getgid(),
         **scheduling(),
         **soft_limits(),
         "mount.python": attempt(lambda: mount_of(os.path.realpath(sys.executable))),
         "mount.packages": attempt(lambda: mount_of(sysconfig.get_path("purelib"))),
         "mount.data": None if data is None else attempt(lambda: mount_of(data)),
         "mount.scratch": attempt(lambda: mount_of(scratch_folder())),
-        "network.interfaces": attempt(_interfaces),
+        "network.interfaces": attempt(interfaces),
     }
 
 
-def _interfaces() -> str:
-    """Return the network devices of this process, but the host's ends of those of containers."""
-    names = (name for _, name in socket.if_nameindex())
+def interfaces(process: str = "self") -> str:
+    """Return the network devices of a process, but the host's ends of those of containers."""
+    with open(f"/proc/{process}/net/dev", encoding="utf-8") as file:
+        names = [line.partition(":")[0].strip() for line in file if ":" in line]
     return ", ".join(sorted(name for name in names if not name.startswith("veth")))
 
 
@@ -66,6 +66,8 @@ def rights(process: str = "self") -> dict[str, Any]:
     status = read_text(f"/proc/{process}/status") or ""
     fields = dict(re.findall(r"^(\w+):\s*(.*)$", status, re.MULTILINE))
     return {
+        "uid": attempt(lambda: int(fields["Uid"].split()[0])),
+        "gid": attempt(lambda: int(fields["Gid"].split()[0])),
         "seccomp.mode": attempt(lambda: int(fields["Seccomp"])),
         "seccomp.filters": attempt(lambda: int(fields["Seccomp_filters"])),
         "no_new_privs": attempt(lambda: bool(int(fields["NoNewPrivs"]))),

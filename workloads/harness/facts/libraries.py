@@ -17,10 +17,14 @@ from harness.attempts import attempt
 
 CHUNK_BYTES = 1 << 20
 WHOLE_UP_TO_BYTES = 8 << 20
-_C_LIBRARIES = {"glibc": r"libc(\.so\.6|-2\.\d+\.so)", "musl": r"(ld-musl-.*|libc\.musl-.*)"}
+_C_LIBRARIES = {
+    "glibc": r"libc(\.so\.6|-2\.\d+\.so)",
+    "musl": r"(ld-musl-.*|libc\.musl-.*|libc\.so)",
+}
 # The index of the loader is mapped for a moment and is none.
 _LIBRARY = re.compile(r"(?!ld\.so\.cache$).*\.so(\.|$)")
 _UNLINKED = " (deleted)"
+UNREADABLE = "unreadable"  # instead of the hash of a file
 _ALLOCATORS = r"lib(jemalloc|tcmalloc|mimalloc)[-_.].*"
 
 
@@ -89,7 +93,7 @@ def short_hash(path: str) -> str:
     try:
         return content_hash(path)[:16]
     except OSError:
-        return "unreadable"
+        return UNREADABLE
 
 
 @cache

@@ -5,35 +5,28 @@ from __future__ import annotations
 import os
 import re
 from itertools import islice
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator
 
 from harness.attempts import attempt
 from harness.facts.cgroups import limits, read_text
-from harness.facts.confinement import mount_of, rights, scheduling, soft_limits
+from harness.facts.confinement import interfaces, mount_of, rights, scheduling, soft_limits
 from harness.facts.machine import os_release, shared_memory_bytes
 from harness.facts.modules import MOST_FILES, files_below
 from harness.facts.packages import installed
 from harness.facts.variables import environment_of, variables_of
 
-_PYTHON = re.compile(r"(.*)/bin/python(3\.\d+)")
+_PYTHON = re.compile(r"(.*)/bin/python(3\.\d+)\S*")
 # Of a prefix, and of Debian's own Python, whose packages are for all minor versions.
 _SITES = ("{prefix}/lib/python{version}/site-packages", "{prefix}/lib/python3/dist-packages",
           "{prefix}/local/lib/python{version}/dist-packages")  # fmt: skip
 
 
 def process_facts(pid: int) -> Dict[str, Any]:
-    """Return what confines a process: rights, limits, variables, file systems and network.
-
-    Of a process of Python, also return its version and packages, and how many modules of the
-    standard library have no byte code. What it has imported is not visible.
-    """
+    """Return what confines a process: rights, limits, variables, file systems and network."""
     process = str(pid)
     folder, root = f"/proc/{process}", f"/proc/{process}/root"
-    identity = re.findall(r"^[UG]id:\s+(\d+)", read_text(f"{folder}/status") or "", re.MULTILINE)
-    given = attempt(lambda: environment_of(process))
+    given = attempt(lambda: environment_of(process)) or None  # one that ends has none
     return {
-        "uid": attempt(lambda: int(identity[0])),
-        "gid": attempt(lambda: int(identity[1])),
         **rights(process),
         **scheduling(process),
         **soft_limits(pid),
@@ -43,18 +36,41 @@ def process_facts(pid: int) -> Dict[str, Any]:
         "mount.python": attempt(lambda: mount_of(f"{folder}/exe", process)),
         "mount.folder": attempt(lambda: mount_of(f"{folder}/cwd", process)),
         "mount.scratch": attempt(lambda: mount_of(f"{root}/tmp", process)),  # noqa: S108  what is mounted there
-        "network.interfaces": attempt(lambda: _interfaces(folder)),
+        "network.interfaces": attempt(lambda: interfaces(process)),
+        "network.resolvers": attempt(lambda: _resolvers(root)),
+        "home.is_writable": attempt(lambda: _is_writable(root, (given or {})["HOME"], process)),
         "os.release": attempt(lambda: os_release(root)),
         "shm.bytes": attempt(lambda: shared_memory_bytes(root)),
-        **(attempt(lambda: _python(folder, root, given or {})) or {}),
     }
 
 
-def _interfaces(folder: str) -> str:
-    """Return the network devices that a process sees (proc_pid_net(5))."""
-    with open(f"{folder}/net/dev", encoding="utf-8") as file:
-        names = (line.partition(":")[0].strip() for line in file if ":" in line)
-        return ", ".join(sorted(name for name in names if not name.startswith("veth")))
+def python_facts(pid: int) -> Dict[str, Any]:
+    """Return version and packages of a process of Python; nothing of another one.
+
+    Also return how many modules of the standard library have no byte code. What the process has
+    imported is not visible.
+    """
+    folder = f"/proc/{pid}"
+    given = attempt(lambda: environment_of(str(pid))) or {}
+    found = attempt(lambda: _python(folder, f"{folder}/root", given)) or {}
+    # of a process that ended meanwhile, some files only seem to be missing
+    return found if attempt(lambda: os.readlink(f"{folder}/exe")) else {}
+
+
+def _resolvers(root: str) -> str:
+    """Return the name servers that programs ask, in this order (resolv.conf(5))."""
+    with open(f"{root}/etc/resolv.conf", encoding="utf-8", errors="replace") as file:
+        return ", ".join(re.findall(r"^\s*nameserver\s+(\S+)", file.read(), re.MULTILINE)) or "none"
+
+
+def _is_writable(root: str, home: str, process: str) -> bool:
+    """Return whether a process may write to its home, as its owner, its group or anyone."""
+    status = read_text(f"/proc/{process}/status") or ""
+    uid, gid = (int(one) for one in re.findall(r"^[UG]id:\s+\d+\s+(\d+)", status, re.MULTILINE))
+    found = os.stat(root + home)
+    mine = (found.st_uid == uid) * 0o200 | (found.st_gid == gid) * 0o020 | 0o002
+    is_read_only = os.statvfs(root + home).f_flag & os.ST_RDONLY
+    return not is_read_only and (uid == 0 or bool(found.st_mode & mine))
 
 
 def _python(folder: str, root: str, given: Dict[str, str]) -> Dict[str, Any]:
@@ -64,7 +80,7 @@ def _python(folder: str, root: str, given: Dict[str, str]) -> Dict[str, Any]:
     if program is None:
         return {}
     prefix, version = program.groups()
-    prefixes = [*_environments(folder, given), prefix]
+    prefixes = [*_environments(folder, root, given), prefix]
     sites = [root + site.format(prefix=one, version=version) for one in prefixes for site in _SITES]
     library = f"{root}{prefix}/lib/python{version}/"
     modules = islice(files_below(library), MOST_FILES)
@@ -76,13 +92,20 @@ def _python(folder: str, root: str, given: Dict[str, str]) -> Dict[str, Any]:
     }
 
 
-def _environments(folder: str, given: Dict[str, str]) -> Iterator[str]:
-    """Yield the virtual environments that a process may have been started from."""
-    words: List[str] = (read_text(f"{folder}/cmdline") or "").split("\0")
-    if words[0].startswith("/"):
-        yield os.path.dirname(os.path.dirname(words[0]))
-    if given.get("VIRTUAL_ENV"):
-        yield given["VIRTUAL_ENV"]
+def _environments(folder: str, root: str, given: Dict[str, str]) -> Iterator[str]:
+    """Yield the virtual environment that a process was started from, and the user's own folder."""
+    name = (read_text(f"{folder}/cmdline") or "").split("\0")[0]
+    here = os.readlink(f"{folder}/cwd")
+    paths = [here] if "/" in name else given.get("PATH", "").split(os.pathsep)
+    for path in paths:
+        program = os.path.normpath(os.path.join(path, name))
+        if os.path.lexists(root + program):
+            prefix = os.path.dirname(os.path.dirname(program))
+            if os.path.exists(f"{root}{prefix}/pyvenv.cfg"):
+                yield prefix
+            break
+    if given.get("HOME"):
+        yield f"{given['HOME']}/.local"
 
 
 def _has_byte_code(source: str, version: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional, Pattern
 
 from harness.facts.masking import SECRET_WORDS, masked
 
@@ -15,6 +15,8 @@ ALLOWED = re.compile(
     # not what official images say of themselves
     r"|(?!PYTHON_(VERSION|SHA256|PIP_|GET_PIP|SETUPTOOLS))PYTHON[A-Z0-9_]*"
 )
+# Of programs that make a cache at each start if they cannot keep it.
+_CACHES = re.compile(r"(TORCHINDUCTOR|TRITON|NUMBA|HF|XDG_CACHE)_\w+|MPL\w+")
 # The location of a file or folder does not change the speed, so only "set" is recorded.
 _PLACES = re.compile(r"(?!LD_|PYTHON)\w+_(FILE|DIR|DIRECTORY|PATH|HOME)S?")
 SET = "set"
@@ -44,15 +46,15 @@ def environment_of(process: str) -> Dict[str, str]:
 
 
 def variables_of(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the same as `variables` of the variables of another process."""
-    return {**_kept(given), **_in_effect(given)}
+    """Return the same as `variables` of the variables of another process, and those of caches."""
+    return {**_kept(given), **_kept(given, _CACHES), **_in_effect(given)}
 
 
-def _kept(given: Mapping[str, Optional[str]]) -> dict[str, Any]:
+def _kept(given: Mapping[str, Optional[str]], allowed: Pattern[str] = ALLOWED) -> dict[str, Any]:
     return {
         f"env.{name}": SET if _PLACES.fullmatch(name) else masked(value)
         for name, value in given.items()
-        if value is not None and ALLOWED.fullmatch(name) and not SECRET_WORDS.search(name)
+        if value is not None and allowed.fullmatch(name) and not SECRET_WORDS.search(name)
     }
 
 

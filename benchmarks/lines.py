@@ -1,0 +1,318 @@
+"""Print whether `envcompare why` names the cause of public questions, as their authors would ask.
+
+Each case is a small form of a question whose cause is known: two command lines, the second slower.
+A case counts as named if its cause is the first or second candidate on the first screen. A run that
+was stopped goes on with the case it was at. Needs root and Docker.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+from faults_page import keep_record, kept_records
+
+from bookkeeping import HERE, Conditions, Places, Watch, benchmark
+from envcompare.analysis.compare import compare_run
+from envcompare.report.wording.linewords import line_candidates
+from envcompare.run_folder.results import RunFolder
+
+DATA, PAGE = "lines.jsonl", "lines.md"
+RESOLVER = HERE / "programs" / "resolver.py"
+IMAGE = "envcompare-lines:{}"
+DECIDED = (0, 7)  # exit codes of a run that came to its end
+NAMED = 2  # places on the first screen that count
+GOAL = 0.8
+
+BURNS = """import hashlib, threading
+def work():
+    for _ in range(120): hashlib.sha256(b"x" * 1_000_000).digest()
+threads = [threading.Thread(target=work) for _ in range(2)]
+[each.start() for each in threads]; [each.join() for each in threads]
+"""
+CLOSES = """import os, resource
+for _ in range(30):
+    for fd in range(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0]):
+        try: os.close(fd)
+        except OSError: pass
+"""
+READS = """import mmap, os, random
+fd = os.open("/w/big", os.O_RDONLY); size = os.fstat(fd).st_size
+os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+while os.read(fd, 1 << 20): pass
+data = mmap.mmap(fd, size, prot=mmap.PROT_READ); data.madvise(mmap.MADV_RANDOM)
+random.seed(0)
+print(sum(data[random.randrange(size)] for _ in range(30000)))
+"""
+CACHES = """import hashlib, os, pathlib
+path = pathlib.Path(os.environ["HOME"]) / "fonts"
+if not path.exists():
+    for _ in range(500): hashlib.sha256(b"x" * 1_000_000).digest()
+    try: path.write_text("kept")
+    except OSError: pass
+"""
+CALLS = "import os\nfor _ in range(3_000_000): os.getppid()\n"
+LOOKS_UP = 'import socket; print(socket.gethostbyname("db.test"))\n'
+ALLOCATES = "x = [[str(i) for i in range(100)] for _ in range(20_000)]\n"
+IMPORTS = "import asyncio, email, http.server, sqlite3, xml.dom\n"
+MANY = "RUN mkdir /data && cd /data && for i in $(seq {}); do head -c {} /dev/urandom >f$i; done\n"
+ENTRY = "RUN printf '#!/bin/sh\\n{}exec \"$@\"\\n' >/entry && chmod +x /entry\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A question: its source, the two lines, what they need, and the facts that name its cause."""
+
+    says: str
+    source: str
+    lines: tuple[str, str]  # {0} and {1} are the images
+    names: tuple[str, ...]  # keys of facts, any of which names the cause
+    images: tuple[str, str] = ("", "")  # further lines of their Dockerfiles
+    files: dict[str, str] = field(default_factory=dict)
+    around: str = ""  # what the host needs meanwhile
+
+
+RUN = "docker run --rm -v $PWD:/w"
+CASES = {
+    "nofile": Case(
+        says="a program closes every possible descriptor", source="moby/moby#45436",
+        files={"work.py": CLOSES}, names=("limits.nofile",),
+        lines=(f"{RUN} --ulimit nofile=1024:20000 {{0}} python3 /w/work.py",
+               f"{RUN} --ulimit nofile=20000:20000 {{0}} python3 /w/work.py"),
+    ),
+    "quota": Case(
+        says="two threads on a quota of one CPU", source="scipy/scipy#16222",
+        files={"work.py": BURNS}, names=("cgroup.cpu_quota",),
+        lines=("python3 work.py", f"{RUN} --cpus 0.7 {{0}} python3 /w/work.py"),
+    ),
+    "cpuset": Case(
+        says="two threads on one CPU", source="orcahello#368",
+        files={"work.py": BURNS}, names=("cpu.affinity", "cgroup.cpuset"),
+        lines=(f"{RUN} {{0}} python3 /w/work.py",
+               f"{RUN} --cpuset-cpus 0 {{0}} python3 /w/work.py"),
+    ),
+    "bytecode": Case(
+        says="an image without byte code", source="astral-sh/uv#16378",
+        files={"work.py": IMPORTS}, names=("python.uncompiled",),
+        images=("", "RUN find /usr/lib/python3* -name __pycache__ -prune -exec rm -r {} +\n"),
+        lines=(f"{RUN} {{0}} python3 /w/work.py", f"{RUN} {{1}} python3 /w/work.py"),
+    ),
+    "resolver": Case(
+        says="the first name server does not answer", source="moby/moby#20661",
+        files={"work.py": LOOKS_UP}, names=("network.resolvers",), around="resolvers",
+        lines=(f"{RUN} --network host -v $PWD/good:/etc/resolv.conf {{0}} python3 /w/work.py",
+               f"{RUN} --network host -v $PWD/bad:/etc/resolv.conf {{0}} python3 /w/work.py"),
+    ),
+    "ports": Case(
+        says="forty published ports", source="moby/moby#14288", names=("container.ports",),
+        lines=("docker run --rm -p 20000:20000 {0} true",
+               "docker run --rm -p 20000-20039:20000-20039 {0} true"),
+    ),
+    "entrypoint": Case(
+        says="an entrypoint changes the owner of many files", source="FreshRSS/FreshRSS#7764",
+        names=("programs",),
+        images=(MANY.format(1500, 4096) + ENTRY.format(""),
+                MANY.format(1500, 4096) + ENTRY.format("chown -R 1000:1000 /data\\n")),
+        lines=("docker run --rm --entrypoint /entry {0} python3 -c pass",
+               "docker run --rm --entrypoint /entry {1} python3 -c pass"),
+    ),
+    "volume": Case(
+        says="a volume is filled from the image at each start", source="docker/for-linux#1379",
+        names=("container.volumes",),
+        images=(MANY.format(60, 4_000_000), MANY.format(60, 4_000_000) + "VOLUME /data\n"),
+        lines=("docker run --rm {0} python3 -c pass", "docker run --rm {1} python3 -c pass"),
+    ),
+    "memory": Case(
+        says="a memory limit pushes out the page cache", source="moby/moby#39245",
+        files={"work.py": READS}, names=("cgroup.memory_limit_bytes",), around="large file",
+        lines=(f"{RUN} -m 1g {{0}} python3 /w/work.py", f"{RUN} -m 64m {{0}} python3 /w/work.py"),
+    ),
+    "home": Case(
+        says="a cache that cannot be kept is made at each start", source="matplotlib#32246",
+        files={"work.py": CACHES}, names=("home.is_writable",),
+        images=("RUN mkdir -m 777 /h\nENV HOME=/h\n", "RUN mkdir -m 755 /h\nENV HOME=/h\n"),
+        lines=(f"{RUN} -v $PWD/kept:/h --user 1000 {{0}} python3 /w/work.py",
+               f"{RUN} --user 1000 {{1}} python3 /w/work.py"),
+    ),
+    "log-driver": Case(
+        says="much output through the log driver", source="moby/moby#19209",
+        names=("container.log_driver",),
+        lines=("docker run --rm --log-driver none {0} seq 1500000 > /dev/null",
+               "docker run --rm {0} seq 1500000 > /dev/null"),
+    ),
+    "seccomp": Case(
+        says="many small system calls under a seccomp filter", source="docker/for-linux#738",
+        files={"work.py": CALLS}, names=("seccomp.mode", "seccomp.filters"),
+        lines=(f"{RUN} --security-opt seccomp=unconfined {{0}} python3 /w/work.py",
+               f"{RUN} {{0}} python3 /w/work.py"),
+    ),
+    "tracing": Case(
+        says="a variable of the image traces every allocation", source="own",
+        files={"work.py": ALLOCATES}, names=("env.PYTHONTRACEMALLOC",),
+        images=("", "ENV PYTHONTRACEMALLOC=9\n"),
+        lines=(f"{RUN} {{0}} python3 /w/work.py", f"{RUN} {{1}} python3 /w/work.py"),
+    ),
+    "allocator": Case(
+        says="a variable of the image replaces Python's allocator", source="own",
+        files={"work.py": ALLOCATES}, names=("env.PYTHONMALLOC",),
+        images=("", "ENV PYTHONMALLOC=debug\n"),
+        lines=(f"{RUN} {{0}} python3 /w/work.py", f"{RUN} {{1}} python3 /w/work.py"),
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What was printed of a case: the change, and the candidates in their order."""
+
+    case: str
+    outcome: str
+    change: float | None  # a ratio less 1
+    candidates: tuple[str, ...]
+    denied: tuple[str, ...]  # facts that differ and were said to have no effect
+    conditions: Conditions
+
+    @property
+    def place(self) -> int | None:
+        """Return the place of the cause among the candidates, from 1; None if it is none."""
+        names = CASES[self.case].names
+        return next((n for n, key in enumerate(self.candidates, 1) if key in names), None)
+
+    @property
+    def is_denied(self) -> bool:
+        """Tell whether the cause was said to have no effect."""
+        return self.place is None and not set(CASES[self.case].names).isdisjoint(self.denied)
+
+
+@benchmark(__doc__, smoke=("--cases", "nofile", "--budget", "25"))
+@click.option("--cases", default=",".join(CASES), show_default=True)
+@click.option("--budget", default=120.0, help="Seconds a case.", show_default=True)
+@click.option("--base-image", default="envcompare-base:python3.11", help="An image with Python.")
+def main(places: Places, cases: str, *, budget: float, base_image: str) -> None:
+    """Measure what is missing, then write the page."""
+    for name in cases.split(","):
+        if name not in {record.case for record in _records(places)}:
+            record = _measure(name, base_image, budget_s=budget, places=places)
+            keep_record(places.results / DATA, record)
+            print(_row(record), file=sys.stderr)
+    print(write_page(places))
+
+
+def _records(places: Places) -> tuple[Record, ...]:
+    return kept_records(places.results / DATA, Record)
+
+
+def _measure(name: str, base: str, *, budget_s: float, places: Places) -> Record:
+    case, watch = CASES[name], Watch.begin()
+    tags = [IMAGE.format(f"{name}-{arm}") for arm in "ab"]
+    for tag, lines in zip(tags, case.images, strict=True):
+        _call("docker", "build", "--quiet", "--tag", tag, "-", given=f"FROM {base}\n{lines}")
+    out = places.work / "lines" / f"{name}-{time.time():.0f}"
+    with tempfile.TemporaryDirectory(prefix="envcompare-lines-") as folder, _around(case, folder):
+        for file, content in case.files.items():
+            (Path(folder) / file).write_text(content)
+        words = ("why", "--budget", f"{budget_s:g}", "--out", str(out), "--wait", "600")
+        argv = [sys.executable, "-m", "envcompare", "-q", *words]
+        done = subprocess.run(
+            [*argv, *(line.format(*tags) for line in case.lines)],
+            cwd=folder, env=_environment(), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    if done.returncode not in DECIDED:
+        raise click.ClickException(f"{name}: {done.stderr or done.stdout}")
+    (path,) = out.iterdir()
+    run = compare_run(RunFolder.open(path))
+    (compared,) = run.compared
+    shown, _ = line_candidates(run, compared)
+    differing = [one for one in run.differences if one.arm == compared.arm]
+    ratio = compared.deciding.log_ratio if compared.deciding else None
+    return Record(
+        case=name,
+        outcome=compared.outcome,
+        change=None if ratio is None else math.expm1(ratio),
+        candidates=tuple(one.key for one in shown),
+        denied=tuple(one.key for one in differing if one.is_felt is False),
+        conditions=watch.conditions(),
+    )
+
+
+def _environment() -> dict[str, str]:
+    """Return the variables of a login: none of this benchmark leads the Python of a line."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+
+@contextmanager
+def _around(case: Case, folder: str) -> Iterator[None]:
+    """Make what a case needs on the host."""
+    here = Path(folder)
+    here.chmod(0o755)
+    (here / "kept").mkdir()
+    (here / "kept").chmod(0o777)
+    if case.around == "large file":
+        with (here / "big").open("wb") as file:
+            file.writelines(os.urandom(1 << 20) for _ in range(300))
+    if case.around != "resolvers":
+        yield
+        return
+    (here / "good").write_text("nameserver 127.0.0.8\nnameserver 127.0.0.9\n")
+    (here / "bad").write_text("nameserver 127.0.0.9\nnameserver 127.0.0.8\noptions timeout:1\n")
+    servers = [
+        subprocess.Popen([sys.executable, str(RESOLVER), *words])
+        for words in (("127.0.0.8",), ("127.0.0.9", "silent"))
+    ]
+    try:
+        yield
+    finally:
+        for server in servers:
+            server.kill()
+            server.wait()
+
+
+def _call(*words: str, given: str = "") -> None:
+    done = subprocess.run(words, input=given, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise click.ClickException(f"{' '.join(words)}: {done.stderr}")
+
+
+def write_page(places: Places) -> str:
+    """Write the page; return it."""
+    records = sorted(_records(places), key=lambda record: list(CASES).index(record.case))
+    named = [one for one in records if one.place is not None and one.place <= NAMED]
+    denied = [one for one in records if one.is_denied]
+    page = "\n".join((
+        "# Causes of public questions",
+        "",
+        f"`python benchmarks/lines.py`: {len(records)} small forms of questions that people asked, "
+        "each two command lines of which the second is slower; raw data in "
+        f"`benchmarks/results/{DATA}`. The table shows the place of the cause among the "
+        "candidates on the first screen. A candidate is not proven.",
+        "",
+        "| cause | from | printed | verdict | place of the cause | first candidate |",
+        "|---|---|---|---|---|---|",
+        *map(_row, records),
+        "",
+        f"- The cause is the first or second candidate in {len(named)} of {len(records)} cases.",
+        f"- It was said to have no effect in {len(denied)}.",
+    ))  # fmt: skip
+    places.write_page(PAGE, page, (one.conditions for one in records))
+    return page
+
+
+def _row(record: Record) -> str:
+    case = CASES[record.case]
+    change = "none" if record.change is None else f"{record.change:+.1%}"
+    place = "denied" if record.is_denied else record.place or "none"
+    first = f"`{record.candidates[0]}`" if record.candidates else "none"
+    return f"| {case.says} | {case.source} | {change} | {record.outcome} | {place} | {first} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Sentences about two command lines: how they differ, and the candidates for the cause."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from difflib import SequenceMatcher
+from typing import Final
+
+from envcompare.analysis.model import ArmSummary, Comparison, RunComparison
+from envcompare.fingerprint import CONTAINER_START, fact, holds_for
+from envcompare.fingerprint.evidence import likelihood_in_lines
+from envcompare.fingerprint.sentences import describe
+from envcompare.report.wording import duration
+from envcompare.report.wording.verdicts import MOVED
+from envcompare.run_folder.records import FactDifference
+from envcompare.text import counted, shortened, visible
+
+_MOST_CANDIDATES: Final = 5
+_MOST_OF_CANDIDATE: Final = 120  # characters
+_MOST_CHANGED: Final = 200  # characters
+_READ: Final = "uid"  # a fact of every process that was read
+_MUCH: Final = 0.25  # of a difference in time
+_NOT_READ: Final = (
+    "Not all of their processes were read: they ended too soon, or your login may not read them."
+)
+
+
+def line_causes(run: RunComparison, comparisons: Iterable[Comparison]) -> tuple[str, ...]:
+    """Return in what words two lines differ, and the candidates for the cause, likeliest first.
+
+    Empty unless the arms are lines and their difference is decided.
+    """
+    decided = [one for one in comparisons if one.outcome in MOVED]
+    arms = {one.arm: one for one in run.arms}
+    if not decided or (arm := arms.get(decided[0].arm)) is None or arm.stack != "line":
+        return ()
+    before = arms[run.reference_of(arm.arm)].reference
+    words = _changed_words(before, arm.reference)
+    texts = [f"The lines differ: {words}." if words else "The lines are equal."]
+    texts += _start_sentence(decided[0], arms[run.reference_of(arm.arm)], arm)
+    shown, are_read = line_candidates(run, decided[0])
+    if not are_read:
+        texts.append(_NOT_READ)
+    elif not shown:
+        texts.append("Nothing else was seen to differ in what envcompare reads.")
+    if shown:
+        texts.append("Candidates for the cause, not proven, the likeliest first:")
+    texts += (
+        f"{place}. {shortened(describe(one), most=_MOST_OF_CANDIDATE)}. {one.evidence}"
+        + (f" Try: {one.remedy}." if one.remedy else "")
+        for place, one in enumerate(shown[:_MOST_CANDIDATES], start=1)
+    )
+    if len(shown) > _MOST_CANDIDATES:
+        more = len(shown) - _MOST_CANDIDATES
+        texts.append(f"The report lists {counted(more, 'more candidate')} under Environments.")
+    return tuple(map(visible, texts))
+
+
+def line_candidates(
+    run: RunComparison, comparison: Comparison
+) -> tuple[list[FactDifference], bool]:
+    """Return what may be the cause, the likeliest first, and whether both lines were read.
+
+    Of a line that was not read, only what its engine says counts.
+    """
+    names = (run.reference_of(comparison.arm), comparison.arm)
+    are_read = all(one.facts.get(_READ) is not None for one in run.arms if one.arm in names)
+    found = sorted(_differences(run, comparison), key=likelihood_in_lines)
+    shown = [
+        one
+        for one in found
+        if one.is_felt is not False
+        and (None not in (one.reference, one.value) or fact(one.key).is_absent)
+        and (are_read or holds_for("container", one.key))
+    ]
+    return shown, are_read
+
+
+def _start_sentence(comparison: Comparison, before: ArmSummary, after: ArmSummary) -> list[str]:
+    """Return how much of the difference is the start of the container, if that is much."""
+    starts_ms = [one.facts.get(CONTAINER_START) for one in (before, after)]
+    if starts_ms == [None, None] or comparison.deciding is None:
+        return []
+    first_ms, second_ms = (one if isinstance(one, int) else 0 for one in starts_ms)
+    whole_s = (comparison.reference_step_s or 0.0) * math.expm1(comparison.deciding.log_ratio)
+    start_s = (second_ms - first_ms) / 1000
+    if not whole_s or start_s / whole_s < _MUCH:
+        return []
+    sizes = (duration(abs(seconds)) for seconds in (start_s, whole_s))
+    return ["The start of the container accounts for {} of {} (one process each).".format(*sizes)]
+
+
+def _changed_words(before: str, after: str) -> str:
+    """Return the changed words of two lines; empty if there are none."""
+    words = before.split(), after.split()
+    changes = SequenceMatcher(None, *words, autojunk=False).get_opcodes()
+    texts = []
+    for kind, begin, end, first, last in changes:
+        old, new = " ".join(words[0][begin:end]), " ".join(words[1][first:last])
+        if kind == "replace":
+            texts.append(f"{old} → {new}")
+        elif kind != "equal":
+            texts.append(f"{new} is added" if new else f"{old} is removed")
+    return shortened(", ".join(texts), most=_MOST_CHANGED)
+
+
+def _differences(run: RunComparison, comparison: Comparison) -> list[FactDifference]:
+    of_cell = (*run.differences, *run.cell_differences.get(comparison.cell, ()))
+    place = (comparison.host, comparison.arm)
+    own = {one.key: one for one in of_cell if (one.host, one.arm) == place}
+    return [own[key] for key in comparison.candidates or () if key in own]
