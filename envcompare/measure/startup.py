@@ -341,6 +341,7 @@ class ProcessPass:
     _slow: set[str] = field(default_factory=set)  # measures given up
     _is_leaving: bool = False  # it left processes when it ended, and that was said
     _looks: dict[str, Facts] = field(default_factory=dict)  # of arms not watched yet
+    _writers: set[str] = field(default_factory=set)  # lines that changed files, and that was said
 
     def __post_init__(self) -> None:
         self._number = 1 + max((run.number for run in self.runs), default=-1)
@@ -527,7 +528,8 @@ class ProcessPass:
         if done.left_processes and not (done.is_late or self._is_leaving):
             self._is_leaving = True
             self.context.note("caution", text=_LEAVING)
-        if done.written:
+        if done.written and arm not in self._writers:
+            self._writers.add(arm)
             named = ", ".join(done.written)
             self.context.note("caution", text=f"{arm} {_WRITING.format(named)}")
         for name in done.slow_measures:
