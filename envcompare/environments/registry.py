@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import ChainMap
 
 from envcompare.config import Traits
 from envcompare.environments import Environment
@@ -24,7 +25,7 @@ _ALL: tuple[Environment, ...] = (
 )
 ENVIRONMENTS = {where.name: where for where in _ALL}
 _LINES: tuple[Environment, ...] = (Line(), *map(EngineLine.of, ENGINES))
-ALL_ENVIRONMENTS = ENVIRONMENTS | {where.name: where for where in _LINES}
+ALL_ENVIRONMENTS = ChainMap({where.name: where for where in _LINES}, ENVIRONMENTS)
 """All environments, including the kinds of command line."""
 
 

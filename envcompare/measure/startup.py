@@ -407,9 +407,8 @@ class ProcessPass:
             f"a round takes {each}; a verdict takes at least {counted(missing, 'more round')}, "
             f"{age_text(least_s)}"
         )
-        if least_s > self.context.remaining_s:
-            return f"{text}, but only {age_text(self.context.remaining_s)} of the budget is left"
-        return text
+        left_s = max(0.0, self.context.remaining_s)
+        return f"{text}; {age_text(left_s)} of the budget is left"
 
     def _is_done(self) -> bool:
         least = self._least
