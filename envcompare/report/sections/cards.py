@@ -18,6 +18,7 @@ from envcompare.report.wording import (
     cell_labels,
     compared_arms,
     fold_anchor,
+    has_lines,
     listed,
 )
 from envcompare.report.wording.causewords import (
@@ -97,6 +98,8 @@ def summary_cards(run: RunComparison) -> SummaryCards:
     """Return the three cards with their sentences."""
     verdicts = tuple(one for headline in headlines(run) for one in headline.verdicts)
     known = "No confounder, no failure and no failed control is known."
+    if has_lines(run):
+        known = "The cause is not proven: lines may differ in more than was read."
     unknown = HINTS if build_sentences(run) else NO_CONFOUNDER
     nothing = _item(known if is_timed(run) else unknown)
     return SummaryCards(
@@ -162,7 +165,7 @@ def _why(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Line, ...]:
     rungs = [_item(text) for text in ladder_sentences(run)[:_MOST_ITEMS]]
     if rungs:
         rungs = _with_link(rungs, link="Ladder", href="#ladder")
-    largest = _largest(verdicts, split=split_arms(run))
+    largest = _largest(verdicts, split=split_arms(run), are_lines=has_lines(run))
     return (
         *rungs,
         *split,
@@ -206,7 +209,7 @@ def _on_purpose(run: RunComparison) -> list[Line]:
     return [_item(text, href="#environments", link="Environments")]
 
 
-def _largest(verdicts: tuple[Verdict, ...], *, split: frozenset[str]) -> Line:
+def _largest(verdicts: tuple[Verdict, ...], *, split: frozenset[str], are_lines: bool) -> Line:
     moved = _moved(verdicts)
     clean = [one for one in moved if not one.is_confounded]
     if not moved:
@@ -219,7 +222,7 @@ def _largest(verdicts: tuple[Verdict, ...], *, split: frozenset[str]) -> Line:
         return _item(f"{opening}; its cause cannot be determined.")
     most = clean[0]
     return _item(
-        f"Largest difference without a known confounder: {most.change} in",
+        f"Largest difference{'' if are_lines else ' without a known confounder'}: {most.change} in",
         href=f"#{fold_anchor(most.cell_id, most.arm)}",
         link=f"{most.arm}, {most.cell}",
     )
