@@ -73,7 +73,7 @@ class Traits:
     """What is special about an environment, for planning, profiling and explaining."""
 
     aliases: tuple[str, ...] = ()  # other names that a user may write
-    reference: Literal["none", "image", "file", "line"] = "none"  # what of the user's it can run
+    reference: Literal["none", "image", "file", "line"] = "none"  # what a user may name
     is_default: bool = False  # compared if --envs is not given
     is_isolated: bool = True  # from the host, in any way
     is_daemons: bool = False  # started by a daemon, not the login: no scheduler job holds it

@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from typing import ClassVar
 
 from envcompare.config import Traits
+from envcompare.config.workloads import VARIABLE_SETTING
 from envcompare.environments import Check, Isolation, ask, kill_marked, marks, unusable
 from envcompare.environments.oci import RUN_LABEL, WORKER_LABEL, remove_labelled
 from envcompare.errors import Problem, UnusableError
@@ -24,7 +25,6 @@ from envcompare.transport import Transport, run
 
 ENGINES = ("docker", "podman")
 _LINE, _CONTAINER = "ENVCOMPARE_LINE", "ENVCOMPARE_CONTAINER"  # also read by the harness
-_ASSIGNED = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 # Variables that lead a client to another engine or store.
 _FAR = ("DOCKER_", "CONTAINER", "STORAGE_", "XDG_", "HOME=", "PATH=")
 _OPERATORS = re.compile(r"[();|&\n]+")  # a redirection is none
@@ -50,7 +50,7 @@ def engine_call(line: str) -> EngineCall | None:
     """Return the call of an engine that a line consists of; None for any other line.
 
     Variables may be set before it, and its output redirected. Its words are not expanded. A client
-    with options of its own, before `run`, may call another engine.
+    with options before `run` is excluded, since it may call another engine.
     """
     # Replacements keep the positions: the shell joins lines that end with a backslash.
     plain = line.replace("\\\n", "  ").rstrip()
@@ -68,13 +68,13 @@ def engine_call(line: str) -> EngineCall | None:
         return None
     if at is None or any(_OPERATORS.fullmatch(word) for word in words) or len(words) == first:
         return None
-    program = next(word for word in words if not _ASSIGNED.fullmatch(word))
+    program = next(word for word in words if not VARIABLE_SETTING.fullmatch(word))
     return EngineCall(PurePosixPath(program).name, at, tuple(words[first:]))
 
 
 def _leads_to_run(words: list[str]) -> bool:
     """Return whether words are variables, an engine's client, and `run`."""
-    rest = [word for word in words if not _ASSIGNED.fullmatch(word)]
+    rest = [word for word in words if not VARIABLE_SETTING.fullmatch(word)]
     is_far = any(word.startswith(_FAR) for word in words if word not in rest)
     is_run = rest[1:] in (["run"], ["container", "run"])
     return is_run and not is_far and PurePosixPath(rest[0]).name in ENGINES

@@ -328,11 +328,9 @@ def _said(difference: FactDifference) -> str:
 
 
 def _stack(arm: ArmSummary) -> str:
-    software = arm.reference if arm.stack == "line" else f"stack {arm.stack}"
-    text = f"{arm.environment}, {software}"
-    if arm.reference and arm.stack != "line":
-        text += f", {arm.reference}"
-    text = ", ".join((text, *assigned(arm.parameters)))
+    stack = "" if arm.stack == "line" else f"stack {arm.stack}"
+    parts = (arm.environment, stack, arm.reference, *assigned(arm.parameters))
+    text = ", ".join(filter(None, parts))
     runs, started = arm.facts.get("python.executable"), arm.identity.get("started_as")
     if started and runs:
         text += f", started as {started}, which runs {runs}"
