@@ -63,6 +63,24 @@ if not path.exists():
 CALLS = "import os\nfor _ in range(3_000_000): os.getppid()\n"
 LOOKS_UP = 'import socket; print(socket.gethostbyname("db.test"))\n'
 ALLOCATES = "x = [[str(i) for i in range(100)] for _ in range(20_000)]\n"
+WRITES = """import os
+for i in range(300):
+    with open(f"/tmp/{i}", "wb") as file:
+        file.write(b"x" * 4096); file.flush(); os.fsync(file.fileno())
+"""
+PRINTS = "for i in range(400_000): print(i)\n"
+AWAITS = """import asyncio
+async def one(): await asyncio.sleep(0)
+async def main():
+    for _ in range(20): await asyncio.gather(*(one() for _ in range(500)))
+asyncio.run(main())
+"""
+MODULE = "".join(
+    f"def f{i}(a, b=1):\n    return [a + b + x for x in range({i})]\n" for i in range(400)
+)
+IMPORTS_OWN = "".join(f"import m{i}\n" for i in range(12))
+PROFILES = "import sys; sys.setprofile(lambda *_: None)"
+FOLDERS = ":".join(f"/opt/package-{i}/lib" for i in range(400))
 IMPORTS = "import asyncio, email, http.server, sqlite3, xml.dom\n"
 MANY = "RUN mkdir /data && cd /data && for i in $(seq {}); do head -c {} /dev/urandom >f$i; done\n"
 ENTRY = "RUN printf '#!/bin/sh\\n{}exec \"$@\"\\n' >/entry && chmod +x /entry\n"
@@ -155,6 +173,45 @@ CASES = {
         lines=(f"{RUN} --security-opt seccomp=unconfined {{0}} python3 /w/work.py",
                f"{RUN} {{0}} python3 /w/work.py"),
     ),
+    "scratch": Case(
+        says="many small files in /tmp, flushed", source="containers/toolbox#513",
+        files={"work.py": WRITES}, names=("mount.scratch",),
+        lines=(f"{RUN} --tmpfs /tmp {{0}} python3 /w/work.py", f"{RUN} {{0}} python3 /w/work.py"),
+    ),
+    "unbuffered": Case(
+        says="much output, each line by itself", source="apache/superset#31760",
+        files={"work.py": PRINTS}, names=("env.PYTHONUNBUFFERED",),
+        images=("", "ENV PYTHONUNBUFFERED=1\n"),
+        lines=(f"{RUN} --log-driver none {{0}} python3 /w/work.py > /dev/null",
+               f"{RUN} --log-driver none {{1}} python3 /w/work.py > /dev/null"),
+    ),
+    "no-bytecode": Case(
+        says="a variable of the image keeps byte code from being written",
+        source="alltuner/vibetuner#1246", names=("env.PYTHONDONTWRITEBYTECODE",),
+        files={f"{arm}/m{i}.py": MODULE for arm in "ab" for i in range(12)}
+        | {f"{arm}/work.py": IMPORTS_OWN for arm in "ab"},
+        images=("", "ENV PYTHONDONTWRITEBYTECODE=1\n"),
+        lines=("docker run --rm -v $PWD/a:/w {0} python3 /w/work.py",
+               "docker run --rm -v $PWD/b:/w {1} python3 /w/work.py"),
+    ),
+    "library-path": Case(
+        says="every program looks for its libraries in 400 folders", source="NixOS/nixpkgs#24844",
+        files={"work.sh": "for i in $(seq 300); do /bin/true; done\n"},
+        names=("env.LD_LIBRARY_PATH",), images=("", f"ENV LD_LIBRARY_PATH={FOLDERS}\n"),
+        lines=(f"{RUN} {{0}} sh /w/work.sh", f"{RUN} {{1}} sh /w/work.sh"),
+    ),
+    "start-file": Case(
+        says="a file of the image profiles every Python program", source="twisted/twisted#12786",
+        files={"work.py": ALLOCATES}, names=("python.start_files",),
+        images=("", f"RUN echo '{PROFILES}' > /usr/lib/python3/dist-packages/cov.pth\n"),
+        lines=(f"{RUN} {{0}} python3 /w/work.py", f"{RUN} {{1}} python3 /w/work.py"),
+    ),
+    "asyncio": Case(
+        says="a variable of the image debugs asyncio", source="python/cpython#4322",
+        files={"work.py": AWAITS}, names=("env.PYTHONASYNCIODEBUG",),
+        images=("", "ENV PYTHONASYNCIODEBUG=1\n"),
+        lines=(f"{RUN} {{0}} python3 /w/work.py", f"{RUN} {{1}} python3 /w/work.py"),
+    ),
     "tracing": Case(
         says="a variable of the image traces every allocation", source="own",
         files={"work.py": ALLOCATES}, names=("env.PYTHONTRACEMALLOC",),
@@ -219,7 +276,9 @@ def _measure(name: str, base: str, *, budget_s: float, places: Places) -> Record
     out = places.work / "lines" / f"{name}-{time.time():.0f}"
     with tempfile.TemporaryDirectory(prefix="envcompare-lines-") as folder, _around(case, folder):
         for file, content in case.files.items():
-            (Path(folder) / file).write_text(content)
+            path = Path(folder) / file
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(content)
         words = ("why", "--budget", f"{budget_s:g}", "--out", str(out), "--wait", "600")
         argv = [sys.executable, "-m", "envcompare", "-q", *words]
         done = subprocess.run(
@@ -277,7 +336,8 @@ def _around(case: Case, folder: str) -> Iterator[None]:
 
 
 def _call(*words: str, given: str = "") -> None:
-    done = subprocess.run(words, input=given, capture_output=True, text=True, check=False)
+    env = {**os.environ, "DOCKER_BUILDKIT": "0"}  # a client on PATH may lack buildx
+    done = subprocess.run(words, input=given, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise click.ClickException(f"{' '.join(words)}: {done.stderr}")
 

@@ -407,6 +407,8 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact(MODULES, "possible-influence", "modules of the standard library", is_plural=True,
          is_limit=True, group=_PYTHON),
     Fact("python.path", name="the interpreter"),
+    Fact("python.start_files", "possible-influence", "files that Python runs as it starts",
+         is_plural=True),
     Fact("python.uncompiled", "possible-influence", "modules of Python without byte code",
          is_plural=True, seen_by="byte code"),
     Fact("python.sha256", name=_BUILD, group=_PYTHON),

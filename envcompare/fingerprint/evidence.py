@@ -521,6 +521,7 @@ _ACTING: Final[tuple[Sign, ...]] = ("quota", "memory")
 # For facts with equal evidence, our estimate of which is the cause more often; "" is any other.
 _BY_KIND: Final = (
     *("python.uncompiled", "container.storage", "programs", "threads", "env", "home"),
+    "python.start_files",
     *("network.resolvers", "container.ports", "container.volumes", "container.entrypoint"),
     *("seccomp", "speculation", "mount.python", "mount", "limits.nofile", "container.runtime"),
     *("container.log_driver", "shm", "network", "loaded_libraries", ""),

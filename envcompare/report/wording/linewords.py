@@ -21,6 +21,14 @@ _MOST_OF_CANDIDATE: Final = 120  # characters
 _MOST_CHANGED: Final = 200  # characters
 _READ: Final = "uid"  # a fact of every process that was read
 _MUCH: Final = 0.25  # of a difference in time
+# Facts of which only a larger value (1) or only a smaller one (-1) makes a line slower.
+_SLOWING: Final = {
+    "python.uncompiled": 1,
+    "container.ports": 1,
+    "container.volumes": 1,
+    "cgroup.cpu_quota": -1,
+    "cgroup.memory_limit_bytes": -1,
+}
 _NOT_READ: Final = (
     "Not all of their processes were read: they ended too soon, or your login may not read them."
 )
@@ -71,10 +79,23 @@ def line_candidates(
         one
         for one in found
         if one.is_felt is not False
+        and _can_explain(one, comparison)
         and (None not in (one.reference, one.value) or fact(one.key).is_absent)
         and (are_read or holds_for("container", one.key))
     ]
     return shown, are_read
+
+
+def _can_explain(difference: FactDifference, comparison: Comparison) -> bool:
+    """Return whether a difference can make the slower line slower, rather than the other one."""
+    direction = _SLOWING.get(difference.key)
+    if direction is None or comparison.deciding is None:
+        return True
+    values = difference.reference, difference.value
+    before, after = (one if isinstance(one, int | float) else math.inf for one in values)
+    if before == after:
+        return True
+    return (after > before) == (comparison.deciding.log_ratio * direction > 0)
 
 
 def _start_sentence(comparison: Comparison, before: ArmSummary, after: ArmSummary) -> list[str]:

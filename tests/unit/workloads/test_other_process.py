@@ -47,6 +47,26 @@ def test_packages_of_a_virtual_environment_are_those_it_was_started_from(tmp_pat
         assert "mine==1.2" in facts["packages"], words
 
 
+def test_files_that_python_runs_as_it_starts_are_named(tmp_path: Path) -> None:
+    """Those of the environment and of PYTHONPATH; a path file without code is none."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "own"], cwd=tmp_path, check=True)
+    site = next((tmp_path / "own" / "lib").glob("python*/site-packages"))
+    (site / "hook.pth").write_text("import sys\n")
+    (site / "folder.pth").write_text("/imports\n")
+    (tmp_path / "sitecustomize.py").write_text("began = True\n")
+    with subprocess.Popen(
+        [tmp_path / "own" / "bin" / "python", "-c", "input()"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stdin=subprocess.PIPE,
+    ) as process:
+        time.sleep(0.2)
+        found = python_facts(process.pid)["python.start_files"]
+        process.communicate(b"\n")
+    names = {one.partition(" ")[0] for one in found}
+    assert names >= {"hook.pth", "sitecustomize.py"}
+    assert "folder.pth" not in names
+
+
 def test_process_that_has_ended_has_no_facts() -> None:
     """None of them is a value that it might have had."""
     process = subprocess.Popen(["true"])

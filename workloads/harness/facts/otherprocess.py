@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 from itertools import islice
-from typing import Any, Dict, Iterator
+from typing import Any, Dict, Iterable, Iterator, List
 
 from harness.attempts import attempt
 from harness.facts.cgroups import limits, read_text
 from harness.facts.confinement import interfaces, mount_of, rights, scheduling, soft_limits
+from harness.facts.libraries import short_hash
 from harness.facts.machine import os_release, shared_memory_bytes
 from harness.facts.modules import MOST_FILES, files_below
 from harness.facts.packages import installed
@@ -19,6 +20,9 @@ _PYTHON = re.compile(r"(.*)/bin/python(3\.\d+)\S*")
 # Of a prefix, and of Debian's own Python, whose packages are for all minor versions.
 _SITES = ("{prefix}/lib/python{version}/site-packages", "{prefix}/lib/python3/dist-packages",
           "{prefix}/local/lib/python{version}/dist-packages")  # fmt: skip
+# What `site` runs as Python starts; of a .pth file only the lines that begin with import.
+_CUSTOM = ("sitecustomize.py", "usercustomize.py")
+_IMPORTS = re.compile(r"^import[ \t]", re.MULTILINE)
 
 
 def process_facts(pid: int) -> Dict[str, Any]:
@@ -88,8 +92,32 @@ def _python(folder: str, root: str, given: Dict[str, str]) -> Dict[str, Any]:
         "python.executable": path,
         "python.version": version,
         "python.uncompiled": sum(not _has_byte_code(one, version) for _, one in modules),
+        "python.start_files": sorted(
+            _start_files([library, *sites, *_own_paths(root, given)], root)
+        ),
         "packages": [str(one) for one in installed(sites)],
     }
+
+
+def _own_paths(root: str, given: Dict[str, str]) -> List[str]:
+    """Return the absolute folders that PYTHONPATH adds."""
+    paths = given.get("PYTHONPATH", "").split(os.pathsep)
+    return [root + path for path in paths if os.path.isabs(path)]
+
+
+def _start_files(folders: Iterable[str], root: str) -> Iterator[str]:
+    """Yield the files in these folders that Python runs as it starts, with their hashes."""
+    for folder in dict.fromkeys(folders):
+        names = attempt(lambda folder=folder: os.listdir(folder)) or []
+        for name in names:
+            path = os.path.join(folder, name)
+            if os.path.islink(path):  # an absolute one leads from the root of the process
+                target = os.path.join(folder[len(root) :], os.readlink(path))
+                path = root + os.path.normpath(target)
+            if name in _CUSTOM or (
+                name.endswith(".pth") and _IMPORTS.search(read_text(path) or "")
+            ):
+                yield f"{name} {short_hash(path)}"
 
 
 def _environments(folder: str, root: str, given: Dict[str, str]) -> Iterator[str]:

@@ -1,0 +1,47 @@
+"""Candidates for the cause of a difference between two command lines."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from envcompare.analysis.model import ArmSummary, Comparison
+from envcompare.report.wording.linewords import line_causes
+from envcompare.run_folder.records import FactDifference
+from tests.data.report.builders import FASTER, SLOWER, run_of
+
+ARMS = tuple(
+    ArmSummary(
+        host="gpu01", arm=arm, environment="line", stack="line", reference=line, state="ok",
+        facts={"uid": 0},
+    )
+    for arm, line in (("vm", "python a.py"), ("docker", "python b.py"))
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("decided", [SLOWER, FASTER])
+@pytest.mark.parametrize(
+    ("key", "reference", "value", "is_of_slower"),
+    [
+        ("python.uncompiled", 0, 563, True),
+        ("python.uncompiled", 563, 0, False),
+        ("cgroup.cpu_quota", "unlimited", 0.5, True),
+        ("cgroup.cpu_quota", 0.5, 2, False),
+        ("cgroup.memory_limit_bytes", "unlimited", 10**8, True),
+        ("container.ports", 0, 900, True),
+    ],
+)
+def test_what_slows_only_the_faster_line_is_no_candidate(
+    decided: Comparison, key: str, reference: float | str, value: float, *, is_of_slower: bool
+) -> None:
+    """A limit, or work at the start, explains no time of the line that has less of it."""
+    difference = FactDifference(
+        host="gpu01", arm="docker", key=key, reference=reference, value=value,
+        fact_class="possible-influence",
+    )  # fmt: skip
+    run = run_of(msgspec.structs.replace(decided, candidates=(key,)), differences=(difference,))
+    run = msgspec.structs.replace(run, arms=ARMS)
+    said = " ".join(line_causes(run, run.comparisons))
+    assert said.startswith("The lines differ: a.py → b.py.")
+    assert ("Candidates" in said) == (is_of_slower == (decided is SLOWER))
+    assert ("Nothing else was seen to differ" in said) == (is_of_slower != (decided is SLOWER))
