@@ -39,6 +39,7 @@ MODULES: Final = "python.modules"
 """The imported modules of the standard library, each with its digest."""
 THROTTLED: Final = "cgroup.throttled_ns"
 """How long a quota stopped an inspected command; reported with the quota."""
+START_FILES: Final = "python.start_files"
 CONTAINER_START: Final = "container.start_ms"
 """From the start of a line to that of the first process in its container."""
 GIVEN_IMAGE: Final = "given.image"
@@ -407,7 +408,7 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact(MODULES, "possible-influence", "modules of the standard library", is_plural=True,
          is_limit=True, group=_PYTHON),
     Fact("python.path", name="the interpreter"),
-    Fact("python.start_files", "possible-influence", "files that Python runs as it starts",
+    Fact(START_FILES, "possible-influence", "files that Python runs as it starts",
          is_plural=True),
     Fact("python.uncompiled", "possible-influence", "modules of Python without byte code",
          is_plural=True, seen_by="byte code"),

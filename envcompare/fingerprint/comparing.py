@@ -30,6 +30,7 @@ from envcompare.fingerprint import (
     MODULES,
     OVERWRITTEN,
     OWN_PACKAGES,
+    START_FILES,
     THROTTLED,
     classify,
     fact,
@@ -306,6 +307,13 @@ def _programs(pair: FingerprintPair, lists: _Lists) -> Iterator[_Part]:
         yield _watched(pair, "programs", (first, second), what="The command runs them.")
 
 
+def _start_files(_pair: FingerprintPair, lists: _Lists) -> Iterator[_Part]:
+    """Yield the files that Python runs at each start; how long they take is not known."""
+    if any(lists):
+        values = tuple(lists[0]), tuple(lists[1])
+        yield START_FILES, values, Evidence(text="Python runs them at every start.")
+
+
 def _watched(pair: FingerprintPair, key: str, lists: _Lists, *, what: str) -> _Part:
     """Return entries whose name is in both arms: only these can be different builds.
 
@@ -327,6 +335,7 @@ _LISTS: Final[dict[str, Callable[[FingerprintPair, _Lists], Iterator[_Part]]]] =
     MODULES: _modules,
     "loaded_libraries": _libraries,
     "programs": _programs,
+    START_FILES: _start_files,
 }
 """Lists of software, reported by their differing entries."""
 

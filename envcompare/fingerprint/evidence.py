@@ -35,6 +35,7 @@ _TUNABLE: Final = re.compile(
 # What `site` runs as Python starts; of a .pth file at least the lines that begin with import.
 _RUN_ALWAYS: Final = re.compile(r"(?:sitecustomize|usercustomize)\.py|[^/]+\.pth")
 LIMIT_HITS: Final = "cgroup.memory_limit_hits"
+_FEW_MODULES: Final = 20  # compiling them takes some 20 ms
 _ENOUGH: Final = 1.25  # a limit this far above the peak has no effect
 _THREADS: Final = ("torch.threads", "threads.omp", "threads.mkl", "threads.openblas")
 _SHOWN_IN_S: Final = 1e9  # ns, from which a time is shown in seconds
@@ -201,7 +202,9 @@ def evidence_of(pair: FingerprintPair, key: str) -> Evidence:
         return unseen
     if isinstance(sign, Library):
         verb = "seen to be loaded" if pair.is_watched else "loaded"
-        return _used(sign.name, _having(pair, "loaded_libraries", sign.files), verb=verb)
+        arms = _having(pair, "loaded_libraries", sign.files)
+        # of a program that is looked at a few times, a name that is missing proves nothing
+        return _used(sign.name, arms, verb=verb, is_sure=not pair.is_watched)
     if sign in _READERS:
         return _READERS[sign](pair, key)
     return _ALWAYS.get(sign, Evidence())
@@ -269,7 +272,8 @@ def _byte_code(pair: FingerprintPair, key: str) -> Evidence:
         "compiles at each start"
         + ("." if pair.are_lines else ": envcompare lets no arm write byte code.")
     )
-    return Evidence(is_felt=runs_python(pair) or None, text=text)
+    are_many = abs(after - before) > _FEW_MODULES
+    return Evidence(is_felt=(are_many and runs_python(pair)) or None, text=text)
 
 
 def _installed(pair: FingerprintPair, _key: str) -> Evidence:
@@ -326,13 +330,14 @@ def _having(pair: FingerprintPair, key: str, prefixes: tuple[str, ...]) -> tuple
     return pair.arms_with((before, after))
 
 
-def _used(name: str, arms: tuple[str, ...] | None, *, verb: str) -> Evidence:
+def _used(name: str, arms: tuple[str, ...] | None, *, verb: str, is_sure: bool = True) -> Evidence:
     start = f"{name[0].upper()}{name[1:]}" if " " in name else name
     match arms:
         case None:
             return Evidence(text=f"Whether this workload {verb} {name} was not measured.")
         case ():
-            return Evidence(is_felt=False, text=f"{start} was not {verb} by this workload.")
+            text = f"{start} was not {verb} by this workload."
+            return Evidence(is_felt=False if is_sure else None, text=text)
         case (arm,):
             where = f"only in {arm}"
         case _:
@@ -353,6 +358,8 @@ def _preload(pair: FingerprintPair, key: str) -> Evidence:
     ]
     arms = pair.arms_with((bool(loaded[0]), bool(loaded[1])))
     if not arms:
+        if pair.is_watched:
+            return Evidence(text="None of these libraries was seen to be loaded.")
         return Evidence(is_felt=False, text="None of these libraries was loaded.")
     names = first_few(sorted(map(entry_name, {*loaded[0], *loaded[1]})), most=3)
     verb = "were" if ", " in names or " and " in names else "was"
@@ -520,8 +527,8 @@ _FELT: Final = (True, None, False)
 _ACTING: Final[tuple[Sign, ...]] = ("quota", "memory")
 # For facts with equal evidence, our estimate of which is the cause more often; "" is any other.
 _BY_KIND: Final = (
-    *("python.uncompiled", "container.storage", "programs", "threads", "env", "home"),
-    "python.start_files",
+    *("python.uncompiled", "container.storage", "programs", "threads.omp", "threads.mkl"),
+    *("threads.openblas", "env", "home", "threads", "python.start_files"),
     *("network.resolvers", "container.ports", "container.volumes", "container.entrypoint"),
     *("seccomp", "speculation", "mount.python", "mount", "limits.nofile", "container.runtime"),
     *("container.log_driver", "shm", "network", "loaded_libraries", ""),

@@ -291,7 +291,7 @@ def _training_steps(hello: Hello, step_s: float, *, design: Design) -> int:
 
 _SHOWN_WHOLE_S = 10.0
 _READ = "uid"  # a fact of every process that was read
-_READINGS = 3  # at most, of a line that ends before it is read
+_READINGS = 10  # at most, of a line that ends before it is read
 _WANTED_ROUNDS = 4  # below it there is no verdict; then the first round is not given away
 _LEAST_LIMIT_S = 1.0
 _SHORT_S = 0.01  # a few milliseconds of it are the start of a process, in any environment
@@ -364,9 +364,9 @@ class ProcessPass:
             gate.wait_to_launch()
             is_first, began = self._round_s is None, time.monotonic()
             self._run_round()
+            self._round_s = time.monotonic() - began
             if is_first and self._is_of_lines:
                 self._read_again()
-            self._round_s = time.monotonic() - began
             if is_first and self._is_of_lines:
                 self.context.note("calibrated", text=self._outlook(self._round_s))
             self._number += 1

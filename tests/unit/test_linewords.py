@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -29,10 +31,14 @@ ARMS = tuple(
         ("cgroup.cpu_quota", 0.5, 2, False),
         ("cgroup.memory_limit_bytes", "unlimited", 10**8, True),
         ("container.ports", 0, 900, True),
+        ("cpu.affinity", (0, 1), (0,), True),
+        ("cpu.affinity", (0,), (0, 1), False),
+        ("home.is_writable", True, False, True),
+        ("seccomp.mode", 2, 0, False),
     ],
 )
 def test_what_slows_only_the_faster_line_is_no_candidate(
-    decided: Comparison, key: str, reference: float | str, value: float, *, is_of_slower: bool
+    decided: Comparison, key: str, reference: Any, value: Any, *, is_of_slower: bool
 ) -> None:
     """A limit, or work at the start, explains no time of the line that has less of it."""
     difference = FactDifference(

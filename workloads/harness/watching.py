@@ -80,10 +80,10 @@ class Watch(threading.Thread):
             began_s = time.thread_time()
             self._alive = []
             threads = sum(self._read(pid) for pid in self._processes())
-            self._describe_line()
             self._most_threads = max(self._most_threads, threads)
             self._read_throttling()
             used_s = time.thread_time() - began_s
+            self._describe_line()  # once a process, so that no pause pays for it
             longer_s = min(pause_s * 1.5, _LONGEST_PAUSE_S) if self._programs else _FIRST_PAUSE_S
             pause_s = max(longer_s, used_s / share)
 

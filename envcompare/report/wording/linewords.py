@@ -13,7 +13,7 @@ from envcompare.fingerprint.evidence import likelihood_in_lines
 from envcompare.fingerprint.sentences import describe
 from envcompare.report.wording import duration
 from envcompare.report.wording.verdicts import MOVED
-from envcompare.run_folder.records import FactDifference
+from envcompare.run_folder.records import FactDifference, FingerprintValue
 from envcompare.text import counted, shortened, visible
 
 _MOST_CANDIDATES: Final = 5
@@ -26,8 +26,16 @@ _SLOWING: Final = {
     "python.uncompiled": 1,
     "container.ports": 1,
     "container.volumes": 1,
+    "limits.nofile": 1,
+    "seccomp.mode": 1,
+    "seccomp.filters": 1,
+    "process.nice": 1,
     "cgroup.cpu_quota": -1,
+    "cgroup.cpu_weight": -1,
     "cgroup.memory_limit_bytes": -1,
+    "cpu.affinity": -1,
+    "home.is_writable": -1,
+    "shm.bytes": -1,
 }
 _NOT_READ: Final = (
     "Not all of their processes were read: they ended too soon, or your login may not read them."
@@ -91,11 +99,17 @@ def _can_explain(difference: FactDifference, comparison: Comparison) -> bool:
     direction = _SLOWING.get(difference.key)
     if direction is None or comparison.deciding is None:
         return True
-    values = difference.reference, difference.value
-    before, after = (one if isinstance(one, int | float) else math.inf for one in values)
+    before, after = map(_amount, (difference.reference, difference.value))
     if before == after:
         return True
     return (after > before) == (comparison.deciding.log_ratio * direction > 0)
+
+
+def _amount(value: FingerprintValue) -> float:
+    """Return a number, or how many CPUs are listed; what is not limited is infinite."""
+    if isinstance(value, tuple):
+        return len(value)
+    return value if isinstance(value, int | float) else math.inf
 
 
 def _start_sentence(comparison: Comparison, before: ArmSummary, after: ArmSummary) -> list[str]:

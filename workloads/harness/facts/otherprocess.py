@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Dict, Iterable, Iterator, List
 
 from harness.attempts import attempt
@@ -12,7 +12,7 @@ from harness.facts.cgroups import limits, read_text
 from harness.facts.confinement import interfaces, mount_of, rights, scheduling, soft_limits
 from harness.facts.libraries import short_hash
 from harness.facts.machine import os_release, shared_memory_bytes
-from harness.facts.modules import MOST_FILES, files_below
+from harness.facts.modules import files_below
 from harness.facts.packages import installed
 from harness.facts.variables import environment_of, variables_of
 
@@ -20,8 +20,12 @@ _PYTHON = re.compile(r"(.*)/bin/python(3\.\d+)\S*")
 # Of a prefix, and of Debian's own Python, whose packages are for all minor versions.
 _SITES = ("{prefix}/lib/python{version}/site-packages", "{prefix}/lib/python3/dist-packages",
           "{prefix}/local/lib/python{version}/dist-packages")  # fmt: skip
+_MOST_MODULES = 1500  # a process that ends meanwhile is not described
 # What `site` runs as Python starts; of a .pth file only the lines that begin with import.
 _CUSTOM = ("sitecustomize.py", "usercustomize.py")
+_SHOWS_SYSTEM = re.compile(
+    r"^include-system-site-packages\s*=\s*true", re.MULTILINE | re.IGNORECASE
+)
 _IMPORTS = re.compile(r"^import[ \t]", re.MULTILINE)
 
 
@@ -62,9 +66,12 @@ def python_facts(pid: int) -> Dict[str, Any]:
 
 
 def _resolvers(root: str) -> str:
-    """Return the name servers that programs ask, in this order (resolv.conf(5))."""
+    """Return the name servers that programs ask, in this order, and how (resolv.conf(5))."""
     with open(f"{root}/etc/resolv.conf", encoding="utf-8", errors="replace") as file:
-        return ", ".join(re.findall(r"^\s*nameserver\s+(\S+)", file.read(), re.MULTILINE)) or "none"
+        text = file.read()
+    servers = ", ".join(re.findall(r"^\s*nameserver\s+(\S+)", text, re.MULTILINE)) or "none"
+    options = " ".join(re.findall(r"^\s*options\s+(.*\S)", text, re.MULTILINE))
+    return f"{servers} ({options})" if options else servers
 
 
 def _is_writable(root: str, home: str, process: str) -> bool:
@@ -84,17 +91,20 @@ def _python(folder: str, root: str, given: Dict[str, str]) -> Dict[str, Any]:
     if program is None:
         return {}
     prefix, version = program.groups()
-    prefixes = [*_environments(folder, root, given), prefix]
-    sites = [root + site.format(prefix=one, version=version) for one in prefixes for site in _SITES]
+    sites = [
+        root + site.format(prefix=one, version=version)
+        for one in _prefixes(folder, root, given, prefix)
+        for site in _SITES
+    ]
     library = f"{root}{prefix}/lib/python{version}/"
-    modules = islice(files_below(library), MOST_FILES)
+    paths = [*sites, *_own_paths(root, given)]
+    below = chain.from_iterable(files_below(f"{one}/") for one in [library.rstrip("/"), *paths])
+    modules = islice(below, _MOST_MODULES)
     return {
         "python.executable": path,
         "python.version": version,
         "python.uncompiled": sum(not _has_byte_code(one, version) for _, one in modules),
-        "python.start_files": sorted(
-            _start_files([library, *sites, *_own_paths(root, given)], root)
-        ),
+        "python.start_files": sorted(_start_files([library, *paths], root)),
         "packages": [str(one) for one in installed(sites)],
     }
 
@@ -120,8 +130,8 @@ def _start_files(folders: Iterable[str], root: str) -> Iterator[str]:
                 yield f"{name} {short_hash(path)}"
 
 
-def _environments(folder: str, root: str, given: Dict[str, str]) -> Iterator[str]:
-    """Yield the virtual environment that a process was started from, and the user's own folder."""
+def _prefixes(folder: str, root: str, given: Dict[str, str], base: str) -> Iterator[str]:
+    """Yield where an interpreter finds packages: a virtual environment may hide the others."""
     name = (read_text(f"{folder}/cmdline") or "").split("\0")[0]
     here = os.readlink(f"{folder}/cwd")
     paths = [here] if "/" in name else given.get("PATH", "").split(os.pathsep)
@@ -129,11 +139,15 @@ def _environments(folder: str, root: str, given: Dict[str, str]) -> Iterator[str
         program = os.path.normpath(os.path.join(path, name))
         if os.path.lexists(root + program):
             prefix = os.path.dirname(os.path.dirname(program))
-            if os.path.exists(f"{root}{prefix}/pyvenv.cfg"):
+            settings = read_text(f"{root}{prefix}/pyvenv.cfg")
+            if settings is not None:
                 yield prefix
+                if not _SHOWS_SYSTEM.search(settings):
+                    return
             break
     if given.get("HOME"):
         yield f"{given['HOME']}/.local"
+    yield base
 
 
 def _has_byte_code(source: str, version: str) -> bool:

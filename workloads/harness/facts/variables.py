@@ -15,8 +15,11 @@ ALLOWED = re.compile(
     # not what official images say of themselves
     r"|(?!PYTHON_(VERSION|SHA256|PIP_|GET_PIP|SETUPTOOLS))PYTHON[A-Z0-9_]*"
 )
-# Of programs that make a cache at each start if they cannot keep it.
-_CACHES = re.compile(r"(TORCHINDUCTOR|TRITON|NUMBA|HF|XDG_CACHE)_\w+|MPL\w+")
+# Of programs that make a cache at each start if they cannot keep it, and of other runtimes.
+_OF_LINES = re.compile(
+    r"(TORCHINDUCTOR|TRITON|NUMBA|HF|XDG_CACHE|TF|XLA|RAYON)_\w+|MPL\w+"
+    r"|GOMAXPROCS|GOGC|GODEBUG|NODE_OPTIONS|JAVA_TOOL_OPTIONS"
+)
 # The location of a file or folder does not change the speed, so only "set" is recorded.
 _PLACES = re.compile(r"(?!LD_|PYTHON)\w+_(FILE|DIR|DIRECTORY|PATH|HOME)S?")
 SET = "set"
@@ -46,8 +49,8 @@ def environment_of(process: str) -> Dict[str, str]:
 
 
 def variables_of(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the same as `variables` of the variables of another process, and those of caches."""
-    return {**_kept(given), **_kept(given, _CACHES), **_in_effect(given)}
+    """Return the same of the variables of another process, and more that matter to lines."""
+    return {**_kept(given), **_kept(given, _OF_LINES), **_in_effect(given)}
 
 
 def _kept(given: Mapping[str, Optional[str]], allowed: Pattern[str] = ALLOWED) -> dict[str, Any]:
