@@ -114,9 +114,13 @@ class StackError(UnusableError):
 
 
 class WorkloadError(EnvcompareError):
-    """The workload failed inside an arm; `phase` names where, `log` is the path of its log."""
+    """The workload failed inside an arm; `phase` names where, `log` is the path of its log.
+
+    `is_exhausted` tells that a script has ended well, with no steps left.
+    """
 
     exit_code = 4
+    is_exhausted = False
 
     def __init__(  # noqa: PLR0913 — the run folder stores each part
         self,

@@ -306,9 +306,10 @@ def why(display: Display, /, *, lines: tuple[str, ...], **values: Any) -> None: 
     envcompare why 'python train.py' 'docker run --rm -v $PWD:/w -w /w app:2 python train.py'
 
     Each line runs several times, in random order, by `sh -c` in the current folder. envcompare adds
-    two labels and `--cidfile` to `docker run` and `podman run`, and nothing else. 'fast=python
-    train.py' names a line. By default, differences below 5 % count as equal, and the run stops
-    after 600 s. Exit 3: a line cannot be run. 4: a line failed. 7: a line is undecided.
+    two labels and `--cidfile` to `docker run` and `podman run`; `--lockstep` also adds a probe, by
+    PYTHONPATH. 'fast=python train.py' names a line. By default, differences below 5 % count as
+    equal, and the run stops after 600 s. Exit 3: a line cannot be run. 4: a line failed. 7: a line
+    is undecided.
     """
     from envcompare.cli.planning import planned
     from envcompare.config.settings import Settings

@@ -231,6 +231,11 @@ LINES = (
         help="Shell line before each process, not timed, as in 'rm -rf out'.",
     ),
     click.option("--conclude", metavar="'LINE'", help="Shell line after each process, not timed."),
+    click.option(
+        "--lockstep",
+        is_flag=True,
+        help="Compare steps of a PyTorch training script instead of whole processes.",
+    ),
     *_presets(),
     *_named_flags("margin", "target", "budget", "seed", "quiet_gate", "title", "out", "wait"),
 )
@@ -367,10 +372,17 @@ def line_settings(lines: tuple[str, ...], values: dict[str, Any]) -> Settings:
     given = {name: value for name, value in values.items() if value not in (None, ())}
     usual: dict[str, Any] = {} if "preset" in given else {"margin": _LINE_MARGIN}
     around = {name: given.pop(name, None) for name in ("prepare", "conclude")}
+    if lockstep := bool(given.pop("lockstep", False)):
+        usual |= {"same_cpu": False, "marks": False, "startup": False}
+        if any(around.values()):
+            raise ConfigError(
+                "--lockstep cannot be combined with --prepare or --conclude",
+                hint="leave --lockstep out to time whole processes",
+            )
     return Settings(
         **{**usual, **given},
         envs=tuple(arms.values()),
-        workloads={_script(lines): WorkloadTable(command=SHELL, **around)},
+        workloads={_script(lines): WorkloadTable(command=SHELL, lockstep=lockstep, **around)},
         profile="none",
         threads="as-run",
         stabilise=False,

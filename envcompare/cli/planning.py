@@ -113,6 +113,7 @@ def _table_of(program: Program) -> WorkloadTable:
         timeout=program.timeout_s,
         prepare=program.prepare or None,
         conclude=program.conclude or None,
+        lockstep=program.lockstep,
     )
 
 

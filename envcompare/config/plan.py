@@ -49,7 +49,7 @@ class Cell:
             host=self.host,
             workload=self.workload.name,
             parameters=dict(_named_parameters(self.parameters, self.place)),
-            is_program=self.workload.program is not None,
+            is_program=self.workload.whole is not None,
             within=self.within,
             hosts=self.hosts,
         )

@@ -91,6 +91,7 @@ class WorkloadTable(
     timeout: float | None = None
     prepare: str | None = None  # shell line before each process, not timed
     conclude: str | None = None  # after each process
+    lockstep: bool = False  # a line whose steps are timed, instead of whole processes
 
 
 class HostTable(

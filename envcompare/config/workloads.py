@@ -230,6 +230,7 @@ class Program:
     timeout_s: float | None = None
     prepare: str = ""  # shell line before each process, not timed
     conclude: str = ""  # after each process
+    lockstep: bool = False  # its steps are timed, instead of whole processes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +243,11 @@ class Workload:
     files: tuple[str, ...] = ()  # of the folder of that file, sent with it
     program: Program | None = None  # a plain command
     parameters: tuple[tuple[str, tuple[Scalar, ...]], ...] = ()
+
+    @property
+    def whole(self) -> Program | None:
+        """Return the program whose whole processes are timed; None if steps are."""
+        return None if self.program is None or self.program.lockstep else self.program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -556,6 +562,11 @@ def parse_program(name: str, table: WorkloadTable) -> Program:
             f"the command of the workload `{name}` is empty",
             hint="name a program and its arguments",
         )
+    if table.lockstep and argv != SHELL:
+        raise ConfigError(
+            f"`lockstep` of {name} is only for the lines of envcompare why",
+            hint="leave it out",
+        )
     if table.timeout is not None and not 0 < table.timeout <= LONGEST_S:
         raise ConfigError(
             f"the timeout {table.timeout:g} of {name} is out of range",
@@ -569,6 +580,7 @@ def parse_program(name: str, table: WorkloadTable) -> Program:
         timeout_s=table.timeout,
         prepare=table.prepare or "",
         conclude=table.conclude or "",
+        lockstep=table.lockstep,
     )
 
 

@@ -34,6 +34,8 @@ READS_ALL = "DAC_OVERRIDE"
 """The capability that root inside keeps: it can read all mounted files of any owner."""
 UPPER = "upper"
 """The folder of a scratch that holds the upper layer of an overlay."""
+GATE = "ENVCOMPARE_GATE"
+"""The folder of the socket by which the program of a line waits for its turns."""
 HELD = "/envcompare-data"
 """Where an image holds data; Docker and Podman also mount their tmpfs for data there."""
 _AWAY_S = 60.0  # an engine may restart

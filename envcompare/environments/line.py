@@ -1,7 +1,8 @@
 """A user's command line, run by `sh -c` as it is typed.
 
-`docker run` and `podman run` get a label and a file for the ID of their container, by which it is
-found and removed; nothing else is added to a line.
+`docker run` and `podman run` get two labels and a file for the ID of their container, by which it
+is found and removed. With `--lockstep`, PYTHONPATH leads to a probe, and a container gets two
+mounts for it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import ClassVar
 
 from envcompare.config import Traits
 from envcompare.config.workloads import VARIABLE_SETTING
-from envcompare.environments import Check, Isolation, ask, kill_marked, marks, unusable
+from envcompare.environments import GATE, Check, Isolation, ask, kill_marked, marks, unusable
 from envcompare.environments.oci import RUN_LABEL, WORKER_LABEL, remove_labelled
 from envcompare.errors import Problem, UnusableError
 from envcompare.stack import Prepared, Request, last_line
@@ -29,12 +30,17 @@ _LINE, _CONTAINER = "ENVCOMPARE_LINE", "ENVCOMPARE_CONTAINER"  # also read by th
 _FAR = ("DOCKER_", "CONTAINER", "STORAGE_", "XDG_", "HOME=", "PATH=")
 _OPERATORS = re.compile(r"[();|&\n]+")  # a redirection is none
 _SUBSTITUTION = re.compile(r"\$\([^()]*\)")
+_PATH = "PYTHONPATH"
+# In a container: every user can enter these, which is not so of folders below /root.
+_INSIDE, _TURN = "/envcompare-gate/harness", "/envcompare-gate/turn"
 _PLAIN = Traits(reference="line", is_isolated=False, software="venv")
 _HIDDEN = frozenset({"--net", "--net-alias", "--dns-opt"})  # that no manual of Docker lists
 _IMAGE = re.compile(r"[\w./:@-]+")  # without a variable of the shell
 _OPTION = re.compile(r"^\s+(?:-(\w), )?--([\w-]+)(?: (\S+))?(?:\s{2}|$)", re.MULTILINE)
+_ALONE = frozenset({"--name", "-p", "--publish", "--ip", "--ip6", "--mac-address"})
 _ANSWER_S = 60.0
 _PULL_S = 3600.0
+_DESCRIPTION = "{{.Id}}{{println}}{{range .Config.Env}}{{println .}}{{end}}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +123,19 @@ class Line:
     engine: ClassVar[None] = None
 
     def wrap(self, command: Command, isolation: Isolation) -> Command:
-        """Return the launcher with the line, and with no variable but the run's marks."""
-        line = (_LINE, self.completed(isolation))
-        return replace(command, env=(*marks(self.name, isolation), line))
+        """Return the launcher with the line, and with no variable but the run's marks.
 
-    def completed(self, isolation: Isolation) -> str:
-        """Return the line as the shell gets it."""
-        return isolation.reference
+        If steps are measured, the program also gets the folder of its gate.
+        """
+        gate = tuple(pair for pair in command.env if pair[0] == GATE)
+        line = (_LINE, self.completed(command, isolation))
+        return replace(command, env=(*marks(self.name, isolation), *gate, line))
+
+    def completed(self, command: Command, isolation: Isolation) -> str:
+        """Return the line as the shell gets it, with the probe wherever it sets PYTHONPATH."""
+        if GATE not in dict(command.env):
+            return isolation.reference
+        return _with_probe(isolation.reference, _harness(command))
 
     def engine_options(self, isolation: Isolation) -> tuple[str, ...]:  # noqa: ARG002 — no engine
         """Return nothing: the options are part of the line."""
@@ -176,8 +188,11 @@ class EngineLine(Line):
         )
         return cls(name=f"{program}-line", traits=traits, program=program)
 
-    def completed(self, isolation: Isolation) -> str:
-        """Return the line with labels and a file for the container's ID, directly after `run`."""
+    def completed(self, command: Command, isolation: Isolation) -> str:
+        """Return the line with labels and a file for the container's ID, directly after `run`.
+
+        If steps are measured, also with the probe and the folder of its gate, both read-only.
+        """
         line = isolation.reference
         call = engine_call(line)
         assert call is not None  # as `prepare` has found
@@ -185,8 +200,12 @@ class EngineLine(Line):
             *("--label", f"{RUN_LABEL}={isolation.run_id}"),
             *("--label", f"{WORKER_LABEL}={isolation.worker}"),
             *("--cidfile", container_file(isolation)),
+            *_probe_options(command),
         )
-        return f"{line[: call.position]} {shlex.join(added)}{line[call.position :]}"
+        rest = line[call.position :]
+        if GATE in dict(command.env):  # the last value of a variable counts
+            rest = _with_probe(rest, _INSIDE)
+        return f"{line[: call.position]} {shlex.join(added)}{rest}"
 
     def wrap(self, command: Command, isolation: Isolation) -> Command:
         """Return the launcher with the line, and with where the ID of its container will be."""
@@ -221,14 +240,25 @@ class EngineLine(Line):
         ).stdout
         names, image = given_options(call.words, manual)
         _require_timed(self.program, names)
+        is_known = _IMAGE.fullmatch(image) is not None
+        if request.options.lockstep:
+            _require_together(names)
+            of_options = call.words[: call.words.index(image)] if is_known else call.words
+            _require_path(names, of_options, is_known=is_known)
         prepared = Line.prepare(self, request)
-        if "--pull" in names or not _IMAGE.fullmatch(image):
+        if not is_known or "--pull" in names:
             return prepared
-        return replace(prepared, software=(("image.id", self._image_id(request, image)),))
+        identity, *variables = self._describe(request, image)
+        given = dict(each.partition("=")[::2] for each in variables)
+        return replace(
+            prepared,
+            software=(("image.id", identity),),
+            variables=((_PATH, given[_PATH]),) if _PATH in given else (),
+        )
 
-    def _image_id(self, request: Request, image: str) -> str:
-        """Return the ID of the image, pulled if it is missing: that must not be timed."""
-        words = (self.program, "image", "inspect", "--format", "{{.Id}}", image)
+    def _describe(self, request: Request, image: str) -> list[str]:
+        """Return the ID and the variables of an image; a missing one is pulled first, untimed."""
+        words = (self.program, "image", "inspect", "--format", _DESCRIPTION, image)
         inspect = Command(argv=words)
         found = run(request.transport, inspect, timeout_s=_ANSWER_S)
         if not found.succeeded:
@@ -242,7 +272,7 @@ class EngineLine(Line):
                     hint=f"see what {self.program} pull {image} says",
                 )
             found = run(request.transport, inspect, timeout_s=_ANSWER_S)
-        return found.stdout.strip()
+        return found.stdout.splitlines() or [""]
 
     def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
         """Remove the containers of a run or a worker, and kill what is left of their clients."""
@@ -251,9 +281,58 @@ class EngineLine(Line):
         return count + remove_labelled(transport, self.program, run_id=run_id, worker=worker)
 
 
+def _probe_options(command: Command) -> tuple[str, ...]:
+    """Return the options that let a program in a container wait for its turns."""
+    given = dict(command.env)
+    if GATE not in given:
+        return ()
+    shown = ((_harness(command), _INSIDE), (given[GATE], _TURN))
+    path = ":".join(filter(None, (f"{_INSIDE}/probe", given.get(_PATH))))
+    mounts = (f"type=bind,source={source},target={target},readonly" for source, target in shown)
+    return (
+        *(word for mount in mounts for word in ("--mount", mount)),
+        *("--env", f"{GATE}={_TURN}", "--env", f"{_PATH}={path}"),
+    )
+
+
+def _harness(command: Command) -> str:
+    """Return the folder of the harness on the host."""
+    return str(PurePosixPath(command.argv[-1]).parent)
+
+
+def _with_probe(line: str, harness: str) -> str:
+    probe = shlex.quote(f"{harness}/probe")
+    return re.sub(
+        rf"(?:\b|(?<=-e)){_PATH}=(\s|$)?",  # an empty entry would be the current folder
+        lambda found: f"{_PATH}={probe}" + (":" if found[1] is None else found[1]),
+        line,
+    )
+
+
 def container_file(isolation: Isolation) -> str:
     """Return the file to which the engine writes the ID of a container; it must not exist yet."""
     return f"{isolation.scratch}/container-{isolation.worker}"
+
+
+def _require_together(names: tuple[str, ...]) -> None:
+    """Raise UnusableError for options that no two containers can have at once."""
+    taken = next((one for one in names if one in _ALONE), "")
+    if taken:
+        raise UnusableError(
+            f"--lockstep runs each line several times at once, which {taken} does not allow",
+            hint=f"leave {taken} out",
+        )
+
+
+def _require_path(names: tuple[str, ...], words: tuple[str, ...], *, is_known: bool) -> None:
+    """Raise UnusableError if it is not known what PYTHONPATH the program would have."""
+    is_inherited = not {_PATH, f"-e{_PATH}", f"--env={_PATH}"}.isdisjoint(words)
+    if is_inherited or "--env-file" in names or "--pull" in names or not is_known:
+        raise UnusableError(
+            f"with --lockstep, {_PATH} of the container must be known before it starts",
+            details="its image, an option or a file of variables may set it",
+            hint=f"name the image, write -e {_PATH}=VALUE, and leave --env-file and --pull out",
+        )
 
 
 def _require_timed(program: str, names: tuple[str, ...]) -> None:

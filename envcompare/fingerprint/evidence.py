@@ -35,7 +35,7 @@ _TUNABLE: Final = re.compile(
 # What `site` runs as Python starts; of a .pth file at least the lines that begin with import.
 _RUN_ALWAYS: Final = re.compile(r"(?:sitecustomize|usercustomize)\.py|[^/]+\.pth")
 LIMIT_HITS: Final = "cgroup.memory_limit_hits"
-_FEW_MODULES: Final = 20  # compiling them takes some 20 ms
+_FEW_MODULES: Final = 20  # compiling one takes about a millisecond
 _ENOUGH: Final = 1.25  # a limit this far above the peak has no effect
 _THREADS: Final = ("torch.threads", "threads.omp", "threads.mkl", "threads.openblas")
 _SHOWN_IN_S: Final = 1e9  # ns, from which a time is shown in seconds
@@ -203,7 +203,7 @@ def evidence_of(pair: FingerprintPair, key: str) -> Evidence:
     if isinstance(sign, Library):
         verb = "seen to be loaded" if pair.is_watched else "loaded"
         arms = _having(pair, "loaded_libraries", sign.files)
-        # of a program that is looked at a few times, a name that is missing proves nothing
+        # a library that is loaded for a short time can be missed between two readings
         return _used(sign.name, arms, verb=verb, is_sure=not pair.is_watched)
     if sign in _READERS:
         return _READERS[sign](pair, key)
@@ -265,6 +265,10 @@ def _byte_code(pair: FingerprintPair, key: str) -> Evidence:
     counts = _counts(pair, (key,))
     if len(counts) < len(pair.records):
         return Evidence()
+    if pair.are_lines and not pair.context.is_program:
+        return Evidence(
+            is_felt=False, text="Only steps are timed, and modules are imported before them."
+        )
     before, after = counts
     arm = pair.records[after > before].arm
     text = (

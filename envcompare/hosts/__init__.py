@@ -126,6 +126,7 @@ def stack_options(experiment: Experiment) -> Options:
         vm_python=experiment.vm_python,
         host_python=experiment.host_python,
         host_imports=("torch",) if is_bundled else (),
+        lockstep=any(w.program is not None and w.program.lockstep for w in experiment.workloads),
     )
 
 

@@ -17,7 +17,7 @@ from typing import Final
 from envcompare.config import Arm, Place
 from envcompare.config.experiment import Experiment
 from envcompare.config.workloads import Workload
-from envcompare.environments import UPPER, new_worker_mark, run_wrapped
+from envcompare.environments import GATE, UPPER, new_worker_mark, run_wrapped
 from envcompare.environments.registry import environment
 from envcompare.errors import CommandTimeoutError, StackError, UnusableError, WorkloadError
 from envcompare.hosts import HostSession, ReadyArm
@@ -61,6 +61,7 @@ _CHANNEL = "ENVCOMPARE_CHANNEL"  # the folder of these pipes, which the worker o
 WORKER = "harness/worker.py"
 # of a plain command, which finds the image's Python by itself
 LAUNCHER = "harness/measuring.py"
+STEPPER = "harness/stepping.py"  # of a line whose script takes the steps
 PROGRAM: Final = "ddp.py"
 _FIRST_PORT, _PORTS = 20_000, 12_000  # below Linux's ephemeral ports
 # The address by which the client reached the host, else the host's first.
@@ -71,6 +72,13 @@ _SECRET_BYTES: Final = 32
 _WRITE: Final = 'umask 077; cat > "$1"'
 Log = Callable[[str, str], tuple[Path, str]]
 """Of a host and an arm: the file, and its name in the run folder."""
+
+
+def program_of(workload: Workload) -> str:
+    """Return the program of the harness that serves a workload."""
+    if workload.program is None:
+        return WORKER
+    return STEPPER if workload.program.lockstep else LAUNCHER
 
 
 def relayed(command: Command, folder: str) -> Command:
@@ -229,6 +237,7 @@ class CellFolders:
             cpus=experiment.pin,
             generation=experiment.generation,
             device=self._device(experiment),
+            cwd=workload.program.cwd if workload.program and workload.program.lockstep else "",
         )
 
     def _device(self, experiment: Experiment) -> str:
@@ -250,10 +259,12 @@ class CellFolders:
         """Start a worker of the arm, or another program of the workloads with its protocol."""
         mark = new_worker_mark()
         ready = self.session.arms[arm]
-        python = ready.prepared.interpreter if program == LAUNCHER else ready.prepared.python
+        is_of_command = program in {LAUNCHER, STEPPER}
+        python = ready.prepared.interpreter if is_of_command else ready.prepared.python
         has_pipes = is_timed and program == WORKER and ready.has_pipes
         channel = _channel(self.session, arm, mark) if has_pipes else ""
         variables += ((_CHANNEL, channel),) if channel else ()
+        variables += ((GATE, self.session.scratch(arm)),) if program == STEPPER else ()
         command = Command(argv=(python, f"{self.session.workloads}/{program}"), env=variables)
         wrapped = self.session.wrapped(
             ready,

@@ -34,6 +34,7 @@ class WorkerFault(msgspec.Struct, frozen=True, kw_only=True):
     step: Amount | None = None
     traceback: str = ""
     hint: str = ""  # where the worker knows what to try
+    is_exhausted: bool = False  # the script of a line has ended well, with no steps left
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,6 +180,7 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     place: Placed | None = None
     fingerprint: bool = True  # taken once an arm, and again after its first steps
+    cwd: str = ""  # of a script whose steps are timed; else empty
 
 
 class _Refusal(msgspec.Struct):

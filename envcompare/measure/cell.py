@@ -42,7 +42,14 @@ from envcompare.measure import (
     stable_variables,
     with_parameters,
 )
-from envcompare.measure.limits import ClockWatch, StopReason, begin_limit_s, limit_s, stop_reason
+from envcompare.measure.limits import (
+    ClockWatch,
+    StopReason,
+    begin_limit_s,
+    block_limit_s,
+    limit_s,
+    stop_reason,
+)
 from envcompare.measure.worker import Worker
 from envcompare.run_folder import elapsed_s, own_left_s
 from envcompare.run_folder.records import (
@@ -183,8 +190,18 @@ class CellContext:
 
     @property
     def begin_limit_s(self) -> float:
-        """Return how long to wait for a worker, or for its setup with the first step."""
-        return begin_limit_s(self.design.budget_s, remaining_s=self.remaining_s)
+        """Return how long to wait for a worker or its first step; a script also begins then."""
+        limit = begin_limit_s(self.design.budget_s, remaining_s=self.remaining_s)
+        return max(limit, self.remaining_s) if self.is_line else limit
+
+    def turn_limit_s(self, expected_s: float) -> float:
+        """Return how long to wait for a turn; a step of a line may hold an evaluation."""
+        return max(block_limit_s(expected_s), self.is_line * self.begin_limit_s)
+
+    @property
+    def is_line(self) -> bool:
+        """Return whether a script of the user takes the steps."""
+        return bool(self.spec.cwd)
 
     def seed_of(self, purpose: str, *numbers: int) -> int:
         """Return what to draw with in this cell for a purpose, the same in a resumed run."""
@@ -290,6 +307,7 @@ class Roster:
     allow_mismatch: bool = False  # go on where it is another, and say so
     clocks: ClockWatch = field(default_factory=ClockWatch)
     looked_after_steps: set[str] = field(default_factory=set)  # arms with their whole fingerprint
+    exhausted: set[str] = field(default_factory=set)  # scripts that ended, and that was said
     is_unchecked: bool = False  # no arm has a first loss to compare, and that was said
     _deaths: Counter[tuple[str, Phase]] = field(default_factory=Counter)
     _mixed: set[tuple[str, str]] = field(default_factory=set)  # said of an arm and a property

@@ -177,6 +177,8 @@ class Generation:
                     self._begin_settling()
                 if self._wanted_s:
                     self._note_calibration()
+                if self.context.is_line:  # it may end within the rounds
+                    self.workers.look_around()
             rounds_s = self._run_rounds(arms)
         except InterruptedRunError:
             if not self.context.interruption.is_forced:
@@ -263,7 +265,7 @@ class Generation:
         self.tuning.stops, self.tuning.run_in_s = False, 0.0
         blocks: dict[str, Ran] = {}
         for arm in self._order("calibrate"):
-            limit_s = block_limit_s(_CALIBRATION_STEPS * self._first_step_s)
+            limit_s = self.context.turn_limit_s(_CALIBRATION_STEPS * self._first_step_s)
             ran = self.workers.ask(arm, _steps(_CALIBRATION_STEPS, limit_s))
             if ran is not None and ran.compilations:  # its steps are no measure
                 ran = self.workers.ask(arm, _steps(_CALIBRATION_STEPS, limit_s))
@@ -287,7 +289,7 @@ class Generation:
         self.tuning.settling.is_settled = True
         # at least some steps that nothing came for while all was stopped
         steps = max(_LEAST_PILOT_STEPS, steps_a_block(step_s, block_s=STOPPED_BLOCK_S))
-        limit_s = block_limit_s(steps * max(step_s, self._first_step_s))
+        limit_s = self.context.turn_limit_s(steps * max(step_s, self._first_step_s))
         blocks: dict[str, Ran] = {}
         for number in range(_STOPPED_PILOTS):
             for arm in self._order(f"calibrate stopped {number}"):
@@ -371,7 +373,7 @@ class Generation:
     def _loop(self, purpose: str) -> dict[str, Ran]:
         """Return a long, discarded turn of each arm."""
         cpu = OWN_CPU if self._holds else None
-        limit_s = block_limit_s(expected_block_s(self._first_step_s))
+        limit_s = self.context.turn_limit_s(expected_block_s(self._first_step_s))
         found: dict[str, Ran] = {}
         for arm in self._order(purpose):
             steps = self._steps_in_loop(arm, LOOP_S)
@@ -449,7 +451,7 @@ class Generation:
         is_warmup = number == _WARMUP
         blocks: dict[str, Ran] = {}
         for order, arm in enumerate(self._order(f"round {number}")):
-            limit_s = block_limit_s(expected_block_s(self._first_step_s))
+            limit_s = self.context.turn_limit_s(expected_block_s(self._first_step_s))
             steps = self._steps_in_loop(arm, warmup_s) if is_warmup else self._steps_of(arm)
             turn = self._turn(arm, str(number))
             ran = self.workers.ask(arm, _steps(steps, limit_s, cpu=cpu, turn=turn))
@@ -477,7 +479,8 @@ class Generation:
     def _checked(self, block: Block) -> Block:
         """Return the block, marked as dropped where its times cannot be true."""
         roster = self.workers.roster
-        fault = roster.clocks.fault(block, cpus=_cpu_count(roster.hellos.get(block.arm)))
+        cpus = _cpu_count(roster.hellos.get(block.arm))
+        fault = roster.clocks.fault(block, cpus=cpus, may_wait=roster.context.is_line)
         if not fault:
             return block
         roster.context.note("round-dropped", arm=block.arm, text=f"round {block.round}: {fault}")

@@ -234,14 +234,15 @@ class ClockWatch:
     _steps_ns: dict[str, list[float]] = field(default_factory=dict)
     _ends_ns: dict[str, int] = field(default_factory=dict)
 
-    def fault(self, block: Block, *, cpus: int | None) -> str:
-        """Return why no number may be made of a block; empty where nothing speaks against it."""
+    def fault(self, block: Block, *, cpus: int | None, may_wait: bool = False) -> str:
+        """Return why no number may be made of a block; empty where nothing speaks against it.
+
+        With `may_wait`, a long step without CPU time, such as a checkpoint, is no fault.
+        """
         wall_ns = sum(block.wall_ns)
-        fault = (
-            _impossible(block, wall_ns, cpus)
-            or self._backwards(block)
-            or self._stood_still(block, wall_ns)
-        )
+        fault = _impossible(block, wall_ns, cpus) or self._backwards(block)
+        if not fault and not may_wait:
+            fault = self._stood_still(block, wall_ns)
         self._ends_ns[block.arm] = block.t0_ns + max(0, wall_ns)
         if not fault:
             self._steps_ns.setdefault(block.arm, []).append(wall_ns / block.k)

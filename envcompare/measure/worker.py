@@ -52,6 +52,7 @@ _GENERATION_LIMIT_S = 300.0
 _QUIT_LIMIT_S = 30.0
 _FACTS_LIMIT_S = 60.0
 _LOG_LIMIT_S = 5.0
+_CHECK_S = 1.0
 LOG_LIMIT_BYTES = 64 << 20  # of one worker; of the file too, before another writes to it
 _KEPT_LOG_BYTES = 1 << 20  # of a file that is full
 _TAIL_BYTES = 1 << 16
@@ -156,9 +157,11 @@ class Worker:
         """Send `hello` without waiting, so that several workers can start at once."""
         self._send("hello", msgspec.to_builtins(spec))
 
-    def await_hello(self, limit_s: float = HELLO_LIMIT_S) -> Hello:
-        """Wait until the worker is up."""
-        hello = self._receive("hello", Hello, limit_s)
+    def await_hello(
+        self, limit_s: float = HELLO_LIMIT_S, *, check: Callable[[], None] | None = None
+    ) -> Hello:
+        """Wait until the worker is up; `check` is called every second, and may raise."""
+        hello = self._receive("hello", Hello, limit_s, check)
         if hello.device == "cuda":
             self._on_gpu.add(self.arm)
         self._require_protocol(hello.protocol)
@@ -326,17 +329,22 @@ class Worker:
             # the end of stdout says why it is gone, with the exit code
             return
 
-    def _receive(self, op: str, kind: type[_T], limit_s: float) -> _T:
-        try:
-            line = self._lines.get(timeout=limit_s)
-        except queue.Empty as error:
+    def _receive(
+        self,
+        op: str,
+        kind: type[_T],
+        limit_s: float,
+        check: Callable[[], None] | None = None,
+    ) -> _T:
+        line = self._next_line(limit_s, check)
+        if line is None:
             hint = f"it hangs or waits for something: read {self.log_name} in the run folder"
             raise self._fault(
                 "process",
                 f"{_LATE.get(op, f'no answer to `{op}` within')} {limit_s:.0f} s",
                 details="that is far longer than it took before, or than it may take",
                 hint=f"{hint}; if it needs that long, raise --budget" if op in _LATE else hint,
-            ) from error
+            )
         if not _is_last(line):
             self._bound(op, line)
             return self._decode(op, kind, line)
@@ -344,6 +352,19 @@ class Worker:
         if line == _LOG_FULL:
             raise self._talkative(op)
         raise self._ended(op) if line == _END else self._flood(op, line)
+
+    def _next_line(self, limit_s: float, check: Callable[[], None] | None) -> bytes | None:
+        """Return the next line of the worker; None if it is late."""
+        until = time.monotonic() + limit_s
+        while True:
+            left_s = max(0.0, until - time.monotonic())
+            try:
+                return self._lines.get(timeout=min(left_s, _CHECK_S) if check else left_s)
+            except queue.Empty:
+                if time.monotonic() >= until:
+                    return None
+                if check:
+                    check()
 
     def _bound(self, op: str, line: bytes) -> None:
         """Raise WorkloadError where all that a worker answers would fill the run folder."""
@@ -415,7 +436,7 @@ class Worker:
                 details=line[:200].decode(errors="replace"),
                 hint=_BREAKS,
             ) from error
-        raise self._fault(
+        failure = self._fault(
             fault.phase,
             masked(fault.brief) + ("" if fault.step is None else f" (step {fault.step})"),
             details=masked(fault.traceback),
@@ -423,6 +444,8 @@ class Worker:
             or fault.hint
             or f"read {self.log_name} in the run folder; then fix the workload or its data",
         )
+        failure.is_exhausted = fault.is_exhausted
+        raise failure
 
     def _bounded(self, op: str, kind: type[_T], line: bytes) -> _T:
         """Return a reply of the worker; raise WorkloadError for values that none can have."""

@@ -24,7 +24,11 @@ _T = TypeVar("_T")
 _TOLERANCE = 1e-4  # relative, of the first loss: what summing in another order may change
 _LOOSE_TOLERANCE = 1e-2  # with TF32, bf16 or fp16
 _PRECISIONS = ("fp32", "tf32", "bf16", "fp16")  # what a workload may declare as its `precision`
-_UNCHECKED = "the first loss is not a finite number in any arm, so equal work cannot be checked"
+_UNCHECKED = "no arm has a finite first loss, so equal work cannot be checked"
+_UNREAD = (
+    "envcompare does not read the losses of a script: make sure that all lines do the same work in "
+    "a step"
+)
 _OTHER_VALUES = (
     "the arms compare values of {names}: their losses are not checked against each other"
 )
@@ -194,14 +198,19 @@ class CellWorkers:
         that at the same time. Return what they say. Raises TransportError when the host is lost.
         """
         context = self.context
-        limit_s = context.begin_limit_s
         hellos: dict[str, Hello] = {}
         for together in [(arm,) for arm in order] if is_alone else [order]:
             self._take_up(together)
             taken = tuple(arm for arm in together if arm in self._workers)
             for arm in taken:
                 self.tell(arm, partial(Worker.send_hello, spec=self._spec(arm)))
-            hellos |= self.collect(taken, lambda worker: worker.await_hello(limit_s))
+            hellos |= self.collect(
+                taken,
+                lambda worker: worker.await_hello(
+                    context.begin_limit_s,
+                    check=context.check_interruption if context.is_line else None,
+                ),
+            )
         for arm, hello in hellos.items():
             self._take_hello(arm, hello)
         if len({self.roster.hellos[arm].generation for arm in self.arms}) > 1:
@@ -242,13 +251,22 @@ class CellWorkers:
         return self.begin(left, is_alone=is_alone)
 
     def ask(self, arm: str, question: Callable[[Worker], _T]) -> _T | None:
-        """Ask one worker; a fault drops its arm and gives None."""
+        """Ask one worker; a fault drops its arm and gives None.
+
+        A script that has no more steps, and had enough before, only ends this generation.
+        """
         context = self.context
         context.check_interruption()
         try:
             return question(self._workers[arm])
         except WorkloadError as error:
             context.check_interruption()
+            if error.is_exhausted and arm in self.roster.looked_after_steps:
+                self._workers.pop(arm).kill()
+                if arm not in self.roster.exhausted:
+                    self.roster.exhausted.add(arm)
+                    context.note("caution", arm=arm, text=f"{error.brief}: {error.hint}")
+                return None
             if arm not in self.roster.hellos:
                 _keep_surroundings(context, self._workers[arm], error)
             self.drop(arm, failure_of(error))
@@ -358,7 +376,7 @@ class CellWorkers:
             expected = self._as_compared(arm, reference)
             for key in _PARTS_OF_WORK:
                 here, there = getattr(hello, key), getattr(expected, key)
-                if here != there:
+                if here != there and not (key == "device" and self.context.is_line):
                     self.drop(arm, _other_work(arm, f"{key} differs", f"{here!r}, not {there!r}"))
                     break
 
@@ -378,7 +396,7 @@ class CellWorkers:
         tolerance = _LOOSE_TOLERANCE if is_loose else _TOLERANCE
         if not self.roster.is_unchecked and all(value is None for value in losses.values()):
             self.roster.is_unchecked = True
-            self.context.note("caution", text=_UNCHECKED)
+            self.context.note("caution", text=_UNREAD if self.context.is_line else _UNCHECKED)
         for arm in self.arms:
             value = losses.get(arm)
             if self.context.is_same_work(arm) and not _agree(value, expected, tolerance):

@@ -125,7 +125,7 @@ class CellRecorder:
         """Start with the results of an earlier part of the run."""
         records = job.folder.read_fingerprints() if prior_events else ()
         first = {record.arm: record for record in records if record.cell == cell.id}
-        is_program = cell.workload.program is not None  # processes wait for it themselves
+        is_program = cell.workload.whole is not None  # processes wait for it themselves
         taken = () if is_program else (arm for arm, it in first.items() if it.taken == "step")
         return cls(
             job=job,
@@ -207,7 +207,7 @@ class CellRecorder:
         """Show the progress of the cell: the current intervals and the time left."""
         left_s = max(0.0, context.remaining_s)
         restarts = max((one.restarts for one in intervals.values() if one), default=0)
-        is_program = self.cell.workload.program is not None
+        is_program = self.cell.workload.whole is not None
         words = ("process", "processes") if is_program else ("restart",)
         known = ", ".join(filter(None, (counted(restarts, *words), live_text(intervals))))
         text = f"{known}; at most {left_s:.0f} s left"

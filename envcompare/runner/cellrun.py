@@ -30,7 +30,7 @@ from envcompare.errors import (
     phase_of,
 )
 from envcompare.hosts import HostSession
-from envcompare.hosts.folders import LAUNCHER, WORKER, CellFolders, HostTeam
+from envcompare.hosts.folders import CellFolders, HostTeam, program_of
 from envcompare.measure import Placed, Variables
 from envcompare.measure.cell import (
     Budget,
@@ -144,7 +144,7 @@ class CellRun:
             return None
         context = self._context = self._make_context()
         roster = self._roster = self._make_roster(context)
-        if self.cell.workload.program is not None:
+        if self.cell.workload.whole is not None:
             return None
         self._why_skipped = self._why_not(context)
         if self._why_skipped:
@@ -182,8 +182,8 @@ class CellRun:
         assert context is not None
         assert roster is not None
         with context.budget.counting():
-            if self.cell.workload.program is not None:
-                return self._run_program(context, roster, self.cell.workload.program)
+            if (program := self.cell.workload.whole) is not None:
+                return self._run_program(context, roster, program)
             assert self._lockstep is not None
             return self._finish_steps(context, roster, self._lockstep)
 
@@ -242,7 +242,7 @@ class CellRun:
         noise = lockstep.noise()
         design = self.plan.design
         # a later session also has the restarts of earlier ones
-        is_new = design.noise_memory and design.sessions == 1
+        is_new = design.noise_memory and design.sessions == 1 and not self.cell.workload.program
         if is_new and noise.own_df >= _ENOUGH_TO_LEARN:
             known = recall(self.session.transport, self.session.cache)
             remember(self.session.transport, self.session.cache, known.with_cell(noise))
@@ -502,7 +502,7 @@ class CellRun:
         is_timed: bool = True,
     ) -> Worker:
         log, log_name = self._log_of(arm)
-        program = WORKER if self.cell.workload.program is None else LAUNCHER
+        program = program_of(self.cell.workload)
 
         def start(variables: Variables) -> Worker:
             return self.folders.launch(
@@ -624,7 +624,7 @@ class _Group:
 
     def _wait_for_turn(self, run: CellRun) -> None:
         """Stop a cell's clock, since its budget pays only for its own turns."""
-        if run.cell.workload.program is None:
+        if run.cell.workload.whole is None:
             self.job.note("turn", host=run.cell.host, cell=run.cell.id, text="waits for its turn")
 
     def _show_all_folders(self) -> None:

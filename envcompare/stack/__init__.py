@@ -369,6 +369,7 @@ class Options:
     vm_python: str | None = None
     host_python: str | None = None
     host_imports: tuple[str, ...] = ("torch",)
+    lockstep: bool = False  # each line runs several times at once, and takes its turns
 
     @property
     def base(self) -> str:

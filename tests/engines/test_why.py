@@ -88,6 +88,31 @@ def test_files_that_a_line_writes_are_reported_and_may_be_removed(tmp_path: Path
     assert "--prepare ended with exit code 5" in done.stdout
 
 
+TRAINS = """
+import sys, time, torch
+model = torch.nn.Linear(128, 128)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+while True:
+    model(torch.ones(32, 128)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    time.sleep(float(sys.argv[1]))
+"""
+
+
+@pytest.mark.torch
+def test_steps_of_a_script_are_compared_in_turns(tmp_path: Path, torch_interpreter: str) -> None:
+    """The script never ends by itself; no process survives the run."""
+    script = tmp_path / "train.py"
+    script.write_text(TRAINS)
+    line = f"OMP_NUM_THREADS=1 {torch_interpreter} {script}"
+    done = why(tmp_path, "--lockstep", "--budget", "60", f"{line} 0", f"{line} 0.002")
+    assert done.exit_code == 0, done.stderr
+    assert "slower" in done.stdout
+    assert "step, a → this" in done.stdout
+    assert subprocess.run(("pgrep", "-f", str(script)), check=False).returncode == 1
+
+
 def test_undecided_line_has_its_own_exit_code(tmp_path: Path) -> None:
     """With a margin that no short run can decide."""
     assert why(tmp_path, "--budget", "3", "--margin", "0.01", "true", "true").exit_code == 7

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import nullcontext
 
 import pytest
 
 from envcompare.cli.options import line_settings
-from envcompare.environments import Isolation
+from envcompare.environments import GATE, Isolation
 from envcompare.environments.line import (
     EngineCall,
     EngineLine,
     Line,
+    _require_path,
+    _require_together,
     container_file,
     engine_call,
     given_options,
 )
 from envcompare.environments.registry import ALL_ENVIRONMENTS
-from envcompare.errors import ConfigError
+from envcompare.errors import ConfigError, UnusableError
 from envcompare.text import Command
 
 # Parts of what `run --help` prints, of Docker 20.10 and of Podman 4.3.
@@ -34,6 +37,11 @@ Options:
       --ulimit ulimit                  Ulimit options (default [])
   -v, --volume list                    Bind mount a volume
   -w, --workdir string                 Working directory inside the container
+"""
+NAMED = """
+      --env-file list                  Read in a file of environment variables
+      --name string                    Assign a name to the container
+  -p, --publish list                   Publish a container's port(s) to the host
 """
 PODMAN = """
 Options:
@@ -131,6 +139,68 @@ def test_line_of_an_engine_gets_only_what_finds_its_container() -> None:
         "ENVCOMPARE_LINE": f"X=1 docker run {added} --rm -v $PWD:/w  app python -c 'print(1)'",
         "ENVCOMPARE_CONTAINER": "docker /s/container-W",
     }
+
+
+STEPPER = Command(
+    argv=("python3", "/run/workloads/harness/stepping.py"),
+    env=((GATE, "/s"), ("PYTHONPATH", "/image")),
+)
+
+
+def test_program_in_a_container_gets_the_probe_and_its_gate() -> None:
+    """Before the paths of its image, and of each PYTHONPATH that the line sets."""
+    line = "docker run -v $PWD:/w -ePYTHONPATH=/mine app sh -c 'PYTHONPATH=/own python x.py'"
+    isolation = Isolation(run_id="R", arm="b", worker="W", reference=line, scratch="/s")
+    wrapped = EngineLine.of("docker").wrap(STEPPER, isolation)
+    probe = "/envcompare-gate/harness/probe"
+    added = (
+        "--label envcompare.run=R --label envcompare.worker=W --cidfile /s/container-W "
+        "--mount type=bind,source=/run/workloads/harness,target=/envcompare-gate/harness,readonly "
+        "--mount type=bind,source=/s,target=/envcompare-gate/turn,readonly "
+        f"--env ENVCOMPARE_GATE=/envcompare-gate/turn --env PYTHONPATH={probe}:/image"
+    )
+    assert dict(wrapped.env)["ENVCOMPARE_LINE"] == (
+        f"docker run {added} -v $PWD:/w -ePYTHONPATH={probe}:/mine app sh -c "
+        f"'PYTHONPATH={probe}:/own python x.py'"
+    )
+    assert dict(wrapped.env)[GATE] == "/s"
+
+
+@pytest.mark.parametrize(
+    ("text", "brief"),
+    [
+        ("--name box app", "which --name does not allow"),
+        ("-p 80:80 app", "which -p does not allow"),
+        ("-e PYTHONPATH app", "PYTHONPATH of the container must be known"),
+        ("--env-file f app", "PYTHONPATH of the container must be known"),
+        ("$IMAGE", "PYTHONPATH of the container must be known"),
+        ("-e PYTHONPATH=/x app python train.py --name run1 -p 3", ""),
+    ],
+)
+def test_options_that_hinder_steps_are_refused(text: str, brief: str) -> None:
+    """Those of the container only, not those of the script."""
+    words = tuple(shlex.split(text))
+    names, image = given_options(words, f"{DOCKER}{NAMED}")
+    with pytest.raises(UnusableError, match=brief) if brief else nullcontext():
+        _require_together(names)
+        _require_path(names, words, is_known=not image.startswith("$"))
+
+
+def test_plain_line_with_steps_keeps_its_own_pythonpath() -> None:
+    """The probe goes before it."""
+    line = "env PYTHONPATH=lib python train.py"
+    isolation = Isolation(run_id="R", arm="a", worker="W", reference=line)
+    wrapped = Line().wrap(STEPPER, isolation)
+    expected = "env PYTHONPATH=/run/workloads/harness/probe:lib python train.py"
+    assert dict(wrapped.env)["ENVCOMPARE_LINE"] == expected
+
+
+def test_steps_and_lines_around_processes_exclude_each_other() -> None:
+    """`--prepare` belongs to one process, and a stepped process serves many blocks."""
+    with pytest.raises(ConfigError, match="cannot be combined"):
+        line_settings(("a", "b"), {"lockstep": True, "prepare": "rm x"})
+    settings = line_settings(("python a.py", "python b.py"), {"lockstep": True})
+    assert settings.workloads["a"].lockstep
 
 
 def test_plain_line_gets_nothing_but_marks() -> None:

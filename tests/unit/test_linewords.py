@@ -40,7 +40,7 @@ ARMS = tuple(
 def test_what_slows_only_the_faster_line_is_no_candidate(
     decided: Comparison, key: str, reference: Any, value: Any, *, is_of_slower: bool
 ) -> None:
-    """A limit, or work at the start, explains no time of the line that has less of it."""
+    """A limit or start-up work of the faster line cannot explain why the other is slower."""
     difference = FactDifference(
         host="gpu01", arm="docker", key=key, reference=reference, value=value,
         fact_class="possible-influence",

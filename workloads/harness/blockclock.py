@@ -7,13 +7,13 @@ import resource
 import sys
 import threading
 import time
-from typing import Any, Callable
+from typing import Any, Callable, List, Tuple
 
 from harness.facts.cgroups import group_of, throttled_ns, throttled_periods
 from harness.failures import ContractError, PhaseError
 
 TASKS = "/proc/self/task"
-Stamps = tuple[list[int], list[int], Any]
+Stamps = Tuple[List[int], List[int], Any]
 
 
 class BlockClock:
@@ -34,22 +34,31 @@ class BlockClock:
         the device is idle at both ends; the last step's wall time includes the wait for it.
         Raises PhaseError with the number of the step that failed.
         """
-        # The reading order is mirrored after the block, so reading adds nothing to its counts.
-        before = {**self._counters(), **used(), "wait_ns": self._wait_ns()}
+        before = self.read()
         if self._cuda:
             (wall, cpu, loss), gpu_ns = self._time_on_gpu(step, k, done)
         else:
             (wall, cpu, loss), gpu_ns = _time_steps(step, k, done), None
+        fields = self.fields(before, wall, cpu)
+        return {**fields, "gpu_ns": gpu_ns, "loss": as_number(loss, done + k)}
+
+    def read(self) -> dict[str, int | None]:
+        """Return all counters, before a block."""
+        # The reading order is mirrored after the block, so reading adds nothing to its counts.
+        return {**self._counters(), **used(), "wait_ns": self._wait_ns()}
+
+    def fields(
+        self, before: dict[str, int | None], wall: list[int], cpu: list[int]
+    ) -> dict[str, Any]:
+        """Return the fields of a block: k + 1 stamps of both clocks, and the counters before it."""
         after = {"wait_ns": self._wait_ns(), **used(), **self._counters()}
         return {
             "t0_ns": wall[0],
             "wall_ns": [end - start for start, end in zip(wall, wall[1:])],
             "cpu_ns": [end - start for start, end in zip(cpu, cpu[1:])],
             **{name: _difference(after[name], before[name]) for name in after},
-            "gpu_ns": gpu_ns,
             "threads": _thread_count(),
             "python": [thread.native_id for thread in threading.enumerate()],
-            "loss": as_number(loss, done + k),
         }
 
     def _time_on_gpu(

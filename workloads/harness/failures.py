@@ -39,6 +39,10 @@ class ProcessError(HintedError):
     """A process could not be made as asked, or ended before its time."""
 
 
+class ExhaustedError(ProcessError):
+    """A script has ended well, and took fewer steps than were wanted."""
+
+
 class ContractError(HintedError):
     """A workload's class is not as workloads/README.md says that it must be."""
 
@@ -73,7 +77,10 @@ def failure_reply(op: str | None, error: PhaseError) -> dict[str, Any]:
     else:
         said = _unforeseen(cause)
     where = "environment" if isinstance(cause, LackingError) else error.phase
-    return {"op": op, "ok": False, "error": {"phase": where, "step": error.step, **said}}
+    found: dict[str, Any] = {"phase": where, "step": error.step, **said}
+    if isinstance(cause, ExhaustedError):
+        found["is_exhausted"] = True
+    return {"op": op, "ok": False, "error": found}
 
 
 def _unforeseen(cause: BaseException) -> dict[str, str]:

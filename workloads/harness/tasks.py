@@ -184,7 +184,8 @@ def end_offspring(keeping: Collection[int] = ()) -> None:
             is_left |= not is_tracker and not _has_ended(process)
             _signal(process, signal.SIGCONT if is_tracker else signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):  # of another process
-                os.waitpid(process, os.WNOHANG)
+                reaped, _ = os.waitpid(process, os.WNOHANG)  # its other threads may still end
+                is_left |= not (is_tracker or reaped)
         time.sleep(is_left * _PAUSE_S)
 
 

@@ -19,14 +19,12 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 from harness.facts.cgroups import group_of, limit_hits, read_text, throttled_ns
 from harness.facts.confinement import scheduling
 from harness.facts.libraries import UNREADABLE, library_facts, mapped_libraries, short_hash
-from harness.facts.otherprocess import process_facts, python_facts
+from harness.facts.otherprocess import OF_THE_READER, process_facts, python_facts
 
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 1.0
 _SHARE = 0.01  # of one CPU, at most, for reading
 _LINE_SHARE = 0.1  # of a line, of which more is read, in a process that only warms up
-# Of the interpreter of an arm; a program may well be none of Python's.
-_OTHERS = ("libc.version", "python.libpython_sha256")
 _ENGINE_LIMIT_S = 20.0
 _ASK_EVERY_S = 0.1
 _NETWORKS = {"default": "bridge"}  # two names of one network
@@ -83,7 +81,7 @@ class Watch(threading.Thread):
             self._most_threads = max(self._most_threads, threads)
             self._read_throttling()
             used_s = time.thread_time() - began_s
-            self._describe_line()  # once a process, so that no pause pays for it
+            self._describe_line()  # slow only once a process, so it does not lengthen the pause
             longer_s = min(pause_s * 1.5, _LONGEST_PAUSE_S) if self._programs else _FIRST_PAUSE_S
             pause_s = max(longer_s, used_s / share)
 
@@ -106,7 +104,7 @@ class Watch(threading.Thread):
             found["loaded_libraries"] = [one for one in listed if not one.endswith(UNREADABLE)]
             hashes = {path: text for path, text in hashes.items() if text != UNREADABLE}
         return {
-            **{key: value for key, value in found.items() if key not in _OTHERS},
+            **{key: value for key, value in found.items() if key not in OF_THE_READER},
             **self._busiest,
             **of_engine,
             "threads.alive": self._most_threads,

@@ -21,7 +21,7 @@ _MOST_OF_CANDIDATE: Final = 120  # characters
 _MOST_CHANGED: Final = 200  # characters
 _READ: Final = "uid"  # a fact of every process that was read
 _MUCH: Final = 0.25  # of a difference in time
-# Facts of which only a larger value (1) or only a smaller one (-1) makes a line slower.
+# Facts of which only a larger value (1) or only a smaller one (-1) can slow a line down.
 _SLOWING: Final = {
     "python.uncompiled": 1,
     "container.ports": 1,
@@ -106,7 +106,7 @@ def _can_explain(difference: FactDifference, comparison: Comparison) -> bool:
 
 
 def _amount(value: FingerprintValue) -> float:
-    """Return a number, or how many CPUs are listed; what is not limited is infinite."""
+    """Return a number, or the count of listed CPUs; infinity if there is no limit."""
     if isinstance(value, tuple):
         return len(value)
     return value if isinstance(value, int | float) else math.inf

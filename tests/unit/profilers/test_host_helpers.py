@@ -54,7 +54,7 @@ def _spent_ns(process: subprocess.Popen[str]) -> int:
 
 
 def test_what_a_helper_used_is_what_the_kernel_says(tmp_path: Path) -> None:
-    """Between two looks, and by its name alone; no other test has helpers of these names."""
+    """CPU time is read between two samples and matched by name; other tests use other names."""
     name, absent = "fuse_of_a_test", "not_running"
     with _helper(tmp_path, name) as ours, _helper(tmp_path, "another_fuse") as other:
         before, begun = list_helpers(LOCAL, (name, absent)), _spent_ns(ours)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,13 +13,16 @@ WORKER = Path(__file__).parents[3] / "workloads" / "harness" / "worker.py"
 
 
 class Conversation:
-    """A running worker, asked one request at a time."""
+    """A running worker, or a program with its protocol, asked one request at a time."""
 
-    def __init__(self, python: str, errors: Path) -> None:
+    def __init__(
+        self, python: str, errors: Path, *, program: Path = WORKER, **variables: str
+    ) -> None:
         self._errors = errors
         with errors.open("wb") as sink:
             self.process = subprocess.Popen(
-                [python, str(WORKER)],
+                [python, str(program)],
+                env={**os.environ, **variables},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=sink,

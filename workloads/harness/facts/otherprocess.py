@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import os
 import re
+from functools import partial
 from itertools import chain, islice
 from typing import Any, Dict, Iterable, Iterator, List
 
 from harness.attempts import attempt
 from harness.facts.cgroups import limits, read_text
 from harness.facts.confinement import interfaces, mount_of, rights, scheduling, soft_limits
-from harness.facts.libraries import short_hash
+from harness.facts.libraries import library_facts, mapped_libraries, short_hash
 from harness.facts.machine import os_release, shared_memory_bytes
 from harness.facts.modules import files_below
 from harness.facts.packages import installed
 from harness.facts.variables import environment_of, variables_of
 
 _PYTHON = re.compile(r"(.*)/bin/python(3\.\d+)\S*")
+# `library_facts` says these of the interpreter that reads.
+OF_THE_READER = ("libc.version", "python.libpython_sha256")
 # Of a prefix, and of Debian's own Python, whose packages are for all minor versions.
 _SITES = ("{prefix}/lib/python{version}/site-packages", "{prefix}/lib/python3/dist-packages",
           "{prefix}/local/lib/python{version}/dist-packages")  # fmt: skip
 _MOST_MODULES = 1500  # a process that ends meanwhile is not described
-# What `site` runs as Python starts; of a .pth file only the lines that begin with import.
-_CUSTOM = ("sitecustomize.py", "usercustomize.py")
+_CUSTOM = ("sitecustomize.py", "usercustomize.py")  # run by `site` as Python starts
 _SHOWS_SYSTEM = re.compile(
     r"^include-system-site-packages\s*=\s*true", re.MULTILINE | re.IGNORECASE
 )
-_IMPORTS = re.compile(r"^import[ \t]", re.MULTILINE)
+_IMPORTS = re.compile(r"^import[ \t]", re.MULTILINE)  # the lines of a .pth file that it runs
 
 
 def process_facts(pid: int) -> Dict[str, Any]:
@@ -84,6 +86,17 @@ def _is_writable(root: str, home: str, process: str) -> bool:
     return not is_read_only and (uid == 0 or bool(found.st_mode & mine))
 
 
+def software_facts(pid: int) -> Dict[str, Any]:
+    """Return the program and the libraries that a process has mapped now, by content."""
+    root = f"/proc/{pid}/root"
+    paths = attempt(lambda: mapped_libraries(str(pid))) or []
+    program = attempt(lambda: os.readlink(f"/proc/{pid}/exe"))
+    facts = library_facts(paths, {path: root + path for path in paths})
+    if program is not None:
+        facts["programs"] = [f"{os.path.basename(program)} {short_hash(root + program)}"]
+    return {key: value for key, value in facts.items() if key not in OF_THE_READER}
+
+
 def _python(folder: str, root: str, given: Dict[str, str]) -> Dict[str, Any]:
     """Return what is installed for the interpreter of a process; nothing if it is no Python."""
     path = os.readlink(f"{folder}/exe")
@@ -118,7 +131,7 @@ def _own_paths(root: str, given: Dict[str, str]) -> List[str]:
 def _start_files(folders: Iterable[str], root: str) -> Iterator[str]:
     """Yield the files in these folders that Python runs as it starts, with their hashes."""
     for folder in dict.fromkeys(folders):
-        names = attempt(lambda folder=folder: os.listdir(folder)) or []
+        names = attempt(partial(os.listdir, folder)) or []
         for name in names:
             path = os.path.join(folder, name)
             if os.path.islink(path):  # an absolute one leads from the root of the process

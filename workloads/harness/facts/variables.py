@@ -49,7 +49,7 @@ def environment_of(process: str) -> Dict[str, str]:
 
 
 def variables_of(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the same of the variables of another process, and more that matter to lines."""
+    """Return the same of another process, with the variables of caches and other runtimes."""
     return {**_kept(given), **_kept(given, _OF_LINES), **_in_effect(given)}
 
 

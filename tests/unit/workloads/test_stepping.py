@@ -1,0 +1,155 @@
+"""A line whose program takes the steps: its gate, its turns, and what it leaves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conversation import Conversation
+
+from envcompare.environments import GATE
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+STEPPING = Path(__file__).parents[3] / "workloads" / "harness" / "stepping.py"
+TRAINS = """
+import os, sys, torch
+
+model = torch.nn.Linear(64, 64)
+optimizers = [{optimizers}]
+assert "probe" not in "".join(sys.path)
+for step in range(10_000):
+    for optimizer in optimizers:
+        loss = model(torch.ones(8, 64)).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    with open("steps", "w") as file:
+        file.write(str(step + 1))
+"""
+PLAIN = "torch.optim.SGD(model.parameters(), lr=1e-6)"
+NESTED = """type("Twice", (torch.optim.SGD,), {
+    "step": lambda self, closure=None: torch.optim.SGD.step(self, closure)
+})(model.parameters(), lr=1e-6)"""
+Begin = Callable[..., Conversation]
+
+
+def greet(worker: Conversation, folder: Path) -> dict[str, Any]:
+    """Say hello, and return the reply."""
+    return worker.ask("hello", workload="train", cwd=str(folder), fingerprint=False)
+
+
+@pytest.fixture
+def begin(tmp_path: Path, torch_interpreter: str) -> Iterator[Begin]:
+    """Give a function that begins a worker for a script in the test's folder."""
+    workers: list[Conversation] = []
+
+    def start(source: str, **variables: str) -> Conversation:
+        (tmp_path / "train.py").write_text(source)
+        line = {"ENVCOMPARE_LINE": f"{torch_interpreter} train.py", GATE: str(tmp_path)}
+        errors = tmp_path / "errors"
+        worker = Conversation("python3", errors, program=STEPPING, **line, **variables)
+        workers.append(worker)
+        return worker
+
+    yield start
+    for worker in workers:
+        with worker.process:  # closes its pipes
+            worker.process.kill()
+
+
+@pytest.mark.parametrize("optimizers", [PLAIN, NESTED, f"{PLAIN}, {PLAIN}", f"{NESTED}, {PLAIN}"])
+def test_program_takes_exactly_the_steps_that_are_asked_for(
+    begin: Begin, tmp_path: Path, optimizers: str
+) -> None:
+    """A call within a call, and several optimizers in turn, are one step."""
+    worker = begin(TRAINS.replace("{optimizers}", optimizers))
+    assert greet(worker, tmp_path)["ok"]
+    begun = worker.ask("gen", seed=1, pad=0)
+    assert begun["ok"], begun
+    before = int((tmp_path / "steps").read_text())
+    ran = worker.ask("run", k=5)
+    assert (len(ran["wall_ns"]), len(ran["cpu_ns"])) == (5, 5)
+    assert all(0 < time_ns < 10**9 for time_ns in ran["wall_ns"])
+    assert int((tmp_path / "steps").read_text()) == before + 5
+    ran = worker.ask("run", k=2, run_in=3, stops=True)
+    assert len(ran["wall_ns"]) == 2
+    assert int((tmp_path / "steps").read_text()) == before + 10
+    facts = worker.ask("facts")["fingerprint"]
+    assert any(one.startswith("libtorch_cpu") for one in facts["loaded_libraries"])
+    assert worker.ask("end")["max_rss_bytes"] > 10**7
+    assert not Path(f"/proc/{begun['pid']}").exists()
+    assert worker.ask("quit")["ok"]
+    assert worker.process.wait(10) == 0
+
+
+def test_program_that_takes_no_step_is_reported(begin: Begin, tmp_path: Path) -> None:
+    """With its exit code and what to do instead."""
+    worker = begin("import sys; print('no model'); sys.exit(3)")
+    failed = greet(worker, tmp_path)["error"]
+    assert "ended with exit code 3 before enough steps were seen" in failed["brief"]
+    assert "leave --lockstep out" in failed["hint"]
+    assert "no model" in worker.printed()
+
+
+def test_script_that_trains_in_several_processes_is_refused(begin: Begin, tmp_path: Path) -> None:
+    """One of them would wait for the others while these wait for it."""
+    worker = begin(TRAINS.replace("{optimizers}", PLAIN), WORLD_SIZE="2")
+    failed = greet(worker, tmp_path)["error"]
+    assert "trains in several processes" in failed["brief"]
+    assert "leave --lockstep out" in failed["hint"]
+
+
+def test_program_keeps_its_own_start_up_code_and_modules(begin: Begin, tmp_path: Path) -> None:
+    """A `sitecustomize` and a module `harness` of the user's are the ones that it sees."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text("import builtins; builtins.mine = 7\n")
+    (tmp_path / "own" / "harness.py").write_text("name = 'of the user'\n")
+    check = "import harness, builtins\nassert (harness.name, builtins.mine) == ('of the user', 7)\n"
+    worker = begin(check + TRAINS.replace("{optimizers}", PLAIN), PYTHONPATH=str(tmp_path / "own"))
+    greet(worker, tmp_path)
+    assert worker.ask("gen", seed=1, pad=0)["ok"], worker.printed()
+
+
+def test_program_that_runs_out_of_steps_is_reported(begin: Begin, tmp_path: Path) -> None:
+    """With the exit code of the line."""
+    worker = begin(TRAINS.replace("{optimizers}", PLAIN).replace("10_000", "9"))
+    greet(worker, tmp_path)
+    worker.ask("gen", seed=1, pad=0)
+    failed = worker.ask("run", k=50)["error"]
+    assert "exit code 0 before the measurement was over" in failed["brief"]
+    assert failed["is_exhausted"]
+
+
+def test_further_process_of_the_program_steps_freely(begin: Begin, tmp_path: Path) -> None:
+    """The gate belongs to the first process that takes steps."""
+    forks = (
+        TRAINS.replace("{optimizers}", PLAIN)
+        .replace("model =", "child = os.fork()\nmodel =")
+        .replace('open("steps", "w")', 'open(f"steps-{child == 0}", "w")')
+    )
+    worker = begin(forks)
+    greet(worker, tmp_path)
+    assert worker.ask("gen", seed=1, pad=0)["ok"]
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        free = {path.name: int(path.read_text() or 0) for path in tmp_path.glob("steps-*")}
+        if max(free.values(), default=0) > 100:
+            break
+        time.sleep(0.05)
+    assert min(free.values()) < 10 < max(free.values())
+
+
+@pytest.mark.parametrize("is_turn", [True, False])
+def test_program_ends_with_its_worker(begin: Begin, tmp_path: Path, *, is_turn: bool) -> None:
+    """Also while it waits for its turn: nothing of it goes on, or stays stopped."""
+    worker = begin(TRAINS.replace("{optimizers}", PLAIN).replace("10_000", "10**9"))
+    greet(worker, tmp_path)
+    pid = worker.ask("gen", seed=1, pad=0)["pid"]
+    if is_turn:
+        worker.say('{"op": "run", "k": 100000000}\n')
+    worker.hang_up()
+    worker.process.wait(20)
+    assert not Path(f"/proc/{pid}").exists()

@@ -1,0 +1,52 @@
+"""Python runs this file as it starts in a line: it waits for PyTorch, and then for its steps.
+
+PYTHONPATH leads here. Another `sitecustomize`, which this one hides, runs first.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import ModuleType
+from typing import Dict
+
+
+def _begin() -> None:
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
+    own = sys.modules.pop("sitecustomize")
+    failed = None
+    try:
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401, PLC0415
+    except Exception as error:  # noqa: BLE001  Python reports it as it would without this file
+        sys.modules["sitecustomize"] = own  # the import system looks for it there
+        if not (isinstance(error, ImportError) and error.name == "sitecustomize"):
+            failed = error
+    folder = os.environ.get("ENVCOMPARE_GATE")
+    if folder:
+        _watch(folder, harness=os.path.dirname(here))
+    if failed is not None:
+        raise failed
+
+
+def _watch(folder: str, *, harness: str) -> None:
+    """Install the gate; the program may have a module that is called `harness` as well."""
+    kept, writes_none = _take_modules(), sys.dont_write_bytecode
+    sys.path.insert(0, os.path.dirname(harness))
+    sys.dont_write_bytecode = True
+    try:
+        from harness import stepgate  # noqa: PLC0415
+    finally:
+        sys.dont_write_bytecode = writes_none
+        del sys.path[0]
+        _take_modules()
+        sys.modules.update(kept)
+    stepgate.watch(folder)
+
+
+def _take_modules() -> Dict[str, ModuleType]:
+    names = [name for name in sys.modules if name.split(".")[0] == "harness"]
+    return {name: sys.modules.pop(name) for name in names}
+
+
+_begin()
