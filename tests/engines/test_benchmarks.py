@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from lab import lab, need, torch_python
 from runs import BASE
@@ -23,6 +25,8 @@ def words(needed: str, name: str) -> tuple[str, ...]:
         return ("--base-image", BASE)
     if needed == "torch":
         return ("--python", torch_python())
+    if needed == "recipes":
+        return ("--python", os.environ["ENVCOMPARE_TEST_RECIPES"])
     if needed != "ssh":
         return ()
     host = lab()

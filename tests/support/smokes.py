@@ -33,6 +33,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "same_cpu": ("docker", "ssh", "singularity"),
     "simulation": (),
     "stabilising": (),
+    "steps": ("recipes",),
     "turn_length": ("torch",),
 }
 
