@@ -9,7 +9,7 @@ import msgspec
 
 from envcompare.analysis.model import FailureRow, RunComparison
 from envcompare.report import Column, Heading, Items, Line, PlainBlock, Row, Table
-from envcompare.report.sections.comparisons import step_times
+from envcompare.report.sections.comparisons import TYPICAL, step_times
 from envcompare.report.sections.environments import groups_blocks
 from envcompare.report.sections.profiletables import (
     QuantityLine,
@@ -85,7 +85,8 @@ def _verdict_tables(run: RunComparison, verdicts: list[Verdict]) -> Iterator[Tab
         label="Verdicts",
         columns=tuple(Column(head=head) for head in heads),
         rows=tuple(
-            Row(cells=(one.arm, one.cell, _verdict_text(one), step_times(run, one)),
+            Row(cells=(one.arm, one.cell, _verdict_text(one),
+                       f"{step_times(run, one)} {TYPICAL * one.is_typical}".rstrip()),
                 style=one.outcome)
             for one in verdicts
         ),

@@ -25,7 +25,7 @@ from envcompare.report import (
     table_of,
 )
 from envcompare.report.sections.cards import summary_cards
-from envcompare.report.sections.comparisons import ComparedRow, badges
+from envcompare.report.sections.comparisons import TYPICAL, ComparedRow, badges
 from envcompare.report.sections.profiletables import gpu_tables, leading_tables
 from envcompare.report.wording import (
     NOT_MEASURED,
@@ -176,7 +176,7 @@ def _answer_row(
             Line(before=badges(words), below=(remark,), style=style),
             _change_line(words),
             Line(marks=(row.mark,) if row.mark else ()),
-            row.steps,
+            Line(text=row.steps, below=(TYPICAL * words.is_typical,)),
             _engine_start(run, row.comparison),
         ),
     )

@@ -77,6 +77,7 @@ METRICS: Final[dict[str, str]] = {
     "real": "real, with the engine's start",
     "p99": "99th percentile of the times",
 }
+TYPICAL: Final = "(typical step)"
 _CONTROL_TEXT: Final = "the reference against itself"
 _PARTS: Final = (
     "The verdict rests on the change in bold. A slow step takes more than 1.5 times the median of "
@@ -205,12 +206,12 @@ def _replication(primary: Estimate | None) -> str:
 def step_times(run: RunComparison, words: Verdict) -> str:
     """Return "41.3 → 44.8 ms": the reference's mean step, and that time multiplied by the ratio.
 
-    It says so if the verdict is of the typical step. Without a ratio, return medians.
+    Of a verdict on the typical step it is that step. Without a ratio, return medians.
     """
     before, ratio = words.reference_step_s, words.log_ratio
     if before is None or ratio is None:
         return _median_times(run, words)
-    return paired_times(before, before * math.exp(ratio)) + " (typical step)" * words.is_typical
+    return paired_times(before, before * math.exp(ratio))
 
 
 def _median_times(run: RunComparison, words: Verdict) -> str:
@@ -316,7 +317,7 @@ def _row(
             ),
             _change_cell(row),
             Line(marks=(row.mark,) if row.mark else ()),
-            Line(text=row.steps, below=(_rate(run, row.verdict),)),
+            Line(text=row.steps, below=(TYPICAL * row.verdict.is_typical, _rate(run, row.verdict))),
             _notes_cell(row, fold=fold, files=files),
         ),
     )
